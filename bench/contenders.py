@@ -1,0 +1,101 @@
+"""One function per library: workload and threads in, a call without arguments out.
+
+Inputs are converted outside the timing. `Unable` says that a library cannot do a workload.
+"""
+
+import numpy as np
+
+
+class Unable(Exception):
+    """This library cannot do this workload."""
+
+
+def regard_call(work, threads):
+    import regard
+
+    regard.set_num_threads(threads)
+    q, k, v = (x.astype(work.numpy_dtype()) for x in work.inputs())
+    keywords = work.regard_keywords()
+    if work.kind == "statistics":
+        return lambda: regard.statistics(q, k, v, **keywords)
+    return lambda: regard.attention(q, k, v, **keywords)
+
+
+def torch_inputs(work, threads):
+    import torch
+
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(False)
+    return [torch.from_numpy(x).to(getattr(torch, work.dtype)) for x in work.inputs()]
+
+
+def torch_call(work, threads):
+    import torch
+    import torch.nn.functional as F
+
+    q, k, v = torch_inputs(work, threads)
+    if work.kind == "statistics":
+        return lambda: eager_statistics(q, k, v)
+    mask = work.dense_mask()
+    keywords = dict(
+        attn_mask=None if mask is None else torch.from_numpy(mask),
+        is_causal=work.mask == "causal",
+        enable_gqa=work.heads_q != work.heads_kv,
+    )
+    return lambda: F.scaled_dot_product_attention(q, k, v, **keywords)
+
+
+def eager_statistics(q, k, v):
+    """Output, row entropy, row maximum and mean of the diagonal, from the whole weight matrix."""
+    import torch
+
+    weights = torch.softmax(q @ k.mT * q.shape[-1] ** -0.5, dim=-1)
+    entropy = torch.special.entr(weights).sum(dim=-1)
+    diagonal = weights.diagonal(dim1=-2, dim2=-1).mean(dim=-1)
+    return weights @ v, entropy, weights.amax(dim=-1), diagonal
+
+
+def flex_call(work, threads):
+    import torch
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    from workloads import WINDOW
+
+    visible = {
+        "full": None,
+        "causal": lambda b, h, i, j: j <= i,
+        "window": lambda b, h, i, j: (j <= i) & (i - j < WINDOW),
+        "padding": lambda b, h, i, j: j < 3 * work.seq_kv // 4,
+    }
+    if work.kind == "statistics" or work.mask not in visible:
+        raise Unable
+    q, k, v = torch_inputs(work, threads)
+    rule = visible[work.mask]
+    blocks = rule and create_block_mask(rule, None, None, work.seq_q, work.seq_kv, device="cpu")
+    compiled = torch.compile(flex_attention, dynamic=False)
+    return lambda: compiled(q, k, v, block_mask=blocks, enable_gqa=work.heads_q != work.heads_kv)
+
+
+def ort_call(work, threads):
+    import onnxruntime
+    from onnx import TensorProto, helper
+
+    if work.kind == "statistics" or work.dtype != "float32":
+        raise Unable
+    feeds = dict(zip("qkv", work.inputs()))
+    mask = work.dense_mask()
+    if mask is not None:
+        feeds["mask"] = np.ascontiguousarray(np.broadcast_to(mask, (1, 1, work.seq_q, work.seq_kv)))
+    kinds = {name: TensorProto.BOOL if x.dtype == bool else TensorProto.FLOAT for name, x in feeds.items()}
+    declared = [helper.make_tensor_value_info(name, kinds[name], x.shape) for name, x in feeds.items()]
+    result = helper.make_tensor_value_info("out", TensorProto.FLOAT, feeds["q"].shape)
+    node = helper.make_node("Attention", list(feeds), ["out"], is_causal=int(work.mask == "causal"))
+    graph = helper.make_graph([node], "attention", declared, [result])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return lambda: session.run(None, feeds)
+
+
+PEERS = {"ort": ort_call, "flex": flex_call}

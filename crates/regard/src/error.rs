@@ -1,0 +1,162 @@
+//! What can be wrong with a call. Everything is checked once, before any work is done.
+
+use std::fmt;
+
+/// A shape, printed as `[2, 8, 128, 64]`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Shape4(pub [usize; 4]);
+
+impl fmt::Display for Shape4 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl fmt::Debug for Shape4 {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl From<&[usize]> for Shape4 {
+    fn from(s: &[usize]) -> Self {
+        Self([s[0], s[1], s[2], s[3]])
+    }
+}
+
+/// Why a call was refused. No output has been touched when one of these is returned.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The batch dimensions of two operands differ.
+    #[error("{operand} {shape} and q {q} differ in batch; broadcast with a stride of 0 where one entry serves all")]
+    Batch {
+        /// The operand that does not fit.
+        operand: &'static str,
+        /// Its shape.
+        shape: Shape4,
+        /// The shape of q.
+        q: Shape4,
+    },
+    /// k and v have different numbers of heads.
+    #[error("k {k} and v {v} differ in heads; both need heads_kv")]
+    KeyValueHeads {
+        /// The shape of k.
+        k: Shape4,
+        /// The shape of v.
+        v: Shape4,
+    },
+    /// Query heads cannot be shared out evenly over the key/value heads.
+    #[error("q {q} has {heads_q} heads and k {k} has {heads_kv}; heads_q must be a multiple of heads_kv")]
+    HeadGroups {
+        /// The shape of q.
+        q: Shape4,
+        /// The shape of k.
+        k: Shape4,
+        /// Heads of q.
+        heads_q: usize,
+        /// Heads of k and v.
+        heads_kv: usize,
+    },
+    /// q and k have different head dimensions.
+    #[error("q {q} and k {k} differ in head_dim (the last axis)")]
+    HeadDim {
+        /// The shape of q.
+        q: Shape4,
+        /// The shape of k.
+        k: Shape4,
+    },
+    /// k and v have different lengths.
+    #[error("k {k} and v {v} differ in length (axis 2); every key needs one value")]
+    KeyValueLength {
+        /// The shape of k.
+        k: Shape4,
+        /// The shape of v.
+        v: Shape4,
+    },
+    /// A buffer handed in for results has the wrong shape.
+    #[error("{operand} has shape {got:?}, expected {expected:?}")]
+    OutputShape {
+        /// Which buffer.
+        operand: &'static str,
+        /// Its shape.
+        got: Vec<usize>,
+        /// What it must be.
+        expected: Vec<usize>,
+    },
+    /// A mask or bias cannot be broadcast to the scores.
+    #[error("{operand} {shape} cannot be broadcast to the scores {scores} (batch, heads_q, seq_q, seq_kv); each axis must be 1 or equal")]
+    Broadcast {
+        /// Which operand.
+        operand: &'static str,
+        /// Its shape.
+        shape: Shape4,
+        /// The shape of the scores.
+        scores: Shape4,
+    },
+    /// A per-batch, per-head or per-token list has the wrong length.
+    #[error("{operand} has {got} entries, expected {expected} ({per})")]
+    Length {
+        /// Which operand.
+        operand: &'static str,
+        /// Its length.
+        got: usize,
+        /// What it must be.
+        expected: usize,
+        /// What there is one entry for.
+        per: &'static str,
+    },
+    /// A key length is longer than the keys there are.
+    #[error("key_lengths[{batch}] is {length}, but k has only {seq_kv} keys")]
+    KeyLength {
+        /// The batch entry.
+        batch: usize,
+        /// Its length.
+        length: usize,
+        /// How many keys there are.
+        seq_kv: usize,
+    },
+    /// A number that must be finite (or positive) is not.
+    #[error("{name} is {value}; it must be {requirement}")]
+    Number {
+        /// Which option.
+        name: &'static str,
+        /// What was given.
+        value: f64,
+        /// What is allowed.
+        requirement: &'static str,
+    },
+    /// A count that must be at least one is zero.
+    #[error("{name} is 0; it must be at least 1")]
+    Zero {
+        /// Which option.
+        name: &'static str,
+    },
+    /// A SIMD level was forced that this CPU does not have.
+    #[error("SIMD level {asked} was asked for, but this CPU has only {available}")]
+    Level {
+        /// The level asked for.
+        asked: String,
+        /// The levels there are.
+        available: String,
+    },
+    /// Worker threads could not be started.
+    #[error("could not start {threads} threads: {reason}")]
+    Threads {
+        /// How many were asked for.
+        threads: usize,
+        /// What the system said.
+        reason: String,
+    },
+    /// A result would have more elements than memory can address.
+    #[error("{what} of shape {shape} is too large to address")]
+    TooLarge {
+        /// What was asked for.
+        what: &'static str,
+        /// Its shape.
+        shape: Shape4,
+    },
+}
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,774 @@
+//! The forward pass: tiles of queries against tiles of keys, with the running softmax in between.
+//!
+//! ```text
+//! for a block of up to Q_TILE query rows            a task; blocks are shared out over the threads
+//!   for each span of keys                           its own running state; merged in order at the end
+//!     for each tile of KV_TILE keys that any row sees
+//!       for each panel (one or two vectors of rows)
+//!         scores = K-tile . q, scale, softcap, bias, mask      score.rs, product.rs
+//!         p, row_max, row_sum                                  online_softmax.rs
+//!         acc = acc * alpha + V-tile^T . p                     product.rs
+//!   out = acc / row_sum, lse = row_max + ln(row_sum)
+//! ```
+//!
+//! What a row's bits depend on is the row: the order of every sum is fixed by the key numbers, so neither threads, nor the
+//! batch, nor the other rows of the call change them.
+
+use crate::attention::{Attention, Plan};
+use crate::decode;
+use crate::element::Element;
+use crate::error::{Error, Result};
+use crate::mask::TileCoverage;
+use crate::online_softmax::{self, AccLayout, State, Watch};
+use crate::product::{Take, product};
+use crate::rows::{Rows, transpose_out};
+use crate::scratch::Scratch;
+use crate::score::{Cutoff, KV_TILE, Q_TILE, RowBlock, SPAN, Scorer, Stage, width};
+use crate::simd::{Lanes, Operation, Real};
+use crate::stats::{RowStats, RowSummary, StatSums, StatsOptions};
+use crate::{threads, top_k};
+use ndarray::{Array3, Array4, ArrayView2, ArrayView3, ArrayView4, ArrayViewMut2, ArrayViewMut3, ArrayViewMut4, Axis};
+use rayon::prelude::*;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The result of attention.
+#[derive(Debug, Clone)]
+pub struct Forward<E: Element> {
+    /// `[batch, heads_q, seq_q, value_dim]`.
+    pub out: Array4<E>,
+    /// `ln(sum(exp(scores)))` of each row, `[batch, heads_q, seq_q]`; `-inf` for a row without any visible key.
+    pub lse: Array3<E::Real>,
+}
+
+impl Attention<'_> {
+    /// Attend. q is `[batch, heads_q, seq_q, head_dim]`, k `[batch, heads_kv, seq_kv, head_dim]`,
+    /// v `[batch, heads_kv, seq_kv, value_dim]`, with any strides; query head `h` reads key/value head
+    /// `h / (heads_q / heads_kv)`.
+    ///
+    /// ```
+    /// let x = ndarray::Array4::<f32>::ones((1, 2, 5, 8));
+    /// let result = regard::Attention::new().causal().forward(&x, &x, &x)?;
+    /// assert_eq!(result.out, x);
+    /// # Ok::<(), regard::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When shapes or options do not fit, before anything is computed.
+    pub fn forward<'x, E: Element>(
+        &self,
+        q: impl Into<ArrayView4<'x, E>>,
+        k: impl Into<ArrayView4<'x, E>>,
+        v: impl Into<ArrayView4<'x, E>>,
+    ) -> Result<Forward<E>> {
+        let (q, k, v) = (q.into(), k.into(), v.into());
+        let plan = self.plan(&q, &k, Some(&v))?;
+        let (mut out, mut lse) = results(&plan)?;
+        run(&plan, q, k, v, out.view_mut(), lse.view_mut(), None)?;
+        Ok(Forward { out, lse })
+    }
+
+    /// The same into buffers of the caller's; `lse` may be left out.
+    ///
+    /// # Errors
+    /// As [`Attention::forward`], and when a buffer has another shape than the result; it is then untouched.
+    pub fn forward_into<'x, E: Element>(
+        &self,
+        q: impl Into<ArrayView4<'x, E>>,
+        k: impl Into<ArrayView4<'x, E>>,
+        v: impl Into<ArrayView4<'x, E>>,
+        out: ArrayViewMut4<'_, E>,
+        lse: Option<ndarray::ArrayViewMut3<'_, E::Real>>,
+    ) -> Result<()> {
+        let (q, k, v) = (q.into(), k.into(), v.into());
+        let plan = self.plan(&q, &k, Some(&v))?;
+        let expected = out_shape(&plan);
+        check_shape("out", out.shape(), &expected)?;
+        match lse {
+            Some(lse) => {
+                check_shape("lse", lse.shape(), &expected[..3])?;
+                run(&plan, q, k, v, out, lse, None)?;
+            }
+            None => {
+                let mut lse = Array3::from_elem([expected[0], expected[1], expected[2]], E::Real::HIDDEN);
+                run(&plan, q, k, v, out, lse.view_mut(), None)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Attend, and say what the attention did, row by row: see [`crate::stats`]. Linear memory.
+    ///
+    /// # Errors
+    /// As [`Attention::forward`].
+    pub fn forward_with_stats<'x, E: Element>(
+        &self,
+        q: impl Into<ArrayView4<'x, E>>,
+        k: impl Into<ArrayView4<'x, E>>,
+        v: impl Into<ArrayView4<'x, E>>,
+        options: StatsOptions,
+    ) -> Result<(Forward<E>, RowStats<E::Real>)> {
+        let (q, k, v) = (q.into(), k.into(), v.into());
+        let plan = self.plan(&q, &k, Some(&v))?;
+        let (mut out, mut lse) = results(&plan)?;
+        let rows = run(&plan, q, k, v, out.view_mut(), lse.view_mut(), Some(options))?;
+        let [b, h, n, _] = out_shape(&plan);
+        let mut stats = RowStats::zeros([b, h, n], options.top_keys);
+        for (block, rows) in rows {
+            for (r, summary) in rows.iter().enumerate() {
+                if let Some(summary) = summary {
+                    let (head, query) = block.row(r);
+                    stats.set([block.batch, head, query], summary);
+                }
+            }
+        }
+        Ok((Forward { out, lse }, stats))
+    }
+}
+
+fn out_shape(plan: &Plan<'_>) -> [usize; 4] {
+    let d = &plan.dims;
+    [d.batch, d.heads_q, d.seq_q, d.value_dim]
+}
+
+fn check_shape(operand: &'static str, got: &[usize], expected: &[usize]) -> Result<()> {
+    if got == expected {
+        Ok(())
+    } else {
+        Err(Error::OutputShape { operand, got: got.to_vec(), expected: expected.to_vec() })
+    }
+}
+
+fn results<E: Element>(plan: &Plan<'_>) -> Result<(Array4<E>, Array3<E::Real>)> {
+    let shape = out_shape(plan);
+    checked_len("out", shape)?;
+    Ok((Array4::from_elem(shape, E::STORED_ZERO), Array3::from_elem([shape[0], shape[1], shape[2]], E::Real::HIDDEN)))
+}
+
+/// The number of elements, if memory can be addressed for them.
+pub(crate) fn checked_len(what: &'static str, shape: [usize; 4]) -> Result<usize> {
+    shape
+        .iter()
+        .try_fold(1usize, |n, &d| n.checked_mul(d))
+        .filter(|&n| n <= isize::MAX as usize / 8)
+        .ok_or(Error::TooLarge { what, shape: crate::error::Shape4(shape) })
+}
+
+/// One task: a block of rows, with the part of the results that is its own.
+struct Task<'t, E: Element> {
+    block: RowBlock,
+    out: ArrayViewMut3<'t, E>,
+    lse: ArrayViewMut2<'t, E::Real>,
+}
+
+/// Cut the rows of a call into blocks. Neighbouring heads that read the same keys share a block where queries are few.
+pub(crate) fn block_shape(plan: &Plan<'_>) -> (usize, usize) {
+    let (n, group) = (plan.dims.seq_q, plan.dims.group());
+    let fit = (Q_TILE / n.max(1)).clamp(1, group.max(1));
+    let heads = if n < Q_TILE / 2 { (1..=fit).rev().find(|h| group % h == 0).unwrap_or(1) } else { 1 };
+    let tiles = n.div_ceil(Q_TILE).max(1);
+    (heads, n.div_ceil(tiles).next_multiple_of(16).min(n.max(1)))
+}
+
+/// All blocks of a call, in order of batch, head and query.
+pub(crate) fn blocks(plan: &Plan<'_>) -> Vec<RowBlock> {
+    let (heads, queries) = block_shape(plan);
+    let d = plan.dims;
+    let mut blocks = Vec::new();
+    for batch in 0..d.batch {
+        for head in (0..d.heads_q).step_by(heads) {
+            for first in (0..d.seq_q).step_by(queries) {
+                blocks.push(RowBlock { batch, head, heads, first, queries: queries.min(d.seq_q - first) });
+            }
+        }
+    }
+    blocks
+}
+
+/// Below so many multiply-adds the start of a thread costs more than it brings.
+const WORTH_A_THREAD: usize = 1 << 18;
+
+/// Run tasks, in parallel where that pays.
+pub(crate) fn for_tasks<T: Send, R: Send>(plan: &Plan<'_>, tasks: Vec<T>, f: impl Fn(T) -> R + Send + Sync) -> Result<Vec<R>> {
+    let d = &plan.dims;
+    let work = d.pairs().saturating_mul(d.head_dim + d.value_dim + 8);
+    if tasks.len() <= 1 || work < WORTH_A_THREAD || plan.threads() == Some(1) {
+        return Ok(tasks.into_iter().map(f).collect());
+    }
+    threads::install(plan.threads(), || tasks.into_par_iter().with_max_len(1).map(f).collect())
+}
+
+/// The view of a block's queries.
+pub(crate) fn block_queries<'a, E: Element>(q: &ArrayView4<'a, E>, block: &RowBlock) -> ArrayView3<'a, E> {
+    let mut q = q.clone().index_axis_move(Axis(0), block.batch);
+    q.slice_axis_inplace(Axis(0), (block.head..block.head + block.heads).into());
+    q.slice_axis_inplace(Axis(1), (block.first..block.first + block.queries).into());
+    q
+}
+
+/// The keys (or values) that a block reads.
+pub(crate) fn block_keys<'a, E: Element>(plan: &Plan<'_>, k: &ArrayView4<'a, E>, block: &RowBlock) -> ArrayView2<'a, E> {
+    k.clone().index_axis_move(Axis(0), block.batch).index_axis_move(Axis(0), block.head / plan.dims.group())
+}
+
+type Summaries = Vec<Option<RowSummary>>;
+
+/// Plan made, results made: compute.
+fn run<E: Element>(
+    plan: &Plan<'_>,
+    q: ArrayView4<'_, E>,
+    k: ArrayView4<'_, E>,
+    v: ArrayView4<'_, E>,
+    mut out: ArrayViewMut4<'_, E>,
+    mut lse: ndarray::ArrayViewMut3<'_, E::Real>,
+    stats: Option<StatsOptions>,
+) -> Result<Vec<(RowBlock, Summaries)>> {
+    let d = plan.dims;
+    if d.batch == 0 || d.heads_q == 0 || d.seq_q == 0 {
+        return Ok(Vec::new());
+    }
+    if d.seq_kv == 0 && (0..d.heads_q).all(|h| plan.sink(h).is_none()) {
+        out.fill(E::STORED_ZERO);
+        lse.fill(E::Real::HIDDEN);
+        return Ok(Vec::new());
+    }
+    let (heads, queries) = block_shape(plan);
+    let mut tasks = Vec::with_capacity(d.batch * (d.heads_q / heads) * d.seq_q.div_ceil(queries));
+    for (batch, (out, lse)) in out.outer_iter_mut().zip(lse.outer_iter_mut()).enumerate() {
+        let by_heads = heads_mut(out, lse, heads);
+        for (h, (out, lse)) in by_heads.enumerate() {
+            let mut first = 0;
+            let (mut out, mut lse) = (out, lse);
+            while first < d.seq_q {
+                let count = queries.min(d.seq_q - first);
+                let (out_here, out_rest) = out.split_at(Axis(1), count);
+                let (lse_here, lse_rest) = lse.split_at(Axis(1), count);
+                (out, lse) = (out_rest, lse_rest);
+                let block = RowBlock { batch, head: h * heads, heads, first, queries: count };
+                tasks.push(Task { block, out: out_here, lse: lse_here });
+                first += count;
+            }
+        }
+    }
+    let scorer = |block: RowBlock, cutoffs| {
+        let scorer = Scorer::new(plan, block, block_queries(&q, &block), &block_keys(plan, &k, &block));
+        Scorer { cutoffs, ..scorer }
+    };
+    let values = |block: &RowBlock| block_keys(plan, &v, block);
+    let cutoffs = |block: RowBlock| {
+        plan.top_k().map(|k| E::Real::dispatch(plan.level, top_k::FindCutoffs { scorer: &scorer(block, None), k }).into())
+    };
+
+    let threads = plan.threads().unwrap_or_else(rayon::current_num_threads);
+    let spans = d.seq_kv.div_ceil(SPAN);
+    if spans > 1 && threads > 1 && tasks.len() < 2 * threads {
+        return run_split(plan, tasks, spans, scorer, values, cutoffs, stats);
+    }
+    let summaries = for_tasks(plan, tasks, |task| {
+        let scorer = scorer(task.block, cutoffs(task.block));
+        let v = values(&task.block);
+        let pass = Pass { scorer: &scorer, v: Rows::new(&v), stats, goal: Goal::Results(task.out, task.lse) };
+        (task.block, E::Real::dispatch(plan.level, pass).1)
+    })?;
+    Ok(summaries)
+}
+
+/// Heads in chunks, of both results.
+fn heads_mut<'t, E: Element>(
+    out: ArrayViewMut3<'t, E>,
+    lse: ArrayViewMut2<'t, E::Real>,
+    heads: usize,
+) -> impl Iterator<Item = (ArrayViewMut3<'t, E>, ArrayViewMut2<'t, E::Real>)> {
+    let mut rest = Some((out, lse));
+    std::iter::from_fn(move || {
+        let (out, lse) = rest.take()?;
+        if out.len_of(Axis(0)) == 0 {
+            return None;
+        }
+        let (out, out_rest) = out.split_at(Axis(0), heads);
+        let (lse, lse_rest) = lse.split_at(Axis(0), heads);
+        rest = Some((out_rest, lse_rest));
+        Some((out, lse))
+    })
+}
+
+/// Fewer blocks than threads, but many keys: each span of keys is a task of its own; the states are merged in order.
+fn run_split<'s, E: Element>(
+    plan: &Plan<'_>,
+    tasks: Vec<Task<'_, E>>,
+    spans: usize,
+    scorer: impl Fn(RowBlock, Option<Arc<[Cutoff<E::Real>]>>) -> Scorer<'s, E> + Send + Sync,
+    values: impl Fn(&RowBlock) -> ArrayView2<'s, E> + Send + Sync,
+    cutoffs: impl Fn(RowBlock) -> Option<Arc<[Cutoff<E::Real>]>> + Send + Sync,
+    stats: Option<StatsOptions>,
+) -> Result<Vec<(RowBlock, Summaries)>> {
+    let found = for_tasks(plan, tasks.iter().map(|t| t.block).collect(), cutoffs)?;
+    let pairs = (0..tasks.len()).flat_map(|t| (0..spans).map(move |s| (t, s))).collect();
+    let states = for_tasks(plan, pairs, |(t, span): (usize, usize)| {
+        let block = tasks[t].block;
+        let scorer = scorer(block, found[t].clone());
+        let v = values(&block);
+        let pass = Pass { scorer: &scorer, v: Rows::new(&v), stats, goal: Goal::<E>::Span(span) };
+        E::Real::dispatch(plan.level, pass).0
+    })?;
+    let mut states = states.into_iter();
+    let tasks = tasks.into_iter().map(|t| (t, states.by_ref().take(spans).flatten().collect::<Vec<_>>())).collect();
+    for_tasks(plan, tasks, |(task, states): (Task<'_, E>, Vec<_>)| {
+        let scorer = scorer(task.block, None);
+        let v = values(&task.block);
+        let pass = Pass { scorer: &scorer, v: Rows::new(&v), stats, goal: Goal::Merge(states, task.out, task.lse) };
+        (task.block, E::Real::dispatch(plan.level, pass).1)
+    })
+}
+
+/// The state of a block after one span, to be merged elsewhere.
+struct SpanState<T> {
+    row_max: Vec<T>,
+    row_sum: Vec<T>,
+    acc: Vec<T>,
+    stats: Option<StatSums<T>>,
+}
+
+impl<T: Real> SpanState<T> {
+    fn new<S: Lanes<T = T>>(layout: &AccLayout, stats: Option<StatSums<T>>) -> Self {
+        let lanes = layout.lanes::<S>();
+        Self { row_max: vec![T::HIDDEN; lanes], row_sum: vec![T::ZERO; lanes], acc: vec![T::ZERO; layout.acc_len::<S>()], stats }
+    }
+
+    fn borrow(&mut self) -> State<'_, T> {
+        State { row_max: &mut self.row_max, row_sum: &mut self.row_sum, acc: &mut self.acc, stats: self.stats.take() }
+    }
+}
+
+/// What a pass over a block is to come to.
+enum Goal<'g, E: Element> {
+    /// All keys, and the results.
+    Results(ArrayViewMut3<'g, E>, ArrayViewMut2<'g, E::Real>),
+    /// One span of keys, and its state.
+    Span(usize),
+    /// The states of all spans, and the results.
+    Merge(Vec<SpanState<E::Real>>, ArrayViewMut3<'g, E>, ArrayViewMut2<'g, E::Real>),
+}
+
+struct Pass<'p, 'a, E: Element> {
+    scorer: &'p Scorer<'a, E>,
+    v: Rows<'p, E>,
+    stats: Option<StatsOptions>,
+    goal: Goal<'p, E>,
+}
+
+impl<E: Element> Operation<E::Real> for Pass<'_, '_, E> {
+    type Output = (Option<SpanState<E::Real>>, Summaries);
+
+    #[inline(always)]
+    fn run<S: Lanes<T = E::Real>>(self, simd: S) -> Self::Output {
+        let Self { scorer, v, stats, goal } = self;
+        let plan = scorer.plan;
+        let layout = AccLayout::new::<S>(scorer.block.rows(), plan.dims.value_dim, scorer.few::<S>());
+        let (lanes, acc_len) = (layout.lanes::<S>(), layout.acc_len::<S>());
+        let sums = || stats.map(|options| StatSums::new(options, &scorer.block, |head| plan.place(scorer.block.batch, head), lanes));
+        let keys = scorer.key_range(0..plan.dims.seq_kv);
+        let spans = if keys.is_empty() { 0..0 } else { keys.start / SPAN..(keys.end - 1) / SPAN + 1 };
+        let lengths = Buffers::lengths::<S, E>(scorer, &v, &layout);
+        match goal {
+            Goal::Span(span) => {
+                if !spans.contains(&span) {
+                    return (None, Vec::new());
+                }
+                let mut owned = SpanState::new::<S>(&layout, sums());
+                let mut state = owned.borrow();
+                let mut memory = Scratch::take();
+                let mut buffers = Buffers::new(memory.slices(lengths));
+                scorer.pack_queries(simd, buffers.queries);
+                run_span(simd, scorer, &v, &layout, clip(&keys, span), &mut state, &mut buffers);
+                let stats = state.stats.take();
+                owned.stats = stats;
+                (Some(owned), Vec::new())
+            }
+            Goal::Results(out, lse) => {
+                let [l0, l1, l2, l3, l4, l5, l6] = lengths;
+                let totals = if spans.len() > 1 { (lanes, acc_len) } else { (0, 0) };
+                let lengths = [l0, l1, l2, l3, l4, l5, l6, lanes, lanes, acc_len, totals.0, totals.0, totals.1];
+                let mut memory = Scratch::take();
+                let [b0, b1, b2, b3, b4, b5, b6, row_max, row_sum, acc, total_max, total_sum, total_acc] = memory.slices(lengths);
+                let mut buffers = Buffers::new([b0, b1, b2, b3, b4, b5, b6]);
+                scorer.pack_queries(simd, buffers.queries);
+                let mut state = State { row_max, row_sum, acc, stats: sums() };
+                state.reset();
+                let several = spans.len() > 1;
+                let mut total = State { row_max: total_max, row_sum: total_sum, acc: total_acc, stats: if several { sums() } else { None } };
+                total.reset();
+                for span in spans {
+                    run_span(simd, scorer, &v, &layout, clip(&keys, span), &mut state, &mut buffers);
+                    if several {
+                        total.merge(simd, &layout, &state, buffers.factors);
+                        state.reset();
+                    }
+                }
+                let state = if several { &mut total } else { &mut state };
+                (None, finish(simd, scorer, &layout, state, &mut buffers, out, lse))
+            }
+            Goal::Merge(mut states, out, lse) => {
+                let mut memory = Scratch::take();
+                let mut buffers = Buffers::new(memory.slices(lengths));
+                let mut owned = SpanState::new::<S>(&layout, sums());
+                let mut total = owned.borrow();
+                for state in &mut states {
+                    total.merge(simd, &layout, &state.borrow(), buffers.factors);
+                }
+                (None, finish(simd, scorer, &layout, &mut total, &mut buffers, out, lse))
+            }
+        }
+    }
+}
+
+fn clip(keys: &Range<usize>, span: usize) -> Range<usize> {
+    keys.start.max(span * SPAN)..keys.end.min((span + 1) * SPAN)
+}
+
+/// Working memory of a block, all of it the size of tiles.
+struct Buffers<'b, T> {
+    queries: &'b mut [T],
+    /// Keys, where they must be copied.
+    keys: &'b mut [T],
+    /// Values, where they must be copied.
+    values: &'b mut [T],
+    scores: &'b mut [T],
+    /// A bias, laid out like the scores.
+    numbers: &'b mut [T],
+    /// Two numbers per lane.
+    factors: &'b mut [T],
+    /// Finished rows, before they are handed out.
+    rows: &'b mut [T],
+}
+
+impl<'b, T: Real> Buffers<'b, T> {
+    fn lengths<S: Lanes<T = T>, E: Element<Real = T>>(scorer: &Scorer<'_, E>, v: &Rows<'_, E>, layout: &AccLayout) -> [usize; 7] {
+        let dims = layout.dims;
+        let in_place = E::NATIVE && v.has_unit_cols() && !scorer.may_hide();
+        [
+            scorer.queries_len::<S>(),
+            scorer.keys_len(),
+            if in_place { 0 } else { KV_TILE * dims },
+            KV_TILE * 2 * S::LANES,
+            scorer.numbers_len::<S>(),
+            2 * layout.lanes::<S>(),
+            layout.rows * dims,
+        ]
+    }
+
+    fn new([queries, keys, values, scores, numbers, factors, rows]: [&'b mut [T]; 7]) -> Self {
+        Self { queries, keys, values, scores, numbers, factors, rows }
+    }
+}
+
+/// All tiles of one span.
+#[inline(always)]
+fn run_span<S: Lanes, E: Element<Real = S::T>>(
+    simd: S,
+    scorer: &Scorer<'_, E>,
+    v: &Rows<'_, E>,
+    layout: &AccLayout,
+    keys: Range<usize>,
+    state: &mut State<'_, S::T>,
+    buffers: &mut Buffers<'_, S::T>,
+) {
+    let Buffers { queries, keys: key_copy, values: copy, scores, numbers, factors, .. } = buffers;
+    let mut start = keys.start;
+    while start < keys.end {
+        let first = start / KV_TILE * KV_TILE;
+        let end = keys.end.min(first + KV_TILE);
+        if scorer.may_see(start..end) {
+            let mut values = ValueTile::new(v, start..end);
+            let tile = scorer.key_tile(simd, first, end, key_copy);
+            for panel in scorer.panels::<S>() {
+                let (needed, coverage) = scorer.needed(&panel, &tile);
+                if coverage == TileCoverage::Empty {
+                    continue;
+                }
+                let at = PanelTile { panel, keys: needed, coverage };
+                macro_rules! step {
+                    ($nr:literal) => {{
+                        scorer.scores::<S, $nr>(simd, queries, &at.panel, &tile, &at.keys, coverage, Stage::Bias, numbers, scores);
+                        let bad = values.prepare(simd, scorer, &at, copy, scores, $nr * S::LANES);
+                        soften::<S, $nr>(simd, &at, scores, state, factors);
+                        add_values::<S, E, $nr>(simd, &at, layout, &values, copy, scores, state, factors, bad);
+                    }};
+                }
+                if at.panel.len() > S::LANES { step!(2) } else { step!(1) }
+            }
+        }
+        start = end;
+    }
+}
+
+/// A panel of rows and the keys that it takes in.
+struct PanelTile {
+    panel: Range<usize>,
+    keys: Range<usize>,
+    coverage: TileCoverage,
+}
+
+/// Scores become `p`; maximum, sum and statistics are brought up to date. `factors[..width]` gets alpha.
+#[inline(always)]
+fn soften<S: Lanes, const NR: usize>(simd: S, at: &PanelTile, scores: &mut [S::T], state: &mut State<'_, S::T>, factors: &mut [S::T]) {
+    let width = NR * S::LANES;
+    let count = at.keys.len();
+    let scores = &mut scores[..count * width];
+    for n in 0..NR {
+        let offset = n * S::LANES;
+        let lane = at.panel.start + offset;
+        let rows = at.panel.len().saturating_sub(offset).min(S::LANES);
+        let (row_max, row_sum) = (&mut state.row_max[lane..lane + S::LANES], &mut state.row_sum[lane..lane + S::LANES]);
+        let alpha = &mut factors[offset..offset + S::LANES];
+        let zero = simd.splat(S::T::ZERO);
+        match &mut state.stats {
+            None => {
+                // SAFETY: `scores` has `count` rows of `width`, so each holds a vector at `offset`; the row slices are vectors.
+                unsafe {
+                    let from = scores.as_mut_ptr().add(offset);
+                    let update = online_softmax::update(simd, from, width, count, row_max.as_mut_ptr(), row_sum.as_mut_ptr(), &mut ());
+                    simd.store(alpha.as_mut_ptr(), update.alpha);
+                }
+            }
+            Some(stats) => {
+                stats.note_top_keys(simd, scores, width, offset, lane, rows, &at.keys);
+                // SAFETY: as above; the positions are a whole vector too.
+                let (update, watch) = unsafe {
+                    let positions = simd.load(stats.positions(lane));
+                    let mut watch = Watcher {
+                        positions: simd.sub(positions, simd.splat(S::T::from_f64(at.keys.start as f64))),
+                        squares: zero,
+                        entropy: zero,
+                        distance: zero,
+                    };
+                    let from = scores.as_mut_ptr().add(offset);
+                    let update = online_softmax::update(simd, from, width, count, row_max.as_mut_ptr(), row_sum.as_mut_ptr(), &mut watch);
+                    simd.store(alpha.as_mut_ptr(), update.alpha);
+                    (update, watch)
+                };
+                let sums = [watch.squares, watch.entropy, watch.distance];
+                stats.note_tile(simd, &update, sums, scores, width, offset, lane, rows, &at.keys);
+            }
+        }
+    }
+}
+
+/// Sums for the statistics, on the way.
+struct Watcher<V> {
+    /// Of the rows, counted from the first key.
+    positions: V,
+    squares: V,
+    entropy: V,
+    distance: V,
+}
+
+impl<S: Lanes> Watch<S> for Watcher<S::V> {
+    #[inline(always)]
+    fn see(&mut self, simd: S, key: usize, x: S::V, p: S::V) {
+        self.squares = simd.mul_add(p, p, self.squares);
+        // Hidden: p = 0 and x = -inf, which must not meet.
+        self.entropy = simd.mul_add(p, simd.max(x, simd.splat(S::T::VERY_NEGATIVE)), self.entropy);
+        let away = simd.abs(simd.sub(self.positions, simd.splat(S::T::from_f64(key as f64))));
+        self.distance = simd.mul_add(p, away, self.distance);
+    }
+}
+
+/// The values of a tile of keys, and whether a hidden one could do harm.
+struct ValueTile<'v, E: Element> {
+    v: Rows<'v, E>,
+    keys: Range<usize>,
+    /// The copy has been made.
+    copied: bool,
+    /// All values are finite; `None`: not looked at yet.
+    finite: Option<bool>,
+}
+
+/// One bit per row for each key of a tile: the key is visible.
+type VisibleBits = [u32; KV_TILE];
+
+impl<'v, E: Element> ValueTile<'v, E> {
+    fn new(v: &Rows<'v, E>, keys: Range<usize>) -> Self {
+        Self { v: *v, keys: keys.start / 4 * 4..keys.end, copied: false, finite: None }
+    }
+
+    /// Copy the values where they cannot be read as they lie. Where some key is hidden from some row, `0 * value` must
+    /// not make NaN of an infinite value: such numbers are then left out of the copy, and the rows that do see the key are returned, so
+    /// that they get them afterwards.
+    #[inline(always)]
+    fn prepare<S: Lanes<T = E::Real>>(
+        &mut self,
+        simd: S,
+        scorer: &Scorer<'_, E>,
+        at: &PanelTile,
+        copy: &mut [E::Real],
+        scores: &[E::Real],
+        width: usize,
+    ) -> Option<VisibleBits> {
+        let partial = at.coverage != TileCoverage::Full || scorer.may_hide_beside_mask();
+        if partial && self.finite.is_none() {
+            self.finite = Some(self.v.all_finite(simd, self.keys.clone()));
+        }
+        let finite = !partial || self.finite == Some(true);
+        let in_place = self.v.has_unit_cols() && (E::NATIVE || scorer.few::<S>());
+        if !self.copied && (!in_place || !finite) {
+            self.v.copy(simd, self.keys.clone(), copy);
+            self.copied = true;
+            if self.finite == Some(false) {
+                copy[..self.keys.len() * self.v.cols()].iter_mut().filter(|x| !x.is_finite()).for_each(|x| *x = E::Real::ZERO);
+            }
+        }
+        if finite {
+            return None;
+        }
+        let mut visible = [0; KV_TILE];
+        for (bits, line) in visible.iter_mut().zip(scores.chunks_exact(width)).take(at.keys.len()) {
+            *bits = line.iter().enumerate().fold(0, |b, (lane, &s)| b | u32::from(s != E::Real::HIDDEN) << lane);
+        }
+        Some(visible)
+    }
+}
+
+/// `acc = acc * alpha + values^T . p`
+#[inline(always)]
+fn add_values<S: Lanes, E: Element<Real = S::T>, const NR: usize>(
+    simd: S,
+    at: &PanelTile,
+    layout: &AccLayout,
+    values: &ValueTile<'_, E>,
+    copy: &[S::T],
+    weights: &[S::T],
+    state: &mut State<'_, S::T>,
+    alpha: &[S::T],
+    bad: Option<VisibleBits>,
+) {
+    let dims = layout.dims;
+    let count = at.keys.len();
+    let width = NR * S::LANES;
+    let weights = &weights[..count * width];
+    // A cleaned copy serves only the panels that need it.
+    let from_copy = values.copied && (bad.is_some() || !E::NATIVE || !values.v.has_unit_cols());
+    let local = at.keys.start - values.keys.start..at.keys.end - values.keys.start;
+    let copied = || Rows::from_slice(copy, values.keys.len(), dims);
+    match layout.pitch {
+        Some(pitch) if from_copy => decode::accumulate(simd, weights, layout.rows, pitch, &copied(), local, alpha, state.acc),
+        Some(pitch) => decode::accumulate(simd, weights, layout.rows, pitch, &values.v, at.keys.clone(), alpha, state.acc),
+        None => {
+            let acc = &mut state.acc[at.panel.start * dims..][..width * dims];
+            let (rows, keys) = match values.v.native() {
+                Some(rows) if !from_copy => (rows, at.keys.clone()),
+                _ => (copied(), local),
+            };
+            assert!(keys.end <= rows.len() && rows.cols() == dims && rows.has_unit_cols());
+            // SAFETY: `keys` are rows of `dims` numbers side by side (just checked); `weights` has `count` rows of `width`, `acc`
+            // `dims` rows of `width`, and alpha at least one.
+            unsafe {
+                let mut by = [simd.splat(S::T::ZERO); NR];
+                for (n, by) in by.iter_mut().enumerate() {
+                    *by = simd.load(alpha[n * S::LANES..][..S::LANES].as_ptr());
+                }
+                let to = AddTo::<S, NR> { acc: acc.as_mut_ptr(), by };
+                product::<S, NR, true>(simd, dims, count, rows.row(keys.start), rows.row_stride(), weights.as_ptr(), to);
+            }
+        }
+    }
+    if let Some(visible) = bad {
+        for (i, key) in at.keys.clone().enumerate() {
+            for dim in 0..dims {
+                let x = values.v.get(key, dim);
+                if x.is_finite() {
+                    continue;
+                }
+                for lane in (0..at.panel.len()).filter(|lane| visible[i] >> lane & 1 == 1) {
+                    let place = match layout.pitch {
+                        Some(pitch) => lane * pitch + dim,
+                        None => at.panel.start * dims + dim * width + lane,
+                    };
+                    state.acc[place] += weights[i * width + lane] * x;
+                }
+            }
+        }
+    }
+}
+
+/// A tile's sum on its way to the accumulator.
+struct AddTo<S: Lanes, const NR: usize> {
+    acc: *mut S::T,
+    by: [S::V; NR],
+}
+
+impl<S: Lanes, const NR: usize> Take<S, NR> for AddTo<S, NR> {
+    #[inline(always)]
+    unsafe fn take(&mut self, simd: S, row: usize, c: [S::V; NR]) {
+        for (n, c) in c.into_iter().enumerate() {
+            // SAFETY: `acc` has NR * LANES places for every row.
+            unsafe {
+                let to = self.acc.add((row * NR + n) * S::LANES);
+                simd.store(to, simd.mul_add(simd.load(to), self.by[n], c));
+            }
+        }
+    }
+}
+
+/// Divide, and hand out: results of all rows, and their statistics.
+#[inline(always)]
+fn finish<S: Lanes, E: Element<Real = S::T>>(
+    simd: S,
+    scorer: &Scorer<'_, E>,
+    layout: &AccLayout,
+    state: &mut State<'_, S::T>,
+    buffers: &mut Buffers<'_, S::T>,
+    mut out: ArrayViewMut3<'_, E>,
+    mut lse: ArrayViewMut2<'_, S::T>,
+) -> Summaries {
+    let block = &scorer.block;
+    let (plan, dims) = (scorer.plan, layout.dims);
+    let stats = state.stats.take();
+    let before: Vec<_> = match stats {
+        Some(_) => (0..layout.rows).map(|r| (state.row_max[r], state.row_sum[r])).collect(),
+        None => Vec::new(),
+    };
+    if plan.sink(block.head).is_some() {
+        let logits: Vec<_> = (0..layout.lanes::<S>())
+            .map(|r| plan.sink(block.row(r.min(layout.rows - 1)).0).map_or(S::T::HIDDEN, S::T::from_f64))
+            .collect();
+        state.add_sink(simd, layout, &logits, buffers.factors);
+    }
+    for r in 0..layout.rows {
+        let (max, sum) = (state.row_max[r], state.row_sum[r]);
+        let (head, query) = (r / block.queries, r % block.queries);
+        lse[[head, query]] = if sum == S::T::ZERO { S::T::HIDDEN } else { max + sum.ln() };
+    }
+    // A row that saw nothing is 0 / 1.
+    let divisors = &mut buffers.factors[..layout.lanes::<S>()];
+    divisors.iter_mut().zip(&*state.row_sum).for_each(|(d, &sum)| *d = if sum == S::T::ZERO { S::T::ONE } else { sum });
+    match layout.pitch {
+        Some(pitch) => {
+            for r in 0..layout.rows {
+                for (to, &x) in buffers.rows[r * dims..][..dims].iter_mut().zip(&state.acc[r * pitch..]) {
+                    *to = x / divisors[r];
+                }
+            }
+        }
+        None => {
+            for panel in scorer.panels::<S>() {
+                let width = width::<S>(panel.len());
+                let acc = &state.acc[panel.start * dims..][..width * dims];
+                transpose_out(simd.narrow(), acc, width, &divisors[panel.start..], panel.len(), dims, &mut buffers.rows[panel.start * dims..]);
+            }
+        }
+    }
+    if dims > 0 {
+        let mut rows = buffers.rows.chunks_exact(dims);
+        for mut head in out.outer_iter_mut() {
+            for (mut to, from) in head.outer_iter_mut().zip(&mut rows) {
+                match to.as_slice_mut() {
+                    Some(to) => to.iter_mut().zip(from).for_each(|(to, &x)| *to = E::from_real(x)),
+                    None => to.iter_mut().zip(from).for_each(|(to, &x)| *to = E::from_real(x)),
+                }
+            }
+        }
+    }
+    let Some(stats) = stats else { return Vec::new() };
+    (0..layout.rows).map(|r| stats.finish(r, before[r], (state.row_max[r], state.row_sum[r]))).collect()
+}

@@ -1,0 +1,108 @@
+//! The one matrix product of this crate: rows of broadcast numbers times a panel of vectors.
+//!
+//! ```text
+//! c[row][0..NR] = sum over depth of a[row, depth] * b[depth][0..NR]
+//! ```
+//!
+//! `b` is a panel with one query per lane, NR vectors wide, in a buffer of ours; `a` is K (a row is a key, depth runs over
+//! the head dimension) or V turned on its side (a row is a value dimension, depth runs over the keys), read straight from
+//! the caller's memory. A register tile of TILE_ROWS x NR accumulators does per depth step TILE_ROWS broadcasts, NR loads
+//! and TILE_ROWS * NR multiply-adds: 8 loads for 12 with AVX2 (6 x 2 of 16 registers), 10 for 16 with AVX-512 (8 x 2 of 32),
+//! so that the multiply-add ports are the limit and not the load ports.
+//!
+//! Every element is one chain of multiply-adds in the order of depth, whatever the tile: its bits do not depend on
+//! where in a tile it was computed.
+
+use crate::simd::Lanes;
+
+
+/// What becomes of a finished row. A trait rather than a closure: a closure would not be compiled for the SIMD level.
+pub(crate) trait Take<S: Lanes, const NR: usize> {
+    /// Implementations are `#[inline(always)]`.
+    ///
+    /// # Safety
+    /// `row` must be below the `rows` that [`product`] was called for.
+    unsafe fn take(&mut self, simd: S, row: usize, c: [S::V; NR]);
+}
+
+/// Compute `rows` rows and hand each to `to`.
+///
+/// # Safety
+/// `a` must be valid for reading at `row * stride + depth` (ALONG_ROWS false) or `row + depth * stride`
+/// (ALONG_ROWS true: neighbours in memory are neighbouring rows) for all rows and depths, and `b` for `depth * NR * LANES` numbers;
+/// `to` must be fit to take `rows` rows.
+#[inline(always)]
+pub(crate) unsafe fn product<S: Lanes, const NR: usize, const ALONG_ROWS: bool>(
+    s: S,
+    rows: usize,
+    depth: usize,
+    a: *const S::T,
+    stride: isize,
+    b: *const S::T,
+    mut to: impl Take<S, NR>,
+) {
+    let mut row = 0;
+    macro_rules! block {
+        ($mr:literal) => {{
+            let along = if ALONG_ROWS { row as isize } else { row as isize * stride };
+            // SAFETY: rows row..row + $mr exist, so the caller vouches for them.
+            let c = unsafe { tile::<S, $mr, NR, ALONG_ROWS>(s, depth, a.offset(along), stride, b) };
+            for (m, c) in c.into_iter().enumerate() {
+                // SAFETY: row + m < rows.
+                unsafe { to.take(s, row + m, c) };
+            }
+            row += $mr;
+        }};
+    }
+    while rows - row >= S::TILE_ROWS {
+        match S::TILE_ROWS {
+            8 => block!(8),
+            6 => block!(6),
+            _ => block!(2),
+        }
+    }
+    match rows - row {
+        0 => {}
+        1 => block!(1),
+        2 => block!(2),
+        3 => block!(3),
+        4 => block!(4),
+        5 => block!(5),
+        6 => block!(6),
+        _ => block!(7),
+    }
+    debug_assert_eq!(row, rows);
+}
+
+/// # Safety
+/// As [`product`], for MR rows.
+#[inline(always)]
+unsafe fn tile<S: Lanes, const MR: usize, const NR: usize, const ALONG_ROWS: bool>(
+    s: S,
+    depth: usize,
+    mut a: *const S::T,
+    stride: isize,
+    mut b: *const S::T,
+) -> [[S::V; NR]; MR] {
+    use crate::simd::Real;
+    let mut c = [[s.splat(S::T::ZERO); NR]; MR];
+    for _ in 0..depth {
+        // SAFETY: the caller vouches for `depth` steps of MR numbers of a and NR vectors of b.
+        unsafe {
+            let mut vectors = [s.splat(S::T::ZERO); NR];
+            for (n, v) in vectors.iter_mut().enumerate() {
+                *v = s.load(b.add(n * S::LANES));
+            }
+            for (m, c) in c.iter_mut().enumerate() {
+                let x = s.splat(*a.offset(if ALONG_ROWS { m as isize } else { m as isize * stride }));
+                for (c, v) in c.iter_mut().zip(vectors) {
+                    *c = s.mul_add(x, v, *c);
+                }
+            }
+            // Past the last step the pointers may leave the allocation; they are not read there.
+            a = a.wrapping_offset(if ALONG_ROWS { stride } else { 1 });
+            b = b.wrapping_add(NR * S::LANES);
+        }
+    }
+    c
+}

@@ -1,0 +1,101 @@
+//! The textbook, in f64: every matrix laid out, every step on its own. The oracle of all tests, and a readable
+//! definition of what the fast path computes.
+//!
+//! ```text
+//! scores  = q k^T * scale
+//! scores  = cap * tanh(scores / cap)          with a softcap
+//! scores  = scores + bias                     a bias of -inf hides
+//! scores  = -inf where the mask hides, or where the score is not among the row's k highest
+//! weights = softmax(scores), a sink logit taking its share; 0 in a row without any visible key
+//! out     = weights v, hidden keys left out of the sum
+//! ```
+
+use crate::attention::Attention;
+use crate::element::Element;
+use crate::error::Result;
+use crate::simd::Real;
+use ndarray::{Array3, Array4, ArrayView4};
+
+/// Everything that the textbook computes on the way.
+#[derive(Debug, Clone)]
+pub struct Reference {
+    /// `q k^T * scale`.
+    pub raw: Array4<f64>,
+    /// After the softcap.
+    pub capped: Array4<f64>,
+    /// After bias and masks; `-inf` is hidden.
+    pub scores: Array4<f64>,
+    /// After the softmax.
+    pub weights: Array4<f64>,
+    /// `ln(sum(exp(scores)))` of each row, the sink included.
+    pub lse: Array3<f64>,
+    /// `weights v`.
+    pub out: Array4<f64>,
+}
+
+/// Attention by the textbook, in f64. Needs room for several `[batch, heads_q, seq_q, seq_kv]`.
+///
+/// # Errors
+/// The same as [`Attention::forward`].
+pub fn attention<'x, E: Element>(
+    options: &Attention<'_>,
+    q: impl Into<ArrayView4<'x, E>>,
+    k: impl Into<ArrayView4<'x, E>>,
+    v: impl Into<ArrayView4<'x, E>>,
+) -> Result<Reference> {
+    let (q, k, v) = (q.into(), k.into(), v.into());
+    let plan = options.plan(&q, &k, Some(&v))?;
+    let dims = plan.dims;
+    let f = |x: &E| x.to_real().to_f64();
+    let shape = dims.scores();
+    let mut raw = Array4::zeros(shape);
+    let mut capped = Array4::zeros(shape);
+    let mut scores = Array4::zeros(shape);
+    let mut weights = Array4::zeros(shape);
+    let mut lse = Array3::zeros([shape[0], shape[1], shape[2]]);
+    let mut out = Array4::zeros([shape[0], shape[1], shape[2], dims.value_dim]);
+    for b in 0..dims.batch {
+        for h in 0..dims.heads_q {
+            let kv_head = h / dims.group();
+            let place = plan.place(b, h);
+            for i in 0..dims.seq_q {
+                for j in 0..dims.seq_kv {
+                    let at = [b, h, i, j];
+                    let dot: f64 = (0..dims.head_dim).map(|d| f(&q[[b, h, i, d]]) * f(&k[[b, kv_head, j, d]])).sum();
+                    raw[at] = dot * plan.scale;
+                    capped[at] = plan.softcap().map_or(raw[at], |cap| cap * (raw[at] / cap).tanh());
+                    let bias = plan.bias().map_or(0.0, |bias| bias.at(&place, i, j));
+                    let hidden = bias == f64::NEG_INFINITY || !plan.mask().visible(&place, i, j);
+                    scores[at] = if hidden { f64::NEG_INFINITY } else { capped[at] + bias };
+                }
+                let mut row = scores.slice_mut(ndarray::s![b, h, i, ..]);
+                if let Some(k) = plan.top_k() {
+                    let mut order: Vec<usize> = (0..dims.seq_kv).collect();
+                    // Ties, +0 and -0 among them, go to the lower index.
+                    order.sort_by(|&a, &b| row[b].partial_cmp(&row[a]).unwrap_or(std::cmp::Ordering::Equal).then(a.cmp(&b)));
+                    for &j in &order[k..] {
+                        if !row[j].is_nan() {
+                            row[j] = f64::NEG_INFINITY;
+                        }
+                    }
+                }
+                let sink = plan.sink(h).unwrap_or(f64::NEG_INFINITY);
+                let max = row.iter().fold(sink, |m, &s| if s > m { s } else { m });
+                let shift = if max == f64::NEG_INFINITY { 0.0 } else { max };
+                let sum: f64 = row.iter().map(|&s| (s - shift).exp()).sum::<f64>() + (sink - shift).exp();
+                lse[[b, h, i]] = if max == f64::NEG_INFINITY && !sum.is_nan() { max } else { shift + sum.ln() };
+                for j in 0..dims.seq_kv {
+                    if scores[[b, h, i, j]] == f64::NEG_INFINITY {
+                        continue;
+                    }
+                    let w = (scores[[b, h, i, j]] - shift).exp() / sum;
+                    weights[[b, h, i, j]] = w;
+                    for d in 0..dims.value_dim {
+                        out[[b, h, i, d]] += w * f(&v[[b, kv_head, j, d]]);
+                    }
+                }
+            }
+        }
+    }
+    Ok(Reference { raw, capped, scores, weights, lse, out })
+}

@@ -1,0 +1,181 @@
+//! Strided rows of a tensor, and their way in and out of the kernels' own layout.
+//!
+//! The kernels keep one *query per lane*: a panel of queries is stored transposed, `[dim][query]`, so that the rows of
+//! K and V are read as they lie in the caller's memory, one broadcast number at a time, and nothing has to be reduced
+//! across lanes.
+
+use crate::element::Element;
+use crate::simd::{Lanes, Real, Transpose};
+use ndarray::ArrayView2;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// A matrix view as a pointer and two strides, for the kernels.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<'a, E: 'a> {
+    ptr: *const E,
+    rows: usize,
+    cols: usize,
+    row_stride: isize,
+    col_stride: isize,
+    lifetime: PhantomData<&'a E>,
+}
+
+impl<'a, E: Element> Rows<'a, E> {
+    pub(crate) fn new(view: &ArrayView2<'a, E>) -> Self {
+        let (rows, cols) = view.dim();
+        let strides = view.strides();
+        Self { ptr: view.as_ptr(), rows, cols, row_stride: strides[0], col_stride: strides[1], lifetime: PhantomData }
+    }
+
+    /// Rows side by side.
+    pub(crate) fn from_slice(data: &'a [E], rows: usize, cols: usize) -> Self {
+        assert!(data.len() >= rows * cols);
+        Self { ptr: data.as_ptr(), rows, cols, row_stride: cols as isize, col_stride: 1, lifetime: PhantomData }
+    }
+
+    /// The same rows as their arithmetic type, if that is what they are stored as.
+    pub(crate) fn native(&self) -> Option<Rows<'a, E::Real>> {
+        let Self { ptr, rows, cols, row_stride, col_stride, lifetime: _ } = *self;
+        // NATIVE says that E and E::Real are one type.
+        E::NATIVE.then_some(Rows { ptr: ptr.cast(), rows, cols, row_stride, col_stride, lifetime: PhantomData })
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.rows
+    }
+
+    pub(crate) fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Elements of a row lie side by side.
+    pub(crate) fn has_unit_cols(&self) -> bool {
+        self.col_stride == 1 || self.cols <= 1
+    }
+
+    pub(crate) fn row_stride(&self) -> isize {
+        self.row_stride
+    }
+
+    /// Pointer to the start of a row.
+    pub(crate) fn row(&self, row: usize) -> *const E {
+        assert!(row < self.rows, "row {row} of {}", self.rows);
+        // SAFETY: the row is inside the view, and so is its first element (or the row is empty and never read).
+        unsafe { self.ptr.offset(row as isize * self.row_stride) }
+    }
+
+    pub(crate) fn get(&self, row: usize, col: usize) -> E::Real {
+        assert!(row < self.rows && col < self.cols, "({row}, {col}) of ({}, {})", self.rows, self.cols);
+        // SAFETY: both indices were just checked against the view's shape.
+        unsafe { self.ptr.offset(row as isize * self.row_stride + col as isize * self.col_stride).read().to_real() }
+    }
+
+    /// Copy rows, widened, into `to`, side by side.
+    #[inline(always)]
+    pub(crate) fn copy<S: Lanes<T = E::Real>>(&self, simd: S, rows: Range<usize>, to: &mut [E::Real]) {
+        assert!(rows.end <= self.rows && to.len() >= rows.len() * self.cols);
+        let unit = self.has_unit_cols();
+        for (to, row) in to.chunks_exact_mut(self.cols.max(1)).zip(rows) {
+            let mut col = 0;
+            if unit {
+                let from = self.row(row);
+                while col + S::LANES <= self.cols {
+                    // SAFETY: LANES elements from `col` on are inside the row, and inside `to`, which has `cols`.
+                    unsafe { simd.store(to.as_mut_ptr().add(col), E::load(simd, from.add(col))) };
+                    col += S::LANES;
+                }
+            }
+            for col in col..self.cols {
+                to[col] = self.get(row, col);
+            }
+        }
+    }
+
+    /// Whether all elements of some rows are finite.
+    #[inline(always)]
+    pub(crate) fn all_finite<S: Lanes<T = E::Real>>(&self, simd: S, rows: Range<usize>) -> bool {
+        let unit = self.has_unit_cols();
+        let zero = simd.splat(E::Real::ZERO);
+        let mut sums = [zero; 4];
+        for row in rows {
+            let mut col = 0;
+            if unit {
+                let from = self.row(row);
+                while col + S::LANES <= self.cols {
+                    // SAFETY: LANES elements from `col` on are inside the row.
+                    let x = unsafe { E::load(simd, from.add(col)) };
+                    // Infinity and NaN times zero are NaN, and stay.
+                    let sum = &mut sums[col / S::LANES % 4];
+                    *sum = simd.mul_add(x, zero, *sum);
+                    col += S::LANES;
+                }
+            }
+            if (col..self.cols).any(|col| !self.get(row, col).is_finite()) {
+                return false;
+            }
+        }
+        let sum = simd.add(simd.add(sums[0], sums[1]), simd.add(sums[2], sums[3]));
+        simd.bits_from_mask(simd.eq(sum, zero)) == u32::MAX >> (32 - S::LANES)
+    }
+
+    /// Write `rows` transposed: `to[col * width + first + i]` is element `col` of the i-th row.
+    /// Lanes next to the last row may be overwritten with zeros.
+    #[inline(always)]
+    pub(crate) fn transpose_into<S: Transpose<T = E::Real>>(&self, simd: S, rows: Range<usize>, to: &mut [E::Real], width: usize, first: usize) {
+        let count = rows.len();
+        assert!(rows.end <= self.rows && to.len() >= self.cols * width);
+        assert!(first + count <= width);
+        let mut whole = 0;
+        let room = first + count.next_multiple_of(S::LANES) <= width;
+        if room && self.has_unit_cols() && first % S::LANES == 0 {
+            whole = self.cols - self.cols % S::LANES;
+            for i in (0..count).step_by(S::LANES) {
+                for col in (0..whole).step_by(S::LANES) {
+                    let mut square = simd.zero_square();
+                    for (x, line) in square.as_mut().iter_mut().enumerate().take(count - i) {
+                        // SAFETY: LANES elements from `col` on are inside the row.
+                        *line = unsafe { E::load(simd, self.row(rows.start + i + x).add(col)) };
+                    }
+                    for (x, &line) in simd.transpose(square).as_ref().iter().enumerate() {
+                        // SAFETY: `room` says that a whole vector fits at `first + i` of every column.
+                        unsafe { simd.store(to.as_mut_ptr().add((col + x) * width + first + i), line) };
+                    }
+                }
+            }
+        }
+        for col in whole..self.cols {
+            for i in 0..count {
+                to[col * width + first + i] = self.get(rows.start + i, col);
+            }
+        }
+    }
+}
+
+/// The way back: `from[dim * width + r]` divided by `divisor[r]` becomes `to[r * dims + dim]`, for `rows` rows.
+#[inline(always)]
+pub(crate) fn transpose_out<S: Transpose>(simd: S, from: &[S::T], width: usize, divisor: &[S::T], rows: usize, dims: usize, to: &mut [S::T]) {
+    assert!(from.len() >= dims * width && divisor.len() >= width && width % S::LANES == 0);
+    assert!(rows <= width && to.len() >= rows * dims);
+    let whole = dims - dims % S::LANES;
+    for r in (0..rows).step_by(S::LANES) {
+        // SAFETY: r + LANES <= width, the length of the divisors.
+        let by = unsafe { simd.load(divisor.as_ptr().add(r)) };
+        for dim in (0..whole).step_by(S::LANES) {
+            let mut square = simd.zero_square();
+            for (x, line) in square.as_mut().iter_mut().enumerate() {
+                // SAFETY: dim + x < dims and r + LANES <= width.
+                *line = unsafe { simd.div(simd.load(from.as_ptr().add((dim + x) * width + r)), by) };
+            }
+            for (x, &line) in simd.transpose(square).as_ref().iter().enumerate().take(rows - r) {
+                // SAFETY: r + x < rows and dim + LANES <= dims.
+                unsafe { simd.store(to.as_mut_ptr().add((r + x) * dims + dim), line) };
+            }
+        }
+    }
+    for r in 0..rows {
+        for dim in whole..dims {
+            to[r * dims + dim] = from[dim * width + r] / divisor[r];
+        }
+    }
+}

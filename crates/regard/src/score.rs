@@ -1,0 +1,461 @@
+//! Scores of one panel of queries against one tile of keys: the dot products and everything that happens to them
+//! before the softmax.
+//!
+//! ```text
+//! dot * scale -> softcap -> + bias -> masks (hidden = -inf) -> top-k
+//! ```
+//!
+//! Layout: `scores[key * width + lane]`, one query per lane, `width` lanes (one or two vectors) to a panel.
+//! Nothing here is larger than a tile.
+
+use crate::attention::Plan;
+use crate::bias::Bias;
+use crate::decode;
+use crate::element::Element;
+use crate::mask::{Place, TileCoverage};
+use crate::product::{Take, product};
+use crate::rows::Rows;
+use crate::simd::{Lanes, Real, math};
+use ndarray::{ArrayView2, ArrayView3};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// `values[at..at + LANES] = f(at, values[at..])`, for every vector. A macro, because a closure would not be compiled for
+/// the SIMD level.
+macro_rules! map {
+    ($simd:expr, $lanes:ident, $values:expr, |$at:ident, $v:ident| $f:expr) => {
+        for (i, v) in $values.chunks_exact_mut($lanes::LANES).enumerate() {
+            let $at = i * $lanes::LANES;
+            // SAFETY: the chunk is one whole vector.
+            let $v = unsafe { $simd.load(v.as_ptr()) };
+            let result = $f;
+            // SAFETY: the chunk is one whole vector.
+            unsafe { $simd.store(v.as_mut_ptr(), result) };
+        }
+    };
+}
+
+/// Keys per tile. The running softmax is brought up to date once per tile, so this number is part of the result's bits:
+/// the same for every path and level. 128 keys make that cost 1 % at head_dim 64, and a tile's scores (16 KiB at
+/// AVX-512) still leave room in a first-level cache.
+pub(crate) const KV_TILE: usize = 128;
+
+/// Keys after which a fresh running state is begun; the states are merged in order. Long rows can so be shared out
+/// over threads without changing a bit.
+pub(crate) const SPAN: usize = 16 * KV_TILE;
+
+/// Query rows that share a tile of K and V while it is in the cache.
+pub(crate) const Q_TILE: usize = 64;
+
+/// Rows of a tile of queries: `queries` of them from `first` on, in each of `heads` neighbouring query heads that read
+/// the same keys. Row `r` is query `first + r % queries` of head `head + r / queries`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct RowBlock {
+    pub(crate) batch: usize,
+    pub(crate) head: usize,
+    pub(crate) heads: usize,
+    pub(crate) first: usize,
+    pub(crate) queries: usize,
+}
+
+impl RowBlock {
+    pub(crate) fn rows(&self) -> usize {
+        self.heads * self.queries
+    }
+
+    /// (head, query) of a row.
+    pub(crate) fn row(&self, r: usize) -> (usize, usize) {
+        (self.head + r / self.queries, self.first + r % self.queries)
+    }
+
+    /// Cut a range of rows where the head changes: calls `f(place, queries, lane of the first)`.
+    #[inline(always)]
+    fn segments(&self, plan: &Plan<'_>, rows: Range<usize>, mut f: impl FnMut(&Place, Range<usize>, usize)) {
+        let mut r = rows.start;
+        while r < rows.end {
+            let (head, query) = self.row(r);
+            let count = (self.queries - r % self.queries).min(rows.end - r);
+            f(&plan.place(self.batch, head), query..query + count, r - rows.start);
+            r += count;
+        }
+    }
+
+    fn key_range(&self, plan: &Plan<'_>, rows: Range<usize>, keys: Range<usize>) -> Range<usize> {
+        if plan.mask().is_everything() {
+            return keys;
+        }
+        let mut all: Option<Range<usize>> = None;
+        self.segments(plan, rows, |place, queries, _| {
+            let one = plan.mask().key_range(place, queries, keys.clone());
+            if !one.is_empty() {
+                all = Some(all.take().map_or(one.clone(), |a| a.start.min(one.start)..a.end.max(one.end)));
+            }
+        });
+        all.unwrap_or(keys.start..keys.start)
+    }
+
+    fn coverage(&self, plan: &Plan<'_>, rows: Range<usize>, keys: Range<usize>) -> TileCoverage {
+        if plan.mask().is_everything() {
+            return TileCoverage::Full;
+        }
+        let mut all = None;
+        self.segments(plan, rows, |place, queries, _| {
+            let one = plan.mask().coverage(place, queries, keys.clone());
+            all = Some(all.map_or(one, |a: TileCoverage| a.beside(one)));
+        });
+        all.unwrap_or(TileCoverage::Empty)
+    }
+
+    /// Bit `r` of `bits[j]`: row `rows.start + r` sees key `keys.start + j`.
+    fn bits(&self, plan: &Plan<'_>, rows: Range<usize>, keys: Range<usize>, bits: &mut [u32]) {
+        let mut one = [0; KV_TILE];
+        let one = &mut one[..keys.len()];
+        bits.fill(0);
+        self.segments(plan, rows, |place, queries, lane| {
+            one.fill(u32::MAX >> (32 - queries.len()));
+            plan.mask().and_bits(place, queries, keys.clone(), one);
+            bits.iter_mut().zip(&*one).for_each(|(b, o)| *b |= o << lane);
+        });
+    }
+}
+
+/// The lowest score of a row that top-k keeps, and the last key that keeps it at that very score.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cutoff<T> {
+    pub(crate) score: T,
+    pub(crate) last_key: usize,
+}
+
+/// Everything that is needed to make scores for a block of rows.
+pub(crate) struct Scorer<'a, E: Element> {
+    pub(crate) plan: &'a Plan<'a>,
+    pub(crate) block: RowBlock,
+    pub(crate) q: ArrayView3<'a, E>,
+    pub(crate) k: Rows<'a, E>,
+    /// One per row, when only the highest scores count.
+    pub(crate) cutoffs: Option<Arc<[Cutoff<E::Real>]>>,
+}
+
+/// How far into the steps before the softmax to go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stage {
+    /// `q.k * scale`.
+    Raw,
+    /// After the softcap.
+    Softcap,
+    /// After bias and masks: hidden keys are `-inf`. What goes into the softmax.
+    Bias,
+}
+
+/// A tile of keys, ready for a block of rows.
+#[derive(Clone, Copy)]
+pub(crate) struct KeyTile<'t, T> {
+    pub(crate) start: usize,
+    pub(crate) end: usize,
+    /// Key `base + i` is row i.
+    rows: Rows<'t, T>,
+    base: usize,
+}
+
+impl<'a, E: Element> Scorer<'a, E> {
+    pub(crate) fn new(plan: &'a Plan<'a>, block: RowBlock, q: ArrayView3<'a, E>, k: &ArrayView2<'a, E>) -> Self {
+        assert_eq!(q.dim(), (block.heads, block.queries, plan.dims.head_dim));
+        assert_eq!(k.dim(), (plan.dims.seq_kv, plan.dims.head_dim));
+        Self { plan, block, q, k: Rows::new(k), cutoffs: None }
+    }
+
+    /// So few rows that vectors run along the keys, without a panel (see [`decode`]).
+    pub(crate) fn few<S: Lanes<T = E::Real>>(&self) -> bool {
+        self.block.rows() <= S::Narrow::LANES
+    }
+
+    /// Length of the buffer for the queries: panels of `[dim][lane]`, or row after row where they are few.
+    pub(crate) fn queries_len<S: Lanes<T = E::Real>>(&self) -> usize {
+        self.block.rows().next_multiple_of(2 * S::LANES) * self.plan.dims.head_dim
+    }
+
+    /// Length of the buffer that K is copied to, where it cannot be read as it lies.
+    pub(crate) fn keys_len(&self) -> usize {
+        if E::NATIVE && self.k.has_unit_cols() { 0 } else { KV_TILE * self.plan.dims.head_dim }
+    }
+
+
+    /// Rows of the panels: `(first row, rows)`, at most two vectors of them each.
+    pub(crate) fn panels<S: Lanes<T = E::Real>>(&self) -> impl Iterator<Item = Range<usize>> + use<S, E> {
+        let rows = self.block.rows();
+        (0..rows).step_by(2 * S::LANES).map(move |r| r..rows.min(r + 2 * S::LANES))
+    }
+
+    /// Lay the queries out for the kernels.
+    #[inline(always)]
+    pub(crate) fn pack_queries<S: Lanes<T = E::Real>>(&self, simd: S, to: &mut [E::Real]) {
+        let dim = self.plan.dims.head_dim;
+        if dim == 0 {
+            return;
+        }
+        let queries = self.block.queries;
+        if self.few::<S>() {
+            to.fill(E::Real::ZERO);
+            for (q, to) in self.q.outer_iter().zip(to.chunks_mut(queries * dim)) {
+                Rows::new(&q).copy(simd, 0..queries, to);
+            }
+            return;
+        }
+        for panel in self.panels::<S>() {
+            let width = width::<S>(panel.len());
+            let to = &mut to[panel.start * dim..][..width * dim];
+            if panel.len() < width {
+                to.fill(E::Real::ZERO);
+            }
+            let mut r = panel.start;
+            while r < panel.end {
+                let (head, query) = (r / queries, r % queries);
+                let count = (queries - query).min(panel.end - r);
+                let rows = Rows::new(&self.q.index_axis(ndarray::Axis(0), head));
+                let rows: Rows<'_, E> = rows;
+                rows.transpose_into(simd.narrow(), query..query + count, to, width, r - panel.start);
+                r += count;
+            }
+        }
+    }
+
+    /// The keys that any of the rows may see.
+    pub(crate) fn key_range(&self, keys: Range<usize>) -> Range<usize> {
+        self.block.key_range(self.plan, 0..self.block.rows(), keys)
+    }
+
+    /// Whether any of the rows sees any of the keys.
+    pub(crate) fn may_see(&self, keys: Range<usize>) -> bool {
+        self.block.coverage(self.plan, 0..self.block.rows(), keys) != TileCoverage::Empty
+    }
+
+    /// Make keys `start..end` (of one tile) ready to be read.
+    #[inline(always)]
+    pub(crate) fn key_tile<'t, S: Lanes<T = E::Real>>(&self, simd: S, start: usize, end: usize, copy: &'t mut [E::Real]) -> KeyTile<'t, E::Real>
+    where
+        'a: 't,
+    {
+        debug_assert!(start < end && start / KV_TILE == (end - 1) / KV_TILE);
+        match self.k.native() {
+            Some(rows) if rows.has_unit_cols() => KeyTile { start, end, rows, base: 0 },
+            _ => {
+                // Few rows read the keys as they are stored, if they can.
+                if !(self.few::<S>() && self.k.has_unit_cols()) {
+                    self.k.copy(simd, start..end, copy);
+                }
+                KeyTile { start, end, rows: Rows::from_slice(copy, end - start, self.k.cols()), base: start }
+            }
+        }
+    }
+
+    /// Length of the buffer that the bias of a panel and a tile is laid out in.
+    pub(crate) fn numbers_len<S: Lanes<T = E::Real>>(&self) -> usize {
+        if self.plan.bias().is_some() { KV_TILE * 2 * S::LANES } else { 0 }
+    }
+
+    /// Which keys of the tile a panel needs (rounded to fours within the tile, so that sums run over the same partial
+    /// sums whatever the range is), and how much of that is visible.
+    pub(crate) fn needed(&self, panel: &Range<usize>, tile: &KeyTile<'_, E::Real>) -> (Range<usize>, TileCoverage) {
+        let seen = self.block.key_range(self.plan, panel.clone(), tile.start..tile.end);
+        if seen.is_empty() {
+            return (seen, TileCoverage::Empty);
+        }
+        let keys = (seen.start & !3).max(tile.start)..seen.end.next_multiple_of(4).min(tile.end);
+        let coverage = self.block.coverage(self.plan, panel.clone(), keys.clone());
+        (keys, coverage)
+    }
+
+    /// Scores of a panel for some keys of the tile, at the given stage.
+    ///
+    /// `scores`, and with a bias `numbers`, must have `keys.len() * NR * LANES` places. Lanes beyond the panel's rows hold numbers of no meaning, or
+    /// `-inf` after a mask.
+    #[inline(always)]
+    pub(crate) fn scores<S: Lanes<T = E::Real>, const NR: usize>(
+        &self,
+        simd: S,
+        queries: &[E::Real],
+        panel: &Range<usize>,
+        tile: &KeyTile<'_, E::Real>,
+        keys: &Range<usize>,
+        coverage: TileCoverage,
+        stage: Stage,
+        numbers: &mut [E::Real],
+        scores: &mut [E::Real],
+    ) {
+        let dim = self.plan.dims.head_dim;
+        let count = keys.len();
+        let width = NR * S::LANES;
+        assert!(tile.start <= keys.start && keys.end <= tile.end);
+        let scores = &mut scores[..count * width];
+        let scale = E::Real::from_f64(self.plan.scale);
+        if self.few::<S>() {
+            assert_eq!(NR, 1);
+            let rows = self.block.rows();
+            if self.k.has_unit_cols() {
+                decode::scores(simd, queries, rows, &self.k, keys.clone(), scale, scores);
+            } else {
+                let local = keys.start - tile.base..keys.end - tile.base;
+                decode::scores(simd, queries, rows, &tile.rows, local, scale, scores);
+            }
+        } else {
+            let queries = &queries[panel.start * dim..][..width * dim];
+            let to = StoreScaled::<S> { to: scores.as_mut_ptr(), width, factor: simd.splat(scale) };
+            let rows = &tile.rows;
+            assert!(rows.cols() == dim && rows.has_unit_cols() && keys.end - tile.base <= rows.len());
+            // SAFETY: `keys` are rows of the tile with `dim` numbers side by side (just checked); `queries` has dim * width
+            // numbers; `scores` has room for `count` rows of `width`.
+            unsafe {
+                let from = rows.row(keys.start - tile.base);
+                product::<S, NR, false>(simd, count, dim, from, rows.row_stride(), queries.as_ptr(), to);
+            }
+        }
+        if stage >= Stage::Softcap
+            && let Some(cap) = self.plan.softcap()
+        {
+            let (cap, inverse) = (simd.splat(E::Real::from_f64(cap)), simd.splat(E::Real::from_f64(1.0 / cap)));
+            map!(simd, S, scores, |_at, s| simd.mul(cap, math::tanh(simd, simd.mul(s, inverse))));
+        }
+        if stage == Stage::Bias {
+            self.add_bias(simd, panel, keys, width, numbers, scores);
+            if coverage != TileCoverage::Full {
+                self.hide(simd, panel, keys, width, scores);
+            }
+            if self.cutoffs.is_some() {
+                self.cut_off(simd, panel, keys, width, scores);
+            }
+        }
+    }
+
+    /// May a key be hidden from a row that the mask shows it to?
+    pub(crate) fn may_hide_beside_mask(&self) -> bool {
+        self.cutoffs.is_some() || self.plan.bias().is_some_and(Bias::may_hide)
+    }
+
+    /// May any key be hidden from any row?
+    pub(crate) fn may_hide(&self) -> bool {
+        self.may_hide_beside_mask() || self.plan.top_k().is_some() || !self.plan.mask().is_everything()
+    }
+
+    /// Scores of all tiles of some keys that any row sees: `f(panel, keys, width, scores)`.
+    #[inline(always)]
+    pub(crate) fn each_tile<S: Lanes<T = E::Real>>(
+        &self,
+        simd: S,
+        keys: Range<usize>,
+        queries: &[E::Real],
+        copy: &mut [E::Real],
+        scores: &mut [E::Real],
+        numbers: &mut [E::Real],
+        mut f: impl FnMut(Range<usize>, Range<usize>, usize, &mut [E::Real]),
+    ) {
+        let keys = self.key_range(keys);
+        let mut start = keys.start;
+        while start < keys.end {
+            let first = start / KV_TILE * KV_TILE;
+            let end = keys.end.min(first + KV_TILE);
+            if self.may_see(start..end) {
+                let tile = self.key_tile(simd, first, end, copy);
+                for panel in self.panels::<S>() {
+                    let (needed, coverage) = self.needed(&panel, &tile);
+                    if coverage == TileCoverage::Empty {
+                        continue;
+                    }
+                    let width = width::<S>(panel.len());
+                    if width > S::LANES {
+                        self.scores::<S, 2>(simd, queries, &panel, &tile, &needed, coverage, Stage::Bias, numbers, scores);
+                    } else {
+                        self.scores::<S, 1>(simd, queries, &panel, &tile, &needed, coverage, Stage::Bias, numbers, scores);
+                    }
+                    let len = needed.len() * width;
+                    f(panel, needed, width, &mut scores[..len]);
+                }
+            }
+            start = end;
+        }
+    }
+
+    #[inline(always)]
+    fn add_bias<S: Lanes<T = E::Real>>(&self, simd: S, panel: &Range<usize>, keys: &Range<usize>, width: usize, numbers: &mut [E::Real], scores: &mut [E::Real]) {
+        let Some(bias) = self.plan.bias() else { return };
+        let numbers = &mut numbers[..scores.len()];
+        self.block.segments(self.plan, panel.clone(), |place, queries, lane| {
+            for (r, query) in queries.enumerate() {
+                bias.fill(place, query, keys.clone(), &mut numbers[lane + r..], width);
+            }
+        });
+        let hidden = simd.splat(E::Real::HIDDEN);
+        let from = numbers.as_ptr();
+        map!(simd, S, scores, |at, s| {
+            // SAFETY: `numbers` is as long as `scores`, and `at` is the start of a whole vector in it.
+            let b = unsafe { simd.load(from.add(at)) };
+            // Chosen, not added: a NaN key stays hidden.
+            simd.select(simd.eq(b, hidden), hidden, simd.add(s, b))
+        });
+    }
+
+    #[inline(always)]
+    fn hide<S: Lanes<T = E::Real>>(&self, simd: S, panel: &Range<usize>, keys: &Range<usize>, width: usize, scores: &mut [E::Real]) {
+        let mut bits = [0; KV_TILE];
+        let bits = &mut bits[..keys.len()];
+        self.block.bits(self.plan, panel.clone(), keys.clone(), bits);
+        let hidden = simd.splat(E::Real::HIDDEN);
+        for (bits, scores) in bits.iter().zip(scores.chunks_exact_mut(width)) {
+            for (n, s) in scores.chunks_exact_mut(S::LANES).enumerate() {
+                // SAFETY: the chunk is one whole vector.
+                unsafe {
+                    let visible = simd.mask_from_bits(bits >> (n * S::LANES));
+                    simd.store(s.as_mut_ptr(), simd.select(visible, simd.load(s.as_ptr()), hidden));
+                }
+            }
+        }
+    }
+
+    /// Hide what is below the row's cutoff. NaN is not below anything and stays.
+    #[inline(always)]
+    fn cut_off<S: Lanes<T = E::Real>>(&self, simd: S, panel: &Range<usize>, keys: &Range<usize>, width: usize, scores: &mut [E::Real]) {
+        let Some(cutoffs) = &self.cutoffs else { return };
+        let cutoffs = &cutoffs[panel.clone()];
+        let mut low = [E::Real::HIDDEN; 32];
+        low.iter_mut().zip(cutoffs).for_each(|(l, c)| *l = c.score);
+        let hidden = simd.splat(E::Real::HIDDEN);
+        let at = low.as_ptr();
+        map!(simd, S, scores, |i, s| {
+            let lane = i % width;
+            // SAFETY: lane is the start of a vector of the panel, which is at most 32 lanes wide.
+            let low = unsafe { simd.load(at.add(lane)) };
+            simd.select(simd.lt(s, low), hidden, s)
+        });
+        for (lane, cut) in cutoffs.iter().enumerate() {
+            if cut.last_key + 1 < keys.end {
+                let from = keys.start.max(cut.last_key + 1) - keys.start;
+                for s in scores[from * width + lane..].iter_mut().step_by(width) {
+                    if *s == cut.score {
+                        *s = E::Real::HIDDEN;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Lanes that a panel of so many rows takes: one vector or two.
+pub(crate) fn width<S: Lanes>(rows: usize) -> usize {
+    if rows <= S::LANES { S::LANES } else { 2 * S::LANES }
+}
+
+/// Scores on their way to memory.
+struct StoreScaled<S: Lanes> {
+    to: *mut S::T,
+    width: usize,
+    factor: S::V,
+}
+
+impl<S: Lanes, const NR: usize> Take<S, NR> for StoreScaled<S> {
+    #[inline(always)]
+    unsafe fn take(&mut self, simd: S, row: usize, c: [S::V; NR]) {
+        for (n, c) in c.into_iter().enumerate() {
+            // SAFETY: `to` has `width` = NR * LANES places for every row.
+            unsafe { simd.store(self.to.add(row * self.width + n * S::LANES), simd.mul(c, self.factor)) };
+        }
+    }
+}

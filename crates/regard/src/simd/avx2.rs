@@ -1,0 +1,234 @@
+//! 256-bit lanes: AVX2 with FMA and F16C.
+
+use super::{Lanes, Operation, Transpose};
+use std::arch::x86_64::*;
+
+fn has_features() -> bool {
+    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+}
+
+macro_rules! token {
+    ($name:ident, $t:ty) => {
+        /// Proof that the CPU has the instructions.
+        #[derive(Clone, Copy)]
+        pub struct $name(());
+
+        impl $name {
+            #[inline]
+            pub fn detect() -> Option<Self> {
+                has_features().then_some(Self(()))
+            }
+
+            /// Without a look at the CPU.
+            ///
+            /// # Safety
+            /// The CPU must have AVX2, FMA and F16C.
+            #[inline(always)]
+            pub unsafe fn assume() -> Self {
+                Self(())
+            }
+
+            #[inline]
+            pub fn enter<O: Operation<$t>>(self, operation: O) -> O::Output {
+                #[target_feature(enable = "avx2,fma,f16c")]
+                fn inner<O: Operation<$t>>(simd: $name, operation: O) -> O::Output {
+                    operation.run(simd)
+                }
+                // SAFETY: `self` proves that the features are there.
+                unsafe { inner(self, operation) }
+            }
+        }
+    };
+}
+
+token!(F32, f32);
+token!(F64, f64);
+
+/// Lane-wise methods whose body is one intrinsic expression.
+macro_rules! lane_ops {
+    ($($(#[$doc:meta])* fn $name:ident($($arg:ident : $ty:ty),*) -> $ret:ty = $body:expr;)*) => {$(
+        $(#[$doc])*
+        #[inline(always)]
+        fn $name(self, $($arg: $ty),*) -> $ret {
+            // SAFETY: a value of this type exists only where the CPU has the instructions.
+            unsafe { $body }
+        }
+    )*};
+}
+pub(super) use lane_ops;
+
+impl Lanes for F32 {
+    type T = f32;
+    type V = __m256;
+    type M = __m256;
+    type Narrow = Self;
+    const LANES: usize = 8;
+    const TILE_ROWS: usize = 6;
+
+    #[inline(always)]
+    fn narrow(self) -> Self {
+        self
+    }
+    #[inline(always)]
+    unsafe fn load(self, p: *const f32) -> __m256 {
+        // SAFETY: the caller vouches for the memory, `self` for the instruction.
+        unsafe { _mm256_loadu_ps(p) }
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32, v: __m256) {
+        // SAFETY: the caller vouches for the memory, `self` for the instruction.
+        unsafe { _mm256_storeu_ps(p, v) }
+    }
+    lane_ops! {
+        fn splat(x: f32) -> __m256 = _mm256_set1_ps(x);
+        fn add(a: __m256, b: __m256) -> __m256 = _mm256_add_ps(a, b);
+        fn sub(a: __m256, b: __m256) -> __m256 = _mm256_sub_ps(a, b);
+        fn mul(a: __m256, b: __m256) -> __m256 = _mm256_mul_ps(a, b);
+        fn div(a: __m256, b: __m256) -> __m256 = _mm256_div_ps(a, b);
+        fn mul_add(a: __m256, b: __m256, c: __m256) -> __m256 = _mm256_fmadd_ps(a, b, c);
+        fn max(a: __m256, b: __m256) -> __m256 = _mm256_max_ps(a, b);
+        fn abs(a: __m256) -> __m256 = _mm256_andnot_ps(_mm256_set1_ps(-0.0), a);
+        fn lt(a: __m256, b: __m256) -> __m256 = _mm256_cmp_ps::<_CMP_LT_OQ>(a, b);
+        fn eq(a: __m256, b: __m256) -> __m256 = _mm256_cmp_ps::<_CMP_EQ_OQ>(a, b);
+        fn select(m: __m256, a: __m256, b: __m256) -> __m256 = _mm256_blendv_ps(b, a, m);
+        fn mask_from_bits(bits: u32) -> __m256 = {
+            let lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+            _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(bits as i32), lane), lane))
+        };
+        fn bits_from_mask(m: __m256) -> u32 = _mm256_movemask_ps(m) as u32;
+        fn scale_by_power(p: __m256, t: __m256) -> __m256 = _mm256_castsi256_ps(_mm256_add_epi32(
+            _mm256_castps_si256(p),
+            _mm256_slli_epi32::<23>(_mm256_castps_si256(t)),
+        ));
+    }
+    #[inline(always)]
+    unsafe fn load_f16(self, p: *const half::f16) -> __m256 {
+        // SAFETY: the caller vouches for eight numbers of two bytes.
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(self, p: *const half::bf16) -> __m256 {
+        // SAFETY: the caller vouches for eight numbers of two bytes.
+        unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast())))) }
+    }
+    #[inline(always)]
+    fn prefetch<E>(self, p: *const E) {
+        // SAFETY: a prefetch never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+}
+
+impl Transpose for F32 {
+    type Square = [__m256; 8];
+    #[inline(always)]
+    fn zero_square(self) -> [__m256; 8] {
+        [self.splat(0.0); 8]
+    }
+    #[inline(always)]
+    fn transpose(self, r: [__m256; 8]) -> [__m256; 8] {
+        // SAFETY: `self` proves that the instructions are there.
+        unsafe {
+            let t0 = _mm256_unpacklo_ps(r[0], r[1]);
+            let t1 = _mm256_unpackhi_ps(r[0], r[1]);
+            let t2 = _mm256_unpacklo_ps(r[2], r[3]);
+            let t3 = _mm256_unpackhi_ps(r[2], r[3]);
+            let t4 = _mm256_unpacklo_ps(r[4], r[5]);
+            let t5 = _mm256_unpackhi_ps(r[4], r[5]);
+            let t6 = _mm256_unpacklo_ps(r[6], r[7]);
+            let t7 = _mm256_unpackhi_ps(r[6], r[7]);
+            let u0 = _mm256_shuffle_ps::<0x44>(t0, t2);
+            let u1 = _mm256_shuffle_ps::<0xee>(t0, t2);
+            let u2 = _mm256_shuffle_ps::<0x44>(t1, t3);
+            let u3 = _mm256_shuffle_ps::<0xee>(t1, t3);
+            let u4 = _mm256_shuffle_ps::<0x44>(t4, t6);
+            let u5 = _mm256_shuffle_ps::<0xee>(t4, t6);
+            let u6 = _mm256_shuffle_ps::<0x44>(t5, t7);
+            let u7 = _mm256_shuffle_ps::<0xee>(t5, t7);
+            [
+                _mm256_permute2f128_ps::<0x20>(u0, u4),
+                _mm256_permute2f128_ps::<0x20>(u1, u5),
+                _mm256_permute2f128_ps::<0x20>(u2, u6),
+                _mm256_permute2f128_ps::<0x20>(u3, u7),
+                _mm256_permute2f128_ps::<0x31>(u0, u4),
+                _mm256_permute2f128_ps::<0x31>(u1, u5),
+                _mm256_permute2f128_ps::<0x31>(u2, u6),
+                _mm256_permute2f128_ps::<0x31>(u3, u7),
+            ]
+        }
+    }
+}
+
+impl Lanes for F64 {
+    type T = f64;
+    type V = __m256d;
+    type M = __m256d;
+    type Narrow = Self;
+    const LANES: usize = 4;
+    const TILE_ROWS: usize = 6;
+
+    #[inline(always)]
+    fn narrow(self) -> Self {
+        self
+    }
+    #[inline(always)]
+    unsafe fn load(self, p: *const f64) -> __m256d {
+        // SAFETY: the caller vouches for the memory, `self` for the instruction.
+        unsafe { _mm256_loadu_pd(p) }
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f64, v: __m256d) {
+        // SAFETY: the caller vouches for the memory, `self` for the instruction.
+        unsafe { _mm256_storeu_pd(p, v) }
+    }
+    lane_ops! {
+        fn splat(x: f64) -> __m256d = _mm256_set1_pd(x);
+        fn add(a: __m256d, b: __m256d) -> __m256d = _mm256_add_pd(a, b);
+        fn sub(a: __m256d, b: __m256d) -> __m256d = _mm256_sub_pd(a, b);
+        fn mul(a: __m256d, b: __m256d) -> __m256d = _mm256_mul_pd(a, b);
+        fn div(a: __m256d, b: __m256d) -> __m256d = _mm256_div_pd(a, b);
+        fn mul_add(a: __m256d, b: __m256d, c: __m256d) -> __m256d = _mm256_fmadd_pd(a, b, c);
+        fn max(a: __m256d, b: __m256d) -> __m256d = _mm256_max_pd(a, b);
+        fn abs(a: __m256d) -> __m256d = _mm256_andnot_pd(_mm256_set1_pd(-0.0), a);
+        fn lt(a: __m256d, b: __m256d) -> __m256d = _mm256_cmp_pd::<_CMP_LT_OQ>(a, b);
+        fn eq(a: __m256d, b: __m256d) -> __m256d = _mm256_cmp_pd::<_CMP_EQ_OQ>(a, b);
+        fn select(m: __m256d, a: __m256d, b: __m256d) -> __m256d = _mm256_blendv_pd(b, a, m);
+        fn mask_from_bits(bits: u32) -> __m256d = {
+            let lane = _mm256_setr_epi64x(1, 2, 4, 8);
+            _mm256_castsi256_pd(_mm256_cmpeq_epi64(_mm256_and_si256(_mm256_set1_epi64x(i64::from(bits)), lane), lane))
+        };
+        fn bits_from_mask(m: __m256d) -> u32 = _mm256_movemask_pd(m) as u32;
+        fn scale_by_power(p: __m256d, t: __m256d) -> __m256d = _mm256_castsi256_pd(_mm256_add_epi64(
+            _mm256_castpd_si256(p),
+            _mm256_slli_epi64::<52>(_mm256_castpd_si256(t)),
+        ));
+    }
+    #[inline(always)]
+    fn prefetch<E>(self, p: *const E) {
+        // SAFETY: a prefetch never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+}
+
+impl Transpose for F64 {
+    type Square = [__m256d; 4];
+    #[inline(always)]
+    fn zero_square(self) -> [__m256d; 4] {
+        [self.splat(0.0); 4]
+    }
+    #[inline(always)]
+    fn transpose(self, r: [__m256d; 4]) -> [__m256d; 4] {
+        // SAFETY: `self` proves that the instructions are there.
+        unsafe {
+            let t0 = _mm256_unpacklo_pd(r[0], r[1]);
+            let t1 = _mm256_unpackhi_pd(r[0], r[1]);
+            let t2 = _mm256_unpacklo_pd(r[2], r[3]);
+            let t3 = _mm256_unpackhi_pd(r[2], r[3]);
+            [
+                _mm256_permute2f128_pd::<0x20>(t0, t2),
+                _mm256_permute2f128_pd::<0x20>(t1, t3),
+                _mm256_permute2f128_pd::<0x31>(t0, t2),
+                _mm256_permute2f128_pd::<0x31>(t1, t3),
+            ]
+        }
+    }
+}

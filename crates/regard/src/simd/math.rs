@@ -1,0 +1,51 @@
+//! Exponential and hyperbolic tangent on lanes, the same on every level.
+
+use super::{Lanes, Real};
+
+/// `2^x`. Exactly 1 at 0, exactly 0 below [`Real::MIN_POWER`] (minus infinity included); NaN stays NaN.
+/// Not for `x` past the largest exponent: scores have their row's maximum taken off first.
+///
+/// ```text
+/// n = round(x), f = x - n in [-1/2, 1/2], 2^x = 2^n * (1 + f * poly(f))
+/// ```
+#[inline(always)]
+pub fn exp2<S: Lanes>(s: S, x: S::V) -> S::V {
+    let (t, f) = split(s, x);
+    let p = s.mul_add(f, fraction(s, f), s.splat(S::T::ONE));
+    let y = s.scale_by_power(p, t);
+    s.select(s.lt(x, s.splat(S::T::MIN_POWER)), s.splat(S::T::ZERO), y)
+}
+
+/// `tanh(x)`, accurate near 0 too: `E / (E + 2)` with `E = exp(2|x|) - 1`.
+#[inline(always)]
+pub fn tanh<S: Lanes>(s: S, x: S::V) -> S::V {
+    let zero = s.splat(S::T::ZERO);
+    let limit = s.splat(S::T::TANH_LIMIT);
+    let a = s.abs(x);
+    // NaN is not less than the limit's complement: select keeps it.
+    let a = s.select(s.lt(limit, a), limit, a);
+    let (t, f) = split(s, s.mul(a, s.splat(S::T::LOG2_E + S::T::LOG2_E)));
+    let power = s.scale_by_power(s.splat(S::T::ONE), t);
+    // 2^n (1 + f poly) - 1 = 2^n f poly + (2^n - 1)
+    let e = s.mul_add(power, s.mul(f, fraction(s, f)), s.sub(power, s.splat(S::T::ONE)));
+    let y = s.div(e, s.add(e, s.splat(S::T::ONE + S::T::ONE)));
+    s.select(s.lt(x, zero), s.sub(zero, y), y)
+}
+
+/// (n + ROUNDING, x - n)
+#[inline(always)]
+fn split<S: Lanes>(s: S, x: S::V) -> (S::V, S::V) {
+    let t = s.add(x, s.splat(S::T::ROUNDING));
+    let n = s.sub(t, s.splat(S::T::ROUNDING));
+    (t, s.sub(x, n))
+}
+
+/// (2^f - 1) / f
+#[inline(always)]
+fn fraction<S: Lanes>(s: S, f: S::V) -> S::V {
+    let mut q = s.splat(S::T::EXP2[0]);
+    for &c in &S::T::EXP2[1..] {
+        q = s.mul_add(q, f, s.splat(c));
+    }
+    q
+}

@@ -1,0 +1,40 @@
+"""Exact scaled dot-product attention for CPUs, and instruments to look inside it.
+
+>>> import numpy as np, regard
+>>> q = k = v = np.ones((1, 8, 128, 64), np.float32)
+>>> regard.attention(q, k, v, causal=True).shape
+(1, 8, 128, 64)
+"""
+
+from ._regard import (
+    __version__,
+    alibi_slopes,
+    attention,
+    column_sums,
+    get_num_threads,
+    head_similarity,
+    heat_map,
+    merge,
+    set_num_threads,
+    simd_level,
+    statistics,
+)
+from ._results import HeadSimilarity, HeadStatistics, HeatMap, Statistics
+
+__all__ = [
+    "HeadSimilarity",
+    "HeadStatistics",
+    "HeatMap",
+    "Statistics",
+    "__version__",
+    "alibi_slopes",
+    "attention",
+    "column_sums",
+    "get_num_threads",
+    "head_similarity",
+    "heat_map",
+    "merge",
+    "set_num_threads",
+    "simd_level",
+    "statistics",
+]

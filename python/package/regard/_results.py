@@ -1,0 +1,90 @@
+"""What the instruments return: NumPy arrays with names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+_SHARED = (
+    "entropy", "max_weight", "sum_of_squares", "diagonal_mass", "previous_token_mass", "first_token_mass",
+    "local_mass", "mean_distance",
+)
+
+
+def _summary(result, rows):
+    lines = []
+    for name in _SHARED:
+        values = getattr(result, name)[rows]
+        if values.size:
+            low, mean, high = values.min(), values.mean(dtype=np.float64), values.max()
+            lines.append(f"  {name:<20} mean {mean:.4g}  from {low:.4g} to {high:.4g}")
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class HeadStatistics:
+    """Means over the rows of a head that see any key, each float64 ``[batch, heads_q]``."""
+
+    entropy: np.ndarray
+    max_weight: np.ndarray
+    sum_of_squares: np.ndarray
+    diagonal_mass: np.ndarray
+    previous_token_mass: np.ndarray
+    first_token_mass: np.ndarray
+    local_mass: np.ndarray
+    mean_distance: np.ndarray
+
+    def __repr__(self):
+        return f"HeadStatistics of {list(self.entropy.shape)} heads\n" + _summary(self, ...)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Statistics:
+    """What attention did, row by row, each ``[batch, heads_q, seq_q]``; :func:`regard.statistics` has the definitions."""
+
+    entropy: np.ndarray
+    max_weight: np.ndarray
+    argmax: np.ndarray
+    sum_of_squares: np.ndarray
+    diagonal_mass: np.ndarray
+    previous_token_mass: np.ndarray
+    first_token_mass: np.ndarray
+    local_mass: np.ndarray
+    mean_distance: np.ndarray
+    top_keys: np.ndarray
+    top_weights: np.ndarray
+    heads: HeadStatistics
+    out: np.ndarray | None
+    lse: np.ndarray
+
+    def __repr__(self):
+        seen = self.argmax >= 0
+        empty = seen.size - int(seen.sum())
+        title = f"Statistics of {list(self.entropy.shape)} rows"
+        if empty:
+            title += f", {empty} of them without any visible key (left out below)"
+        return f"{title}\n{_summary(self, seen)}"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class _Named:
+    def __repr__(self):
+        parts = (f"{f.name}: {getattr(self, f.name).dtype} {list(getattr(self, f.name).shape)}" for f in fields(self))
+        return f"{type(self).__name__}({', '.join(parts)})"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class HeatMap(_Named):
+    """The weight matrix at the size of a picture, each ``[batch, heads_q, rows, cols]``."""
+
+    mean: np.ndarray
+    max: np.ndarray
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class HeadSimilarity(_Named):
+    """How alike the heads attend, each float64 ``[batch, heads_q, heads_q]``."""
+
+    centred_cosine: np.ndarray
+    jensen_shannon: np.ndarray

@@ -1,0 +1,30 @@
+//! The SIMD levels of the library, and which of them this CPU has.
+
+/// The environment variable that forces one level.
+pub(crate) const FORCE: &str = "REGARD_SIMD";
+
+/// All levels, from the plainest to the widest.
+pub(crate) const ALL: [&str; 3] = ["portable", "avx2", "avx512"];
+
+/// What this CPU lacks for the level, or `None` when the level can run.
+pub(crate) fn lacks(level: &str) -> Option<&'static str> {
+    #[cfg(target_arch = "x86_64")]
+    {
+        let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
+        let avx512 = avx2 && is_x86_feature_detected!("avx512f");
+        match level {
+            "avx2" if !avx2 => Some("this CPU lacks AVX2, FMA or F16C"),
+            "avx512" if !avx512 => Some("this CPU lacks AVX-512"),
+            _ => None,
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    {
+        (level != "portable").then_some("this is not an x86-64 CPU")
+    }
+}
+
+/// The levels that can run here.
+pub(crate) fn available() -> impl Iterator<Item = &'static str> {
+    ALL.into_iter().filter(|level| lacks(level).is_none())
+}

@@ -1,0 +1,69 @@
+//! The repository's own commands, run as `cargo xtask <command>`.
+//!
+//! `test` is what continuous integration runs; the others are for the person at the keyboard.
+
+#![forbid(unsafe_code)]
+
+mod bench;
+mod command;
+mod fuzz;
+mod levels;
+mod memcheck;
+mod parity;
+mod python;
+mod steps;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Check, measure and attack regard", version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run every check that must hold on each commit (10 to 15 minutes on two cores)
+    ///
+    /// Rust tests and doc tests, the tests once more at every SIMD level of this CPU, the examples,
+    /// the memory checks, and the Python package with its tests in a virtual environment of its own.
+    /// The last line counts the steps; the exit code is not zero when one failed.
+    Test,
+    /// Run tests/memory_safety.rs under Miri, AddressSanitizer and valgrind, whichever are installed
+    ///
+    /// Miri and AddressSanitizer come with the nightly toolchain:
+    ///   rustup toolchain install nightly --component miri
+    /// valgrind comes from the system's packages. A tool that is missing is named and passed over;
+    /// when all are missing the command fails.
+    #[command(verbatim_doc_comment)]
+    Memcheck,
+    /// Compare with PyTorch on its own sample inputs, or rewrite the golden vectors
+    ///
+    /// The first run downloads PyTorch into target/venv-torch (several gigabytes on disk).
+    Parity(parity::Options),
+    /// Time regard against PyTorch in turns and print the ratios as a Markdown table
+    ///
+    /// Also writes bench/results/latest.json, table.md and the plot ratios.svg / ratios.png.
+    /// Leave the machine alone meanwhile. See bench/README.md for how a ratio is made.
+    Bench(bench::Options),
+    /// Feed random bytes to the fuzz target `attention` for a while
+    Fuzz(fuzz::Options),
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Test => test::run(),
+        Command::Memcheck => memcheck::run_checks(),
+        Command::Parity(options) => parity::run(&options).map(|()| ExitCode::SUCCESS),
+        Command::Bench(options) => bench::run(&options).map(|()| ExitCode::SUCCESS),
+        Command::Fuzz(options) => fuzz::run(&options).map(|()| ExitCode::SUCCESS),
+    };
+    result.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}

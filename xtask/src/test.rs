@@ -1,0 +1,85 @@
+//! `cargo xtask test`: everything that must hold on each commit.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+
+use crate::command::{self, cargo, command, root, run_quietly};
+use crate::levels;
+use crate::memcheck;
+use crate::python::{self, Environment};
+use crate::steps::{Steps, skipped};
+
+fn run_at_every_level(steps: &mut Steps) {
+    for level in levels::ALL {
+        let name = format!("integration tests at SIMD level {level}");
+        match levels::lacks(level) {
+            Some(why) => skipped(&name, why),
+            None => steps.step(&name, || {
+                let mut tests = cargo(&["test", "--quiet", "--package", "regard", "--test", "*"]);
+                tests.env(levels::FORCE, level);
+                command::run(tests)
+            }),
+        }
+    }
+}
+
+fn examples() -> Result<Vec<String>> {
+    let folder = root().join("crates/regard/examples");
+    if !folder.is_dir() {
+        return Ok(Vec::new());
+    }
+    let mut names = Vec::new();
+    for entry in folder.read_dir().context("cannot list the examples")? {
+        let path = entry?.path();
+        if path.extension().is_some_and(|extension| extension == "rs") {
+            names.extend(path.file_stem().map(|stem| stem.to_string_lossy().into_owned()));
+        }
+    }
+    names.sort();
+    Ok(names)
+}
+
+fn run_examples(steps: &mut Steps) -> Result<()> {
+    let names = examples()?;
+    if names.is_empty() {
+        skipped("examples", "crates/regard/examples has none");
+        return Ok(());
+    }
+    steps.step("examples are built", || command::run(cargo(&["build", "--quiet", "--release", "--package", "regard", "--examples"])));
+    for name in names {
+        steps.step(&format!("example {name}"), || {
+            let mut example = cargo(&["run", "--quiet", "--release", "--package", "regard", "--example", &name]);
+            example.env("REGARD_EXAMPLE_SMALL", "1");
+            run_quietly(example)
+        });
+    }
+    Ok(())
+}
+
+fn run_python(steps: &mut Steps) {
+    let mut environment = None;
+    steps.step("Python package is built and installed", || {
+        let made = Environment::make("venv", &["python/tests/requirements.txt"])?;
+        made.install_regard()?;
+        environment = Some(made);
+        Ok(())
+    });
+    if let Some(environment) = environment {
+        steps.step("Python tests", || {
+            let mut pytest = command(environment.python(), &["-m", "pytest", "--quiet", "--ignore=parity", "-p", "no:cacheprovider"]);
+            pytest.current_dir(root().join(python::TESTS));
+            command::run(pytest)
+        });
+    }
+}
+
+pub(crate) fn run() -> Result<ExitCode> {
+    let mut steps = Steps::default();
+    steps.step("Rust tests and doc tests", || command::run(cargo(&["test", "--quiet", "--workspace"])));
+    run_at_every_level(&mut steps);
+    run_examples(&mut steps)?;
+    memcheck::add_steps(&mut steps)?;
+    run_python(&mut steps);
+    Ok(steps.finish())
+}
