@@ -6,28 +6,31 @@
 
 use crate::element::Element;
 use crate::rows::Rows;
-use crate::score::KV_TILE;
-use crate::simd::{Lanes, Real, Transpose};
+use crate::simd::{Lanes, Operation, Real, Transpose};
 use std::ops::Range;
 
-/// `scores[key * LANES + r] = dot(q[r], k[key]) * scale` for up to eight rows, row after row in `q`, padded with zeros.
-///
-/// `keys` are rows of `k`.
-#[inline(always)]
-pub(crate) fn scores<S: Lanes, E: Element<Real = S::T>>(
-    simd: S,
-    q: &[S::T],
-    rows: usize,
-    k: &Rows<'_, E>,
-    keys: Range<usize>,
-    scale: S::T,
-    scores: &mut [S::T],
-) {
-    match rows {
-        1 => along_keys::<S, E, 1>(simd, q, rows, k, keys, scale, scores),
-        2 => along_keys::<S, E, 2>(simd, q, rows, k, keys, scale, scores),
-        3 | 4 => along_keys::<S, E, 4>(simd, q, rows, k, keys, scale, scores),
-        _ => along_keys::<S, E, 8>(simd, q, rows, k, keys, scale, scores),
+/// `scores[key * LANES + r] = dot(q[r], k[key]) * scale` for up to eight rows, row after row in `queries`, padded with
+/// zeros. `keys` are rows of `k`.
+pub(crate) struct FewScores<'k, E: Element> {
+    pub(crate) queries: &'k [E::Real],
+    pub(crate) rows: usize,
+    pub(crate) k: Rows<'k, E>,
+    pub(crate) keys: Range<usize>,
+    pub(crate) scale: E::Real,
+    pub(crate) scores: &'k mut [E::Real],
+}
+
+impl<E: Element> Operation<E::Real> for FewScores<'_, E> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Lanes<T = E::Real>>(self, simd: S) {
+        let Self { queries, rows, k, keys, scale, scores } = self;
+        match rows {
+            1 => along_keys::<S, E, 1>(simd, queries, rows, &k, keys, scale, scores),
+            2 => along_keys::<S, E, 2>(simd, queries, rows, &k, keys, scale, scores),
+            3 | 4 => along_keys::<S, E, 4>(simd, queries, rows, &k, keys, scale, scores),
+            _ => along_keys::<S, E, 8>(simd, queries, rows, &k, keys, scale, scores),
+        }
     }
 }
 
@@ -49,18 +52,27 @@ fn along_keys<S: Lanes, E: Element<Real = S::T>, const ROWS: usize>(
     let zero = s.splat(S::T::ZERO);
     let factor = s.splat(scale);
     let whole = dim - dim % lanes;
+    let per_line = 64 / size_of::<E>();
     let mut key = 0;
     // Two groups of keys at a time: two chains hide the latency of a multiply-add where there is one row only.
     while key < count {
         let mut sums = [[zero; ROWS]; 2];
-        // Past the last key, the last one is read again; what comes of it is not used.
-        let row = |x: usize| k.row(keys.start + (key + x).min(count - 1));
+        let mut lines = [k.row(keys.start); 16];
+        for (x, line) in lines.iter_mut().enumerate().take(2 * lanes) {
+            // Past the last key, the last one is read again; what comes of it is not used.
+            *line = k.row(keys.start + (key + x).min(count - 1));
+        }
+        let ahead = 2 * lanes as isize * k.row_stride();
         for d in (0..whole).step_by(lanes) {
             for (group, sums) in sums.iter_mut().enumerate() {
                 let mut square = s.zero_square();
-                for (x, line) in square.as_mut().iter_mut().enumerate() {
-                    // SAFETY: the row has `dim` numbers side by side, and d + lanes <= dim.
-                    *line = unsafe { E::load(s, row(group * lanes + x).add(d)) };
+                for (x, row) in square.as_mut().iter_mut().enumerate() {
+                    let line = lines[group * lanes + x].wrapping_add(d);
+                    if d % per_line == 0 {
+                        s.prefetch(line.wrapping_offset(ahead));
+                    }
+                    // SAFETY: the line has `dim` numbers side by side, and d + lanes <= dim.
+                    *row = unsafe { E::load(s, line) };
                 }
                 let square = s.transpose(square);
                 for (r, sum) in sums.iter_mut().enumerate().take(lanes) {
@@ -76,8 +88,8 @@ fn along_keys<S: Lanes, E: Element<Real = S::T>, const ROWS: usize>(
             for (group, sums) in sums.iter_mut().enumerate() {
                 let mut column = [S::T::ZERO; 16];
                 for (x, c) in column.iter_mut().enumerate().take(lanes) {
-                    // SAFETY: the row has `dim` numbers side by side, and d < dim.
-                    *c = unsafe { (*row(group * lanes + x).add(d)).to_real() };
+                    // SAFETY: the line has `dim` numbers side by side, and d < dim.
+                    *c = unsafe { (*lines[group * lanes + x].add(d)).to_real() };
                 }
                 // SAFETY: 16 >= lanes.
                 let column = unsafe { s.load(column.as_ptr()) };
@@ -101,11 +113,34 @@ fn along_keys<S: Lanes, E: Element<Real = S::T>, const ROWS: usize>(
     }
 }
 
+/// Keys whose values are gone through, dimension by dimension, while they are in the first-level cache.
+const GROUP: usize = 16;
+
 /// `acc[r * pitch + d] = acc[..] * alpha[r] + sum over keys of weights[key * LANES + r] * v[key, d]`.
-///
-/// `keys` are rows of `v`.
+pub(crate) struct Accumulate<'k, E: Element> {
+    pub(crate) weights: &'k [E::Real],
+    pub(crate) rows: usize,
+    pub(crate) pitch: usize,
+    pub(crate) v: Rows<'k, E>,
+    /// Rows of `v`.
+    pub(crate) keys: Range<usize>,
+    pub(crate) alpha: &'k [E::Real],
+    /// Room for as much as `acc` has.
+    pub(crate) sums: &'k mut [E::Real],
+    pub(crate) acc: &'k mut [E::Real],
+}
+
+impl<E: Element> Operation<E::Real> for Accumulate<'_, E> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Lanes<T = E::Real>>(self, simd: S) {
+        let Self { weights, rows, pitch, v, keys, alpha, sums, acc } = self;
+        accumulate(simd, weights, rows, pitch, &v, keys, alpha, sums, acc);
+    }
+}
+
 #[inline(always)]
-pub(crate) fn accumulate<S: Lanes, E: Element<Real = S::T>>(
+fn accumulate<S: Lanes, E: Element<Real = S::T>>(
     simd: S,
     weights: &[S::T],
     rows: usize,
@@ -113,65 +148,83 @@ pub(crate) fn accumulate<S: Lanes, E: Element<Real = S::T>>(
     v: &Rows<'_, E>,
     keys: Range<usize>,
     alpha: &[S::T],
+    sums: &mut [S::T],
     acc: &mut [S::T],
 ) {
     let (dims, count) = (v.cols(), keys.len());
-    assert!(keys.end <= v.len() && v.has_unit_cols());
-    assert!(count <= KV_TILE && weights.len() >= count * S::LANES && pitch >= dims && acc.len() >= rows * pitch && alpha.len() >= rows);
-    let mut r = 0;
-    while r < rows {
-        match rows - r {
-            1 => along_values::<S, E, 1, 8>(simd, weights, r, pitch, v, keys.clone(), alpha, acc),
-            2 => along_values::<S, E, 2, 4>(simd, weights, r, pitch, v, keys.clone(), alpha, acc),
-            3 => along_values::<S, E, 3, 3>(simd, weights, r, pitch, v, keys.clone(), alpha, acc),
-            _ => along_values::<S, E, 4, 2>(simd, weights, r, pitch, v, keys.clone(), alpha, acc),
+    assert!(keys.end <= v.len() && v.has_unit_cols() && pitch >= dims && pitch % S::LANES == 0);
+    assert!(rows <= S::LANES && weights.len() >= count * S::LANES && alpha.len() >= rows);
+    let (sums, acc) = (&mut sums[..rows * pitch], &mut acc[..rows * pitch]);
+    sums.fill(S::T::ZERO);
+    let mut first = 0;
+    while first < count {
+        let group = GROUP.min(count - first);
+        let mut lines = [v.row(keys.start); GROUP];
+        for (x, line) in lines.iter_mut().enumerate().take(group) {
+            *line = v.row(keys.start + first + x);
         }
-        r += (rows - r).min(4);
+        let weights = &weights[first * S::LANES..];
+        let ahead = GROUP as isize * v.row_stride();
+        let mut r = 0;
+        while r < rows {
+            match rows - r {
+                1 => along_values::<S, E, 1, 8>(simd, weights, r, pitch, dims, &lines[..group], ahead, sums),
+                2 => along_values::<S, E, 2, 4>(simd, weights, r, pitch, dims, &lines[..group], ahead, sums),
+                3 => along_values::<S, E, 3, 2>(simd, weights, r, pitch, dims, &lines[..group], ahead, sums),
+                _ => along_values::<S, E, 4, 2>(simd, weights, r, pitch, dims, &lines[..group], ahead, sums),
+            }
+            r += (rows - r).min(4);
+        }
+        first += group;
+    }
+    for (r, (acc, sums)) in acc.chunks_exact_mut(pitch).zip(sums.chunks_exact(pitch)).enumerate() {
+        let by = simd.splat(alpha[r]);
+        for (acc, sum) in acc.chunks_exact_mut(S::LANES).zip(sums.chunks_exact(S::LANES)) {
+            // SAFETY: both chunks are whole vectors.
+            unsafe { simd.store(acc.as_mut_ptr(), simd.mul_add(simd.load(acc.as_ptr()), by, simd.load(sum.as_ptr()))) };
+        }
     }
 }
 
-/// ROWS rows from `first` on, VECTORS vectors of the value dimension at a time.
+/// ROWS rows from `first` on, VECTORS vectors of the value dimension at a time. Every line has `dims` numbers.
 #[inline(always)]
 fn along_values<S: Lanes, E: Element<Real = S::T>, const ROWS: usize, const VECTORS: usize>(
     simd: S,
     weights: &[S::T],
     first: usize,
     pitch: usize,
-    v: &Rows<'_, E>,
-    keys: Range<usize>,
-    alpha: &[S::T],
-    acc: &mut [S::T],
+    dims: usize,
+    lines: &[*const E],
+    ahead: isize,
+    sums: &mut [S::T],
 ) {
     let s = simd.narrow();
     let lanes = S::Narrow::LANES;
-    let dims = v.cols();
     let mut d = 0;
     while d + lanes * VECTORS <= dims {
-        value_block::<S, E, ROWS, VECTORS>(simd, weights, first, pitch, d, v, keys.clone(), alpha, acc);
+        value_block::<S, E, ROWS, VECTORS>(simd, weights, first, pitch, d, lines, ahead, sums);
         d += lanes * VECTORS;
     }
     while d + lanes <= dims {
-        value_block::<S, E, ROWS, 1>(simd, weights, first, pitch, d, v, keys.clone(), alpha, acc);
+        value_block::<S, E, ROWS, 1>(simd, weights, first, pitch, d, lines, ahead, sums);
         d += lanes;
     }
     for d in d..dims {
-        let mut sums = [s.splat(S::T::ZERO); ROWS];
-        for (key, row) in keys.clone().enumerate() {
-            let x = s.splat(v.get(row, d));
-            for (r, sum) in sums.iter_mut().enumerate() {
-                *sum = s.mul_add(s.splat(weights[key * S::LANES + first + r]), x, *sum);
+        for (key, line) in lines.iter().enumerate() {
+            // SAFETY: the line has `dims` numbers, and d < dims.
+            let x = s.splat(unsafe { (*line.add(d)).to_real() });
+            for r in first..first + ROWS {
+                let sum = &mut sums[r * pitch + d];
+                let mut one = [S::T::ZERO; 16];
+                // SAFETY: 16 >= lanes. A vector for one number: the multiply-add must be the one of the other paths.
+                unsafe { s.store(one.as_mut_ptr(), s.mul_add(s.splat(weights[key * S::LANES + r]), x, s.splat(*sum))) };
+                *sum = one[0];
             }
-        }
-        for (r, &sum) in sums.iter().enumerate() {
-            let at = (first + r) * pitch + d;
-            let mut line = [S::T::ZERO; 16];
-            // SAFETY: 16 >= lanes.
-            unsafe { s.store(line.as_mut_ptr(), s.mul_add(s.splat(acc[at]), s.splat(alpha[first + r]), sum)) };
-            acc[at] = line[0];
         }
     }
 }
 
+/// A block of VECTORS vectors from dimension `d` on, which lies within every line.
 #[inline(always)]
 fn value_block<S: Lanes, E: Element<Real = S::T>, const ROWS: usize, const VECTORS: usize>(
     simd: S,
@@ -179,42 +232,40 @@ fn value_block<S: Lanes, E: Element<Real = S::T>, const ROWS: usize, const VECTO
     first: usize,
     pitch: usize,
     d: usize,
-    v: &Rows<'_, E>,
-    keys: Range<usize>,
-    alpha: &[S::T],
-    acc: &mut [S::T],
+    lines: &[*const E],
+    ahead: isize,
+    sums: &mut [S::T],
 ) {
     let s = simd.narrow();
     let lanes = S::Narrow::LANES;
-    let (dims, count) = (v.cols(), keys.len());
-    assert!(keys.end <= v.len() && v.has_unit_cols());
-    assert!(d + lanes * VECTORS <= dims && pitch >= dims && acc.len() >= (first + ROWS) * pitch && weights.len() >= count * S::LANES);
-    assert!(first + ROWS <= S::LANES);
-    let mut sums = [[s.splat(S::T::ZERO); VECTORS]; ROWS];
-    for (key, row) in keys.enumerate() {
-        // SAFETY: the row has `dims` numbers side by side, and the block ends at or before `dims`; the weight is one of
-        // `count * LANES`.
-        unsafe {
-            let line = v.row(row).add(d);
+    assert!(first + ROWS <= S::LANES && weights.len() >= lines.len() * S::LANES);
+    assert!(d + lanes * VECTORS <= pitch && sums.len() >= (first + ROWS) * pitch);
+    // SAFETY: the assertions, for sums and weights; the caller's lines have `dims` >= d + lanes * VECTORS numbers.
+    unsafe {
+        let at = |r: usize, x: usize| (first + r) * pitch + d + x * lanes;
+        let mut block = [[s.splat(S::T::ZERO); VECTORS]; ROWS];
+        for (r, block) in block.iter_mut().enumerate() {
+            for (x, sum) in block.iter_mut().enumerate() {
+                *sum = s.load(sums.as_ptr().add(at(r, x)));
+            }
+        }
+        for (key, line) in lines.iter().enumerate() {
+            let line = line.add(d);
+            s.prefetch(line.wrapping_offset(ahead));
             let mut values = [s.splat(S::T::ZERO); VECTORS];
             for (x, value) in values.iter_mut().enumerate() {
                 *value = E::load(s, line.add(x * lanes));
             }
-            for (r, sums) in sums.iter_mut().enumerate() {
+            for (r, block) in block.iter_mut().enumerate() {
                 let w = s.splat(*weights.get_unchecked(key * S::LANES + first + r));
-                for (sum, value) in sums.iter_mut().zip(values) {
+                for (sum, value) in block.iter_mut().zip(values) {
                     *sum = s.mul_add(w, value, *sum);
                 }
             }
         }
-    }
-    for (r, sums) in sums.iter().enumerate() {
-        let by = s.splat(alpha[first + r]);
-        for (x, &sum) in sums.iter().enumerate() {
-            // SAFETY: the first assertion.
-            unsafe {
-                let at = acc.as_mut_ptr().add((first + r) * pitch + d + x * lanes);
-                s.store(at, s.mul_add(s.load(at), by, sum));
+        for (r, block) in block.iter().enumerate() {
+            for (x, &sum) in block.iter().enumerate() {
+                s.store(sums.as_mut_ptr().add(at(r, x)), sum);
             }
         }
     }

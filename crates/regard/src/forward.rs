@@ -19,9 +19,9 @@ use crate::decode;
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::mask::TileCoverage;
-use crate::online_softmax::{self, AccLayout, State, Watch};
+use crate::online_softmax::{self, AccLayout, AddSink, Merge, State, Watch};
 use crate::product::{Take, product};
-use crate::rows::{Rows, transpose_out};
+use crate::rows::{Rows, TransposeOut};
 use crate::scratch::Scratch;
 use crate::score::{Cutoff, KV_TILE, Q_TILE, RowBlock, SPAN, Scorer, Stage, width};
 use crate::simd::{Lanes, Operation, Real};
@@ -360,7 +360,6 @@ struct Pass<'p, 'a, E: Element> {
 impl<E: Element> Operation<E::Real> for Pass<'_, '_, E> {
     type Output = (Option<SpanState<E::Real>>, Summaries);
 
-    #[inline(always)]
     fn run<S: Lanes<T = E::Real>>(self, simd: S) -> Self::Output {
         let Self { scorer, v, stats, goal } = self;
         let plan = scorer.plan;
@@ -401,7 +400,7 @@ impl<E: Element> Operation<E::Real> for Pass<'_, '_, E> {
                 for span in spans {
                     run_span(simd, scorer, &v, &layout, clip(&keys, span), &mut state, &mut buffers);
                     if several {
-                        total.merge(simd, &layout, &state, buffers.factors);
+                        simd.call(Merge { into: &mut total, layout: &layout, later: &state, factors: buffers.factors });
                         state.reset();
                     }
                 }
@@ -414,7 +413,7 @@ impl<E: Element> Operation<E::Real> for Pass<'_, '_, E> {
                 let mut owned = SpanState::new::<S>(&layout, sums());
                 let mut total = owned.borrow();
                 for state in &mut states {
-                    total.merge(simd, &layout, &state.borrow(), buffers.factors);
+                    simd.call(Merge { into: &mut total, layout: &layout, later: &state.borrow(), factors: buffers.factors });
                 }
                 (None, finish(simd, scorer, &layout, &mut total, &mut buffers, out, lse))
             }
@@ -438,7 +437,7 @@ struct Buffers<'b, T> {
     numbers: &'b mut [T],
     /// Two numbers per lane.
     factors: &'b mut [T],
-    /// Finished rows, before they are handed out.
+    /// Finished rows, before they are handed out; sums of a tile where rows are few.
     rows: &'b mut [T],
 }
 
@@ -453,7 +452,7 @@ impl<'b, T: Real> Buffers<'b, T> {
             KV_TILE * 2 * S::LANES,
             scorer.numbers_len::<S>(),
             2 * layout.lanes::<S>(),
-            layout.rows * dims,
+            layout.pitch.map_or(layout.rows * dims, |pitch| layout.rows * pitch),
         ]
     }
 
@@ -463,7 +462,6 @@ impl<'b, T: Real> Buffers<'b, T> {
 }
 
 /// All tiles of one span.
-#[inline(always)]
 fn run_span<S: Lanes, E: Element<Real = S::T>>(
     simd: S,
     scorer: &Scorer<'_, E>,
@@ -473,14 +471,14 @@ fn run_span<S: Lanes, E: Element<Real = S::T>>(
     state: &mut State<'_, S::T>,
     buffers: &mut Buffers<'_, S::T>,
 ) {
-    let Buffers { queries, keys: key_copy, values: copy, scores, numbers, factors, .. } = buffers;
+    let Buffers { queries, keys: key_copy, values: copy, scores, numbers, factors, rows } = buffers;
     let mut start = keys.start;
     while start < keys.end {
         let first = start / KV_TILE * KV_TILE;
         let end = keys.end.min(first + KV_TILE);
         if scorer.may_see(start..end) {
             let mut values = ValueTile::new(v, start..end);
-            let tile = scorer.key_tile(simd, first, end, key_copy);
+            let tile = scorer.key_tile(simd, start, end, key_copy);
             for panel in scorer.panels::<S>() {
                 let (needed, coverage) = scorer.needed(&panel, &tile);
                 if coverage == TileCoverage::Empty {
@@ -491,8 +489,8 @@ fn run_span<S: Lanes, E: Element<Real = S::T>>(
                     ($nr:literal) => {{
                         scorer.scores::<S, $nr>(simd, queries, &at.panel, &tile, &at.keys, coverage, Stage::Bias, numbers, scores);
                         let bad = values.prepare(simd, scorer, &at, copy, scores, $nr * S::LANES);
-                        soften::<S, $nr>(simd, &at, scores, state, factors);
-                        add_values::<S, E, $nr>(simd, &at, layout, &values, copy, scores, state, factors, bad);
+                        simd.call(Soften::<_, $nr> { at: &at, scores, state, factors });
+                        add_values::<S, E, $nr>(simd, &at, layout, &values, copy, scores, state, factors, rows, bad);
                     }};
                 }
                 if at.panel.len() > S::LANES { step!(2) } else { step!(1) }
@@ -510,6 +508,22 @@ struct PanelTile {
 }
 
 /// Scores become `p`; maximum, sum and statistics are brought up to date. `factors[..width]` gets alpha.
+struct Soften<'k, 's, T, const NR: usize> {
+    at: &'k PanelTile,
+    scores: &'k mut [T],
+    state: &'k mut State<'s, T>,
+    factors: &'k mut [T],
+}
+
+impl<T: Real, const NR: usize> Operation<T> for Soften<'_, '_, T, NR> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Lanes<T = T>>(self, simd: S) {
+        let Self { at, scores, state, factors } = self;
+        soften::<S, NR>(simd, at, scores, state, factors);
+    }
+}
+
 #[inline(always)]
 fn soften<S: Lanes, const NR: usize>(simd: S, at: &PanelTile, scores: &mut [S::T], state: &mut State<'_, S::T>, factors: &mut [S::T]) {
     let width = NR * S::LANES;
@@ -589,13 +603,12 @@ type VisibleBits = [u32; KV_TILE];
 
 impl<'v, E: Element> ValueTile<'v, E> {
     fn new(v: &Rows<'v, E>, keys: Range<usize>) -> Self {
-        Self { v: *v, keys: keys.start / 4 * 4..keys.end, copied: false, finite: None }
+        Self { v: *v, keys, copied: false, finite: None }
     }
 
     /// Copy the values where they cannot be read as they lie. Where some key is hidden from some row, `0 * value` must
     /// not make NaN of an infinite value: such numbers are then left out of the copy, and the rows that do see the key are returned, so
     /// that they get them afterwards.
-    #[inline(always)]
     fn prepare<S: Lanes<T = E::Real>>(
         &mut self,
         simd: S,
@@ -630,7 +643,6 @@ impl<'v, E: Element> ValueTile<'v, E> {
 }
 
 /// `acc = acc * alpha + values^T . p`
-#[inline(always)]
 fn add_values<S: Lanes, E: Element<Real = S::T>, const NR: usize>(
     simd: S,
     at: &PanelTile,
@@ -640,6 +652,7 @@ fn add_values<S: Lanes, E: Element<Real = S::T>, const NR: usize>(
     weights: &[S::T],
     state: &mut State<'_, S::T>,
     alpha: &[S::T],
+    sums: &mut [S::T],
     bad: Option<VisibleBits>,
 ) {
     let dims = layout.dims;
@@ -651,25 +664,21 @@ fn add_values<S: Lanes, E: Element<Real = S::T>, const NR: usize>(
     let local = at.keys.start - values.keys.start..at.keys.end - values.keys.start;
     let copied = || Rows::from_slice(copy, values.keys.len(), dims);
     match layout.pitch {
-        Some(pitch) if from_copy => decode::accumulate(simd, weights, layout.rows, pitch, &copied(), local, alpha, state.acc),
-        Some(pitch) => decode::accumulate(simd, weights, layout.rows, pitch, &values.v, at.keys.clone(), alpha, state.acc),
+        Some(pitch) => {
+            let (rows, acc) = (layout.rows, &mut *state.acc);
+            if from_copy {
+                simd.call(decode::Accumulate { weights, rows, pitch, v: copied(), keys: local, alpha, sums, acc });
+            } else {
+                simd.call(decode::Accumulate { weights, rows, pitch, v: values.v, keys: at.keys.clone(), alpha, sums, acc });
+            }
+        }
         None => {
             let acc = &mut state.acc[at.panel.start * dims..][..width * dims];
             let (rows, keys) = match values.v.native() {
                 Some(rows) if !from_copy => (rows, at.keys.clone()),
                 _ => (copied(), local),
             };
-            assert!(keys.end <= rows.len() && rows.cols() == dims && rows.has_unit_cols());
-            // SAFETY: `keys` are rows of `dims` numbers side by side (just checked); `weights` has `count` rows of `width`, `acc`
-            // `dims` rows of `width`, and alpha at least one.
-            unsafe {
-                let mut by = [simd.splat(S::T::ZERO); NR];
-                for (n, by) in by.iter_mut().enumerate() {
-                    *by = simd.load(alpha[n * S::LANES..][..S::LANES].as_ptr());
-                }
-                let to = AddTo::<S, NR> { acc: acc.as_mut_ptr(), by };
-                product::<S, NR, true>(simd, dims, count, rows.row(keys.start), rows.row_stride(), weights.as_ptr(), to);
-            }
+            simd.call(AddValues::<_, NR> { v: rows, keys, weights, alpha, acc });
         }
     }
     if let Some(visible) = bad {
@@ -687,6 +696,36 @@ fn add_values<S: Lanes, E: Element<Real = S::T>, const NR: usize>(
                     state.acc[place] += weights[i * width + lane] * x;
                 }
             }
+        }
+    }
+}
+
+/// `acc[dim][lane] = acc[dim][lane] * alpha[lane] + sum over keys of v[key, dim] * weights[key][lane]`
+struct AddValues<'k, T: Real, const NR: usize> {
+    v: Rows<'k, T>,
+    keys: Range<usize>,
+    weights: &'k [T],
+    alpha: &'k [T],
+    acc: &'k mut [T],
+}
+
+impl<T: Real, const NR: usize> Operation<T> for AddValues<'_, T, NR> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Lanes<T = T>>(self, simd: S) {
+        let Self { v, keys, weights, alpha, acc } = self;
+        let (width, dims) = (NR * S::LANES, v.cols());
+        assert!(keys.end <= v.len() && v.has_unit_cols() && !keys.is_empty());
+        assert!(weights.len() >= keys.len() * width && acc.len() >= dims * width && alpha.len() >= width);
+        // SAFETY: `keys` are rows of `dims` numbers side by side; `weights` has a row of `width` for each, `acc` one for each
+        // dimension, `alpha` one. All of it was just checked.
+        unsafe {
+            let mut by = [simd.splat(T::ZERO); NR];
+            for (n, by) in by.iter_mut().enumerate() {
+                *by = simd.load(alpha.as_ptr().add(n * S::LANES));
+            }
+            let to = AddTo::<S, NR> { acc: acc.as_mut_ptr(), by };
+            product::<S, NR, true>(simd, dims, keys.len(), v.row(keys.start), v.row_stride(), weights.as_ptr(), to);
         }
     }
 }
@@ -711,7 +750,6 @@ impl<S: Lanes, const NR: usize> Take<S, NR> for AddTo<S, NR> {
 }
 
 /// Divide, and hand out: results of all rows, and their statistics.
-#[inline(always)]
 fn finish<S: Lanes, E: Element<Real = S::T>>(
     simd: S,
     scorer: &Scorer<'_, E>,
@@ -732,7 +770,7 @@ fn finish<S: Lanes, E: Element<Real = S::T>>(
         let logits: Vec<_> = (0..layout.lanes::<S>())
             .map(|r| plan.sink(block.row(r.min(layout.rows - 1)).0).map_or(S::T::HIDDEN, S::T::from_f64))
             .collect();
-        state.add_sink(simd, layout, &logits, buffers.factors);
+        simd.call(AddSink { to: state, layout, logits: &logits, factors: buffers.factors });
     }
     for r in 0..layout.rows {
         let (max, sum) = (state.row_max[r], state.row_sum[r]);
@@ -754,7 +792,8 @@ fn finish<S: Lanes, E: Element<Real = S::T>>(
             for panel in scorer.panels::<S>() {
                 let width = width::<S>(panel.len());
                 let acc = &state.acc[panel.start * dims..][..width * dims];
-                transpose_out(simd.narrow(), acc, width, &divisors[panel.start..], panel.len(), dims, &mut buffers.rows[panel.start * dims..]);
+                let (divisor, to) = (&divisors[panel.start..], &mut buffers.rows[panel.start * dims..]);
+                simd.call(TransposeOut { from: acc, width, divisor, rows: panel.len(), dims, to });
             }
         }
     }

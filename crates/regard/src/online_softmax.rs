@@ -12,7 +12,7 @@
 
 use crate::error::{Error, Result};
 use crate::score::width;
-use crate::simd::{Lanes, Real, math};
+use crate::simd::{Lanes, Operation, Real, math};
 use crate::stats::StatSums;
 use ndarray::{Array3, Array4, ArrayView3, ArrayView4, Zip};
 
@@ -60,9 +60,8 @@ impl<T: Real> State<'_, T> {
         }
     }
 
-    /// Take in what another state has seen, of later keys.
     #[inline(always)]
-    pub(crate) fn merge<S: Lanes<T = T>>(&mut self, simd: S, layout: &AccLayout, later: &Self, factors: &mut [T]) {
+    fn merge<S: Lanes<T = T>>(&mut self, simd: S, layout: &AccLayout, later: &Self, factors: &mut [T]) {
         let lanes = layout.lanes::<S>();
         let (mine, others) = factors[..2 * lanes].split_at_mut(lanes);
         let maxima = (&mut *self.row_max, &*later.row_max);
@@ -91,9 +90,8 @@ impl<T: Real> State<'_, T> {
         self.scale_acc(simd, layout, mine, Some((later.acc, others)));
     }
 
-    /// The sink takes part: one more logit per row that has no value. `logits` is per lane, `-inf` for none.
     #[inline(always)]
-    pub(crate) fn add_sink<S: Lanes<T = T>>(&mut self, simd: S, layout: &AccLayout, logits: &[T], factors: &mut [T]) {
+    fn add_sink<S: Lanes<T = T>>(&mut self, simd: S, layout: &AccLayout, logits: &[T], factors: &mut [T]) {
         let lanes = layout.lanes::<S>();
         for r in (0..lanes).step_by(S::LANES) {
             // SAFETY: all slices have `lanes` places, a multiple of LANES.
@@ -143,6 +141,38 @@ impl<T: Real> State<'_, T> {
     }
 }
 
+/// One state takes in what another has seen, of later keys. `factors` is room for two numbers per lane.
+pub(crate) struct Merge<'k, 's, T> {
+    pub(crate) into: &'k mut State<'s, T>,
+    pub(crate) layout: &'k AccLayout,
+    pub(crate) later: &'k State<'s, T>,
+    pub(crate) factors: &'k mut [T],
+}
+
+impl<T: Real> Operation<T> for Merge<'_, '_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Lanes<T = T>>(self, simd: S) {
+        self.into.merge(simd, self.layout, self.later, self.factors);
+    }
+}
+
+/// The sink takes part: one more logit per row that has no value. `logits` is per lane, `-inf` for none.
+pub(crate) struct AddSink<'k, 's, T> {
+    pub(crate) to: &'k mut State<'s, T>,
+    pub(crate) layout: &'k AccLayout,
+    pub(crate) logits: &'k [T],
+    pub(crate) factors: &'k mut [T],
+}
+
+impl<T: Real> Operation<T> for AddSink<'_, '_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Lanes<T = T>>(self, simd: S) {
+        self.to.add_sink(simd, self.layout, self.logits, self.factors);
+    }
+}
+
 /// `exp(m - max)` of both maxima; 0 for a state that has seen nothing.
 #[inline(always)]
 fn factor_pair<S: Lanes>(simd: S, a: S::V, b: S::V) -> (S::V, S::V) {
@@ -172,8 +202,8 @@ impl<S: Lanes> Watch<S> for () {
 /// One vector of rows takes in one tile: `scores[key * width]` become `p`; `row_max` and `row_sum` are brought up to date.
 /// `watch` sees every vector.
 ///
-/// Four partial sums, by key modulo 4, are added as (0 + 1) + (2 + 3): an order that does not depend on the tile's range
-/// as long as that starts at a multiple of 4.
+/// The sum is one chain in the order of the keys. Hidden keys add zeros, so that it does not matter how many of them a
+/// range takes in. (An exponential takes longer than an addition's latency: more chains would not be faster.)
 ///
 /// # Safety
 /// `scores` must be valid for `keys` vectors, `width` apart; `row_max` and `row_sum` for one vector.
@@ -207,24 +237,14 @@ pub(crate) unsafe fn update<S: Lanes>(
         let new_max = simd.max(tile_max, old_max);
         let top = finite_top(simd, new_max);
         let alpha = math::exp2(simd, simd.mul(simd.sub(old_max, top), log2e));
-        let mut sums = [simd.splat(S::T::ZERO); 4];
-        for key in (0..whole).step_by(4) {
-            for (c, sum) in sums.iter_mut().enumerate() {
-                let x = simd.sub(simd.load(at(key + c)), top);
-                let p = math::exp2(simd, simd.mul(x, log2e));
-                simd.store(at(key + c), p);
-                *sum = simd.add(*sum, p);
-                watch.see(simd, key + c, x, p);
-            }
-        }
-        for key in whole..keys {
+        let mut sum = simd.splat(S::T::ZERO);
+        for key in 0..keys {
             let x = simd.sub(simd.load(at(key)), top);
             let p = math::exp2(simd, simd.mul(x, log2e));
             simd.store(at(key), p);
-            sums[key - whole] = simd.add(sums[key - whole], p);
+            sum = simd.add(sum, p);
             watch.see(simd, key, x, p);
         }
-        let sum = simd.add(simd.add(sums[0], sums[1]), simd.add(sums[2], sums[3]));
         let old_sum = simd.load(row_sum);
         simd.store(row_max, new_max);
         simd.store(row_sum, simd.mul_add(old_sum, alpha, sum));

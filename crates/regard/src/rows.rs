@@ -5,7 +5,7 @@
 //! across lanes.
 
 use crate::element::Element;
-use crate::simd::{Lanes, Real, Transpose};
+use crate::simd::{Lanes, Operation, Real, Transpose};
 use ndarray::ArrayView2;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -72,8 +72,12 @@ impl<'a, E: Element> Rows<'a, E> {
     }
 
     /// Copy rows, widened, into `to`, side by side.
-    #[inline(always)]
     pub(crate) fn copy<S: Lanes<T = E::Real>>(&self, simd: S, rows: Range<usize>, to: &mut [E::Real]) {
+        simd.call(CopyRows { from: *self, rows, to });
+    }
+
+    #[inline(always)]
+    fn copy_rows<S: Lanes<T = E::Real>>(&self, simd: S, rows: Range<usize>, to: &mut [E::Real]) {
         assert!(rows.end <= self.rows && to.len() >= rows.len() * self.cols);
         let unit = self.has_unit_cols();
         for (to, row) in to.chunks_exact_mut(self.cols.max(1)).zip(rows) {
@@ -93,8 +97,12 @@ impl<'a, E: Element> Rows<'a, E> {
     }
 
     /// Whether all elements of some rows are finite.
-    #[inline(always)]
     pub(crate) fn all_finite<S: Lanes<T = E::Real>>(&self, simd: S, rows: Range<usize>) -> bool {
+        simd.call(AllFinite { of: *self, rows })
+    }
+
+    #[inline(always)]
+    fn rows_finite<S: Lanes<T = E::Real>>(&self, simd: S, rows: Range<usize>) -> bool {
         let unit = self.has_unit_cols();
         let zero = simd.splat(E::Real::ZERO);
         let mut sums = [zero; 4];
@@ -121,8 +129,12 @@ impl<'a, E: Element> Rows<'a, E> {
 
     /// Write `rows` transposed: `to[col * width + first + i]` is element `col` of the i-th row.
     /// Lanes next to the last row may be overwritten with zeros.
+    pub(crate) fn transpose_into<S: Lanes<T = E::Real>>(&self, simd: S, rows: Range<usize>, to: &mut [E::Real], width: usize, first: usize) {
+        simd.call(TransposeInto { from: *self, rows, to, width, first });
+    }
+
     #[inline(always)]
-    pub(crate) fn transpose_into<S: Transpose<T = E::Real>>(&self, simd: S, rows: Range<usize>, to: &mut [E::Real], width: usize, first: usize) {
+    fn transpose_rows<S: Transpose<T = E::Real>>(&self, simd: S, rows: Range<usize>, to: &mut [E::Real], width: usize, first: usize) {
         let count = rows.len();
         assert!(rows.end <= self.rows && to.len() >= self.cols * width);
         assert!(first + count <= width);
@@ -152,9 +164,70 @@ impl<'a, E: Element> Rows<'a, E> {
     }
 }
 
+struct CopyRows<'k, E: Element> {
+    from: Rows<'k, E>,
+    rows: Range<usize>,
+    to: &'k mut [E::Real],
+}
+
+impl<E: Element> Operation<E::Real> for CopyRows<'_, E> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Lanes<T = E::Real>>(self, simd: S) {
+        self.from.copy_rows(simd, self.rows, self.to);
+    }
+}
+
+struct AllFinite<'k, E: Element> {
+    of: Rows<'k, E>,
+    rows: Range<usize>,
+}
+
+impl<E: Element> Operation<E::Real> for AllFinite<'_, E> {
+    type Output = bool;
+    #[inline(always)]
+    fn run<S: Lanes<T = E::Real>>(self, simd: S) -> bool {
+        self.of.rows_finite(simd, self.rows)
+    }
+}
+
+struct TransposeInto<'k, E: Element> {
+    from: Rows<'k, E>,
+    rows: Range<usize>,
+    to: &'k mut [E::Real],
+    width: usize,
+    first: usize,
+}
+
+impl<E: Element> Operation<E::Real> for TransposeInto<'_, E> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Lanes<T = E::Real>>(self, simd: S) {
+        self.from.transpose_rows(simd.narrow(), self.rows, self.to, self.width, self.first);
+    }
+}
+
 /// The way back: `from[dim * width + r]` divided by `divisor[r]` becomes `to[r * dims + dim]`, for `rows` rows.
+pub(crate) struct TransposeOut<'k, T> {
+    pub(crate) from: &'k [T],
+    pub(crate) width: usize,
+    pub(crate) divisor: &'k [T],
+    pub(crate) rows: usize,
+    pub(crate) dims: usize,
+    pub(crate) to: &'k mut [T],
+}
+
+impl<T: Real> Operation<T> for TransposeOut<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Lanes<T = T>>(self, simd: S) {
+        let Self { from, width, divisor, rows, dims, to } = self;
+        transpose_out(simd.narrow(), from, width, divisor, rows, dims, to);
+    }
+}
+
 #[inline(always)]
-pub(crate) fn transpose_out<S: Transpose>(simd: S, from: &[S::T], width: usize, divisor: &[S::T], rows: usize, dims: usize, to: &mut [S::T]) {
+fn transpose_out<S: Transpose>(simd: S, from: &[S::T], width: usize, divisor: &[S::T], rows: usize, dims: usize, to: &mut [S::T]) {
     assert!(from.len() >= dims * width && divisor.len() >= width && width % S::LANES == 0);
     assert!(rows <= width && to.len() >= rows * dims);
     let whole = dims - dims % S::LANES;

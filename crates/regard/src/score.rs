@@ -15,7 +15,7 @@ use crate::element::Element;
 use crate::mask::{Place, TileCoverage};
 use crate::product::{Take, product};
 use crate::rows::Rows;
-use crate::simd::{Lanes, Real, math};
+use crate::simd::{Lanes, Operation, Real, math};
 use ndarray::{ArrayView2, ArrayView3};
 use std::ops::Range;
 use std::sync::Arc;
@@ -69,7 +69,6 @@ impl RowBlock {
     }
 
     /// Cut a range of rows where the head changes: calls `f(place, queries, lane of the first)`.
-    #[inline(always)]
     fn segments(&self, plan: &Plan<'_>, rows: Range<usize>, mut f: impl FnMut(&Place, Range<usize>, usize)) {
         let mut r = rows.start;
         while r < rows.end {
@@ -187,7 +186,6 @@ impl<'a, E: Element> Scorer<'a, E> {
     }
 
     /// Lay the queries out for the kernels.
-    #[inline(always)]
     pub(crate) fn pack_queries<S: Lanes<T = E::Real>>(&self, simd: S, to: &mut [E::Real]) {
         let dim = self.plan.dims.head_dim;
         if dim == 0 {
@@ -213,7 +211,7 @@ impl<'a, E: Element> Scorer<'a, E> {
                 let count = (queries - query).min(panel.end - r);
                 let rows = Rows::new(&self.q.index_axis(ndarray::Axis(0), head));
                 let rows: Rows<'_, E> = rows;
-                rows.transpose_into(simd.narrow(), query..query + count, to, width, r - panel.start);
+                rows.transpose_into(simd, query..query + count, to, width, r - panel.start);
                 r += count;
             }
         }
@@ -230,7 +228,6 @@ impl<'a, E: Element> Scorer<'a, E> {
     }
 
     /// Make keys `start..end` (of one tile) ready to be read.
-    #[inline(always)]
     pub(crate) fn key_tile<'t, S: Lanes<T = E::Real>>(&self, simd: S, start: usize, end: usize, copy: &'t mut [E::Real]) -> KeyTile<'t, E::Real>
     where
         'a: 't,
@@ -253,14 +250,9 @@ impl<'a, E: Element> Scorer<'a, E> {
         if self.plan.bias().is_some() { KV_TILE * 2 * S::LANES } else { 0 }
     }
 
-    /// Which keys of the tile a panel needs (rounded to fours within the tile, so that sums run over the same partial
-    /// sums whatever the range is), and how much of that is visible.
+    /// Which keys of the tile a panel needs, and how much of that is visible.
     pub(crate) fn needed(&self, panel: &Range<usize>, tile: &KeyTile<'_, E::Real>) -> (Range<usize>, TileCoverage) {
-        let seen = self.block.key_range(self.plan, panel.clone(), tile.start..tile.end);
-        if seen.is_empty() {
-            return (seen, TileCoverage::Empty);
-        }
-        let keys = (seen.start & !3).max(tile.start)..seen.end.next_multiple_of(4).min(tile.end);
+        let keys = self.block.key_range(self.plan, panel.clone(), tile.start..tile.end);
         let coverage = self.block.coverage(self.plan, panel.clone(), keys.clone());
         (keys, coverage)
     }
@@ -269,7 +261,6 @@ impl<'a, E: Element> Scorer<'a, E> {
     ///
     /// `scores`, and with a bias `numbers`, must have `keys.len() * NR * LANES` places. Lanes beyond the panel's rows hold numbers of no meaning, or
     /// `-inf` after a mask.
-    #[inline(always)]
     pub(crate) fn scores<S: Lanes<T = E::Real>, const NR: usize>(
         &self,
         simd: S,
@@ -292,28 +283,20 @@ impl<'a, E: Element> Scorer<'a, E> {
             assert_eq!(NR, 1);
             let rows = self.block.rows();
             if self.k.has_unit_cols() {
-                decode::scores(simd, queries, rows, &self.k, keys.clone(), scale, scores);
+                simd.call(decode::FewScores { queries, rows, k: self.k, keys: keys.clone(), scale, scores });
             } else {
                 let local = keys.start - tile.base..keys.end - tile.base;
-                decode::scores(simd, queries, rows, &tile.rows, local, scale, scores);
+                simd.call(decode::FewScores { queries, rows, k: tile.rows, keys: local, scale, scores });
             }
         } else {
             let queries = &queries[panel.start * dim..][..width * dim];
-            let to = StoreScaled::<S> { to: scores.as_mut_ptr(), width, factor: simd.splat(scale) };
-            let rows = &tile.rows;
-            assert!(rows.cols() == dim && rows.has_unit_cols() && keys.end - tile.base <= rows.len());
-            // SAFETY: `keys` are rows of the tile with `dim` numbers side by side (just checked); `queries` has dim * width
-            // numbers; `scores` has room for `count` rows of `width`.
-            unsafe {
-                let from = rows.row(keys.start - tile.base);
-                product::<S, NR, false>(simd, count, dim, from, rows.row_stride(), queries.as_ptr(), to);
-            }
+            let keys = keys.start - tile.base..keys.end - tile.base;
+            simd.call(Dots::<_, NR> { queries, k: tile.rows, keys, scale, scores });
         }
         if stage >= Stage::Softcap
             && let Some(cap) = self.plan.softcap()
         {
-            let (cap, inverse) = (simd.splat(E::Real::from_f64(cap)), simd.splat(E::Real::from_f64(1.0 / cap)));
-            map!(simd, S, scores, |_at, s| simd.mul(cap, math::tanh(simd, simd.mul(s, inverse))));
+            simd.call(Softcap { cap: E::Real::from_f64(cap), inverse: E::Real::from_f64(1.0 / cap), scores });
         }
         if stage == Stage::Bias {
             self.add_bias(simd, panel, keys, width, numbers, scores);
@@ -337,7 +320,6 @@ impl<'a, E: Element> Scorer<'a, E> {
     }
 
     /// Scores of all tiles of some keys that any row sees: `f(panel, keys, width, scores)`.
-    #[inline(always)]
     pub(crate) fn each_tile<S: Lanes<T = E::Real>>(
         &self,
         simd: S,
@@ -354,7 +336,7 @@ impl<'a, E: Element> Scorer<'a, E> {
             let first = start / KV_TILE * KV_TILE;
             let end = keys.end.min(first + KV_TILE);
             if self.may_see(start..end) {
-                let tile = self.key_tile(simd, first, end, copy);
+                let tile = self.key_tile(simd, start, end, copy);
                 for panel in self.panels::<S>() {
                     let (needed, coverage) = self.needed(&panel, &tile);
                     if coverage == TileCoverage::Empty {
@@ -374,7 +356,6 @@ impl<'a, E: Element> Scorer<'a, E> {
         }
     }
 
-    #[inline(always)]
     fn add_bias<S: Lanes<T = E::Real>>(&self, simd: S, panel: &Range<usize>, keys: &Range<usize>, width: usize, numbers: &mut [E::Real], scores: &mut [E::Real]) {
         let Some(bias) = self.plan.bias() else { return };
         let numbers = &mut numbers[..scores.len()];
@@ -383,48 +364,23 @@ impl<'a, E: Element> Scorer<'a, E> {
                 bias.fill(place, query, keys.clone(), &mut numbers[lane + r..], width);
             }
         });
-        let hidden = simd.splat(E::Real::HIDDEN);
-        let from = numbers.as_ptr();
-        map!(simd, S, scores, |at, s| {
-            // SAFETY: `numbers` is as long as `scores`, and `at` is the start of a whole vector in it.
-            let b = unsafe { simd.load(from.add(at)) };
-            // Chosen, not added: a NaN key stays hidden.
-            simd.select(simd.eq(b, hidden), hidden, simd.add(s, b))
-        });
+        simd.call(AddNumbers { numbers, scores });
     }
 
-    #[inline(always)]
     fn hide<S: Lanes<T = E::Real>>(&self, simd: S, panel: &Range<usize>, keys: &Range<usize>, width: usize, scores: &mut [E::Real]) {
         let mut bits = [0; KV_TILE];
         let bits = &mut bits[..keys.len()];
         self.block.bits(self.plan, panel.clone(), keys.clone(), bits);
-        let hidden = simd.splat(E::Real::HIDDEN);
-        for (bits, scores) in bits.iter().zip(scores.chunks_exact_mut(width)) {
-            for (n, s) in scores.chunks_exact_mut(S::LANES).enumerate() {
-                // SAFETY: the chunk is one whole vector.
-                unsafe {
-                    let visible = simd.mask_from_bits(bits >> (n * S::LANES));
-                    simd.store(s.as_mut_ptr(), simd.select(visible, simd.load(s.as_ptr()), hidden));
-                }
-            }
-        }
+        simd.call(Hide { bits, width, scores });
     }
 
     /// Hide what is below the row's cutoff. NaN is not below anything and stays.
-    #[inline(always)]
     fn cut_off<S: Lanes<T = E::Real>>(&self, simd: S, panel: &Range<usize>, keys: &Range<usize>, width: usize, scores: &mut [E::Real]) {
         let Some(cutoffs) = &self.cutoffs else { return };
         let cutoffs = &cutoffs[panel.clone()];
         let mut low = [E::Real::HIDDEN; 32];
         low.iter_mut().zip(cutoffs).for_each(|(l, c)| *l = c.score);
-        let hidden = simd.splat(E::Real::HIDDEN);
-        let at = low.as_ptr();
-        map!(simd, S, scores, |i, s| {
-            let lane = i % width;
-            // SAFETY: lane is the start of a vector of the panel, which is at most 32 lanes wide.
-            let low = unsafe { simd.load(at.add(lane)) };
-            simd.select(simd.lt(s, low), hidden, s)
-        });
+        simd.call(HideBelow { low: &low, width, scores });
         for (lane, cut) in cutoffs.iter().enumerate() {
             if cut.last_key + 1 < keys.end {
                 let from = keys.start.max(cut.last_key + 1) - keys.start;
@@ -443,6 +399,31 @@ pub(crate) fn width<S: Lanes>(rows: usize) -> usize {
     if rows <= S::LANES { S::LANES } else { 2 * S::LANES }
 }
 
+/// `scores[key][lane] = dot(k[key], q[lane]) * scale`
+struct Dots<'k, T: Real, const NR: usize> {
+    /// `[dim][lane]`
+    queries: &'k [T],
+    k: Rows<'k, T>,
+    keys: Range<usize>,
+    scale: T,
+    scores: &'k mut [T],
+}
+
+impl<T: Real, const NR: usize> Operation<T> for Dots<'_, T, NR> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Lanes<T = T>>(self, simd: S) {
+        let Self { queries, k, keys, scale, scores } = self;
+        let (width, count, dim) = (NR * S::LANES, keys.len(), k.cols());
+        assert!(k.has_unit_cols() && keys.end <= k.len() && count > 0);
+        assert!(queries.len() >= dim * width && scores.len() >= count * width);
+        let to = StoreScaled::<S> { to: scores.as_mut_ptr(), width, factor: simd.splat(scale) };
+        // SAFETY: `keys` are rows of k with `dim` numbers side by side; `queries` has dim * width numbers; `scores` has room
+        // for `count` rows of `width`. All of it was just checked.
+        unsafe { product::<S, NR, false>(simd, count, dim, k.row(keys.start), k.row_stride(), queries.as_ptr(), to) };
+    }
+}
+
 /// Scores on their way to memory.
 struct StoreScaled<S: Lanes> {
     to: *mut S::T,
@@ -457,5 +438,89 @@ impl<S: Lanes, const NR: usize> Take<S, NR> for StoreScaled<S> {
             // SAFETY: `to` has `width` = NR * LANES places for every row.
             unsafe { simd.store(self.to.add(row * self.width + n * S::LANES), simd.mul(c, self.factor)) };
         }
+    }
+}
+
+/// `cap * tanh(score / cap)`
+struct Softcap<'k, T> {
+    cap: T,
+    inverse: T,
+    scores: &'k mut [T],
+}
+
+impl<T: Real> Operation<T> for Softcap<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Lanes<T = T>>(self, simd: S) {
+        let (cap, inverse) = (simd.splat(self.cap), simd.splat(self.inverse));
+        map!(simd, S, self.scores, |_at, s| simd.mul(cap, math::tanh(simd, simd.mul(s, inverse))));
+    }
+}
+
+/// Add a bias, laid out like the scores.
+struct AddNumbers<'k, T> {
+    numbers: &'k [T],
+    scores: &'k mut [T],
+}
+
+impl<T: Real> Operation<T> for AddNumbers<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Lanes<T = T>>(self, simd: S) {
+        assert!(self.numbers.len() >= self.scores.len());
+        let hidden = simd.splat(T::HIDDEN);
+        let from = self.numbers.as_ptr();
+        map!(simd, S, self.scores, |at, s| {
+            // SAFETY: `numbers` is as long as `scores` (just checked), and `at` is the start of a whole vector in it.
+            let b = unsafe { simd.load(from.add(at)) };
+            // Chosen, not added: a NaN key stays hidden.
+            simd.select(simd.eq(b, hidden), hidden, simd.add(s, b))
+        });
+    }
+}
+
+/// Hide the keys whose bit is not set: one word per key, one bit per lane.
+struct Hide<'k, T> {
+    bits: &'k [u32],
+    width: usize,
+    scores: &'k mut [T],
+}
+
+impl<T: Real> Operation<T> for Hide<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Lanes<T = T>>(self, simd: S) {
+        let hidden = simd.splat(T::HIDDEN);
+        for (bits, scores) in self.bits.iter().zip(self.scores.chunks_exact_mut(self.width)) {
+            for (n, s) in scores.chunks_exact_mut(S::LANES).enumerate() {
+                // SAFETY: the chunk is one whole vector.
+                unsafe {
+                    let visible = simd.mask_from_bits(bits >> (n * S::LANES));
+                    simd.store(s.as_mut_ptr(), simd.select(visible, simd.load(s.as_ptr()), hidden));
+                }
+            }
+        }
+    }
+}
+
+/// Hide what is below a number per lane. NaN is not below anything.
+struct HideBelow<'k, T> {
+    low: &'k [T; 32],
+    width: usize,
+    scores: &'k mut [T],
+}
+
+impl<T: Real> Operation<T> for HideBelow<'_, T> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Lanes<T = T>>(self, simd: S) {
+        assert!(self.width <= 32 && self.width % S::LANES == 0);
+        let hidden = simd.splat(T::HIDDEN);
+        let low = self.low.as_ptr();
+        map!(simd, S, self.scores, |at, s| {
+            // SAFETY: `at % width` is the start of a vector of the panel, which is at most 32 lanes wide (just checked).
+            let low = unsafe { simd.load(low.add(at % self.width)) };
+            simd.select(simd.lt(s, low), hidden, s)
+        });
     }
 }

@@ -53,7 +53,6 @@ impl<T: Real> Candidates<T> {
 impl<E: Element> Operation<E::Real> for FindCutoffs<'_, '_, E> {
     type Output = Vec<Cutoff<E::Real>>;
 
-    #[inline(always)]
     fn run<S: Lanes<T = E::Real>>(self, simd: S) -> Self::Output {
         let Self { scorer, k } = self;
         let mut rows: Vec<_> =

@@ -27,16 +27,6 @@ macro_rules! token {
             pub unsafe fn assume() -> Self {
                 Self(())
             }
-
-            #[inline]
-            pub fn enter<O: Operation<$t>>(self, operation: O) -> O::Output {
-                #[target_feature(enable = "avx2,fma,f16c")]
-                fn inner<O: Operation<$t>>(simd: $name, operation: O) -> O::Output {
-                    operation.run(simd)
-                }
-                // SAFETY: `self` proves that the features are there.
-                unsafe { inner(self, operation) }
-            }
         }
     };
 }
@@ -68,6 +58,16 @@ impl Lanes for F32 {
     #[inline(always)]
     fn narrow(self) -> Self {
         self
+    }
+    #[inline]
+    fn call<O: Operation<f32>>(self, operation: O) -> O::Output {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        #[inline(never)]
+        fn inner<O: Operation<f32>>(simd: F32, operation: O) -> O::Output {
+            operation.run(simd)
+        }
+        // SAFETY: `self` proves that the features are there.
+        unsafe { inner(self, operation) }
     }
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> __m256 {
@@ -169,6 +169,16 @@ impl Lanes for F64 {
     #[inline(always)]
     fn narrow(self) -> Self {
         self
+    }
+    #[inline]
+    fn call<O: Operation<f64>>(self, operation: O) -> O::Output {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        #[inline(never)]
+        fn inner<O: Operation<f64>>(simd: F64, operation: O) -> O::Output {
+            operation.run(simd)
+        }
+        // SAFETY: `self` proves that the features are there.
+        unsafe { inner(self, operation) }
     }
     #[inline(always)]
     unsafe fn load(self, p: *const f64) -> __m256d {

@@ -22,16 +22,6 @@ macro_rules! token {
             pub fn detect() -> Option<Self> {
                 has_features().then_some(Self(()))
             }
-
-            #[inline]
-            pub fn enter<O: Operation<$t>>(self, operation: O) -> O::Output {
-                #[target_feature(enable = "avx512f,avx2,fma,f16c")]
-                fn inner<O: Operation<$t>>(simd: $name, operation: O) -> O::Output {
-                    operation.run(simd)
-                }
-                // SAFETY: `self` proves that the features are there.
-                unsafe { inner(self, operation) }
-            }
         }
     };
 }
@@ -51,6 +41,16 @@ impl Lanes for F32 {
     fn narrow(self) -> avx2::F32 {
         // SAFETY: `detect` asked for AVX2, FMA and F16C as well.
         unsafe { avx2::F32::assume() }
+    }
+    #[inline]
+    fn call<O: Operation<f32>>(self, operation: O) -> O::Output {
+        #[target_feature(enable = "avx512f,avx2,fma,f16c")]
+        #[inline(never)]
+        fn inner<O: Operation<f32>>(simd: F32, operation: O) -> O::Output {
+            operation.run(simd)
+        }
+        // SAFETY: `self` proves that the features are there.
+        unsafe { inner(self, operation) }
     }
     #[inline(always)]
     unsafe fn load(self, p: *const f32) -> __m512 {
@@ -99,6 +99,16 @@ impl Lanes for F64 {
     fn narrow(self) -> avx2::F64 {
         // SAFETY: `detect` asked for AVX2, FMA and F16C as well.
         unsafe { avx2::F64::assume() }
+    }
+    #[inline]
+    fn call<O: Operation<f64>>(self, operation: O) -> O::Output {
+        #[target_feature(enable = "avx512f,avx2,fma,f16c")]
+        #[inline(never)]
+        fn inner<O: Operation<f64>>(simd: F64, operation: O) -> O::Output {
+            operation.run(simd)
+        }
+        // SAFETY: `self` proves that the features are there.
+        unsafe { inner(self, operation) }
     }
     #[inline(always)]
     unsafe fn load(self, p: *const f64) -> __m512d {

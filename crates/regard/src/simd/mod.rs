@@ -2,7 +2,8 @@
 //!
 //! Every kernel of this crate is written once, generic over [`Lanes`]. A value of a lanes type can only be had from
 //! `detect`, so holding one proves that the CPU has the instructions, and the arithmetic on it is safe to call.
-//! [`Real::dispatch`] enters the code of a level; whatever is `#[inline(always)]` below it is compiled for that level.
+//! [`Real::dispatch`] chooses the level, once per task. [`Lanes::call`] enters a kernel ([`Operation`]) compiled for it:
+//! whatever is `#[inline(always)]` below is part of the kernel. Closures are not: use a trait or a macro there.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -113,6 +114,11 @@ pub trait Lanes: Copy + Send + Sync + 'static {
     const TILE_ROWS: usize;
 
     fn narrow(self) -> Self::Narrow;
+    /// Run `operation` in a function of its own that is compiled for this level.
+    ///
+    /// Kernels are entered by this, each once per panel and tile: a call costs nothing there, and each kernel is compiled
+    /// once instead of into every place that uses it.
+    fn call<O: Operation<Self::T>>(self, operation: O) -> O::Output;
     fn splat(self, x: Self::T) -> Self::V;
     /// # Safety
     /// `p` must be valid for reading `LANES` numbers; no alignment is asked for.
@@ -182,7 +188,7 @@ pub trait Transpose: Lanes {
 pub trait Operation<T: Real> {
     /// What it returns.
     type Output;
-    /// Run it. Implementations are `#[inline(always)]`, or they are not compiled for the level.
+    /// Run it. Kernels are `#[inline(always)]`, or they are not compiled for the level.
     fn run<S: Lanes<T = T>>(self, simd: S) -> Self::Output;
 }
 
@@ -236,9 +242,9 @@ macro_rules! dispatch {
         match $level {
             Level::Portable => $operation.run(portable::$lanes),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx2 => avx2::$lanes::detect().expect("the level was checked").enter($operation),
+            Level::Avx2 => $operation.run(avx2::$lanes::detect().expect("the level was checked")),
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => avx512::$lanes::detect().expect("the level was checked").enter($operation),
+            Level::Avx512 => $operation.run(avx512::$lanes::detect().expect("the level was checked")),
             #[cfg(not(target_arch = "x86_64"))]
             _ => unreachable!("the level was checked"),
         }

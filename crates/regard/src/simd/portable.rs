@@ -1,6 +1,6 @@
 //! Lanes in plain Rust: arrays that the compiler vectorises as far as the target's baseline goes.
 
-use super::{Lanes, Transpose};
+use super::{Lanes, Operation, Transpose};
 
 macro_rules! portable {
     ($name:ident, $t:ty, $lanes:literal, $mantissa:literal) => {
@@ -19,6 +19,10 @@ macro_rules! portable {
             #[inline(always)]
             fn narrow(self) -> Self {
                 self
+            }
+            #[inline(never)]
+            fn call<O: Operation<$t>>(self, operation: O) -> O::Output {
+                operation.run(self)
             }
             #[inline(always)]
             fn splat(self, x: $t) -> Self::V {
