@@ -117,7 +117,8 @@ fn readable(array: &Bound<'_, PyUntypedArray>) -> bool {
     let size = dtype.itemsize().max(1) as isize;
     let empty = array.is_empty();
     // A negative stride along an axis of length 0 would point outside of the array.
-    let strides = array.strides().iter().zip(array.shape()).all(|(&stride, &n)| if empty { stride >= 0 } else { n == 1 || stride % size == 0 });
+    let strides =
+        array.strides().iter().zip(array.shape()).all(|(&stride, &n)| if empty { stride >= 0 } else { n == 1 || stride % size == 0 });
     strides && array.is_aligned() && dtype.is_native_byteorder() != Some(false)
 }
 

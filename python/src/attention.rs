@@ -2,9 +2,9 @@
 
 use crate::arguments::{Keywords, Settings, check_dropout, flag, refused, text};
 use crate::arrays::{self, Inputs, Scalar, room_for, with_dtype, zeros};
+use crate::pending::Pending as _;
 use ndarray::{Array4, Ix3, Ix4};
 use numpy::{IntoPyArray, PyArray3, PyArrayMethods, PyReadonlyArray3};
-use crate::pending::Pending as _;
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -100,8 +100,7 @@ pub(crate) fn attention<'py>(
         matrix: Matrix::asked_for(return_weights.as_ref(), return_scores.as_ref())?,
         lse: flag("return_lse", return_lse.as_ref())?,
     };
-    let keywords =
-        Keywords { mask, bias, alibi, causal, window, q_offset, kv_lens, scale, softcap, top_k, sink, threads, level };
+    let keywords = Keywords { mask, bias, alibi, causal, window, q_offset, kv_lens, scale, softcap, top_k, sink, threads, level };
     let inputs = Inputs::new(q, k, Some(v))?;
     let settings = Settings::new(&keywords, &inputs)?;
     with_dtype!(inputs.dtype, E => forward::<E>(py, &inputs, &settings.attention(), wanted))
@@ -155,7 +154,12 @@ impl Matrix {
     }
 }
 
-fn forward<'py, E: Scalar>(py: Python<'py>, inputs: &Inputs<'py>, attention: &Attention<'_>, wanted: Wanted) -> PyResult<Bound<'py, PyAny>> {
+fn forward<'py, E: Scalar>(
+    py: Python<'py>,
+    inputs: &Inputs<'py>,
+    attention: &Attention<'_>,
+    wanted: Wanted,
+) -> PyResult<Bound<'py, PyAny>> {
     let (q, k) = (inputs.q::<E>()?, inputs.k::<E>()?);
     let v = inputs.v::<E>()?.expect("attention has values");
     let (q_view, k_view, v_view) = (q.as_array(), k.as_array(), v.as_array());

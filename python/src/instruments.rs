@@ -2,8 +2,8 @@
 
 use crate::arguments::{Keywords, Settings, refused};
 use crate::arrays::{Inputs, Scalar, room_for, with_dtype};
-use ndarray::{Array, ArrayView4, Dimension};
 use crate::pending::Pending as _;
+use ndarray::{Array, ArrayView4, Dimension};
 use numpy::IntoPyArray;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;

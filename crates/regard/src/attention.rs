@@ -257,15 +257,7 @@ impl Dims {
         if heads_q != 0 && (heads_kv == 0 || heads_q % heads_kv != 0) {
             return Err(Error::HeadGroups { q: qs, k: ks, heads_q, heads_kv });
         }
-        Ok(Self {
-            batch: q[0],
-            heads_q,
-            heads_kv,
-            seq_q: q[2],
-            seq_kv: k[2],
-            head_dim: q[3],
-            value_dim: v.map_or(0, |v| v[3]),
-        })
+        Ok(Self { batch: q[0], heads_q, heads_kv, seq_q: q[2], seq_kv: k[2], head_dim: q[3], value_dim: v.map_or(0, |v| v[3]) })
     }
 
     /// Shape of the scores.

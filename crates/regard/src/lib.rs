@@ -6,10 +6,12 @@
 
 mod attention;
 mod bias;
+mod block;
 mod decode;
 mod element;
 mod error;
 mod forward;
+mod maps;
 mod mask;
 mod online_softmax;
 mod product;
@@ -21,12 +23,14 @@ mod simd;
 pub mod stats;
 mod threads;
 mod top_k;
+mod weights;
 
 pub use attention::{Attention, Scale};
 pub use bias::{Bias, alibi_slopes};
 pub use element::Element;
 pub use error::{Error, Result, Shape4};
 pub use forward::Forward;
+pub use maps::{HeadSimilarity, HeatMap};
 pub use mask::{Mask, MaskRule, Place, TileCoverage};
 pub use online_softmax::merge;
 pub use score::Stage;

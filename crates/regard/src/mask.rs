@@ -194,10 +194,7 @@ impl<'a> Mask<'a> {
     }
 
     /// Packed sequences: a query sees the keys with its own document id. Ids are `[batch, seq]`; a batch of 1 serves all.
-    pub fn documents(
-        queries: impl Into<CowArray<'a, u32, Ix2>>,
-        keys: impl Into<CowArray<'a, u32, Ix2>>,
-    ) -> Self {
+    pub fn documents(queries: impl Into<CowArray<'a, u32, Ix2>>, keys: impl Into<CowArray<'a, u32, Ix2>>) -> Self {
         Self(Rule::Documents { queries: queries.into(), keys: keys.into() })
     }
 
@@ -254,10 +251,8 @@ impl<'a> Mask<'a> {
         match &self.0 {
             Rule::Everything => Full,
             Rule::Band { low, high } => {
-                let (least, most) = (
-                    keys.start as i64 - place.position(queries.end - 1),
-                    (keys.end - 1) as i64 - place.position(queries.start),
-                );
+                let (least, most) =
+                    (keys.start as i64 - place.position(queries.end - 1), (keys.end - 1) as i64 - place.position(queries.start));
                 if low.is_some_and(|l| most < l) || high.is_some_and(|h| h < least) {
                     Empty
                 } else if low.is_none_or(|l| l <= least) && high.is_none_or(|h| most <= h) {
@@ -290,15 +285,17 @@ impl<'a> Mask<'a> {
                         all &= table[[head, i, j]];
                     }
                 }
-                if all { Full } else if some { Partial } else { Empty }
+                if all {
+                    Full
+                } else if some {
+                    Partial
+                } else {
+                    Empty
+                }
             }
             Rule::Custom(rule) => rule.coverage(place, queries, keys),
-            Rule::All(masks) => {
-                masks.iter().fold(Full, |c, m| c.and(m.coverage(place, queries.clone(), keys.clone())))
-            }
-            Rule::Any(masks) => {
-                masks.iter().fold(Empty, |c, m| c.or(m.coverage(place, queries.clone(), keys.clone())))
-            }
+            Rule::All(masks) => masks.iter().fold(Full, |c, m| c.and(m.coverage(place, queries.clone(), keys.clone()))),
+            Rule::Any(masks) => masks.iter().fold(Empty, |c, m| c.or(m.coverage(place, queries.clone(), keys.clone()))),
             Rule::Not(mask) => !mask.coverage(place, queries, keys),
         }
     }
@@ -413,10 +410,9 @@ impl<'a> Mask<'a> {
                 }
             }
             Rule::Documents { queries, keys } => {
-                for (ids, name, n, per) in [
-                    (queries, "query document ids", seq_q, "one per query"),
-                    (keys, "key document ids", seq_kv, "one per key"),
-                ] {
+                for (ids, name, n, per) in
+                    [(queries, "query document ids", seq_q, "one per query"), (keys, "key document ids", seq_kv, "one per key")]
+                {
                     check_length(name, ids.ncols(), n, per)?;
                     if ids.nrows() != 1 {
                         check_length(name, ids.nrows(), batch, "rows, one per batch entry, or one for all")?;

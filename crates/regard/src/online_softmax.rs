@@ -289,11 +289,7 @@ pub fn merge<T: Real>(
     lse_b: ArrayView3<'_, T>,
 ) -> Result<(Array4<T>, Array3<T>)> {
     let same = |operand, got: &[usize], expected: &[usize]| {
-        if got == expected {
-            Ok(())
-        } else {
-            Err(Error::OutputShape { operand, got: got.to_vec(), expected: expected.to_vec() })
-        }
+        if got == expected { Ok(()) } else { Err(Error::OutputShape { operand, got: got.to_vec(), expected: expected.to_vec() }) }
     };
     same("out_b", out_b.shape(), out_a.shape())?;
     same("lse_a", lse_a.shape(), &out_a.shape()[..3])?;

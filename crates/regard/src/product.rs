@@ -15,7 +15,6 @@
 
 use crate::simd::Lanes;
 
-
 /// What becomes of a finished row. A trait rather than a closure: a closure would not be compiled for the SIMD level.
 pub(crate) trait Take<S: Lanes, const NR: usize> {
     /// Implementations are `#[inline(always)]`.
@@ -54,22 +53,26 @@ pub(crate) unsafe fn product<S: Lanes, const NR: usize, const ALONG_ROWS: bool>(
             row += $mr;
         }};
     }
-    while rows - row >= S::TILE_ROWS {
+    // A tile needs eight accumulators to hide the latency of a multiply-add: rather two middling tiles at the end than a
+    // whole one and one of a row or two.
+    while rows - row >= S::TILE_ROWS + 4 || rows - row == S::TILE_ROWS {
         match S::TILE_ROWS {
             8 => block!(8),
             6 => block!(6),
             _ => block!(2),
         }
     }
-    match rows - row {
-        0 => {}
-        1 => block!(1),
-        2 => block!(2),
-        3 => block!(3),
-        4 => block!(4),
-        5 => block!(5),
-        6 => block!(6),
-        _ => block!(7),
+    while row < rows {
+        let left = rows - row;
+        match if left > S::TILE_ROWS { left.div_ceil(2) } else { left } {
+            1 => block!(1),
+            2 => block!(2),
+            3 => block!(3),
+            4 => block!(4),
+            5 => block!(5),
+            6 => block!(6),
+            _ => block!(7),
+        }
     }
     debug_assert_eq!(row, rows);
 }
@@ -86,9 +89,9 @@ unsafe fn tile<S: Lanes, const MR: usize, const NR: usize, const ALONG_ROWS: boo
 ) -> [[S::V; NR]; MR] {
     use crate::simd::Real;
     let mut c = [[s.splat(S::T::ZERO); NR]; MR];
-    for _ in 0..depth {
-        // SAFETY: the caller vouches for `depth` steps of MR numbers of a and NR vectors of b.
-        unsafe {
+    macro_rules! step {
+        ($a:expr, $b:expr) => {{
+            let (a, b) = ($a, $b);
             let mut vectors = [s.splat(S::T::ZERO); NR];
             for (n, v) in vectors.iter_mut().enumerate() {
                 *v = s.load(b.add(n * S::LANES));
@@ -99,10 +102,26 @@ unsafe fn tile<S: Lanes, const MR: usize, const NR: usize, const ALONG_ROWS: boo
                     *c = s.mul_add(x, v, *c);
                 }
             }
-            // Past the last step the pointers may leave the allocation; they are not read there.
-            a = a.wrapping_offset(if ALONG_ROWS { stride } else { 1 });
-            b = b.wrapping_add(NR * S::LANES);
+        }};
+    }
+    const UNROLL: usize = 4;
+    let along = if ALONG_ROWS { stride } else { 1 };
+    for _ in 0..depth / UNROLL {
+        // SAFETY: the caller vouches for `depth` steps of MR numbers of a and NR vectors of b.
+        unsafe {
+            for u in 0..UNROLL {
+                step!(a.offset(u as isize * along), b.add(u * NR * S::LANES));
+            }
         }
+        // Past the last step the pointers may leave the allocation; they are not read there.
+        a = a.wrapping_offset(UNROLL as isize * along);
+        b = b.wrapping_add(UNROLL * NR * S::LANES);
+    }
+    for _ in 0..depth % UNROLL {
+        // SAFETY: as above.
+        unsafe { step!(a, b) };
+        a = a.wrapping_offset(along);
+        b = b.wrapping_add(NR * S::LANES);
     }
     c
 }

@@ -129,7 +129,14 @@ impl<'a, E: Element> Rows<'a, E> {
 
     /// Write `rows` transposed: `to[col * width + first + i]` is element `col` of the i-th row.
     /// Lanes next to the last row may be overwritten with zeros.
-    pub(crate) fn transpose_into<S: Lanes<T = E::Real>>(&self, simd: S, rows: Range<usize>, to: &mut [E::Real], width: usize, first: usize) {
+    pub(crate) fn transpose_into<S: Lanes<T = E::Real>>(
+        &self,
+        simd: S,
+        rows: Range<usize>,
+        to: &mut [E::Real],
+        width: usize,
+        first: usize,
+    ) {
         simd.call(TransposeInto { from: *self, rows, to, width, first });
     }
 

@@ -178,7 +178,6 @@ impl<'a, E: Element> Scorer<'a, E> {
         if E::NATIVE && self.k.has_unit_cols() { 0 } else { KV_TILE * self.plan.dims.head_dim }
     }
 
-
     /// Rows of the panels: `(first row, rows)`, at most two vectors of them each.
     pub(crate) fn panels<S: Lanes<T = E::Real>>(&self) -> impl Iterator<Item = Range<usize>> + use<S, E> {
         let rows = self.block.rows();
@@ -228,7 +227,13 @@ impl<'a, E: Element> Scorer<'a, E> {
     }
 
     /// Make keys `start..end` (of one tile) ready to be read.
-    pub(crate) fn key_tile<'t, S: Lanes<T = E::Real>>(&self, simd: S, start: usize, end: usize, copy: &'t mut [E::Real]) -> KeyTile<'t, E::Real>
+    pub(crate) fn key_tile<'t, S: Lanes<T = E::Real>>(
+        &self,
+        simd: S,
+        start: usize,
+        end: usize,
+        copy: &'t mut [E::Real],
+    ) -> KeyTile<'t, E::Real>
     where
         'a: 't,
     {
@@ -356,7 +361,15 @@ impl<'a, E: Element> Scorer<'a, E> {
         }
     }
 
-    fn add_bias<S: Lanes<T = E::Real>>(&self, simd: S, panel: &Range<usize>, keys: &Range<usize>, width: usize, numbers: &mut [E::Real], scores: &mut [E::Real]) {
+    fn add_bias<S: Lanes<T = E::Real>>(
+        &self,
+        simd: S,
+        panel: &Range<usize>,
+        keys: &Range<usize>,
+        width: usize,
+        numbers: &mut [E::Real],
+        scores: &mut [E::Real],
+    ) {
         let Some(bias) = self.plan.bias() else { return };
         let numbers = &mut numbers[..scores.len()];
         self.block.segments(self.plan, panel.clone(), |place, queries, lane| {

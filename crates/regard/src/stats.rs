@@ -17,9 +17,9 @@
 //! The weights are those of the keys. With a sink logit they sum to less than one, and so do the masses.
 //! A row without any visible key has zeros throughout. Distances are exact up to 2^24 keys in f32.
 
+use crate::mask::Place;
 use crate::online_softmax::Update;
 use crate::score::RowBlock;
-use crate::mask::Place;
 use crate::simd::{Lanes, Real};
 use ndarray::{Array2, Array3, Array4};
 use std::ops::Range;
@@ -80,7 +80,8 @@ impl<T: Real> RowStats<T> {
             Array2::from_shape_fn((batch, heads), |(b, h)| {
                 let pairs = rows.slice(ndarray::s![b, h, ..]);
                 let seen = self.argmax.slice(ndarray::s![b, h, ..]);
-                let (sum, count) = pairs.iter().zip(seen).filter(|&(_, &key)| key >= 0).fold((0.0, 0u64), |(s, n), (x, _)| (s + x.to_f64(), n + 1));
+                let (sum, count) =
+                    pairs.iter().zip(seen).filter(|&(_, &key)| key >= 0).fold((0.0, 0u64), |(s, n), (x, _)| (s + x.to_f64(), n + 1));
                 sum / count.max(1) as f64
             })
         };
@@ -131,7 +132,15 @@ impl<T: Real> StatSums<T> {
             .map(|(head, query)| place(head).position(query))
             .collect();
         let position_values = positions.iter().map(|&p| T::from_f64(p as f64)).collect();
-        let mut sums = Self { options, lanes, sums: vec![T::ZERO; SUMS * lanes], positions, position_values, argmax: vec![None; lanes], tops: Vec::new() };
+        let mut sums = Self {
+            options,
+            lanes,
+            sums: vec![T::ZERO; SUMS * lanes],
+            positions,
+            position_values,
+            argmax: vec![None; lanes],
+            tops: Vec::new(),
+        };
         sums.reset();
         sums
     }
@@ -150,7 +159,16 @@ impl<T: Real> StatSums<T> {
 
     /// List the heaviest keys; before the scores become weights.
     #[inline(always)]
-    pub(crate) fn note_top_keys<S: Lanes<T = T>>(&mut self, simd: S, scores: &[T], width: usize, offset: usize, lane: usize, rows: usize, keys: &Range<usize>) {
+    pub(crate) fn note_top_keys<S: Lanes<T = T>>(
+        &mut self,
+        simd: S,
+        scores: &[T],
+        width: usize,
+        offset: usize,
+        lane: usize,
+        rows: usize,
+        keys: &Range<usize>,
+    ) {
         let k = self.options.top_keys;
         if k == 0 {
             return;
@@ -234,7 +252,16 @@ impl<T: Real> StatSums<T> {
     }
 
     #[inline(always)]
-    fn add_local<S: Lanes<T = T>>(&mut self, simd: S, weights: &[T], width: usize, offset: usize, lane: usize, first_key: usize, near: Range<usize>) {
+    fn add_local<S: Lanes<T = T>>(
+        &mut self,
+        simd: S,
+        weights: &[T],
+        width: usize,
+        offset: usize,
+        lane: usize,
+        first_key: usize,
+        near: Range<usize>,
+    ) {
         let window = simd.splat(T::from_f64(self.options.local_window as f64));
         let zero = simd.splat(T::ZERO);
         let mut sum = zero;
@@ -253,7 +280,17 @@ impl<T: Real> StatSums<T> {
 
     /// Rows whose maximum grew: the lowest key of the tile that has it is the one with p = 1.
     #[inline(always)]
-    fn note_argmax<S: Lanes<T = T>>(&mut self, simd: S, update: &Update<S::V>, weights: &[T], width: usize, offset: usize, lane: usize, rows: usize, keys: &Range<usize>) {
+    fn note_argmax<S: Lanes<T = T>>(
+        &mut self,
+        simd: S,
+        update: &Update<S::V>,
+        weights: &[T],
+        width: usize,
+        offset: usize,
+        lane: usize,
+        rows: usize,
+        keys: &Range<usize>,
+    ) {
         let mut grown = simd.bits_from_mask(simd.lt(update.old_max, update.tile_max)) & (u32::MAX >> (32 - rows.min(S::LANES).max(1)));
         let one = simd.splat(T::ONE);
         for (key, line) in keys.clone().zip(weights.chunks_exact(width)) {

@@ -4,8 +4,8 @@
 //! memory for the rows of one block only. The second pass computes the same scores, bit for bit, and hides what is below.
 
 use crate::element::Element;
-use crate::scratch::Scratch;
 use crate::score::{Cutoff, KV_TILE, Scorer};
+use crate::scratch::Scratch;
 use crate::simd::{Lanes, Operation, Real};
 use std::cmp::Ordering;
 
@@ -55,8 +55,7 @@ impl<E: Element> Operation<E::Real> for FindCutoffs<'_, '_, E> {
 
     fn run<S: Lanes<T = E::Real>>(self, simd: S) -> Self::Output {
         let Self { scorer, k } = self;
-        let mut rows: Vec<_> =
-            (0..scorer.block.rows()).map(|_| Candidates { k, list: Vec::new(), low: E::Real::HIDDEN }).collect();
+        let mut rows: Vec<_> = (0..scorer.block.rows()).map(|_| Candidates { k, list: Vec::new(), low: E::Real::HIDDEN }).collect();
         let lengths = [scorer.queries_len::<S>(), scorer.keys_len(), KV_TILE * 2 * S::LANES, scorer.numbers_len::<S>()];
         let mut memory = Scratch::take();
         let [queries, copy, scores, numbers] = memory.slices(lengths);

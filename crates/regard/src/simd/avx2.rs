@@ -91,6 +91,7 @@ impl Lanes for F32 {
         fn lt(a: __m256, b: __m256) -> __m256 = _mm256_cmp_ps::<_CMP_LT_OQ>(a, b);
         fn eq(a: __m256, b: __m256) -> __m256 = _mm256_cmp_ps::<_CMP_EQ_OQ>(a, b);
         fn select(m: __m256, a: __m256, b: __m256) -> __m256 = _mm256_blendv_ps(b, a, m);
+        fn clear(m: __m256, a: __m256) -> __m256 = _mm256_andnot_ps(m, a);
         fn mask_from_bits(bits: u32) -> __m256 = {
             let lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
             _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(bits as i32), lane), lane))
@@ -202,6 +203,7 @@ impl Lanes for F64 {
         fn lt(a: __m256d, b: __m256d) -> __m256d = _mm256_cmp_pd::<_CMP_LT_OQ>(a, b);
         fn eq(a: __m256d, b: __m256d) -> __m256d = _mm256_cmp_pd::<_CMP_EQ_OQ>(a, b);
         fn select(m: __m256d, a: __m256d, b: __m256d) -> __m256d = _mm256_blendv_pd(b, a, m);
+        fn clear(m: __m256d, a: __m256d) -> __m256d = _mm256_andnot_pd(m, a);
         fn mask_from_bits(bits: u32) -> __m256d = {
             let lane = _mm256_setr_epi64x(1, 2, 4, 8);
             _mm256_castsi256_pd(_mm256_cmpeq_epi64(_mm256_and_si256(_mm256_set1_epi64x(i64::from(bits)), lane), lane))

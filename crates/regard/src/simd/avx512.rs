@@ -62,6 +62,14 @@ impl Lanes for F32 {
         // SAFETY: the caller vouches for the memory, `self` for the instruction.
         unsafe { _mm512_storeu_ps(p, v) }
     }
+    #[inline(always)]
+    fn mask_from_bits(self, bits: u32) -> __mmask16 {
+        bits as __mmask16
+    }
+    #[inline(always)]
+    fn bits_from_mask(self, m: __mmask16) -> u32 {
+        u32::from(m)
+    }
     lane_ops! {
         fn splat(x: f32) -> __m512 = _mm512_set1_ps(x);
         fn add(a: __m512, b: __m512) -> __m512 = _mm512_add_ps(a, b);
@@ -74,8 +82,7 @@ impl Lanes for F32 {
         fn lt(a: __m512, b: __m512) -> __mmask16 = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b);
         fn eq(a: __m512, b: __m512) -> __mmask16 = _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(a, b);
         fn select(m: __mmask16, a: __m512, b: __m512) -> __m512 = _mm512_mask_blend_ps(m, b, a);
-        fn mask_from_bits(bits: u32) -> __mmask16 = bits as __mmask16;
-        fn bits_from_mask(m: __mmask16) -> u32 = u32::from(m);
+        fn clear(m: __mmask16, a: __m512) -> __m512 = _mm512_maskz_mov_ps(!m, a);
         fn scale_by_power(p: __m512, t: __m512) -> __m512 = _mm512_castsi512_ps(_mm512_add_epi32(
             _mm512_castps_si512(p),
             _mm512_slli_epi32::<23>(_mm512_castps_si512(t)),
@@ -120,6 +127,14 @@ impl Lanes for F64 {
         // SAFETY: the caller vouches for the memory, `self` for the instruction.
         unsafe { _mm512_storeu_pd(p, v) }
     }
+    #[inline(always)]
+    fn mask_from_bits(self, bits: u32) -> __mmask8 {
+        bits as __mmask8
+    }
+    #[inline(always)]
+    fn bits_from_mask(self, m: __mmask8) -> u32 {
+        u32::from(m)
+    }
     lane_ops! {
         fn splat(x: f64) -> __m512d = _mm512_set1_pd(x);
         fn add(a: __m512d, b: __m512d) -> __m512d = _mm512_add_pd(a, b);
@@ -132,8 +147,7 @@ impl Lanes for F64 {
         fn lt(a: __m512d, b: __m512d) -> __mmask8 = _mm512_cmp_pd_mask::<_CMP_LT_OQ>(a, b);
         fn eq(a: __m512d, b: __m512d) -> __mmask8 = _mm512_cmp_pd_mask::<_CMP_EQ_OQ>(a, b);
         fn select(m: __mmask8, a: __m512d, b: __m512d) -> __m512d = _mm512_mask_blend_pd(m, b, a);
-        fn mask_from_bits(bits: u32) -> __mmask8 = bits as __mmask8;
-        fn bits_from_mask(m: __mmask8) -> u32 = u32::from(m);
+        fn clear(m: __mmask8, a: __m512d) -> __m512d = _mm512_maskz_mov_pd(!m, a);
         fn scale_by_power(p: __m512d, t: __m512d) -> __m512d = _mm512_castsi512_pd(_mm512_add_epi64(
             _mm512_castpd_si512(p),
             _mm512_slli_epi64::<52>(_mm512_castpd_si512(t)),

@@ -13,7 +13,7 @@ pub fn exp2<S: Lanes>(s: S, x: S::V) -> S::V {
     let (t, f) = split(s, x);
     let p = s.mul_add(f, fraction(s, f), s.splat(S::T::ONE));
     let y = s.scale_by_power(p, t);
-    s.select(s.lt(x, s.splat(S::T::MIN_POWER)), s.splat(S::T::ZERO), y)
+    s.clear(s.lt(x, s.splat(S::T::MIN_POWER)), y)
 }
 
 /// `tanh(x)`, accurate near 0 too: `E / (E + 2)` with `E = exp(2|x|) - 1`.
@@ -40,12 +40,16 @@ fn split<S: Lanes>(s: S, x: S::V) -> (S::V, S::V) {
     (t, s.sub(x, n))
 }
 
-/// (2^f - 1) / f
+/// (2^f - 1) / f, pairs of powers first: half the latency of one power after the other.
 #[inline(always)]
 fn fraction<S: Lanes>(s: S, f: S::V) -> S::V {
-    let mut q = s.splat(S::T::EXP2[0]);
-    for &c in &S::T::EXP2[1..] {
-        q = s.mul_add(q, f, s.splat(c));
+    let squared = s.mul(f, f);
+    let mut pairs = S::T::EXP2.chunks_exact(2);
+    let mut q = s.splat(S::T::ZERO);
+    for (n, pair) in pairs.by_ref().enumerate() {
+        let linear = s.mul_add(s.splat(pair[0]), f, s.splat(pair[1]));
+        q = if n == 0 { linear } else { s.mul_add(q, squared, linear) };
     }
+    debug_assert!(pairs.remainder().is_empty());
     q
 }

@@ -84,6 +84,10 @@ macro_rules! portable {
                 std::array::from_fn(|i| if m[i] { a[i] } else { b[i] })
             }
             #[inline(always)]
+            fn clear(self, m: Self::M, a: Self::V) -> Self::V {
+                std::array::from_fn(|i| if m[i] { 0.0 } else { a[i] })
+            }
+            #[inline(always)]
             fn mask_from_bits(self, bits: u32) -> Self::M {
                 std::array::from_fn(|i| bits >> i & 1 == 1)
             }
