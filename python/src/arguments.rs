@@ -115,7 +115,7 @@ impl<'py> Settings<'py> {
             self.scale = Scale::By(number("scale", scale)?);
         }
         self.softcap = given.softcap.as_ref().map(|cap| number("softcap", cap)).transpose()?.filter(|&cap| cap != 0.0);
-        self.top_k = given.top_k.as_ref().map(|k| count("top_k", k)).transpose()?;
+        self.top_k = given.top_k.as_ref().map(|k| not_negative("top_k", integer("top_k", k)?)).transpose()?;
         self.sink = given.sink.as_ref().map(|sink| per_head("sink", sink, heads)).transpose()?;
         if let Some(n) = &given.threads {
             self.threads = Some(threads::at_least_one("threads", integer("threads", n)?)?);
@@ -239,11 +239,11 @@ fn wrong_type(name: &str, wanted: &str, object: &Bound<'_, PyAny>) -> PyErr {
     PyTypeError::new_err(format!("{name} must be {wanted}, not {}", type_name(object)))
 }
 
-pub(crate) fn number(name: &str, object: &Bound<'_, PyAny>) -> PyResult<f64> {
+fn number(name: &str, object: &Bound<'_, PyAny>) -> PyResult<f64> {
     object.extract().map_err(|_| wrong_type(name, "a number", object))
 }
 
-pub(crate) fn integer(name: &str, object: &Bound<'_, PyAny>) -> PyResult<i64> {
+fn integer(name: &str, object: &Bound<'_, PyAny>) -> PyResult<i64> {
     object.extract::<i64>().map_err(|error| {
         if error.is_instance_of::<PyOverflowError>(object.py()) {
             PyValueError::new_err(format!("{name} is {object}; it must fit into 64 bits"))
@@ -253,8 +253,7 @@ pub(crate) fn integer(name: &str, object: &Bound<'_, PyAny>) -> PyResult<i64> {
     })
 }
 
-pub(crate) fn count(name: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
-    let n = integer(name, object)?;
+pub(crate) fn not_negative(name: &str, n: i64) -> PyResult<usize> {
     usize::try_from(n).map_err(|_| PyValueError::new_err(format!("{name} is {n}; it must not be negative")))
 }
 
@@ -298,8 +297,9 @@ fn window(object: &Bound<'_, PyAny>) -> PyResult<Sides> {
 }
 
 fn q_offset(object: &Bound<'_, PyAny>) -> PyResult<Offset> {
-    match object.extract::<i64>() {
+    match integer("q_offset", object) {
         Ok(n) => Ok(Offset::Same(n)),
+        Err(error) if error.is_instance_of::<PyValueError>(object.py()) => Err(error),
         Err(_) => integers("q_offset", "an integer or one integer per batch entry", object).map(Offset::PerBatch),
     }
 }

@@ -244,5 +244,5 @@ pub(crate) fn room_for<T>(shape: &[usize]) -> PyResult<()> {
     if bytes.is_some_and(|n| n <= SURELY_THERE) || bytes.is_some_and(|n| Vec::<u8>::new().try_reserve_exact(n).is_ok()) {
         return Ok(());
     }
-    Err(PyMemoryError::new_err(format!("no memory for an array of shape {shape:?} with {} bytes per element", size_of::<T>())))
+    Err(PyMemoryError::new_err(format!("no memory for a result of shape {shape:?}")))
 }

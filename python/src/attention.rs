@@ -2,7 +2,6 @@
 
 use crate::arguments::{Keywords, Settings, check_dropout, flag, refused, text};
 use crate::arrays::{self, Inputs, Scalar, room_for, with_dtype, zeros};
-use crate::pending::Pending as _;
 use ndarray::{Array4, Ix3, Ix4};
 use numpy::{IntoPyArray, PyArray3, PyArrayMethods, PyReadonlyArray3};
 use pyo3::IntoPyObjectExt;
@@ -140,7 +139,6 @@ impl Matrix {
 
     /// In the element type of q.
     fn compute<E: Scalar>(self, inputs: &Inputs<'_>, attention: &Attention<'_>, py: Python<'_>) -> PyResult<Array4<E>> {
-        room_for::<(E::Real, E)>(&inputs.scores_shape())?;
         let (q, k) = (inputs.q::<E>()?, inputs.k::<E>()?);
         let (q, k) = (q.as_array(), k.as_array());
         let matrix = py.detach(|| {
@@ -164,6 +162,9 @@ fn forward<'py, E: Scalar>(
     let v = inputs.v::<E>()?.expect("attention has values");
     let (q_view, k_view, v_view) = (q.as_array(), k.as_array(), v.as_array());
     let [batch, heads_q, seq_q, _] = inputs.q_shape();
+    if wanted.matrix.is_some() {
+        room_for::<(E::Real, E)>(&inputs.scores_shape())?;
+    }
     let out = zeros::<E, Ix4>(py, [batch, heads_q, seq_q, v_view.dim().3])?;
     let lse = if wanted.lse { Some(zeros::<E::Real, Ix3>(py, [batch, heads_q, seq_q])?) } else { None };
     {

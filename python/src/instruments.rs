@@ -1,11 +1,9 @@
 //! What attention did: `statistics`, `heat_map`, `column_sums`, `head_similarity`. None of them makes the whole matrix.
 
-use crate::arguments::{Keywords, Settings, refused};
+use crate::arguments::{Keywords, Settings, not_negative, refused};
 use crate::arrays::{Inputs, Scalar, room_for, with_dtype};
-use crate::pending::Pending as _;
 use ndarray::{Array, ArrayView4, Dimension};
 use numpy::IntoPyArray;
-use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
@@ -19,10 +17,6 @@ fn result<'py>(cell: &'static PyOnceLock<Py<PyAny>>, class: &str, fields: &Bound
 /// Hand an array over to Python, under a name.
 fn field<T: numpy::Element, D: Dimension>(fields: &Bound<'_, PyDict>, name: &str, array: Array<T, D>) -> PyResult<()> {
     fields.set_item(name, array.into_pyarray(fields.py()))
-}
-
-fn not_negative(name: &str, n: i64) -> PyResult<usize> {
-    usize::try_from(n).map_err(|_| PyValueError::new_err(format!("{name} is {n}; it must not be negative")))
 }
 
 /// What attention did, row by row, in the pass that computes it: linear memory, no weight matrix.
@@ -142,8 +136,9 @@ fn head_fields(py: Python<'_>, heads: HeadStats) -> PyResult<Bound<'_, PyAny>> {
     result(&CLASS, "HeadStatistics", &fields)
 }
 
-/// The weight matrix at the size of a picture: its mean and its maximum over ``rows`` x ``cols`` cells, each
-/// ``[batch, heads_q, rows, cols]``, without the matrix in memory. Options as for :func:`attention`.
+/// The weight matrix at the size of a picture: ``mean`` and ``max`` of the weights over ``rows`` x ``cols`` cells (never
+/// more than there are queries and keys), each ``[batch, heads_q, rows, cols]``. Hidden pairs count as 0. The matrix
+/// itself is never in memory. Options as for :func:`attention`.
 ///
 /// >>> import numpy as np, regard
 /// >>> x = np.zeros((1, 1, 8, 4), np.float32)
@@ -180,8 +175,8 @@ fn heat_map_as<'py, E: Scalar>(
     cols: usize,
 ) -> PyResult<Bound<'py, PyAny>> {
     static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let [batch, heads_q, ..] = inputs.q_shape();
-    room_for::<[f64; 4]>(&[batch, heads_q, rows, cols])?;
+    let [batch, heads_q, seq_q, seq_kv] = inputs.scores_shape();
+    room_for::<[f64; 4]>(&[batch, heads_q, rows.min(seq_q), cols.min(seq_kv)])?;
     let (q, k) = (inputs.q::<E>()?, inputs.k::<E>()?);
     let (q, k) = (q.as_array(), k.as_array());
     let picture = py.detach(|| attention.heat_map(q, k, rows, cols)).map_err(refused)?;
@@ -224,9 +219,10 @@ pub(crate) fn column_sums<'py>(
     with_dtype!(inputs.dtype, E => run::<E>(py, &inputs, &settings.attention()))
 }
 
-/// How alike the heads attend, for every pair of them, ``[batch, heads_q, heads_q]``: ``centred_cosine``, the cosine
-/// between their weights with the row mean taken out, and ``jensen_shannon``, the divergence between their rows in
-/// nats, both averaged over the rows. Options as for :func:`attention`.
+/// How alike the heads attend, for every pair of them, ``[batch, heads_q, heads_q]``: ``centred_cosine``, the
+/// correlation of their weights over the pairs that either may see (1 for equal maps, about 0 for unrelated ones), and
+/// ``jensen_shannon``, the divergence of their rows in nats, averaged (0 for equal, ln 2 for disjoint ones).
+/// Options as for :func:`attention`.
 ///
 /// >>> import numpy as np, regard
 /// >>> x = np.random.default_rng(0).standard_normal((1, 1, 30, 8)).repeat(2, axis=1)

@@ -14,7 +14,6 @@ mod arrays;
 mod attention;
 mod dense;
 mod instruments;
-mod pending;
 mod threads;
 
 use pyo3::prelude::*;
@@ -25,8 +24,10 @@ use pyo3::prelude::*;
 /// >>> regard.alibi_slopes(4)
 /// [0.25, 0.0625, 0.015625, 0.00390625]
 #[pyfunction]
-fn alibi_slopes(heads: usize) -> Vec<f64> {
-    regard::alibi_slopes(heads)
+fn alibi_slopes(heads: i64) -> PyResult<Vec<f64>> {
+    let heads = arguments::not_negative("heads", heads)?;
+    arrays::room_for::<[f64; 4]>(&[heads])?;
+    Ok(regard::alibi_slopes(heads))
 }
 
 /// The SIMD level that calls use: the environment variable ``REGARD_SIMD``, else the best of this CPU.

@@ -9,7 +9,7 @@ use crate::rows::Rows;
 use crate::simd::{Lanes, Operation, Real, Transpose};
 use std::ops::Range;
 
-/// `scores[key * LANES + r] = dot(q[r], k[key]) * scale` for up to eight rows, row after row in `queries`, padded with
+/// `scores[key * LANES + r] = dot(q[r], k[key]) * scale` for up to four rows, row after row in `queries`, padded with
 /// zeros. `keys` are rows of `k`.
 pub(crate) struct FewScores<'k, E: Element> {
     pub(crate) queries: &'k [E::Real],
@@ -26,13 +26,41 @@ impl<E: Element> Operation<E::Real> for FewScores<'_, E> {
     fn run<S: Lanes<T = E::Real>>(self, simd: S) {
         let Self { queries, rows, k, keys, scale, scores } = self;
         match rows {
+            _ if keys.len() < GROUPS * S::Narrow::LANES => one_by_one::<S, E>(simd, queries, rows, &k, keys, scale, scores),
             1 => along_keys::<S, E, 1>(simd, queries, rows, &k, keys, scale, scores),
             2 => along_keys::<S, E, 2>(simd, queries, rows, &k, keys, scale, scores),
-            3 | 4 => along_keys::<S, E, 4>(simd, queries, rows, &k, keys, scale, scores),
-            _ => along_keys::<S, E, 8>(simd, queries, rows, &k, keys, scale, scores),
+            _ => along_keys::<S, E, 4>(simd, queries, rows, &k, keys, scale, scores),
         }
     }
 }
+
+/// Too few keys to fill vectors: one number at a time, in the same order.
+#[inline(always)]
+fn one_by_one<S: Lanes, E: Element<Real = S::T>>(
+    simd: S,
+    q: &[S::T],
+    rows: usize,
+    k: &Rows<'_, E>,
+    keys: Range<usize>,
+    scale: S::T,
+    scores: &mut [S::T],
+) {
+    let s = simd.narrow();
+    let dim = k.cols();
+    for (key, row) in keys.enumerate() {
+        for r in 0..rows {
+            let mut sum = s.splat(S::T::ZERO);
+            for d in 0..dim {
+                sum = s.mul_add(s.splat(q[r * dim + d]), s.splat(k.get(row, d)), sum);
+            }
+            scores[key * S::LANES + r] = first_lane(s, s.mul(sum, s.splat(scale)));
+        }
+    }
+}
+
+/// Groups of keys, a vector each, that are worked on side by side: a load of q serves all of them, and more than one chain
+/// hides the latency of a multiply-add. With four, the compiler runs out of registers, and it is slower.
+const GROUPS: usize = 2;
 
 #[inline(always)]
 fn along_keys<S: Lanes, E: Element<Real = S::T>, const ROWS: usize>(
@@ -46,75 +74,94 @@ fn along_keys<S: Lanes, E: Element<Real = S::T>, const ROWS: usize>(
 ) {
     let s = simd.narrow();
     let lanes = S::Narrow::LANES;
-    let (dim, count) = (k.cols(), keys.len());
+    let (dim, count, together) = (k.cols(), keys.len(), GROUPS * lanes);
     assert!(keys.end <= k.len() && k.has_unit_cols());
-    assert!(rows <= ROWS.min(lanes) && q.len() >= ROWS.min(lanes) * dim && scores.len() >= count * S::LANES);
+    assert!(count >= together && rows <= ROWS && q.len() >= ROWS * dim && scores.len() >= count * S::LANES);
     let zero = s.splat(S::T::ZERO);
     let factor = s.splat(scale);
     let whole = dim - dim % lanes;
     let per_line = 64 / size_of::<E>();
+    let stride = k.row_stride();
     let mut key = 0;
-    // Two groups of keys at a time: two chains hide the latency of a multiply-add where there is one row only.
     while key < count {
-        let mut sums = [[zero; ROWS]; 2];
-        let mut lines = [k.row(keys.start); 16];
-        for (x, line) in lines.iter_mut().enumerate().take(2 * lanes) {
-            // Past the last key, the last one is read again; what comes of it is not used.
-            *line = k.row(keys.start + (key + x).min(count - 1));
-        }
-        let ahead = 2 * lanes as isize * k.row_stride();
+        // The last groups may overlap the ones before; what comes out is the same.
+        key = key.min(count - together);
+        let mut sums = [[zero; ROWS]; GROUPS];
+        let mut line = k.row(keys.start + key);
         for d in (0..whole).step_by(lanes) {
-            for (group, sums) in sums.iter_mut().enumerate() {
-                let mut square = s.zero_square();
-                for (x, row) in square.as_mut().iter_mut().enumerate() {
-                    let line = lines[group * lanes + x].wrapping_add(d);
-                    if d % per_line == 0 {
-                        s.prefetch(line.wrapping_offset(ahead));
-                    }
-                    // SAFETY: the line has `dim` numbers side by side, and d + lanes <= dim.
-                    *row = unsafe { E::load(s, line) };
+            if d % per_line == 0 {
+                // Many lines side by side are no stream that the hardware would see: ask for those of the next keys but one.
+                for x in 2 * together..3 * together {
+                    s.prefetch(line.wrapping_offset(x as isize * stride));
                 }
-                let square = s.transpose(square);
-                for (r, sum) in sums.iter_mut().enumerate().take(lanes) {
+            }
+            for (group, sums) in sums.iter_mut().enumerate() {
+                // SAFETY: keys key..key + together are rows of `dim` numbers side by side, and d + lanes <= dim.
+                let square = unsafe { load_square::<S::Narrow, E>(s, line.offset((group * lanes) as isize * stride), stride) };
+                for (r, sum) in sums.iter_mut().enumerate() {
                     for (x, &column) in square.as_ref().iter().enumerate() {
-                        // SAFETY: r < min(ROWS, lanes) and d + x < dim.
+                        // SAFETY: r < ROWS and d + x < dim.
                         let q = unsafe { *q.get_unchecked(r * dim + d + x) };
                         *sum = s.mul_add(s.splat(q), column, *sum);
                     }
                 }
             }
+            line = line.wrapping_add(lanes);
         }
-        for d in whole..dim {
-            for (group, sums) in sums.iter_mut().enumerate() {
+        for (group, sums) in sums.iter_mut().enumerate() {
+            let first = key + group * lanes;
+            for d in whole..dim {
                 let mut column = [S::T::ZERO; 16];
                 for (x, c) in column.iter_mut().enumerate().take(lanes) {
-                    // SAFETY: the line has `dim` numbers side by side, and d < dim.
-                    *c = unsafe { (*lines[group * lanes + x].add(d)).to_real() };
+                    *c = k.get(keys.start + first + x, d);
                 }
                 // SAFETY: 16 >= lanes.
                 let column = unsafe { s.load(column.as_ptr()) };
-                for (r, sum) in sums.iter_mut().enumerate().take(lanes) {
+                for (r, sum) in sums.iter_mut().enumerate() {
                     *sum = s.mul_add(s.splat(q[r * dim + d]), column, *sum);
                 }
             }
-        }
-        for (group, sums) in sums.iter().enumerate() {
-            let first = key + group * lanes;
             for (r, &sum) in sums.iter().enumerate().take(rows) {
                 let mut line = [S::T::ZERO; 16];
                 // SAFETY: 16 >= lanes.
                 unsafe { s.store(line.as_mut_ptr(), s.mul(sum, factor)) };
-                for (x, &score) in line.iter().enumerate().take(lanes.min(count.saturating_sub(first))) {
+                for (x, &score) in line.iter().enumerate().take(lanes) {
                     scores[(first + x) * S::LANES + r] = score;
                 }
             }
         }
-        key += 2 * lanes;
+        key += together;
     }
 }
 
+#[inline(always)]
+fn first_lane<S: Lanes>(s: S, v: S::V) -> S::T {
+    let mut line = [S::T::ZERO; 16];
+    // SAFETY: 16 >= LANES.
+    unsafe { s.store(line.as_mut_ptr(), v) };
+    line[0]
+}
+
+/// `LANES` numbers of each of `LANES` lines, a stride apart: vector x holds number x of every line.
+///
+/// # Safety
+/// Every line must be valid for reading `LANES` numbers.
+#[inline(always)]
+unsafe fn load_square<S: Transpose, E: Element<Real = S::T>>(s: S, line: *const E, stride: isize) -> S::Square {
+    if E::NATIVE {
+        // SAFETY: NATIVE says that the lines hold S::T; the caller vouches for the numbers.
+        return unsafe { s.load_transposed(line.cast(), stride) };
+    }
+    let mut square = s.zero_square();
+    for (x, row) in square.as_mut().iter_mut().enumerate() {
+        // SAFETY: the caller vouches for the numbers.
+        *row = unsafe { E::load(s, line.offset(x as isize * stride)) };
+    }
+    s.transpose(square)
+}
+
 /// Keys whose values are gone through, dimension by dimension, while they are in the first-level cache.
-const GROUP: usize = 16;
+const LINES: usize = 16;
 
 /// `acc[r * pitch + d] = acc[..] * alpha[r] + sum over keys of weights[key * LANES + r] * v[key, d]`.
 pub(crate) struct Accumulate<'k, E: Element> {
@@ -158,13 +205,13 @@ fn accumulate<S: Lanes, E: Element<Real = S::T>>(
     sums.fill(S::T::ZERO);
     let mut first = 0;
     while first < count {
-        let group = GROUP.min(count - first);
-        let mut lines = [v.row(keys.start); GROUP];
+        let group = LINES.min(count - first);
+        let mut lines = [v.row(keys.start); LINES];
         for (x, line) in lines.iter_mut().enumerate().take(group) {
             *line = v.row(keys.start + first + x);
         }
         let weights = &weights[first * S::LANES..];
-        let ahead = GROUP as isize * v.row_stride();
+        let ahead = LINES as isize * v.row_stride();
         let mut r = 0;
         while r < rows {
             match rows - r {
@@ -215,10 +262,8 @@ fn along_values<S: Lanes, E: Element<Real = S::T>, const ROWS: usize, const VECT
             let x = s.splat(unsafe { (*line.add(d)).to_real() });
             for r in first..first + ROWS {
                 let sum = &mut sums[r * pitch + d];
-                let mut one = [S::T::ZERO; 16];
-                // SAFETY: 16 >= lanes. A vector for one number: the multiply-add must be the one of the other paths.
-                unsafe { s.store(one.as_mut_ptr(), s.mul_add(s.splat(weights[key * S::LANES + r]), x, s.splat(*sum))) };
-                *sum = one[0];
+                // A vector for one number: the multiply-add must be the one of the other paths.
+                *sum = first_lane(s, s.mul_add(s.splat(weights[key * S::LANES + r]), x, s.splat(*sum)));
             }
         }
     }
@@ -251,7 +296,10 @@ fn value_block<S: Lanes, E: Element<Real = S::T>, const ROWS: usize, const VECTO
         }
         for (key, line) in lines.iter().enumerate() {
             let line = line.add(d);
-            s.prefetch(line.wrapping_offset(ahead));
+            if ROWS > 1 {
+                // A few numbers of each line at a time are no stream that the hardware would see.
+                s.prefetch(line.wrapping_offset(ahead));
+            }
             let mut values = [s.splat(S::T::ZERO); VECTORS];
             for (x, value) in values.iter_mut().enumerate() {
                 *value = E::load(s, line.add(x * lanes));

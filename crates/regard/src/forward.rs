@@ -266,9 +266,9 @@ fn run<E: Element>(
         return run_split(plan, tasks, spans, scorer, values, cutoffs, stats);
     }
     let summaries = for_tasks(plan, tasks, |task| {
+        let v = Rows::new(&values(&task.block));
         let scorer = scorer(task.block, cutoffs(task.block));
-        let v = values(&task.block);
-        let pass = Pass { scorer: &scorer, v: Rows::new(&v), stats, goal: Goal::Results(task.out, task.lse) };
+        let pass = Pass { scorer: &scorer, v, stats, goal: Goal::Results(task.out, task.lse) };
         (task.block, E::Real::dispatch(plan.level, pass).1)
     })?;
     Ok(summaries)
@@ -307,17 +307,17 @@ fn run_split<'s, E: Element>(
     let pairs = (0..tasks.len()).flat_map(|t| (0..spans).map(move |s| (t, s))).collect();
     let states = for_tasks(plan, pairs, |(t, span): (usize, usize)| {
         let block = tasks[t].block;
+        let v = Rows::new(&values(&block));
         let scorer = scorer(block, found[t].clone());
-        let v = values(&block);
-        let pass = Pass { scorer: &scorer, v: Rows::new(&v), stats, goal: Goal::<E>::Span(span) };
+        let pass = Pass { scorer: &scorer, v, stats, goal: Goal::<E>::Span(span) };
         E::Real::dispatch(plan.level, pass).0
     })?;
     let mut states = states.into_iter();
     let tasks = tasks.into_iter().map(|t| (t, states.by_ref().take(spans).flatten().collect::<Vec<_>>())).collect();
     for_tasks(plan, tasks, |(task, states): (Task<'_, E>, Vec<_>)| {
         let scorer = scorer(task.block, None);
-        let v = values(&task.block);
-        let pass = Pass { scorer: &scorer, v: Rows::new(&v), stats, goal: Goal::Merge(states, task.out, task.lse) };
+        let v = Rows::new(&values(&task.block));
+        let pass = Pass { scorer: &scorer, v, stats, goal: Goal::Merge(states, task.out, task.lse) };
         (task.block, E::Real::dispatch(plan.level, pass).1)
     })
 }

@@ -44,6 +44,9 @@ pub(crate) const KV_TILE: usize = 128;
 /// over threads without changing a bit.
 pub(crate) const SPAN: usize = 16 * KV_TILE;
 
+/// Up to so many rows, vectors run along the keys (see [`decode`]); with more, lanes are filled by rows.
+const FEW: usize = 4;
+
 /// Query rows that share a tile of K and V while it is in the cache.
 pub(crate) const Q_TILE: usize = 64;
 
@@ -165,7 +168,7 @@ impl<'a, E: Element> Scorer<'a, E> {
 
     /// So few rows that vectors run along the keys, without a panel (see [`decode`]).
     pub(crate) fn few<S: Lanes<T = E::Real>>(&self) -> bool {
-        self.block.rows() <= S::Narrow::LANES
+        self.block.rows() <= FEW.min(S::Narrow::LANES)
     }
 
     /// Length of the buffer for the queries: panels of `[dim][lane]`, or row after row where they are few.

@@ -13,6 +13,20 @@ _Offset = Union[SupportsIndex, _Integers]
 _Stage = Literal["raw", "softcap", "bias"]
 _Level = Literal["portable", "avx2", "avx512"]
 
+__all__ = [
+    "__version__",
+    "alibi_slopes",
+    "attention",
+    "column_sums",
+    "get_num_threads",
+    "head_similarity",
+    "heat_map",
+    "merge",
+    "set_num_threads",
+    "simd_level",
+    "statistics",
+]
+
 __version__: str
 
 @overload

@@ -157,6 +157,33 @@ impl Transpose for F32 {
             ]
         }
     }
+
+    /// Half lines are put together while they are loaded, so that what is left to shuffle stays within 128 bits.
+    #[inline(always)]
+    unsafe fn load_transposed(self, line: *const f32, stride: isize) -> [__m256; 8] {
+        let mut columns = self.zero_square();
+        for half in 0..2 {
+            // SAFETY: the caller vouches for eight numbers of each line, `self` for the instructions.
+            unsafe {
+                macro_rules! pair {
+                    ($x:literal) => {
+                        _mm256_insertf128_ps::<1>(
+                            _mm256_castps128_ps256(_mm_loadu_ps(line.offset($x * stride + 4 * half))),
+                            _mm_loadu_ps(line.offset(($x + 4) * stride + 4 * half)),
+                        )
+                    };
+                }
+                let (a, b, c, d) = (pair!(0), pair!(1), pair!(2), pair!(3));
+                let (ab_low, ab_high) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+                let (cd_low, cd_high) = (_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+                columns[4 * half as usize] = _mm256_shuffle_ps::<0x44>(ab_low, cd_low);
+                columns[4 * half as usize + 1] = _mm256_shuffle_ps::<0xee>(ab_low, cd_low);
+                columns[4 * half as usize + 2] = _mm256_shuffle_ps::<0x44>(ab_high, cd_high);
+                columns[4 * half as usize + 3] = _mm256_shuffle_ps::<0xee>(ab_high, cd_high);
+            }
+        }
+        columns
+    }
 }
 
 impl Lanes for F64 {

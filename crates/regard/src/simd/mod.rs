@@ -181,6 +181,19 @@ pub trait Transpose: Lanes {
     fn zero_square(self) -> Self::Square;
     /// Rows become columns.
     fn transpose(self, rows: Self::Square) -> Self::Square;
+    /// Load a vector from each of `LANES` lines, a stride apart, and turn them over: vector x holds number x of every line.
+    ///
+    /// # Safety
+    /// Each line must be valid for reading `LANES` numbers.
+    #[inline(always)]
+    unsafe fn load_transposed(self, line: *const Self::T, stride: isize) -> Self::Square {
+        let mut square = self.zero_square();
+        for (x, row) in square.as_mut().iter_mut().enumerate() {
+            // SAFETY: the caller vouches for the lines.
+            *row = unsafe { self.load(line.offset(x as isize * stride)) };
+        }
+        self.transpose(square)
+    }
 }
 
 /// A computation that is generic over the level.

@@ -1,0 +1,16 @@
+//! The tests of the library, one module per idea.
+//!
+//! They are one program, because the kernels are generic: every test program compiles all of them again.
+//! `cargo test -p regard --test suite bits::` runs one module.
+
+mod bits;
+mod bugs_others_shipped;
+mod common;
+mod errors;
+mod exact;
+mod golden;
+mod hidden_and_empty;
+mod memory_safety;
+mod properties;
+mod stats;
+mod strides;

@@ -1,0 +1,144 @@
+//! A short tour over odd shapes, layouts, element types and levels, for AddressSanitizer and valgrind: every operand is an
+//! allocation of exactly its own size, so that a read past an end is seen.
+
+use crate::common::{Normal, Shape, masks, normal, to};
+use half::{bf16, f16};
+use ndarray::{Array3, Array4, ArrayView4, Axis, s};
+use regard::{Attention, Bias, Element, Level, Mask, Stage, StatsOptions};
+
+/// The level that `REGARD_SIMD` or the CPU says, and every level of the CPU.
+fn levels() -> Vec<Option<Level>> {
+    let preferred = Level::preferred().expect("REGARD_SIMD names a level of this CPU");
+    // Where one is asked for, the other levels may not even run (valgrind knows no AVX-512).
+    let forced = std::env::var_os("REGARD_SIMD").is_some_and(|x| !x.is_empty());
+    let others = Level::available().filter(|&l| l != preferred && !forced).map(Some);
+    std::iter::once(None).chain(others).collect()
+}
+
+fn with_level(a: Attention<'_>, level: Option<Level>) -> Attention<'_> {
+    match level {
+        Some(level) => a.level(level),
+        None => a,
+    }
+}
+
+/// Numbers without a single place to spare.
+fn exact<E: Element>(shape: [usize; 4], seed: u64) -> Array4<E> {
+    let boxed: Box<[E]> = normal::<E>(shape, seed).into_raw_vec_and_offset().0.into_boxed_slice();
+    Array4::from_shape_vec(shape, boxed.into_vec()).expect("the shape fits")
+}
+
+/// The whole allocation, seen in one of several ways.
+fn view<E: Element>(x: &Array4<E>, way: usize) -> ArrayView4<'_, E> {
+    let mut view = x.view();
+    match way {
+        0 => {}
+        1 => view.invert_axis(Axis(2)),
+        2 => view.invert_axis(Axis(3)),
+        _ => (0..4).for_each(|axis| view.invert_axis(Axis(axis))),
+    }
+    view
+}
+
+fn tour<E: Element>() {
+    let mut ways = 0;
+    for (n, m, d, e) in [(1, 1, 1, 1), (1, 131, 9, 17), (3, 7, 65, 3), (9, 140, 8, 8), (17, 33, 5, 31), (65, 129, 3, 1), (2, 2050, 2, 2)] {
+        let s = Shape::single(n, m, d).heads(2, 1).values(e);
+        // Each stored as it is, or with its last two axes exchanged: an inner stride other than 1.
+        for turned in [false, true] {
+            let make = |heads, rows, cols, seed| {
+                if turned { exact::<E>([1, heads, cols, rows], seed) } else { exact::<E>([1, heads, rows, cols], seed) }
+            };
+            let (q, k, v) = (make(2, n, d, 1), make(1, m, d, 2), make(1, m, e, 3));
+            ways += 1;
+            let seen = |x| {
+                let x: ArrayView4<'_, E> = view(x, ways % 4);
+                if turned { x.permuted_axes([0, 1, 3, 2]) } else { x }
+            };
+            for level in levels() {
+                for (_, recipe) in masks(&s).into_iter().step_by(3) {
+                    let a = with_level(recipe.attention, level).threads(1);
+                    a.forward(seen(&q), seen(&k), seen(&v)).expect("fits");
+                }
+                let a = with_level(Attention::new().causal_bottom_right().top_k(3).softcap(2.0).sink(vec![0.0; 2]), level).threads(1);
+                a.forward_with_stats(seen(&q), seen(&k), seen(&v), StatsOptions { local_window: 2, top_keys: 3 }).expect("fits");
+                a.weights(seen(&q), seen(&k)).expect("fits");
+                a.scores(seen(&q), seen(&k), Stage::Bias).expect("fits");
+                a.heat_map(seen(&q), seen(&k), 3, 5).expect("fits");
+                a.column_sums(seen(&q), seen(&k)).expect("fits");
+                a.head_similarity(seen(&q), seen(&k)).expect("fits");
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_outside_of_f32_operands_is_touched() {
+    tour::<f32>();
+}
+
+#[test]
+fn nothing_outside_of_f64_operands_is_touched() {
+    tour::<f64>();
+}
+
+#[test]
+fn nothing_outside_of_f16_operands_is_touched() {
+    tour::<f16>();
+}
+
+#[test]
+fn nothing_outside_of_bf16_operands_is_touched() {
+    tour::<bf16>();
+}
+
+#[test]
+fn nothing_outside_of_broadcast_operands_is_touched() {
+    for n in [2, 20] {
+        let one = exact::<f32>([1, 1, 1, 1], 1);
+        let row = exact::<f32>([1, 1, 1, 9], 2);
+        let q = one.broadcast([2, 4, n, 9]).expect("broadcasts");
+        let k = row.broadcast([2, 2, 150, 9]).expect("broadcasts");
+        let v = one.broadcast([2, 2, 150, 13]).expect("broadcasts");
+        for level in levels() {
+            let out = with_level(Attention::new().causal(), level).threads(2).forward(q, k, v).expect("fits").out;
+            assert!(out.iter().all(|x| (x - one[[0, 0, 0, 0]]).abs() < 1e-6));
+        }
+    }
+}
+
+#[test]
+fn nothing_outside_of_masks_and_biases_is_touched() {
+    let mut numbers = Normal::new(1);
+    for (n, m) in [(1, 131), (20, 131), (3, 5)] {
+        let (q, kv) = (exact::<f32>([2, 2, n, 4], 1), exact::<f32>([2, 1, m, 4], 2));
+        for bits in 0..16 {
+            let full = [2, 2, n, m];
+            let shape: [usize; 4] = std::array::from_fn(|a| if bits >> a & 1 == 1 { full[a] } else { 1 });
+            let table = Array4::from_shape_simple_fn(shape, || numbers.below(2) == 0);
+            let bias = exact::<f32>(shape, 3);
+            for level in levels() {
+                let a = with_level(Attention::new().mask(Mask::dense(&table)).bias(Bias::Dense(bias.view().into())), level).threads(1);
+                a.forward(&q, &kv, &kv).expect("fits");
+                let a = with_level(Attention::new().mask(Mask::dense(table.slice(s![..;-1, .., ..;-1, ..;-1]))), level).threads(1);
+                a.forward(&q, &kv, &kv).expect("fits");
+            }
+        }
+    }
+}
+
+#[test]
+fn nothing_outside_of_the_results_is_written() {
+    for (n, e) in [(1, 1), (3, 5), (20, 9), (33, 16)] {
+        let (q, k, v) = (exact::<f16>([1, 2, n, 3], 1), exact::<f16>([1, 1, 40, 3], 2), exact::<f16>([1, 1, 40, e], 3));
+        for level in levels() {
+            let a = with_level(Attention::new(), level).threads(1);
+            let mut out = exact::<f16>([1, n, 2, e], 4);
+            let mut lse = Array3::<f32>::zeros((1, 2, n));
+            let mut to_out = out.view_mut().permuted_axes([0, 2, 1, 3]);
+            to_out.invert_axis(Axis(3));
+            a.forward_into(&q, &k, &v, to_out, Some(lse.view_mut())).expect("fits");
+            assert!(out.iter().all(|&x| x != to::<f16>(f64::INFINITY)) && lse.iter().all(|x| x.is_finite()));
+        }
+    }
+}
