@@ -105,7 +105,7 @@ def test_heads_are_the_means_over_rows(normal):
 
 def test_the_heaviest_keys_of_each_row(normal):
     q, k, v = (normal(1, 2, 60, 16) for _ in range(3))
-    stats = regard.statistics(q, k, v, causal=True, top_k_keys=4)
+    stats = regard.statistics(q, k, v, causal=True, top_keys=4)
     weights = oracle.attention(q, k, v, causal=True).weights
     assert stats.top_keys.shape == stats.top_weights.shape == (1, 2, 60, 4)
     order = np.argsort(-weights, axis=-1)[..., :4]

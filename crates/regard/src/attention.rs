@@ -8,6 +8,9 @@ use crate::simd::Level;
 use ndarray::ArrayView4;
 use std::borrow::Cow;
 
+/// More threads than any machine has cores for are a mistake of the caller's, and would take minutes to start.
+const MAX_THREADS: usize = 4096;
+
 /// What the dot products are multiplied with.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Scale {
@@ -205,8 +208,12 @@ impl<'a> Attention<'a> {
         if self.top_k == Some(0) {
             return Err(Error::Zero { name: "top_k" });
         }
-        if self.threads == Some(0) {
-            return Err(Error::Zero { name: "threads" });
+        match self.threads {
+            Some(0) => return Err(Error::Zero { name: "threads" }),
+            Some(threads) if threads > MAX_THREADS => {
+                return Err(Error::Threads { threads, reason: format!("at most {MAX_THREADS} are allowed") });
+            }
+            _ => {}
         }
         if let Offset::PerBatch(offsets) = &self.offset {
             check_length("q_offset", offsets.len(), dims.batch, "one per batch entry")?;

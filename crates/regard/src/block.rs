@@ -5,12 +5,13 @@ use crate::element::Element;
 use crate::mask::TileCoverage;
 use crate::online_softmax::{self, AccLayout, AddSink, Merge, State, Watch};
 use crate::product::{Take, product};
-use crate::rows::{Rows, TransposeOut};
+use crate::rows::{Rows, TransposeOut, as_uninit};
 use crate::score::{KV_TILE, SPAN, Scorer, Stage, width};
 use crate::scratch::Scratch;
 use crate::simd::{Lanes, Operation, Real};
 use crate::stats::{RowSummary, StatSums, StatsOptions};
 use ndarray::{ArrayViewMut2, ArrayViewMut3};
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// The state of a block after one span, to be merged elsewhere.
@@ -38,11 +39,11 @@ pub(crate) type Summaries = Vec<Option<RowSummary>>;
 /// What a pass over a block is to come to.
 pub(crate) enum Goal<'g, E: Element> {
     /// All keys, and the results.
-    Results(ArrayViewMut3<'g, E>, ArrayViewMut2<'g, E::Real>),
+    Results(ArrayViewMut3<'g, MaybeUninit<E>>, ArrayViewMut2<'g, E::Real>),
     /// One span of keys, and its state.
     Span(usize),
     /// The states of all spans, and the results.
-    Merge(Vec<SpanState<E::Real>>, ArrayViewMut3<'g, E>, ArrayViewMut2<'g, E::Real>),
+    Merge(Vec<SpanState<E::Real>>, ArrayViewMut3<'g, MaybeUninit<E>>, ArrayViewMut2<'g, E::Real>),
 }
 
 pub(crate) struct Pass<'p, 'a, E: Element> {
@@ -452,7 +453,7 @@ fn finish<S: Lanes, E: Element<Real = S::T>>(
     layout: &AccLayout,
     state: &mut State<'_, S::T>,
     buffers: &mut Buffers<'_, S::T>,
-    mut out: ArrayViewMut3<'_, E>,
+    mut out: ArrayViewMut3<'_, MaybeUninit<E>>,
     mut lse: ArrayViewMut2<'_, S::T>,
 ) -> Summaries {
     let block = &scorer.block;
@@ -475,11 +476,19 @@ fn finish<S: Lanes, E: Element<Real = S::T>>(
     // A row that saw nothing is 0 / 1.
     let divisors = &mut buffers.factors[..layout.lanes::<S>()];
     divisors.iter_mut().zip(&*state.row_sum).for_each(|(d, &sum)| *d = if sum == S::T::ZERO { S::T::ONE } else { sum });
+    // Straight into the result where that is the same numbers side by side, else by way of a buffer.
+    let direct = if E::NATIVE { out.as_slice_mut() } else { None };
+    let is_direct = direct.is_some();
+    let rows = match direct {
+        // SAFETY: NATIVE says that E and S::T are one type.
+        Some(to) => unsafe { &mut *(std::ptr::from_mut(to) as *mut [MaybeUninit<S::T>]) },
+        None => as_uninit(buffers.rows),
+    };
     match layout.pitch {
         Some(pitch) => {
             for r in 0..layout.rows {
-                for (to, &x) in buffers.rows[r * dims..][..dims].iter_mut().zip(&state.acc[r * pitch..]) {
-                    *to = x / divisors[r];
+                for (to, &x) in rows[r * dims..][..dims].iter_mut().zip(&state.acc[r * pitch..]) {
+                    to.write(x / divisors[r]);
                 }
             }
         }
@@ -487,19 +496,16 @@ fn finish<S: Lanes, E: Element<Real = S::T>>(
             for panel in scorer.panels::<S>() {
                 let width = width::<S>(panel.len());
                 let acc = &state.acc[panel.start * dims..][..width * dims];
-                let (divisor, to) = (&divisors[panel.start..], &mut buffers.rows[panel.start * dims..]);
+                let (divisor, to) = (&divisors[panel.start..], &mut rows[panel.start * dims..]);
                 simd.call(TransposeOut { from: acc, width, divisor, rows: panel.len(), dims, to });
             }
         }
     }
-    if dims > 0 {
+    if dims > 0 && !is_direct {
         let mut rows = buffers.rows.chunks_exact(dims);
         for mut head in out.outer_iter_mut() {
             for (mut to, from) in head.outer_iter_mut().zip(&mut rows) {
-                match to.as_slice_mut() {
-                    Some(to) => to.iter_mut().zip(from).for_each(|(to, &x)| *to = E::from_real(x)),
-                    None => to.iter_mut().zip(from).for_each(|(to, &x)| *to = E::from_real(x)),
-                }
+                to.iter_mut().zip(from).for_each(|(to, &x)| *to = MaybeUninit::new(E::from_real(x)));
             }
         }
     }

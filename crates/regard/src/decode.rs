@@ -199,7 +199,7 @@ fn accumulate<S: Lanes, E: Element<Real = S::T>>(
     acc: &mut [S::T],
 ) {
     let (dims, count) = (v.cols(), keys.len());
-    assert!(keys.end <= v.len() && v.has_unit_cols() && pitch >= dims && pitch % S::LANES == 0);
+    assert!(keys.end <= v.len() && v.has_unit_cols() && pitch >= dims && pitch.is_multiple_of(S::LANES));
     assert!(rows <= S::LANES && weights.len() >= count * S::LANES && alpha.len() >= rows);
     let (sums, acc) = (&mut sums[..rows * pitch], &mut acc[..rows * pitch]);
     sums.fill(S::T::ZERO);

@@ -25,6 +25,7 @@ use crate::stats::{RowStats, StatsOptions};
 use crate::{threads, top_k};
 use ndarray::{Array3, Array4, ArrayView2, ArrayView3, ArrayView4, ArrayViewMut2, ArrayViewMut3, ArrayViewMut4, Axis};
 use rayon::prelude::*;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 
 /// The result of attention.
@@ -58,8 +59,7 @@ impl Attention<'_> {
     ) -> Result<Forward<E>> {
         let (q, k, v) = (q.into(), k.into(), v.into());
         let plan = self.plan(&q, &k, Some(&v))?;
-        let (mut out, mut lse) = results(&plan)?;
-        run(&plan, q, k, v, out.view_mut(), lse.view_mut(), None)?;
+        let (out, lse, _) = allocate_and_run(&plan, q, k, v, None)?;
         Ok(Forward { out, lse })
     }
 
@@ -72,13 +72,16 @@ impl Attention<'_> {
         q: impl Into<ArrayView4<'x, E>>,
         k: impl Into<ArrayView4<'x, E>>,
         v: impl Into<ArrayView4<'x, E>>,
-        out: ArrayViewMut4<'_, E>,
+        mut out: ArrayViewMut4<'_, E>,
         lse: Option<ndarray::ArrayViewMut3<'_, E::Real>>,
     ) -> Result<()> {
         let (q, k, v) = (q.into(), k.into(), v.into());
         let plan = self.plan(&q, &k, Some(&v))?;
         let expected = out_shape(&plan);
         check_shape("out", out.shape(), &expected)?;
+        // SAFETY: a place for an element is a place that may be uninitialised, and only elements are written to it; the view
+        // is exclusive for as long as `out` is borrowed.
+        let out = unsafe { out.raw_view_mut().cast::<MaybeUninit<E>>().deref_into_view_mut() };
         match lse {
             Some(lse) => {
                 check_shape("lse", lse.shape(), &expected[..3])?;
@@ -105,8 +108,7 @@ impl Attention<'_> {
     ) -> Result<(Forward<E>, RowStats<E::Real>)> {
         let (q, k, v) = (q.into(), k.into(), v.into());
         let plan = self.plan(&q, &k, Some(&v))?;
-        let (mut out, mut lse) = results(&plan)?;
-        let rows = run(&plan, q, k, v, out.view_mut(), lse.view_mut(), Some(options))?;
+        let (out, lse, rows) = allocate_and_run(&plan, q, k, v, Some(options))?;
         let [b, h, n, _] = out_shape(&plan);
         let mut stats = RowStats::zeros([b, h, n], options.top_keys);
         for (block, rows) in rows {
@@ -130,10 +132,22 @@ fn check_shape(operand: &'static str, got: &[usize], expected: &[usize]) -> Resu
     if got == expected { Ok(()) } else { Err(Error::OutputShape { operand, got: got.to_vec(), expected: expected.to_vec() }) }
 }
 
-fn results<E: Element>(plan: &Plan<'_>) -> Result<(Array4<E>, Array3<E::Real>)> {
+type Results<E> = (Array4<E>, Array3<<E as Element>::Real>, Vec<(RowBlock, Summaries)>);
+
+fn allocate_and_run<E: Element>(
+    plan: &Plan<'_>,
+    q: ArrayView4<'_, E>,
+    k: ArrayView4<'_, E>,
+    v: ArrayView4<'_, E>,
+    stats: Option<StatsOptions>,
+) -> Result<Results<E>> {
     let shape = out_shape(plan);
     checked_len("out", shape)?;
-    Ok((Array4::from_elem(shape, E::STORED_ZERO), Array3::from_elem([shape[0], shape[1], shape[2]], E::Real::HIDDEN)))
+    let mut out = Array4::uninit(shape);
+    let mut lse = Array3::from_elem([shape[0], shape[1], shape[2]], E::Real::HIDDEN);
+    let rows = run(plan, q, k, v, out.view_mut(), lse.view_mut(), stats)?;
+    // SAFETY: `run` succeeded, so every row of every block was written, and the blocks are all of `out`.
+    Ok((unsafe { out.assume_init() }, lse, rows))
 }
 
 /// The number of elements, if memory can be addressed for them.
@@ -148,7 +162,7 @@ pub(crate) fn checked_len(what: &'static str, shape: [usize; 4]) -> Result<usize
 /// One task: a block of rows, with the part of the results that is its own.
 struct Task<'t, E: Element> {
     block: RowBlock,
-    out: ArrayViewMut3<'t, E>,
+    out: ArrayViewMut3<'t, MaybeUninit<E>>,
     lse: ArrayViewMut2<'t, E::Real>,
 }
 
@@ -191,7 +205,7 @@ pub(crate) fn for_tasks<T: Send, R: Send>(plan: &Plan<'_>, tasks: Vec<T>, f: imp
 
 /// The view of a block's queries.
 pub(crate) fn block_queries<'a, E: Element>(q: &ArrayView4<'a, E>, block: &RowBlock) -> ArrayView3<'a, E> {
-    let mut q = q.clone().index_axis_move(Axis(0), block.batch);
+    let mut q = q.index_axis_move(Axis(0), block.batch);
     q.slice_axis_inplace(Axis(0), (block.head..block.head + block.heads).into());
     q.slice_axis_inplace(Axis(1), (block.first..block.first + block.queries).into());
     q
@@ -199,7 +213,7 @@ pub(crate) fn block_queries<'a, E: Element>(q: &ArrayView4<'a, E>, block: &RowBl
 
 /// The keys (or values) that a block reads.
 pub(crate) fn block_keys<'a, E: Element>(plan: &Plan<'_>, k: &ArrayView4<'a, E>, block: &RowBlock) -> ArrayView2<'a, E> {
-    k.clone().index_axis_move(Axis(0), block.batch).index_axis_move(Axis(0), block.head / plan.dims.group())
+    k.index_axis_move(Axis(0), block.batch).index_axis_move(Axis(0), block.head / plan.dims.group())
 }
 
 /// What makes the scores of a block.
@@ -219,13 +233,13 @@ pub(crate) fn block_cutoffs<E: Element>(plan: &Plan<'_>, scorer: &Scorer<'_, E>)
     plan.top_k().map(|k| E::Real::dispatch(plan.level, top_k::FindCutoffs { scorer, k }).into())
 }
 
-/// Plan made, results made: compute.
+/// Plan made, room for the results made: compute. On success every element of `out` and `lse` has been written.
 fn run<E: Element>(
     plan: &Plan<'_>,
     q: ArrayView4<'_, E>,
     k: ArrayView4<'_, E>,
     v: ArrayView4<'_, E>,
-    mut out: ArrayViewMut4<'_, E>,
+    mut out: ArrayViewMut4<'_, MaybeUninit<E>>,
     mut lse: ndarray::ArrayViewMut3<'_, E::Real>,
     stats: Option<StatsOptions>,
 ) -> Result<Vec<(RowBlock, Summaries)>> {
@@ -234,7 +248,7 @@ fn run<E: Element>(
         return Ok(Vec::new());
     }
     if d.seq_kv == 0 && (0..d.heads_q).all(|h| plan.sink(h).is_none()) {
-        out.fill(E::STORED_ZERO);
+        out.fill(MaybeUninit::new(E::STORED_ZERO));
         lse.fill(E::Real::HIDDEN);
         return Ok(Vec::new());
     }
@@ -276,10 +290,10 @@ fn run<E: Element>(
 
 /// Heads in chunks, of both results.
 fn heads_mut<'t, E: Element>(
-    out: ArrayViewMut3<'t, E>,
+    out: ArrayViewMut3<'t, MaybeUninit<E>>,
     lse: ArrayViewMut2<'t, E::Real>,
     heads: usize,
-) -> impl Iterator<Item = (ArrayViewMut3<'t, E>, ArrayViewMut2<'t, E::Real>)> {
+) -> impl Iterator<Item = (ArrayViewMut3<'t, MaybeUninit<E>>, ArrayViewMut2<'t, E::Real>)> {
     let mut rest = Some((out, lse));
     std::iter::from_fn(move || {
         let (out, lse) = rest.take()?;

@@ -1,8 +1,42 @@
-//! Exact scaled dot-product attention for CPUs.
+//! Exact scaled dot-product attention for CPUs: any mask, streaming statistics, bits that do not move.
 //!
 //! ```text
 //! out = softmax(q k^T / sqrt(head_dim) + bias, where the mask allows) v
 //! ```
+//!
+//! ```
+//! use ndarray::Array4;
+//! use regard::Attention;
+//!
+//! let q = Array4::<f32>::from_shape_fn((1, 8, 256, 64), |(_, h, i, d)| ((h + i * d) as f32).sin());
+//! let k = Array4::<f32>::from_shape_fn((1, 2, 256, 64), |(_, h, j, d)| ((h + j + d) as f32).cos());
+//! let v = k.clone();
+//!
+//! let result = Attention::new().causal().forward(&q, &k, &v)?;
+//! assert_eq!(result.out.shape(), [1, 8, 256, 64]);
+//! # Ok::<(), regard::Error>(())
+//! ```
+//!
+//! # What it promises
+//!
+//! 1. **Exact**: a running softmax over tiles, never an approximation; [`reference`] is the definition, in f64.
+//! 2. **Linear memory**: no `seq_q x seq_kv` buffer, unless [`Attention::weights`] or [`Attention::scores`] is asked for one.
+//! 3. **Hidden means hidden**: a masked key never contributes, not even when it is NaN or infinite. A row without any visible
+//!    key is exactly zero, with `lse = -inf`. A visible NaN propagates.
+//! 4. **Bits that do not move**: a row's result depends on that row, its keys and its mask alone. Not on the number of threads, nor on
+//!    what else is in the batch, nor on the other rows of the call (a query decoded alone equals the same query in a prefill), nor on
+//!    whether AVX2 or AVX-512 ran it.
+//! 5. **Checked once**: shapes, lengths and numbers are validated before any work; an [`Error`] names the operand and
+//!    quotes both shapes.
+//!
+//! # The order of things
+//!
+//! `q.k * scale -> softcap -> + bias -> masks -> top-k -> softmax (with sink) -> @ v`. Tensors are `[batch, head, seq, dim]` views with any
+//! strides, of f32 or f64, or of f16 or bf16 with f32 arithmetic. Query head `h` reads key/value head `h / (heads_q / heads_kv)`.
+//!
+//! # What it does not do
+//!
+//! Gradients and dropout are not in this version.
 
 mod attention;
 mod bias;

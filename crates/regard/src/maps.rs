@@ -80,7 +80,7 @@ impl Attention<'_> {
                 for (col, (sum, top)) in line.into_iter().enumerate() {
                     let at = [block.batch, head, row, col];
                     sums[at] += sum;
-                    if max[at] < top || top != top {
+                    if replaces(max[at], top) {
                         max[at] = top;
                     }
                 }
@@ -205,6 +205,14 @@ fn cell_of(index: usize, len: usize, cells: usize) -> usize {
     (index as u128 * cells as u128 / len as u128) as usize
 }
 
+/// A head, a row of its cells, and the sum and maximum of each cell.
+type CellRow<T> = (usize, usize, Vec<(f64, T)>);
+
+/// Is `new` the maximum of the two? NaN counts as one, so that it shows.
+fn replaces<T: Real>(old: T, new: T) -> bool {
+    old < new || new.to_f64().is_nan()
+}
+
 /// Sums and maxima over the keys of each column cell, one lane per row: `[col][lane]`.
 struct Pool<T> {
     keys: usize,
@@ -216,8 +224,8 @@ struct Pool<T> {
 
 impl<T: Real> Pool<T> {
     /// Pool the rows as well: (head, cell row, (sum, max) of each column), for the cell rows that the block touches.
-    fn rows(self, block: &RowBlock, seq_q: usize, rows: usize) -> Vec<(usize, usize, Vec<(f64, T)>)> {
-        let mut cells: Vec<(usize, usize, Vec<(f64, T)>)> = Vec::new();
+    fn rows(self, block: &RowBlock, seq_q: usize, rows: usize) -> Vec<CellRow<T>> {
+        let mut cells: Vec<CellRow<T>> = Vec::new();
         for r in 0..block.rows() {
             let (head, query) = block.row(r);
             let row = cell_of(query, seq_q, rows);
@@ -228,7 +236,7 @@ impl<T: Real> Pool<T> {
                 for (col, (sum, max)) in line.iter_mut().enumerate() {
                     let at = col * self.lanes + r;
                     *sum += self.sums[at].to_f64();
-                    if *max < self.max[at] || self.max[at] != self.max[at] {
+                    if replaces(*max, self.max[at]) {
                         *max = self.max[at];
                     }
                 }

@@ -17,6 +17,7 @@
 
 use crate::error::{Error, Result, Shape4};
 use crate::score::KV_TILE;
+use crate::simd::{Lanes, Operation, Real};
 use ndarray::{ArrayBase, ArrayView4, CowArray, CowRepr, Ix2, Ix3, Ix4};
 use std::borrow::Cow;
 use std::ops::{BitAnd, BitOr, Not, Range};
@@ -329,7 +330,7 @@ impl<'a> Mask<'a> {
 
     /// `bits[j]` loses bit `r` where query `queries.start + r` does not see key `keys.start + j`. At most 32 queries
     /// and a tile of keys.
-    pub(crate) fn and_bits(&self, place: &Place, queries: Range<usize>, keys: Range<usize>, bits: &mut [u32]) {
+    pub(crate) fn and_bits<S: Lanes>(&self, simd: S, place: &Place, queries: Range<usize>, keys: Range<usize>, bits: &mut [u32]) {
         debug_assert!(queries.len() <= 32 && bits.len() == keys.len());
         match &self.0 {
             Rule::Everything => {}
@@ -356,9 +357,7 @@ impl<'a> Mask<'a> {
                             bits.iter_mut().for_each(|b| *b &= !(1 << r));
                         }
                     } else if let Some(line) = line.as_slice() {
-                        for (bits, &on) in bits.iter_mut().zip(&line[keys.clone()]) {
-                            *bits &= !(u32::from(!on) << r);
-                        }
+                        simd.call(AndLine { line: &line[keys.clone()], r, bits });
                     } else {
                         for (bits, key) in bits.iter_mut().zip(keys.clone()) {
                             *bits &= !(u32::from(!line[key]) << r);
@@ -368,7 +367,7 @@ impl<'a> Mask<'a> {
             }
             Rule::All(masks) => {
                 for m in masks {
-                    m.and_bits(place, queries.clone(), keys.clone(), bits);
+                    m.and_bits(simd, place, queries.clone(), keys.clone(), bits);
                 }
             }
             Rule::Any(masks) => {
@@ -376,7 +375,7 @@ impl<'a> Mask<'a> {
                 let (any, one) = (&mut any[..bits.len()], &mut one[..bits.len()]);
                 for m in masks {
                     one.fill(u32::MAX);
-                    m.and_bits(place, queries.clone(), keys.clone(), one);
+                    m.and_bits(simd, place, queries.clone(), keys.clone(), one);
                     any.iter_mut().zip(&*one).for_each(|(a, o)| *a |= o);
                 }
                 bits.iter_mut().zip(&*any).for_each(|(b, a)| *b &= a);
@@ -384,7 +383,7 @@ impl<'a> Mask<'a> {
             Rule::Not(mask) => {
                 let mut inner = [u32::MAX; KV_TILE];
                 let inner = &mut inner[..bits.len()];
-                mask.and_bits(place, queries, keys, inner);
+                mask.and_bits(simd, place, queries, keys, inner);
                 bits.iter_mut().zip(&*inner).for_each(|(b, i)| *b &= !i);
             }
             Rule::Documents { .. } | Rule::Blocks { .. } | Rule::Custom(_) => {
@@ -508,6 +507,24 @@ impl Not for Mask<'_> {
 impl<'a> From<ArrayView4<'a, bool>> for Mask<'a> {
     fn from(visible: ArrayView4<'a, bool>) -> Self {
         Self::dense(visible)
+    }
+}
+
+/// `bits[j]` loses bit `r` where `line[j]` is false.
+struct AndLine<'k> {
+    line: &'k [bool],
+    r: usize,
+    bits: &'k mut [u32],
+}
+
+impl<T: Real> Operation<T> for AndLine<'_> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Lanes<T = T>>(self, _: S) {
+        let (one, others) = (1 << self.r, !(1 << self.r));
+        for (bits, &on) in self.bits.iter_mut().zip(self.line) {
+            *bits &= others | if on { one } else { 0 };
+        }
     }
 }
 

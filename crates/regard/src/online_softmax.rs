@@ -177,8 +177,7 @@ impl<T: Real> Operation<T> for AddSink<'_, '_, T> {
 #[inline(always)]
 fn factor_pair<S: Lanes>(simd: S, a: S::V, b: S::V) -> (S::V, S::V) {
     let top = finite_top(simd, simd.max(b, a));
-    let log2e = simd.splat(S::T::LOG2_E);
-    (math::exp2(simd, simd.mul(simd.sub(a, top), log2e)), math::exp2(simd, simd.mul(simd.sub(b, top), log2e)))
+    (math::exp(simd, simd.sub(a, top)), math::exp(simd, simd.sub(b, top)))
 }
 
 /// The maximum to subtract: 0 where nothing was seen, so that `-inf - -inf` does not arise.
@@ -218,7 +217,6 @@ pub(crate) unsafe fn update<S: Lanes>(
     watch: &mut impl Watch<S>,
 ) -> Update<S::V> {
     let hidden = simd.splat(S::T::HIDDEN);
-    let log2e = simd.splat(S::T::LOG2_E);
     // SAFETY: all keys are below `keys`; the caller vouches for the rest.
     unsafe {
         let at = |key: usize| scores.add(key * width);
@@ -236,11 +234,11 @@ pub(crate) unsafe fn update<S: Lanes>(
         let old_max = simd.load(row_max);
         let new_max = simd.max(tile_max, old_max);
         let top = finite_top(simd, new_max);
-        let alpha = math::exp2(simd, simd.mul(simd.sub(old_max, top), log2e));
+        let alpha = math::exp(simd, simd.sub(old_max, top));
         let mut sum = simd.splat(S::T::ZERO);
         for key in 0..keys {
             let x = simd.sub(simd.load(at(key)), top);
-            let p = math::exp2(simd, simd.mul(x, log2e));
+            let p = math::exp(simd, x);
             simd.store(at(key), p);
             sum = simd.add(sum, p);
             watch.see(simd, key, x, p);

@@ -8,6 +8,7 @@ use crate::element::Element;
 use crate::simd::{Lanes, Operation, Real, Transpose};
 use ndarray::ArrayView2;
 use std::marker::PhantomData;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// A matrix view as a pointer and two strides, for the kernels.
@@ -90,8 +91,8 @@ impl<'a, E: Element> Rows<'a, E> {
                     col += S::LANES;
                 }
             }
-            for col in col..self.cols {
-                to[col] = self.get(row, col);
+            for (to, col) in to[col..].iter_mut().zip(col..) {
+                *to = self.get(row, col);
             }
         }
     }
@@ -147,7 +148,7 @@ impl<'a, E: Element> Rows<'a, E> {
         assert!(first + count <= width);
         let mut whole = 0;
         let room = first + count.next_multiple_of(S::LANES) <= width;
-        if room && self.has_unit_cols() && first % S::LANES == 0 {
+        if room && self.has_unit_cols() && first.is_multiple_of(S::LANES) {
             whole = self.cols - self.cols % S::LANES;
             for i in (0..count).step_by(S::LANES) {
                 for col in (0..whole).step_by(S::LANES) {
@@ -221,7 +222,13 @@ pub(crate) struct TransposeOut<'k, T> {
     pub(crate) divisor: &'k [T],
     pub(crate) rows: usize,
     pub(crate) dims: usize,
-    pub(crate) to: &'k mut [T],
+    pub(crate) to: &'k mut [MaybeUninit<T>],
+}
+
+/// Initialised numbers as a place to write others to.
+pub(crate) fn as_uninit<T: Real>(numbers: &mut [T]) -> &mut [MaybeUninit<T>] {
+    // SAFETY: same layout; what is written is numbers, so the slice stays initialised (`MaybeUninit::uninit()` is written nowhere).
+    unsafe { &mut *(std::ptr::from_mut(numbers) as *mut [MaybeUninit<T>]) }
 }
 
 impl<T: Real> Operation<T> for TransposeOut<'_, T> {
@@ -234,8 +241,16 @@ impl<T: Real> Operation<T> for TransposeOut<'_, T> {
 }
 
 #[inline(always)]
-fn transpose_out<S: Transpose>(simd: S, from: &[S::T], width: usize, divisor: &[S::T], rows: usize, dims: usize, to: &mut [S::T]) {
-    assert!(from.len() >= dims * width && divisor.len() >= width && width % S::LANES == 0);
+fn transpose_out<S: Transpose>(
+    simd: S,
+    from: &[S::T],
+    width: usize,
+    divisor: &[S::T],
+    rows: usize,
+    dims: usize,
+    to: &mut [MaybeUninit<S::T>],
+) {
+    assert!(from.len() >= dims * width && divisor.len() >= width && width.is_multiple_of(S::LANES));
     assert!(rows <= width && to.len() >= rows * dims);
     let whole = dims - dims % S::LANES;
     for r in (0..rows).step_by(S::LANES) {
@@ -249,13 +264,13 @@ fn transpose_out<S: Transpose>(simd: S, from: &[S::T], width: usize, divisor: &[
             }
             for (x, &line) in simd.transpose(square).as_ref().iter().enumerate().take(rows - r) {
                 // SAFETY: r + x < rows and dim + LANES <= dims.
-                unsafe { simd.store(to.as_mut_ptr().add((r + x) * dims + dim), line) };
+                unsafe { simd.store(to.as_mut_ptr().cast::<S::T>().add((r + x) * dims + dim), line) };
             }
         }
     }
     for r in 0..rows {
         for dim in whole..dims {
-            to[r * dims + dim] = from[dim * width + r] / divisor[r];
+            to[r * dims + dim].write(from[dim * width + r] / divisor[r]);
         }
     }
 }

@@ -47,6 +47,9 @@ pub(crate) const SPAN: usize = 16 * KV_TILE;
 /// Up to so many rows, vectors run along the keys (see [`decode`]); with more, lanes are filled by rows.
 const FEW: usize = 4;
 
+/// Keys that are asked about together where a tile is partly visible.
+const HIDE_STEP: usize = 32;
+
 /// Query rows that share a tile of K and V while it is in the cache.
 pub(crate) const Q_TILE: usize = 64;
 
@@ -109,13 +112,13 @@ impl RowBlock {
     }
 
     /// Bit `r` of `bits[j]`: row `rows.start + r` sees key `keys.start + j`.
-    fn bits(&self, plan: &Plan<'_>, rows: Range<usize>, keys: Range<usize>, bits: &mut [u32]) {
+    fn bits<S: Lanes>(&self, simd: S, plan: &Plan<'_>, rows: Range<usize>, keys: Range<usize>, bits: &mut [u32]) {
         let mut one = [0; KV_TILE];
         let one = &mut one[..keys.len()];
         bits.fill(0);
         self.segments(plan, rows, |place, queries, lane| {
             one.fill(u32::MAX >> (32 - queries.len()));
-            plan.mask().and_bits(place, queries, keys.clone(), one);
+            plan.mask().and_bits(simd, place, queries, keys.clone(), one);
             bits.iter_mut().zip(&*one).for_each(|(b, o)| *b |= o << lane);
         });
     }
@@ -385,9 +388,18 @@ impl<'a, E: Element> Scorer<'a, E> {
 
     fn hide<S: Lanes<T = E::Real>>(&self, simd: S, panel: &Range<usize>, keys: &Range<usize>, width: usize, scores: &mut [E::Real]) {
         let mut bits = [0; KV_TILE];
-        let bits = &mut bits[..keys.len()];
-        self.block.bits(self.plan, panel.clone(), keys.clone(), bits);
-        simd.call(Hide { bits, width, scores });
+        let mut first = keys.start;
+        while first < keys.end {
+            // The edge of a band is in few places: what is visible as a whole needs no bits.
+            let some = first..keys.end.min(first + HIDE_STEP);
+            if self.block.coverage(self.plan, panel.clone(), some.clone()) != TileCoverage::Full {
+                let bits = &mut bits[..some.len()];
+                self.block.bits(simd, self.plan, panel.clone(), some.clone(), bits);
+                let at = (some.start - keys.start) * width;
+                simd.call(Hide { bits, width, scores: &mut scores[at..at + some.len() * width] });
+            }
+            first = some.end;
+        }
     }
 
     /// Hide what is below the row's cutoff. NaN is not below anything and stays.
@@ -530,7 +542,7 @@ impl<T: Real> Operation<T> for HideBelow<'_, T> {
     type Output = ();
     #[inline(always)]
     fn run<S: Lanes<T = T>>(self, simd: S) {
-        assert!(self.width <= 32 && self.width % S::LANES == 0);
+        assert!(self.width <= 32 && self.width.is_multiple_of(S::LANES));
         let hidden = simd.splat(T::HIDDEN);
         let low = self.low.as_ptr();
         map!(simd, S, self.scores, |at, s| {

@@ -238,7 +238,7 @@ impl<T: Real> Operation<T> for Normalise<'_, T> {
                     // A row that saw nothing: -inf - 0, and 0 / 1.
                     let empty = simd.eq(sum, zero);
                     let x = simd.sub(simd.load(line.as_ptr().add(n)), simd.clear(empty, max));
-                    let p = math::exp2(simd, simd.mul(x, simd.splat(T::LOG2_E)));
+                    let p = math::exp(simd, x);
                     simd.store(line.as_mut_ptr().add(n), simd.div(p, simd.select(empty, one, sum)));
                 }
             }

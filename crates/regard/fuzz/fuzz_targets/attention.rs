@@ -253,11 +253,8 @@ impl Call {
         let mut numbers = Numbers(self.seed);
         let misfit = |value: u8| usize::from(self.misfit == value);
         let [lq, lk, lv] = self.layouts;
-        let shapes = [
-            [batch, heads_q, n, d],
-            [batch + misfit(1), heads_kv, m, d + misfit(2)],
-            [batch, heads_kv + misfit(3), m + misfit(4), e],
-        ];
+        let shapes =
+            [[batch, heads_q, n, d], [batch + misfit(1), heads_kv, m, d + misfit(2)], [batch, heads_kv + misfit(3), m + misfit(4), e]];
         let mut q = stored::<E>(shapes[0], lq, &mut numbers);
         let mut k = stored::<E>(shapes[1], lk, &mut numbers);
         let mut v = stored::<E>(shapes[2], lv, &mut numbers);
@@ -300,7 +297,8 @@ impl Call {
         for (&x, &y) in got.lse.iter().zip(&exact.lse) {
             near("lse", x.to_f64(), y);
         }
-        let (again, _) = a.forward_with_stats(q, k, v, StatsOptions { local_window: usize::from(self.seq_q), top_keys: 2 }).expect("it was accepted");
+        let (again, _) =
+            a.forward_with_stats(q, k, v, StatsOptions { local_window: usize::from(self.seq_q), top_keys: 2 }).expect("it was accepted");
         let bits = |x: &E| (x.to_real().to_f64() + 0.0).to_bits();
         assert!(again.out.iter().zip(&got.out).all(|(x, y)| bits(x) == bits(y) || x.to_real() != x.to_real()));
         let weights = a.weights(q, k).expect("it was accepted");

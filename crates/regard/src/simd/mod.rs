@@ -223,8 +223,8 @@ pub trait Real:
     const HIDDEN: Self;
     /// 1.5 * 2^(mantissa bits): adding it rounds to an integer that then stands in the low bits.
     const ROUNDING: Self;
-    /// Below this power of two, [`math::exp2`] gives zero.
-    const MIN_POWER: Self;
+    /// Below it, [`math::exp`] gives zero: a little above the logarithm of the smallest normal number.
+    const MIN_EXP: Self;
     /// log2(e)
     const LOG2_E: Self;
     /// A number below all sensible scores, finite.
@@ -268,12 +268,12 @@ impl Real for f32 {
     const ONE: Self = 1.0;
     const HIDDEN: Self = Self::NEG_INFINITY;
     const ROUNDING: Self = 12_582_912.0;
-    const MIN_POWER: Self = -125.0;
+    const MIN_EXP: Self = -86.6;
     const LOG2_E: Self = std::f32::consts::LOG2_E;
     const VERY_NEGATIVE: Self = -1e30;
     const TANH_LIMIT: Self = 10.0;
     // Interpolated at the Chebyshev nodes of [-1/2, 1/2]; relative error of 2^f: 5.1e-9.
-    const EXP2: &'static [Self] = &[1.545_316_3e-4, 1.339_086_3e-3, 9.618_082_6e-3, 5.550_357_1e-2, 0.240_226_51, 0.693_147_19];
+    const EXP2: &'static [Self] = &[1.545_316_3e-4, 1.339_086_3e-3, 9.618_083e-3, 5.550_357e-2, 0.240_226_5, std::f32::consts::LN_2];
 
     #[inline(always)]
     fn from_f64(x: f64) -> Self {
@@ -301,7 +301,7 @@ impl Real for f64 {
     const ONE: Self = 1.0;
     const HIDDEN: Self = Self::NEG_INFINITY;
     const ROUNDING: Self = 6_755_399_441_055_744.0;
-    const MIN_POWER: Self = -1021.0;
+    const MIN_EXP: Self = -707.7;
     const LOG2_E: Self = std::f64::consts::LOG2_E;
     const VERY_NEGATIVE: Self = -1e200;
     const TANH_LIMIT: Self = 20.0;
@@ -318,7 +318,7 @@ impl Real for f64 {
         9.618_129_107_628_48e-3,
         5.550_410_866_482_162_7e-2,
         0.240_226_506_959_100_71,
-        0.693_147_180_559_945_3,
+        std::f64::consts::LN_2,
     ];
 
     #[inline(always)]
