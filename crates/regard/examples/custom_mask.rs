@@ -27,8 +27,8 @@ impl MaskRule for Strided {
     fn coverage(&self, place: &Place, queries: Range<usize>, keys: Range<usize>) -> TileCoverage {
         let (first, last) = (place.position(queries.start), place.position(queries.end - 1));
         let (low, high) = (keys.start as i64, keys.end as i64 - 1);
-        let has_far_key = (low + 1).div_euclid(self.stride) * self.stride + self.stride - 1 <= high || (low + 1) % self.stride == 0;
-        if low > last || (high <= first - self.stride && !has_far_key) {
+        let next_far_key = (low + self.stride) / self.stride * self.stride - 1;
+        if low > last || (high <= first - self.stride && next_far_key > high) {
             TileCoverage::Empty
         } else if high <= first && last - low < self.stride {
             TileCoverage::Full

@@ -30,7 +30,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let slope = 4.0 / tokens as f64;
     let attention = Attention::new().causal().bias(Bias::Alibi(vec![slope]));
 
-    println!("{tokens} tokens, {:.1} billion weights ...", (tokens as f64).powi(2) / 1e9);
+    println!("{tokens} tokens, {:.0} million weights ...", (tokens as f64).powi(2) / 1e6);
     let start = Instant::now();
     let map = attention.heat_map(&x, &x, CELLS, CELLS)?;
     println!("pooled to {CELLS} x {CELLS} in {:.1} s", start.elapsed().as_secs_f64());

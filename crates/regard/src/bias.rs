@@ -69,7 +69,11 @@ impl Bias<'_> {
         match self {
             Self::Dense(b) => fill_dense(b, place, query, keys, to),
             Self::Dense64(b) => fill_dense(b, place, query, keys, to),
-            _ => to.zip(keys).for_each(|(to, key)| *to = T::from_f64(self.at(place, query, key))),
+            Self::Alibi(slopes) => {
+                let (slope, position) = (-slopes[place.head], place.position(query));
+                to.zip(keys).for_each(|(to, key)| *to = T::from_f64(slope * (key as i64).abs_diff(position) as f64));
+            }
+            Self::Relative(_) => to.zip(keys).for_each(|(to, key)| *to = T::from_f64(self.at(place, query, key))),
         }
     }
 }

@@ -224,7 +224,7 @@ fn accumulate<S: Lanes, E: Element<Real = S::T>>(
         }
         first += group;
     }
-    for (r, (acc, sums)) in acc.chunks_exact_mut(pitch).zip(sums.chunks_exact(pitch)).enumerate() {
+    for (r, (acc, sums)) in acc.chunks_exact_mut(pitch.max(1)).zip(sums.chunks_exact(pitch.max(1))).enumerate() {
         let by = simd.splat(alpha[r]);
         for (acc, sum) in acc.chunks_exact_mut(S::LANES).zip(sums.chunks_exact(S::LANES)) {
             // SAFETY: both chunks are whole vectors.

@@ -172,7 +172,7 @@ pub(crate) fn block_shape(plan: &Plan<'_>) -> (usize, usize) {
     let fit = (Q_TILE / n.max(1)).clamp(1, group.max(1));
     let heads = if n < Q_TILE / 2 { (1..=fit).rev().find(|h| group % h == 0).unwrap_or(1) } else { 1 };
     let tiles = n.div_ceil(Q_TILE).max(1);
-    (heads, n.div_ceil(tiles).next_multiple_of(16).min(n.max(1)))
+    (heads, n.div_ceil(tiles).next_multiple_of(16).clamp(1, n.max(1)))
 }
 
 /// All blocks of a call, in order of batch, head and query.

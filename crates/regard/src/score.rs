@@ -410,8 +410,10 @@ impl<'a, E: Element> Scorer<'a, E> {
         low.iter_mut().zip(cutoffs).for_each(|(l, c)| *l = c.score);
         simd.call(HideBelow { low: &low, width, scores });
         for (lane, cut) in cutoffs.iter().enumerate() {
-            if cut.last_key + 1 < keys.end {
-                let from = keys.start.max(cut.last_key + 1) - keys.start;
+            // Keys after the last one that keeps the score at the cutoff.
+            let after = cut.last_key.saturating_add(1);
+            if after < keys.end {
+                let from = keys.start.max(after) - keys.start;
                 for s in scores[from * width + lane..].iter_mut().step_by(width) {
                     if *s == cut.score {
                         *s = E::Real::HIDDEN;

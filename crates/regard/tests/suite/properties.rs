@@ -170,9 +170,9 @@ proptest! {
         for level in levels() {
             let a = a.clone().level(level);
             let (before, after) = (a.forward(&x.q, &x.k, &x.v).unwrap(), a.forward(&x.q, &x.k, &v).unwrap());
-            for ((at, y), lse) in after.out.lanes(Axis(3)).into_iter().zip(before.out.lanes(Axis(3))).zip(&before.lse).map(|((y, x), l)| ((x, y), l)) {
+            for ((x, y), lse) in before.out.lanes(Axis(3)).into_iter().zip(after.out.lanes(Axis(3))).zip(&before.lse) {
                 if *lse > f64::NEG_INFINITY {
-                    let expected = &at * factor + &shift;
+                    let expected = &x * factor + &shift;
                     prop_assert!((&expected - &y).iter().all(|e| e.abs() < 1e-12));
                 }
             }
@@ -247,7 +247,7 @@ fn a_slice_of_the_queries_is_a_slice_of_the_result() {
         let whole = a.forward(&x.q, &x.k, &x.v).expect("fits").out;
         for rows in [0..1, 3..9, 60..70, 129..130] {
             let part = s![.., .., rows.clone(), ..];
-            let got = a.forward(x.q.slice(part.clone()), x.k.view(), x.v.view()).expect("fits").out;
+            let got = a.forward(x.q.slice(part), x.k.view(), x.v.view()).expect("fits").out;
             assert_eq!(got, whole.slice(part), "{rows:?}");
         }
     }

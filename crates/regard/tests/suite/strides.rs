@@ -5,11 +5,14 @@ use half::{bf16, f16};
 use ndarray::{Array, Array2, Array4, Array5, ArrayView4, Axis, s};
 use regard::{Attention, Bias, Element, Forward, Mask, StatsOptions};
 
+/// A name, the numbers as they are stored, and how they are seen.
+type Layout<E> = (&'static str, Array4<E>, fn(&Array4<E>) -> ArrayView4<'_, E>);
+
 /// The same numbers in other layouts. Everything that does not belong to the view is NaN.
-fn layouts<E: Element>(x: &Array4<E>) -> Vec<(&'static str, Array4<E>, fn(&Array4<E>) -> ArrayView4<'_, E>)> {
+fn layouts<E: Element>(x: &Array4<E>) -> Vec<Layout<E>> {
     let (b, h, n, d) = x.dim();
     let nan = to::<E>(f64::NAN);
-    let mut all: Vec<(&'static str, Array4<E>, fn(&Array4<E>) -> ArrayView4<'_, E>)> = Vec::new();
+    let mut all: Vec<Layout<E>> = Vec::new();
     let mut add = |name, mut storage: Array4<E>, view: fn(&Array4<E>) -> ArrayView4<'_, E>| {
         // Write through a view of the same strides.
         let seen = view(&storage);
@@ -24,7 +27,7 @@ fn layouts<E: Element>(x: &Array4<E>) -> Vec<(&'static str, Array4<E>, fn(&Array
     let filled = |shape: [usize; 4]| Array4::from_elem(shape, nan);
     add("plain", filled([b, h, n, d]), |x| x.view());
     add("sequence before heads", filled([b, n, h, d]), |x| x.view().permuted_axes([0, 2, 1, 3]));
-    add("padded rows", filled([b, h, n, d + 3]), |x| x.slice_move_view(s![.., .., .., 1..-2]));
+    add("padded rows", filled([b, h, n, d + 3]), |x| x.slice_move_view(s![.., .., .., ..-3]));
     add("every second row", filled([b, h, 2 * n, d]), |x| x.slice_move_view(s![.., .., ..;2, ..]));
     add("every second number", filled([b, h, n, 2 * d]), |x| x.slice_move_view(s![.., .., .., ..;2]));
     add("numbers before rows", filled([b, h, d, n]), |x| x.view().permuted_axes([0, 1, 3, 2]));
