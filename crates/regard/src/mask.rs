@@ -276,7 +276,26 @@ impl<'a> Mask<'a> {
                     () => Partial,
                 }
             }
-            Rule::Dense(_) => Partial,
+            Rule::Dense(m) => {
+                let (mut any, mut all) = (false, true);
+                match DenseLines::new(m, place, &queries) {
+                    Some(lines) => {
+                        for r in 0..lines.distinct() {
+                            let line = lines.line(r, &keys);
+                            any |= line.iter().fold(false, |a, &on| a | on);
+                            all &= line.iter().fold(true, |a, &on| a & on);
+                        }
+                    }
+                    None => return Partial,
+                }
+                if all {
+                    Full
+                } else if any {
+                    Partial
+                } else {
+                    Empty
+                }
+            }
             Rule::Blocks { table, q_block, kv_block } => {
                 let head = if table.shape()[0] == 1 { 0 } else { place.head };
                 let (mut some, mut all) = (false, true);
@@ -346,25 +365,10 @@ impl<'a> Mask<'a> {
             }
             Rule::FirstKeys(n) => hide_from(bits, keys.start, *n),
             Rule::KeyLengths(lengths) => hide_from(bits, keys.start, lengths[place.batch]),
-            Rule::Dense(m) => {
-                let shape = m.shape();
-                let view = m.view();
-                for (r, query) in queries.enumerate() {
-                    let at = broadcast_index(shape, [place.batch, place.head, query, 0]);
-                    let line = view.slice(ndarray::s![at[0], at[1], at[2], ..]);
-                    if line.len() == 1 {
-                        if !line[0] {
-                            bits.iter_mut().for_each(|b| *b &= !(1 << r));
-                        }
-                    } else if let Some(line) = line.as_slice() {
-                        simd.call(AndLine { line: &line[keys.clone()], r, bits });
-                    } else {
-                        for (bits, key) in bits.iter_mut().zip(keys.clone()) {
-                            *bits &= !(u32::from(!line[key]) << r);
-                        }
-                    }
-                }
-            }
+            Rule::Dense(m) => match DenseLines::new(m, place, &queries) {
+                Some(lines) => simd.call(AndLines { lines, keys, bits }),
+                None => self.and_bits_one_by_one(place, queries, keys, bits),
+            },
             Rule::All(masks) => {
                 for m in masks {
                     m.and_bits(simd, place, queries.clone(), keys.clone(), bits);
@@ -386,12 +390,14 @@ impl<'a> Mask<'a> {
                 mask.and_bits(simd, place, queries, keys, inner);
                 bits.iter_mut().zip(&*inner).for_each(|(b, i)| *b &= !i);
             }
-            Rule::Documents { .. } | Rule::Blocks { .. } | Rule::Custom(_) => {
-                for (bits, key) in bits.iter_mut().zip(keys) {
-                    for (r, query) in queries.clone().enumerate() {
-                        *bits &= !(u32::from(!self.visible(place, query, key)) << r);
-                    }
-                }
+            Rule::Documents { .. } | Rule::Blocks { .. } | Rule::Custom(_) => self.and_bits_one_by_one(place, queries, keys, bits),
+        }
+    }
+
+    fn and_bits_one_by_one(&self, place: &Place, queries: Range<usize>, keys: Range<usize>, bits: &mut [u32]) {
+        for (bits, key) in bits.iter_mut().zip(keys) {
+            for (r, query) in queries.clone().enumerate() {
+                *bits &= !(u32::from(!self.visible(place, query, key)) << r);
             }
         }
     }
@@ -435,6 +441,16 @@ impl<'a> Mask<'a> {
             }
             Rule::All(masks) | Rule::Any(masks) => masks.iter().try_for_each(|m| m.validate(scores)),
             Rule::Not(mask) => mask.validate(scores),
+        }
+    }
+
+    /// Whether `coverage` is answered without looking at every pair, so that it may be asked at a fine grain.
+    pub(crate) fn has_cheap_coverage(&self) -> bool {
+        match &self.0 {
+            Rule::Dense(_) | Rule::Documents { .. } | Rule::Custom(_) => false,
+            Rule::All(masks) | Rule::Any(masks) => masks.iter().all(Self::has_cheap_coverage),
+            Rule::Not(mask) => mask.has_cheap_coverage(),
+            _ => true,
         }
     }
 
@@ -510,20 +526,64 @@ impl<'a> From<ArrayView4<'a, bool>> for Mask<'a> {
     }
 }
 
-/// `bits[j]` loses bit `r` where `line[j]` is false.
-struct AndLine<'k> {
-    line: &'k [bool],
-    r: usize,
+/// Lines of a dense mask that lies in memory in the usual order: one per query, or one that serves all of them.
+struct DenseLines<'m> {
+    data: &'m [bool],
+    first: usize,
+    /// From one query to the next; 0 where one line serves all.
+    stride: usize,
+    queries: usize,
+    /// One truth value per line serves all keys.
+    same_for_keys: bool,
+}
+
+impl<'m> DenseLines<'m> {
+    fn new(mask: &'m CowBase<'_, bool, Ix4>, place: &Place, queries: &Range<usize>) -> Option<Self> {
+        let data = mask.as_slice()?;
+        let shape = mask.shape();
+        let [b, h, q, _] = broadcast_index(shape, [place.batch, place.head, queries.start, 0]);
+        let first = ((b * shape[1] + h) * shape[2] + q) * shape[3];
+        let stride = if shape[2] == 1 { 0 } else { shape[3] };
+        Some(Self { data, first, stride, queries: queries.len(), same_for_keys: shape[3] == 1 })
+    }
+
+    /// How many lines differ.
+    fn distinct(&self) -> usize {
+        if self.stride == 0 { 1 } else { self.queries }
+    }
+
+    #[inline(always)]
+    fn line(&self, r: usize, keys: &Range<usize>) -> &'m [bool] {
+        let start = self.first + r * self.stride;
+        if self.same_for_keys { &self.data[start..=start] } else { &self.data[start + keys.start..start + keys.end] }
+    }
+}
+
+/// Bit `r` of `bits[j]` is cleared where line `r` is false for key j.
+struct AndLines<'k> {
+    lines: DenseLines<'k>,
+    keys: Range<usize>,
     bits: &'k mut [u32],
 }
 
-impl<T: Real> Operation<T> for AndLine<'_> {
+impl<T: Real> Operation<T> for AndLines<'_> {
     type Output = ();
     #[inline(always)]
     fn run<S: Lanes<T = T>>(self, _: S) {
-        let (one, others) = (1 << self.r, !(1 << self.r));
-        for (bits, &on) in self.bits.iter_mut().zip(self.line) {
-            *bits &= others | if on { one } else { 0 };
+        let Self { lines, keys, bits } = self;
+        for r in 0..lines.distinct() {
+            let line = lines.line(r, &keys);
+            let mine = if lines.stride == 0 { u32::MAX } else { 1 << r };
+            if lines.same_for_keys {
+                if !line[0] {
+                    bits.iter_mut().for_each(|bits| *bits &= !mine);
+                }
+            } else {
+                for (bits, &on) in bits.iter_mut().zip(line) {
+                    // All ones for true, all zeros for false.
+                    *bits &= u32::from(on).wrapping_neg() | !mine;
+                }
+            }
         }
     }
 }

@@ -229,7 +229,8 @@ impl<'a, E: Element> Scorer<'a, E> {
 
     /// Whether any of the rows sees any of the keys.
     pub(crate) fn may_see(&self, keys: Range<usize>) -> bool {
-        self.block.coverage(self.plan, 0..self.block.rows(), keys) != TileCoverage::Empty
+        // Where that is dear to know, it is asked once, of each panel.
+        !self.plan.mask().has_cheap_coverage() || self.block.coverage(self.plan, 0..self.block.rows(), keys) != TileCoverage::Empty
     }
 
     /// Make keys `start..end` (of one tile) ready to be read.
@@ -389,14 +390,17 @@ impl<'a, E: Element> Scorer<'a, E> {
     fn hide<S: Lanes<T = E::Real>>(&self, simd: S, panel: &Range<usize>, keys: &Range<usize>, width: usize, scores: &mut [E::Real]) {
         let mut bits = [0; KV_TILE];
         let mut first = keys.start;
+        // The edge of a band is in few places: what is visible as a whole needs no bits.
+        let cheap = self.plan.mask().has_cheap_coverage();
+        let step = if cheap { HIDE_STEP } else { KV_TILE };
         while first < keys.end {
-            // The edge of a band is in few places: what is visible as a whole needs no bits.
-            let some = first..keys.end.min(first + HIDE_STEP);
-            if self.block.coverage(self.plan, panel.clone(), some.clone()) != TileCoverage::Full {
+            let some = first..keys.end.min(first + step);
+            if !cheap || self.block.coverage(self.plan, panel.clone(), some.clone()) != TileCoverage::Full {
                 let bits = &mut bits[..some.len()];
                 self.block.bits(simd, self.plan, panel.clone(), some.clone(), bits);
                 let at = (some.start - keys.start) * width;
-                simd.call(Hide { bits, width, scores: &mut scores[at..at + some.len() * width] });
+                let scores = &mut scores[at..at + some.len() * width];
+                if width > S::LANES { simd.call(Hide::<_, 2> { bits, scores }) } else { simd.call(Hide::<_, 1> { bits, scores }) }
             }
             first = some.end;
         }
@@ -510,23 +514,22 @@ impl<T: Real> Operation<T> for AddNumbers<'_, T> {
 }
 
 /// Hide the keys whose bit is not set: one word per key, one bit per lane.
-struct Hide<'k, T> {
+struct Hide<'k, T, const NR: usize> {
     bits: &'k [u32],
-    width: usize,
     scores: &'k mut [T],
 }
 
-impl<T: Real> Operation<T> for Hide<'_, T> {
+impl<T: Real, const NR: usize> Operation<T> for Hide<'_, T, NR> {
     type Output = ();
     #[inline(always)]
     fn run<S: Lanes<T = T>>(self, simd: S) {
         let hidden = simd.splat(T::HIDDEN);
-        for (bits, scores) in self.bits.iter().zip(self.scores.chunks_exact_mut(self.width)) {
-            for (n, s) in scores.chunks_exact_mut(S::LANES).enumerate() {
-                // SAFETY: the chunk is one whole vector.
+        for (&bits, scores) in self.bits.iter().zip(self.scores.chunks_exact_mut(NR * S::LANES)) {
+            for n in 0..NR {
+                // SAFETY: n is below the number of vectors in the chunk.
                 unsafe {
-                    let visible = simd.mask_from_bits(bits >> (n * S::LANES));
-                    simd.store(s.as_mut_ptr(), simd.select(visible, simd.load(s.as_ptr()), hidden));
+                    let at = scores.as_mut_ptr().add(n * S::LANES);
+                    simd.store(at, simd.select(simd.mask_from_bits(bits, n), simd.load(at), hidden));
                 }
             }
         }

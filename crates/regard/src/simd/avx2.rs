@@ -92,8 +92,9 @@ impl Lanes for F32 {
         fn eq(a: __m256, b: __m256) -> __m256 = _mm256_cmp_ps::<_CMP_EQ_OQ>(a, b);
         fn select(m: __m256, a: __m256, b: __m256) -> __m256 = _mm256_blendv_ps(b, a, m);
         fn clear(m: __m256, a: __m256) -> __m256 = _mm256_andnot_ps(m, a);
-        fn mask_from_bits(bits: u32) -> __m256 = {
+        fn mask_from_bits(bits: u32, n: usize) -> __m256 = {
             let lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+            let lane = _mm256_sll_epi32(lane, _mm_cvtsi32_si128(8 * n as i32));
             _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(bits as i32), lane), lane))
         };
         fn bits_from_mask(m: __m256) -> u32 = _mm256_movemask_ps(m) as u32;
@@ -231,8 +232,9 @@ impl Lanes for F64 {
         fn eq(a: __m256d, b: __m256d) -> __m256d = _mm256_cmp_pd::<_CMP_EQ_OQ>(a, b);
         fn select(m: __m256d, a: __m256d, b: __m256d) -> __m256d = _mm256_blendv_pd(b, a, m);
         fn clear(m: __m256d, a: __m256d) -> __m256d = _mm256_andnot_pd(m, a);
-        fn mask_from_bits(bits: u32) -> __m256d = {
+        fn mask_from_bits(bits: u32, n: usize) -> __m256d = {
             let lane = _mm256_setr_epi64x(1, 2, 4, 8);
+            let lane = _mm256_sll_epi64(lane, _mm_cvtsi32_si128(4 * n as i32));
             _mm256_castsi256_pd(_mm256_cmpeq_epi64(_mm256_and_si256(_mm256_set1_epi64x(i64::from(bits)), lane), lane))
         };
         fn bits_from_mask(m: __m256d) -> u32 = _mm256_movemask_pd(m) as u32;

@@ -63,8 +63,8 @@ impl Lanes for F32 {
         unsafe { _mm512_storeu_ps(p, v) }
     }
     #[inline(always)]
-    fn mask_from_bits(self, bits: u32) -> __mmask16 {
-        bits as __mmask16
+    fn mask_from_bits(self, bits: u32, n: usize) -> __mmask16 {
+        (bits >> (n * Self::LANES)) as __mmask16
     }
     #[inline(always)]
     fn bits_from_mask(self, m: __mmask16) -> u32 {
@@ -128,8 +128,8 @@ impl Lanes for F64 {
         unsafe { _mm512_storeu_pd(p, v) }
     }
     #[inline(always)]
-    fn mask_from_bits(self, bits: u32) -> __mmask8 {
-        bits as __mmask8
+    fn mask_from_bits(self, bits: u32, n: usize) -> __mmask8 {
+        (bits >> (n * Self::LANES)) as __mmask8
     }
     #[inline(always)]
     fn bits_from_mask(self, m: __mmask8) -> u32 {

@@ -138,8 +138,8 @@ pub trait Lanes: Copy + Send + Sync + 'static {
     fn select(self, m: Self::M, a: Self::V, b: Self::V) -> Self::V;
     /// 0 where the mask is true, else `a`.
     fn clear(self, m: Self::M, a: Self::V) -> Self::V;
-    /// Lane `i` is true iff bit `i` is set.
-    fn mask_from_bits(self, bits: u32) -> Self::M;
+    /// Lane `i` is true iff bit `n * LANES + i` is set.
+    fn mask_from_bits(self, bits: u32, n: usize) -> Self::M;
     /// Bit `i` is set iff lane `i` is true.
     fn bits_from_mask(self, m: Self::M) -> u32;
     /// `p * 2^n`, where `t = n + Real::ROUNDING` holds the integer n in its low bits, and the result is a normal number.

@@ -88,8 +88,8 @@ macro_rules! portable {
                 std::array::from_fn(|i| if m[i] { 0.0 } else { a[i] })
             }
             #[inline(always)]
-            fn mask_from_bits(self, bits: u32) -> Self::M {
-                std::array::from_fn(|i| bits >> i & 1 == 1)
+            fn mask_from_bits(self, bits: u32, n: usize) -> Self::M {
+                std::array::from_fn(|i| bits >> (n * $lanes + i) & 1 == 1)
             }
             #[inline(always)]
             fn bits_from_mask(self, m: Self::M) -> u32 {

@@ -6,6 +6,7 @@
 mod bits;
 mod bugs_others_shipped;
 mod common;
+mod drawings;
 mod errors;
 mod exact;
 mod golden;
