@@ -5,6 +5,7 @@
 //! has in a long prefill. Scores are handed on in the panel layout, so that everything between the two products is shared.
 
 use crate::element::Element;
+use crate::product::half;
 use crate::rows::Rows;
 use crate::simd::{Lanes, Operation, Real, Transpose};
 use std::ops::Range;
@@ -49,11 +50,12 @@ fn one_by_one<S: Lanes, E: Element<Real = S::T>>(
     let dim = k.cols();
     for (key, row) in keys.enumerate() {
         for r in 0..rows {
-            let mut sum = s.splat(S::T::ZERO);
+            let mut sums = [s.splat(S::T::ZERO); 2];
             for d in 0..dim {
-                sum = s.mul_add(s.splat(q[r * dim + d]), s.splat(k.get(row, d)), sum);
+                let sum = &mut sums[usize::from(d >= half(dim))];
+                *sum = s.mul_add(s.splat(q[r * dim + d]), s.splat(k.get(row, d)), *sum);
             }
-            scores[key * S::LANES + r] = first_lane(s, s.mul(sum, s.splat(scale)));
+            scores[key * S::LANES + r] = first_lane(s, s.mul(s.add(sums[0], sums[1]), s.splat(scale)));
         }
     }
 }
@@ -79,52 +81,60 @@ fn along_keys<S: Lanes, E: Element<Real = S::T>, const ROWS: usize>(
     assert!(count >= together && rows <= ROWS && q.len() >= ROWS * dim && scores.len() >= count * S::LANES);
     let zero = s.splat(S::T::ZERO);
     let factor = s.splat(scale);
-    let whole = dim - dim % lanes;
     let per_line = 64 / size_of::<E>();
     let stride = k.row_stride();
     let mut key = 0;
     while key < count {
         // The last groups may overlap the ones before; what comes out is the same.
         key = key.min(count - together);
-        let mut sums = [[zero; ROWS]; GROUPS];
-        let mut line = k.row(keys.start + key);
-        for d in (0..whole).step_by(lanes) {
-            if d % per_line == 0 {
-                // Many lines side by side are no stream that the hardware would see: ask for those of the next keys but one.
-                for x in 2 * together..3 * together {
-                    s.prefetch(line.wrapping_offset(x as isize * stride));
-                }
-            }
-            for (group, sums) in sums.iter_mut().enumerate() {
-                // SAFETY: keys key..key + together are rows of `dim` numbers side by side, and d + lanes <= dim.
-                let square = unsafe { load_square::<S::Narrow, E>(s, line.offset((group * lanes) as isize * stride), stride) };
-                for (r, sum) in sums.iter_mut().enumerate() {
-                    for (x, &column) in square.as_ref().iter().enumerate() {
-                        // SAFETY: r < ROWS and d + x < dim.
-                        let q = unsafe { *q.get_unchecked(r * dim + d + x) };
-                        *sum = s.mul_add(s.splat(q), column, *sum);
+        let mut totals = [[zero; ROWS]; GROUPS];
+        for part in [0..half(dim), half(dim)..dim] {
+            let mut sums = [[zero; ROWS]; GROUPS];
+            let whole = part.start + (part.len() - part.len() % lanes);
+            let mut line = k.row(keys.start + key).wrapping_add(part.start);
+            for d in (part.start..whole).step_by(lanes) {
+                if d % per_line == 0 {
+                    // Many lines side by side are no stream that the hardware would see: ask for those of the next keys but one.
+                    for x in 2 * together..3 * together {
+                        s.prefetch(line.wrapping_offset(x as isize * stride));
                     }
                 }
+                for (group, sums) in sums.iter_mut().enumerate() {
+                    // SAFETY: keys key..key + together are rows of `dim` numbers side by side, and d + lanes <= dim.
+                    let square = unsafe { load_square::<S::Narrow, E>(s, line.offset((group * lanes) as isize * stride), stride) };
+                    for (r, sum) in sums.iter_mut().enumerate() {
+                        for (x, &column) in square.as_ref().iter().enumerate() {
+                            // SAFETY: r < ROWS and d + x < dim.
+                            let q = unsafe { *q.get_unchecked(r * dim + d + x) };
+                            *sum = s.mul_add(s.splat(q), column, *sum);
+                        }
+                    }
+                }
+                line = line.wrapping_add(lanes);
             }
-            line = line.wrapping_add(lanes);
+            for (group, (sums, totals)) in sums.iter_mut().zip(&mut totals).enumerate() {
+                for d in whole..part.end {
+                    let mut column = [S::T::ZERO; 16];
+                    for (x, c) in column.iter_mut().enumerate().take(lanes) {
+                        *c = k.get(keys.start + key + group * lanes + x, d);
+                    }
+                    // SAFETY: 16 >= lanes.
+                    let column = unsafe { s.load(column.as_ptr()) };
+                    for (r, sum) in sums.iter_mut().enumerate() {
+                        *sum = s.mul_add(s.splat(q[r * dim + d]), column, *sum);
+                    }
+                }
+                for (total, &sum) in totals.iter_mut().zip(&*sums) {
+                    *total = if part.start == 0 { sum } else { s.add(*total, sum) };
+                }
+            }
         }
-        for (group, sums) in sums.iter_mut().enumerate() {
+        for (group, totals) in totals.iter().enumerate() {
             let first = key + group * lanes;
-            for d in whole..dim {
-                let mut column = [S::T::ZERO; 16];
-                for (x, c) in column.iter_mut().enumerate().take(lanes) {
-                    *c = k.get(keys.start + first + x, d);
-                }
-                // SAFETY: 16 >= lanes.
-                let column = unsafe { s.load(column.as_ptr()) };
-                for (r, sum) in sums.iter_mut().enumerate() {
-                    *sum = s.mul_add(s.splat(q[r * dim + d]), column, *sum);
-                }
-            }
-            for (r, &sum) in sums.iter().enumerate().take(rows) {
+            for (r, &total) in totals.iter().enumerate().take(rows) {
                 let mut line = [S::T::ZERO; 16];
                 // SAFETY: 16 >= lanes.
-                unsafe { s.store(line.as_mut_ptr(), s.mul(sum, factor)) };
+                unsafe { s.store(line.as_mut_ptr(), s.mul(total, factor)) };
                 for (x, &score) in line.iter().enumerate().take(lanes) {
                     scores[(first + x) * S::LANES + r] = score;
                 }

@@ -10,8 +10,9 @@
 //! and TILE_ROWS * NR multiply-adds: 8 loads for 12 with AVX2 (6 x 2 of 16 registers), 10 for 16 with AVX-512 (8 x 2 of 32),
 //! so that the multiply-add ports are the limit and not the load ports.
 //!
-//! Every element is one chain of multiply-adds in the order of depth, whatever the tile: its bits do not depend on
-//! where in a tile it was computed.
+//! Every element is one chain of multiply-adds in the order of depth, whatever the tile: its bits do not depend on where in a
+//! tile it was computed. A dot product is two such chains, one for each half of the head dimension, added at the end:
+//! half the rounding error where scores are large, for one addition.
 
 use crate::simd::Lanes;
 
@@ -22,6 +23,12 @@ pub(crate) trait Take<S: Lanes, const NR: usize> {
     /// # Safety
     /// `row` must be below the `rows` that [`product`] was called for.
     unsafe fn take(&mut self, simd: S, row: usize, c: [S::V; NR]);
+}
+
+/// Where the second chain of a dot product begins.
+#[inline(always)]
+pub(crate) fn half(depth: usize) -> usize {
+    depth.div_ceil(2)
 }
 
 /// Compute `rows` rows and hand each to `to`.
@@ -44,8 +51,21 @@ pub(crate) unsafe fn product<S: Lanes, const NR: usize, const ALONG_ROWS: bool>(
     macro_rules! block {
         ($mr:literal) => {{
             let along = if ALONG_ROWS { row as isize } else { row as isize * stride };
-            // SAFETY: rows row..row + $mr exist, so the caller vouches for them.
-            let c = unsafe { tile::<S, $mr, NR, ALONG_ROWS>(s, depth, a.offset(along), stride, b) };
+            // SAFETY: rows row..row + $mr exist, so the caller vouches for them, for both parts of the depth.
+            let c = unsafe {
+                let a = a.offset(along);
+                let first = if ALONG_ROWS { depth } else { half(depth) };
+                let mut c = tile::<S, $mr, NR, ALONG_ROWS>(s, first, a, stride, b);
+                if !ALONG_ROWS {
+                    let rest = tile::<S, $mr, NR, ALONG_ROWS>(s, depth - first, a.add(first), stride, b.add(first * NR * S::LANES));
+                    for (c, rest) in c.iter_mut().zip(rest) {
+                        for (c, rest) in c.iter_mut().zip(rest) {
+                            *c = s.add(*c, rest);
+                        }
+                    }
+                }
+                c
+            };
             for (m, c) in c.into_iter().enumerate() {
                 // SAFETY: row + m < rows.
                 unsafe { to.take(s, row + m, c) };
