@@ -13,7 +13,8 @@ use crate::levels;
 use crate::steps::{Steps, skipped};
 
 const PROGRAM: &str = "suite";
-const TEST: [&str; 4] = ["--package", "regard", "--test", PROGRAM];
+/// Of the whole workspace, so that the build is the one that `cargo test --workspace` made.
+const TEST: [&str; 3] = ["--workspace", "--test", PROGRAM];
 /// The module of the test program that is made for this.
 const MODULE: &str = "memory_safety::";
 

@@ -17,7 +17,7 @@ fn run_at_every_level(steps: &mut Steps) {
         match levels::lacks(level) {
             Some(why) => skipped(&name, why),
             None => steps.step(&name, || {
-                let mut tests = cargo(&["test", "--quiet", "--package", "regard", "--test", "suite", "--", "golden::", "memory_safety::"]);
+                let mut tests = cargo(&["test", "--quiet", "--workspace", "--test", "suite", "--", "golden::", "memory_safety::"]);
                 tests.env(levels::FORCE, level);
                 command::run(tests)
             }),
