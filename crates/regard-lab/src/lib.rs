@@ -1,0 +1,7 @@
+//! The laboratory: experiments on attention, each a pure function from a configuration to a [`Table`], and the figures and
+//! reports that are made of tables alone.
+#![forbid(unsafe_code)]
+
+mod table;
+
+pub use table::{Column, Table, Value};
