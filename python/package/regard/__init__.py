@@ -43,3 +43,15 @@ __all__ = [
     "simd_level",
     "statistics",
 ]
+
+
+def __getattr__(name):
+    # Here, and not above: NumPy users shall not wait for the import of PyTorch.
+    if name == "torch":
+        from importlib import import_module
+
+        try:
+            return import_module(".torch", __name__)
+        except ImportError as missing:
+            raise AttributeError(f"regard.torch needs PyTorch ({missing}): pip install torch") from missing
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
