@@ -115,6 +115,48 @@ def weighted_sum(weights, visible, v):
     return out
 
 
+def backward(q, k, v, dout, *, factors=None, dtype=np.float64, **options):
+    """A namespace of dq, dk, dv, d_scores (as they enter the softmax), d_mask and d_sink, from the whole matrices.
+
+        out = (weights * factors) v       dv = (weights * factors)^T dout
+        weights = softmax(scores)         d_scores = weights * (d_weights - sum(d_weights * weights))
+        scores = cap(raw) + mask          d_raw = d_scores * (1 - (capped / cap)^2)
+        raw = q k^T * scale               dq = d_raw k * scale,  dk = d_raw^T q * scale
+    """
+    batch, heads_q, seq_q, head_dim = q.shape
+    heads_kv, seq_kv = k.shape[1:3]
+    group = heads_q // heads_kv
+    forward = attention(q, k, v, dtype=dtype, **options)
+    q, k, v, dout = (np.asarray(x).astype(dtype) for x in (q, k, v, dout))
+    weights, many_k, many_v = forward.weights, k.repeat(group, axis=1), v.repeat(group, axis=1)
+    factors = np.ones_like(weights) if factors is None else factors.astype(dtype)
+    scale, softcap = options.get("scale"), options.get("softcap")
+    scale = dtype(scale if scale is not None else 1.0 / np.sqrt(max(head_dim, 1)))
+    d_weights = dout @ many_v.swapaxes(-1, -2) * factors
+    delta = (d_weights * weights).sum(axis=-1, keepdims=True)
+    d_scores = weights * (d_weights - delta)
+    d_raw = d_scores * (1 - (forward.softcap / dtype(softcap)) ** 2) if softcap else d_scores
+    by_kv_head = lambda x: x.reshape(batch, heads_kv, group, seq_kv, -1).sum(axis=2)
+    result = SimpleNamespace(
+        dq=d_raw @ many_k * scale, dk=by_kv_head(d_raw.swapaxes(-1, -2) @ q * scale),
+        dv=by_kv_head((weights * factors).swapaxes(-1, -2) @ dout), d_scores=d_scores,
+    )
+    mask, sink = options.get("mask"), options.get("sink")
+    if mask is not None and mask.dtype != bool:
+        spread = tuple(range(4 - mask.ndim)) + tuple(4 - mask.ndim + i for i, n in enumerate(mask.shape) if n == 1)
+        result.d_mask = d_scores.sum(axis=spread, keepdims=True).reshape(mask.shape)
+    if sink is not None:
+        share = np.exp(np.broadcast_to(sink, (heads_q,)).astype(dtype)[:, None] - forward.lse)
+        result.d_sink = -(share * delta[..., 0]).sum(axis=(0, 2))
+    return result
+
+
+def gradients(*arrays, **options):
+    """The tuple that regard.attention_vjp returns."""
+    found = backward(*arrays, **options)
+    return [getattr(found, name) for name in ("dq", "dk", "dv", "d_mask", "d_sink") if hasattr(found, name)]
+
+
 def row_statistics(weights, place, local_window):
     """Per row [B, H, N]; `place` [B, N] is where each query stands on the key axis."""
     keys = np.arange(weights.shape[-1])

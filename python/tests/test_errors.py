@@ -84,12 +84,3 @@ def test_keywords_are_not_positional():
 def test_statistics_refuses_the_same(change):
     with pytest.raises(REFUSED[change][1]):
         regard.statistics(**(inputs() | REFUSED[change][0]))
-
-
-def test_dropout_is_either_there_or_says_that_it_is_not():
-    try:
-        out = regard.attention(**inputs(), dropout_p=0.5)
-    except NotImplementedError as error:
-        assert "dropout" in str(error)
-    else:
-        assert out.shape == (2, 4, 5, 6)

@@ -49,3 +49,27 @@ def test_the_oracle_agrees_with_pytorch(path):
     tolerance = 1e-12 if stored["q"].dtype == np.float64 else 1e-6
     np.testing.assert_allclose(exact.out, stored["out"], rtol=tolerance, atol=tolerance)
     np.testing.assert_allclose(exact.lse, stored["lse"], rtol=1e-6, atol=1e-6)
+
+
+def gradients_of(stored):
+    return {name: stored[name] for name in ("dq", "dk", "dv", "dmask") if name in stored.files}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_golden_gradient(path):
+    stored, options = load(path)
+    arrays = [stored[name] for name in ("q", "k", "v", "dout")]
+    naive = oracle.gradients(*arrays, dtype=arrays[0].dtype.type, **options)
+    got, expected = regard.attention_vjp(*arrays, **options), gradients_of(stored)
+    assert len(got) == len(expected) == len(naive)
+    for (name, exact), mine, yardstick in zip(expected.items(), got, naive):
+        oracle.assert_as_good_as_naive(mine, exact.astype(np.float64), yardstick, name, factor=3.0)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_the_oracles_gradients_agree_with_pytorch(path):
+    stored, options = load(path)
+    exact = oracle.gradients(*(stored[name] for name in ("q", "k", "v", "dout")), **options)
+    tolerance = 1e-9 if stored["q"].dtype == np.float64 else 1e-6
+    for (name, expected), mine in zip(gradients_of(stored).items(), exact):
+        np.testing.assert_allclose(mine, expected, rtol=tolerance, atol=tolerance, err_msg=name)

@@ -3,8 +3,9 @@
     python golden_maker.py --npz DIR --json FILE
 
 `out` comes from PyTorch's math backend in float64 on the dense mask that the options mean (with a
-softcap, which that backend lacks, from its softmax); `lse` from torch.logsumexp. The JSON file holds
-the float32 cases for tests without Python; in it null stands for -inf.
+softcap, which that backend lacks, from its softmax); `lse` from torch.logsumexp; `dq`, `dk`, `dv` and, for
+a float mask, `dmask` are what its autograd makes of `dout`. The JSON file holds the float32 cases for tests
+without Python, forward only; in it null stands for -inf.
 """
 
 import argparse
@@ -66,29 +67,31 @@ def dense_visibility(options, batch, seq_q, seq_kv):
 
 
 def answer(q, k, v, options, mask):
-    """(out, lse) in float64."""
+    """(out, lse) in float64, differentiable."""
     group = q.shape[1] // k.shape[1]
-    q, k, v = q.double(), k.double().repeat_interleave(group, 1), v.double().repeat_interleave(group, 1)
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
     scale = options.get("scale", q.shape[-1] ** -0.5)
     seen = dense_visibility(options, q.shape[0], q.shape[2], k.shape[2])
     added = torch.zeros(()).double().where(seen, -torch.inf)
     if mask is not None:
-        added = added + (torch.zeros(()).double().where(mask, -torch.inf) if mask.dtype == torch.bool else mask.double())
+        added = added + (torch.zeros(()).double().where(mask, -torch.inf) if mask.dtype == torch.bool else mask)
     scores = q @ k.mT * scale
     softcap = options.get("softcap")
     if softcap is not None:
         scores = softcap * torch.tanh(scores / softcap)
     scores = scores + added
-    lse = torch.logsumexp(scores, dim=-1)
+    lse = torch.logsumexp(scores.detach(), dim=-1)
     if softcap is not None:
-        return torch.softmax(scores, dim=-1).nan_to_num(0.0) @ v, lse
+        empty = (scores == -torch.inf).all(-1, keepdim=True)
+        return torch.softmax(scores.masked_fill(empty, 0.0), dim=-1).masked_fill(empty, 0.0) @ v, lse
     with sdpa_kernel(SDPBackend.MATH):
         return F.scaled_dot_product_attention(q, k, v, added.expand_as(scores), scale=scale), lse
 
 
 def make(name):
     q_shape, k_shape, value_dim, dtype, options, mask_spec = CASES[name]
-    rng = np.random.default_rng(sorted(CASES).index(name))
+    index = sorted(CASES).index(name)
+    rng = np.random.default_rng(index)
     draw = lambda shape: rng.standard_normal(shape).astype(dtype)
     case = dict(q=draw(q_shape), k=draw(k_shape), v=draw((*k_shape[:3], value_dim)))
     if mask_spec:
@@ -96,11 +99,16 @@ def make(name):
         hidden = rng.random(shape) < 0.35
         hidden[..., 2, :] = True
         case["mask"] = ~hidden if kind == "bool" else np.where(hidden, -np.inf, draw(shape)).astype(dtype)
-    tensors = {key: torch.from_numpy(value) for key, value in case.items()}
+    wide = lambda x: torch.from_numpy(x if x.dtype == bool else x.astype(np.float64)).requires_grad_(x.dtype != bool)
+    tensors = {key: wide(value) for key, value in case.items()}
     out, lse = answer(tensors["q"], tensors["k"], tensors["v"], options, tensors.get("mask"))
     assert torch.isfinite(out).all(), name
-    case["out"], case["lse"] = out.numpy().astype(dtype), lse.numpy().astype(dtype)
-    return options, case
+    case["dout"] = np.random.default_rng(1000 + index).standard_normal(out.shape).astype(dtype)
+    leaves = {key: x for key, x in tensors.items() if x.requires_grad}
+    gradients = torch.autograd.grad(out, list(leaves.values()), torch.from_numpy(case["dout"].astype(np.float64)))
+    assert all(torch.isfinite(x).all() for x in gradients), name
+    case["out"], case["lse"] = out.detach().numpy().astype(dtype), lse.numpy().astype(dtype)
+    return options, case | {f"d{key}": x.numpy().astype(dtype) for key, x in zip(leaves, gradients)}
 
 
 def plain(array):
@@ -125,8 +133,9 @@ def main():
         if case["q"].dtype == np.float32:
             kind = None if "mask" not in case else "bool" if case["mask"].dtype == bool else "float"
             entry = dict(name=name, options=options, mask_kind=kind)
-            entry["shapes"] = {key: list(value.shape) for key, value in case.items()}
-            entry |= {key: plain(case[key]) if key in case else None for key in ("q", "k", "v", "mask", "out", "lse")}
+            forward = ("q", "k", "v", "mask", "out", "lse")
+            entry["shapes"] = {key: list(case[key].shape) for key in forward if key in case}
+            entry |= {key: plain(case[key]) if key in case else None for key in forward}
             lines.append(json.dumps(entry, separators=(",", ":")))
     if arguments.json:
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
