@@ -370,9 +370,9 @@ class use(ContextDecorator):
     >>> x = torch.randn(1, 2, 5, 8)
     >>> with regard.torch.use() as calls:
     ...     out = F.scaled_dot_product_attention(x, x, x)
-    ...     other = F.scaled_dot_product_attention(x.to(torch.complex64), x.to(torch.complex64), x.to(torch.complex64))
+    ...     other = F.scaled_dot_product_attention(x.to("meta"), x.to("meta"), x.to("meta"))
     >>> calls
-    use: 1 call computed by regard, 1 left to PyTorch (these dtypes: 1)
+    use: 1 call computed by regard, 1 left to PyTorch (a tensor on meta: 1)
     >>> @regard.torch.use()
     ... def step(model, batch): ...
     """

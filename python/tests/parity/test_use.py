@@ -1,0 +1,210 @@
+"""regard.torch.use(): unmodified models train through regard, and PyTorch is as it was afterwards."""
+
+import sys
+import types
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import torch.nn.functional as F  # noqa: E402
+from torch import nn  # noqa: E402
+
+import regard.torch as door  # noqa: E402
+
+THEIRS = F.scaled_dot_product_attention
+
+
+@pytest.fixture(autouse=True)
+def pytorch_is_as_it_was():
+    torch.manual_seed(5)
+    yield
+    assert F.scaled_dot_product_attention is THEIRS and torch._C._nn.scaled_dot_product_attention is THEIRS
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def trained(model, inputs, loss, steps=3):
+    """Losses and final weights of a few steps from the state that the model has now."""
+    state = {name: x.clone() for name, x in model.state_dict().items()}
+    optimizer, losses = torch.optim.SGD(model.parameters(), 0.1), []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        value = loss(model(*inputs))
+        value.backward()
+        optimizer.step()
+        losses.append(value.item())
+    weights = torch.cat([p.detach().flatten().clone() for p in model.parameters()])
+    model.load_state_dict(state)
+    return torch.tensor(losses), weights
+
+
+def assert_trains_alike(model, inputs, loss, calls_per_step):
+    expected = trained(model, inputs, loss)
+    with door.use() as calls:
+        got = trained(model, inputs, loss)
+    assert calls.computed == 3 * calls_per_step and not calls.left, calls
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
+
+
+class WithoutWeights(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = nn.MultiheadAttention(24, 4, batch_first=True)
+
+    def forward(self, x, mask):
+        return self.attention(x, x, x, attn_mask=mask, need_weights=False)[0]
+
+
+@pytest.mark.parametrize("kind", ["none", "bool", "float"])
+def test_multihead_attention_trains(kind):
+    mask = {"none": None, "bool": torch.rand(7, 7) < 0.3, "float": torch.randn(7, 7)}[kind]
+    assert_trains_alike(WithoutWeights(), (torch.randn(2, 7, 24), mask), lambda y: y.square().mean(), 1)
+
+
+def test_transformer_encoder_and_decoder_train():
+    model = nn.Transformer(24, 4, 2, 2, 48, dropout=0.0, batch_first=True)
+    assert_trains_alike(model, (torch.randn(2, 9, 24), torch.randn(2, 6, 24)), lambda y: y.square().mean(), 2 + 2 * 2)
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.out = nn.Linear(16, 48), nn.Linear(16, 16)
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 4, 4)).permute(2, 0, 3, 1, 4)
+        return self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+
+
+def test_a_module_that_calls_the_function_trains():
+    assert_trains_alike(nn.Sequential(Block(), Block()), (torch.randn(2, 11, 16),), lambda y: y.square().mean(), 2)
+
+
+@pytest.mark.parametrize("padded", [False, True])
+def test_a_hugging_face_model_trains(padded):
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        vocab_size=50, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=64, attn_implementation="sdpa",
+    )
+    model, ids = transformers.LlamaForCausalLM(config), torch.randint(50, (2, 20))
+    mask = torch.ones_like(ids)
+    if padded:
+        mask[1, :6] = 0
+
+    class Loss(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, ids, mask):
+            return self.model(ids, attention_mask=mask, labels=ids).loss
+
+    assert_trains_alike(Loss(), (ids, mask), lambda loss: loss, 2)
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_inference_of_multihead_attention_leaves_its_fast_path(grad):
+    layer = nn.TransformerEncoderLayer(24, 4, 48, batch_first=True).eval()
+    x, padding = torch.randn(2, 7, 24), torch.zeros(2, 7, dtype=torch.bool)
+    padding[1, 5:] = True
+    with torch.set_grad_enabled(grad):
+        expected = layer(x, src_key_padding_mask=padding)
+        with door.use() as calls:
+            got = layer(x, src_key_padding_mask=padding)
+    assert calls.computed == 1
+    torch.testing.assert_close(got[~padding], expected[~padding], rtol=1e-4, atol=1e-5)
+
+
+def attend(**change):
+    arguments = dict(query=torch.ones(1, 1, 3, 4), key=torch.ones(1, 1, 3, 4), value=torch.ones(1, 1, 3, 4)) | change
+    return F.scaled_dot_product_attention(**arguments)
+
+
+def all_of(x):
+    return dict(query=x, key=x, value=x)
+
+
+LEFT = {
+    "another_device": lambda: all_of(torch.ones(1, 1, 3, 4, device="meta")),
+    "nested": lambda: all_of(torch.nested.nested_tensor([torch.ones(2, 3, 4)] * 2)),
+    "subclass": lambda: all_of(torch.ones(1, 1, 3, 4).as_subclass(type("Mine", (torch.Tensor,), {}))),
+    "drop_all": lambda: dict(dropout_p=1.0),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+@pytest.mark.filterwarnings("ignore")
+def test_what_regard_does_not_do_is_left_to_pytorch(name):
+    with torch.no_grad(), door.use() as calls:
+        out = attend(**LEFT[name]())
+    assert out is not None and calls.computed == 0 and sum(calls.left.values()) >= 1, calls
+
+
+def test_what_is_an_error_in_pytorch_stays_one():
+    with door.use() as calls:
+        with pytest.raises(RuntimeError):
+            attend(attn_mask=torch.ones(3, 3), is_causal=True)
+        with pytest.raises(NotImplementedError):
+            attend(**all_of(torch.ones(1, 1, 3, 4, dtype=torch.complex64)))
+    assert calls.computed == 0 and sum(calls.left.values()) == 2
+
+
+def test_transforms_are_left_to_pytorch():
+    x = torch.randn(2, 1, 3, 4)
+    with door.use() as calls:
+        torch.func.grad(lambda x: F.scaled_dot_product_attention(x, x, x).sum())(x)
+    assert calls.computed == 0 and calls.left
+
+
+def test_restored_after_an_exception():
+    with pytest.raises(KeyError), door.use():
+        assert F.scaled_dot_product_attention is not THEIRS
+        raise KeyError
+
+
+def test_nested_blocks_and_one_object_twice():
+    with door.use() as outer:
+        attend()
+        with door.use() as inner, outer:
+            attend()
+        assert F.scaled_dot_product_attention is not THEIRS
+        attend()
+    assert inner.computed == 1 and outer.computed == 4
+
+
+def test_as_a_decorator():
+    calls = door.use()
+
+    @calls
+    def step(x):
+        return F.scaled_dot_product_attention(x, x, x)
+
+    step(torch.ones(1, 1, 3, 4))
+    step(torch.ones(1, 1, 3, 4))
+    assert calls.computed == 2 and "2 calls computed by regard" in repr(calls)
+
+
+def test_a_module_that_imported_the_function_by_name_is_served_too(monkeypatch):
+    module = types.ModuleType("somebody")
+    exec("from torch.nn.functional import scaled_dot_product_attention", module.__dict__)
+    monkeypatch.setitem(sys.modules, "somebody", module)
+    with door.use() as calls:
+        module.scaled_dot_product_attention(*all_of(torch.ones(1, 1, 3, 4)).values())
+    assert calls.computed == 1 and module.scaled_dot_product_attention is THEIRS
+
+
+def test_somebody_elses_function_in_that_place_is_left_there(monkeypatch):
+    monkeypatch.setattr(F, "scaled_dot_product_attention", THEIRS)
+    theirs = lambda *args, **keywords: THEIRS(*args, **keywords)
+    with door.use():
+        F.scaled_dot_product_attention = theirs
+    assert F.scaled_dot_product_attention is theirs
+
+
+def test_backward_after_the_block():
+    x = torch.randn(1, 1, 5, 8, requires_grad=True)
+    with door.use() as calls:
+        out = F.scaled_dot_product_attention(x, x, x)
+    out.sum().backward()
+    assert calls.computed == 1 and x.grad is not None
