@@ -15,7 +15,7 @@ use crate::forward::{Saved, block_cutoffs, block_scorer, block_shape, blocks, ch
 use crate::gradient::{GRADIENT_SPAN, Inputs, Unit, padded};
 use crate::score::KV_TILE;
 use crate::simd::Real;
-use ndarray::{Array2, Array3, Array4, ArrayView4, ArrayViewMut4, Axis};
+use ndarray::{Array2, Array3, Array4, ArrayView4, ArrayViewMut2, ArrayViewMut4, Axis};
 use std::any::Any;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -247,8 +247,8 @@ fn cut<T>(view: ArrayViewMut4<'_, T>, axis: usize, size: usize) -> Vec<ArrayView
 fn totals<E: Element>(inputs: &Inputs<'_, E>, stats: bool) -> Result<Totals<E>> {
     let plan = inputs.plan;
     let d = plan.dims;
-    let zeros = |dims: usize| Array4::from_elem([d.batch, d.heads_kv, d.seq_kv, padded::<E::Real>(dims)], E::Real::ZERO);
-    let (mut dk, mut dv) = (zeros(d.head_dim), zeros(d.value_dim));
+    let room = |dims: usize| Array4::<E::Real>::uninit([d.batch, d.heads_kv, d.seq_kv, padded::<E::Real>(dims)]);
+    let (mut dk, mut dv) = (room(d.head_dim), room(d.value_dim));
     let spans = d.seq_kv.div_ceil(GRADIENT_SPAN);
     let mut bias = plan.bias().filter(|_| plan.bias_gradient()).map(|bias| BiasTotals::new(bias, plan, spans));
     let rows = [d.batch, d.heads_q, d.seq_q, 1];
@@ -256,7 +256,8 @@ fn totals<E: Element>(inputs: &Inputs<'_, E>, stats: bool) -> Result<Totals<E>> 
     let q_shape = shape4(inputs.q.shape());
     if d.batch == 0 || d.heads_q == 0 || d.seq_q == 0 || d.seq_kv == 0 {
         let squares = squares.map(|s| s.remove_axis(Axis(3)));
-        return Ok(Totals { dq: Array4::from_elem(q_shape, E::STORED_ZERO), dk, dv, bias, squares });
+        let zeros = |x: Array4<MaybeUninit<E::Real>>| Array4::from_elem(x.raw_dim(), E::Real::ZERO);
+        return Ok(Totals { dq: Array4::from_elem(q_shape, E::STORED_ZERO), dk: zeros(dk), dv: zeros(dv), bias, squares });
     }
     let pieces = Pieces::new(plan, bias.as_ref());
     let scale = E::Real::from_f64(plan.scale);
@@ -283,8 +284,10 @@ fn totals<E: Element>(inputs: &Inputs<'_, E>, stats: bool) -> Result<Totals<E>> 
             }
         }
     }
-    // SAFETY: every unit writes all of its rows, and the units (or `add_up`, chunk after chunk) are all of dq.
-    Ok(Totals { dq: unsafe { dq.assume_init() }, dk, dv, bias, squares: squares.map(|s| s.remove_axis(Axis(3))) })
+    let squares = squares.map(|s| s.remove_axis(Axis(3)));
+    // SAFETY: every unit writes all of its rows, and the units (or `add_up`, chunk after chunk) are all of dq. For the first chunk of
+    // queries every unit begins its part of dk and dv with zeros, and the units are all of them.
+    Ok(unsafe { Totals { dq: dq.assume_init(), dk: dk.assume_init(), dv: dv.assume_init(), bias, squares } })
 }
 
 fn shape4(shape: &[usize]) -> [usize; 4] {
@@ -293,8 +296,8 @@ fn shape4(shape: &[usize]) -> [usize; 4] {
 
 /// Where the sums over queries go.
 struct KeySums<'s, T> {
-    dk: ArrayViewMut4<'s, T>,
-    dv: ArrayViewMut4<'s, T>,
+    dk: ArrayViewMut4<'s, MaybeUninit<T>>,
+    dv: ArrayViewMut4<'s, MaybeUninit<T>>,
     bias: Option<&'s mut BiasTotals<T>>,
 }
 
@@ -306,8 +309,8 @@ struct Task<'t, X, T> {
     batches: Range<usize>,
     kv_heads: Range<usize>,
     spans: Range<usize>,
-    dk: ArrayViewMut4<'t, T>,
-    dv: ArrayViewMut4<'t, T>,
+    dk: ArrayViewMut4<'t, MaybeUninit<T>>,
+    dv: ArrayViewMut4<'t, MaybeUninit<T>>,
     bias: Option<BiasSums<'t, T>>,
     rows: RowSums<'t, X, T>,
 }
@@ -378,13 +381,10 @@ fn run_task<E: Element, X: Element<Real = E::Real>>(
 ) {
     let plan = inputs.plan;
     let group = plan.dims.group();
-    if queries.start == 0 {
-        // They are zero. But memory that was never written to is given twice, when it is first read and when it is first written.
-        task.dk.fill(E::Real::ZERO);
-        task.dv.fill(E::Real::ZERO);
-        if let Some(BiasSums { sums: Sums::Dense { view, .. }, .. }) = &mut task.bias {
-            view.fill(E::Real::ZERO);
-        }
+    let first = queries.start == 0;
+    if first && let Some(BiasSums { sums: Sums::Dense { view, .. }, .. }) = &mut task.bias {
+        // It is zero. But memory that was never written to is given twice, when it is first read and when it is first written.
+        view.fill(E::Real::ZERO);
     }
     for (b, batch) in task.batches.clone().enumerate() {
         for (h, kv_head) in task.kv_heads.clone().enumerate() {
@@ -396,8 +396,8 @@ fn run_task<E: Element, X: Element<Real = E::Real>>(
                 kv_head,
                 queries: queries.clone(),
                 spans: task.spans.clone(),
-                dk: task.dk.slice_mut(ndarray::s![b, h, .., ..]).into_slice().expect("whole rows"),
-                dv: task.dv.slice_mut(ndarray::s![b, h, .., ..]).into_slice().expect("whole rows"),
+                dk: begun(task.dk.slice_mut(ndarray::s![b, h, .., ..]), first),
+                dv: begun(task.dv.slice_mut(ndarray::s![b, h, .., ..]), first),
                 dq: dq.slice_mut(ndarray::s![b, heads.clone(), .., ..]),
                 dq_scale,
                 squares: squares.as_mut().map(|s| s.slice_mut(ndarray::s![b, heads, .., 0])),
@@ -407,6 +407,16 @@ fn run_task<E: Element, X: Element<Real = E::Real>>(
             E::Real::dispatch(plan.level, unit);
         }
     }
+}
+
+/// The sums of a unit: zeros for its first queries, and what it has come to by then for later ones.
+fn begun<T: Real>(sums: ArrayViewMut2<'_, MaybeUninit<T>>, first: bool) -> &mut [T] {
+    let sums = sums.into_slice().expect("whole rows");
+    if first {
+        sums.fill(MaybeUninit::new(T::ZERO));
+    }
+    // SAFETY: the unit's first queries come first, and began all of it with zeros.
+    unsafe { &mut *(std::ptr::from_mut(sums) as *mut [T]) }
 }
 
 /// `to = (apart[0] + apart[1] + ...) * scale`
