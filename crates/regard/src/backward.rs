@@ -11,7 +11,7 @@ use crate::attention::{Attention, Plan};
 use crate::bias_gradient::{BiasGradient, BiasSums, BiasTotals, Sums};
 use crate::element::Element;
 use crate::error::Result;
-use crate::forward::{Saved, block_cutoffs, block_scorer, block_shape, blocks, check_shape, checked_len, for_tasks};
+use crate::forward::{SavedView, block_cutoffs, block_scorer, block_shape, blocks, check_shape, checked_len, for_tasks};
 use crate::gradient::{GRADIENT_SPAN, Inputs, Unit, padded};
 use crate::score::KV_TILE;
 use crate::simd::Real;
@@ -59,7 +59,7 @@ impl GradientStats {
 
 impl Attention<'_> {
     /// The gradients on q, k and v (and on a bias and on sinks), given the gradient on the result. `saved` is what
-    /// [`Attention::forward_saved`] returned for the same options and tensors. Linear in memory.
+    /// [`Attention::forward_saved`] returned for the same options and tensors, by reference or as a [`SavedView`]. Linear in memory.
     ///
     /// ```
     /// use ndarray::Array4;
@@ -82,10 +82,10 @@ impl Attention<'_> {
         q: impl Into<ArrayView4<'x, E>>,
         k: impl Into<ArrayView4<'x, E>>,
         v: impl Into<ArrayView4<'x, E>>,
-        saved: &Saved<E>,
+        saved: impl Into<SavedView<'x, E>>,
         d_out: impl Into<ArrayView4<'x, E>>,
     ) -> Result<Gradients<E>> {
-        Ok(self.gradients(q.into(), k.into(), v.into(), saved, d_out.into(), false)?.0)
+        Ok(self.gradients(q.into(), k.into(), v.into(), saved.into(), d_out.into(), false)?.0)
     }
 
     /// The same, and what the gradients did: norms, row by row. Linear in memory.
@@ -97,10 +97,10 @@ impl Attention<'_> {
         q: impl Into<ArrayView4<'x, E>>,
         k: impl Into<ArrayView4<'x, E>>,
         v: impl Into<ArrayView4<'x, E>>,
-        saved: &Saved<E>,
+        saved: impl Into<SavedView<'x, E>>,
         d_out: impl Into<ArrayView4<'x, E>>,
     ) -> Result<(Gradients<E>, GradientStats)> {
-        let (gradients, squares) = self.gradients(q.into(), k.into(), v.into(), saved, d_out.into(), true)?;
+        let (gradients, squares) = self.gradients(q.into(), k.into(), v.into(), saved.into(), d_out.into(), true)?;
         let norm = |numbers: ndarray::ArrayView1<'_, E>| numbers.iter().map(|x| x.to_real().to_f64()).map(|x| x * x).sum::<f64>();
         let whole = |x: &Array4<E>| x.lanes(Axis(3)).into_iter().map(norm).sum::<f64>().sqrt();
         let [b, h, n, _] = shape4(gradients.dq.shape());
@@ -116,7 +116,7 @@ impl Attention<'_> {
         q: ArrayView4<'x, E>,
         k: ArrayView4<'x, E>,
         v: ArrayView4<'x, E>,
-        saved: &Saved<E>,
+        saved: SavedView<'x, E>,
         d_out: ArrayView4<'x, E>,
         stats: bool,
     ) -> Result<WithSquares<E>> {
@@ -130,7 +130,8 @@ impl Attention<'_> {
         checked_len("dq", shape4(q.shape()))?;
         checked_len("dk", [d.batch, d.heads_kv, d.seq_kv, padded::<E::Real>(d.head_dim)])?;
         checked_len("dv", [d.batch, d.heads_kv, d.seq_kv, padded::<E::Real>(d.value_dim)])?;
-        let d_sink = plan.has_sink().then(|| sink_gradient(&plan, saved, &d_out));
+        let d_sink = plan.has_sink().then(|| sink_gradient(&plan, &saved, &d_out));
+        let saved = saved.reborrow();
         let mut inputs = Inputs { plan: &plan, q, k, v, d_out, saved, cutoffs: None };
         if plan.top_k().is_some() {
             let all =
@@ -164,12 +165,12 @@ fn rounded<E: Element>(sums: &ArrayView4<'_, E::Real>) -> Array4<E> {
 }
 
 /// Forward, a sink takes the share `exp(logit - row_max) / row_sum` and hands nothing on: its gradient is minus that share of delta.
-fn sink_gradient<E: Element>(plan: &Plan<'_>, saved: &Saved<E>, d_out: &ArrayView4<'_, E>) -> Vec<f64> {
+fn sink_gradient<E: Element>(plan: &Plan<'_>, saved: &SavedView<'_, E>, d_out: &ArrayView4<'_, E>) -> Vec<f64> {
     let d = &plan.dims;
     let row = |x: &ArrayView4<'_, E>, [b, h, i]: [usize; 3]| x.slice(ndarray::s![b, h, i, ..]).mapv(|x| x.to_real().to_f64());
     let one = |at: [usize; 3], sink: f64| {
         let (max, sum) = (saved.row_max[at].to_f64(), saved.row_sum[at].to_f64());
-        let delta = row(d_out, at).dot(&row(&saved.out.view(), at));
+        let delta = row(d_out, at).dot(&row(&saved.out, at));
         if sum == 0.0 || sink == f64::NEG_INFINITY { 0.0 } else { -(sink - max).exp() / sum * delta }
     };
     let mut gradient = vec![0.0; d.heads_q];

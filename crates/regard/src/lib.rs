@@ -70,7 +70,7 @@ pub use bias::{Bias, alibi_slopes};
 pub use bias_gradient::BiasGradient;
 pub use element::Element;
 pub use error::{Error, Result, Shape4};
-pub use forward::{Forward, Saved};
+pub use forward::{Forward, Saved, SavedView};
 pub use maps::{HeadSimilarity, HeatMap};
 pub use mask::{Mask, MaskRule, Place, TileCoverage};
 pub use online_softmax::merge;
