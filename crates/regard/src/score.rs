@@ -132,6 +132,9 @@ pub(crate) struct Cutoff<T> {
     pub(crate) last_key: usize,
 }
 
+/// The cutoffs of the rows of a block.
+pub(crate) type Cutoffs<T> = Arc<[Cutoff<T>]>;
+
 /// Everything that is needed to make scores for a block of rows.
 pub(crate) struct Scorer<'a, E: Element> {
     pub(crate) plan: &'a Plan<'a>,
@@ -139,7 +142,7 @@ pub(crate) struct Scorer<'a, E: Element> {
     pub(crate) q: ArrayView3<'a, E>,
     pub(crate) k: Rows<'a, E>,
     /// One per row, when only the highest scores count.
-    pub(crate) cutoffs: Option<Arc<[Cutoff<E::Real>]>>,
+    pub(crate) cutoffs: Option<Cutoffs<E::Real>>,
     /// Rows are laid out in panels, even where they are few.
     pub(crate) panels_only: bool,
 }
