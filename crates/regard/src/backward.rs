@@ -378,6 +378,14 @@ fn run_task<E: Element, X: Element<Real = E::Real>>(
 ) {
     let plan = inputs.plan;
     let group = plan.dims.group();
+    if queries.start == 0 {
+        // They are zero. But memory that was never written to is given twice, when it is first read and when it is first written.
+        task.dk.fill(E::Real::ZERO);
+        task.dv.fill(E::Real::ZERO);
+        if let Some(BiasSums { sums: Sums::Dense { view, .. }, .. }) = &mut task.bias {
+            view.fill(E::Real::ZERO);
+        }
+    }
     for (b, batch) in task.batches.clone().enumerate() {
         for (h, kv_head) in task.kv_heads.clone().enumerate() {
             let heads = h * group..(h + 1) * group;
