@@ -2,6 +2,19 @@
 //! reports that are made of tables alone.
 #![forbid(unsafe_code)]
 
+mod error;
+pub mod experiments;
+mod folder;
+pub mod published;
+mod rng;
+mod summary;
 mod table;
+mod table_file;
+pub mod theory;
+mod torch_randn;
 
+pub use error::{Error, Result};
+pub use folder::{Folder, MANIFEST};
 pub use table::{Column, Table, Value};
+pub use table_file::write_atomically;
+pub use torch_randn::TorchRandn;
