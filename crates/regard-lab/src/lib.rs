@@ -6,10 +6,12 @@ mod error;
 pub mod experiments;
 mod folder;
 pub mod published;
+mod rank;
 mod rng;
 mod summary;
 mod table;
 mod table_file;
+mod table_text;
 pub mod theory;
 mod torch_randn;
 
@@ -17,4 +19,5 @@ pub use error::{Error, Result};
 pub use folder::{Folder, MANIFEST};
 pub use table::{Column, Table, Value};
 pub use table_file::write_atomically;
+pub use table_text::short_number;
 pub use torch_randn::TorchRandn;

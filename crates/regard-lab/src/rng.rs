@@ -83,7 +83,7 @@ mod tests {
         let n = x.len() as f64;
         for (power, expected, variance) in [(1, 0.0, 1.0), (2, 1.0, 2.0), (3, 0.0, 15.0), (4, 3.0, 96.0)] {
             let mean = x.iter().map(|v| v.powi(power)).sum::<f64>() / n;
-            assert!((mean - expected).abs() < 4.0 * (variance / n as f64).sqrt(), "moment {power}: {mean}");
+            assert!((mean - expected).abs() < 4.0 * (variance / n).sqrt(), "moment {power}: {mean}");
         }
     }
 }

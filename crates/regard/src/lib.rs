@@ -41,6 +41,7 @@
 mod attention;
 mod bias;
 mod block;
+mod ceiling;
 mod decode;
 mod element;
 mod error;
@@ -61,6 +62,7 @@ mod weights;
 
 pub use attention::{Attention, Scale};
 pub use bias::{Bias, alibi_slopes};
+pub use ceiling::ceiling;
 pub use element::Element;
 pub use error::{Error, Result, Shape4};
 pub use forward::Forward;

@@ -1,12 +1,22 @@
 //! The experiments. Each is a function from a configuration to tables; a [`Progress`] may watch, and changes nothing.
 
+mod bench;
 mod cell;
+mod checks;
 mod entropy;
+mod heads;
+mod parity;
+mod patterns;
 mod robustness;
 mod sweep;
 
+pub use bench::BenchConfig;
 pub use cell::{Loss, Numbers};
+pub use checks::ChecksConfig;
 pub use entropy::EntropyConfig;
+pub use heads::HeadsConfig;
+pub use parity::{ParityConfig, agrees, find_torch};
+pub use patterns::{PATTERNS, PatternsConfig};
 pub use robustness::RobustnessConfig;
 pub use sweep::SweepConfig;
 
