@@ -6,7 +6,7 @@ use crate::rng::{Draw, Purpose};
 use crate::torch_randn::TorchRandn;
 use ndarray::{Array4, Axis};
 use rayon::prelude::*;
-use regard::{Attention, Scale, Stage, StatsOptions};
+use regard::{Attention, GradientStats, Gradients, Scale, Stage, StatsOptions};
 
 /// Where the random numbers come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -82,16 +82,30 @@ pub(crate) struct Measured {
     pub(crate) score_min: Vec<f64>,
     pub(crate) score_max: Vec<f64>,
     pub(crate) score_square: Vec<f64>,
+    /// Norms of the gradients of each matrix; empty without a loss.
+    pub(crate) dq: Vec<f64>,
+    pub(crate) dk: Vec<f64>,
+    pub(crate) dv: Vec<f64>,
+    /// Norms of each row of the gradients on Q and on the scores.
+    pub(crate) dq_rows: Vec<f64>,
+    pub(crate) d_scores_rows: Vec<f64>,
 }
 
 impl Measured {
+    fn lists(&mut self) -> [&mut Vec<f64>; 11] {
+        let Self { max_weight, entropy, sum_of_squares, score_min, score_max, score_square, dq, dk, dv, dq_rows, d_scores_rows } = self;
+        [max_weight, entropy, sum_of_squares, score_min, score_max, score_square, dq, dk, dv, dq_rows, d_scores_rows]
+    }
+
     fn append(&mut self, mut later: Self) {
-        self.max_weight.append(&mut later.max_weight);
-        self.entropy.append(&mut later.entropy);
-        self.sum_of_squares.append(&mut later.sum_of_squares);
-        self.score_min.append(&mut later.score_min);
-        self.score_max.append(&mut later.score_max);
-        self.score_square.append(&mut later.score_square);
+        self.lists().into_iter().zip(later.lists()).for_each(|(all, later)| all.append(later));
+    }
+
+    fn note_gradients(&mut self, gradients: &Gradients<f64>, stats: &GradientStats) {
+        let norms = |x: &Array4<f64>| -> Vec<f64> { x.outer_iter().map(|m| m.iter().map(|x| x * x).sum::<f64>().sqrt()).collect() };
+        (self.dq, self.dk, self.dv) = (norms(&gradients.dq), norms(&gradients.dk), norms(&gradients.dv));
+        self.dq_rows = stats.dq_rows.iter().copied().collect();
+        self.d_scores_rows = stats.d_scores_rows.iter().copied().collect();
     }
 }
 
@@ -132,7 +146,7 @@ impl Cell {
     }
 
     fn part(&self, from: usize, to: usize) -> Result<[Measured; 2]> {
-        let [q, k, v, _cotangent] = self.draws(from, to)?;
+        let [q, k, v, cotangent] = self.draws(from, to)?;
         let scores = Attention::new().threads(1).scale(Scale::Off).scores(&q, &k, Stage::Raw)?;
         let mut both = [Measured::default(), Measured::default()];
         for (scaled, measured) in [false, true].into_iter().zip(&mut both) {
@@ -147,6 +161,18 @@ impl Cell {
                 measured.score_min.push(unit * matrix.fold(f64::INFINITY, |a, &b| a.min(b)));
                 measured.score_max.push(unit * matrix.fold(f64::NEG_INFINITY, |a, &b| a.max(b)));
                 measured.score_square.push(unit * unit * matrix.iter().map(|x| x * x).sum::<f64>() / matrix.len() as f64);
+            }
+            if let Some(loss) = self.loss {
+                let saved = attention.forward_saved(&q, &k, &v)?;
+                let one_matrix = (self.seq * self.d_k) as f64;
+                let d_out = match loss {
+                    Loss::MeanSquare => saved.out.mapv(|x| 2.0 * x / one_matrix),
+                    Loss::SumSquare => saved.out.mapv(|x| 2.0 * x),
+                    Loss::Sum => Array4::ones(saved.out.raw_dim()),
+                    Loss::Unit => cotangent.clone(),
+                };
+                let (gradients, stats) = attention.backward_with_stats(&q, &k, &v, &saved, &d_out)?;
+                measured.note_gradients(&gradients, &stats);
             }
         }
         Ok(both)

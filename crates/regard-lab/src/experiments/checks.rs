@@ -4,6 +4,7 @@
 //! 4. Can the output have a higher rank than the input?
 
 use crate::error::Result;
+use crate::experiments::module;
 use crate::experiments::patterns::textbook_softmax;
 use crate::experiments::{Numbers, Progress, check_d_k, check_seeds, listed, origin};
 use crate::rank::{rank, singular_values};
@@ -43,7 +44,7 @@ impl ChecksConfig {
         format!("regard checks --d-k {} --seeds {} --seed {}", listed(&self.d_k), self.seeds, self.seed)
     }
 
-    /// `check_growth`, `check_masking`, `check_output_width`, `check_rank`.
+    /// `check_growth`, `check_masking`, `check_output_width`, `check_rank`, `check_gradient_test`.
     ///
     /// # Errors
     /// When a setting is not possible.
@@ -52,7 +53,7 @@ impl ChecksConfig {
         check_seeds(self.seeds, 2)?;
         progress.expect((self.d_k.len() * self.seeds) as u64);
         let origin = origin(self.command(), self.seed, Numbers::Regard.describe())?;
-        let mut tables = vec![self.growth(progress)?, self.masking()?, self.output_width()?, self.ranks()?];
+        let mut tables = vec![self.growth(progress)?, self.masking()?, self.output_width()?, self.ranks()?, module::gradients(self.seed)?];
         tables.iter_mut().for_each(|table| table.origin.clone_from(&origin));
         Ok(tables)
     }

@@ -5,6 +5,7 @@ mod cell;
 mod checks;
 mod entropy;
 mod heads;
+mod module;
 mod parity;
 mod patterns;
 mod robustness;

@@ -110,6 +110,8 @@ fn push_cell(table: &mut Table, seq: usize, d_k: usize, scaled: bool, m: &Measur
         (Statistic::MaxWeight, &m.max_weight, Some(exact.max_weight)),
         (Statistic::Entropy, &m.entropy, Some(exact.entropy)),
         (Statistic::SumOfSquares, &m.sum_of_squares, Some(exact.sum_of_squares)),
+        (Statistic::NormDq, &m.dq, None),
+        (Statistic::NormDk, &m.dk, None),
     ];
     for (statistic, sample, exact) in rows {
         let published = published::number(statistic, seq, d_k, scaled);

@@ -89,6 +89,7 @@ impl SweepConfig {
 
     fn row(&self, d_k: usize, scaled: bool, m: &Measured) -> Vec<Value> {
         let mean = |x: &[f64]| Value::Number(Summary::new(x).mean);
+        let (dq, d_scores) = (Summary::new(&m.dq_rows), Summary::new(&m.d_scores_rows));
         vec![
             d_k.into(),
             scaled.into(),
@@ -97,14 +98,29 @@ impl SweepConfig {
             mean(&m.max_weight),
             mean(&m.entropy),
             mean(&m.sum_of_squares),
+            mean(&m.dq),
+            mean(&m.dk),
+            mean(&m.dv),
+            dq.root_mean_square().into(),
+            dq.quantile(0.1).into(),
+            dq.median().into(),
+            dq.quantile(0.9).into(),
+            d_scores.root_mean_square().into(),
+            d_scores.median().into(),
+            dq.share_below(VANISHED).into(),
+            dq.share_holding(0.9).into(),
             mean(&m.score_min),
             mean(&m.score_max),
             Summary::new(&m.score_square).mean.sqrt().into(),
+            self.loss.word().into(),
         ]
     }
 }
 
-const COLUMNS: [(&str, &str); 10] = [
+/// A row of a gradient below this counts as vanished.
+const VANISHED: f64 = 1e-8;
+
+const COLUMNS: [(&str, &str); 22] = [
     ("d_k", "d_k"),
     ("scaled", "scaled"),
     ("seq", "tokens"),
@@ -112,9 +128,21 @@ const COLUMNS: [(&str, &str); 10] = [
     ("mean_max_weight", "mean largest weight"),
     ("mean_entropy", "mean entropy (nats)"),
     ("mean_sum_of_squares", "mean sum of squares"),
+    ("grad_norm_q", "norm of dQ"),
+    ("grad_norm_k", "norm of dK"),
+    ("grad_norm_v", "norm of dV"),
+    ("row_dq_rms", "row of dQ, root mean square"),
+    ("row_dq_q10", "row of dQ, 10 % below"),
+    ("row_dq_median", "row of dQ, median"),
+    ("row_dq_q90", "row of dQ, 90 % below"),
+    ("row_d_scores_rms", "row of d_scores, root mean square"),
+    ("row_d_scores_median", "row of d_scores, median"),
+    ("rows_below_1e_8", "share of rows of dQ below 1e-8"),
+    ("rows_holding_90_percent", "share of rows with 90 % of the squared norm"),
     ("score_min", "smallest score"),
     ("score_max", "largest score"),
     ("score_std", "std of the scores"),
+    ("loss", "loss"),
 ];
 
 fn push_weights(table: &mut Table, cell: &Cell, scaled: bool) -> Result<()> {
