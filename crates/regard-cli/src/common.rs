@@ -52,8 +52,9 @@ impl Common {
             let all: Vec<_> = tables.iter().map(Table::to_json).collect();
             println!("{}", serde_json::to_string_pretty(&all)?);
         } else if !self.quiet {
-            for table in tables {
-                println!("{}", table.to_text(40));
+            // What is longer than a screen is for programs.
+            for table in tables.iter().filter(|table| table.rows.len() <= 100) {
+                println!("{}", table.to_text(100));
             }
         }
         Ok(())

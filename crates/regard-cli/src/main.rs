@@ -26,6 +26,11 @@ enum Command {
     Sweep(experiments::Sweep),
     Robustness(experiments::Robustness),
     Entropy(experiments::Entropy),
+    Patterns(experiments::Patterns),
+    Heads(experiments::Heads),
+    Checks(experiments::Checks),
+    Parity(experiments::Parity),
+    Bench(experiments::Bench),
 }
 
 fn run(command: Command) -> anyhow::Result<Outcome> {
@@ -33,6 +38,11 @@ fn run(command: Command) -> anyhow::Result<Outcome> {
         Command::Sweep(options) => options.run(),
         Command::Robustness(options) => options.run(),
         Command::Entropy(options) => options.run(),
+        Command::Patterns(options) => options.run(),
+        Command::Heads(options) => options.run(),
+        Command::Checks(options) => options.run(),
+        Command::Parity(options) => options.run(),
+        Command::Bench(options) => options.run(),
     }
 }
 
