@@ -2,6 +2,8 @@
 //! reports that are made of tables alone.
 #![forbid(unsafe_code)]
 
+pub mod figure;
+pub mod page;
 mod table;
 
 pub use table::{Column, Table, Value};
