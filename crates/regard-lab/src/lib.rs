@@ -4,7 +4,9 @@
 
 mod error;
 pub mod experiments;
+pub mod figure;
 mod folder;
+pub mod page;
 pub mod published;
 mod rank;
 mod rng;
