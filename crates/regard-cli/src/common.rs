@@ -3,6 +3,8 @@
 use crate::progress::Bar;
 use anyhow::{Context, Result};
 use clap::Args;
+use rayon::prelude::*;
+use regard_lab::figure::{Figure, FigureError, Theme};
 use regard_lab::{Error, Folder, Table};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -79,6 +81,20 @@ pub(crate) fn write_tables(folder: &mut Folder, tables: &[Table]) -> Result<Vec<
     Ok(names)
 }
 
+/// Write each figure as SVG and PNG; drawn on all threads.
+pub(crate) fn write_figures(folder: &mut Folder, figures: &[Figure]) -> Result<Vec<String>> {
+    let drawn: Vec<_> = figures.par_iter().map(|figure| Ok((figure.svg()?, figure.png(Theme::Light)?))).collect::<Result<_, FigureError>>()?;
+    let mut names = Vec::new();
+    for (figure, (svg, png)) in figures.iter().zip(drawn) {
+        for (ending, bytes) in [("svg", svg.as_bytes()), ("png", &png)] {
+            let name = format!("{}.{ending}", figure.name);
+            folder.write(&name, bytes)?;
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
 /// Arguments or inputs that cannot be used, found outside of the laboratory.
 #[derive(Debug)]
 pub(crate) struct Unusable(pub(crate) String);
@@ -102,6 +118,7 @@ pub(crate) fn is_unusable(error: &anyhow::Error) -> bool {
                 | Error::NotOurs { .. }
                 | Error::NotATable { .. }
                 | Error::NoTable { .. }
+                | Error::NoRow { .. }
                 | Error::File { action: "read", .. }
                 | Error::Attention(_)
         )

@@ -1,13 +1,13 @@
 //! The experiments' arguments.
 
-use crate::common::{Common, Out, Outcome, Sizes, Unusable, write_tables};
+use crate::common::{Common, Out, Outcome, Sizes, Unusable, write_figures, write_tables};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use regard_lab::experiments::{
     BenchConfig, ChecksConfig, EntropyConfig, HeadsConfig, Loss, Numbers, ParityConfig, PatternsConfig, Progress, RobustnessConfig, SweepConfig,
     agrees, find_torch,
 };
-use regard_lab::{Folder, Table};
+use regard_lab::{Folder, Table, Tables, claims, draw};
 use std::path::PathBuf;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -39,11 +39,18 @@ fn experiment(
 ) -> Result<Outcome> {
     let bar = common.start(name)?;
     let mut folder = Folder::open(&out.out, name)?;
-    let tables = run(&bar)?;
+    let mut tables = Tables::from(run(&bar)?);
     drop(bar);
-    let names = write_tables(&mut folder, &tables)?;
+    let judged = claims::judge_what_is_there(&tables);
+    if !judged.is_empty() {
+        let mut verdicts = claims::table(&judged);
+        verdicts.origin.clone_from(&tables.all()[0].origin);
+        tables.put(verdicts);
+    }
+    let mut names = write_tables(&mut folder, tables.all())?;
+    names.extend(write_figures(&mut folder, &draw::all(&tables)?)?);
     folder.finish()?;
-    common.show(&tables)?;
+    common.show(tables.all())?;
     common.wrote(&out.out, &names);
     Ok(Outcome::Done)
 }

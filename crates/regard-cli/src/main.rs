@@ -7,6 +7,7 @@
 mod common;
 mod experiments;
 mod progress;
+mod report;
 
 use clap::{Parser, Subcommand};
 use common::Outcome;
@@ -23,6 +24,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    Report(report::Report),
     Sweep(experiments::Sweep),
     Robustness(experiments::Robustness),
     Entropy(experiments::Entropy),
@@ -35,6 +37,7 @@ enum Command {
 
 fn run(command: Command) -> anyhow::Result<Outcome> {
     match command {
+        Command::Report(options) => options.run(),
         Command::Sweep(options) => options.run(),
         Command::Robustness(options) => options.run(),
         Command::Entropy(options) => options.run(),

@@ -64,6 +64,17 @@ pub enum Error {
         /// The table that is missing.
         table: String,
     },
+    /// A table lacks a row that a figure or a verdict needs.
+    #[error("table {table} has no row with {wanted}: run `regard report` again")]
+    NoRow {
+        /// The table.
+        table: String,
+        /// Which row.
+        wanted: String,
+    },
+    /// A figure could not be drawn.
+    #[error(transparent)]
+    Figure(#[from] crate::figure::FigureError),
     /// The attention library refused a call.
     #[error(transparent)]
     Attention(#[from] regard::Error),

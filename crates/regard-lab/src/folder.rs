@@ -64,6 +64,11 @@ impl Folder {
         write_atomically(&path, bytes)
     }
 
+    /// A file that stays as it is.
+    pub fn keep(&mut self, name: &str) {
+        self.written.insert(name.to_owned());
+    }
+
     /// Remove what an earlier run of the same command wrote and this one did not.
     ///
     /// # Errors

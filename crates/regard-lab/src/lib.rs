@@ -2,6 +2,8 @@
 //! reports that are made of tables alone.
 #![forbid(unsafe_code)]
 
+pub mod claims;
+pub mod draw;
 mod error;
 pub mod experiments;
 pub mod figure;
@@ -9,11 +11,13 @@ mod folder;
 pub mod page;
 pub mod published;
 mod rank;
+pub mod report;
 mod rng;
 mod summary;
 mod table;
 mod table_file;
 mod table_text;
+mod tables;
 pub mod theory;
 mod torch_randn;
 
@@ -22,4 +26,5 @@ pub use folder::{Folder, MANIFEST};
 pub use table::{Column, Table, Value};
 pub use table_file::write_atomically;
 pub use table_text::short_number;
+pub use tables::Tables;
 pub use torch_randn::TorchRandn;

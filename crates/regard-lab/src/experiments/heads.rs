@@ -59,7 +59,7 @@ impl HeadsConfig {
         self.heads.iter().try_for_each(|&h| require(h > 0 && self.d_model.is_multiple_of(h), "heads", h, "a divisor of d_model"))
     }
 
-    /// `head_diversity`, the measures for each number of heads, and `head_sharpness`, the same for sharper and flatter maps.
+    /// `head_diversity`, the measures for each number of heads; `head_sharpness`, the same for sharper and flatter maps; `head_maps`, one draw.
     ///
     /// # Errors
     /// When a setting is not possible.
@@ -70,8 +70,22 @@ impl HeadsConfig {
         let origin = origin(self.command(), self.seed, Numbers::Regard.describe())?;
         let mut diversity = self.diversity(progress)?;
         let mut sharpness = self.sharpness(fewer, progress)?;
-        (diversity.origin, sharpness.origin) = (origin.clone(), origin);
-        Ok(vec![diversity, sharpness])
+        let mut maps = self.maps()?;
+        (diversity.origin, sharpness.origin, maps.origin) = (origin.clone(), origin.clone(), origin);
+        Ok(vec![diversity, sharpness, maps])
+    }
+
+    /// The heads of the first draw, for the largest number of heads.
+    fn maps(&self) -> Result<Table> {
+        let heads = self.heads.iter().copied().max().unwrap_or(1);
+        let columns = [("head", "head"), ("query", "query"), ("key", "key"), ("weight", "weight")];
+        let mut table = Table::new("head_maps", "Attention weights of every head of the first draw", &columns);
+        let (q, k) = self.projections(self.seq, 0, 1);
+        let weights = Attention::new().weights(&split_heads(&q, heads), &split_heads(&k, heads))?;
+        for ((_, head, query, key), &weight) in weights.indexed_iter() {
+            table.push(vec![head.into(), query.into(), key.into(), weight.into()]);
+        }
+        Ok(table)
     }
 
     fn diversity(&self, progress: &dyn Progress) -> Result<Table> {

@@ -5,7 +5,7 @@ use crate::experiments::{Progress, origin};
 use crate::rng::{Draw, Purpose};
 use crate::table::Table;
 use ndarray::Array4;
-use regard::{Attention, Bias, Element, Mask, Real, Scale};
+use regard::{Attention, Bias, Element, Mask, Real, Scale, Stage};
 use serde::{Deserialize, Serialize};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -237,10 +237,12 @@ fn against_torch(python: &Path, command: &str) -> Result<Table> {
         let scale = question.scale.map_or(Scale::InvSqrtDim, Scale::By);
         let attention = Attention::new().scale(scale);
         let attention = if question.causal { attention.causal() } else { attention };
+        let largest = largest_score(&attention, question)?;
         for (kind, theirs) in [("float64", exact), ("float32", &answer.float32)] {
             let ours = if kind == "float64" { outputs::<f64>(&attention, question)? } else { outputs::<f32>(&attention, question)? };
             let apart = |a: &[f64], b: &[f64]| largest_error(a.iter().copied().zip(b.iter().copied()));
-            let tolerance = if kind == "float64" { 1e-12 } else { 1e-5 };
+            // A score is rounded in proportion to its size, and an output moves as its scores do.
+            let tolerance = 16.0 * (1.0 + largest) * if kind == "float64" { f64::EPSILON / 2.0 } else { f64::from(f32::EPSILON) / 2.0 };
             let difference = apart(&ours, theirs);
             let errors = [apart(theirs, exact), apart(&ours, exact)];
             table.push(vec![question.name.into(), kind.into(), difference.into(), errors[0].into(), errors[1].into(), tolerance.into(), (difference <= tolerance).into()]);
@@ -248,6 +250,12 @@ fn against_torch(python: &Path, command: &str) -> Result<Table> {
     }
     table.origin = origin(command.to_owned(), 0, &format!("PyTorch {}", answers.version))?;
     Ok(table)
+}
+
+fn largest_score(attention: &Attention<'_>, question: &Question) -> Result<f64> {
+    let array = |shape, x: &[f64]| Array4::from_shape_vec(shape, x.to_vec()).expect("the length is that of the shape");
+    let scores = attention.scores(&array(question.shape_q, &question.q), &array(question.shape_kv, &question.k), Stage::Raw)?;
+    Ok(scores.fold(0.0, |a: f64, s| a.max(s.abs())))
 }
 
 fn outputs<T: Real>(attention: &Attention<'_>, question: &Question) -> Result<Vec<f64>> {
