@@ -4,6 +4,8 @@
 
 pub mod figure;
 pub mod page;
+pub mod plot;
+pub mod plot_input;
 mod table;
 
 pub use table::{Column, Table, Value};
