@@ -9,6 +9,8 @@ pub mod experiments;
 pub mod figure;
 mod folder;
 pub mod page;
+pub mod plot;
+pub mod plot_input;
 pub mod published;
 mod rank;
 pub mod report;

@@ -230,7 +230,7 @@ fn decade_ticks(low: f64, high: f64, wanted: usize) -> Vec<Tick> {
     let mut ticks = Vec::new();
     for p in first - 1..=last {
         let value = 10f64.powi(p as i32);
-        let shown = (p - last).rem_euclid(every) == 0;
+        let shown = p.rem_euclid(every) == 0;
         let label = if plain { number(value) } else { format!("10^{{{}}}", integer(p)) };
         ticks.push(Tick { value, label: if shown { label } else { String::new() } });
         if decades <= 4 {
@@ -314,6 +314,16 @@ pub(crate) fn plain_number(x: f64) -> String {
     fixed(x, decimals)
 }
 
+/// A value in three significant digits, without trailing zeros: beside bars and in the middle of text.
+pub(crate) fn short_number(x: f64) -> String {
+    let size = x.abs();
+    if !x.is_finite() || size == 0.0 || !(1e-4..1e7).contains(&size) || size.fract() == 0.0 {
+        return plain_number(x);
+    }
+    let decimals = (2 - size.log10().floor() as i64).clamp(0, 8) as usize;
+    trimmed(&fixed(x, decimals))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -361,6 +371,10 @@ mod tests {
         assert_eq!(plain_number(f64::NAN), "NaN");
         assert_eq!(number(0.00002), "2\u{00d7}10^{\u{2212}5}");
         assert_eq!(number(0.25), "0.25");
+        assert_eq!(
+            [short_number(0.188), short_number(0.006), short_number(12.0), short_number(0.98765)],
+            ["0.188", "0.006", "12", "0.988"]
+        );
         assert_eq!(fixed(-0.001, 1), "0.0");
     }
 }

@@ -1,6 +1,6 @@
 //! Grouped bars, upright or lying, with their values and intervals.
 
-use super::axis::{Axis, Fit, Range, plain_number};
+use super::axis::{Axis, Fit, Range, plain_number, short_number};
 use super::plane::{Edges, Entry, Plane, Reference, TICK, draw_legend, heading, heading_height, legend_height, tick_width, x_title};
 use super::svg::{Anchor, Svg, TextStyle, n};
 use super::text::{plain, shorten, width, wrap};
@@ -166,6 +166,9 @@ impl BarPlot {
         let plane = Plane { edges, x: none, y: range };
         plane.draw_y(svg, &self.values, labels);
         let base = plane.py(0.0).unwrap_or(edges.bottom).clamp(edges.top, edges.bottom);
+        let thick = self.slot(0, 0).1 * edges.width();
+        // All values or none: a few of them would look like a choice.
+        let values = self.show_values && self.each().all(|(_, _, v)| width(&short_number(v), TICK - 1.5) <= thick * 1.3);
         let mut busy = Vec::new();
         for (c, s, v) in self.each() {
             let (from, thick) = self.slot(c, s);
@@ -185,10 +188,9 @@ impl BarPlot {
                 );
                 tip = tip.min(h);
             }
-            let text = plain_number(v);
-            if self.show_values && width(&text, TICK - 1.5) <= w.max(12.0) * 1.25 {
+            if values {
                 let y = if v < 0.0 && y > base { y + TICK } else { tip - 5.0 };
-                svg.text(x + w / 2.0, y, &text, TextStyle::new(TICK - 1.5, Ink::Text).anchor(Anchor::Middle).halo());
+                svg.text(x + w / 2.0, y, &short_number(v), TextStyle::new(TICK - 1.5, Ink::Text).anchor(Anchor::Middle).halo());
             }
         }
         svg.line((edges.left, base), (edges.right, base), Ink::Axis, 1.2, "");
@@ -240,7 +242,7 @@ impl BarPlot {
                 tip = tip.max(r);
             }
             if self.show_values {
-                svg.text(tip + 5.0, y + h / 2.0 + TICK * 0.32, &plain_number(v), TextStyle::new(TICK - 1.0, Ink::Text).halo());
+                svg.text(tip + 5.0, y + h / 2.0 + TICK * 0.32, &short_number(v), TextStyle::new(TICK - 1.0, Ink::Text).halo());
             }
         }
         svg.line((base, edges.top), (base, edges.bottom), Ink::Axis, 1.2, "");

@@ -72,6 +72,8 @@ pub(crate) struct Around {
     pub(crate) row_axis: bool,
     pub(crate) col_axis: bool,
     pub(crate) letter: Option<char>,
+    /// Draw cells one by one, up to so many.
+    pub(crate) drawn: usize,
 }
 
 const BAR: f64 = 15.0;
@@ -254,14 +256,14 @@ impl HeatPlot {
         let bottom = if around.col_axis {
             let turned = turned(&col_labels, w);
             let labels = if turned { col_labels.iter().map(|l| raw_width(&l.text, l.size)).fold(0.0, f64::max) } else { TICK };
-            labels + 12.0 + if self.col_title.is_empty() { 0.0 } else { 24.0 }
+            labels + if turned { 12.0 } else { 8.0 } + if self.col_title.is_empty() { 0.0 } else { 24.0 }
         } else {
             4.0
         };
         let right = if around.bar { 22.0 + self.bar_width() } else { 4.0 };
         Edges {
             left,
-            top: heading_height(&self.title, around.letter, left + w + right).max(4.0),
+            top: heading_height(&self.title, around.letter, if around.bar { left + w + right } else { w + right }).max(4.0),
             right,
             bottom: bottom + self.note_height(around),
         }
@@ -288,9 +290,11 @@ impl HeatPlot {
     pub(crate) fn draw(&self, svg: &mut Svg, left: f64, top: f64, around: &Around) -> Result<(), FigureError> {
         let (w, h) = self.extent(around.side);
         let m = self.margins(around);
-        heading(svg, left, top, m.left + w + m.right, around.letter, &self.title);
+        // In a grid a title belongs to its cells, elsewhere to the whole panel.
+        let indent = if around.bar { 0.0 } else { m.left };
+        heading(svg, left + indent, top, m.left + w + m.right - indent, around.letter, &self.title);
         let e = Edges { left: left + m.left, top: top + m.top, right: left + m.left + w, bottom: top + m.top + h };
-        if self.rows * self.cols <= DRAWN {
+        if self.rows * self.cols <= around.drawn {
             self.draw_cells(svg, e)
         } else {
             self.draw_picture(svg, e)?
@@ -298,7 +302,7 @@ impl HeatPlot {
         svg.frame(e.left, e.top, w, h, Ink::Axis, 1.0);
         self.draw_axes(svg, e, around, &m);
         if around.bar {
-            self.draw_bar(svg, e.right + 20.0, e.top, h.clamp(60.0, 320.0));
+            self.draw_bar(svg, e.right + 20.0, e.top, h.clamp(60.0, 420.0));
             if self.note_height(around) > 0.0 {
                 self.draw_note(svg, e.left, top + m.top + h + m.bottom - 16.0);
             }
@@ -491,7 +495,7 @@ fn axis_labels(tokens: &[String], cells: usize, span: Option<usize>, length: f64
             .collect();
     }
     let total = span.unwrap_or(cells);
-    let wanted = ((length / 55.0) as usize).max(2);
+    let wanted = ((length / 48.0) as usize).max(3);
     if total == cells && cells <= wanted * 2 {
         // Few cells: each has its number, in its middle.
         return (0..cells).map(|i| AxisLabel { share: (i as f64 + 0.5) / cells as f64, text: i.to_string(), size: TICK }).collect();

@@ -1,7 +1,7 @@
 //! Line plots: several series with markers, confidence bands, reference lines, and names beside the lines.
 
 use super::axis::{Axis, Fit, Range, plain_number};
-use super::plane::{Edges, Entry, Plane, Reference, TICK, draw_legend, heading, heading_height, legend_height, spread, tick_width};
+use super::plane::{BOLD, Edges, Entry, Plane, Reference, TICK, draw_legend, heading, heading_height, legend_height, spread, tick_width};
 use super::series::{Line, Point, Series};
 use super::svg::{Svg, TextStyle, n};
 use super::text::{plain, width, wrap};
@@ -104,6 +104,9 @@ impl LinePlot {
             Reference::Vertical { x, .. } => Some(*x),
             Reference::Horizontal { .. } => None,
         }));
+        // Labels of vertical lines stand above a histogram.
+        let room = (steps && self.references.iter().any(|r| matches!(r, Reference::Vertical { .. })))
+            .then(|| 1.16 * all().map(|p| p.y).filter(|y| y.is_finite()).fold(0.0, f64::max));
         let heights = all()
             .flat_map(|p| [Some(p.y), p.interval.map(|i| i.0), p.interval.map(|i| i.1)])
             .flatten()
@@ -111,13 +114,17 @@ impl LinePlot {
                 Reference::Horizontal { y, .. } => Some(*y),
                 Reference::Vertical { .. } => None,
             }))
-            .chain(steps.then_some(0.0));
+            .chain(steps.then_some(0.0))
+            .chain(room);
         let y = Range::new(&self.y, heights, Fit::Ticks, 5);
         let labels = tick_width(&y);
         let left = at.left + labels + if self.y.title.is_empty() { 12.0 } else { 34.0 };
-        let beside: Vec<(usize, Vec<String>)> =
-            if self.names == Names::Beside { self.named().map(|(i, s)| (i, wrap(&s.label, TICK, 118.0))).collect() } else { Vec::new() };
-        let widest = beside.iter().flat_map(|(_, lines)| lines).map(|l| width(l, TICK)).fold(0.0, f64::max);
+        let beside: Vec<(usize, Vec<String>)> = if self.names == Names::Beside {
+            self.named().map(|(i, s)| (i, wrap(&s.label, TICK * BOLD, 140.0))).collect()
+        } else {
+            Vec::new()
+        };
+        let widest = beside.iter().flat_map(|(_, lines)| lines).map(|l| width(l, TICK * BOLD)).fold(0.0, f64::max);
         let right = at.right - if widest > 0.0 { widest + 20.0 } else { 14.0 };
         let entries = self.legend();
         let mut top = at.top + heading_height(&self.title, letter, at.width());
@@ -200,7 +207,10 @@ impl LinePlot {
     fn busy(&self, plane: &Plane) -> Vec<(f64, f64)> {
         let mut busy = Vec::new();
         for s in &self.series {
-            let places: Vec<(f64, f64)> = s.points.iter().filter_map(|p| plane.at(p.x, p.y)).collect();
+            let mut places: Vec<(f64, f64)> = s.points.iter().filter_map(|p| plane.at(p.x, p.y)).collect();
+            if s.line == Line::Steps {
+                places = places.windows(2).flat_map(|p| [p[0], (p[1].0, p[0].1)]).collect();
+            }
             for pair in places.windows(2) {
                 let cuts = 12;
                 busy.extend((0..=cuts).map(|k| {

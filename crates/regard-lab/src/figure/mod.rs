@@ -338,6 +338,7 @@ impl Figure {
                 row_axis: true,
                 col_axis: true,
                 letter,
+                drawn: DRAWN,
             };
         }
         let side = match columns {
@@ -348,7 +349,14 @@ impl Figure {
             _ => 110.0,
         };
         let below = place + columns < self.panels.len();
-        Around { side, bar: false, row_axis: place % columns == 0, col_axis: !below, letter }
+        Around {
+            side,
+            bar: false,
+            row_axis: place.is_multiple_of(columns),
+            col_axis: !below,
+            letter,
+            drawn: DRAWN / self.panels.len().max(1),
+        }
     }
 }
 

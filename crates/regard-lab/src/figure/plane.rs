@@ -10,6 +10,10 @@ pub(crate) const TICK: f64 = 13.5;
 pub(crate) const LABEL: f64 = 14.5;
 pub(crate) const HEADING: f64 = 16.0;
 
+/// How much wider bold text may be than the metrics of the regular face: a fifteenth in the same font, a fifth in the widest that
+/// a browser may have instead.
+pub(crate) const BOLD: f64 = 1.2;
+
 /// A rectangle, by its edges.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Edges {
@@ -96,7 +100,7 @@ impl Plane {
         for tick in &self.y.ticks {
             let Some(y) = self.py(tick.value) else { continue };
             if tick.label.is_empty() {
-                svg.line((e.left - 3.0, y), (e.left, y), Ink::Grid, 1.0, "");
+                svg.line((e.left - 4.0, y), (e.left, y), Ink::Axis, 0.8, "");
             } else {
                 svg.line((e.left, y), (e.right, y), Ink::Grid, 1.0, "");
                 svg.text(e.left - 8.0, y + TICK * 0.35, &tick.label, TextStyle::new(TICK, Ink::Soft).anchor(Anchor::End));
@@ -107,37 +111,74 @@ impl Plane {
 
     /// Reference lines with their labels, each where it covers least of `busy` (places that hold data).
     pub(crate) fn references(&self, svg: &mut Svg, references: &[Reference], busy: &[(f64, f64)]) {
-        let mut taken: Vec<Edges> = Vec::new();
+        let mut labels: Vec<(&str, Vec<Edges>)> = Vec::new();
         let e = self.edges;
         for reference in references {
-            let (label, candidates) = match reference {
+            match reference {
                 Reference::Horizontal { y, label } => {
                     let Some(y) = self.py(*y).filter(|y| *y >= e.top - 0.5 && *y <= e.bottom + 0.5) else { continue };
                     svg.line((e.left, y), (e.right, y), Ink::Reference, 1.3, "2 3.5");
-                    let w = width(label, TICK);
-                    let at = |x: f64, top: f64| Edges { left: x, top, right: x + w, bottom: top + TICK * 1.3 };
-                    let (above, below) = (y - TICK * 1.3 - 2.0, y + 2.0);
-                    let (left, right, middle) = (e.left + 6.0, e.right - w - 4.0, f64::midpoint(e.left, e.right) - w / 2.0);
-                    (
-                        label,
-                        vec![at(right, above), at(left, above), at(middle, above), at(right, below), at(left, below), at(middle, below)],
-                    )
+                    labels.push((label, self.beside_horizontal(y, width(label, TICK))));
                 }
                 Reference::Vertical { x, label } => {
                     let Some(x) = self.px(*x).filter(|x| *x >= e.left - 0.5 && *x <= e.right + 0.5) else { continue };
                     svg.line((x, e.top), (x, e.bottom), Ink::Reference, 1.3, "2 3.5");
-                    let w = width(label, TICK);
-                    let rows = (0..6).map(|i| e.top + 2.0 + f64::from(i) * TICK * 1.45);
-                    let at = |x: f64, top: f64| Edges { left: x, top, right: x + w, bottom: top + TICK * 1.3 };
-                    (label, rows.flat_map(|top| [at(x + 6.0, top), at(x - w - 6.0, top)]).collect())
+                    labels.push((label, self.beside_vertical(x, width(label, TICK))));
                 }
-            };
-            let best = candidates.into_iter().min_by(|a, b| self.cost(a, busy, &taken).total_cmp(&self.cost(b, busy, &taken)));
-            if let (Some(place), false) = (best, label.is_empty()) {
-                svg.text(place.left, place.bottom - TICK * 0.32, label, TextStyle::new(TICK, Ink::Reference).halo());
-                taken.push(place);
             }
         }
+        labels.retain(|(label, _)| !label.is_empty());
+        for ((label, _), place) in labels.iter().zip(self.places(&labels, busy)) {
+            svg.text(place.left, place.bottom - TICK * 0.32, label, TextStyle::new(TICK, Ink::Reference).halo());
+        }
+    }
+
+    /// Places for a label of a horizontal line, best first.
+    fn beside_horizontal(&self, y: f64, w: f64) -> Vec<Edges> {
+        let e = self.edges;
+        let (left, right, middle) = (e.left + 6.0, e.right - w - 4.0, f64::midpoint(e.left, e.right) - w / 2.0);
+        [y - TICK * 1.3 - 2.0, y + 2.0]
+            .into_iter()
+            .flat_map(|top| [right, left, middle].map(|x| Edges { left: x, top, right: x + w, bottom: top + TICK * 1.3 }))
+            .collect()
+    }
+
+    /// Places for a label of a vertical line, best first.
+    fn beside_vertical(&self, x: f64, w: f64) -> Vec<Edges> {
+        (0..5)
+            .map(|i| self.edges.top + 2.0 + f64::from(i) * TICK * 1.45)
+            .flat_map(|top| [x + 6.0, x - w - 6.0].map(|x| Edges { left: x, top, right: x + w, bottom: top + TICK * 1.3 }))
+            .collect()
+    }
+
+    /// One place per label. Up to three labels are placed together, so that the first does not take the only place of the second.
+    fn places(&self, labels: &[(&str, Vec<Edges>)], busy: &[(f64, f64)]) -> Vec<Edges> {
+        let mut placed: Vec<Edges> = Vec::new();
+        for group in labels.chunks(3) {
+            let total: usize = group.iter().map(|(_, places)| places.len()).product();
+            let choice = |mut number: usize| -> Vec<Edges> {
+                group
+                    .iter()
+                    .map(|(_, places)| {
+                        let place = places[number % places.len()];
+                        number /= places.len();
+                        place
+                    })
+                    .collect()
+            };
+            let cost = |number: usize| {
+                let mut taken = placed.clone();
+                let mut sum = 0.0;
+                for place in choice(number) {
+                    sum += self.cost(&place, busy, &taken);
+                    taken.push(place);
+                }
+                sum
+            };
+            let best = (0..total).map(|number| (number, cost(number))).min_by(|a, b| a.1.total_cmp(&b.1));
+            placed.extend(best.map_or_else(Vec::new, |(number, _)| choice(number)));
+        }
+        placed
     }
 
     /// How much a label there would hide, or stick out.
@@ -189,8 +230,7 @@ const LETTER: f64 = 20.0;
 
 fn heading_lines(title: &str, letter: Option<char>, limit: f64) -> Vec<String> {
     let limit = limit - if letter.is_some() { LETTER } else { 0.0 };
-    // Bold is about a fifteenth wider than the metrics of the regular face.
-    if title.is_empty() { Vec::new() } else { wrap(title, HEADING * 1.07, limit) }
+    if title.is_empty() { Vec::new() } else { wrap(title, HEADING * BOLD, limit) }
 }
 
 pub(crate) fn heading_height(title: &str, letter: Option<char>, limit: f64) -> f64 {
@@ -198,10 +238,13 @@ pub(crate) fn heading_height(title: &str, letter: Option<char>, limit: f64) -> f
     if lines == 0 { 0.0 } else { lines as f64 * HEADING * 1.25 + 8.0 }
 }
 
+/// Draws a sample around a centre.
+type Sample<'a> = Box<dyn Fn(&mut Svg, f64, f64) + 'a>;
+
 /// An entry of a legend: its name, and how to draw its sample in a box of 26 x 12 around a centre.
 pub(crate) struct Entry<'a> {
     pub(crate) label: &'a str,
-    pub(crate) sample: Box<dyn Fn(&mut Svg, f64, f64) + 'a>,
+    pub(crate) sample: Sample<'a>,
 }
 
 const SAMPLE: f64 = 26.0;

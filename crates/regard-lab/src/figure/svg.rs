@@ -293,8 +293,10 @@ impl Svg {
     pub(crate) fn finish(self, width: f64, height: f64, alt: &str, use_: Use) -> String {
         let (theme, id) = (self.theme, self.id.clone());
         let mut out = format!(
-            "<svg{space} viewBox=\"0 0 {w} {h}\" width=\"{w}\" height=\"{h}\" role=\"img\" aria-label=\"{alt}\" font-family=\"{FONTS}\">",
+            "<svg{space}{limit} viewBox=\"0 0 {w} {h}\" width=\"{w}\" height=\"{h}\" role=\"img\" aria-label=\"{alt}\" font-family=\"{FONTS}\">",
             space = if use_ == Use::Page { "" } else { " xmlns=\"http://www.w3.org/2000/svg\"" },
+            // On a page a figure may grow a little, not without limit.
+            limit = if use_ == Use::Page { format!(" style=\"max-width:{}px\"", n((width * 1.2).round())) } else { String::new() },
             w = n(width),
             h = n(height),
             alt = escape(&plain(alt)),
@@ -316,9 +318,9 @@ impl Svg {
                 Ink::Hatch.colour(theme)
             );
         }
-        let _ = write!(
+        let _ = writeln!(
             out,
-            "<rect width=\"{}\" height=\"{}\" class=\"rf-paper\" fill=\"{}\"/>\n",
+            "<rect width=\"{}\" height=\"{}\" class=\"rf-paper\" fill=\"{}\"/>",
             n(width),
             n(height),
             Ink::Paper.colour(theme)

@@ -23,10 +23,10 @@ pub(super) fn page(page: &Page) -> Result<String, FigureError> {
         escape(&plain(&page.title)),
         style()
     );
-    let _ = write!(
+    let _ = writeln!(
         out,
         "<header class=\"top\"><div><h1>{}</h1>{}</div>\
-         <button type=\"button\" id=\"theme\" aria-label=\"Switch between light and dark\"><span aria-hidden=\"true\">\u{25d0}</span></button></header>\n",
+         <button type=\"button\" id=\"theme\" aria-label=\"Switch between light and dark\"><span aria-hidden=\"true\">\u{25d0}</span></button></header>",
         prose(&page.title),
         if page.subtitle.is_empty() { String::new() } else { format!("<p class=\"subtitle\">{}</p>", prose(&page.subtitle)) }
     );
@@ -230,9 +230,9 @@ fn table(out: &mut String, table: &Table) {
         out.push_str("</tr>");
     }
     let csv = base64::engine::general_purpose::STANDARD.encode(csv(table));
-    let _ = write!(
+    let _ = writeln!(
         out,
-        "</tbody></table></div><p class=\"take\"><a download=\"{}.csv\" href=\"data:text/csv;charset=utf-8;base64,{csv}\">Download CSV</a></p></details>\n",
+        "</tbody></table></div><p class=\"take\"><a download=\"{}.csv\" href=\"data:text/csv;charset=utf-8;base64,{csv}\">Download CSV</a></p></details>",
         anchor_name(&table.name)
     );
 }
