@@ -6,6 +6,7 @@
 
 mod common;
 mod experiments;
+mod plot;
 mod progress;
 mod report;
 
@@ -32,6 +33,7 @@ enum Command {
     Heads(experiments::Heads),
     Checks(experiments::Checks),
     Parity(experiments::Parity),
+    Plot(plot::Plot),
     Bench(experiments::Bench),
 }
 
@@ -45,6 +47,7 @@ fn run(command: Command) -> anyhow::Result<Outcome> {
         Command::Heads(options) => options.run(),
         Command::Checks(options) => options.run(),
         Command::Parity(options) => options.run(),
+        Command::Plot(options) => options.run(),
         Command::Bench(options) => options.run(),
     }
 }

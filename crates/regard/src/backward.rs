@@ -13,6 +13,7 @@ use crate::element::Element;
 use crate::error::Result;
 use crate::forward::{Saved, block_cutoffs, block_scorer, block_shape, blocks, check_shape, checked_len, for_tasks};
 use crate::gradient::{GRADIENT_SPAN, Inputs, Unit, padded};
+use crate::score::KV_TILE;
 use crate::simd::Real;
 use ndarray::{Array2, Array3, Array4, ArrayView4, ArrayViewMut4, Axis};
 use std::any::Any;
@@ -118,7 +119,7 @@ impl Attention<'_> {
         saved: &Saved<E>,
         d_out: ArrayView4<'x, E>,
         stats: bool,
-    ) -> Result<(Gradients<E>, Option<Array3<E::Real>>)> {
+    ) -> Result<WithSquares<E>> {
         let plan = self.plan(&q, &k, Some(&v))?;
         let d = plan.dims;
         let expected = [d.batch, d.heads_q, d.seq_q, d.value_dim];
@@ -141,6 +142,9 @@ impl Attention<'_> {
         Ok((Gradients { dq, dk: as_stored(dk, d.head_dim), dv: as_stored(dv, d.value_dim), d_bias, d_sink }, squares))
     }
 }
+
+/// Gradients, and the sums of the squares of `d_scores` over the keys, if they were asked for.
+type WithSquares<E> = (Gradients<E>, Option<Array3<<E as Element>::Real>>);
 
 /// Padded sums as rounded elements.
 fn as_stored<E: Element>(sums: Array4<E::Real>, dims: usize) -> Array4<E> {
@@ -374,6 +378,14 @@ fn run_task<E: Element, X: Element<Real = E::Real>>(
 ) {
     let plan = inputs.plan;
     let group = plan.dims.group();
+    if queries.start == 0 {
+        // They are zero. But memory that was never written to is given twice, when it is first read and when it is first written.
+        task.dk.fill(E::Real::ZERO);
+        task.dv.fill(E::Real::ZERO);
+        if let Some(BiasSums { sums: Sums::Dense { view, .. }, .. }) = &mut task.bias {
+            view.fill(E::Real::ZERO);
+        }
+    }
     for (b, batch) in task.batches.clone().enumerate() {
         for (h, kv_head) in task.kv_heads.clone().enumerate() {
             let heads = h * group..(h + 1) * group;
@@ -390,6 +402,7 @@ fn run_task<E: Element, X: Element<Real = E::Real>>(
                 dq_scale,
                 squares: squares.as_mut().map(|s| s.slice_mut(ndarray::s![b, heads, .., 0])),
                 bias: task.bias.as_mut(),
+                finite_keys: vec![None; task.spans.len() * GRADIENT_SPAN.div_ceil(KV_TILE)],
             };
             E::Real::dispatch(plan.level, unit);
         }

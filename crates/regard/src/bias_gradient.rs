@@ -9,7 +9,8 @@ use crate::gradient::GRADIENT_SPAN;
 use crate::mask::Place;
 use crate::score::RowBlock;
 use crate::simd::{Lanes, Operation, Real, Transpose};
-use ndarray::{Array2, Array4, ArrayView4, ArrayViewMut4, Axis};
+use ndarray::{Array2, Array4, ArrayViewMut4, Axis};
+use std::any::Any;
 use std::ops::Range;
 
 /// The gradient of a [`Bias`], in the shape of the bias.
@@ -76,8 +77,8 @@ impl<T: Real> BiasTotals<T> {
     /// The sums, as the gradient of the bias.
     pub(crate) fn finish(self, bias: &Bias<'_>) -> BiasGradient {
         match (bias, self) {
-            (Bias::Dense(b), Self::Dense { sums, .. }) => BiasGradient::Dense(dense_total(&sums.view(), b.shape()).mapv(|x| x as f32)),
-            (Bias::Dense64(b), Self::Dense { sums, .. }) => BiasGradient::Dense64(dense_total(&sums.view(), b.shape())),
+            (Bias::Dense(b), Self::Dense { sums, .. }) => BiasGradient::Dense(dense_total(sums, b.shape())),
+            (Bias::Dense64(b), Self::Dense { sums, .. }) => BiasGradient::Dense64(dense_total(sums, b.shape())),
             (Bias::Alibi(_), Self::Table(sums)) => BiasGradient::Alibi(table_total(&sums).column(0).to_vec()),
             (Bias::Relative(table), Self::Table(sums)) => {
                 let total = table_total(&sums);
@@ -89,16 +90,22 @@ impl<T: Real> BiasTotals<T> {
     }
 }
 
-fn dense_total<T: Real>(sums: &ArrayView4<'_, T>, shape: &[usize]) -> Array4<f64> {
+fn dense_total<T: Real, B: Real>(sums: Array4<T>, shape: &[usize]) -> Array4<B> {
+    let rounded = |x: f64| B::from_f64(x);
     if sums.shape() == shape {
-        return sums.mapv(T::to_f64);
+        let sums: Box<dyn Any> = Box::new(sums);
+        // Where the bias is of the type that the arithmetic is done in, the sums are the result.
+        return match sums.downcast::<Array4<B>>() {
+            Ok(sums) => *sums,
+            Err(sums) => sums.downcast_ref::<Array4<T>>().expect("it is what it was").mapv(|x| rounded(x.to_f64())),
+        };
     }
     // One number per span, in order.
     let mut total = Array4::zeros([shape[0], shape[1], shape[2], 1]);
     for span in sums.axis_iter(Axis(3)) {
         total.index_axis_mut(Axis(3), 0).zip_mut_with(&span, |t: &mut f64, x| *t += x.to_f64());
     }
-    total
+    total.mapv(rounded)
 }
 
 /// `[head, place]`: over batch entries and spans, in order.
@@ -208,8 +215,9 @@ impl<T: Real> Operation<T> for AddTransposed<'_, T> {
 #[inline(always)]
 fn add_transposed<S: Transpose>(simd: S, ds: &[S::T], pitch: usize, rows: usize, keys: usize, to: *mut S::T, stride: isize) {
     let (whole_rows, whole_keys) = (rows - rows % S::LANES, keys - keys % S::LANES);
-    for key in (0..whole_keys).step_by(S::LANES) {
-        for row in (0..whole_rows).step_by(S::LANES) {
+    // Rows first: they often lie a power of two apart, and only a few of those find room in the first cache together.
+    for row in (0..whole_rows).step_by(S::LANES) {
+        for key in (0..whole_keys).step_by(S::LANES) {
             // SAFETY: LANES keys from `key` and LANES rows from `row` on are inside `ds`, and inside the rows and keys that the caller
             // checked `to` for.
             unsafe {

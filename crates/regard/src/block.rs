@@ -514,9 +514,9 @@ fn finish<S: Lanes, E: Element<Real = S::T>>(
     divisors.iter_mut().zip(&*state.row_sum).for_each(|(d, &sum)| *d = if sum == S::T::ZERO { S::T::ONE } else { sum });
     match layout.pitch {
         Some(pitch) => {
-            for r in 0..layout.rows {
+            for (r, &divisor) in divisors.iter().enumerate().take(layout.rows) {
                 for (to, &x) in buffers.rows[r * dims..][..dims].iter_mut().zip(&state.acc[r * pitch..]) {
-                    *to = x / divisors[r];
+                    *to = x / divisor;
                 }
             }
             copy_out(buffers.rows, out);

@@ -19,14 +19,13 @@ use crate::block::{Ends, Goal, Pass, Summaries, lse_of};
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::rows::Rows;
-use crate::score::{Cutoff, Q_TILE, RowBlock, SPAN, Scorer};
+use crate::score::{Cutoffs, Q_TILE, RowBlock, SPAN, Scorer};
 use crate::simd::Real;
 use crate::stats::{RowStats, StatsOptions};
 use crate::{threads, top_k};
 use ndarray::{Array3, Array4, ArrayView2, ArrayView3, ArrayView4, ArrayViewMut3, ArrayViewMut4, Axis};
 use rayon::prelude::*;
 use std::mem::MaybeUninit;
-use std::sync::Arc;
 
 /// The result of attention.
 #[derive(Debug, Clone)]
@@ -295,14 +294,14 @@ pub(crate) fn block_scorer<'a, E: Element>(
     q: &ArrayView4<'a, E>,
     k: &ArrayView4<'a, E>,
     block: RowBlock,
-    cutoffs: Option<Arc<[Cutoff<E::Real>]>>,
+    cutoffs: Option<Cutoffs<E::Real>>,
 ) -> Scorer<'a, E> {
     let scorer = Scorer::new(plan, block, block_queries(q, &block), &block_keys(plan, k, &block));
     Scorer { cutoffs, ..scorer }
 }
 
 /// Where top-k cuts the rows of a block off, if it does.
-pub(crate) fn block_cutoffs<E: Element>(plan: &Plan<'_>, scorer: &Scorer<'_, E>) -> Option<Arc<[Cutoff<E::Real>]>> {
+pub(crate) fn block_cutoffs<E: Element>(plan: &Plan<'_>, scorer: &Scorer<'_, E>) -> Option<Cutoffs<E::Real>> {
     plan.top_k().map(|k| E::Real::dispatch(plan.level, top_k::FindCutoffs { scorer, k }).into())
 }
 
@@ -385,9 +384,9 @@ fn run_split<'s, E: Element>(
     plan: &Plan<'_>,
     tasks: Vec<Task<'_, E>>,
     spans: usize,
-    scorer: impl Fn(RowBlock, Option<Arc<[Cutoff<E::Real>]>>) -> Scorer<'s, E> + Send + Sync,
+    scorer: impl Fn(RowBlock, Option<Cutoffs<E::Real>>) -> Scorer<'s, E> + Send + Sync,
     values: impl Fn(&RowBlock) -> ArrayView2<'s, E> + Send + Sync,
-    cutoffs: impl Fn(RowBlock) -> Option<Arc<[Cutoff<E::Real>]>> + Send + Sync,
+    cutoffs: impl Fn(RowBlock) -> Option<Cutoffs<E::Real>> + Send + Sync,
     stats: Option<StatsOptions>,
 ) -> Result<Vec<(RowBlock, Summaries)>> {
     let found = for_tasks(plan, tasks.iter().map(|t| t.block).collect(), cutoffs)?;

@@ -25,9 +25,9 @@ use crate::forward::{Saved, block_keys, block_queries, block_scorer, block_shape
 use crate::mask::TileCoverage;
 use crate::product::{Take, product};
 use crate::rows::{CopyScaled, Rows, hand_out};
-use crate::score::{Cutoff, KV_TILE, KeyTile, RowBlock, Scorer, Stage, pack_panels, width};
+use crate::score::{Cutoffs, KV_TILE, KeyTile, RowBlock, Scorer, Stage, pack_panels};
 use crate::scratch::Scratch;
-use crate::simd::{Lanes, Operation, Real, math};
+use crate::simd::{Lanes, Operation, Real, Transpose, math};
 use ndarray::{ArrayView3, ArrayView4, ArrayViewMut2, ArrayViewMut3};
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -46,7 +46,7 @@ pub(crate) struct Inputs<'a, E: Element> {
     pub(crate) d_out: ArrayView4<'a, E>,
     pub(crate) saved: &'a Saved<E>,
     /// Of every block of the call in order, with top-k.
-    pub(crate) cutoffs: Option<Vec<Arc<[Cutoff<E::Real>]>>>,
+    pub(crate) cutoffs: Option<Vec<Cutoffs<E::Real>>>,
 }
 
 /// Query heads that share a key/value head: some of their queries against some spans of keys.
@@ -65,6 +65,8 @@ pub(crate) struct Unit<'u, 'a, 'v, E: Element, X> {
     /// Sums of the squares of `d_scores` over the keys, `[head of the group, query]`, where they are wanted.
     pub(crate) squares: Option<ArrayViewMut2<'u, E::Real>>,
     pub(crate) bias: Option<&'u mut BiasSums<'v, E::Real>>,
+    /// Of every tile of the spans: all keys are finite; `None`: not looked at yet.
+    pub(crate) finite_keys: Vec<Option<bool>>,
 }
 
 /// Distance of two rows that are padded to whole vectors.
@@ -75,10 +77,9 @@ pub(crate) fn padded<T: Real>(dims: usize) -> usize {
 
 /// Working memory of a block.
 struct Buffers<'b, T> {
-    /// Panels of q, of d_out and of out.
+    /// Panels of q and of d_out.
     q_panels: &'b mut [T],
     d_out_panels: &'b mut [T],
-    out_panels: &'b mut [T],
     /// `q * scale` and d_out as rows.
     q_rows: &'b mut [T],
     d_out_rows: &'b mut [T],
@@ -146,7 +147,6 @@ impl<E: Element, X: Element<Real = E::Real>> Unit<'_, '_, '_, E, X> {
         let [
             q_panels,
             d_out_panels,
-            out_panels,
             q_rows,
             d_out_rows,
             key_copy,
@@ -167,7 +167,6 @@ impl<E: Element, X: Element<Real = E::Real>> Unit<'_, '_, '_, E, X> {
             dq_rows,
         ] = memory.slices([
             lanes * d.head_dim,
-            lanes * d.value_dim,
             lanes * d.value_dim,
             lanes * padded::<E::Real>(d.head_dim),
             lanes * padded::<E::Real>(d.value_dim),
@@ -191,7 +190,6 @@ impl<E: Element, X: Element<Real = E::Real>> Unit<'_, '_, '_, E, X> {
         Buffers {
             q_panels,
             d_out_panels,
-            out_panels,
             q_rows,
             d_out_rows,
             key_copy,
@@ -254,16 +252,22 @@ impl<E: Element, X: Element<Real = E::Real>> Unit<'_, '_, '_, E, X> {
         let (d_out, out) = (block_queries(d_out, &block), block_queries(&saved.out.view(), &block));
         scorer.pack_queries(simd, buffers.q_panels);
         pack_panels(simd, &block, &d_out, buffers.d_out_panels);
-        pack_panels(simd, &block, &out, buffers.out_panels);
         let one = E::Real::ONE;
         copy_rows(simd, &scorer.q, E::Real::from_f64(plan.scale), buffers.q_rows);
         copy_rows(simd, &d_out, one, buffers.d_out_rows);
+        buffers.delta.fill(E::Real::ZERO);
+        let pitch = padded::<E::Real>(plan.dims.value_dim);
+        for (h, out) in out.outer_iter().enumerate() {
+            let first = h * block.queries;
+            simd.call(RowDots { a: &buffers.d_out_rows[first * pitch..], pitch, b: Rows::new(&out), to: &mut buffers.delta[first..] });
+        }
         let mut wild = Vec::new();
         if scorer.may_hide() {
-            let pitch = padded::<E::Real>(plan.dims.value_dim).max(1);
-            take_wild(buffers.d_out_rows, pitch, block.rows(), |row, dim, x| wild.push((row, dim, x)));
+            take_wild(simd, buffers.d_out_rows, block.rows(), padded::<E::Real>(plan.dims.value_dim), |row, dim, x| {
+                wild.push((row, dim, x))
+            });
             // Where a row sees such a query, its ds is NaN already.
-            take_wild(buffers.q_rows, padded::<E::Real>(plan.dims.head_dim).max(1), block.rows(), |_, _, _| {});
+            take_wild(simd, buffers.q_rows, block.rows(), padded::<E::Real>(plan.dims.head_dim), |_, _, _| {});
         }
         for r in 0..buffers.top.len() {
             let (mut max, mut sum) = (E::Real::ZERO, E::Real::ZERO);
@@ -274,12 +278,6 @@ impl<E: Element, X: Element<Real = E::Real>> Unit<'_, '_, '_, E, X> {
             let empty = sum == E::Real::ZERO;
             buffers.top[r] = if empty { E::Real::ZERO } else { max };
             buffers.inverse[r] = if empty { E::Real::ZERO } else { one / sum };
-        }
-        for panel in scorer.panels::<S>() {
-            let (width, dims) = (width::<S>(panel.len()), plan.dims.value_dim);
-            let at = panel.start * dims..panel.start * dims + width * dims;
-            let (a, b) = (&buffers.d_out_panels[at.clone()], &buffers.out_panels[at]);
-            simd.call(RowDots { a, b, width, to: &mut buffers.delta[panel.start..panel.start + width] });
         }
         let v = Rows::new(&block_keys(plan, v, &block));
         Block { scorer, v, wild }
@@ -340,10 +338,11 @@ impl<E: Element, X: Element<Real = E::Real>> Unit<'_, '_, '_, E, X> {
         // A hidden key that is not finite must not meet the zeros of ds.
         let partial = scorer.may_hide_beside_mask() || needs.iter().any(|n| n.coverage != TileCoverage::Full);
         let mut finite_keys = key_tile;
-        if partial && !scorer.k.all_finite(simd, keys.clone()) {
+        let tile = keys.start / KV_TILE - self.spans.start * (GRADIENT_SPAN / KV_TILE);
+        if partial && !*self.finite_keys[tile].get_or_insert_with(|| scorer.k.all_finite(simd, whole_tile(&keys, scorer.k.len()))) {
             let dims = scorer.k.cols();
             scorer.k.copy(simd, keys.clone(), buffers.clean_keys);
-            take_wild(buffers.clean_keys, dims.max(1), keys.len(), |_, _, _| {});
+            take_wild(simd, buffers.clean_keys, keys.len(), dims, |_, _, _| {});
             finite_keys = KeyTile { rows: Rows::from_slice(buffers.clean_keys, keys.len(), dims), base: keys.start, ..key_tile };
         }
         let mut out = PanelBuffers {
@@ -418,6 +417,12 @@ impl<E: Element, X: Element<Real = E::Real>> Unit<'_, '_, '_, E, X> {
     }
 }
 
+/// The keys of the tile that some keys are in.
+fn whole_tile(keys: &Range<usize>, all: usize) -> Range<usize> {
+    let first = keys.start / KV_TILE * KV_TILE;
+    first..all.min(first + KV_TILE)
+}
+
 /// Which of all blocks it is, in the order of [`crate::forward::blocks`].
 fn block_index(plan: &Plan<'_>, block: &RowBlock) -> usize {
     let (heads, queries) = block_shape(plan);
@@ -435,14 +440,12 @@ fn copy_rows<S: Lanes, E: Element<Real = S::T>>(simd: S, from: &ArrayView3<'_, E
 }
 
 /// Put zero in the place of what is not finite, and tell.
-fn take_wild<T: Real>(numbers: &mut [T], pitch: usize, rows: usize, mut tell: impl FnMut(usize, usize, T)) {
-    for (row, line) in numbers.chunks_exact_mut(pitch).enumerate().take(rows) {
-        if line.iter().all(|x| x.is_finite()) {
-            continue;
-        }
-        for (dim, x) in line.iter_mut().enumerate().filter(|(_, x)| !x.is_finite()) {
-            tell(row, dim, std::mem::replace(x, T::ZERO));
-        }
+fn take_wild<S: Lanes>(simd: S, numbers: &mut [S::T], rows: usize, cols: usize, mut tell: impl FnMut(usize, usize, S::T)) {
+    if cols == 0 || Rows::from_slice(numbers, rows, cols).all_finite(simd, 0..rows) {
+        return;
+    }
+    for (at, x) in numbers[..rows * cols].iter_mut().enumerate().filter(|(_, x)| !x.is_finite()) {
+        tell(at / cols, at % cols, std::mem::replace(x, S::T::ZERO));
     }
 }
 
@@ -557,28 +560,49 @@ impl<T: Real> Operation<T> for Move<'_, T> {
     }
 }
 
-/// `to[lane] = sum over dim of a[dim][lane] * b[dim][lane]`
-struct RowDots<'k, T> {
-    a: &'k [T],
-    b: &'k [T],
-    width: usize,
-    to: &'k mut [T],
+/// `to[row] = sum over dim of a[row][dim] * b[row][dim]`
+struct RowDots<'k, E: Element> {
+    a: &'k [E::Real],
+    pitch: usize,
+    b: Rows<'k, E>,
+    to: &'k mut [E::Real],
 }
 
-impl<T: Real> Operation<T> for RowDots<'_, T> {
+impl<E: Element> Operation<E::Real> for RowDots<'_, E> {
     type Output = ();
     #[inline(always)]
-    fn run<S: Lanes<T = T>>(self, simd: S) {
-        let Self { a, b, width, to } = self;
-        assert!(a.len() == b.len() && to.len() >= width && width.is_multiple_of(S::LANES) && a.len().is_multiple_of(width));
-        for n in (0..width).step_by(S::LANES) {
-            let mut sum = simd.splat(T::ZERO);
-            for at in (n..a.len()).step_by(width) {
-                // SAFETY: a and b are rows of `width`, of which `at` is the start of a whole vector.
-                sum = unsafe { simd.mul_add(simd.load(a.as_ptr().add(at)), simd.load(b.as_ptr().add(at)), sum) };
+    fn run<S: Lanes<T = E::Real>>(self, simd: S) {
+        let Self { a, pitch, b, to } = self;
+        row_dots(simd.narrow(), a, pitch, b, to);
+    }
+}
+
+/// One sum per dimension modulo LANES, and these added in order: the narrow lanes are as many on every level that has them.
+#[inline(always)]
+fn row_dots<S: Transpose, E: Element<Real = S::T>>(simd: S, a: &[S::T], pitch: usize, b: Rows<'_, E>, to: &mut [S::T]) {
+    let (rows, dims) = (b.len(), b.cols());
+    let whole = if b.has_unit_cols() { dims - dims % S::LANES } else { 0 };
+    assert!(dims <= pitch && a.len() >= rows * pitch && to.len() >= rows);
+    for first in (0..rows).step_by(S::LANES) {
+        let count = S::LANES.min(rows - first);
+        let mut square = simd.zero_square();
+        for (x, sum) in square.as_mut().iter_mut().enumerate().take(count) {
+            let line = b.row(first + x);
+            for dim in (0..whole).step_by(S::LANES) {
+                // SAFETY: LANES numbers from `dim` on are inside the row of b, and inside that of a, which is as long or longer.
+                unsafe { *sum = simd.mul_add(simd.load(a.as_ptr().add((first + x) * pitch + dim)), E::load(simd, line.add(dim)), *sum) };
             }
-            // SAFETY: n + LANES <= width.
-            unsafe { simd.store(to.as_mut_ptr().add(n), sum) };
+        }
+        let mut sum = simd.splat(S::T::ZERO);
+        for &line in simd.transpose(square).as_ref() {
+            sum = simd.add(sum, line);
+        }
+        let mut sums = [S::T::ZERO; 16];
+        // SAFETY: there are 16 >= LANES places.
+        unsafe { simd.store(sums.as_mut_ptr(), sum) };
+        for (x, sum) in sums.into_iter().enumerate().take(count) {
+            let rest = |dim: usize| a[(first + x) * pitch + dim] * b.get(first + x, dim);
+            to[first + x] = (whole..dims).fold(sum, |sum, dim| sum + rest(dim));
         }
     }
 }

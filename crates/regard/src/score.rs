@@ -13,7 +13,7 @@ use crate::bias::Bias;
 use crate::decode;
 use crate::dropout::{Factors, Multiply};
 use crate::element::Element;
-use crate::mask::{Place, TileCoverage};
+use crate::mask::{Place, TileCoverage, broadcast_index};
 use crate::product::{Take, product};
 use crate::rows::Rows;
 use crate::simd::{Lanes, Operation, Real, math};
@@ -132,6 +132,9 @@ pub(crate) struct Cutoff<T> {
     pub(crate) last_key: usize,
 }
 
+/// The cutoffs of the rows of a block.
+pub(crate) type Cutoffs<T> = Arc<[Cutoff<T>]>;
+
 /// Everything that is needed to make scores for a block of rows.
 pub(crate) struct Scorer<'a, E: Element> {
     pub(crate) plan: &'a Plan<'a>,
@@ -139,7 +142,7 @@ pub(crate) struct Scorer<'a, E: Element> {
     pub(crate) q: ArrayView3<'a, E>,
     pub(crate) k: Rows<'a, E>,
     /// One per row, when only the highest scores count.
-    pub(crate) cutoffs: Option<Arc<[Cutoff<E::Real>]>>,
+    pub(crate) cutoffs: Option<Cutoffs<E::Real>>,
     /// Rows are laid out in panels, even where they are few.
     pub(crate) panels_only: bool,
 }
@@ -397,7 +400,19 @@ impl<'a, E: Element> Scorer<'a, E> {
     ) {
         let Some(bias) = self.plan.bias() else { return };
         let numbers = &mut numbers[..scores.len()];
+        // Rows of the bias, where it has one number per key, of the type that is computed in.
+        let dense = E::Real::dense_bias(bias).filter(|b| b.len_of(ndarray::Axis(3)) != 1);
         self.block.segments(self.plan, panel.clone(), |place, queries, lane| {
+            if let Some(dense) = &dense {
+                let [b, h, q, _] = broadcast_index(dense.shape(), [place.batch, place.head, queries.start, 0]);
+                let rows = dense.slice(ndarray::s![b, h, q.., keys.clone()]);
+                let rows: Rows<'_, E::Real> = if dense.len_of(ndarray::Axis(2)) == 1 {
+                    Rows::new(&rows.broadcast([queries.len(), keys.len()]).expect("one row for all"))
+                } else {
+                    Rows::new(&rows)
+                };
+                return rows.transpose_into(simd, 0..queries.len(), numbers, width, lane);
+            }
             for (r, query) in queries.enumerate() {
                 bias.fill(place, query, keys.clone(), &mut numbers[lane + r..], width);
             }
