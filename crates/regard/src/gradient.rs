@@ -633,10 +633,16 @@ impl<T: Real, const NR: usize> Operation<T> for Weigh<'_, T, NR> {
                 let (top, inverse) = (simd.load(top.as_ptr().add(n * S::LANES)), simd.load(inverse.as_ptr().add(n * S::LANES)));
                 // Also lanes past the last row, whose scores have no meaning.
                 let empty = simd.eq(inverse, simd.splat(T::ZERO));
+                // A row that is NaN is so where it sees: its hidden scores must not meet the NaN of its sum.
+                let broken = simd.bits_from_mask(simd.eq(inverse, inverse)) != u32::MAX >> (32 - S::LANES);
                 for key in 0..keys {
                     let at = scores.as_mut_ptr().add(key * width + n * S::LANES);
                     let to = p.as_mut_ptr().add(key * pitch + n * S::LANES);
-                    let w = simd.clear(empty, simd.mul(math::exp(simd, simd.sub(simd.load(at), top)), inverse));
+                    let score = simd.load(at);
+                    let mut w = simd.clear(empty, simd.mul(math::exp(simd, simd.sub(score, top)), inverse));
+                    if broken {
+                        w = simd.clear(simd.eq(score, simd.splat(T::HIDDEN)), w);
+                    }
                     simd.store(at, w);
                     match factors {
                         None => simd.store(to, w),
