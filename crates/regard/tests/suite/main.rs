@@ -13,6 +13,7 @@ mod exact;
 mod finite_differences;
 mod golden;
 mod gradient_bits;
+mod gradient_bugs;
 mod gradient_hidden;
 mod gradient_stats;
 mod gradients;
