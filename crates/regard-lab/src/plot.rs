@@ -19,7 +19,7 @@ use crate::figure::{Figure, FigureError, HeatPlot, Norm};
 use crate::plot_input::Pattern;
 use crate::table::{Column, Table, Value};
 use ndarray::{Array2, Array4, ArrayView2, ArrayView4, Axis, Slice};
-use regard::{Attention, Mask, StatsOptions};
+use regard::{Attention, Mask, Shape4, StatsOptions};
 
 /// What stands in a cell that pools many pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -150,6 +150,9 @@ pub fn plot(pattern: &Pattern, options: &PlotOptions, progress: &mut dyn FnMut(u
     if options.pool == Some(0) {
         return Err(PlotError::Pool);
     }
+    if let Pattern::QueriesKeys { q, k } = pattern {
+        check_heads(q, k)?;
+    }
     let chosen: Vec<usize> = options.head.map_or_else(|| (0..heads).collect(), |h| vec![h]);
     let alone = chosen.len() == 1;
     let limit = options.pool.unwrap_or(if alone { 512 } else { 128 });
@@ -169,8 +172,7 @@ pub fn plot(pattern: &Pattern, options: &PlotOptions, progress: &mut dyn FnMut(u
                 (cells, causal, weight_sums(&map, options))
             }
             Pattern::QueriesKeys { q, k } => {
-                let group = (q.shape()[1] / k.shape()[1].max(1)).max(1);
-                let kv = (head / group).min(k.shape()[1].saturating_sub(1));
+                let kv = head / (heads / k.shape()[1]);
                 let q = one_head(q, options.batch, head);
                 let k = one_head(k, options.batch, kv);
                 let sums = vector_sums(q, k, options, &mut done)?;
@@ -195,6 +197,19 @@ fn dims(pattern: &Pattern) -> (usize, usize, usize, usize) {
         Pattern::Weights(w) => (w.shape()[0], w.shape()[1], w.shape()[2], w.shape()[3]),
         Pattern::QueriesKeys { q, k } => (q.shape()[0], q.shape()[1], q.shape()[2], k.shape()[2]),
     }
+}
+
+/// Heads are looked at one by one, so what concerns all of them together is checked here; the rest the attention checks.
+fn check_heads(q: &Array4<f32>, k: &Array4<f32>) -> Result<(), regard::Error> {
+    let (heads_q, heads_kv) = (q.shape()[1], k.shape()[1]);
+    let (qs, ks) = (Shape4::from(q.shape()), Shape4::from(k.shape()));
+    if q.shape()[0] != k.shape()[0] {
+        return Err(regard::Error::Batch { operand: "k", shape: ks, q: qs });
+    }
+    if heads_kv == 0 || !heads_q.is_multiple_of(heads_kv) {
+        return Err(regard::Error::HeadGroups { q: qs, k: ks, heads_q, heads_kv });
+    }
+    Ok(())
 }
 
 /// `[1, 1, token, dim]` of a head.
