@@ -178,7 +178,10 @@ const SECTIONS: [Outline; 9] = [
         intro: "Queries, keys and values of 8 tokens are drawn at random for d_{k} = 4, 16, 64, 256 and attended to without and with the scale. The draws are those of PyTorch's seeds 42 + d_{k}, made again without PyTorch, so that every number of the mini-report's CSV file appears here to 2 x 10^{-6}.",
         figures: &["attention_sweep", "gradient_norms_vs_dk", "attention_heatmap_gallery"],
         tables: &[("attention_sweep_results", SWEEP_COLUMNS)],
-        notes: &["One draw says little about the expectation: the next section has thousands."],
+        notes: &[
+            "One draw says little about the expectation: the next section has thousands.",
+            "The five documents: Scaled Dot-Product Attention From Scratch (here: mini-report); The Attention Surgeon, a project sheet; Problem 3: Scaled Dot-Product Attention (problem sheet); Scaled Dot-Product Attention from Scratch, a notebook in NumPy; Attention Mechanisms: Experiment Results and Insights.",
+        ],
         command: "regard sweep",
         optional: false,
     },

@@ -209,13 +209,13 @@ fn four_questions_have_their_answers() {
     assert!((number(growth, &[("d_k", 512usize.into())], "largest") - 50.6).abs() < 1.0);
     let ranks = table("check_rank");
     for (case, known) in [
-        ("one head, values of rank 3", 3),
-        ("one head, uniform weights", 1),
-        ("softmax of scores with d_k = 1", 12),
-        ("1 heads side by side, tokens of rank 2", 2),
-        ("2 heads side by side, tokens of rank 2", 4),
-        ("4 heads side by side, tokens of rank 2", 8),
-        ("8 heads side by side, tokens of rank 2", 12),
+        ("values of rank 3", 3),
+        ("uniform weights", 1),
+        ("softmax, d_k = 1", 12),
+        ("rank-2 tokens, heads: 1", 2),
+        ("rank-2 tokens, heads: 2", 4),
+        ("rank-2 tokens, heads: 4", 8),
+        ("rank-2 tokens, heads: 8", 12),
     ] {
         assert_eq!(number(ranks, &[("case", case.into())], "output_rank"), f64::from(known), "{case}");
     }

@@ -154,7 +154,7 @@ impl ChecksConfig {
             ("raised", "higher than the input"),
             ("smallest", "smallest singular value / largest"),
         ];
-        let mut table = Table::new("check_rank", "Ranks at 12 tokens, by singular values in double precision", &columns);
+        let mut table = Table::new("check_rank", "Ranks at 12 tokens, by singular values in double precision: one head over values of rank 3; one head with uniform weights; the softmax of scores of rank 1; heads side by side over tokens of rank 2", &columns);
         let n = 12;
         let flat = |x: Array4<f64>| -> Array2<f64> {
             let (_, _, rows, cols) = x.dim();
@@ -169,19 +169,19 @@ impl ChecksConfig {
         let v = flat(self.normal(7, [1, 1, n, 3])).dot(&flat(self.normal(8, [1, 1, 3, 12])));
         let values = v.view().into_shape_with_order((1, 1, n, 12)).expect("one head");
         let (q, k) = (self.normal(9, [1, 1, n, 16]), self.normal(10, [1, 1, n, 16]));
-        push("one head, values of rank 3", rank(&v), &flat(Attention::new().forward(&q, &k, values)?.out), 3);
+        push("values of rank 3", rank(&v), &flat(Attention::new().forward(&q, &k, values)?.out), 3);
         let full = self.normal(11, [1, 1, n, 12]);
         let uniform = Attention::new().scale(Scale::By(0.0)).forward(&q, &k, &full)?.out;
-        push("one head, uniform weights", rank(&flat(full)), &flat(uniform), 1);
+        push("uniform weights", rank(&flat(full)), &flat(uniform), 1);
         // d_k = 1: the scores have rank 1, the softmax of them has not.
         let (q, k) = (self.normal(12, [1, 1, n, 1]) * 3.0, self.normal(13, [1, 1, n, 1]));
         let scores = flat(Attention::new().scores(&q, &k, Stage::Raw)?);
-        push("softmax of scores with d_k = 1", rank(&scores), &flat(Attention::new().weights(&q, &k)?), n);
+        push("softmax, d_k = 1", rank(&scores), &flat(Attention::new().weights(&q, &k)?), n);
         // Heads side by side, over tokens that span two directions only.
         let x = flat(self.normal(14, [1, 1, n, 2])).dot(&flat(self.normal(15, [1, 1, 2, 16])));
         for heads in [1, 2, 4, 8] {
             let bound = (heads * 2.min(16 / heads)).min(n);
-            push(&format!("{heads} heads side by side, tokens of rank 2"), rank(&x), &self.concatenated(&x, heads)?, bound);
+            push(&format!("rank-2 tokens, heads: {heads}"), rank(&x), &self.concatenated(&x, heads)?, bound);
         }
         Ok(table)
     }
