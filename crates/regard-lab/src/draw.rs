@@ -144,7 +144,9 @@ fn gallery(weights: &Table) -> Result<Figure> {
     let mut maps = Vec::new();
     for (scaled, word, _) in WORDS {
         for &d in &d_k {
-            maps.push(map(&format!("{d}, {word}"), &part(weights, &[("d_k", d.into()), ("scaled", scaled.into())]), "weight")?.limits(0.0, 1.0));
+            maps.push(
+                map(&format!("{d}, {word}"), &part(weights, &[("d_k", d.into()), ("scaled", scaled.into())]), "weight")?.limits(0.0, 1.0),
+            );
         }
     }
     Ok(Figure::grid("attention_heatmap_gallery", "The same draws without (top) and with the scale (bottom)", maps, d_k.len())
@@ -157,9 +159,10 @@ fn robustness(tables: &Tables) -> Result<Vec<Figure>> {
     let weight = with_draws(tables, seq, "max_weight", "Largest weight", "mean largest weight", true)?.names(Names::Legend);
     let entropy = with_draws(tables, seq, "entropy", "Entropy", "mean entropy (nats)", true)?.names(Names::Legend);
     let mut figures = vec![
-        Figure::new("attention_robustness", format!("Single draws scatter: {seq} tokens")).panel(weight).panel(entropy).caption(
-            "Lines are exact expectations; bands hold 95 % of single matrices; points are published single draws.",
-        ),
+        Figure::new("attention_robustness", format!("Single draws scatter: {seq} tokens"))
+            .panel(weight)
+            .panel(entropy)
+            .caption("Lines are exact expectations; bands hold 95 % of single matrices; points are published single draws."),
     ];
     let quoted = with(table, "percentile");
     if !quoted.rows.is_empty() {
@@ -173,7 +176,11 @@ fn percentiles(quoted: &Table) -> Result<Figure> {
     let cells: Vec<String> = {
         let mut cells: Vec<String> = Vec::new();
         for row in &quoted.rows {
-            let name = format!("{}, {}", quoted.number(row, "d_k"), if *quoted.value(row, "scaled") == true.into() { "scaled" } else { "unscaled" });
+            let name = format!(
+                "{}, {}",
+                quoted.number(row, "d_k"),
+                if *quoted.value(row, "scaled") == true.into() { "scaled" } else { "unscaled" }
+            );
             if !cells.contains(&name) {
                 cells.push(name);
             }
@@ -222,7 +229,9 @@ fn gradients(table: &Table) -> Result<Figure> {
 fn entropy(tables: &Tables) -> Result<Figure> {
     let table = tables.get("attention_entropy")?;
     let seq = numbers(table, "seq")?.first().copied().unwrap_or(1.0);
-    let mut plot = LinePlot::new("Entropy against d_{k}", d_k_axis(), Axis::linear("mean entropy (nats)")).horizontal(seq.ln(), format!("ln {seq}: uniform")).names(Names::Legend);
+    let mut plot = LinePlot::new("Entropy against d_{k}", d_k_axis(), Axis::linear("mean entropy (nats)"))
+        .horizontal(seq.ln(), format!("ln {seq}: uniform"))
+        .names(Names::Legend);
     for (scaled, word, colour) in WORDS {
         let rows = part(table, &[("scaled", scaled.into())]);
         let series = Series::from_table(word, &rows, "d_k", "exact")?.band(&numbers(&rows, "q025")?, &numbers(&rows, "q975")?);
@@ -282,7 +291,12 @@ fn heads(tables: &Tables) -> Result<Vec<Figure>> {
         .bars("published", numbers(&plain, "published")?)
         .bars_with_intervals("centred cosine", numbers(&centred, "mean")?, around(&centred)?);
     let sharpness = tables.get("head_sharpness")?;
-    let mut plot = LinePlot::new("Independent heads at other sharpness", Axis::log10("mean sum of squared weights"), Axis::linear("similarity of two heads")).names(Names::Legend);
+    let mut plot = LinePlot::new(
+        "Independent heads at other sharpness",
+        Axis::log10("mean sum of squared weights"),
+        Axis::linear("similarity of two heads"),
+    )
+    .names(Names::Legend);
     let mut lengths: Vec<f64> = numbers(sharpness, "seq")?;
     lengths.dedup();
     for (place, seq) in lengths.into_iter().enumerate() {
@@ -298,8 +312,12 @@ fn heads(tables: &Tables) -> Result<Vec<Figure>> {
     )];
     if let Some(maps) = tables.find("head_maps") {
         let count = numbers(maps, "head")?.into_iter().fold(0.0, f64::max) as usize + 1;
-        let maps = (0..count).map(|h| map(&format!("head {h}"), &part(maps, &[("head", h.into())]), "weight")).collect::<Result<Vec<_>>>()?;
-        figures.push(Figure::grid("head_maps", "The heads of one untrained model", maps, 4).caption("Weights of each head of the first draw. They look different because they are random."));
+        let maps =
+            (0..count).map(|h| map(&format!("head {h}"), &part(maps, &[("head", h.into())]), "weight")).collect::<Result<Vec<_>>>()?;
+        figures.push(
+            Figure::grid("head_maps", "The heads of one untrained model", maps, 4)
+                .caption("Weights of each head of the first draw. They look different because they are random."),
+        );
     }
     Ok(figures)
 }
@@ -317,8 +335,10 @@ fn checks(tables: &Tables) -> Result<Vec<Figure>> {
         .bars("in", numbers(ranks, "input_rank")?)
         .bars("out", numbers(ranks, "output_rank")?)
         .lying();
-    Ok(vec![Figure::new("attention_checks", "How scores grow, and what attention does to rank")
-        .panel(plot)
-        .panel(bars)
-        .caption("Left: dot products of random vectors. Right: ranks at 12 tokens, by singular values in double precision.")])
+    Ok(vec![
+        Figure::new("attention_checks", "How scores grow, and what attention does to rank")
+            .panel(plot)
+            .panel(bars)
+            .caption("Left: dot products of random vectors. Right: ranks at 12 tokens, by singular values in double precision."),
+    ])
 }

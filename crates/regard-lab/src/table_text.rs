@@ -35,8 +35,7 @@ impl Table {
                 *width = (*width).max(cell.chars().count());
             }
         }
-        let is_text: Vec<bool> =
-            (0..self.columns.len()).map(|c| self.rows.iter().any(|row| matches!(row[c], Value::Text(_)))).collect();
+        let is_text: Vec<bool> = (0..self.columns.len()).map(|c| self.rows.iter().any(|row| matches!(row[c], Value::Text(_)))).collect();
         let line = |cells: &[String]| {
             let cells = cells.iter().zip(&widths).zip(&is_text);
             let cells: Vec<_> = cells.map(|((cell, &w), &text)| if text { format!("{cell:<w$}") } else { format!("{cell:>w$}") }).collect();
