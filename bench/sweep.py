@@ -2,7 +2,7 @@
 
     python bench/sweep.py --ours PATH_OF_TIME_SWEEP [--threads 1 2] [--seeds 400]
 
-For every d_k: draw Q, K, V and a cotangent of N = 8 rows in float64, attend without and with the scale, and reduce to the columns of
+For every d_k: draw Q, K, V and a cotangent of N = 8 rows in float64, attend (out = P V) without and with the scale, and reduce to the columns of
 attention_sweep_results.csv: weights (maximum, entropy, sum of squares), scores (range, deviation), gradients on Q, K, V (norms), rows of dQ and of
 the scores' gradient (root mean square, median, quantiles, shares). All seeds of a chunk are one array; gradients are by the closed form, not by autograd.
 Each turn is a process of its own; the turns alternate, and the best of each counts.
@@ -37,7 +37,8 @@ def numpy_sweep(d_ks, seeds):
                 p = np.exp(s - s.max(-1, keepdims=True))
                 p /= p.sum(-1, keepdims=True)
                 entropy = -(p * np.log(np.clip(p, 1e-300, None))).sum(-1).mean(-1)
-                ds = p * (g - (p * g).sum(-1, keepdims=True))
+                out = p @ v
+                ds = p * (g - (r * out).sum(-1, keepdims=True))
                 dq, dk, dv = c * (ds @ k), c * (ds.swapaxes(-1, -2) @ q), p.swapaxes(-1, -2) @ r
                 norm = lambda x, axes: np.sqrt((x * x).sum(axes))
                 parts[scaled].append((
@@ -70,7 +71,8 @@ def torch_sweep(d_ks, seeds):
                 s = dots * c
                 p = torch.softmax(s, -1)
                 entropy = -torch.xlogy(p, p).sum(-1).mean(-1)
-                ds = p * (g - (p * g).sum(-1, keepdim=True))
+                out = p @ v
+                ds = p * (g - (r * out).sum(-1, keepdim=True))
                 dq, dk, dv = c * (ds @ k), c * (ds.mT @ q), p.mT @ r
                 norm = torch.linalg.vector_norm
                 parts[scaled].append((
@@ -111,9 +113,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     parser.add_argument("--ours", help="the built example time_sweep of regard-lab")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--seeds", type=int, default=400)
+    parser.add_argument("--seeds", type=int, default=4000)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--d-k", type=int, nargs="+", default=[4, 16, 64, 256, 1024, 4096])
+    parser.add_argument("--d-k", type=int, nargs="+", default=[4, 16, 64, 256], help="the widths of `regard sweep`")
     parser.add_argument("--worker", choices=PEERS, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:

@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::page::{Claim, Verdict};
 use crate::published::{Document, MINI_REPORT, SURGEON_MAX};
 use crate::table::{Table, Value};
-use crate::table_text::short_number as short;
+use crate::table_text::prose_number as short;
 use crate::tables::Tables;
 
 /// A claim in its section.

@@ -10,7 +10,7 @@ use crate::experiments::{
 use crate::figure::Figure;
 use crate::page::{Lead, Page, Section};
 use crate::table::Value;
-use crate::table_text::short_number as short;
+use crate::table_text::prose_number as short;
 use crate::tables::Tables;
 use std::path::PathBuf;
 
