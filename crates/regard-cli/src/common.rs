@@ -83,7 +83,8 @@ pub(crate) fn write_tables(folder: &mut Folder, tables: &[Table]) -> Result<Vec<
 
 /// Write each figure as SVG and PNG; drawn on all threads.
 pub(crate) fn write_figures(folder: &mut Folder, figures: &[Figure]) -> Result<Vec<String>> {
-    let drawn: Vec<_> = figures.par_iter().map(|figure| Ok((figure.svg()?, figure.png(Theme::Light)?))).collect::<Result<_, FigureError>>()?;
+    let drawn: Vec<_> =
+        figures.par_iter().map(|figure| Ok((figure.svg()?, figure.png(Theme::Light)?))).collect::<Result<_, FigureError>>()?;
     let mut names = Vec::new();
     for (figure, (svg, png)) in figures.iter().zip(drawn) {
         for (ending, bytes) in [("svg", svg.as_bytes()), ("png", &png)] {
@@ -135,7 +136,10 @@ impl FromStr for Sizes {
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
-        items.map(|item| item.parse().map_err(|_| format!("{item:?} is not a whole number; give a list such as 4,16,64"))).collect::<std::result::Result<_, _>>().map(Self)
+        items
+            .map(|item| item.parse().map_err(|_| format!("{item:?} is not a whole number; give a list such as 4,16,64")))
+            .collect::<std::result::Result<_, _>>()
+            .map(Self)
     }
 }
 

@@ -4,8 +4,8 @@ use crate::common::{Common, Out, Outcome, Sizes, Unusable, write_figures, write_
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use regard_lab::experiments::{
-    BenchConfig, ChecksConfig, EntropyConfig, HeadsConfig, Loss, Numbers, ParityConfig, PatternsConfig, Progress, RobustnessConfig, SweepConfig,
-    agrees, find_torch,
+    BenchConfig, ChecksConfig, EntropyConfig, HeadsConfig, Loss, Numbers, ParityConfig, PatternsConfig, Progress, RobustnessConfig,
+    SweepConfig, agrees, find_torch,
 };
 use regard_lab::{Folder, Table, Tables, claims, draw};
 use std::path::PathBuf;
@@ -309,7 +309,11 @@ impl Parity {
     pub(crate) fn run(self) -> Result<Outcome> {
         let python = find_torch(self.python.as_deref());
         if let (Some(given), None) = (&self.python, &python) {
-            return Err(Unusable(format!("{} cannot import torch: give a Python that has PyTorch, or leave --python out", given.display())).into());
+            return Err(Unusable(format!(
+                "{} cannot import torch: give a Python that has PyTorch, or leave --python out",
+                given.display()
+            ))
+            .into());
         }
         if python.is_none() {
             eprintln!("no Python with PyTorch was found (python3 -c 'import torch' fails): comparing with the stored answers only");
@@ -333,7 +337,9 @@ impl Parity {
 /// Time, GFLOP/s, GB/s and memory; the ceilings are measured: multiply-adds in registers, and reading memory, on the same threads.
 /// Leave the machine alone meanwhile. Writes bench.csv.
 #[derive(Args, Debug)]
-#[command(after_help = "Example:\n  regard bench --heads 32 --kv-heads 8 --seq 4096 --head-dim 128 --causal\n  regard bench --heads 32 --seq-q 1 --seq-kv 32768 --head-dim 128      # decoding")]
+#[command(
+    after_help = "Example:\n  regard bench --heads 32 --kv-heads 8 --seq 4096 --head-dim 128 --causal\n  regard bench --heads 32 --seq-q 1 --seq-kv 32768 --head-dim 128      # decoding"
+)]
 pub(crate) struct Bench {
     /// Batch entries
     #[arg(long, default_value_t = 1, value_name = "N")]

@@ -17,7 +17,9 @@ use std::process::ExitCode;
 /// Attention you can run, see, break and trust.
 #[derive(Parser)]
 #[command(name = "regard", version, arg_required_else_help = true)]
-#[command(after_help = "Start with:\n  regard report          every experiment, checked and drawn: report/index.html\n  regard sweep --help    one of them")]
+#[command(
+    after_help = "Start with:\n  regard report          every experiment, checked and drawn: report/index.html\n  regard sweep --help    one of them"
+)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

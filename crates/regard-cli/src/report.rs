@@ -13,7 +13,9 @@ use std::path::PathBuf;
 /// The page works from a file, offline. Beside it lie the tables (CSV) and the figures (SVG and PNG) that it is made of.
 /// A later run replaces what an earlier one wrote and touches nothing else in the directory.
 #[derive(Args, Debug)]
-#[command(after_help = "Examples:\n  regard report                                 everything, 2000 draws per cell\n  regard report --seeds 200 --out quick         faster\n  regard report --from report                   draw the page again from its tables, without running anything")]
+#[command(
+    after_help = "Examples:\n  regard report                                 everything, 2000 draws per cell\n  regard report --seeds 200 --out quick         faster\n  regard report --from report                   draw the page again from its tables, without running anything"
+)]
 pub(crate) struct Report {
     /// Draws per cell
     #[arg(long, default_value_t = 2000, value_name = "N")]
@@ -43,7 +45,11 @@ impl Report {
         if let Some(python) = &self.python
             && find_torch(Some(python)).is_none()
         {
-            return Err(Unusable(format!("{} cannot import torch: give a Python that has PyTorch, or leave --python out", python.display())).into());
+            return Err(Unusable(format!(
+                "{} cannot import torch: give a Python that has PyTorch, or leave --python out",
+                python.display()
+            ))
+            .into());
         }
         let out = self.out.as_ref().or(self.from.as_ref()).cloned().unwrap_or_else(|| PathBuf::from("report"));
         let in_place = self.from.as_ref() == Some(&out);

@@ -26,7 +26,8 @@ fn refused(arguments: &[&str], folder: &Path, words: &str) {
 
 /// Every file of a directory.
 fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
-    let read = |entry: std::fs::DirEntry| (entry.file_name().into_string().expect("UTF-8"), std::fs::read(entry.path()).expect("it can be read"));
+    let read =
+        |entry: std::fs::DirEntry| (entry.file_name().into_string().expect("UTF-8"), std::fs::read(entry.path()).expect("it can be read"));
     std::fs::read_dir(folder).expect("it is there").map(|entry| read(entry.expect("it can be listed"))).collect()
 }
 
@@ -65,9 +66,17 @@ fn the_other_experiments_write_their_tables_and_figures() {
     let dir = tempfile::tempdir().unwrap();
     for (arguments, tables, figures) in [
         (&["entropy", "--seeds", "20"][..], &["attention_entropy", "attention_entropy_row"][..], &["attention_entropy"][..]),
-        (&["patterns", "--timed-seq", "128"], &["attention_empty_rows", "attention_patterns", "attention_patterns_maps", "patterns_time"], &["attention_pattern_cost", "attention_patterns"]),
+        (
+            &["patterns", "--timed-seq", "128"],
+            &["attention_empty_rows", "attention_patterns", "attention_patterns_maps", "patterns_time"],
+            &["attention_pattern_cost", "attention_patterns"],
+        ),
         (&["heads", "--seeds", "20"], &["head_diversity", "head_maps", "head_sharpness"], &["head_maps", "head_similarity"]),
-        (&["checks", "--seeds", "20"], &["check_gradient_test", "check_growth", "check_masking", "check_output_width", "check_rank"], &["attention_checks"]),
+        (
+            &["checks", "--seeds", "20"],
+            &["check_gradient_test", "check_growth", "check_masking", "check_output_width", "check_rank"],
+            &["attention_checks"],
+        ),
         (&["bench", "--seq", "64", "--seconds", "0.01"], &["bench"], &[]),
     ] {
         let out = arguments[0];
@@ -85,9 +94,18 @@ fn the_other_experiments_write_their_tables_and_figures() {
 #[test]
 fn parity_says_when_pytorch_is_not_there() {
     let dir = tempfile::tempdir().unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_regard")).arg("parity").current_dir(dir.path()).env("PATH", dir.path()).env_remove("VIRTUAL_ENV").output().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_regard"))
+        .arg("parity")
+        .current_dir(dir.path())
+        .env("PATH", dir.path())
+        .env_remove("VIRTUAL_ENV")
+        .output()
+        .unwrap();
     let message = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.success() && message.contains("no Python with PyTorch was found") && message.contains("every comparison holds"), "{message}");
+    assert!(
+        output.status.success() && message.contains("no Python with PyTorch was found") && message.contains("every comparison holds"),
+        "{message}"
+    );
     assert!(String::from_utf8(output.stdout).unwrap().contains("causal_square"));
     refused(&["parity", "--python", "/does/not/exist"], dir.path(), "cannot import torch");
 }
@@ -192,10 +210,78 @@ fn a_damaged_table_is_named() {
 fn help_has_an_example_for_every_command() {
     let dir = tempfile::tempdir().unwrap();
     let general = works(&["--help"], dir.path());
-    for command in ["report", "sweep", "robustness", "entropy", "patterns", "heads", "checks", "parity", "bench"] {
+    for command in ["report", "sweep", "robustness", "entropy", "patterns", "heads", "checks", "parity", "plot", "bench"] {
         assert!(general.contains(command));
         let help = works(&[command, "--help"], dir.path());
         assert!(help.contains("Example") && help.contains(&format!("regard {command}")), "{help}");
     }
     assert_eq!(regard(&[], dir.path()).status.code(), Some(2));
+}
+
+/// A NumPy file of float32.
+fn write_npy(path: &Path, shape: &[usize], value: impl Fn(usize) -> f32) {
+    let shape_text: String = shape.iter().map(|n| format!("{n}, ")).collect();
+    let mut header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({shape_text}), }}");
+    while (10 + header.len() + 1) % 64 != 0 {
+        header.push(' ');
+    }
+    header.push('\n');
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.bytes());
+    bytes.extend((0..shape.iter().product()).flat_map(|i| value(i).to_le_bytes()));
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn plot_draws_weights_with_their_tokens_and_statistics() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("w.csv"), "1,0,0\n0.5,0.5,0\n0.25,0.25,0.5\n").unwrap();
+    let text = works(&["plot", "w.csv", "--tokens", "the,cat,sat", "--out", "p"], dir.path());
+    for column in ["max_attention", "entropy", "diagonal_mass", "local_vs_global"] {
+        assert!(text.contains(column), "{text}");
+    }
+    let out = dir.path().join("p");
+    assert_eq!(named(&out, "n"), [".regard.json"]);
+    let svg = String::from_utf8(files(&out)["attention_plot.svg"].clone()).unwrap();
+    assert!(svg.contains("cat") && svg.contains("sat"));
+    assert!(files(&out)["attention_plot.png"].starts_with(b"\x89PNG"));
+    let csv = String::from_utf8(files(&out)["attention_plot.csv"].clone()).unwrap();
+    assert!(csv.contains("0.6666666666666"), "the mean diagonal and the mean maximum are 2/3: {csv}");
+}
+
+#[test]
+fn plot_pools_a_long_pattern_made_of_queries_and_keys() {
+    let dir = tempfile::tempdir().unwrap();
+    let number = |i: usize| ((i * 7919) % 1013) as f32 / 506.0 - 1.0;
+    write_npy(&dir.path().join("q.npy"), &[2, 300, 16], number);
+    write_npy(&dir.path().join("k.npy"), &[2, 300, 16], |i| number(i + 5));
+    works(&["plot", "q.npy", "--keys", "k.npy", "--causal", "--pool", "40", "--head", "1", "--quiet"], dir.path());
+    assert_eq!(named(&dir.path().join("results"), "g"), ["attention_plot.png", "attention_plot.svg"]);
+    let whole = works(&["plot", "q.npy", "--keys", "k.npy", "--causal", "--out", "both"], dir.path());
+    assert_eq!(whole.lines().filter(|line| line.trim_start().starts_with(['0', '1'])).count(), 2, "one row per head: {whole}");
+}
+
+#[test]
+fn plot_refuses_what_it_cannot_draw() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("w.csv"), "1,0\n0.5,0.5\n").unwrap();
+    std::fs::write(dir.path().join("nan.csv"), "1,0\nNaN,0.5\n").unwrap();
+    std::fs::write(dir.path().join("ragged.csv"), "1,0\n0.5\n").unwrap();
+    write_npy(&dir.path().join("q.npy"), &[10, 8], |i| i as f32);
+    write_npy(&dir.path().join("k.npy"), &[10, 6], |i| i as f32);
+    write_npy(&dir.path().join("nan.npy"), &[4, 4], |_| f32::NAN);
+    for (arguments, words) in [
+        (&["plot", "w.csv", "--tokens", "a,b,c"][..], "3 tokens were given"),
+        (&["plot", "w.csv", "--head", "4"], "head 4"),
+        (&["plot", "w.csv", "--pool", "0"], "pool"),
+        (&["plot", "nan.csv"], "nan.csv"),
+        (&["plot", "nan.npy"], "nan.npy"),
+        (&["plot", "ragged.csv"], "ragged.csv"),
+        (&["plot", "nowhere.npy"], "nowhere.npy"),
+        (&["plot", "q.npy", "--keys", "k.npy"], "8"),
+        (&["plot"], "FILE"),
+    ] {
+        refused(arguments, dir.path(), words);
+    }
 }

@@ -85,13 +85,20 @@ fn with_draws(tables: &Tables, seq: usize, statistic: &str, title: &str, axis: &
         let centre = if with(&rows, "exact").rows.is_empty() { "mean" } else { "exact" };
         let series = Series::new(word, &d_k, &numbers(&rows, centre)?).band(&numbers(&rows, "q025")?, &numbers(&rows, "q975")?);
         plot = plot.series(series.colour(colour));
-        let quoted = with(&rows, "published");
-        if published && !quoted.rows.is_empty() {
-            let label = if scaled { "published draws" } else { "" };
-            plot = plot.series(Series::new(label, &numbers(&quoted, "d_k")?, &numbers(&quoted, "published")?).line(Line::None).colour(PUBLISHED));
-        }
+    }
+    if published {
+        plot = with_published(plot, &part(table, &[("seq", seq.into()), ("statistic", statistic.into())]))?;
     }
     Ok(plot)
+}
+
+/// The published single draws as points, where there are any.
+fn with_published(plot: LinePlot, rows: &Table) -> Result<LinePlot> {
+    let quoted = with(rows, "published");
+    if quoted.rows.is_empty() {
+        return Ok(plot);
+    }
+    Ok(plot.series(Series::from_table("published draws", &quoted, "d_k", "published")?.line(Line::None).colour(PUBLISHED)))
 }
 
 fn sweep(tables: &Tables) -> Result<Vec<Figure>> {
@@ -137,11 +144,13 @@ fn gallery(weights: &Table) -> Result<Figure> {
     let mut maps = Vec::new();
     for (scaled, word, _) in WORDS {
         for &d in &d_k {
-            maps.push(map(&format!("{word}, d_{{k}} = {d}"), &part(weights, &[("d_k", d.into()), ("scaled", scaled.into())]), "weight")?.limits(0.0, 1.0));
+            maps.push(
+                map(&format!("{d}, {word}"), &part(weights, &[("d_k", d.into()), ("scaled", scaled.into())]), "weight")?.limits(0.0, 1.0),
+            );
         }
     }
     Ok(Figure::grid("attention_heatmap_gallery", "The same draws without (top) and with the scale (bottom)", maps, d_k.len())
-        .caption("Attention weights of the first draw of each cell: rows are queries, columns keys."))
+        .caption("Attention weights of the first draw of each cell, named by d_{k}: rows are queries, columns keys."))
 }
 
 fn robustness(tables: &Tables) -> Result<Vec<Figure>> {
@@ -150,9 +159,10 @@ fn robustness(tables: &Tables) -> Result<Vec<Figure>> {
     let weight = with_draws(tables, seq, "max_weight", "Largest weight", "mean largest weight", true)?.names(Names::Legend);
     let entropy = with_draws(tables, seq, "entropy", "Entropy", "mean entropy (nats)", true)?.names(Names::Legend);
     let mut figures = vec![
-        Figure::new("attention_robustness", format!("Single draws scatter: {seq} tokens")).panel(weight).panel(entropy).caption(
-            "Lines are exact expectations; bands hold 95 % of single matrices; points are published single draws.",
-        ),
+        Figure::new("attention_robustness", format!("Single draws scatter: {seq} tokens"))
+            .panel(weight)
+            .panel(entropy)
+            .caption("Lines are exact expectations; bands hold 95 % of single matrices; points are published single draws."),
     ];
     let quoted = with(table, "percentile");
     if !quoted.rows.is_empty() {
@@ -166,7 +176,11 @@ fn percentiles(quoted: &Table) -> Result<Figure> {
     let cells: Vec<String> = {
         let mut cells: Vec<String> = Vec::new();
         for row in &quoted.rows {
-            let name = format!("{}, {}", quoted.number(row, "d_k"), if *quoted.value(row, "scaled") == true.into() { "scaled" } else { "unscaled" });
+            let name = format!(
+                "{}, {}",
+                quoted.number(row, "d_k"),
+                if *quoted.value(row, "scaled") == true.into() { "scaled" } else { "unscaled" }
+            );
             if !cells.contains(&name) {
                 cells.push(name);
             }
@@ -215,17 +229,15 @@ fn gradients(table: &Table) -> Result<Figure> {
 fn entropy(tables: &Tables) -> Result<Figure> {
     let table = tables.get("attention_entropy")?;
     let seq = numbers(table, "seq")?.first().copied().unwrap_or(1.0);
-    let mut plot = LinePlot::new("Entropy against d_{k}", d_k_axis(), Axis::linear("mean entropy (nats)")).horizontal(seq.ln(), format!("ln {seq}: uniform")).names(Names::Legend);
+    let mut plot = LinePlot::new("Entropy against d_{k}", d_k_axis(), Axis::linear("mean entropy (nats)"))
+        .horizontal(seq.ln(), format!("ln {seq}: uniform"))
+        .names(Names::Legend);
     for (scaled, word, colour) in WORDS {
         let rows = part(table, &[("scaled", scaled.into())]);
         let series = Series::from_table(word, &rows, "d_k", "exact")?.band(&numbers(&rows, "q025")?, &numbers(&rows, "q975")?);
         plot = plot.series(series.colour(colour));
-        let quoted = with(&rows, "published");
-        if !quoted.rows.is_empty() {
-            let label = if scaled { "published draws" } else { "" };
-            plot = plot.series(Series::from_table(label, &quoted, "d_k", "published")?.line(Line::None).colour(PUBLISHED));
-        }
     }
+    let plot = with_published(plot, table)?;
     let row = tables.get("attention_entropy_row")?;
     let d_k = numbers(row, "d_k")?.first().copied().unwrap_or(0.0);
     let mut bars = BarPlot::new(format!("Weights of one row at d_{{k}} = {d_k}"), "key", texts(row, "key")?, Axis::linear("weight"));
@@ -248,10 +260,10 @@ fn patterns(tables: &Tables) -> Result<Vec<Figure>> {
     for pattern in PATTERNS {
         let rows = part(table, &[("pattern", pattern.into())]);
         let hidden = numbers(&rows, "visible")?.into_iter().map(|x| x == 0.0).collect();
-        maps.push(map(pattern, &rows, "weight")?.hidden(hidden)?);
+        maps.push(map(pattern, &rows, "weight")?.hidden(hidden)?.limits(0.0, 0.5));
     }
     let mut figures = vec![
-        Figure::grid("attention_patterns", "Eight masks, one draw", maps, 4).caption("Weights of the same queries and keys under each mask; hatched cells are hidden."),
+        Figure::grid("attention_patterns", "Eight masks, one draw", maps, 4).caption("Weights of the same queries and keys under each mask; hatched cells are hidden. The colours end at 0.5, so that small weights can be told apart."),
     ];
     if let Some(times) = tables.find("patterns_time") {
         let plot = BarPlot::new("", "pattern", texts(times, "pattern")?, Axis::linear("share of full attention").limits(0.0, 1.0))
@@ -279,7 +291,12 @@ fn heads(tables: &Tables) -> Result<Vec<Figure>> {
         .bars("published", numbers(&plain, "published")?)
         .bars_with_intervals("centred cosine", numbers(&centred, "mean")?, around(&centred)?);
     let sharpness = tables.get("head_sharpness")?;
-    let mut plot = LinePlot::new("Independent heads at other sharpness", Axis::log10("mean sum of squared weights"), Axis::linear("similarity of two heads")).names(Names::Legend);
+    let mut plot = LinePlot::new(
+        "Independent heads at other sharpness",
+        Axis::log10("mean sum of squared weights"),
+        Axis::linear("similarity of two heads"),
+    )
+    .names(Names::Legend);
     let mut lengths: Vec<f64> = numbers(sharpness, "seq")?;
     lengths.dedup();
     for (place, seq) in lengths.into_iter().enumerate() {
@@ -295,8 +312,12 @@ fn heads(tables: &Tables) -> Result<Vec<Figure>> {
     )];
     if let Some(maps) = tables.find("head_maps") {
         let count = numbers(maps, "head")?.into_iter().fold(0.0, f64::max) as usize + 1;
-        let maps = (0..count).map(|h| map(&format!("head {h}"), &part(maps, &[("head", h.into())]), "weight")).collect::<Result<Vec<_>>>()?;
-        figures.push(Figure::grid("head_maps", "The heads of one untrained model", maps, 4).caption("Weights of each head of the first draw. They look different because they are random."));
+        let maps =
+            (0..count).map(|h| map(&format!("head {h}"), &part(maps, &[("head", h.into())]), "weight")).collect::<Result<Vec<_>>>()?;
+        figures.push(
+            Figure::grid("head_maps", "The heads of one untrained model", maps, 4)
+                .caption("Weights of each head of the first draw. They look different because they are random."),
+        );
     }
     Ok(figures)
 }
@@ -310,12 +331,14 @@ fn checks(tables: &Tables) -> Result<Vec<Figure>> {
         .series(Series::new("sqrt(d_{k})", &d_k, &numbers(growth, "sqrt_d_k")?).theory().colour(6))
         .series(Series::new("std, scaled", &d_k, &numbers(growth, "scaled_std")?).colour(SCALED));
     let ranks = tables.get("check_rank")?;
-    let bars = BarPlot::new("Rank in and out", "case", texts(ranks, "case")?, Axis::linear("rank"))
+    let bars = BarPlot::new("Rank in and out", "case", texts(ranks, "case")?, Axis::linear("rank").ticks([0.0, 4.0, 8.0, 12.0]))
         .bars("in", numbers(ranks, "input_rank")?)
         .bars("out", numbers(ranks, "output_rank")?)
         .lying();
-    Ok(vec![Figure::new("attention_checks", "How scores grow, and what attention does to rank")
-        .panel(plot)
-        .panel(bars)
-        .caption("Left: dot products of random vectors. Right: ranks at 12 tokens, by singular values in double precision.")])
+    Ok(vec![
+        Figure::new("attention_checks", "How scores grow, and what attention does to rank")
+            .panel(plot)
+            .panel(bars)
+            .caption("Left: dot products of random vectors. Right: ranks at 12 tokens, by singular values in double precision."),
+    ])
 }

@@ -74,8 +74,12 @@ impl Folder {
     /// # Errors
     /// When the system refuses.
     pub fn finish(mut self) -> Result<()> {
-        let stale: Vec<String> =
-            self.owners.iter().filter(|(name, command)| **command == self.command && !self.written.contains(*name)).map(|(name, _)| name.clone()).collect();
+        let stale: Vec<String> = self
+            .owners
+            .iter()
+            .filter(|(name, command)| **command == self.command && !self.written.contains(*name))
+            .map(|(name, _)| name.clone())
+            .collect();
         for name in stale {
             let path = self.path.join(&name);
             match std::fs::remove_file(&path) {

@@ -4,12 +4,13 @@ use crate::claims::{self, Judged};
 use crate::draw;
 use crate::error::Result;
 use crate::experiments::{
-    BenchConfig, ChecksConfig, EntropyConfig, HeadsConfig, Loss, Numbers, ParityConfig, PatternsConfig, Progress, RobustnessConfig, SweepConfig,
+    BenchConfig, ChecksConfig, EntropyConfig, HeadsConfig, Loss, Numbers, ParityConfig, PatternsConfig, Progress, RobustnessConfig,
+    SweepConfig,
 };
 use crate::figure::Figure;
 use crate::page::{Lead, Page, Section};
 use crate::table::Value;
-use crate::table_text::short_number as short;
+use crate::table_text::prose_number as short;
 use crate::tables::Tables;
 use std::path::PathBuf;
 
@@ -44,7 +45,14 @@ impl ReportConfig {
     fn gradients(&self) -> SweepConfig {
         // The widest heads cost as much as all others together; a fifth of the draws still gives thousands of rows.
         let seeds = (self.seeds / 5).max(self.seeds.min(200));
-        SweepConfig { d_k: GRADIENT_D_K.to_vec(), seeds, seed: self.seed, numbers: Numbers::Regard, loss: Loss::Unit, ..SweepConfig::default() }
+        SweepConfig {
+            d_k: GRADIENT_D_K.to_vec(),
+            seeds,
+            seed: self.seed,
+            numbers: Numbers::Regard,
+            loss: Loss::Unit,
+            ..SweepConfig::default()
+        }
     }
 
     /// Run every experiment.
@@ -100,10 +108,13 @@ pub fn render(tables: &Tables) -> Result<(Page, Vec<Figure>)> {
 
 fn lead(tables: &Tables) -> Result<Lead> {
     let exact = |d_k: usize, scaled: bool| {
-        let at: [(&str, Value); 4] = [("seq", 8usize.into()), ("d_k", d_k.into()), ("scaled", scaled.into()), ("statistic", "max_weight".into())];
+        let at: [(&str, Value); 4] =
+            [("seq", 8usize.into()), ("d_k", d_k.into()), ("scaled", scaled.into()), ("statistic", "max_weight".into())];
         tables.number("attention_robustness_summary", &at, "exact").map(short)
     };
-    let gradient = |scaled: bool, column| tables.number("attention_gradients", &[("d_k", 1024usize.into()), ("scaled", scaled.into())], column).map(short);
+    let gradient = |scaled: bool, column| {
+        tables.number("attention_gradients", &[("d_k", 1024usize.into()), ("scaled", scaled.into())], column).map(short)
+    };
     let answer = vec![
         format!(
             "The dot product of two random vectors of d_{{k}} numbers has the standard deviation sqrt(d_{{k}}), so without the scale wide heads make scores that differ by dozens, and the softmax gives nearly everything to one key: of 8 weights the largest averages {} at d_{{k}} = 256.",
@@ -178,7 +189,10 @@ const SECTIONS: [Outline; 9] = [
         intro: "Queries, keys and values of 8 tokens are drawn at random for d_{k} = 4, 16, 64, 256 and attended to without and with the scale. The draws are those of PyTorch's seeds 42 + d_{k}, made again without PyTorch, so that every number of the mini-report's CSV file appears here to 2 x 10^{-6}.",
         figures: &["attention_sweep", "gradient_norms_vs_dk", "attention_heatmap_gallery"],
         tables: &[("attention_sweep_results", SWEEP_COLUMNS)],
-        notes: &["One draw says little about the expectation: the next section has thousands."],
+        notes: &[
+            "One draw says little about the expectation: the next section has thousands.",
+            "The five documents: Scaled Dot-Product Attention From Scratch (here: mini-report); The Attention Surgeon, a project sheet; Problem 3: Scaled Dot-Product Attention (problem sheet); Scaled Dot-Product Attention from Scratch, a notebook in NumPy; Attention Mechanisms: Experiment Results and Insights.",
+        ],
         command: "regard sweep",
         optional: false,
     },
@@ -188,7 +202,9 @@ const SECTIONS: [Outline; 9] = [
         intro: "The same cells over many independent draws. The expectations are computed by quadrature: given q, the scores of a row are independent normal numbers whose spread is the chi-distributed length of q, so every expectation is an integral over that length, and no sampling is needed. `deviation` is the distance of the mean from it, in standard errors.",
         figures: &["attention_robustness", "published_percentiles"],
         tables: &[("attention_robustness_summary", ROBUSTNESS_COLUMNS)],
-        notes: &["A number from one draw is called a lucky draw when fewer than one draw in ten is as extreme on that side; where a claim rests on several draws, the one in ten is divided by their number."],
+        notes: &[
+            "A number from one draw is called a lucky draw when fewer than one draw in ten is as extreme on that side; where a claim rests on several draws, the one in ten is divided by their number.",
+        ],
         command: "regard robustness",
         optional: false,
     },
@@ -198,7 +214,10 @@ const SECTIONS: [Outline; 9] = [
         intro: "The gradients of a loss in a random direction, scaled so that the gradient on each weight has variance 1, at widths up to 4096. For each row of dQ its own norm.",
         figures: &["attention_gradients"],
         tables: &[("attention_gradients", GRADIENT_COLUMNS)],
-        notes: &["Near ties explain it: a row whose two best keys are close together passes on a gradient that is multiplied by keys of length sqrt(d_{k}), all other rows pass on almost nothing. The root mean square of a row grows as d_{k}^{1/4}, its median falls exponentially.", "The gradient on V never vanishes: every row of weights sums to 1."],
+        notes: &[
+            "Near ties explain it: a row whose two best keys are close together passes on a gradient that is multiplied by keys of length sqrt(d_{k}), all other rows pass on almost nothing. The root mean square of a row grows as d_{k}^{1/4}, its median falls exponentially.",
+            "The gradient on V never vanishes: every row of weights sums to 1.",
+        ],
         command: "regard sweep --numbers regard --loss unit --seeds 400 --d-k 4,16,64,256,1024,4096",
         optional: false,
     },
@@ -218,7 +237,9 @@ const SECTIONS: [Outline; 9] = [
         intro: "The same queries and keys under eight masks. A mask decides who may look at whom; hidden keys get exactly no weight, and cost nothing where a whole tile of them is hidden.",
         figures: &["attention_patterns", "attention_pattern_cost"],
         tables: &[("attention_patterns", &[]), ("attention_empty_rows", &[]), ("patterns_time", &[])],
-        notes: &["A row that sees nothing (the last query of a strictly-future mask) is NaN in a textbook softmax. Here it is zero, with a log-sum-exp of minus infinity, and a NaN in a hidden key does not reach any output."],
+        notes: &[
+            "A row that sees nothing (the last query of a strictly-future mask) is NaN in a textbook softmax. Here it is zero, with a log-sum-exp of minus infinity, and a NaN in a hidden key does not reach any output.",
+        ],
         command: "regard patterns",
         optional: false,
     },
@@ -228,7 +249,9 @@ const SECTIONS: [Outline; 9] = [
         intro: "Untrained multi-head attention of width 64 over 20 tokens, weights of variance 2/64. Three measures of how alike two heads are: the cosine of their maps as published, the cosine after centring (a correlation), and the Jensen-Shannon divergence of their rows.",
         figures: &["head_similarity", "head_maps"],
         tables: &[("head_diversity", HEADS_COLUMNS), ("head_sharpness", &[])],
-        notes: &["All weights are positive, so two unrelated maps have a cosine well above 0: 1 / (tokens x sum of squared weights). Multiply the scores by 0.01 and unrelated heads are 99.96 % similar; make them sharp and they look diverse. The centred cosine stays near 0 throughout."],
+        notes: &[
+            "All weights are positive, so two unrelated maps have a cosine well above 0: 1 / (tokens x sum of squared weights). Multiply the scores by 0.01 and unrelated heads are 99.96 % similar; make them sharp and they look diverse. The centred cosine stays near 0 throughout.",
+        ],
         command: "regard heads",
         optional: false,
     },
@@ -237,7 +260,13 @@ const SECTIONS: [Outline; 9] = [
         title: "Four questions, and a test that cannot fail",
         intro: "How do dot products grow with d_{k}? Why is a key hidden with -inf and not with 0? Who sets the width of the output? Can the output have a higher rank than the input? And: does `max |x.grad| > 1e-8` detect a missing scale?",
         figures: &["attention_checks"],
-        tables: &[("check_growth", &[]), ("check_masking", &[]), ("check_output_width", &[]), ("check_rank", &[]), ("check_gradient_test", &[])],
+        tables: &[
+            ("check_growth", &[]),
+            ("check_masking", &[]),
+            ("check_output_width", &[]),
+            ("check_rank", &[]),
+            ("check_gradient_test", &[]),
+        ],
         notes: &[],
         command: "regard checks",
         optional: false,
@@ -269,7 +298,9 @@ impl Outline {
         if self.optional && self.tables.iter().all(|(name, _)| tables.find(name).is_none()) {
             return Ok(None);
         }
-        let shown = self.tables.iter().filter_map(|(name, columns)| tables.find(name).map(|table| if columns.is_empty() { table.clone() } else { table.select(columns) }));
+        let shown = self.tables.iter().filter_map(|(name, columns)| {
+            tables.find(name).map(|table| if columns.is_empty() { table.clone() } else { table.select(columns) })
+        });
         Ok(Some(Section {
             id: self.id.to_owned(),
             title: self.title.to_owned(),

@@ -43,6 +43,14 @@ impl Draw {
         }
     }
 
+    /// Add `count` independent normal numbers of that standard deviation.
+    pub(crate) fn add_normal(&mut self, to: &mut Vec<f64>, count: usize, deviation: f64) {
+        to.extend((0..count).map(|_| {
+            let x: f64 = StandardNormal.sample(&mut self.0);
+            x * deviation
+        }));
+    }
+
     /// Fill with independent numbers, uniform between -1 and 1.
     pub(crate) fn uniform(&mut self, to: &mut [f64]) {
         for x in to {

@@ -10,14 +10,19 @@ pub(crate) struct Summary {
     sorted: Vec<f64>,
 }
 
+/// The mean, summed in the order of the sample.
+pub(crate) fn mean(sample: &[f64]) -> f64 {
+    sample.iter().sum::<f64>() / sample.len() as f64
+}
+
 impl Summary {
     /// The sums are made in the order of the sample.
     pub(crate) fn new(sample: &[f64]) -> Self {
         let count = sample.len();
-        let mean = sample.iter().sum::<f64>() / count as f64;
+        let mean = mean(sample);
         let squares: f64 = sample.iter().map(|x| (x - mean).powi(2)).sum();
         let mut sorted = sample.to_vec();
-        sorted.sort_by(f64::total_cmp);
+        sorted.sort_unstable_by(f64::total_cmp);
         Self { count, mean, std: (squares / count.saturating_sub(1) as f64).sqrt(), sorted }
     }
 

@@ -16,6 +16,18 @@ pub fn short_number(x: f64) -> String {
     }
 }
 
+/// A number within a sentence: about three digits that count, no zeros behind them, small ones as `2.4 x 10^{-5}`.
+pub(crate) fn prose_number(x: f64) -> String {
+    let size = x.abs();
+    if size != 0.0 && size < 1e-3 {
+        let power = size.log10().floor() as i32;
+        return format!("{:.1} x 10^{{{power}}}", x / 10f64.powi(power));
+    }
+    let decimals = if size == 0.0 { 0 } else { (2 - size.log10().floor() as i32).clamp(0, 5) as usize };
+    let text = format!("{x:.decimals$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
 fn shown(value: &Value) -> String {
     match value {
         Value::Number(x) => short_number(*x),
@@ -35,8 +47,7 @@ impl Table {
                 *width = (*width).max(cell.chars().count());
             }
         }
-        let is_text: Vec<bool> =
-            (0..self.columns.len()).map(|c| self.rows.iter().any(|row| matches!(row[c], Value::Text(_)))).collect();
+        let is_text: Vec<bool> = (0..self.columns.len()).map(|c| self.rows.iter().any(|row| matches!(row[c], Value::Text(_)))).collect();
         let line = |cells: &[String]| {
             let cells = cells.iter().zip(&widths).zip(&is_text);
             let cells: Vec<_> = cells.map(|((cell, &w), &text)| if text { format!("{cell:<w$}") } else { format!("{cell:>w$}") }).collect();
@@ -63,6 +74,15 @@ mod tests {
         let cases = [(0.99421, "0.9942"), (0.02960, "0.02960"), (12.5, "12.50"), (123456.0, "123456"), (1.6e-11, "1.60e-11"), (0.0, "0")];
         for (x, text) in cases {
             assert_eq!(short_number(x), text);
+        }
+    }
+
+    #[test]
+    fn numbers_in_sentences_are_brief() {
+        let cases =
+            [(0.93790, "0.938"), (5.0, "5"), (2000.0, "2000"), (97.32, "97.3"), (0.0, "0"), (2.42e-5, "2.4 x 10^{-5}"), (0.9982, "0.998")];
+        for (x, text) in cases {
+            assert_eq!(prose_number(x), text);
         }
     }
 

@@ -144,11 +144,8 @@ fn gauss_legendre(a: f64, b: f64, panels: usize) -> Vec<(f64, f64)> {
 /// A rule for the expectation of a smooth function of a chi-distributed number with `d` degrees of freedom.
 fn chi_rule(d: usize) -> Vec<(f64, f64)> {
     let centre = (d as f64 - 0.5).sqrt();
-    let mut rule = if d < 25 {
-        gauss_legendre(0.0, centre + 5.0, 4)
-    } else {
-        (-6..=6).map(|i| (centre + 0.7 * f64::from(i), 1.0)).collect()
-    };
+    let mut rule =
+        if d < 25 { gauss_legendre(0.0, centre + 5.0, 4) } else { (-6..=6).map(|i| (centre + 0.7 * f64::from(i), 1.0)).collect() };
     // The density up to a constant; the weights are made to sum to 1.
     let log_density = |x: f64| (d as f64 - 1.0) * x.ln() - 0.5 * x * x;
     let top = log_density((d as f64 - 1.0).max(0.25).sqrt());
@@ -226,9 +223,7 @@ mod tests {
                 known.max_weight += weight * p.max(q);
                 known.sum_of_squares += weight * (p * p + q * q);
             }
-            for (got, known) in
-                [(e.entropy, known.entropy), (e.max_weight, known.max_weight), (e.sum_of_squares, known.sum_of_squares)]
-            {
+            for (got, known) in [(e.entropy, known.entropy), (e.max_weight, known.max_weight), (e.sum_of_squares, known.sum_of_squares)] {
                 assert!((got - known).abs() < 2e-5, "s = {s}: {got} instead of {known}");
             }
         }

@@ -1,8 +1,8 @@
 //! The experiments against what is known about them. One report with 2000 draws per cell is made once and looked at from all sides.
 
 use regard_lab::experiments::{
-    BenchConfig, ChecksConfig, EntropyConfig, HeadsConfig, Loss, Numbers, PATTERNS, ParityConfig, PatternsConfig, RobustnessConfig, SweepConfig,
-    Unwatched, agrees,
+    BenchConfig, ChecksConfig, EntropyConfig, HeadsConfig, Loss, Numbers, PATTERNS, ParityConfig, PatternsConfig, RobustnessConfig,
+    SweepConfig, Unwatched, agrees,
 };
 use regard_lab::published::MINI_REPORT;
 use regard_lab::report::{ReportConfig, render};
@@ -42,7 +42,12 @@ fn the_first_documents_csv_is_reproduced_digit_for_digit() {
     }
     // The four numbers of its text.
     let headline = |scaled: bool, column| number(sweep, &[("d_k", 256usize.into()), ("scaled", scaled.into())], column);
-    let shown = [headline(false, "mean_max_weight"), headline(true, "mean_max_weight"), headline(false, "mean_entropy"), headline(true, "mean_entropy")];
+    let shown = [
+        headline(false, "mean_max_weight"),
+        headline(true, "mean_max_weight"),
+        headline(false, "mean_entropy"),
+        headline(true, "mean_entropy"),
+    ];
     assert_eq!(shown.map(|x| format!("{x:.4}")), ["0.9942", "0.3680", "0.0296", "1.7256"]);
 }
 
@@ -86,7 +91,9 @@ fn published_numbers_stand_where_twenty_thousand_draws_put_them() {
         assert!((got - known).abs() < 4.0, "d_k = {d_k}, scaled {scaled}, {statistic}: {got} instead of {known}");
     }
     let entropy = table("attention_entropy");
-    for (d_k, known) in [(8usize, [67.8, 84.5]), (32, [10.1, 33.1]), (64, [42.0, 26.0]), (128, [27.9, 9.1]), (256, [13.0, 26.1]), (512, [8.7, 40.6])] {
+    for (d_k, known) in
+        [(8usize, [67.8, 84.5]), (32, [10.1, 33.1]), (64, [42.0, 26.0]), (128, [27.9, 9.1]), (256, [13.0, 26.1]), (512, [8.7, 40.6])]
+    {
         for (scaled, known) in [false, true].into_iter().zip(known) {
             let got = number(entropy, &[("d_k", d_k.into()), ("scaled", scaled.into())], "percentile");
             assert!((got - known).abs() < 4.5, "d_k = {d_k}, scaled {scaled}: {got} instead of {known}");
@@ -99,7 +106,9 @@ fn gradients_do_not_vanish_but_the_median_row_does() {
     let gradients = table("attention_gradients");
     let get = |d_k: usize, scaled: bool, column: &str| number(gradients, &[("d_k", d_k.into()), ("scaled", scaled.into())], column);
     // Known from another program, with 1500 to 4000 draws; here 400.
-    for (d_k, norm, median, holding) in [(4, 1.72, 0.38, 0.40), (16, 3.09, 0.55, 0.32), (64, 4.55, 0.26, 0.18), (256, 6.01, 1.6e-2, 0.095), (1024, 7.08, 2.0e-5, 0.047)] {
+    for (d_k, norm, median, holding) in
+        [(4, 1.72, 0.38, 0.40), (16, 3.09, 0.55, 0.32), (64, 4.55, 0.26, 0.18), (256, 6.01, 1.6e-2, 0.095), (1024, 7.08, 2.0e-5, 0.047)]
+    {
         assert!((get(d_k, false, "grad_norm_q") / norm - 1.0).abs() < 0.15, "d_k = {d_k}: {}", get(d_k, false, "grad_norm_q"));
         let ratio = get(d_k, false, "row_dq_median") / median;
         assert!((0.4..2.5).contains(&ratio), "d_k = {d_k}: median row {}", get(d_k, false, "row_dq_median"));
@@ -114,7 +123,8 @@ fn gradients_do_not_vanish_but_the_median_row_does() {
 fn verdicts_are_the_known_ones() {
     let verdict = |part: &str| -> &'static str {
         let claims = table("published_claims");
-        let row = claims.rows.iter().find(|row| claims.text(row, "claim").contains(part)).unwrap_or_else(|| panic!("no claim with {part:?}"));
+        let row =
+            claims.rows.iter().find(|row| claims.text(row, "claim").contains(part)).unwrap_or_else(|| panic!("no claim with {part:?}"));
         claims.text(row, "verdict")
     };
     for (part, known) in [
@@ -209,13 +219,13 @@ fn four_questions_have_their_answers() {
     assert!((number(growth, &[("d_k", 512usize.into())], "largest") - 50.6).abs() < 1.0);
     let ranks = table("check_rank");
     for (case, known) in [
-        ("one head, values of rank 3", 3),
-        ("one head, uniform weights", 1),
-        ("softmax of scores with d_k = 1", 12),
-        ("1 heads side by side, tokens of rank 2", 2),
-        ("2 heads side by side, tokens of rank 2", 4),
-        ("4 heads side by side, tokens of rank 2", 8),
-        ("8 heads side by side, tokens of rank 2", 12),
+        ("values of rank 3", 3),
+        ("uniform weights", 1),
+        ("softmax, d_k = 1", 12),
+        ("rank-2 tokens, heads: 1", 2),
+        ("rank-2 tokens, heads: 2", 4),
+        ("rank-2 tokens, heads: 4", 8),
+        ("rank-2 tokens, heads: 8", 12),
     ] {
         assert_eq!(number(ranks, &[("case", case.into())], "output_rank"), f64::from(known), "{case}");
     }
@@ -248,7 +258,8 @@ fn the_number_of_threads_changes_no_byte() {
     let run = |threads| {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
-            let mut tables = SweepConfig { seeds: 300, numbers: Numbers::Regard, loss: Loss::Unit, ..SweepConfig::default() }.run(&Unwatched).unwrap();
+            let mut tables =
+                SweepConfig { seeds: 300, numbers: Numbers::Regard, loss: Loss::Unit, ..SweepConfig::default() }.run(&Unwatched).unwrap();
             tables.extend(RobustnessConfig { seeds: 50, d_k: vec![16, 64], seq: vec![8], seed: 3 }.run(&Unwatched).unwrap());
             tables.extend(HeadsConfig { seeds: 40, ..HeadsConfig::default() }.run(&Unwatched).unwrap());
             tables.extend(ChecksConfig { seeds: 40, d_k: vec![4, 64], seed: 3 }.run(&Unwatched).unwrap());
@@ -257,7 +268,15 @@ fn the_number_of_threads_changes_no_byte() {
     };
     let alone = run(1);
     assert_eq!(alone, run(3));
-    assert_ne!(alone[0].1, SweepConfig { seeds: 300, seed: 43, numbers: Numbers::Regard, loss: Loss::Unit, ..SweepConfig::default() }.run(&Unwatched).unwrap()[0].to_csv().into_iter().map(char::from).collect::<String>());
+    assert_ne!(
+        alone[0].1,
+        SweepConfig { seeds: 300, seed: 43, numbers: Numbers::Regard, loss: Loss::Unit, ..SweepConfig::default() }.run(&Unwatched).unwrap()
+            [0]
+        .to_csv()
+        .into_iter()
+        .map(char::from)
+        .collect::<String>()
+    );
 }
 
 #[test]
@@ -280,7 +299,8 @@ fn stored_answers_agree_and_a_disagreement_is_seen() {
 
 #[test]
 fn the_bench_measures_what_it_says() {
-    let config = BenchConfig { heads: 2, kv_heads: 1, seq_q: 40, seq_kv: 70, head_dim: 8, causal: true, seconds: 0.01, ..BenchConfig::default() };
+    let config =
+        BenchConfig { heads: 2, kv_heads: 1, seq_q: 40, seq_kv: 70, head_dim: 8, causal: true, seconds: 0.01, ..BenchConfig::default() };
     let table = &config.run(&Unwatched).unwrap()[0];
     let value = |quantity: &str| number(table, &[("quantity", quantity.into())], "value");
     assert!(value("time, best") > 0.0 && value("time, best") <= value("time, median"));

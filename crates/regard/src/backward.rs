@@ -101,10 +101,9 @@ impl Attention<'_> {
         d_out: impl Into<ArrayView4<'x, E>>,
     ) -> Result<(Gradients<E>, GradientStats)> {
         let (gradients, squares) = self.gradients(q.into(), k.into(), v.into(), saved.into(), d_out.into(), true)?;
-        let norm = |numbers: ndarray::ArrayView1<'_, E>| numbers.iter().map(|x| x.to_real().to_f64()).map(|x| x * x).sum::<f64>();
-        let whole = |x: &Array4<E>| x.lanes(Axis(3)).into_iter().map(norm).sum::<f64>().sqrt();
+        let whole = |x: &Array4<E>| x.lanes(Axis(3)).into_iter().map(sum_of_squares).sum::<f64>().sqrt();
         let [b, h, n, _] = shape4(gradients.dq.shape());
-        let dq_rows = gradients.dq.lanes(Axis(3)).into_iter().map(|row| norm(row).sqrt());
+        let dq_rows = gradients.dq.lanes(Axis(3)).into_iter().map(|row| sum_of_squares(row).sqrt());
         let dq_rows = Array3::from_shape_vec([b, h, n], dq_rows.collect()).expect("one number per row");
         let d_scores_rows = squares.expect("they were asked for").mapv(|x| x.to_f64().sqrt());
         let stats = GradientStats { dq: whole(&gradients.dq), dk: whole(&gradients.dk), dv: whole(&gradients.dv), dq_rows, d_scores_rows };
@@ -146,6 +145,22 @@ impl Attention<'_> {
 
 /// Gradients, and the sums of the squares of `d_scores` over the keys, if they were asked for.
 type WithSquares<E> = (Gradients<E>, Option<Array3<<E as Element>::Real>>);
+
+/// In eight chains, which the CPU works on at once.
+fn sum_of_squares<E: Element>(row: ndarray::ArrayView1<'_, E>) -> f64 {
+    let mut chains = [0.0; 8];
+    let mut add = |part: &[E]| {
+        for (sum, x) in chains.iter_mut().zip(part) {
+            let x = x.to_real().to_f64();
+            *sum += x * x;
+        }
+    };
+    match row.as_slice() {
+        Some(row) => row.chunks(8).for_each(&mut add),
+        None => row.iter().for_each(|x| add(std::slice::from_ref(x))),
+    }
+    chains.iter().sum()
+}
 
 /// Padded sums as rounded elements.
 fn as_stored<E: Element>(sums: Array4<E::Real>, dims: usize) -> Array4<E> {

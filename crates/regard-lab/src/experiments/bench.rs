@@ -74,13 +74,20 @@ impl BenchConfig {
         }
         require(self.heads.is_multiple_of(self.kv_heads), "kv_heads", self.kv_heads, "a divisor of heads")?;
         require(self.seconds > 0.0 && self.seconds <= 600.0, "seconds", self.seconds, "above 0, at most 600")?;
-        let numbers = [self.heads * self.seq_q, self.kv_heads * self.seq_kv].map(|rows| rows.saturating_mul(self.batch).saturating_mul(self.head_dim));
-        require(numbers.iter().all(|&n| n <= 1 << 31), "the shape", format!("{} numbers in a tensor", numbers[0].max(numbers[1])), "at most 2^31 numbers in a tensor")
+        let numbers = [self.heads * self.seq_q, self.kv_heads * self.seq_kv]
+            .map(|rows| rows.saturating_mul(self.batch).saturating_mul(self.head_dim));
+        require(
+            numbers.iter().all(|&n| n <= 1 << 31),
+            "the shape",
+            format!("{} numbers in a tensor", numbers[0].max(numbers[1])),
+            "at most 2^31 numbers in a tensor",
+        )
     }
 
     /// Pairs of query and key that are visible, over all heads.
     fn pairs(&self) -> f64 {
-        let per_head = if self.causal { (0..self.seq_q).map(|i| (i + 1).min(self.seq_kv)).sum::<usize>() } else { self.seq_q * self.seq_kv };
+        let per_head =
+            if self.causal { (0..self.seq_q).map(|i| (i + 1).min(self.seq_kv)).sum::<usize>() } else { self.seq_q * self.seq_kv };
         per_head as f64 * (self.batch * self.heads) as f64
     }
 
@@ -104,7 +111,13 @@ impl BenchConfig {
         let work = 4.0 * self.pairs() * self.head_dim as f64;
         // Neither the multiply-adds nor the memory can be done faster than this.
         let bound = (work / peak).max(timing.bytes / bandwidth);
-        let columns = [("quantity", "quantity"), ("value", "value"), ("unit", "unit"), ("ceiling", "ceiling of this machine"), ("share", "share of the ceiling (%)")];
+        let columns = [
+            ("quantity", "quantity"),
+            ("value", "value"),
+            ("unit", "unit"),
+            ("ceiling", "ceiling of this machine"),
+            ("share", "share of the ceiling (%)"),
+        ];
         let shape = format!("{} x {} x {} over {} x {}", self.batch, self.heads, self.seq_q, self.seq_kv, self.head_dim);
         let mask = if self.causal { "causal" } else { "full" };
         let kind = if self.double { "float64" } else { "float32" };
@@ -116,7 +129,13 @@ impl BenchConfig {
         push("time, best", timing.best * 1e3, "ms", Some(bound * 1e3), Some(bound / timing.best));
         push("time, median", timing.median * 1e3, "ms", None, None);
         push("arithmetic", work / timing.best / 1e9, "GFLOP/s", Some(peak / 1e9), Some(work / timing.best / peak));
-        push("memory traffic", timing.bytes / timing.best / 1e9, "GB/s", Some(bandwidth / 1e9), Some(timing.bytes / timing.best / bandwidth));
+        push(
+            "memory traffic",
+            timing.bytes / timing.best / 1e9,
+            "GB/s",
+            Some(bandwidth / 1e9),
+            Some(timing.bytes / timing.best / bandwidth),
+        );
         push("q, k, v and out", timing.bytes / 1e6, "MB", None, None);
         push("the weights, if they were laid out", self.weight_bytes() / 1e6, "MB", None, None);
         if let Some(peak) = memory {

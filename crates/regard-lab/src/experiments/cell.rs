@@ -6,7 +6,8 @@ use crate::rng::{Draw, Purpose};
 use crate::torch_randn::TorchRandn;
 use ndarray::{Array4, Axis};
 use rayon::prelude::*;
-use regard::{Attention, GradientStats, Gradients, Scale, Stage, StatsOptions};
+use regard::{Attention, GradientStats, Gradients, Saved, Scale, Stage, StatsOptions};
+use std::borrow::Cow;
 
 /// Where the random numbers come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -102,41 +103,57 @@ impl Measured {
     }
 
     fn note_gradients(&mut self, gradients: &Gradients<f64>, stats: &GradientStats) {
-        let norms = |x: &Array4<f64>| -> Vec<f64> { x.outer_iter().map(|m| m.iter().map(|x| x * x).sum::<f64>().sqrt()).collect() };
-        (self.dq, self.dk, self.dv) = (norms(&gradients.dq), norms(&gradients.dk), norms(&gradients.dv));
+        let norms = |x: &Array4<f64>| -> Vec<f64> {
+            let numbers = x.as_slice().expect("gradients lie side by side");
+            numbers.chunks_exact(numbers.len() / x.len_of(Axis(0))).map(|matrix| sum_of_squares(matrix).sqrt()).collect()
+        };
+        (self.dk, self.dv) = (norms(&gradients.dk), norms(&gradients.dv));
+        self.dq = stats.dq_rows.outer_iter().map(|rows| rows.iter().map(|x| x * x).sum::<f64>().sqrt()).collect();
         self.dq_rows = stats.dq_rows.iter().copied().collect();
         self.d_scores_rows = stats.d_scores_rows.iter().copied().collect();
     }
+}
+
+/// In eight chains, which the CPU works on at once.
+fn sum_of_squares(numbers: &[f64]) -> f64 {
+    let mut chains = [0.0; 8];
+    let parts = numbers.chunks_exact(8);
+    let rest: f64 = parts.remainder().iter().map(|x| x * x).sum();
+    for part in parts {
+        chains.iter_mut().zip(part).for_each(|(sum, x)| *sum += x * x);
+    }
+    chains.iter().sum::<f64>() + rest
 }
 
 /// So many numbers per tensor and task: a few tensors of this size stay in the second cache.
 const NUMBERS_PER_TASK: usize = 8192;
 
 impl Cell {
-    /// Q, K, V and the cotangent of draws `from..to`, each `[draw, 1, seq, d_k]`.
+    /// Q, K, V and the cotangent of draws `from..to`, each `[draw, 1, seq, d_k]`; the cotangent is empty unless the loss needs one.
     fn draws(&self, from: usize, to: usize) -> Result<[Array4<f64>; 4]> {
-        let (shape, cotangent) = ((to - from, 1, self.seq, self.d_k), self.loss == Some(Loss::Unit));
-        let mut tensors = [(); 4].map(|()| Array4::zeros(shape));
-        if !cotangent {
-            tensors[3] = Array4::zeros((0, 1, self.seq, self.d_k));
-        }
+        let (one, cotangent) = (self.seq * self.d_k, self.loss == Some(Loss::Unit));
+        let drawn = 3 + usize::from(cotangent);
+        let mut tensors = [(); 4].map(|()| Vec::with_capacity((to - from) * one));
         for draw in from..to {
             let mut own = Draw::new(self.seed, Purpose::Cell, [self.seq, self.d_k], draw as u64);
-            let mut torch = TorchRandn::new(self.seed.wrapping_add((self.d_k + 10_000 * draw) as u64));
-            for (place, tensor) in tensors.iter_mut().enumerate().take(3 + usize::from(cotangent)) {
-                let mut part = tensor.index_axis_mut(Axis(0), draw - from);
-                let to = part.as_slice_mut().expect("one draw lies side by side");
-                match self.numbers {
-                    Numbers::PyTorch if place < 3 => {
-                        to.iter_mut().zip(torch.randn(self.seq * self.d_k)?).for_each(|(to, x)| *to = x.into());
-                    }
-                    _ => own.normal(to),
+            if self.numbers == Numbers::PyTorch {
+                let mut torch = TorchRandn::new(self.seed.wrapping_add((self.d_k + 10_000 * draw) as u64));
+                for tensor in &mut tensors[..3] {
+                    tensor.extend(torch.randn(one)?.into_iter().map(f64::from));
                 }
+            } else {
+                tensors[..3].iter_mut().for_each(|tensor| own.add_normal(tensor, one, 1.0));
+            }
+            if cotangent {
+                own.add_normal(&mut tensors[3], one, 1.0 / (self.d_k as f64).sqrt());
             }
         }
-        let unit = 1.0 / (self.d_k as f64).sqrt();
-        tensors[3].mapv_inplace(|x| x * unit);
-        Ok(tensors)
+        let mut place = 0;
+        Ok(tensors.map(|numbers| {
+            place += 1;
+            let draws = if place <= drawn { to - from } else { 0 };
+            Array4::from_shape_vec((draws, 1, self.seq, self.d_k), numbers).expect("as many numbers as the shape has places")
+        }))
     }
 
     /// Q and K of one draw, for pictures.
@@ -151,7 +168,7 @@ impl Cell {
         let mut both = [Measured::default(), Measured::default()];
         for (scaled, measured) in [false, true].into_iter().zip(&mut both) {
             let attention = Attention::new().threads(1).scale(if scaled { Scale::InvSqrtDim } else { Scale::Off });
-            let (_, rows) = attention.forward_with_stats(&q, &k, &v, StatsOptions::default())?;
+            let (result, rows) = attention.forward_with_stats(&q, &k, &v, StatsOptions::default())?;
             let heads = rows.heads();
             measured.max_weight = heads.max_weight.into_iter().collect();
             measured.entropy = heads.entropy.into_iter().collect();
@@ -163,15 +180,16 @@ impl Cell {
                 measured.score_square.push(unit * unit * matrix.iter().map(|x| x * x).sum::<f64>() / matrix.len() as f64);
             }
             if let Some(loss) = self.loss {
-                let saved = attention.forward_saved(&q, &k, &v)?;
                 let one_matrix = (self.seq * self.d_k) as f64;
                 let d_out = match loss {
-                    Loss::MeanSquare => saved.out.mapv(|x| 2.0 * x / one_matrix),
-                    Loss::SumSquare => saved.out.mapv(|x| 2.0 * x),
-                    Loss::Sum => Array4::ones(saved.out.raw_dim()),
-                    Loss::Unit => cotangent.clone(),
+                    Loss::MeanSquare => Cow::Owned(result.out.mapv(|x| 2.0 * x / one_matrix)),
+                    Loss::SumSquare => Cow::Owned(result.out.mapv(|x| 2.0 * x)),
+                    Loss::Sum => Cow::Owned(Array4::ones(result.out.raw_dim())),
+                    Loss::Unit => Cow::Borrowed(&cotangent),
                 };
-                let (gradients, stats) = attention.backward_with_stats(&q, &k, &v, &saved, &d_out)?;
+                // exp(score - lse) are the weights: the statistics' pass serves the backward pass too.
+                let saved = Saved { row_sum: result.lse.mapv(|_| 1.0), row_max: result.lse, out: result.out };
+                let (gradients, stats) = attention.backward_with_stats(&q, &k, &v, &saved, d_out.view())?;
                 measured.note_gradients(&gradients, &stats);
             }
         }

@@ -115,15 +115,20 @@ impl ChecksConfig {
         moved.iter_mut().skip((n - 1) * 8).for_each(|x| *x += 1.0);
         let causal = Attention::new().causal();
         let exact = causal.weights(&q, &k)?.into_shape_with_order((n, n)).expect("one head");
-        let leak = (causal.forward(&q, &k, &v)?.out - causal.forward(&q, &k, &moved)?.out).iter().take((n - 1) * 8).fold(0.0, |a: f64, x| a.max(x.abs()));
+        let leak = (causal.forward(&q, &k, &v)?.out - causal.forward(&q, &k, &moved)?.out)
+            .iter()
+            .take((n - 1) * 8)
+            .fold(0.0, |a: f64, x| a.max(x.abs()));
         let raw = Attention::new().scores(&q, &k, Stage::Raw)?.into_shape_with_order((n, n)).expect("one head");
         let zeroed = Array2::from_shape_fn((n, n), |(i, j)| if j <= i { raw[[i, j]] } else { 0.0 });
         let zero_before = rows_softmax(&zeroed);
         let plain = rows_softmax(&raw);
         let zero_after = Array2::from_shape_fn((n, n), |(i, j)| if j <= i { plain[[i, j]] } else { 0.0 });
-        for (method, weights, leak) in
-            [("-inf before the softmax (Regard)", &exact, Some(leak)), ("0 before the softmax", &zero_before, None), ("0 after the softmax", &zero_after, None)]
-        {
+        for (method, weights, leak) in [
+            ("-inf before the softmax (Regard)", &exact, Some(leak)),
+            ("0 before the softmax", &zero_before, None),
+            ("0 after the softmax", &zero_after, None),
+        ] {
             let hidden: f64 = weights.indexed_iter().filter(|((i, j), _)| j > i).map(|(_, w)| w).sum();
             let least = weights.rows().into_iter().map(|row| row.sum()).fold(f64::INFINITY, f64::min);
             // A value moved by 1 in every component moves an output by the weight that it has.
@@ -134,8 +139,17 @@ impl ChecksConfig {
     }
 
     fn output_width(&self) -> Result<Table> {
-        let columns = [("d_k", "d_k (queries and keys)"), ("d_v", "d_v (values)"), ("out", "width of the output"), ("weights", "shape of the weights")];
-        let mut table = Table::new("check_output_width", "The weights are tokens by tokens whatever d_k is; the output is made of values, so it is as wide as they are", &columns);
+        let columns = [
+            ("d_k", "d_k (queries and keys)"),
+            ("d_v", "d_v (values)"),
+            ("out", "width of the output"),
+            ("weights", "shape of the weights"),
+        ];
+        let mut table = Table::new(
+            "check_output_width",
+            "The weights are tokens by tokens whatever d_k is; the output is made of values, so it is as wide as they are",
+            &columns,
+        );
         for (d_k, d_v) in [(8, 8), (64, 8), (8, 64), (1, 3)] {
             let (q, k, v) = (self.normal(4, [1, 1, 6, d_k]), self.normal(5, [1, 1, 6, d_k]), self.normal(6, [1, 1, 6, d_v]));
             let (out, weights) = (Attention::new().forward(&q, &k, &v)?.out, Attention::new().weights(&q, &k)?);
@@ -154,7 +168,11 @@ impl ChecksConfig {
             ("raised", "higher than the input"),
             ("smallest", "smallest singular value / largest"),
         ];
-        let mut table = Table::new("check_rank", "Ranks at 12 tokens, by singular values in double precision", &columns);
+        let mut table = Table::new(
+            "check_rank",
+            "Ranks at 12 tokens, by singular values in double precision: one head over values of rank 3; one head with uniform weights; the softmax of scores of rank 1; heads side by side over tokens of rank 2",
+            &columns,
+        );
         let n = 12;
         let flat = |x: Array4<f64>| -> Array2<f64> {
             let (_, _, rows, cols) = x.dim();
@@ -169,19 +187,19 @@ impl ChecksConfig {
         let v = flat(self.normal(7, [1, 1, n, 3])).dot(&flat(self.normal(8, [1, 1, 3, 12])));
         let values = v.view().into_shape_with_order((1, 1, n, 12)).expect("one head");
         let (q, k) = (self.normal(9, [1, 1, n, 16]), self.normal(10, [1, 1, n, 16]));
-        push("one head, values of rank 3", rank(&v), &flat(Attention::new().forward(&q, &k, values)?.out), 3);
+        push("values of rank 3", rank(&v), &flat(Attention::new().forward(&q, &k, values)?.out), 3);
         let full = self.normal(11, [1, 1, n, 12]);
         let uniform = Attention::new().scale(Scale::By(0.0)).forward(&q, &k, &full)?.out;
-        push("one head, uniform weights", rank(&flat(full)), &flat(uniform), 1);
+        push("uniform weights", rank(&flat(full)), &flat(uniform), 1);
         // d_k = 1: the scores have rank 1, the softmax of them has not.
         let (q, k) = (self.normal(12, [1, 1, n, 1]) * 3.0, self.normal(13, [1, 1, n, 1]));
         let scores = flat(Attention::new().scores(&q, &k, Stage::Raw)?);
-        push("softmax of scores with d_k = 1", rank(&scores), &flat(Attention::new().weights(&q, &k)?), n);
+        push("softmax, d_k = 1", rank(&scores), &flat(Attention::new().weights(&q, &k)?), n);
         // Heads side by side, over tokens that span two directions only.
         let x = flat(self.normal(14, [1, 1, n, 2])).dot(&flat(self.normal(15, [1, 1, 2, 16])));
         for heads in [1, 2, 4, 8] {
             let bound = (heads * 2.min(16 / heads)).min(n);
-            push(&format!("{heads} heads side by side, tokens of rank 2"), rank(&x), &self.concatenated(&x, heads)?, bound);
+            push(&format!("rank-2 tokens, heads: {heads}"), rank(&x), &self.concatenated(&x, heads)?, bound);
         }
         Ok(table)
     }

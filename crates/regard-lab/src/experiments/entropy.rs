@@ -51,7 +51,8 @@ impl EntropyConfig {
         let mut columns = vec![("seq", "tokens"), ("d_k", "d_k"), ("scaled", "scaled")];
         columns.extend(SUMMARY_COLUMNS);
         columns.push(PERCENTILE);
-        let mut table = Table::new("attention_entropy", "Entropy of the attention weights in nats, mean over the rows of a matrix", &columns);
+        let mut table =
+            Table::new("attention_entropy", "Entropy of the attention weights in nats, mean over the rows of a matrix", &columns);
         let cell = |d_k| Cell { seq: self.seq, d_k, seeds: self.seeds, seed: self.seed, numbers: Numbers::Regard, loss: None };
         for &d_k in &self.d_k {
             for (scaled, measured) in [false, true].into_iter().zip(cell(d_k).measure(progress)?) {

@@ -89,7 +89,8 @@ impl HeadsConfig {
     }
 
     fn diversity(&self, progress: &dyn Progress) -> Result<Table> {
-        let mut columns = vec![("heads", "heads"), ("measure", "measure, mean over pairs of heads"), ("independent", "of independent heads")];
+        let mut columns =
+            vec![("heads", "heads"), ("measure", "measure, mean over pairs of heads"), ("independent", "of independent heads")];
         columns.extend(SUMMARY_COLUMNS);
         columns.push(PERCENTILE);
         let caption = "How alike the heads of untrained attention are: mean over the pairs of heads, weights drawn with variance 2/d_model";
@@ -117,7 +118,8 @@ impl HeadsConfig {
     /// The same heads at other temperatures and lengths: the plain cosine follows the sharpness, the centred one does not.
     fn sharpness(&self, seeds: usize, progress: &dyn Progress) -> Result<Table> {
         let heads = self.heads.iter().copied().find(|&h| h > 1).unwrap_or(1);
-        let caption = format!("The same measures for {heads} independent heads when the scores are multiplied by a factor, at several lengths");
+        let caption =
+            format!("The same measures for {heads} independent heads when the scores are multiplied by a factor, at several lengths");
         let columns = [
             ("seq", "tokens"),
             ("factor", "factor on the scores"),

@@ -58,7 +58,8 @@ pub(super) fn gradients(seed: u64) -> Result<Table> {
         ("scores_only", "the same through Q and K alone, smallest"),
         ("passes", "passes the test"),
     ];
-    let caption = format!("\"max |x.grad| > 1e-8\" as a test for vanishing gradients: {STARTS} starts, {BATCH} x {SEQ} tokens, loss sum(out)");
+    let caption =
+        format!("\"max |x.grad| > 1e-8\" as a test for vanishing gradients: {STARTS} starts, {BATCH} x {SEQ} tokens, loss sum(out)");
     let mut table = Table::new("check_gradient_test", &caption, &columns);
     for d in [64, 256, 512, 1024] {
         for scaled in [false, true] {
@@ -67,7 +68,14 @@ pub(super) fn gradients(seed: u64) -> Result<Table> {
             let all = Summary::new(&starts.iter().map(|s| s[0]).collect::<Vec<_>>());
             let scores = Summary::new(&starts.iter().map(|s| s[1]).collect::<Vec<_>>());
             let smallest = all.quantile(0.0);
-            table.push(vec![d.into(), scaled.into(), smallest.into(), all.median().into(), scores.quantile(0.0).into(), (smallest > THRESHOLD).into()]);
+            table.push(vec![
+                d.into(),
+                scaled.into(),
+                smallest.into(),
+                all.median().into(),
+                scores.quantile(0.0).into(),
+                (smallest > THRESHOLD).into(),
+            ]);
         }
     }
     Ok(table)

@@ -76,7 +76,14 @@ impl ParityConfig {
     pub fn run(&self, progress: &dyn Progress) -> Result<Vec<Table>> {
         let golden: Golden = serde_json::from_str(GOLDEN).expect("the golden vectors are in order: they are tested");
         progress.expect(golden.cases.len() as u64);
-        let columns = [("case", "case"), ("type", "type"), ("out_error", "largest error of the output"), ("lse_error", "largest error of the log-sum-exp"), ("tolerance", "tolerance"), ("agrees", "agrees")];
+        let columns = [
+            ("case", "case"),
+            ("type", "type"),
+            ("out_error", "largest error of the output"),
+            ("lse_error", "largest error of the log-sum-exp"),
+            ("tolerance", "tolerance"),
+            ("agrees", "agrees"),
+        ];
         let mut table = Table::new("parity_golden", &format!("Against stored answers: {}", golden.about), &columns);
         for case in &golden.cases {
             for (kind, tolerance) in GOLDEN_TOLERANCE {
@@ -213,7 +220,13 @@ fn questions() -> Vec<Question> {
 fn ask(python: &Path, questions: &[Question]) -> Result<Answers> {
     let failed = |reason: String| Error::Peer { python: python.to_owned(), reason };
     let io = |e: std::io::Error| failed(e.to_string());
-    let mut process = Command::new(python).args(["-c", PROGRAM]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().map_err(io)?;
+    let mut process = Command::new(python)
+        .args(["-c", PROGRAM])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(io)?;
     let text = serde_json::to_vec(questions).expect("numbers and names are JSON");
     let mut stdin = process.stdin.take().expect("it was asked for");
     // The program reads all before it writes anything.
@@ -230,7 +243,15 @@ fn ask(python: &Path, questions: &[Question]) -> Result<Answers> {
 fn against_torch(python: &Path, command: &str) -> Result<Table> {
     let questions = questions();
     let answers = ask(python, &questions)?;
-    let columns = [("case", "case"), ("type", "type"), ("difference", "largest difference to PyTorch"), ("torch_error", "PyTorch's error against float64"), ("regard_error", "Regard's error against float64"), ("tolerance", "tolerance"), ("agrees", "agrees")];
+    let columns = [
+        ("case", "case"),
+        ("type", "type"),
+        ("difference", "largest difference to PyTorch"),
+        ("torch_error", "PyTorch's error against float64"),
+        ("regard_error", "Regard's error against float64"),
+        ("tolerance", "tolerance"),
+        ("agrees", "agrees"),
+    ];
     let mut table = Table::new("parity_torch", &format!("Against scaled_dot_product_attention of PyTorch {}", answers.version), &columns);
     for (question, answer) in questions.iter().zip(&answers.cases) {
         let exact = &answer.float64;
@@ -245,7 +266,15 @@ fn against_torch(python: &Path, command: &str) -> Result<Table> {
             let tolerance = 16.0 * (1.0 + largest) * if kind == "float64" { f64::EPSILON / 2.0 } else { f64::from(f32::EPSILON) / 2.0 };
             let difference = apart(&ours, theirs);
             let errors = [apart(theirs, exact), apart(&ours, exact)];
-            table.push(vec![question.name.into(), kind.into(), difference.into(), errors[0].into(), errors[1].into(), tolerance.into(), (difference <= tolerance).into()]);
+            table.push(vec![
+                question.name.into(),
+                kind.into(),
+                difference.into(),
+                errors[0].into(),
+                errors[1].into(),
+                tolerance.into(),
+                (difference <= tolerance).into(),
+            ]);
         }
     }
     table.origin = origin(command.to_owned(), 0, &format!("PyTorch {}", answers.version))?;
@@ -259,7 +288,9 @@ fn largest_score(attention: &Attention<'_>, question: &Question) -> Result<f64> 
 }
 
 fn outputs<T: Real>(attention: &Attention<'_>, question: &Question) -> Result<Vec<f64>> {
-    let array = |shape: [usize; 4], x: &[f64]| Array4::from_shape_vec(shape, x.iter().map(|&x| T::from_f64(x)).collect()).expect("the length is that of the shape");
+    let array = |shape: [usize; 4], x: &[f64]| {
+        Array4::from_shape_vec(shape, x.iter().map(|&x| T::from_f64(x)).collect()).expect("the length is that of the shape")
+    };
     let (q, k, v) = (array(question.shape_q, &question.q), array(question.shape_kv, &question.k), array(question.shape_kv, &question.v));
     Ok(attention.forward(&q, &k, &v)?.out.iter().map(|x| x.to_f64()).collect())
 }

@@ -119,7 +119,10 @@ impl PatternsConfig {
         if let Some(seq) = self.timed_seq {
             let mut times = self.times(seq, progress)?;
             times.origin = origin;
-            times.origin.push(("timing".to_owned(), format!("best of several runs on {} threads; differs from run to run", rayon::current_num_threads())));
+            times.origin.push((
+                "timing".to_owned(),
+                format!("best of several runs on {} threads; differs from run to run", rayon::current_num_threads()),
+            ));
             tables.push(times);
         }
         Ok(tables)
@@ -150,7 +153,8 @@ impl PatternsConfig {
             let heads = rows.heads();
             let pairs = visible_pairs(&mask, self.seq);
             let empty = rows.argmax.iter().filter(|&&key| key < 0).count();
-            let mut row: Vec<Value> = vec![pattern.into(), pairs.into(), (pairs as f64 / (self.seq * self.seq) as f64).into(), empty.into()];
+            let mut row: Vec<Value> =
+                vec![pattern.into(), pairs.into(), (pairs as f64 / (self.seq * self.seq) as f64).into(), empty.into()];
             let means = [&heads.entropy, &heads.max_weight, &heads.diagonal_mass, &heads.local_mass, &heads.mean_distance];
             row.extend(means.map(|x| Value::Number(x[[0, 0]])));
             statistics.push(row);
@@ -202,7 +206,8 @@ impl PatternsConfig {
     }
 
     fn times(&self, seq: usize, progress: &dyn Progress) -> Result<Table> {
-        let caption = format!("Time of each pattern at {seq} tokens, one head of dimension {}, float32: what is hidden is not computed", self.d_k);
+        let caption =
+            format!("Time of each pattern at {seq} tokens, one head of dimension {}, float32: what is hidden is not computed", self.d_k);
         let columns = [
             ("pattern", "pattern"),
             ("seq", "tokens"),

@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::experiments::cell::{Cell, Loss, Measured, Numbers};
 use crate::experiments::{Progress, check_d_k, check_seeds, check_seq, listed, origin};
-use crate::summary::Summary;
+use crate::summary::{self, Summary};
 use crate::table::{Table, Value};
 use regard::{Attention, Scale};
 
@@ -88,7 +88,7 @@ impl SweepConfig {
     }
 
     fn row(&self, d_k: usize, scaled: bool, m: &Measured) -> Vec<Value> {
-        let mean = |x: &[f64]| Value::Number(Summary::new(x).mean);
+        let mean = |x: &[f64]| Value::Number(summary::mean(x));
         let (dq, d_scores) = (Summary::new(&m.dq_rows), Summary::new(&m.d_scores_rows));
         vec![
             d_k.into(),
@@ -111,7 +111,7 @@ impl SweepConfig {
             dq.share_holding(0.9).into(),
             mean(&m.score_min),
             mean(&m.score_max),
-            Summary::new(&m.score_square).mean.sqrt().into(),
+            summary::mean(&m.score_square).sqrt().into(),
             self.loss.word().into(),
         ]
     }
