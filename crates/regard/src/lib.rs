@@ -47,6 +47,8 @@ mod error;
 mod forward;
 mod maps;
 mod mask;
+#[cfg(feature = "matmul")]
+pub mod matmul;
 mod online_softmax;
 mod product;
 pub mod reference;
