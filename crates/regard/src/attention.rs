@@ -1,6 +1,7 @@
 //! [`Attention`]: the options, and the door where a call is checked once and becomes a plan.
 
 use crate::bias::Bias;
+use crate::dropout::Dropout;
 use crate::element::Element;
 use crate::error::{Error, Result, Shape4};
 use crate::mask::{Mask, Place, check_length};
@@ -52,10 +53,12 @@ pub struct Attention<'a> {
     scale: Scale,
     softcap: Option<f64>,
     bias: Option<Bias<'a>>,
+    bias_gradient: bool,
     mask: Mask<'a>,
     offset: Offset<'a>,
     top_k: Option<usize>,
     sink: Option<Cow<'a, [f64]>>,
+    dropout: Option<Dropout>,
     threads: Option<usize>,
     level: Option<Level>,
 }
@@ -73,10 +76,12 @@ impl<'a> Attention<'a> {
             scale: Scale::InvSqrtDim,
             softcap: None,
             bias: None,
+            bias_gradient: true,
             mask: Mask::everything(),
             offset: Offset::Same(0),
             top_k: None,
             sink: None,
+            dropout: None,
             threads: None,
             level: None,
         }
@@ -97,6 +102,12 @@ impl<'a> Attention<'a> {
     /// Numbers that are added to the scores.
     pub fn bias(mut self, bias: Bias<'a>) -> Self {
         self.bias = Some(bias);
+        self
+    }
+
+    /// Whether [`Attention::backward`] computes the gradient of the bias. It does, unless told otherwise.
+    pub const fn bias_gradient(mut self, wanted: bool) -> Self {
+        self.bias_gradient = wanted;
         self
     }
 
@@ -167,6 +178,14 @@ impl<'a> Attention<'a> {
         self
     }
 
+    /// Drop weights after the softmax, each with probability `p`, and multiply the others with `1 / (1 - p)`. Which ones is a pure
+    /// function of the seed and of (batch, head, query, key): the same in [`Attention::forward`], [`Attention::backward`] and
+    /// [`Attention::weights`], on any number of threads. Statistics are those of the weights before any were dropped.
+    pub const fn dropout(mut self, p: f64, seed: u64) -> Self {
+        self.dropout = Some(Dropout { probability: p, seed });
+        self
+    }
+
     /// How many threads to use. Default: all of rayon's. The result is the same for any number.
     pub const fn threads(mut self, threads: usize) -> Self {
         self.threads = Some(threads);
@@ -204,6 +223,9 @@ impl<'a> Attention<'a> {
             for &x in sink.iter() {
                 number("a sink logit", x, x < f64::INFINITY, "a number below infinity")?;
             }
+        }
+        if let Some(Dropout { probability: p, .. }) = self.dropout {
+            number("dropout", p, (0.0..1.0).contains(&p), "at least 0 and below 1")?;
         }
         if self.top_k == Some(0) {
             return Err(Error::Zero { name: "top_k" });
@@ -310,8 +332,21 @@ impl<'p> Plan<'p> {
         self.attention.top_k.filter(|&k| k < self.dims.seq_kv)
     }
 
+    pub(crate) fn bias_gradient(&self) -> bool {
+        self.attention.bias_gradient
+    }
+
+    pub(crate) fn has_sink(&self) -> bool {
+        self.attention.sink.is_some()
+    }
+
     pub(crate) fn sink(&self, head: usize) -> Option<f64> {
         self.attention.sink.as_ref().map(|s| s[head])
+    }
+
+    pub(crate) fn dropout(&self) -> Option<Dropout> {
+        // A probability of zero drops nothing, and multiplies with one.
+        self.attention.dropout.filter(|d| d.probability > 0.0)
     }
 
     pub(crate) fn threads(&self) -> Option<usize> {

@@ -5,12 +5,12 @@ use crate::element::Element;
 use crate::mask::TileCoverage;
 use crate::online_softmax::{self, AccLayout, AddSink, Merge, State, Watch};
 use crate::product::{Take, product};
-use crate::rows::{Rows, TransposeOut, as_uninit};
-use crate::score::{KV_TILE, SPAN, Scorer, Stage, width};
+use crate::rows::{Rows, copy_out, hand_out};
+use crate::score::{KV_TILE, SPAN, Scorer, Stage};
 use crate::scratch::Scratch;
 use crate::simd::{Lanes, Operation, Real};
 use crate::stats::{RowSummary, StatSums, StatsOptions};
-use ndarray::{ArrayViewMut2, ArrayViewMut3};
+use ndarray::{ArrayViewMut2, ArrayViewMut3, Axis};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
@@ -36,24 +36,59 @@ impl<T: Real> SpanState<T> {
 /// What became of the rows of a block, where that was asked for; `None` for a row that saw nothing.
 pub(crate) type Summaries = Vec<Option<RowSummary>>;
 
+/// Where the softmax denominators of some rows go, `[head, query]`.
+pub(crate) enum Ends<'g, T> {
+    /// As one number, `row_max + ln(row_sum)`.
+    Lse(ArrayViewMut2<'g, T>),
+    /// `row_max` and `row_sum`, for a backward pass.
+    Apart(ArrayViewMut2<'g, T>, ArrayViewMut2<'g, T>),
+}
+
+impl<T: Real> Ends<'_, T> {
+    pub(crate) fn split_at(self, axis: Axis, index: usize) -> (Self, Self) {
+        match self {
+            Self::Lse(lse) => {
+                let (a, b) = lse.split_at(axis, index);
+                (Self::Lse(a), Self::Lse(b))
+            }
+            Self::Apart(max, sum) => {
+                let ((max_a, max_b), (sum_a, sum_b)) = (max.split_at(axis, index), sum.split_at(axis, index));
+                (Self::Apart(max_a, sum_a), Self::Apart(max_b, sum_b))
+            }
+        }
+    }
+
+    fn set(&mut self, at: [usize; 2], row_max: T, row_sum: T) {
+        match self {
+            Self::Lse(lse) => lse[at] = lse_of(row_max, row_sum),
+            Self::Apart(max, sum) => (max[at], sum[at]) = (row_max, row_sum),
+        }
+    }
+}
+
+/// `-inf` for a row that saw nothing.
+pub(crate) fn lse_of<T: Real>(row_max: T, row_sum: T) -> T {
+    if row_sum == T::ZERO { T::HIDDEN } else { row_max + row_sum.ln() }
+}
+
 /// What a pass over a block is to come to.
 pub(crate) enum Goal<'g, E: Element> {
     /// All keys, and the results.
-    Results(ArrayViewMut3<'g, MaybeUninit<E>>, ArrayViewMut2<'g, E::Real>),
+    Results(ArrayViewMut3<'g, MaybeUninit<E>>, Ends<'g, E::Real>),
     /// One span of keys, and its state.
     Span(usize),
     /// The states of all spans, and the results.
-    Merge(Vec<SpanState<E::Real>>, ArrayViewMut3<'g, MaybeUninit<E>>, ArrayViewMut2<'g, E::Real>),
+    Merge(Vec<SpanState<E::Real>>, ArrayViewMut3<'g, MaybeUninit<E>>, Ends<'g, E::Real>),
 }
 
-pub(crate) struct Pass<'p, 'a, E: Element> {
+pub(crate) struct Pass<'p, 'a, 'g, E: Element> {
     pub(crate) scorer: &'p Scorer<'a, E>,
     pub(crate) v: Rows<'p, E>,
     pub(crate) stats: Option<StatsOptions>,
-    pub(crate) goal: Goal<'p, E>,
+    pub(crate) goal: Goal<'g, E>,
 }
 
-impl<E: Element> Operation<E::Real> for Pass<'_, '_, E> {
+impl<E: Element> Operation<E::Real> for Pass<'_, '_, '_, E> {
     type Output = (Option<SpanState<E::Real>>, Summaries);
 
     fn run<S: Lanes<T = E::Real>>(self, simd: S) -> Self::Output {
@@ -80,7 +115,7 @@ impl<E: Element> Operation<E::Real> for Pass<'_, '_, E> {
                 owned.stats = stats;
                 (Some(owned), Vec::new())
             }
-            Goal::Results(out, lse) => {
+            Goal::Results(out, ends) => {
                 let [l0, l1, l2, l3, l4, l5, l6] = lengths;
                 let totals = if spans.len() > 1 { (lanes, acc_len) } else { (0, 0) };
                 let lengths = [l0, l1, l2, l3, l4, l5, l6, lanes, lanes, acc_len, totals.0, totals.0, totals.1];
@@ -102,9 +137,9 @@ impl<E: Element> Operation<E::Real> for Pass<'_, '_, E> {
                     }
                 }
                 let state = if several { &mut total } else { &mut state };
-                (None, finish(simd, scorer, &layout, state, &mut buffers, out, lse))
+                (None, finish(simd, scorer, &layout, state, &mut buffers, out, ends))
             }
-            Goal::Merge(mut states, out, lse) => {
+            Goal::Merge(mut states, out, ends) => {
                 let mut memory = Scratch::take();
                 let mut buffers = Buffers::new(memory.slices(lengths));
                 let mut owned = SpanState::new::<S>(&layout, sums());
@@ -112,7 +147,7 @@ impl<E: Element> Operation<E::Real> for Pass<'_, '_, E> {
                 for state in &mut states {
                     simd.call(Merge { into: &mut total, layout: &layout, later: &state.borrow(), factors: buffers.factors });
                 }
-                (None, finish(simd, scorer, &layout, &mut total, &mut buffers, out, lse))
+                (None, finish(simd, scorer, &layout, &mut total, &mut buffers, out, ends))
             }
         }
     }
@@ -187,6 +222,7 @@ fn run_span<S: Lanes, E: Element<Real = S::T>>(
                         scorer.scores::<S, $nr>(simd, queries, &at.panel, &tile, &at.keys, coverage, Stage::Bias, numbers, scores);
                         let bad = values.prepare(simd, scorer, &at, copy, scores, $nr * S::LANES);
                         simd.call(Soften::<_, $nr> { at: &at, scores, state, factors });
+                        scorer.drop_out(simd, &at.panel, &at.keys, $nr * S::LANES, numbers, scores);
                         add_values::<S, E, $nr>(simd, &at, layout, &values, copy, scores, state, factors, rows, bad);
                     }};
                 }
@@ -375,7 +411,7 @@ fn add_values<S: Lanes, E: Element<Real = S::T>, const NR: usize>(
                 Some(rows) if !from_copy => (rows, at.keys.clone()),
                 _ => (copied(), local),
             };
-            simd.call(AddValues::<_, NR> { v: rows, keys, weights, alpha, acc });
+            simd.call(AddValues::<_, NR> { v: rows, keys, weights, pitch: width, alpha, acc });
         }
     }
     if let Some(visible) = bad {
@@ -398,22 +434,24 @@ fn add_values<S: Lanes, E: Element<Real = S::T>, const NR: usize>(
 }
 
 /// `acc[dim][lane] = acc[dim][lane] * alpha[lane] + sum over keys of v[key, dim] * weights[key][lane]`
-struct AddValues<'k, T: Real, const NR: usize> {
-    v: Rows<'k, T>,
-    keys: Range<usize>,
-    weights: &'k [T],
-    alpha: &'k [T],
-    acc: &'k mut [T],
+pub(crate) struct AddValues<'k, T: Real, const NR: usize> {
+    pub(crate) v: Rows<'k, T>,
+    pub(crate) keys: Range<usize>,
+    pub(crate) weights: &'k [T],
+    /// From one key's weights to the next's.
+    pub(crate) pitch: usize,
+    pub(crate) alpha: &'k [T],
+    pub(crate) acc: &'k mut [T],
 }
 
 impl<T: Real, const NR: usize> Operation<T> for AddValues<'_, T, NR> {
     type Output = ();
     #[inline(always)]
     fn run<S: Lanes<T = T>>(self, simd: S) {
-        let Self { v, keys, weights, alpha, acc } = self;
+        let Self { v, keys, weights, pitch, alpha, acc } = self;
         let (width, dims) = (NR * S::LANES, v.cols());
         assert!(keys.end <= v.len() && v.has_unit_cols() && !keys.is_empty());
-        assert!(weights.len() >= keys.len() * width && acc.len() >= dims * width && alpha.len() >= width);
+        assert!(weights.len() >= (keys.len() - 1) * pitch + width && acc.len() >= dims * width && alpha.len() >= width);
         // SAFETY: `keys` are rows of `dims` numbers side by side; `weights` has a row of `width` for each, `acc` one for each
         // dimension, `alpha` one. All of it was just checked.
         unsafe {
@@ -422,7 +460,7 @@ impl<T: Real, const NR: usize> Operation<T> for AddValues<'_, T, NR> {
                 *by = simd.load(alpha.as_ptr().add(n * S::LANES));
             }
             let to = AddTo::<S, NR> { acc: acc.as_mut_ptr(), by };
-            product::<S, NR, true>(simd, dims, keys.len(), v.row(keys.start), v.row_stride(), weights.as_ptr(), to);
+            product::<S, NR, true, false>(simd, dims, keys.len(), v.row(keys.start), v.row_stride(), weights.as_ptr(), pitch, to);
         }
     }
 }
@@ -453,8 +491,8 @@ fn finish<S: Lanes, E: Element<Real = S::T>>(
     layout: &AccLayout,
     state: &mut State<'_, S::T>,
     buffers: &mut Buffers<'_, S::T>,
-    mut out: ArrayViewMut3<'_, MaybeUninit<E>>,
-    mut lse: ArrayViewMut2<'_, S::T>,
+    out: ArrayViewMut3<'_, MaybeUninit<E>>,
+    mut ends: Ends<'_, S::T>,
 ) -> Summaries {
     let block = &scorer.block;
     let (plan, dims) = (scorer.plan, layout.dims);
@@ -469,45 +507,21 @@ fn finish<S: Lanes, E: Element<Real = S::T>>(
         simd.call(AddSink { to: state, layout, logits: &logits, factors: buffers.factors });
     }
     for r in 0..layout.rows {
-        let (max, sum) = (state.row_max[r], state.row_sum[r]);
-        let (head, query) = (r / block.queries, r % block.queries);
-        lse[[head, query]] = if sum == S::T::ZERO { S::T::HIDDEN } else { max + sum.ln() };
+        ends.set([r / block.queries, r % block.queries], state.row_max[r], state.row_sum[r]);
     }
     // A row that saw nothing is 0 / 1.
     let divisors = &mut buffers.factors[..layout.lanes::<S>()];
     divisors.iter_mut().zip(&*state.row_sum).for_each(|(d, &sum)| *d = if sum == S::T::ZERO { S::T::ONE } else { sum });
-    // Straight into the result where that is the same numbers side by side, else by way of a buffer.
-    let direct = if E::NATIVE { out.as_slice_mut() } else { None };
-    let is_direct = direct.is_some();
-    let rows = match direct {
-        // SAFETY: NATIVE says that E and S::T are one type.
-        Some(to) => unsafe { &mut *(std::ptr::from_mut(to) as *mut [MaybeUninit<S::T>]) },
-        None => as_uninit(buffers.rows),
-    };
     match layout.pitch {
         Some(pitch) => {
-            for r in 0..layout.rows {
-                for (to, &x) in rows[r * dims..][..dims].iter_mut().zip(&state.acc[r * pitch..]) {
-                    to.write(x / divisors[r]);
+            for (r, &divisor) in divisors.iter().enumerate().take(layout.rows) {
+                for (to, &x) in buffers.rows[r * dims..][..dims].iter_mut().zip(&state.acc[r * pitch..]) {
+                    *to = x / divisor;
                 }
             }
+            copy_out(buffers.rows, out);
         }
-        None => {
-            for panel in scorer.panels::<S>() {
-                let width = width::<S>(panel.len());
-                let acc = &state.acc[panel.start * dims..][..width * dims];
-                let (divisor, to) = (&divisors[panel.start..], &mut rows[panel.start * dims..]);
-                simd.call(TransposeOut { from: acc, width, divisor, rows: panel.len(), dims, to });
-            }
-        }
-    }
-    if dims > 0 && !is_direct {
-        let mut rows = buffers.rows.chunks_exact(dims);
-        for mut head in out.outer_iter_mut() {
-            for (mut to, from) in head.outer_iter_mut().zip(&mut rows) {
-                to.iter_mut().zip(from).for_each(|(to, &x)| *to = MaybeUninit::new(E::from_real(x)));
-            }
-        }
+        None => hand_out::<S, E, true>(simd, state.acc, divisors, buffers.rows, out),
     }
     let Some(stats) = stats else { return Vec::new() };
     (0..layout.rows).map(|r| stats.finish(r, before[r], (state.row_max[r], state.row_sum[r]))).collect()

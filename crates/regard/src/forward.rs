@@ -15,18 +15,17 @@
 //! batch, nor the other rows of the call change them.
 
 use crate::attention::{Attention, Plan};
-use crate::block::{Goal, Pass, Summaries};
+use crate::block::{Ends, Goal, Pass, Summaries, lse_of};
 use crate::element::Element;
 use crate::error::{Error, Result};
 use crate::rows::Rows;
-use crate::score::{Cutoff, Q_TILE, RowBlock, SPAN, Scorer};
+use crate::score::{Cutoffs, Q_TILE, RowBlock, SPAN, Scorer};
 use crate::simd::Real;
 use crate::stats::{RowStats, StatsOptions};
 use crate::{threads, top_k};
-use ndarray::{Array3, Array4, ArrayView2, ArrayView3, ArrayView4, ArrayViewMut2, ArrayViewMut3, ArrayViewMut4, Axis};
+use ndarray::{Array3, Array4, ArrayView2, ArrayView3, ArrayView4, ArrayViewMut3, ArrayViewMut4, Axis};
 use rayon::prelude::*;
 use std::mem::MaybeUninit;
-use std::sync::Arc;
 
 /// The result of attention.
 #[derive(Debug, Clone)]
@@ -35,6 +34,27 @@ pub struct Forward<E: Element> {
     pub out: Array4<E>,
     /// `ln(sum(exp(scores)))` of each row, `[batch, heads_q, seq_q]`; `-inf` for a row without any visible key.
     pub lse: Array3<E::Real>,
+}
+
+/// What a forward pass keeps for the backward pass: linear in memory.
+///
+/// `row_max` and `row_sum` are kept apart: their log-sum-exp would round the sum away where scores are large, and the weights that
+/// the backward pass makes of it would be off.
+#[derive(Debug, Clone)]
+pub struct Saved<E: Element> {
+    /// The result, `[batch, heads_q, seq_q, value_dim]`.
+    pub out: Array4<E>,
+    /// The highest score of each row (a sink logit included), `[batch, heads_q, seq_q]`; `-inf` for a row without any visible key.
+    pub row_max: Array3<E::Real>,
+    /// `sum(exp(scores - row_max))` of each row; 0 for a row without any visible key.
+    pub row_sum: Array3<E::Real>,
+}
+
+impl<E: Element> Saved<E> {
+    /// `ln(sum(exp(scores)))` of each row, `[batch, heads_q, seq_q]`; `-inf` for a row without any visible key.
+    pub fn lse(&self) -> Array3<E::Real> {
+        ndarray::Zip::from(&self.row_max).and(&self.row_sum).map_collect(|&max, &sum| lse_of(max, sum))
+    }
 }
 
 impl Attention<'_> {
@@ -63,6 +83,26 @@ impl Attention<'_> {
         Ok(Forward { out, lse })
     }
 
+    /// Attend, and keep what [`Attention::backward`] needs.
+    ///
+    /// # Errors
+    /// As [`Attention::forward`].
+    pub fn forward_saved<'x, E: Element>(
+        &self,
+        q: impl Into<ArrayView4<'x, E>>,
+        k: impl Into<ArrayView4<'x, E>>,
+        v: impl Into<ArrayView4<'x, E>>,
+    ) -> Result<Saved<E>> {
+        let (q, k, v) = (q.into(), k.into(), v.into());
+        let plan = self.plan(&q, &k, Some(&v))?;
+        let [b, h, n, _] = out_shape(&plan);
+        let (mut row_max, mut row_sum) = (Array3::from_elem([b, h, n], E::Real::HIDDEN), Array3::from_elem([b, h, n], E::Real::ZERO));
+        let mut out = uninit_out(&plan)?;
+        run(&plan, q, k, v, out.view_mut(), EndsOf::Apart(row_max.view_mut(), row_sum.view_mut()), None)?;
+        // SAFETY: `run` succeeded, so every row of every block was written, and the blocks are all of `out`.
+        Ok(Saved { out: unsafe { out.assume_init() }, row_max, row_sum })
+    }
+
     /// The same into buffers of the caller's; `lse` may be left out.
     ///
     /// # Errors
@@ -85,11 +125,11 @@ impl Attention<'_> {
         match lse {
             Some(lse) => {
                 check_shape("lse", lse.shape(), &expected[..3])?;
-                run(&plan, q, k, v, out, lse, None)?;
+                run(&plan, q, k, v, out, EndsOf::Lse(lse), None)?;
             }
             None => {
                 let mut lse = Array3::from_elem([expected[0], expected[1], expected[2]], E::Real::HIDDEN);
-                run(&plan, q, k, v, out, lse.view_mut(), None)?;
+                run(&plan, q, k, v, out, EndsOf::Lse(lse.view_mut()), None)?;
             }
         }
         Ok(())
@@ -128,7 +168,7 @@ fn out_shape(plan: &Plan<'_>) -> [usize; 4] {
     [d.batch, d.heads_q, d.seq_q, d.value_dim]
 }
 
-fn check_shape(operand: &'static str, got: &[usize], expected: &[usize]) -> Result<()> {
+pub(crate) fn check_shape(operand: &'static str, got: &[usize], expected: &[usize]) -> Result<()> {
     if got == expected { Ok(()) } else { Err(Error::OutputShape { operand, got: got.to_vec(), expected: expected.to_vec() }) }
 }
 
@@ -141,13 +181,45 @@ fn allocate_and_run<E: Element>(
     v: ArrayView4<'_, E>,
     stats: Option<StatsOptions>,
 ) -> Result<Results<E>> {
-    let shape = out_shape(plan);
-    checked_len("out", shape)?;
-    let mut out = Array4::uninit(shape);
-    let mut lse = Array3::from_elem([shape[0], shape[1], shape[2]], E::Real::HIDDEN);
-    let rows = run(plan, q, k, v, out.view_mut(), lse.view_mut(), stats)?;
+    let [b, h, n, _] = out_shape(plan);
+    let mut out = uninit_out(plan)?;
+    let mut lse = Array3::from_elem([b, h, n], E::Real::HIDDEN);
+    let rows = run(plan, q, k, v, out.view_mut(), EndsOf::Lse(lse.view_mut()), stats)?;
     // SAFETY: `run` succeeded, so every row of every block was written, and the blocks are all of `out`.
     Ok((unsafe { out.assume_init() }, lse, rows))
+}
+
+fn uninit_out<E: Element>(plan: &Plan<'_>) -> Result<Array4<MaybeUninit<E>>> {
+    let shape = out_shape(plan);
+    checked_len("out", shape)?;
+    Ok(Array4::uninit(shape))
+}
+
+/// Where the softmax denominators of a call go, `[batch, heads_q, seq_q]`: see [`Ends`].
+enum EndsOf<'g, T> {
+    Lse(ArrayViewMut3<'g, T>),
+    Apart(ArrayViewMut3<'g, T>, ArrayViewMut3<'g, T>),
+}
+
+impl<'g, T: Real> EndsOf<'g, T> {
+    /// One per batch entry.
+    fn by_batch(&mut self) -> Vec<Ends<'_, T>> {
+        match self {
+            Self::Lse(lse) => lse.outer_iter_mut().map(Ends::Lse).collect(),
+            Self::Apart(max, sum) => max.outer_iter_mut().zip(sum.outer_iter_mut()).map(|(max, sum)| Ends::Apart(max, sum)).collect(),
+        }
+    }
+
+    /// Nothing was seen.
+    fn fill_empty(&mut self) {
+        match self {
+            Self::Lse(lse) => lse.fill(T::HIDDEN),
+            Self::Apart(max, sum) => {
+                max.fill(T::HIDDEN);
+                sum.fill(T::ZERO);
+            }
+        }
+    }
 }
 
 /// The number of elements, if memory can be addressed for them.
@@ -163,7 +235,7 @@ pub(crate) fn checked_len(what: &'static str, shape: [usize; 4]) -> Result<usize
 struct Task<'t, E: Element> {
     block: RowBlock,
     out: ArrayViewMut3<'t, MaybeUninit<E>>,
-    lse: ArrayViewMut2<'t, E::Real>,
+    ends: Ends<'t, E::Real>,
 }
 
 /// Cut the rows of a call into blocks. Neighbouring heads that read the same keys share a block where queries are few.
@@ -222,25 +294,25 @@ pub(crate) fn block_scorer<'a, E: Element>(
     q: &ArrayView4<'a, E>,
     k: &ArrayView4<'a, E>,
     block: RowBlock,
-    cutoffs: Option<Arc<[Cutoff<E::Real>]>>,
+    cutoffs: Option<Cutoffs<E::Real>>,
 ) -> Scorer<'a, E> {
     let scorer = Scorer::new(plan, block, block_queries(q, &block), &block_keys(plan, k, &block));
     Scorer { cutoffs, ..scorer }
 }
 
 /// Where top-k cuts the rows of a block off, if it does.
-pub(crate) fn block_cutoffs<E: Element>(plan: &Plan<'_>, scorer: &Scorer<'_, E>) -> Option<Arc<[Cutoff<E::Real>]>> {
+pub(crate) fn block_cutoffs<E: Element>(plan: &Plan<'_>, scorer: &Scorer<'_, E>) -> Option<Cutoffs<E::Real>> {
     plan.top_k().map(|k| E::Real::dispatch(plan.level, top_k::FindCutoffs { scorer, k }).into())
 }
 
-/// Plan made, room for the results made: compute. On success every element of `out` and `lse` has been written.
+/// Plan made, room for the results made: compute. On success every element of `out` and `ends` has been written.
 fn run<E: Element>(
     plan: &Plan<'_>,
     q: ArrayView4<'_, E>,
     k: ArrayView4<'_, E>,
     v: ArrayView4<'_, E>,
     mut out: ArrayViewMut4<'_, MaybeUninit<E>>,
-    mut lse: ndarray::ArrayViewMut3<'_, E::Real>,
+    mut ends: EndsOf<'_, E::Real>,
     stats: Option<StatsOptions>,
 ) -> Result<Vec<(RowBlock, Summaries)>> {
     let d = plan.dims;
@@ -249,23 +321,23 @@ fn run<E: Element>(
     }
     if d.seq_kv == 0 && (0..d.heads_q).all(|h| plan.sink(h).is_none()) {
         out.fill(MaybeUninit::new(E::STORED_ZERO));
-        lse.fill(E::Real::HIDDEN);
+        ends.fill_empty();
         return Ok(Vec::new());
     }
     let (heads, queries) = block_shape(plan);
     let mut tasks = Vec::with_capacity(d.batch * (d.heads_q / heads) * d.seq_q.div_ceil(queries));
-    for (batch, (out, lse)) in out.outer_iter_mut().zip(lse.outer_iter_mut()).enumerate() {
-        let by_heads = heads_mut(out, lse, heads);
-        for (h, (out, lse)) in by_heads.enumerate() {
+    for (batch, (out, ends)) in out.outer_iter_mut().zip(ends.by_batch()).enumerate() {
+        let by_heads = heads_mut(out, ends, heads);
+        for (h, (out, ends)) in by_heads.enumerate() {
             let mut first = 0;
-            let (mut out, mut lse) = (out, lse);
+            let (mut out, mut ends) = (out, ends);
             while first < d.seq_q {
                 let count = queries.min(d.seq_q - first);
                 let (out_here, out_rest) = out.split_at(Axis(1), count);
-                let (lse_here, lse_rest) = lse.split_at(Axis(1), count);
-                (out, lse) = (out_rest, lse_rest);
+                let (ends_here, ends_rest) = ends.split_at(Axis(1), count);
+                (out, ends) = (out_rest, ends_rest);
                 let block = RowBlock { batch, head: h * heads, heads, first, queries: count };
-                tasks.push(Task { block, out: out_here, lse: lse_here });
+                tasks.push(Task { block, out: out_here, ends: ends_here });
                 first += count;
             }
         }
@@ -282,7 +354,7 @@ fn run<E: Element>(
     let summaries = for_tasks(plan, tasks, |task| {
         let v = Rows::new(&values(&task.block));
         let scorer = scorer(task.block, cutoffs(task.block));
-        let pass = Pass { scorer: &scorer, v, stats, goal: Goal::Results(task.out, task.lse) };
+        let pass = Pass { scorer: &scorer, v, stats, goal: Goal::Results(task.out, task.ends) };
         (task.block, E::Real::dispatch(plan.level, pass).1)
     })?;
     Ok(summaries)
@@ -291,19 +363,19 @@ fn run<E: Element>(
 /// Heads in chunks, of both results.
 fn heads_mut<'t, E: Element>(
     out: ArrayViewMut3<'t, MaybeUninit<E>>,
-    lse: ArrayViewMut2<'t, E::Real>,
+    ends: Ends<'t, E::Real>,
     heads: usize,
-) -> impl Iterator<Item = (ArrayViewMut3<'t, MaybeUninit<E>>, ArrayViewMut2<'t, E::Real>)> {
-    let mut rest = Some((out, lse));
+) -> impl Iterator<Item = (ArrayViewMut3<'t, MaybeUninit<E>>, Ends<'t, E::Real>)> {
+    let mut rest = Some((out, ends));
     std::iter::from_fn(move || {
-        let (out, lse) = rest.take()?;
+        let (out, ends) = rest.take()?;
         if out.len_of(Axis(0)) == 0 {
             return None;
         }
         let (out, out_rest) = out.split_at(Axis(0), heads);
-        let (lse, lse_rest) = lse.split_at(Axis(0), heads);
-        rest = Some((out_rest, lse_rest));
-        Some((out, lse))
+        let (ends, ends_rest) = ends.split_at(Axis(0), heads);
+        rest = Some((out_rest, ends_rest));
+        Some((out, ends))
     })
 }
 
@@ -312,9 +384,9 @@ fn run_split<'s, E: Element>(
     plan: &Plan<'_>,
     tasks: Vec<Task<'_, E>>,
     spans: usize,
-    scorer: impl Fn(RowBlock, Option<Arc<[Cutoff<E::Real>]>>) -> Scorer<'s, E> + Send + Sync,
+    scorer: impl Fn(RowBlock, Option<Cutoffs<E::Real>>) -> Scorer<'s, E> + Send + Sync,
     values: impl Fn(&RowBlock) -> ArrayView2<'s, E> + Send + Sync,
-    cutoffs: impl Fn(RowBlock) -> Option<Arc<[Cutoff<E::Real>]>> + Send + Sync,
+    cutoffs: impl Fn(RowBlock) -> Option<Cutoffs<E::Real>> + Send + Sync,
     stats: Option<StatsOptions>,
 ) -> Result<Vec<(RowBlock, Summaries)>> {
     let found = for_tasks(plan, tasks.iter().map(|t| t.block).collect(), cutoffs)?;
@@ -331,7 +403,7 @@ fn run_split<'s, E: Element>(
     for_tasks(plan, tasks, |(task, states): (Task<'_, E>, Vec<_>)| {
         let scorer = scorer(task.block, None);
         let v = Rows::new(&values(&task.block));
-        let pass = Pass { scorer: &scorer, v, stats, goal: Goal::Merge(states, task.out, task.lse) };
+        let pass = Pass { scorer: &scorer, v, stats, goal: Goal::Merge(states, task.out, task.ends) };
         (task.block, E::Real::dispatch(plan.level, pass).1)
     })
 }

@@ -39,12 +39,16 @@
 //! Gradients and dropout are not in this version.
 
 mod attention;
+mod backward;
 mod bias;
+mod bias_gradient;
 mod block;
 mod decode;
+mod dropout;
 mod element;
 mod error;
 mod forward;
+mod gradient;
 mod maps;
 mod mask;
 #[cfg(feature = "matmul")]
@@ -62,10 +66,12 @@ mod top_k;
 mod weights;
 
 pub use attention::{Attention, Scale};
+pub use backward::{GradientStats, Gradients};
 pub use bias::{Bias, alibi_slopes};
+pub use bias_gradient::BiasGradient;
 pub use element::Element;
 pub use error::{Error, Result, Shape4};
-pub use forward::Forward;
+pub use forward::{Forward, Saved};
 pub use maps::{HeadSimilarity, HeatMap};
 pub use mask::{Mask, MaskRule, Place, TileCoverage};
 pub use online_softmax::merge;

@@ -247,7 +247,7 @@ impl<T: Real> Pool<T> {
 }
 
 impl<T: Real> TakeTile<T> for Pool<T> {
-    fn take<S: Lanes<T = T>>(&mut self, simd: S, panel: &Range<usize>, keys: &Range<usize>, width: usize, values: &[T]) {
+    fn take<S: Lanes<T = T>>(&mut self, simd: S, panel: &Range<usize>, keys: &Range<usize>, width: usize, values: &mut [T]) {
         let mut key = keys.start;
         while key < keys.end {
             let col = cell_of(key, self.keys, self.cols);
@@ -310,7 +310,7 @@ struct Columns {
 }
 
 impl<T: Real> TakeTile<T> for &mut Columns {
-    fn take<S: Lanes<T = T>>(&mut self, _: S, panel: &Range<usize>, keys: &Range<usize>, width: usize, values: &[T]) {
+    fn take<S: Lanes<T = T>>(&mut self, _: S, panel: &Range<usize>, keys: &Range<usize>, width: usize, values: &mut [T]) {
         for (key, line) in keys.clone().zip(values.chunks_exact(width)) {
             for (r, &w) in panel.clone().zip(line) {
                 self.sums[r / self.queries][key - self.first] += w.to_f64();
@@ -341,7 +341,7 @@ struct Rowwise<'m> {
 }
 
 impl<T: Real> TakeTile<T> for Rowwise<'_> {
-    fn take<S: Lanes<T = T>>(&mut self, _: S, panel: &Range<usize>, keys: &Range<usize>, width: usize, values: &[T]) {
+    fn take<S: Lanes<T = T>>(&mut self, _: S, panel: &Range<usize>, keys: &Range<usize>, width: usize, values: &mut [T]) {
         for (key, line) in keys.clone().zip(values.chunks_exact(width)) {
             for (r, &w) in panel.clone().zip(line) {
                 if (self.visible)(r, key) {

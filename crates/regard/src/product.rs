@@ -4,14 +4,15 @@
 //! c[row][0..NR] = sum over depth of a[row, depth] * b[depth][0..NR]
 //! ```
 //!
-//! `b` is a panel with one query per lane, NR vectors wide, in a buffer of ours; `a` is K (a row is a key, depth runs over
+//! Forward, `b` is a panel with one query per lane, NR vectors wide, in a buffer of ours; `a` is K (a row is a key, depth runs over
 //! the head dimension) or V turned on its side (a row is a value dimension, depth runs over the keys), read straight from
-//! the caller's memory. A register tile of TILE_ROWS x NR accumulators does per depth step TILE_ROWS broadcasts, NR loads
+//! the caller's memory. Backward, the gradients of K and V have `a` = weights (a row is a key, depth runs over the queries) and
+//! `b` = rows of queries. A register tile of TILE_ROWS x NR accumulators does per depth step TILE_ROWS broadcasts, NR loads
 //! and TILE_ROWS * NR multiply-adds: 8 loads for 12 with AVX2 (6 x 2 of 16 registers), 10 for 16 with AVX-512 (8 x 2 of 32),
 //! so that the multiply-add ports are the limit and not the load ports.
 //!
 //! Every element is one chain of multiply-adds in the order of depth, whatever the tile: its bits do not depend on where in a
-//! tile it was computed. A dot product is two such chains, one for each half of the head dimension, added at the end:
+//! tile it was computed. A dot product (HALVES) is two such chains, one for each half of the head dimension, added at the end:
 //! half the rounding error where scores are large, for one addition.
 
 use crate::simd::Lanes;
@@ -35,16 +36,17 @@ pub(crate) fn half(depth: usize) -> usize {
 ///
 /// # Safety
 /// `a` must be valid for reading at `row * stride + depth` (ALONG_ROWS false) or `row + depth * stride`
-/// (ALONG_ROWS true: neighbours in memory are neighbouring rows) for all rows and depths, and `b` for `depth * NR * LANES` numbers;
-/// `to` must be fit to take `rows` rows.
+/// (ALONG_ROWS true: neighbours in memory are neighbouring rows) for all rows and depths, and `b` for `NR * LANES` numbers at
+/// every `depth * pitch`; `to` must be fit to take `rows` rows.
 #[inline(always)]
-pub(crate) unsafe fn product<S: Lanes, const NR: usize, const ALONG_ROWS: bool>(
+pub(crate) unsafe fn product<S: Lanes, const NR: usize, const ALONG_ROWS: bool, const HALVES: bool>(
     s: S,
     rows: usize,
     depth: usize,
     a: *const S::T,
     stride: isize,
     b: *const S::T,
+    pitch: usize,
     mut to: impl Take<S, NR>,
 ) {
     let mut row = 0;
@@ -54,10 +56,11 @@ pub(crate) unsafe fn product<S: Lanes, const NR: usize, const ALONG_ROWS: bool>(
             // SAFETY: rows row..row + $mr exist, so the caller vouches for them, for both parts of the depth.
             let c = unsafe {
                 let a = a.offset(along);
-                let first = if ALONG_ROWS { depth } else { half(depth) };
-                let mut c = tile::<S, $mr, NR, ALONG_ROWS>(s, first, a, stride, b);
-                if !ALONG_ROWS {
-                    let rest = tile::<S, $mr, NR, ALONG_ROWS>(s, depth - first, a.add(first), stride, b.add(first * NR * S::LANES));
+                let first = if HALVES { half(depth) } else { depth };
+                let mut c = tile::<S, $mr, NR, ALONG_ROWS>(s, first, a, stride, b, pitch);
+                if HALVES {
+                    let along = first as isize * if ALONG_ROWS { stride } else { 1 };
+                    let rest = tile::<S, $mr, NR, ALONG_ROWS>(s, depth - first, a.offset(along), stride, b.add(first * pitch), pitch);
                     for (c, rest) in c.iter_mut().zip(rest) {
                         for (c, rest) in c.iter_mut().zip(rest) {
                             *c = s.add(*c, rest);
@@ -106,6 +109,7 @@ unsafe fn tile<S: Lanes, const MR: usize, const NR: usize, const ALONG_ROWS: boo
     mut a: *const S::T,
     stride: isize,
     mut b: *const S::T,
+    pitch: usize,
 ) -> [[S::V; NR]; MR] {
     use crate::simd::Real;
     let mut c = [[s.splat(S::T::ZERO); NR]; MR];
@@ -130,18 +134,18 @@ unsafe fn tile<S: Lanes, const MR: usize, const NR: usize, const ALONG_ROWS: boo
         // SAFETY: the caller vouches for `depth` steps of MR numbers of a and NR vectors of b.
         unsafe {
             for u in 0..UNROLL {
-                step!(a.offset(u as isize * along), b.add(u * NR * S::LANES));
+                step!(a.offset(u as isize * along), b.add(u * pitch));
             }
         }
         // Past the last step the pointers may leave the allocation; they are not read there.
         a = a.wrapping_offset(UNROLL as isize * along);
-        b = b.wrapping_add(UNROLL * NR * S::LANES);
+        b = b.wrapping_add(UNROLL * pitch);
     }
     for _ in 0..depth % UNROLL {
         // SAFETY: as above.
         unsafe { step!(a, b) };
         a = a.wrapping_offset(along);
-        b = b.wrapping_add(NR * S::LANES);
+        b = b.wrapping_add(pitch);
     }
     c
 }

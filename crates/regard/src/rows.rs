@@ -5,8 +5,9 @@
 //! across lanes.
 
 use crate::element::Element;
+use crate::score::{panels, width};
 use crate::simd::{Lanes, Operation, Real, Transpose};
-use ndarray::ArrayView2;
+use ndarray::{ArrayView2, ArrayViewMut3, Axis};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -215,14 +216,90 @@ impl<E: Element> Operation<E::Real> for TransposeInto<'_, E> {
     }
 }
 
-/// The way back: `from[dim * width + r]` divided by `divisor[r]` becomes `to[r * dims + dim]`, for `rows` rows.
-pub(crate) struct TransposeOut<'k, T> {
-    pub(crate) from: &'k [T],
-    pub(crate) width: usize,
-    pub(crate) divisor: &'k [T],
-    pub(crate) rows: usize,
-    pub(crate) dims: usize,
-    pub(crate) to: &'k mut [MaybeUninit<T>],
+/// Rows, widened, times a factor, `pitch` apart; what is left of the pitch becomes zeros.
+pub(crate) struct CopyScaled<'k, E: Element> {
+    pub(crate) from: Rows<'k, E>,
+    pub(crate) rows: Range<usize>,
+    pub(crate) factor: E::Real,
+    pub(crate) pitch: usize,
+    pub(crate) to: &'k mut [E::Real],
+}
+
+impl<E: Element> Operation<E::Real> for CopyScaled<'_, E> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Lanes<T = E::Real>>(self, simd: S) {
+        let Self { from, rows, factor, pitch, to } = self;
+        assert!(rows.end <= from.rows && from.cols <= pitch && to.len() >= rows.len() * pitch);
+        let by = simd.splat(factor);
+        for (to, row) in to.chunks_exact_mut(pitch.max(1)).zip(rows) {
+            let mut col = 0;
+            if from.has_unit_cols() {
+                let line = from.row(row);
+                while col + S::LANES <= from.cols {
+                    // SAFETY: LANES elements from `col` on are inside the row, and inside `to`, which has at least `cols`.
+                    unsafe { simd.store(to.as_mut_ptr().add(col), simd.mul(E::load(simd, line.add(col)), by)) };
+                    col += S::LANES;
+                }
+            }
+            for (to, col) in to[col..].iter_mut().zip(col..) {
+                *to = if col < from.cols { from.get(row, col) * factor } else { E::Real::ZERO };
+            }
+        }
+    }
+}
+
+/// Hand the rows of a block out: `acc` is panels of `[dim][lane]`, each number is divided by (or multiplied with) its row's `by`.
+/// `buffer` has room for all rows.
+pub(crate) fn hand_out<S: Lanes, E: Element<Real = S::T>, const DIVIDE: bool>(
+    simd: S,
+    acc: &[S::T],
+    by: &[S::T],
+    buffer: &mut [S::T],
+    mut out: ArrayViewMut3<'_, MaybeUninit<E>>,
+) {
+    let (heads, queries, dims) = out.dim();
+    // Straight into the result where that is the same numbers side by side, else by way of a buffer.
+    let direct = if E::NATIVE { out.as_slice_mut() } else { None };
+    let is_direct = direct.is_some();
+    let rows = match direct {
+        // SAFETY: NATIVE says that E and S::T are one type.
+        Some(to) => unsafe { &mut *(std::ptr::from_mut(to) as *mut [MaybeUninit<S::T>]) },
+        None => as_uninit(buffer),
+    };
+    for panel in panels::<S>(heads * queries) {
+        let width = width::<S>(panel.len());
+        let from = &acc[panel.start * dims..][..width * dims];
+        let (by, to) = (&by[panel.start..], &mut rows[panel.start * dims..]);
+        simd.call(TransposeOut::<_, DIVIDE> { from, width, by, rows: panel.len(), dims, to });
+    }
+    if !is_direct {
+        copy_out(buffer, out);
+    }
+}
+
+/// Rows side by side become rows of the result, rounded.
+pub(crate) fn copy_out<E: Element>(rows: &[E::Real], mut out: ArrayViewMut3<'_, MaybeUninit<E>>) {
+    let dims = out.len_of(Axis(2));
+    if dims == 0 {
+        return;
+    }
+    let mut rows = rows.chunks_exact(dims);
+    for mut head in out.outer_iter_mut() {
+        for (mut to, from) in head.outer_iter_mut().zip(&mut rows) {
+            to.iter_mut().zip(from).for_each(|(to, &x)| *to = MaybeUninit::new(E::from_real(x)));
+        }
+    }
+}
+
+/// The way back: `from[dim * width + r]` divided by (or multiplied with) `by[r]` becomes `to[r * dims + dim]`, for `rows` rows.
+struct TransposeOut<'k, T, const DIVIDE: bool> {
+    from: &'k [T],
+    width: usize,
+    by: &'k [T],
+    rows: usize,
+    dims: usize,
+    to: &'k mut [MaybeUninit<T>],
 }
 
 /// Initialised numbers as a place to write others to.
@@ -231,36 +308,37 @@ pub(crate) fn as_uninit<T: Real>(numbers: &mut [T]) -> &mut [MaybeUninit<T>] {
     unsafe { &mut *(std::ptr::from_mut(numbers) as *mut [MaybeUninit<T>]) }
 }
 
-impl<T: Real> Operation<T> for TransposeOut<'_, T> {
+impl<T: Real, const DIVIDE: bool> Operation<T> for TransposeOut<'_, T, DIVIDE> {
     type Output = ();
     #[inline(always)]
     fn run<S: Lanes<T = T>>(self, simd: S) {
-        let Self { from, width, divisor, rows, dims, to } = self;
-        transpose_out(simd.narrow(), from, width, divisor, rows, dims, to);
+        let Self { from, width, by, rows, dims, to } = self;
+        transpose_out::<_, DIVIDE>(simd.narrow(), from, width, by, rows, dims, to);
     }
 }
 
 #[inline(always)]
-fn transpose_out<S: Transpose>(
+fn transpose_out<S: Transpose, const DIVIDE: bool>(
     simd: S,
     from: &[S::T],
     width: usize,
-    divisor: &[S::T],
+    by: &[S::T],
     rows: usize,
     dims: usize,
     to: &mut [MaybeUninit<S::T>],
 ) {
-    assert!(from.len() >= dims * width && divisor.len() >= width && width.is_multiple_of(S::LANES));
+    assert!(from.len() >= dims * width && by.len() >= width && width.is_multiple_of(S::LANES));
     assert!(rows <= width && to.len() >= rows * dims);
     let whole = dims - dims % S::LANES;
     for r in (0..rows).step_by(S::LANES) {
-        // SAFETY: r + LANES <= width, the length of the divisors.
-        let by = unsafe { simd.load(divisor.as_ptr().add(r)) };
+        // SAFETY: r + LANES <= width, and there is one number per lane.
+        let factor = unsafe { simd.load(by.as_ptr().add(r)) };
         for dim in (0..whole).step_by(S::LANES) {
             let mut square = simd.zero_square();
             for (x, line) in square.as_mut().iter_mut().enumerate() {
                 // SAFETY: dim + x < dims and r + LANES <= width.
-                *line = unsafe { simd.div(simd.load(from.as_ptr().add((dim + x) * width + r)), by) };
+                let numbers = unsafe { simd.load(from.as_ptr().add((dim + x) * width + r)) };
+                *line = if DIVIDE { simd.div(numbers, factor) } else { simd.mul(numbers, factor) };
             }
             for (x, &line) in simd.transpose(square).as_ref().iter().enumerate().take(rows - r) {
                 // SAFETY: r + x < rows and dim + LANES <= dims.
@@ -270,7 +348,8 @@ fn transpose_out<S: Transpose>(
     }
     for r in 0..rows {
         for dim in whole..dims {
-            to[r * dims + dim].write(from[dim * width + r] / divisor[r]);
+            let x = from[dim * width + r];
+            to[r * dims + dim].write(if DIVIDE { x / by[r] } else { x * by[r] });
         }
     }
 }

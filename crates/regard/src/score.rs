@@ -11,8 +11,9 @@
 use crate::attention::Plan;
 use crate::bias::Bias;
 use crate::decode;
+use crate::dropout::{Factors, Multiply};
 use crate::element::Element;
-use crate::mask::{Place, TileCoverage};
+use crate::mask::{Place, TileCoverage, broadcast_index};
 use crate::product::{Take, product};
 use crate::rows::Rows;
 use crate::simd::{Lanes, Operation, Real, math};
@@ -75,7 +76,7 @@ impl RowBlock {
     }
 
     /// Cut a range of rows where the head changes: calls `f(place, queries, lane of the first)`.
-    fn segments(&self, plan: &Plan<'_>, rows: Range<usize>, mut f: impl FnMut(&Place, Range<usize>, usize)) {
+    pub(crate) fn segments(&self, plan: &Plan<'_>, rows: Range<usize>, mut f: impl FnMut(&Place, Range<usize>, usize)) {
         let mut r = rows.start;
         while r < rows.end {
             let (head, query) = self.row(r);
@@ -131,6 +132,9 @@ pub(crate) struct Cutoff<T> {
     pub(crate) last_key: usize,
 }
 
+/// The cutoffs of the rows of a block.
+pub(crate) type Cutoffs<T> = Arc<[Cutoff<T>]>;
+
 /// Everything that is needed to make scores for a block of rows.
 pub(crate) struct Scorer<'a, E: Element> {
     pub(crate) plan: &'a Plan<'a>,
@@ -138,7 +142,9 @@ pub(crate) struct Scorer<'a, E: Element> {
     pub(crate) q: ArrayView3<'a, E>,
     pub(crate) k: Rows<'a, E>,
     /// One per row, when only the highest scores count.
-    pub(crate) cutoffs: Option<Arc<[Cutoff<E::Real>]>>,
+    pub(crate) cutoffs: Option<Cutoffs<E::Real>>,
+    /// Rows are laid out in panels, even where they are few.
+    pub(crate) panels_only: bool,
 }
 
 /// How far into the steps before the softmax to go.
@@ -158,20 +164,20 @@ pub(crate) struct KeyTile<'t, T> {
     pub(crate) start: usize,
     pub(crate) end: usize,
     /// Key `base + i` is row i.
-    rows: Rows<'t, T>,
-    base: usize,
+    pub(crate) rows: Rows<'t, T>,
+    pub(crate) base: usize,
 }
 
 impl<'a, E: Element> Scorer<'a, E> {
     pub(crate) fn new(plan: &'a Plan<'a>, block: RowBlock, q: ArrayView3<'a, E>, k: &ArrayView2<'a, E>) -> Self {
         assert_eq!(q.dim(), (block.heads, block.queries, plan.dims.head_dim));
         assert_eq!(k.dim(), (plan.dims.seq_kv, plan.dims.head_dim));
-        Self { plan, block, q, k: Rows::new(k), cutoffs: None }
+        Self { plan, block, q, k: Rows::new(k), cutoffs: None, panels_only: false }
     }
 
     /// So few rows that vectors run along the keys, without a panel (see [`decode`]).
     pub(crate) fn few<S: Lanes<T = E::Real>>(&self) -> bool {
-        self.block.rows() <= FEW.min(S::Narrow::LANES)
+        !self.panels_only && self.block.rows() <= FEW.min(S::Narrow::LANES)
     }
 
     /// Length of the buffer for the queries: panels of `[dim][lane]`, or row after row where they are few.
@@ -184,10 +190,9 @@ impl<'a, E: Element> Scorer<'a, E> {
         if E::NATIVE && self.k.has_unit_cols() { 0 } else { KV_TILE * self.plan.dims.head_dim }
     }
 
-    /// Rows of the panels: `(first row, rows)`, at most two vectors of them each.
+    /// Rows of the panels, at most two vectors of them each.
     pub(crate) fn panels<S: Lanes<T = E::Real>>(&self) -> impl Iterator<Item = Range<usize>> + use<S, E> {
-        let rows = self.block.rows();
-        (0..rows).step_by(2 * S::LANES).map(move |r| r..rows.min(r + 2 * S::LANES))
+        panels::<S>(self.block.rows())
     }
 
     /// Lay the queries out for the kernels.
@@ -204,22 +209,7 @@ impl<'a, E: Element> Scorer<'a, E> {
             }
             return;
         }
-        for panel in self.panels::<S>() {
-            let width = width::<S>(panel.len());
-            let to = &mut to[panel.start * dim..][..width * dim];
-            if panel.len() < width {
-                to.fill(E::Real::ZERO);
-            }
-            let mut r = panel.start;
-            while r < panel.end {
-                let (head, query) = (r / queries, r % queries);
-                let count = (queries - query).min(panel.end - r);
-                let rows = Rows::new(&self.q.index_axis(ndarray::Axis(0), head));
-                let rows: Rows<'_, E> = rows;
-                rows.transpose_into(simd, query..query + count, to, width, r - panel.start);
-                r += count;
-            }
-        }
+        pack_panels(simd, &self.block, &self.q, to);
     }
 
     /// The keys that any of the rows may see.
@@ -257,9 +247,26 @@ impl<'a, E: Element> Scorer<'a, E> {
         }
     }
 
-    /// Length of the buffer that the bias of a panel and a tile is laid out in.
+    /// Length of the buffer that the bias (and then the dropout) of a panel and a tile is laid out in.
     pub(crate) fn numbers_len<S: Lanes<T = E::Real>>(&self) -> usize {
-        if self.plan.bias().is_some() { KV_TILE * 2 * S::LANES } else { 0 }
+        if self.plan.bias().is_some() || self.plan.dropout().is_some() { KV_TILE * 2 * S::LANES } else { 0 }
+    }
+
+    /// Drop weights of a panel and some keys. `numbers` is working memory.
+    pub(crate) fn drop_out<S: Lanes<T = E::Real>>(
+        &self,
+        simd: S,
+        panel: &Range<usize>,
+        keys: &Range<usize>,
+        width: usize,
+        numbers: &mut [E::Real],
+        weights: &mut [E::Real],
+    ) {
+        if let Some(dropout) = self.plan.dropout() {
+            let factors = &mut numbers[..keys.len() * width];
+            simd.call(Factors { dropout, block: self.block, panel: panel.clone(), keys: keys.clone(), width, factors });
+            simd.call(Multiply { factors, values: &mut weights[..keys.len() * width] });
+        }
     }
 
     /// Which keys of the tile a panel needs, and how much of that is visible.
@@ -311,13 +318,27 @@ impl<'a, E: Element> Scorer<'a, E> {
             simd.call(Softcap { cap: E::Real::from_f64(cap), inverse: E::Real::from_f64(1.0 / cap), scores });
         }
         if stage == Stage::Bias {
-            self.add_bias(simd, panel, keys, width, numbers, scores);
-            if coverage != TileCoverage::Full {
-                self.hide(simd, panel, keys, width, scores);
-            }
-            if self.cutoffs.is_some() {
-                self.cut_off(simd, panel, keys, width, scores);
-            }
+            self.bias_and_hide(simd, panel, keys, coverage, width, numbers, scores);
+        }
+    }
+
+    /// The last steps: scores at [`Stage::Softcap`] become those of [`Stage::Bias`].
+    pub(crate) fn bias_and_hide<S: Lanes<T = E::Real>>(
+        &self,
+        simd: S,
+        panel: &Range<usize>,
+        keys: &Range<usize>,
+        coverage: TileCoverage,
+        width: usize,
+        numbers: &mut [E::Real],
+        scores: &mut [E::Real],
+    ) {
+        self.add_bias(simd, panel, keys, width, numbers, scores);
+        if coverage != TileCoverage::Full {
+            self.hide(simd, panel, keys, width, scores);
+        }
+        if self.cutoffs.is_some() {
+            self.cut_off(simd, panel, keys, width, scores);
         }
     }
 
@@ -379,7 +400,19 @@ impl<'a, E: Element> Scorer<'a, E> {
     ) {
         let Some(bias) = self.plan.bias() else { return };
         let numbers = &mut numbers[..scores.len()];
+        // Rows of the bias, where it has one number per key, of the type that is computed in.
+        let dense = E::Real::dense_bias(bias).filter(|b| b.len_of(ndarray::Axis(3)) != 1);
         self.block.segments(self.plan, panel.clone(), |place, queries, lane| {
+            if let Some(dense) = &dense {
+                let [b, h, q, _] = broadcast_index(dense.shape(), [place.batch, place.head, queries.start, 0]);
+                let rows = dense.slice(ndarray::s![b, h, q.., keys.clone()]);
+                let rows: Rows<'_, E::Real> = if dense.len_of(ndarray::Axis(2)) == 1 {
+                    Rows::new(&rows.broadcast([queries.len(), keys.len()]).expect("one row for all"))
+                } else {
+                    Rows::new(&rows)
+                };
+                return rows.transpose_into(simd, 0..queries.len(), numbers, width, lane);
+            }
             for (r, query) in queries.enumerate() {
                 bias.fill(place, query, keys.clone(), &mut numbers[lane + r..], width);
             }
@@ -428,6 +461,31 @@ impl<'a, E: Element> Scorer<'a, E> {
     }
 }
 
+/// The rows of a block as panels of `[dim][lane]`, zeros in lanes past the last row.
+pub(crate) fn pack_panels<S: Lanes, E: Element<Real = S::T>>(simd: S, block: &RowBlock, from: &ArrayView3<'_, E>, to: &mut [S::T]) {
+    let (queries, dim) = (block.queries, from.len_of(ndarray::Axis(2)));
+    for panel in panels::<S>(block.rows()) {
+        let width = width::<S>(panel.len());
+        let to = &mut to[panel.start * dim..][..width * dim];
+        if panel.len() < width {
+            to.fill(S::T::ZERO);
+        }
+        let mut r = panel.start;
+        while r < panel.end {
+            let (head, query) = (r / queries, r % queries);
+            let count = (queries - query).min(panel.end - r);
+            let rows: Rows<'_, E> = Rows::new(&from.index_axis(ndarray::Axis(0), head));
+            rows.transpose_into(simd, query..query + count, to, width, r - panel.start);
+            r += count;
+        }
+    }
+}
+
+/// Rows of the panels, at most two vectors of them each.
+pub(crate) fn panels<S: Lanes>(rows: usize) -> impl Iterator<Item = Range<usize>> + use<S> {
+    (0..rows).step_by(2 * S::LANES).map(move |r| r..rows.min(r + 2 * S::LANES))
+}
+
 /// Lanes that a panel of so many rows takes: one vector or two.
 pub(crate) fn width<S: Lanes>(rows: usize) -> usize {
     if rows <= S::LANES { S::LANES } else { 2 * S::LANES }
@@ -454,7 +512,7 @@ impl<T: Real, const NR: usize> Operation<T> for Dots<'_, T, NR> {
         let to = StoreScaled::<S> { to: scores.as_mut_ptr(), width, factor: simd.splat(scale) };
         // SAFETY: `keys` are rows of k with `dim` numbers side by side; `queries` has dim * width numbers; `scores` has room
         // for `count` rows of `width`. All of it was just checked.
-        unsafe { product::<S, NR, false>(simd, count, dim, k.row(keys.start), k.row_stride(), queries.as_ptr(), to) };
+        unsafe { product::<S, NR, false, true>(simd, count, dim, k.row(keys.start), k.row_stride(), queries.as_ptr(), width, to) };
     }
 }
 

@@ -15,8 +15,8 @@ use ndarray::{Array4, ArrayView4, ArrayViewMut3, Axis};
 use std::ops::Range;
 
 impl Attention<'_> {
-    /// The weights, `[batch, heads_q, seq_q, seq_kv]`: quadratic in memory. Rows sum to one, less a sink's share; a row
-    /// without any visible key is zero.
+    /// The weights as they are applied to v, `[batch, heads_q, seq_q, seq_kv]`: quadratic in memory. Without dropout, rows sum to one,
+    /// less a sink's share; a row without any visible key is zero.
     ///
     /// # Errors
     /// As [`Attention::forward`].
@@ -27,7 +27,7 @@ impl Attention<'_> {
         let tasks = split(&plan, &mut weights);
         for_tasks(&plan, tasks, |(block, to)| {
             let scorer = full_scorer(&plan, &q, &k, block);
-            E::Real::dispatch(plan.level, BlockWeights { scorer: &scorer, to: Copy { block, to } });
+            E::Real::dispatch(plan.level, BlockWeights { scorer: &scorer, to: Drop { scorer: &scorer, then: Copy { block, to } } });
         })?;
         Ok(weights)
     }
@@ -84,7 +84,7 @@ fn split<'m, T: Real>(plan: &Plan<'_>, matrix: &'m mut Array4<T>) -> Vec<(RowBlo
 
 /// Takes finished tiles: `values[key * width + lane]` for the rows of a panel.
 pub(crate) trait TakeTile<T> {
-    fn take<S: Lanes<T = T>>(&mut self, simd: S, panel: &Range<usize>, keys: &Range<usize>, width: usize, values: &[T]);
+    fn take<S: Lanes<T = T>>(&mut self, simd: S, panel: &Range<usize>, keys: &Range<usize>, width: usize, values: &mut [T]);
 }
 
 /// Into a matrix.
@@ -94,13 +94,28 @@ struct Copy<'m, T> {
 }
 
 impl<T: Real> TakeTile<T> for Copy<'_, T> {
-    fn take<S: Lanes<T = T>>(&mut self, _: S, panel: &Range<usize>, keys: &Range<usize>, width: usize, values: &[T]) {
+    fn take<S: Lanes<T = T>>(&mut self, _: S, panel: &Range<usize>, keys: &Range<usize>, width: usize, values: &mut [T]) {
         for r in panel.clone() {
             let (head, query) = (r / self.block.queries, r % self.block.queries);
             let mut to = self.to.slice_mut(ndarray::s![head, query, keys.clone()]);
             let from = values[r - panel.start..].iter().step_by(width);
             to.iter_mut().zip(from).for_each(|(to, &x)| *to = x);
         }
+    }
+}
+
+/// Weights lose what dropout takes.
+struct Drop<'s, 'a, E: Element, C> {
+    scorer: &'s Scorer<'a, E>,
+    then: C,
+}
+
+impl<E: Element, C: TakeTile<E::Real>> TakeTile<E::Real> for Drop<'_, '_, E, C> {
+    fn take<S: Lanes<T = E::Real>>(&mut self, simd: S, panel: &Range<usize>, keys: &Range<usize>, width: usize, values: &mut [E::Real]) {
+        let mut memory = Scratch::take();
+        let [numbers] = memory.slices([if self.scorer.plan.dropout().is_some() { values.len() } else { 0 }]);
+        self.scorer.drop_out(simd, panel, keys, width, numbers, values);
+        self.then.take(simd, panel, keys, width, values);
     }
 }
 
@@ -131,7 +146,7 @@ impl<E: Element, C: TakeTile<E::Real>> Operation<E::Real> for BlockScores<'_, '_
                 } else {
                     scorer.scores::<S, 1>(simd, queries, &panel, &tile, &keys, coverage, self.stage, numbers, scores);
                 }
-                self.to.take(simd, &panel, &keys, width, &scores[..keys.len() * width]);
+                self.to.take(simd, &panel, &keys, width, &mut scores[..keys.len() * width]);
             }
         }
     }

@@ -242,6 +242,8 @@ pub trait Real:
     fn ln(self) -> Self;
     /// Not NaN, not infinite.
     fn is_finite(self) -> bool;
+    /// The numbers of a dense bias, if they are of this type.
+    fn dense_bias<'b>(bias: &'b crate::bias::Bias<'_>) -> Option<ndarray::ArrayView4<'b, Self>>;
     /// Run `operation` on the code of `level`.
     ///
     /// # Panics
@@ -290,6 +292,9 @@ impl Real for f32 {
     fn is_finite(self) -> bool {
         self.is_finite()
     }
+    fn dense_bias<'b>(bias: &'b crate::bias::Bias<'_>) -> Option<ndarray::ArrayView4<'b, Self>> {
+        if let crate::bias::Bias::Dense(numbers) = bias { Some(numbers.view()) } else { None }
+    }
     #[inline]
     fn dispatch<O: Operation<Self>>(level: Level, operation: O) -> O::Output {
         dispatch!(level, operation, F32)
@@ -335,6 +340,9 @@ impl Real for f64 {
     #[inline(always)]
     fn is_finite(self) -> bool {
         self.is_finite()
+    }
+    fn dense_bias<'b>(bias: &'b crate::bias::Bias<'_>) -> Option<ndarray::ArrayView4<'b, Self>> {
+        if let crate::bias::Bias::Dense64(numbers) = bias { Some(numbers.view()) } else { None }
     }
     #[inline]
     fn dispatch<O: Operation<Self>>(level: Level, operation: O) -> O::Output {

@@ -10,6 +10,7 @@ mod drawings;
 mod errors;
 mod exact;
 mod golden;
+mod gradients;
 mod hidden_and_empty;
 mod memory_safety;
 mod properties;
