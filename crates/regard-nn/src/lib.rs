@@ -12,11 +12,14 @@
 
 pub mod attention;
 pub mod cache;
+pub mod checkpoint;
 pub mod config;
+pub mod data;
 pub mod dropout;
 pub mod embedding;
 pub mod encoder;
 pub mod error;
+pub mod experiments;
 pub mod float;
 pub mod generate;
 pub mod linear;
@@ -24,15 +27,21 @@ pub mod lm;
 pub mod look;
 pub mod loss;
 pub mod mlp;
+pub mod ngram;
 pub mod norm;
+pub mod optim;
 mod parallel;
 pub mod params;
+pub mod pcfg;
 pub mod positions;
 pub mod random;
 pub mod scaled;
 pub mod seq2seq;
 pub mod stack;
+pub mod stories;
 pub mod sublayer;
+pub mod tokenizer;
+pub mod train;
 
 pub use config::ModelConfig;
 pub use error::{Error, Result};

@@ -73,7 +73,7 @@ mod tests {
     #[test]
     fn moments_and_ranges_are_those_of_the_distributions() {
         let mut draws = Draws::at(7, &[1, 2]);
-        let n = 200_000;
+        let n = 200_000i32;
         let (mut sum, mut squares) = (0.0, 0.0);
         let mut counts = [0; 5];
         for _ in 0..n {

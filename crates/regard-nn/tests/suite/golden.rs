@@ -118,39 +118,37 @@ fn part<T: Float>(name: &str) -> Made<T> {
     let (x, memory) = (numbers::<T>(rows * WIDTH, 0.1), numbers::<T>(10 * WIDTH, 0.2));
     let (mut dx, mut d_memory) = (vec![T::ZERO; x.len()], vec![T::ZERO; memory.len()]);
     let mut layout = Layout::new();
-    let y;
-    let mut g;
     match name {
         "linear" => {
             let part = Linear::new(&mut layout, "part", WIDTH, 5, true);
             let p = parameters::<T>(&layout);
-            (y, g) = (&mut vec![T::ZERO; rows * 5], vec![T::ZERO; p.len()]);
-            part.forward(&p, &x, y);
+            let (mut y, mut g) = (vec![T::ZERO; rows * 5], vec![T::ZERO; p.len()]);
+            part.forward(&p, &x, &mut y);
             part.backward(&p, &mut g, &x, &numbers(y.len(), 0.3), &mut dx);
-            return [y.clone(), dx, Vec::new(), g];
+            return [y, dx, Vec::new(), g];
         }
         "layer_norm" | "rms_norm" => {
             let kind = if name == "rms_norm" { NormKind::Rms } else { NormKind::Layer };
             let part = Norm::new(&mut layout, "part", kind, WIDTH);
             let p = parameters::<T>(&layout);
-            (y, g) = (&mut vec![T::ZERO; rows * WIDTH], vec![T::ZERO; p.len()]);
+            let (mut y, mut g) = (vec![T::ZERO; rows * WIDTH], vec![T::ZERO; p.len()]);
             let (mut stats, mut partial) = (vec![T::ZERO; rows * NORM_STATS], vec![T::ZERO; 2 * WIDTH]);
-            part.forward(&p, &x, y, &mut stats);
+            part.forward(&p, &x, &mut y, &mut stats);
             part.backward(&p, &x, &stats, &numbers(y.len(), 0.3), &mut dx, false, &mut partial);
             part.reduce(&mut g, &partial);
-            return [y.clone(), dx, Vec::new(), g];
+            return [y, dx, Vec::new(), g];
         }
         "gelu_mlp" | "swiglu_mlp" => {
             let part = Mlp::new(&mut layout, if name == "gelu_mlp" { MlpKind::Gelu } else { MlpKind::SwiGlu }, WIDTH, HIDDEN);
             let p = parameters::<T>(&layout);
-            (y, g) = (&mut vec![T::ZERO; rows * WIDTH], vec![T::ZERO; p.len()]);
+            let (mut y, mut g) = (vec![T::ZERO; rows * WIDTH], vec![T::ZERO; p.len()]);
             let (mut inner, mut act) = (vec![T::ZERO; rows * part.inner()], vec![T::ZERO; rows * HIDDEN]);
-            part.forward(&p, &x, &mut inner, &mut act, y);
+            part.forward(&p, &x, &mut inner, &mut act, &mut y);
             let (dy, mut d_act) = (numbers(y.len(), 0.3), act.clone());
             part.backward(&p, &dy, &mut d_act, &mut inner, &mut dx);
             part.up_gradient(&mut g, &x, &inner);
             part.down_gradient(&mut g, &act, &dy);
-            return [y.clone(), dx, Vec::new(), g];
+            return [y, dx, Vec::new(), g];
         }
         _ => {}
     }
@@ -159,11 +157,11 @@ fn part<T: Float>(name: &str) -> Made<T> {
     if name == "scaled_attention" {
         let part = ScaledAttention::new(&mut layout, WIDTH, 4, 3, true, ScaleKind::InvSqrtDim);
         let p = parameters::<T>(&layout);
-        (y, g) = (&mut vec![T::ZERO; rows * 3], vec![T::ZERO; p.len()]);
+        let (mut y, mut g) = (vec![T::ZERO; rows * 3], vec![T::ZERO; p.len()]);
         let mut saved = ScaledSaved::default();
-        part.forward(&p, &call, &x, y, &mut saved).expect("shapes fit");
+        part.forward(&p, &call, &x, &mut y, &mut saved).expect("shapes fit");
         part.backward(&p, &mut g, &call, &x, &saved, &numbers(y.len(), 0.3), &mut dx).expect("shapes fit");
-        return [y.clone(), dx, Vec::new(), g];
+        return [y, dx, Vec::new(), g];
     }
     let config = AttentionConfig::new(WIDTH, 4);
     let cross = name == "cross_attention";
@@ -175,11 +173,11 @@ fn part<T: Float>(name: &str) -> Made<T> {
         MultiHeadAttention::new(&mut layout, AttentionConfig { bias: true, kv_heads: 2, rotary: Some(100.0), ..config })
     };
     let p = parameters::<T>(&layout);
-    (y, g) = (&mut vec![T::ZERO; rows * WIDTH], vec![T::ZERO; p.len()]);
+    let (mut y, mut g) = (vec![T::ZERO; rows * WIDTH], vec![T::ZERO; p.len()]);
     let mut saved = part.plan(&call);
-    part.forward(&p, &call, &x, &memory, y, &mut saved).expect("shapes fit");
+    part.forward(&p, &call, &x, &memory, &mut y, &mut saved).expect("shapes fit");
     part.backward(&p, &mut g, &call, &x, &memory, &saved, &numbers(y.len(), 0.3), &mut dx, &mut d_memory).expect("shapes fit");
-    [y.clone(), dx, if cross { d_memory } else { Vec::new() }, g]
+    [y, dx, if cross { d_memory } else { Vec::new() }, g]
 }
 
 fn part_error<T: Float>(golden: &Part) -> (f64, f64) {

@@ -4,3 +4,5 @@ mod common;
 mod finite_differences;
 mod golden;
 mod models;
+mod tokens;
+mod training;
