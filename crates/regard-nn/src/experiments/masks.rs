@@ -223,7 +223,7 @@ impl Bench<'_> {
             let sum: f64 = (8..held_out.len()).map(|i| -self.ngram.probability(&held_out[i + 1 - order..i], held_out[i]).ln()).sum();
             sum / held_out.len().saturating_sub(8).max(1) as f64
         };
-        let (real, all) = validation_text.split_whitespace().fold((0, 0), |(r, n), w| (r + usize::from(self.words.contains(w)), n + 1));
+        let (real, all) = validation_text.split_whitespace().fold((0, 0), |(r, n): (usize, usize), w| (r + usize::from(self.words.contains(w)), n + 1));
         Baselines {
             vocab,
             tokens: self.text.train.len() + self.text.validation.len(),
@@ -231,7 +231,7 @@ impl Bench<'_> {
             unigram: counts.iter().map(share).sum(),
             bigram: surprise(2),
             five_gram: surprise(5),
-            real_words: f64::from(real) / f64::from(all.max(1)),
+            real_words: real as f64 / all.max(1) as f64,
         }
     }
 
@@ -298,7 +298,7 @@ impl Bench<'_> {
             last += pass.row_losses().iter().skip(outside).step_by(seq).sum::<f64>();
             count += batch;
         }
-        Ok((loss, last / f64::from(count.max(1) as u32)))
+        Ok((loss, last / count.max(1) as f64))
     }
 
     /// The loss at the end of the first `length` tokens alone; from right to left, at the beginning of the last.

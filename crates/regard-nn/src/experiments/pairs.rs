@@ -8,7 +8,7 @@ use crate::params::Layout;
 use crate::random::Draws;
 use crate::seq2seq::{EncoderDecoder, Pairs, PairsPass};
 use crate::train::{Task, TrainConfig, Trainer};
-use ndarray::{Array2, s};
+use ndarray::Array2;
 use serde::{Deserialize, Serialize};
 
 /// What is to be learnt.
@@ -97,7 +97,8 @@ impl PairKind {
             }
             Self::NumberWords => {
                 // As many numbers of one digit as of six would never be seen otherwise.
-                let n = draws.below(10usize.pow(1 + draws.below(DIGITS) as u32));
+                let digits = 1 + draws.below(DIGITS) as u32;
+                let n = draws.below(10usize.pow(digits));
                 let source = n.to_string().bytes().map(|b| FIRST + u32::from(b - b'0')).collect();
                 (source, number_words(n).into_iter().map(|w| FIRST + 10 + w as u32).collect())
             }
@@ -282,7 +283,7 @@ fn maps(model: &EncoderDecoder, p: &[f32], kind: PairKind, seed: u64) -> Result<
     for (layer, (attention, saved)) in attentions.into_iter().enumerate() {
         let weights = attention.weights(&call, saved)?;
         for head in 0..attention.config().heads {
-            let weights = weights.slice(s![longest, head, ..rows, ..keys]).to_owned();
+            let weights = Array2::from_shape_fn((rows, keys), |(i, j)| weights[[longest, head, i, j]]);
             let steps = keys.min(rows);
             let anti_diagonal = (0..steps).map(|i| f64::from(weights[[i, keys - 1 - i]])).sum::<f64>() / steps.max(1) as f64;
             maps.push(CrossMap { layer, head, weights, anti_diagonal });
