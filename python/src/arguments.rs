@@ -3,14 +3,14 @@
 //! The same keywords describe the attention of every function of the package; they are named once, in [`Keywords`].
 
 use crate::arrays::{self, Inputs};
-use crate::dense::{self, Dense};
+use crate::dense::{self, Dense, DenseGradient};
 use crate::threads;
-use numpy::{PyArrayMethods, PyReadonlyArrayDyn, PyUntypedArray, PyUntypedArrayMethods};
-use pyo3::exceptions::{PyNotImplementedError, PyOverflowError, PyTypeError, PyValueError};
+use numpy::{IntoPyArray, PyArrayMethods, PyReadonlyArrayDyn, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyDict, PySequence, PyString};
-use regard::{Attention, Bias, Level, Mask, Place, Scale, alibi_slopes};
+use regard::{Attention, Bias, BiasGradient, Level, Mask, Place, Scale, alibi_slopes};
 
 macro_rules! keywords {
     ($($name:ident),*) => {
@@ -37,6 +37,17 @@ macro_rules! keywords {
                 Ok(keywords)
             }
 
+            /// The same for a function whose results have nothing to do with dropout.
+            pub(crate) fn without_dropout(function: &str, options: Option<&Bound<'py, PyDict>>) -> PyResult<Self> {
+                let keywords = Self::from_dict(function, options)?;
+                for (name, value) in [("dropout_p", &keywords.dropout_p), ("seed", &keywords.seed)] {
+                    if value.is_some() {
+                        return Err(PyTypeError::new_err(format!("{function}() got an unexpected keyword argument '{name}'")));
+                    }
+                }
+                Ok(keywords)
+            }
+
             fn is_default(&self) -> bool {
                 $(self.$name.is_none())&&*
             }
@@ -44,7 +55,7 @@ macro_rules! keywords {
     };
 }
 
-keywords!(mask, bias, alibi, causal, window, q_offset, kv_lens, scale, softcap, top_k, sink, threads, level);
+keywords!(mask, bias, alibi, causal, window, q_offset, kv_lens, scale, softcap, top_k, sink, dropout_p, seed, threads, level);
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Causal {
@@ -69,6 +80,10 @@ enum AnyBias<'py> {
 pub(crate) struct Settings<'py> {
     mask: Option<PyReadonlyArrayDyn<'py, bool>>,
     bias: Option<AnyBias<'py>>,
+    /// What the dense bias is the sum of: the float mask, then the bias.
+    added: Vec<Bound<'py, PyUntypedArray>>,
+    /// Slopes that were given as numbers, which a gradient can be taken of.
+    own_slopes: bool,
     causal: Causal,
     window: Option<Sides>,
     q_offset: Option<Offset>,
@@ -77,6 +92,7 @@ pub(crate) struct Settings<'py> {
     softcap: Option<f64>,
     top_k: Option<usize>,
     sink: Option<Vec<f64>>,
+    dropout: Option<(f64, u64)>,
     threads: Option<usize>,
     level: Option<Level>,
 }
@@ -86,6 +102,8 @@ impl<'py> Settings<'py> {
         let mut settings = Self {
             mask: None,
             bias: None,
+            added: Vec::new(),
+            own_slopes: false,
             causal: Causal::Off,
             window: None,
             q_offset: None,
@@ -94,6 +112,7 @@ impl<'py> Settings<'py> {
             softcap: None,
             top_k: None,
             sink: None,
+            dropout: None,
             threads: None,
             level: None,
         };
@@ -117,6 +136,7 @@ impl<'py> Settings<'py> {
         self.softcap = given.softcap.as_ref().map(|cap| number("softcap", cap)).transpose()?.filter(|&cap| cap != 0.0);
         self.top_k = given.top_k.as_ref().map(|k| not_negative("top_k", integer("top_k", k)?)).transpose()?;
         self.sink = given.sink.as_ref().map(|sink| per_head("sink", sink, heads)).transpose()?;
+        self.dropout = dropout(given.dropout_p.as_ref(), given.seed.as_ref())?;
         if let Some(n) = &given.threads {
             self.threads = Some(threads::at_least_one("threads", integer("threads", n)?)?);
         }
@@ -134,13 +154,16 @@ impl<'py> Settings<'py> {
                 self.mask = Some(dense::truth(&mask)?);
             } else {
                 parts.push(Dense::new("mask", "bool (true: attend) or float (added to the scores)", &mask)?);
+                self.added.push(mask);
             }
         }
         if let Some(bias) = &given.bias {
             let bias = arrays::array("bias", bias)?;
             dense::check_broadcast("bias", bias.shape(), scores)?;
             parts.push(Dense::new("bias", "float (added to the scores); a bool array is a mask", &bias)?);
+            self.added.push(bias);
         }
+        self.own_slopes = given.alibi.as_ref().is_some_and(|slopes| !slopes.is_instance_of::<PyBool>());
         let slopes = given.alibi.as_ref().map(|slopes| alibi(slopes, scores[1])).transpose()?.flatten();
         self.bias = match (slopes, parts.len()) {
             (None, 0) => None,
@@ -148,11 +171,37 @@ impl<'py> Settings<'py> {
             (Some(slopes), 0) => Some(AnyBias::Alibi(slopes)),
             (slopes, _) => {
                 let slopes = slopes.map(Bias::Alibi);
-                let place = |batch, head| Place { batch, head, q_offset: self.first_position(scores, batch) };
+                let place = |batch, head| self.place(scores, batch, head);
                 Some(AnyBias::Dense(dense::sum(&parts, slopes.as_ref(), place, scores, inputs.dtype)?))
             }
         };
         Ok(())
+    }
+
+    fn place(&self, scores: [usize; 4], batch: usize, head: usize) -> Place {
+        Place { batch, head, q_offset: self.first_position(scores, batch) }
+    }
+
+    /// The gradient of what was added to the scores, as those of the operands that it was made of: float mask, bias, slopes.
+    pub(crate) fn operand_gradients(&self, py: Python<'py>, whole: BiasGradient, scores: [usize; 4]) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        let whole = match whole {
+            BiasGradient::Alibi(slopes) if self.own_slopes => return Ok(vec![slopes.into_pyarray(py).into_any()]),
+            BiasGradient::Dense(whole) => DenseGradient::F32(whole),
+            BiasGradient::Dense64(whole) => DenseGradient::F64(whole),
+            _ => return Ok(Vec::new()),
+        };
+        if let ([only], false) = (self.added.as_slice(), self.own_slopes) {
+            return Ok(vec![whole.into_array(py, only)?]);
+        }
+        let whole = whole.widened();
+        let mut gradients = Vec::new();
+        for operand in &self.added {
+            gradients.push(DenseGradient::F64(dense::folded(&whole, operand.shape())).into_array(py, operand)?);
+        }
+        if self.own_slopes {
+            gradients.push(dense::slope_gradient(&whole, |b, h| self.place(scores, b, h)).into_pyarray(py).into_any());
+        }
+        Ok(gradients)
     }
 
     /// The position of query 0 on the key axis.
@@ -204,6 +253,9 @@ impl<'py> Settings<'py> {
         if let Some(sink) = &self.sink {
             attention = attention.sink(sink.as_slice());
         }
+        if let Some((p, seed)) = self.dropout {
+            attention = attention.dropout(p, seed);
+        }
         if let Some(threads) = self.threads {
             attention = attention.threads(threads);
         }
@@ -219,16 +271,22 @@ pub(crate) fn refused(error: regard::Error) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-/// Dropout is part of the calling convention, not yet of the library.
-pub(crate) fn check_dropout(p: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+/// The probability and the seed, where anything is to be dropped.
+fn dropout(p: Option<&Bound<'_, PyAny>>, seed: Option<&Bound<'_, PyAny>>) -> PyResult<Option<(f64, u64)>> {
     let p = p.map_or(Ok(0.0), |p| number("dropout_p", p))?;
     if !(0.0..1.0).contains(&p) {
         return Err(PyValueError::new_err(format!("dropout_p is {p}; it must be in [0, 1)")));
     }
-    if p > 0.0 {
-        return Err(PyNotImplementedError::new_err("dropout is not implemented yet; dropout_p must be 0"));
-    }
-    Ok(())
+    let seed = seed.map_or(Ok(0), |seed| {
+        seed.extract().map_err(|error: PyErr| {
+            if error.is_instance_of::<PyOverflowError>(seed.py()) {
+                PyValueError::new_err(format!("seed is {seed}; it must be between 0 and 2**64 - 1"))
+            } else {
+                wrong_type("seed", "an integer", seed)
+            }
+        })
+    })?;
+    Ok((p > 0.0).then_some((p, seed)))
 }
 
 fn type_name(object: &Bound<'_, PyAny>) -> String {

@@ -144,20 +144,15 @@ impl<'py> Inputs<'py> {
         let q = array(q_name, q)?;
         let dtype = float_dtype(q_name, &q)?;
         four_axes(q_name, &q)?;
-        let other = |name: &str, object: &Bound<'py, PyAny>| {
-            let array = array(name, object)?;
-            if float_dtype(name, &array)? != dtype {
-                let (this, of_q) = (dtype_name(&array), dtype_name(&q));
-                return Err(PyTypeError::new_err(format!(
-                    "{name} is {this} but {q_name} is {of_q}; both need the same dtype, for instance {name}.astype({q_name}.dtype)"
-                )));
-            }
-            four_axes(name, &array)?;
-            Ok(array)
-        };
-        let k = other(k_name, k)?;
-        let v = v.map(|v| other("v", v)).transpose()?;
+        let like = (q_name, &q, dtype);
+        let k = alike(k_name, k, like)?;
+        let v = v.map(|v| alike("v", v, like)).transpose()?;
         Ok(Self { dtype, q, k, v })
+    }
+
+    /// One more array of four axes, of the element type of q.
+    pub(crate) fn companion<E: Scalar>(&self, name: &str, object: &Bound<'py, PyAny>) -> PyResult<PyReadonlyArray4<'py, E>> {
+        typed(&alike(name, object, ("q", &self.q, self.dtype))?)
     }
 
     /// `[batch, heads_q, seq_q, head_dim]`
@@ -187,6 +182,23 @@ impl<'py> Inputs<'py> {
     pub(crate) fn v<E: Scalar>(&self) -> PyResult<Option<PyReadonlyArray4<'py, E>>> {
         self.v.as_ref().map(typed).transpose()
     }
+}
+
+/// An array of four axes that has the element type of another one, whose name comes with it.
+fn alike<'py>(
+    name: &str,
+    object: &Bound<'py, PyAny>,
+    (other_name, other, dtype): (&str, &Bound<'py, PyUntypedArray>, DType),
+) -> PyResult<Bound<'py, PyUntypedArray>> {
+    let array = array(name, object)?;
+    if float_dtype(name, &array)? != dtype {
+        let (this, that) = (dtype_name(&array), dtype_name(other));
+        return Err(PyTypeError::new_err(format!(
+            "{name} is {this} but {other_name} is {that}; both need the same dtype, for instance {name}.astype({other_name}.dtype)"
+        )));
+    }
+    four_axes(name, &array)?;
+    Ok(array)
 }
 
 fn shape4(array: &Bound<'_, PyUntypedArray>) -> [usize; 4] {

@@ -1,6 +1,6 @@
 //! `regard.attention` and `regard.merge`.
 
-use crate::arguments::{Keywords, Settings, check_dropout, flag, refused, text};
+use crate::arguments::{Keywords, Settings, flag, refused, text};
 use crate::arrays::{self, Inputs, Scalar, room_for, with_dtype, zeros};
 use ndarray::{Array4, Ix3, Ix4};
 use numpy::{IntoPyArray, PyArray3, PyArrayMethods, PyReadonlyArray3};
@@ -35,15 +35,17 @@ use regard::{Attention, Real, Stage};
 /// * ``alibi``: slopes, one per query head, or True for :func:`alibi_slopes`; adds ``-slope * distance``.
 /// * ``sink``: one more logit per query head, which takes part in the softmax and has no value.
 ///
+/// What happens to the weights: ``dropout_p`` is the probability that a weight is dropped after the softmax; the others are multiplied
+/// with ``1 / (1 - dropout_p)``. Which ones is a function of ``seed`` (an int from 0 on) and of the place of the weight alone: the same
+/// here, in :func:`attention_vjp`, and on any number of threads.
+///
 /// What comes back: ``out`` ``[batch, heads_q, seq_q, value_dim]``, alone or first in a tuple with what was asked for:
 ///
-/// * ``return_weights``: the weights after the softmax, ``[batch, heads_q, seq_q, seq_kv]``.
+/// * ``return_weights``: the weights that the values are summed with, ``[batch, heads_q, seq_q, seq_kv]``.
 /// * ``return_scores``: the scores before it: ``'raw'`` (scaled), ``'softcap'`` or ``'bias'`` (hidden keys: ``-inf``).
 /// * ``return_lse``: ``ln(sum(exp(scores)))`` of each row, ``[batch, heads_q, seq_q]``, as the last element.
 ///
 /// How it is computed, without any effect on what: ``threads``, ``level`` (``'portable'``, ``'avx2'``, ``'avx512'``).
-/// ``dropout_p`` must be 0 for now; ``seed`` belongs to it.
-///
 /// A row without any visible key gives exactly zero. A hidden key never contributes, even where it is NaN. The bits of
 /// the result depend neither on the threads nor on the rest of the batch.
 ///
@@ -93,13 +95,12 @@ pub(crate) fn attention<'py>(
     threads: Option<Bound<'py, PyAny>>,
     level: Option<Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let _ = seed;
-    check_dropout(dropout_p.as_ref())?;
     let wanted = Wanted {
         matrix: Matrix::asked_for(return_weights.as_ref(), return_scores.as_ref())?,
         lse: flag("return_lse", return_lse.as_ref())?,
     };
-    let keywords = Keywords { mask, bias, alibi, causal, window, q_offset, kv_lens, scale, softcap, top_k, sink, threads, level };
+    let keywords =
+        Keywords { mask, bias, alibi, causal, window, q_offset, kv_lens, scale, softcap, top_k, sink, dropout_p, seed, threads, level };
     let inputs = Inputs::new(q, k, Some(v))?;
     let settings = Settings::new(&keywords, &inputs)?;
     with_dtype!(inputs.dtype, E => forward::<E>(py, &inputs, &settings.attention(), wanted))

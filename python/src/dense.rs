@@ -2,8 +2,8 @@
 
 use crate::arrays::{self, DType};
 use half::{bf16, f16};
-use ndarray::{Array4, ArrayView4};
-use numpy::{PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyUntypedArray, PyUntypedArrayMethods};
+use ndarray::{Array4, ArrayView4, Axis};
+use numpy::{IntoPyArray, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -105,6 +105,54 @@ pub(crate) fn sum<'py>(
         part.add_to(&mut total);
     }
     Ok(if dtype == DType::F64 { Dense::Made64(total) } else { Dense::Made32(total.mapv(|x| x as f32)) })
+}
+
+/// The gradient of a dense bias, as the library gives it.
+pub(crate) enum DenseGradient {
+    F32(Array4<f32>),
+    F64(Array4<f64>),
+}
+
+impl DenseGradient {
+    pub(crate) fn widened(self) -> Array4<f64> {
+        match self {
+            Self::F32(array) => array.mapv(f64::from),
+            Self::F64(array) => array,
+        }
+    }
+
+    /// In the shape and the element type of the operand.
+    pub(crate) fn into_array<'py>(self, py: Python<'py>, operand: &Bound<'py, PyUntypedArray>) -> PyResult<Bound<'py, PyAny>> {
+        let (array, dtype) = match self {
+            Self::F32(array) => (array.into_pyarray(py).into_any(), DType::F32),
+            Self::F64(array) => (array.into_pyarray(py).into_any(), DType::F64),
+        };
+        let array = if operand.ndim() == 4 { array } else { array.call_method1("reshape", (operand.shape().to_vec(),))? };
+        if DType::of(operand) == Some(dtype) { Ok(array) } else { array.call_method1("astype", (operand.dtype(),)) }
+    }
+}
+
+/// Summed over the axes that an operand of this shape is broadcast along.
+pub(crate) fn folded(whole: &Array4<f64>, shape: &[usize]) -> Array4<f64> {
+    let mut sum = whole.clone();
+    for axis in 0..4 {
+        let own = (axis + shape.len()).checked_sub(4).map_or(1, |at| shape[at]);
+        if own == 1 && sum.len_of(Axis(axis)) != 1 {
+            sum = sum.sum_axis(Axis(axis)).insert_axis(Axis(axis));
+        }
+    }
+    sum
+}
+
+/// One per head: forward, `score += -slope * distance`.
+pub(crate) fn slope_gradient(whole: &Array4<f64>, place: impl Fn(usize, usize) -> Place) -> Vec<f64> {
+    let heads = whole.len_of(Axis(1));
+    let per_slope = Bias::Alibi(vec![1.0; heads]);
+    let mut gradient = vec![0.0; heads];
+    for ((b, h, i, j), x) in whole.indexed_iter() {
+        gradient[h] += per_slope.at(&place(b, h), i, j) * x;
+    }
+    gradient
 }
 
 /// A bool array whose bytes are 0 or 1. NumPy makes others too, by `view` and `frombuffer`; they are copied.

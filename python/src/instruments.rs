@@ -10,12 +10,12 @@ use pyo3::types::PyDict;
 use regard::{Attention, HeadStats, RowStats, StatsOptions};
 
 /// An object of one of the result classes of the package.
-fn result<'py>(cell: &'static PyOnceLock<Py<PyAny>>, class: &str, fields: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn result<'py>(cell: &'static PyOnceLock<Py<PyAny>>, class: &str, fields: &Bound<'py, PyDict>) -> PyResult<Bound<'py, PyAny>> {
     cell.import(fields.py(), "regard._results", class)?.call((), Some(fields))
 }
 
 /// Hand an array over to Python, under a name.
-fn field<T: numpy::Element, D: Dimension>(fields: &Bound<'_, PyDict>, name: &str, array: Array<T, D>) -> PyResult<()> {
+pub(crate) fn field<T: numpy::Element, D: Dimension>(fields: &Bound<'_, PyDict>, name: &str, array: Array<T, D>) -> PyResult<()> {
     fields.set_item(name, array.into_pyarray(fields.py()))
 }
 
@@ -68,7 +68,7 @@ pub(crate) fn statistics<'py>(
     top_keys: i64,
     options: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let keywords = Keywords::from_dict("statistics", options)?;
+    let keywords = Keywords::without_dropout("statistics", options)?;
     let collected =
         StatsOptions { local_window: not_negative("local_window", local_window)?, top_keys: not_negative("top_keys", top_keys)? };
     let inputs = Inputs::new(q, k, v)?;
@@ -160,7 +160,7 @@ pub(crate) fn heat_map<'py>(
     cols: i64,
     options: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let keywords = Keywords::from_dict("heat_map", options)?;
+    let keywords = Keywords::without_dropout("heat_map", options)?;
     let (rows, cols) = (not_negative("rows", rows)?, not_negative("cols", cols)?);
     let inputs = Inputs::new(q, k, None)?;
     let settings = Settings::new(&keywords, &inputs)?;
@@ -213,7 +213,7 @@ pub(crate) fn column_sums<'py>(
         let sums = py.detach(|| attention.column_sums(q, k)).map_err(refused)?;
         Ok(sums.into_pyarray(py).into_any())
     }
-    let keywords = Keywords::from_dict("column_sums", options)?;
+    let keywords = Keywords::without_dropout("column_sums", options)?;
     let inputs = Inputs::new(q, k, None)?;
     let settings = Settings::new(&keywords, &inputs)?;
     with_dtype!(inputs.dtype, E => run::<E>(py, &inputs, &settings.attention()))
@@ -256,7 +256,7 @@ pub(crate) fn head_similarity<'py>(
         field(&fields, "jensen_shannon", alike.jensen_shannon)?;
         result(&CLASS, "HeadSimilarity", &fields)
     }
-    let keywords = Keywords::from_dict("head_similarity", options)?;
+    let keywords = Keywords::without_dropout("head_similarity", options)?;
     let inputs = Inputs::new(q, k, None)?;
     let settings = Settings::new(&keywords, &inputs)?;
     with_dtype!(inputs.dtype, E => run::<E>(py, &inputs, &settings.attention()))

@@ -13,6 +13,7 @@ mod arguments;
 mod arrays;
 mod attention;
 mod dense;
+mod gradients;
 mod instruments;
 mod threads;
 
@@ -48,9 +49,11 @@ mod _regard {
     #[pymodule_export]
     use super::attention::{attention, merge};
     #[pymodule_export]
+    use super::gradients::{_backward, _forward_saved, attention_vjp, gradient_statistics};
+    #[pymodule_export]
     use super::instruments::{column_sums, head_similarity, heat_map, statistics};
     #[pymodule_export]
-    use super::threads::{get_num_threads, set_num_threads};
+    use super::threads::{_chosen_num_threads, get_num_threads, set_num_threads};
     #[pymodule_export]
     use super::{alibi_slopes, simd_level};
     #[pymodule_export]

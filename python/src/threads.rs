@@ -17,7 +17,7 @@ pub(crate) fn choose(asked: Option<usize>) -> Option<usize> {
     if ORPHANED.load(Relaxed) {
         return Some(1);
     }
-    let threads = asked.or_else(|| Some(DEFAULT.load(Relaxed)).filter(|&n| n != 0));
+    let threads = asked.or_else(_chosen_num_threads);
     if threads != Some(1) {
         STARTED.store(true, Relaxed);
     }
@@ -54,6 +54,12 @@ pub(crate) fn set_num_threads(n: i64) -> PyResult<()> {
 #[pyfunction]
 pub(crate) fn get_num_threads() -> usize {
     choose(None).unwrap_or_else(rayon::current_num_threads)
+}
+
+/// The number that :func:`set_num_threads` has set; None where it was not called.
+#[pyfunction]
+pub(crate) fn _chosen_num_threads() -> Option<usize> {
+    Some(DEFAULT.load(Relaxed)).filter(|&n| n != 0)
 }
 
 #[pyfunction]

@@ -11,11 +11,11 @@ use crate::attention::{Attention, Plan};
 use crate::bias_gradient::{BiasGradient, BiasSums, BiasTotals, Sums};
 use crate::element::Element;
 use crate::error::Result;
-use crate::forward::{Saved, block_cutoffs, block_scorer, block_shape, blocks, check_shape, checked_len, for_tasks};
+use crate::forward::{SavedView, block_cutoffs, block_scorer, block_shape, blocks, check_shape, checked_len, for_tasks};
 use crate::gradient::{GRADIENT_SPAN, Inputs, Unit, padded};
 use crate::score::KV_TILE;
 use crate::simd::Real;
-use ndarray::{Array2, Array3, Array4, ArrayView4, ArrayViewMut4, Axis};
+use ndarray::{Array2, Array3, Array4, ArrayView4, ArrayViewMut2, ArrayViewMut4, Axis};
 use std::any::Any;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -59,7 +59,7 @@ impl GradientStats {
 
 impl Attention<'_> {
     /// The gradients on q, k and v (and on a bias and on sinks), given the gradient on the result. `saved` is what
-    /// [`Attention::forward_saved`] returned for the same options and tensors. Linear in memory.
+    /// [`Attention::forward_saved`] returned for the same options and tensors, by reference or as a [`SavedView`]. Linear in memory.
     ///
     /// ```
     /// use ndarray::Array4;
@@ -82,10 +82,10 @@ impl Attention<'_> {
         q: impl Into<ArrayView4<'x, E>>,
         k: impl Into<ArrayView4<'x, E>>,
         v: impl Into<ArrayView4<'x, E>>,
-        saved: &Saved<E>,
+        saved: impl Into<SavedView<'x, E>>,
         d_out: impl Into<ArrayView4<'x, E>>,
     ) -> Result<Gradients<E>> {
-        Ok(self.gradients(q.into(), k.into(), v.into(), saved, d_out.into(), false)?.0)
+        Ok(self.gradients(q.into(), k.into(), v.into(), saved.into(), d_out.into(), false)?.0)
     }
 
     /// The same, and what the gradients did: norms, row by row. Linear in memory.
@@ -97,10 +97,10 @@ impl Attention<'_> {
         q: impl Into<ArrayView4<'x, E>>,
         k: impl Into<ArrayView4<'x, E>>,
         v: impl Into<ArrayView4<'x, E>>,
-        saved: &Saved<E>,
+        saved: impl Into<SavedView<'x, E>>,
         d_out: impl Into<ArrayView4<'x, E>>,
     ) -> Result<(Gradients<E>, GradientStats)> {
-        let (gradients, squares) = self.gradients(q.into(), k.into(), v.into(), saved, d_out.into(), true)?;
+        let (gradients, squares) = self.gradients(q.into(), k.into(), v.into(), saved.into(), d_out.into(), true)?;
         let norm = |numbers: ndarray::ArrayView1<'_, E>| numbers.iter().map(|x| x.to_real().to_f64()).map(|x| x * x).sum::<f64>();
         let whole = |x: &Array4<E>| x.lanes(Axis(3)).into_iter().map(norm).sum::<f64>().sqrt();
         let [b, h, n, _] = shape4(gradients.dq.shape());
@@ -116,7 +116,7 @@ impl Attention<'_> {
         q: ArrayView4<'x, E>,
         k: ArrayView4<'x, E>,
         v: ArrayView4<'x, E>,
-        saved: &Saved<E>,
+        saved: SavedView<'x, E>,
         d_out: ArrayView4<'x, E>,
         stats: bool,
     ) -> Result<WithSquares<E>> {
@@ -130,7 +130,8 @@ impl Attention<'_> {
         checked_len("dq", shape4(q.shape()))?;
         checked_len("dk", [d.batch, d.heads_kv, d.seq_kv, padded::<E::Real>(d.head_dim)])?;
         checked_len("dv", [d.batch, d.heads_kv, d.seq_kv, padded::<E::Real>(d.value_dim)])?;
-        let d_sink = plan.has_sink().then(|| sink_gradient(&plan, saved, &d_out));
+        let d_sink = plan.has_sink().then(|| sink_gradient(&plan, &saved, &d_out));
+        let saved = saved.reborrow();
         let mut inputs = Inputs { plan: &plan, q, k, v, d_out, saved, cutoffs: None };
         if plan.top_k().is_some() {
             let all =
@@ -164,12 +165,12 @@ fn rounded<E: Element>(sums: &ArrayView4<'_, E::Real>) -> Array4<E> {
 }
 
 /// Forward, a sink takes the share `exp(logit - row_max) / row_sum` and hands nothing on: its gradient is minus that share of delta.
-fn sink_gradient<E: Element>(plan: &Plan<'_>, saved: &Saved<E>, d_out: &ArrayView4<'_, E>) -> Vec<f64> {
+fn sink_gradient<E: Element>(plan: &Plan<'_>, saved: &SavedView<'_, E>, d_out: &ArrayView4<'_, E>) -> Vec<f64> {
     let d = &plan.dims;
     let row = |x: &ArrayView4<'_, E>, [b, h, i]: [usize; 3]| x.slice(ndarray::s![b, h, i, ..]).mapv(|x| x.to_real().to_f64());
     let one = |at: [usize; 3], sink: f64| {
         let (max, sum) = (saved.row_max[at].to_f64(), saved.row_sum[at].to_f64());
-        let delta = row(d_out, at).dot(&row(&saved.out.view(), at));
+        let delta = row(d_out, at).dot(&row(&saved.out, at));
         if sum == 0.0 || sink == f64::NEG_INFINITY { 0.0 } else { -(sink - max).exp() / sum * delta }
     };
     let mut gradient = vec![0.0; d.heads_q];
@@ -247,8 +248,8 @@ fn cut<T>(view: ArrayViewMut4<'_, T>, axis: usize, size: usize) -> Vec<ArrayView
 fn totals<E: Element>(inputs: &Inputs<'_, E>, stats: bool) -> Result<Totals<E>> {
     let plan = inputs.plan;
     let d = plan.dims;
-    let zeros = |dims: usize| Array4::from_elem([d.batch, d.heads_kv, d.seq_kv, padded::<E::Real>(dims)], E::Real::ZERO);
-    let (mut dk, mut dv) = (zeros(d.head_dim), zeros(d.value_dim));
+    let room = |dims: usize| Array4::<E::Real>::uninit([d.batch, d.heads_kv, d.seq_kv, padded::<E::Real>(dims)]);
+    let (mut dk, mut dv) = (room(d.head_dim), room(d.value_dim));
     let spans = d.seq_kv.div_ceil(GRADIENT_SPAN);
     let mut bias = plan.bias().filter(|_| plan.bias_gradient()).map(|bias| BiasTotals::new(bias, plan, spans));
     let rows = [d.batch, d.heads_q, d.seq_q, 1];
@@ -256,7 +257,8 @@ fn totals<E: Element>(inputs: &Inputs<'_, E>, stats: bool) -> Result<Totals<E>> 
     let q_shape = shape4(inputs.q.shape());
     if d.batch == 0 || d.heads_q == 0 || d.seq_q == 0 || d.seq_kv == 0 {
         let squares = squares.map(|s| s.remove_axis(Axis(3)));
-        return Ok(Totals { dq: Array4::from_elem(q_shape, E::STORED_ZERO), dk, dv, bias, squares });
+        let zeros = |x: Array4<MaybeUninit<E::Real>>| Array4::from_elem(x.raw_dim(), E::Real::ZERO);
+        return Ok(Totals { dq: Array4::from_elem(q_shape, E::STORED_ZERO), dk: zeros(dk), dv: zeros(dv), bias, squares });
     }
     let pieces = Pieces::new(plan, bias.as_ref());
     let scale = E::Real::from_f64(plan.scale);
@@ -283,8 +285,10 @@ fn totals<E: Element>(inputs: &Inputs<'_, E>, stats: bool) -> Result<Totals<E>> 
             }
         }
     }
-    // SAFETY: every unit writes all of its rows, and the units (or `add_up`, chunk after chunk) are all of dq.
-    Ok(Totals { dq: unsafe { dq.assume_init() }, dk, dv, bias, squares: squares.map(|s| s.remove_axis(Axis(3))) })
+    let squares = squares.map(|s| s.remove_axis(Axis(3)));
+    // SAFETY: every unit writes all of its rows, and the units (or `add_up`, chunk after chunk) are all of dq. For the first chunk of
+    // queries every unit begins its part of dk and dv with zeros, and the units are all of them.
+    Ok(unsafe { Totals { dq: dq.assume_init(), dk: dk.assume_init(), dv: dv.assume_init(), bias, squares } })
 }
 
 fn shape4(shape: &[usize]) -> [usize; 4] {
@@ -293,8 +297,8 @@ fn shape4(shape: &[usize]) -> [usize; 4] {
 
 /// Where the sums over queries go.
 struct KeySums<'s, T> {
-    dk: ArrayViewMut4<'s, T>,
-    dv: ArrayViewMut4<'s, T>,
+    dk: ArrayViewMut4<'s, MaybeUninit<T>>,
+    dv: ArrayViewMut4<'s, MaybeUninit<T>>,
     bias: Option<&'s mut BiasTotals<T>>,
 }
 
@@ -306,8 +310,8 @@ struct Task<'t, X, T> {
     batches: Range<usize>,
     kv_heads: Range<usize>,
     spans: Range<usize>,
-    dk: ArrayViewMut4<'t, T>,
-    dv: ArrayViewMut4<'t, T>,
+    dk: ArrayViewMut4<'t, MaybeUninit<T>>,
+    dv: ArrayViewMut4<'t, MaybeUninit<T>>,
     bias: Option<BiasSums<'t, T>>,
     rows: RowSums<'t, X, T>,
 }
@@ -378,13 +382,10 @@ fn run_task<E: Element, X: Element<Real = E::Real>>(
 ) {
     let plan = inputs.plan;
     let group = plan.dims.group();
-    if queries.start == 0 {
-        // They are zero. But memory that was never written to is given twice, when it is first read and when it is first written.
-        task.dk.fill(E::Real::ZERO);
-        task.dv.fill(E::Real::ZERO);
-        if let Some(BiasSums { sums: Sums::Dense { view, .. }, .. }) = &mut task.bias {
-            view.fill(E::Real::ZERO);
-        }
+    let first = queries.start == 0;
+    if first && let Some(BiasSums { sums: Sums::Dense { view, .. }, .. }) = &mut task.bias {
+        // It is zero. But memory that was never written to is given twice, when it is first read and when it is first written.
+        view.fill(E::Real::ZERO);
     }
     for (b, batch) in task.batches.clone().enumerate() {
         for (h, kv_head) in task.kv_heads.clone().enumerate() {
@@ -396,8 +397,8 @@ fn run_task<E: Element, X: Element<Real = E::Real>>(
                 kv_head,
                 queries: queries.clone(),
                 spans: task.spans.clone(),
-                dk: task.dk.slice_mut(ndarray::s![b, h, .., ..]).into_slice().expect("whole rows"),
-                dv: task.dv.slice_mut(ndarray::s![b, h, .., ..]).into_slice().expect("whole rows"),
+                dk: begun(task.dk.slice_mut(ndarray::s![b, h, .., ..]), first),
+                dv: begun(task.dv.slice_mut(ndarray::s![b, h, .., ..]), first),
                 dq: dq.slice_mut(ndarray::s![b, heads.clone(), .., ..]),
                 dq_scale,
                 squares: squares.as_mut().map(|s| s.slice_mut(ndarray::s![b, heads, .., 0])),
@@ -407,6 +408,16 @@ fn run_task<E: Element, X: Element<Real = E::Real>>(
             E::Real::dispatch(plan.level, unit);
         }
     }
+}
+
+/// The sums of a unit: zeros for its first queries, and what it has come to by then for later ones.
+fn begun<T: Real>(sums: ArrayViewMut2<'_, MaybeUninit<T>>, first: bool) -> &mut [T] {
+    let sums = sums.into_slice().expect("whole rows");
+    if first {
+        sums.fill(MaybeUninit::new(T::ZERO));
+    }
+    // SAFETY: the unit's first queries come first, and began all of it with zeros.
+    unsafe { &mut *(std::ptr::from_mut(sums) as *mut [T]) }
 }
 
 /// `to = (apart[0] + apart[1] + ...) * scale`

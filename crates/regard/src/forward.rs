@@ -57,6 +57,30 @@ impl<E: Element> Saved<E> {
     }
 }
 
+/// [`Saved`], kept by somebody else: what the door to another language hands back.
+#[derive(Debug, Clone, Copy)]
+pub struct SavedView<'a, E: Element> {
+    /// See [`Saved::out`].
+    pub out: ArrayView4<'a, E>,
+    /// See [`Saved::row_max`].
+    pub row_max: ArrayView3<'a, E::Real>,
+    /// See [`Saved::row_sum`].
+    pub row_sum: ArrayView3<'a, E::Real>,
+}
+
+impl<E: Element> SavedView<'_, E> {
+    /// The same for a shorter time; the compiler does not see by itself that this is allowed.
+    pub(crate) fn reborrow(&self) -> SavedView<'_, E> {
+        SavedView { out: self.out.view(), row_max: self.row_max.view(), row_sum: self.row_sum.view() }
+    }
+}
+
+impl<'a, E: Element> From<&'a Saved<E>> for SavedView<'a, E> {
+    fn from(saved: &'a Saved<E>) -> Self {
+        Self { out: saved.out.view(), row_max: saved.row_max.view(), row_sum: saved.row_sum.view() }
+    }
+}
+
 impl Attention<'_> {
     /// Attend. q is `[batch, heads_q, seq_q, head_dim]`, k `[batch, heads_kv, seq_kv, head_dim]`,
     /// v `[batch, heads_kv, seq_kv, value_dim]`, with any strides; query head `h` reads key/value head

@@ -21,7 +21,7 @@ use crate::bias_gradient::BiasSums;
 use crate::block::AddValues;
 use crate::dropout::Factors;
 use crate::element::Element;
-use crate::forward::{Saved, block_keys, block_queries, block_scorer, block_shape};
+use crate::forward::{SavedView, block_keys, block_queries, block_scorer, block_shape};
 use crate::mask::TileCoverage;
 use crate::product::{Take, product};
 use crate::rows::{CopyScaled, Rows, hand_out};
@@ -44,7 +44,7 @@ pub(crate) struct Inputs<'a, E: Element> {
     pub(crate) k: ArrayView4<'a, E>,
     pub(crate) v: ArrayView4<'a, E>,
     pub(crate) d_out: ArrayView4<'a, E>,
-    pub(crate) saved: &'a Saved<E>,
+    pub(crate) saved: SavedView<'a, E>,
     /// Of every block of the call in order, with top-k.
     pub(crate) cutoffs: Option<Vec<Cutoffs<E::Real>>>,
 }
@@ -249,7 +249,7 @@ impl<E: Element, X: Element<Real = E::Real>> Unit<'_, '_, '_, E, X> {
         let Inputs { plan, q, k, v, d_out, saved, cutoffs } = inputs;
         let cutoffs = cutoffs.as_ref().map(|all| Arc::clone(&all[block_index(plan, &block)]));
         let scorer = Scorer { panels_only: true, ..block_scorer(plan, q, k, block, cutoffs) };
-        let (d_out, out) = (block_queries(d_out, &block), block_queries(&saved.out.view(), &block));
+        let (d_out, out) = (block_queries(d_out, &block), block_queries(&saved.out, &block));
         scorer.pack_queries(simd, buffers.q_panels);
         pack_panels(simd, &block, &d_out, buffers.d_out_panels);
         let one = E::Real::ONE;

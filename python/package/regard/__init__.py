@@ -10,8 +10,10 @@ from ._regard import (
     __version__,
     alibi_slopes,
     attention,
+    attention_vjp,
     column_sums,
     get_num_threads,
+    gradient_statistics,
     head_similarity,
     heat_map,
     merge,
@@ -19,9 +21,10 @@ from ._regard import (
     simd_level,
     statistics,
 )
-from ._results import HeadSimilarity, HeadStatistics, HeatMap, Statistics
+from ._results import GradientStatistics, HeadSimilarity, HeadStatistics, HeatMap, Statistics
 
 __all__ = [
+    "GradientStatistics",
     "HeadSimilarity",
     "HeadStatistics",
     "HeatMap",
@@ -29,8 +32,10 @@ __all__ = [
     "__version__",
     "alibi_slopes",
     "attention",
+    "attention_vjp",
     "column_sums",
     "get_num_threads",
+    "gradient_statistics",
     "head_similarity",
     "heat_map",
     "merge",
@@ -38,3 +43,15 @@ __all__ = [
     "simd_level",
     "statistics",
 ]
+
+
+def __getattr__(name):
+    # Here, and not above: NumPy users shall not wait for the import of PyTorch.
+    if name == "torch":
+        from importlib import import_module
+
+        try:
+            return import_module(".torch", __name__)
+        except ImportError as missing:
+            raise AttributeError(f"regard.torch needs PyTorch ({missing}): pip install torch") from missing
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

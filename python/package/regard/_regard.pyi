@@ -3,7 +3,7 @@ from typing import Any, Literal, Sequence, SupportsIndex, Tuple, Union, overload
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._results import HeadSimilarity, HeatMap, Statistics
+from ._results import GradientStatistics, HeadSimilarity, HeatMap, Statistics
 
 _Floats = NDArray[Any]
 _Causal = Union[bool, Literal["top_left", "bottom_right"]]
@@ -17,8 +17,10 @@ __all__ = [
     "__version__",
     "alibi_slopes",
     "attention",
+    "attention_vjp",
     "column_sums",
     "get_num_threads",
+    "gradient_statistics",
     "head_similarity",
     "heat_map",
     "merge",
@@ -204,6 +206,50 @@ def attention(
     threads: int | None = None,
     level: _Level | None = None,
 ) -> _Floats | tuple[_Floats, _Floats] | tuple[_Floats, _Floats, _Floats]: ...
+def attention_vjp(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    dout: ArrayLike,
+    *,
+    mask: ArrayLike | None = None,
+    causal: _Causal = False,
+    scale: float | None = None,
+    softcap: float | None = None,
+    window: _Window | None = None,
+    q_offset: _Offset | None = None,
+    kv_lens: _Integers | None = None,
+    dropout_p: float = 0.0,
+    seed: int = 0,
+    bias: ArrayLike | None = None,
+    alibi: ArrayLike | bool | None = None,
+    top_k: int | None = None,
+    sink: ArrayLike | None = None,
+    threads: int | None = None,
+    level: _Level | None = None,
+) -> tuple[_Floats, ...]: ...
+def gradient_statistics(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    dout: ArrayLike,
+    *,
+    mask: ArrayLike | None = None,
+    causal: _Causal = False,
+    scale: float | None = None,
+    softcap: float | None = None,
+    window: _Window | None = None,
+    q_offset: _Offset | None = None,
+    kv_lens: _Integers | None = None,
+    dropout_p: float = 0.0,
+    seed: int = 0,
+    bias: ArrayLike | None = None,
+    alibi: ArrayLike | bool | None = None,
+    top_k: int | None = None,
+    sink: ArrayLike | None = None,
+    threads: int | None = None,
+    level: _Level | None = None,
+) -> GradientStatistics: ...
 def statistics(
     q: ArrayLike,
     k: ArrayLike,
@@ -286,3 +332,14 @@ def alibi_slopes(heads: int) -> list[float]: ...
 def set_num_threads(n: int) -> None: ...
 def get_num_threads() -> int: ...
 def simd_level() -> _Level: ...
+def _chosen_num_threads() -> int | None: ...
+def _forward_saved(q: ArrayLike, k: ArrayLike, v: ArrayLike, **options: Any) -> tuple[_Floats, _Floats, _Floats]: ...
+def _backward(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    dout: ArrayLike,
+    saved: Sequence[_Floats],
+    bias_gradient: bool,
+    **options: Any,
+) -> tuple[_Floats, _Floats, _Floats, tuple[_Floats, ...], _Floats | None]: ...

@@ -88,3 +88,31 @@ class HeadSimilarity(_Named):
 
     centred_cosine: np.ndarray
     jensen_shannon: np.ndarray
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class GradientStatistics:
+    """What the gradients did, in Euclidean norms; :func:`regard.gradient_statistics` has the definitions."""
+
+    dq_rows: np.ndarray
+    d_scores_rows: np.ndarray
+    dq_norm: float
+    dk_norm: float
+    dv_norm: float
+    dq: np.ndarray
+    dk: np.ndarray
+    dv: np.ndarray
+
+    def share_below(self, threshold: float) -> float:
+        """The share of the rows of dq whose norm is below a threshold; NaN when there are no rows."""
+        return float(np.mean(self.dq_rows < threshold)) if self.dq_rows.size else float("nan")
+
+    def __repr__(self):
+        title = f"GradientStatistics of {list(self.dq_rows.shape)} rows"
+        norms = f"  norms: dq {self.dq_norm:.4g}, dk {self.dk_norm:.4g}, dv {self.dv_norm:.4g}"
+        lines = [title, norms]
+        for name in ("dq_rows", "d_scores_rows"):
+            rows = getattr(self, name)
+            if rows.size:
+                lines.append(f"  {name:<13} median {np.median(rows):.4g}  from {rows.min():.4g} to {rows.max():.4g}")
+        return "\n".join(lines)

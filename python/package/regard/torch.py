@@ -1,0 +1,424 @@
+"""Attention for PyTorch on the CPU: differentiable, with PyTorch's signature, on PyTorch's memory.
+
+>>> import torch, regard.torch
+>>> q, k, v = (torch.ones(1, 8, 128, 64, requires_grad=True) for _ in range(3))
+>>> out = regard.torch.scaled_dot_product_attention(q, k, v, is_causal=True, window=(31, 0))
+>>> out.sum().backward()
+>>> v.grad.shape
+torch.Size([1, 8, 128, 64])
+
+A model that calls PyTorch's own function is not changed at all:
+
+>>> block = torch.nn.TransformerEncoderLayer(64, 8, batch_first=True)
+>>> with regard.torch.use() as calls:
+...     block(torch.ones(2, 10, 64)).sum().backward()
+>>> calls.computed
+1
+
+Threads: as many as ``torch.set_num_threads`` has set, unless ``regard.set_num_threads`` was called. Results do not depend on it.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from contextlib import ContextDecorator
+from typing import Any, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd import Function, forward_ad
+
+from ._regard import _backward, _chosen_num_threads, _forward_saved, attention
+
+__all__ = ["scaled_dot_product_attention", "use"]
+
+_DTYPES = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
+_PLAIN = frozenset((Tensor, torch.nn.Parameter))
+_pytorch = torch._C._nn.scaled_dot_product_attention
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool | str = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    *,
+    window: tuple[int | None, int | None] | None = None,
+    softcap: float | None = None,
+    sink: Tensor | float | None = None,
+    alibi: Tensor | Sequence[float] | bool | None = None,
+    top_k: int | None = None,
+    q_offset: Any = None,
+    kv_lens: Any = None,
+    seed: int | None = None,
+) -> Tensor:
+    """``torch.nn.functional.scaled_dot_product_attention``, computed by regard, with more options and with all gradients.
+
+    ``query`` is ``[..., heads, seq_q, head_dim]``, ``key`` and ``value`` are ``[..., heads, seq_kv, dim]``, on the CPU, of float32,
+    float64, float16 or bfloat16; leading dimensions are broadcast. Tensors are read where they lie, with any strides. The first eight
+    arguments mean what they mean in PyTorch:
+
+    * ``attn_mask``: bool (True: attend) or float (added to the scores), broadcast. A float mask that requires a gradient gets one, in
+      its own shape.
+    * ``dropout_p``: the seed is drawn from PyTorch's generator, so that ``torch.manual_seed`` makes it repeatable, unless ``seed``
+      gives one. Which weights are dropped is not what PyTorch would drop.
+    * ``is_causal``: also ``'bottom_right'``, the last query at the last key; goes together with a mask.
+    * ``enable_gqa``: fewer heads of key and value than of query.
+
+    ``window``, ``softcap``, ``sink``, ``alibi``, ``top_k``, ``q_offset`` and ``kv_lens`` are those of :func:`regard.attention`; sinks and
+    slopes that are tensors may require gradients.
+
+    A row without any visible key is zero, and so are its gradients. There is no second derivative.
+
+    >>> import torch, regard.torch
+    >>> q, k, v = (torch.randn(2, 4, 10, 16, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    >>> mine = regard.torch.scaled_dot_product_attention(q, k, v, is_causal=True)
+    >>> theirs = torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    >>> torch.allclose(mine, theirs)
+    True
+    """
+    if torch.is_autocast_enabled("cpu"):
+        query, key, value, attn_mask = _autocast(query, key, value, attn_mask)
+    if attn_mask is not None and type(attn_mask) not in _PLAIN:
+        attn_mask, is_causal = _causal_bias(attn_mask, is_causal)
+    if not (query.is_cpu and key.is_cpu and value.is_cpu and (attn_mask is None or attn_mask.is_cpu)):
+        raise ValueError(_not_on_the_cpu(query=query, key=key, value=value, attn_mask=attn_mask))
+    options: dict[str, Any] = {"threads": _chosen_num_threads() or torch.get_num_threads()}
+    if is_causal:
+        options["causal"] = is_causal
+    if scale is not None:
+        options["scale"] = scale
+    if dropout_p:
+        options["dropout_p"] = dropout_p
+        options["seed"] = _drawn_seed() if seed is None else seed
+    if window is not None:
+        options["window"] = window
+    if softcap is not None:
+        options["softcap"] = softcap
+    if top_k is not None:
+        options["top_k"] = top_k
+    if q_offset is not None:
+        options["q_offset"] = _numbers(q_offset)
+    if kv_lens is not None:
+        options["kv_lens"] = _numbers(kv_lens)
+    if sink is not None and not isinstance(sink, Tensor):
+        options["sink"], sink = sink, None
+    if alibi is not None and not isinstance(alibi, Tensor):
+        options["alibi"], alibi = alibi, None
+
+    shape = None
+    if not _fit(query, key, value, enable_gqa):
+        query, key, value, attn_mask, shape = _as_four_axes(query, key, value, attn_mask, enable_gqa)
+    out = _attend(query, key, value, attn_mask, sink, alibi, options)
+    return out if shape is None else out.reshape(shape + out.shape[-2:])
+
+
+def _fit(query, key, value, enable_gqa):
+    """Nothing is to be broadcast."""
+    if not query.dim() == key.dim() == value.dim() == 4:
+        return False
+    (batch, heads, _, _), of_key, of_value = query.shape, key.shape, value.shape
+    return batch == of_key[0] == of_value[0] and of_key[1] == of_value[1] and (heads == of_key[1] or enable_gqa)
+
+
+def _attend(query, key, value, mask, sink, alibi, options):
+    """Tensors of four axes; a mask of up to four."""
+    others = mask is not None or sink is not None or alibi is not None
+    wanted = query.requires_grad or key.requires_grad or value.requires_grad
+    wanted = wanted or others and any(x is not None and x.requires_grad for x in (mask, sink, alibi))
+    if wanted and torch.is_grad_enabled() or _is_transformed():
+        return _Attention.apply(query, key, value, mask, sink, alibi, options)
+    if others:
+        options |= _operands(mask, sink, alibi)
+    return _tensor(attention(_array(query), _array(key), _array(value), **options))
+
+
+class _Attention(Function):
+    @staticmethod
+    def forward(ctx, query, key, value, mask, sink, alibi, options):
+        operands = _operands(mask, sink, alibi)
+        out, row_max, row_sum = _forward_saved(_array(query), _array(key), _array(value), **operands, **options)
+        out = _tensor(out)
+        ctx.save_for_backward(query, key, value, mask, sink, alibi, out, torch.from_numpy(row_max), torch.from_numpy(row_sum))
+        ctx.options = options
+        return out
+
+    @staticmethod
+    def backward(ctx, d_out):
+        query, key, value, mask, sink, alibi, out, row_max, row_sum = ctx.saved_tensors
+        needed = ctx.needs_input_grad
+        dq, dk, dv, added, d_sink = _backward(
+            _array(query), _array(key), _array(value), _array(d_out),
+            (_array(out), row_max.numpy(), row_sum.numpy()), needed[3] or needed[5],
+            **_operands(mask, sink, alibi), **ctx.options,
+        )
+        added = iter(added)
+        d_mask = next(added, None) if mask is not None and mask.is_floating_point() else None
+        d_alibi = next(added, None)
+        gradients = (
+            _tensor(dq) if needed[0] else None,
+            _tensor(dk) if needed[1] else None,
+            _tensor(dv) if needed[2] else None,
+            _tensor(d_mask) if needed[3] else None,
+            _per_head(d_sink, sink) if needed[4] else None,
+            _per_head(d_alibi, alibi) if needed[5] else None,
+            None,
+        )
+        if torch.is_grad_enabled():
+            gradients = _Once.apply(d_out, query, key, value, mask, sink, alibi, *gradients)[7:]
+        return gradients
+
+
+class _Once(Function):
+    """Hands its arguments on. With create_graph=True the gradients hang on what they depend on by this, and say so when asked."""
+
+    @staticmethod
+    def forward(ctx, *arguments):
+        return arguments
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        raise RuntimeError(
+            "regard.torch has first derivatives only, and a second one was asked for (create_graph=True, then backward through the "
+            "gradient); compute this part with torch.nn.functional.scaled_dot_product_attention under "
+            "torch.nn.attention.sdpa_kernel(SDPBackend.MATH)"
+        )
+
+
+def _operands(mask, sink, alibi):
+    """The tensors beside query, key and value, as keywords."""
+    operands = {}
+    if mask is not None:
+        operands["mask"] = _array(mask)
+    if sink is not None:
+        operands["sink"] = sink.detach().double().numpy()
+    if alibi is not None:
+        operands["alibi"] = alibi.detach().double().numpy()
+    return operands
+
+
+def _per_head(gradient, tensor):
+    """One number per head, for a tensor that holds so many or a single one for all."""
+    gradient = torch.from_numpy(gradient)
+    if tensor.dim() == 0:
+        gradient = gradient.sum()
+    return gradient.to(tensor.dtype)
+
+
+def _array(tensor):
+    """The same memory, to NumPy."""
+    if tensor.requires_grad:
+        tensor = tensor.detach()
+    if tensor.dtype is torch.bfloat16:
+        return tensor.view(torch.uint16).numpy().view(_bfloat16())
+    return tensor.resolve_neg().numpy() if tensor.is_neg() else tensor.numpy()
+
+
+def _tensor(array):
+    """The same memory, to PyTorch."""
+    if array.dtype.kind != "f":
+        return torch.from_numpy(array.view(np.uint16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
+
+
+def _numbers(given):
+    """A few integers, as they are now."""
+    return given.detach().numpy().copy() if isinstance(given, Tensor) else given
+
+
+def _bfloat16():
+    try:
+        from ml_dtypes import bfloat16
+    except ImportError as missing:
+        raise TypeError("bfloat16 tensors need the package ml_dtypes: pip install ml_dtypes") from missing
+    return bfloat16
+
+
+def _drawn_seed():
+    return int(torch.randint(2**63 - 1, (), dtype=torch.int64))
+
+
+def _autocast(*tensors):
+    """What PyTorch does to this operator's arguments in a region of mixed precision."""
+    dtype = torch.get_autocast_dtype("cpu")
+    eligible = (torch.float32, torch.float16, torch.bfloat16)
+    return [x if x is None or x.dtype not in eligible else x.to(dtype) for x in tensors]
+
+
+def _is_transformed():
+    """Forward-mode derivatives or function transforms are at work: they must not be lost without a word."""
+    return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
+
+
+def _causal_bias(mask, is_causal):
+    """PyTorch's own way to say how a causal mask is aligned."""
+    from torch.nn.attention.bias import CausalBias, CausalVariant
+
+    if isinstance(mask, CausalBias):
+        return None, "bottom_right" if mask.variant == CausalVariant.LOWER_RIGHT else True
+    return mask, is_causal
+
+
+def _not_on_the_cpu(**tensors):
+    name, device = next((n, x.device) for n, x in tensors.items() if x is not None and not x.is_cpu)
+    return f"{name} is on {device}; regard computes on the CPU: move it there with .cpu() (regard.torch.use() leaves other devices to PyTorch)"
+
+
+def _as_four_axes(query, key, value, mask, enable_gqa):
+    """Broadcast as PyTorch does, leading axes joined to one; and the leading shape of the result."""
+    dims = max(query.dim(), key.dim(), value.dim())
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if x.dim() < 2:
+            raise ValueError(f"{name} has shape {list(x.shape)}; it needs at least the axes [seq, dim]")
+    heads = [x.shape[-3] if x.dim() > 2 else 1 for x in (query, key, value)]
+    try:
+        batch = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3])
+        if enable_gqa:
+            if heads[1] != heads[2]:
+                key, value = (x.repeat_interleave(heads[0] // n, -3) for x, n in ((key, heads[1]), (value, heads[2])))
+                heads = [heads[0]] * 3
+        elif heads[1] != 1 or heads[2] != 1:
+            heads = [*torch.broadcast_shapes(*((n,) for n in heads))] * 3
+    except (RuntimeError, ZeroDivisionError):
+        shapes = f"query {list(query.shape)}, key {list(key.shape)} and value {list(value.shape)}"
+        more = "" if enable_gqa else "; for fewer heads of key and value than of query, pass enable_gqa=True"
+        raise ValueError(f"{shapes} differ in their leading axes and cannot be broadcast{more}") from None
+    query, key, value = (_joined(x, batch, n) for x, n in zip((query, key, value), heads))
+    if mask is not None and len(batch) > 1 and mask.dim() > 3:
+        mask = _joined(mask, batch, mask.shape[-3])
+    return query, key, value, mask, (*batch, heads[0])[len(batch) + 3 - dims :]
+
+
+def _joined(tensor, batch, heads):
+    tensor = tensor.expand(*batch, heads, *tensor.shape[-2:])
+    return tensor.unsqueeze(0) if not batch else tensor.flatten(0, len(batch) - 1)
+
+
+# ------------------------------------------------------------------ in PyTorch's place
+
+
+def _reason_against(query, key, value, attn_mask, dropout_p, is_causal):
+    """Why a call is PyTorch's to answer; None where it is ours."""
+    for x in (query, key, value):
+        if type(x) not in _PLAIN:
+            return f"a {type(x).__name__}"
+        if not x.is_cpu:
+            return f"a tensor on {x.device.type}"
+        if x.dtype not in _DTYPES or x.dtype is not query.dtype:
+            return "these dtypes"
+        if x.layout is not torch.strided or x.is_nested or x.dim() < 2:
+            return "a nested, sparse or flat tensor"
+    if attn_mask is not None:
+        if type(attn_mask) not in _PLAIN or not attn_mask.is_cpu or is_causal:
+            return "this mask"
+        if attn_mask.dtype is not torch.bool and attn_mask.dtype not in _DTYPES:
+            return "this mask"
+    if not 0.0 <= dropout_p < 1.0:
+        return "this dropout_p"
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        return "a compiled or traced graph"
+    if _is_transformed():
+        return "torch.func or forward-mode derivatives"
+    return None
+
+
+def _in_place_of_pytorch(
+    query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
+):
+    counting = _counting
+    reason = _reason_against(query, key, value, attn_mask, dropout_p, is_causal) if counting else "no use()"
+    if reason is None:
+        out = scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        for calls in counting:
+            calls.computed += 1
+        return out
+    for calls in counting:
+        calls.left[reason] = calls.left.get(reason, 0) + 1
+    return _pytorch(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+
+
+_NAME = "scaled_dot_product_attention"
+_lock = threading.Lock()
+_counting: tuple[use, ...] = ()
+_replaced: list[Any] = []
+_fast_path = True
+
+
+class use(ContextDecorator):
+    """Put regard in the place of PyTorch's attention, for the time of a ``with`` block or of a decorated function.
+
+    Whatever calls ``torch.nn.functional.scaled_dot_product_attention`` meanwhile is answered by regard, forward and backward: Hugging
+    Face models with ``attn_implementation="sdpa"``, ``nn.TransformerEncoderLayer``, ``nn.MultiheadAttention`` (with
+    ``need_weights=False``; its fast path for inference, which does not go through that function, is off meanwhile).
+
+    PyTorch still answers what regard does not do: other devices, nested tensors, tensor subclasses, other dtypes than the four
+    floats, a mask together with ``is_causal`` (an error there), ``torch.func`` transforms, and graphs of ``torch.compile``.
+
+    The object that ``with`` gives counts: ``computed`` calls went to regard, ``left`` says how many went to PyTorch, and why.
+
+    Blocks may be nested. The place is that of the whole process: other threads that run meanwhile get regard too. The backward pass
+    may come after the block: what was computed by regard is differentiated by regard.
+
+    >>> import torch, regard.torch
+    >>> from torch.nn import functional as F
+    >>> x = torch.randn(1, 2, 5, 8)
+    >>> with regard.torch.use() as calls:
+    ...     out = F.scaled_dot_product_attention(x, x, x)
+    ...     other = F.scaled_dot_product_attention(x.to(torch.complex64), x.to(torch.complex64), x.to(torch.complex64))
+    >>> calls
+    use: 1 call computed by regard, 1 left to PyTorch (these dtypes: 1)
+    >>> @regard.torch.use()
+    ... def step(model, batch): ...
+    """
+
+    def __init__(self) -> None:
+        self.computed = 0
+        self.left: dict[str, int] = {}
+
+    def __enter__(self) -> use:
+        global _counting
+        with _lock:
+            if not _counting:
+                _put_in_place()
+            _counting = (*_counting, self)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        global _counting
+        with _lock:
+            at = _counting.index(self)
+            _counting = _counting[:at] + _counting[at + 1 :]
+            if not _counting:
+                _put_back()
+
+    def __repr__(self) -> str:
+        ours = f"{self.computed} call{'' if self.computed == 1 else 's'} computed by regard"
+        why = ", ".join(f"{reason}: {count}" for reason, count in self.left.items())
+        return f"use: {ours}, {sum(self.left.values())} left to PyTorch" + (f" ({why})" if why else "")
+
+
+def _put_in_place():
+    """In every module that has the function under its name, not only where it is at home."""
+    global _fast_path
+    homes = [torch.nn.functional, torch._C._nn]
+    found = [m for m in list(sys.modules.values()) if getattr(m, "__dict__", {}).get(_NAME) is _pytorch]
+    for module in dict.fromkeys((*homes, *found)):
+        setattr(module, _NAME, _in_place_of_pytorch)
+        _replaced.append(module)
+    _fast_path = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+
+
+def _put_back():
+    for module in _replaced:
+        # Somebody may have put a function of their own there since.
+        if module.__dict__.get(_NAME) is _in_place_of_pytorch:
+            setattr(module, _NAME, _pytorch)
+    _replaced.clear()
+    torch.backends.mha.set_fastpath_enabled(_fast_path)
