@@ -52,6 +52,8 @@ mod forward;
 mod gradient;
 mod maps;
 mod mask;
+#[cfg(feature = "matmul")]
+pub mod matmul;
 mod online_softmax;
 mod product;
 mod recycling;
