@@ -4,7 +4,7 @@ mod gradients;
 mod masks;
 mod recipe;
 
-pub use gradients::{assert_same_gradients, bias_numbers, check_gradients, d_out_for, gradients, summed_to};
+pub use gradients::{assert_same_gradients, bias_numbers, check_gradients, d_out_for, gradients};
 pub use masks::{DILATED, masks, random_bools};
 pub use recipe::{Recipe, naive, naive_backward};
 
