@@ -31,12 +31,15 @@
 //!
 //! # The order of things
 //!
-//! `q.k * scale -> softcap -> + bias -> masks -> top-k -> softmax (with sink) -> @ v`. Tensors are `[batch, head, seq, dim]` views with any
+//! `q.k * scale -> softcap -> + bias -> masks -> top-k -> softmax (with sink) -> dropout -> @ v`. Tensors are `[batch, head, seq, dim]` views with any
 //! strides, of f32 or f64, or of f16 or bf16 with f32 arithmetic. Query head `h` reads key/value head `h / (heads_q / heads_kv)`.
 //!
-//! # What it does not do
+//! # Gradients
 //!
-//! Gradients and dropout are not in this version.
+//! [`Attention::forward_saved`] keeps what [`Attention::backward`] needs: the result and two numbers per row. Every option of the forward pass
+//! has its gradient, in linear memory: masks, bias (in its own broadcast shape), softcap, sinks, top-k, dropout, grouped heads. The order of every
+//! sum is fixed there too; what a gradient's bits depend on is the head, not the batch or the threads.
+//!
 
 mod attention;
 mod backward;
