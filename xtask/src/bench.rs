@@ -3,8 +3,9 @@
 use anyhow::Result;
 use clap::Args;
 
-use crate::command::{command, run as start};
+use crate::command::{cargo, command, run as start, target_dir};
 use crate::parity::TorchPython;
+use crate::python::Environment;
 
 #[derive(Args)]
 pub(crate) struct Options {
@@ -14,7 +15,7 @@ pub(crate) struct Options {
     /// Rounds of theirs, ours, theirs, ours, ...
     #[arg(long, default_value_t = 9)]
     rounds: usize,
-    /// Only workloads whose name matches
+    /// Only workloads whose name matches; `sweep` is the laboratory's sweep
     #[arg(long, value_name = "REGEX")]
     only: Option<String>,
     /// Further libraries as extra columns, where importable: ort flex
@@ -24,8 +25,25 @@ pub(crate) struct Options {
     torch: TorchPython,
 }
 
+/// `--only sweep` is the laboratory's sweep alone.
+const SWEEP: &str = "sweep";
+
+/// The laboratory's sweep beside the same sweep in NumPy and PyTorch.
+fn sweep(options: &Options, environment: &Environment) -> Result<()> {
+    start(cargo(&["build", "--release", "--package", "regard-lab", "--example", "time_sweep"]))?;
+    let program = target_dir().join("release/examples/time_sweep");
+    let mut bench = command(environment.python(), &["bench/sweep.py", "--ours"]);
+    bench.arg(program).arg("--threads").args(options.threads.iter().map(ToString::to_string));
+    bench.arg("--rounds").arg(options.rounds.min(5).to_string());
+    start(bench)
+}
+
 pub(crate) fn run(options: &Options) -> Result<()> {
     let environment = options.torch.prepare()?;
+    if options.only.as_deref() == Some(SWEEP) {
+        return sweep(options, &environment);
+    }
+    let swept = if options.only.is_none() { sweep(options, &environment) } else { Ok(()) };
     let mut bench = command(environment.python(), &["bench/run.py", "--threads"]);
     bench.args(options.threads.iter().map(ToString::to_string));
     bench.arg("--rounds").arg(options.rounds.to_string());
@@ -37,5 +55,5 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     let measured = start(bench);
     let drawn = start(command(environment.python(), &["bench/plot.py"]));
-    measured.and(drawn)
+    swept.and(measured).and(drawn)
 }

@@ -15,7 +15,7 @@ use crate::forward::{SavedView, block_cutoffs, block_scorer, block_shape, blocks
 use crate::gradient::{GRADIENT_SPAN, Inputs, Unit, padded};
 use crate::score::KV_TILE;
 use crate::simd::Real;
-use ndarray::{Array2, Array3, Array4, ArrayView4, ArrayViewMut4, Axis};
+use ndarray::{Array2, Array3, Array4, ArrayView4, ArrayViewMut2, ArrayViewMut4, Axis};
 use std::any::Any;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -101,10 +101,9 @@ impl Attention<'_> {
         d_out: impl Into<ArrayView4<'x, E>>,
     ) -> Result<(Gradients<E>, GradientStats)> {
         let (gradients, squares) = self.gradients(q.into(), k.into(), v.into(), saved.into(), d_out.into(), true)?;
-        let norm = |numbers: ndarray::ArrayView1<'_, E>| numbers.iter().map(|x| x.to_real().to_f64()).map(|x| x * x).sum::<f64>();
-        let whole = |x: &Array4<E>| x.lanes(Axis(3)).into_iter().map(norm).sum::<f64>().sqrt();
+        let whole = |x: &Array4<E>| x.lanes(Axis(3)).into_iter().map(sum_of_squares).sum::<f64>().sqrt();
         let [b, h, n, _] = shape4(gradients.dq.shape());
-        let dq_rows = gradients.dq.lanes(Axis(3)).into_iter().map(|row| norm(row).sqrt());
+        let dq_rows = gradients.dq.lanes(Axis(3)).into_iter().map(|row| sum_of_squares(row).sqrt());
         let dq_rows = Array3::from_shape_vec([b, h, n], dq_rows.collect()).expect("one number per row");
         let d_scores_rows = squares.expect("they were asked for").mapv(|x| x.to_f64().sqrt());
         let stats = GradientStats { dq: whole(&gradients.dq), dk: whole(&gradients.dk), dv: whole(&gradients.dv), dq_rows, d_scores_rows };
@@ -146,6 +145,22 @@ impl Attention<'_> {
 
 /// Gradients, and the sums of the squares of `d_scores` over the keys, if they were asked for.
 type WithSquares<E> = (Gradients<E>, Option<Array3<<E as Element>::Real>>);
+
+/// In eight chains, which the CPU works on at once.
+fn sum_of_squares<E: Element>(row: ndarray::ArrayView1<'_, E>) -> f64 {
+    let mut chains = [0.0; 8];
+    let mut add = |part: &[E]| {
+        for (sum, x) in chains.iter_mut().zip(part) {
+            let x = x.to_real().to_f64();
+            *sum += x * x;
+        }
+    };
+    match row.as_slice() {
+        Some(row) => row.chunks(8).for_each(&mut add),
+        None => row.iter().for_each(|x| add(std::slice::from_ref(x))),
+    }
+    chains.iter().sum()
+}
 
 /// Padded sums as rounded elements.
 fn as_stored<E: Element>(sums: Array4<E::Real>, dims: usize) -> Array4<E> {
@@ -248,8 +263,8 @@ fn cut<T>(view: ArrayViewMut4<'_, T>, axis: usize, size: usize) -> Vec<ArrayView
 fn totals<E: Element>(inputs: &Inputs<'_, E>, stats: bool) -> Result<Totals<E>> {
     let plan = inputs.plan;
     let d = plan.dims;
-    let zeros = |dims: usize| Array4::from_elem([d.batch, d.heads_kv, d.seq_kv, padded::<E::Real>(dims)], E::Real::ZERO);
-    let (mut dk, mut dv) = (zeros(d.head_dim), zeros(d.value_dim));
+    let room = |dims: usize| Array4::<E::Real>::uninit([d.batch, d.heads_kv, d.seq_kv, padded::<E::Real>(dims)]);
+    let (mut dk, mut dv) = (room(d.head_dim), room(d.value_dim));
     let spans = d.seq_kv.div_ceil(GRADIENT_SPAN);
     let mut bias = plan.bias().filter(|_| plan.bias_gradient()).map(|bias| BiasTotals::new(bias, plan, spans));
     let rows = [d.batch, d.heads_q, d.seq_q, 1];
@@ -257,7 +272,8 @@ fn totals<E: Element>(inputs: &Inputs<'_, E>, stats: bool) -> Result<Totals<E>> 
     let q_shape = shape4(inputs.q.shape());
     if d.batch == 0 || d.heads_q == 0 || d.seq_q == 0 || d.seq_kv == 0 {
         let squares = squares.map(|s| s.remove_axis(Axis(3)));
-        return Ok(Totals { dq: Array4::from_elem(q_shape, E::STORED_ZERO), dk, dv, bias, squares });
+        let zeros = |x: Array4<MaybeUninit<E::Real>>| Array4::from_elem(x.raw_dim(), E::Real::ZERO);
+        return Ok(Totals { dq: Array4::from_elem(q_shape, E::STORED_ZERO), dk: zeros(dk), dv: zeros(dv), bias, squares });
     }
     let pieces = Pieces::new(plan, bias.as_ref());
     let scale = E::Real::from_f64(plan.scale);
@@ -284,8 +300,10 @@ fn totals<E: Element>(inputs: &Inputs<'_, E>, stats: bool) -> Result<Totals<E>> 
             }
         }
     }
-    // SAFETY: every unit writes all of its rows, and the units (or `add_up`, chunk after chunk) are all of dq.
-    Ok(Totals { dq: unsafe { dq.assume_init() }, dk, dv, bias, squares: squares.map(|s| s.remove_axis(Axis(3))) })
+    let squares = squares.map(|s| s.remove_axis(Axis(3)));
+    // SAFETY: every unit writes all of its rows, and the units (or `add_up`, chunk after chunk) are all of dq. For the first chunk of
+    // queries every unit begins its part of dk and dv with zeros, and the units are all of them.
+    Ok(unsafe { Totals { dq: dq.assume_init(), dk: dk.assume_init(), dv: dv.assume_init(), bias, squares } })
 }
 
 fn shape4(shape: &[usize]) -> [usize; 4] {
@@ -294,8 +312,8 @@ fn shape4(shape: &[usize]) -> [usize; 4] {
 
 /// Where the sums over queries go.
 struct KeySums<'s, T> {
-    dk: ArrayViewMut4<'s, T>,
-    dv: ArrayViewMut4<'s, T>,
+    dk: ArrayViewMut4<'s, MaybeUninit<T>>,
+    dv: ArrayViewMut4<'s, MaybeUninit<T>>,
     bias: Option<&'s mut BiasTotals<T>>,
 }
 
@@ -307,8 +325,8 @@ struct Task<'t, X, T> {
     batches: Range<usize>,
     kv_heads: Range<usize>,
     spans: Range<usize>,
-    dk: ArrayViewMut4<'t, T>,
-    dv: ArrayViewMut4<'t, T>,
+    dk: ArrayViewMut4<'t, MaybeUninit<T>>,
+    dv: ArrayViewMut4<'t, MaybeUninit<T>>,
     bias: Option<BiasSums<'t, T>>,
     rows: RowSums<'t, X, T>,
 }
@@ -379,13 +397,10 @@ fn run_task<E: Element, X: Element<Real = E::Real>>(
 ) {
     let plan = inputs.plan;
     let group = plan.dims.group();
-    if queries.start == 0 {
-        // They are zero. But memory that was never written to is given twice, when it is first read and when it is first written.
-        task.dk.fill(E::Real::ZERO);
-        task.dv.fill(E::Real::ZERO);
-        if let Some(BiasSums { sums: Sums::Dense { view, .. }, .. }) = &mut task.bias {
-            view.fill(E::Real::ZERO);
-        }
+    let first = queries.start == 0;
+    if first && let Some(BiasSums { sums: Sums::Dense { view, .. }, .. }) = &mut task.bias {
+        // It is zero. But memory that was never written to is given twice, when it is first read and when it is first written.
+        view.fill(E::Real::ZERO);
     }
     for (b, batch) in task.batches.clone().enumerate() {
         for (h, kv_head) in task.kv_heads.clone().enumerate() {
@@ -397,8 +412,8 @@ fn run_task<E: Element, X: Element<Real = E::Real>>(
                 kv_head,
                 queries: queries.clone(),
                 spans: task.spans.clone(),
-                dk: task.dk.slice_mut(ndarray::s![b, h, .., ..]).into_slice().expect("whole rows"),
-                dv: task.dv.slice_mut(ndarray::s![b, h, .., ..]).into_slice().expect("whole rows"),
+                dk: begun(task.dk.slice_mut(ndarray::s![b, h, .., ..]), first),
+                dv: begun(task.dv.slice_mut(ndarray::s![b, h, .., ..]), first),
                 dq: dq.slice_mut(ndarray::s![b, heads.clone(), .., ..]),
                 dq_scale,
                 squares: squares.as_mut().map(|s| s.slice_mut(ndarray::s![b, heads, .., 0])),
@@ -408,6 +423,16 @@ fn run_task<E: Element, X: Element<Real = E::Real>>(
             E::Real::dispatch(plan.level, unit);
         }
     }
+}
+
+/// The sums of a unit: zeros for its first queries, and what it has come to by then for later ones.
+fn begun<T: Real>(sums: ArrayViewMut2<'_, MaybeUninit<T>>, first: bool) -> &mut [T] {
+    let sums = sums.into_slice().expect("whole rows");
+    if first {
+        sums.fill(MaybeUninit::new(T::ZERO));
+    }
+    // SAFETY: the unit's first queries come first, and began all of it with zeros.
+    unsafe { &mut *(std::ptr::from_mut(sums) as *mut [T]) }
 }
 
 /// `to = (apart[0] + apart[1] + ...) * scale`

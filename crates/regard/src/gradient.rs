@@ -313,9 +313,12 @@ impl<E: Element, X: Element<Real = E::Real>> Unit<'_, '_, '_, E, X> {
         let rows = scorer.block.rows();
         let key_tile = scorer.key_tile(simd, keys.start, keys.end, buffers.key_copy);
         let mut needs = Vec::with_capacity(rows.div_ceil(2 * S::LANES));
+        let mut idle = Vec::new();
         for panel in scorer.panels::<S>() {
             let (keys, coverage) = scorer.needed(&panel, &key_tile);
-            if coverage != TileCoverage::Empty {
+            if coverage == TileCoverage::Empty {
+                idle.push(panel);
+            } else {
                 needs.push(Need { panel, keys, coverage });
             }
         }
@@ -323,6 +326,16 @@ impl<E: Element, X: Element<Real = E::Real>> Unit<'_, '_, '_, E, X> {
             return false;
         };
         let seen = first..last;
+        let pitch = rows.next_multiple_of(S::LANES);
+        // Panels that see nothing of the tile, between others that do: what another tile left there must not be added.
+        let between = needs[0].panel.start..needs[needs.len() - 1].panel.end;
+        for panel in idle.into_iter().filter(|panel| between.contains(&panel.start) || !block.wild.is_empty()) {
+            for line in 0..seen.len() {
+                let at = line * pitch + panel.start..line * pitch + panel.end;
+                buffers.p[at.clone()].fill(E::Real::ZERO);
+                buffers.ds[at].fill(E::Real::ZERO);
+            }
+        }
         let value_tile = match v.native() {
             Some(rows) if rows.has_unit_cols() => KeyTile { start: keys.start, end: keys.end, rows, base: 0 },
             _ => {
@@ -358,7 +371,7 @@ impl<E: Element, X: Element<Real = E::Real>> Unit<'_, '_, '_, E, X> {
             delta: buffers.delta,
             acc: buffers.acc,
             squares: self.squares.is_some().then_some(&mut *buffers.squares),
-            pitch: rows.next_multiple_of(S::LANES),
+            pitch,
         };
         for need in &needs {
             let tiles = Tiles { keys: &key_tile, finite_keys: &finite_keys, values: &value_tile, seen: &seen };
@@ -633,10 +646,16 @@ impl<T: Real, const NR: usize> Operation<T> for Weigh<'_, T, NR> {
                 let (top, inverse) = (simd.load(top.as_ptr().add(n * S::LANES)), simd.load(inverse.as_ptr().add(n * S::LANES)));
                 // Also lanes past the last row, whose scores have no meaning.
                 let empty = simd.eq(inverse, simd.splat(T::ZERO));
+                // A row that is NaN is so where it sees: its hidden scores must not meet the NaN of its sum.
+                let broken = simd.bits_from_mask(simd.eq(inverse, inverse)) != u32::MAX >> (32 - S::LANES);
                 for key in 0..keys {
                     let at = scores.as_mut_ptr().add(key * width + n * S::LANES);
                     let to = p.as_mut_ptr().add(key * pitch + n * S::LANES);
-                    let w = simd.clear(empty, simd.mul(math::exp(simd, simd.sub(simd.load(at), top)), inverse));
+                    let score = simd.load(at);
+                    let mut w = simd.clear(empty, simd.mul(math::exp(simd, simd.sub(score, top)), inverse));
+                    if broken {
+                        w = simd.clear(simd.eq(score, simd.splat(T::HIDDEN)), w);
+                    }
                     simd.store(at, w);
                     match factors {
                         None => simd.store(to, w),

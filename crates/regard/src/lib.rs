@@ -31,18 +31,22 @@
 //!
 //! # The order of things
 //!
-//! `q.k * scale -> softcap -> + bias -> masks -> top-k -> softmax (with sink) -> @ v`. Tensors are `[batch, head, seq, dim]` views with any
+//! `q.k * scale -> softcap -> + bias -> masks -> top-k -> softmax (with sink) -> dropout -> @ v`. Tensors are `[batch, head, seq, dim]` views with any
 //! strides, of f32 or f64, or of f16 or bf16 with f32 arithmetic. Query head `h` reads key/value head `h / (heads_q / heads_kv)`.
 //!
-//! # What it does not do
+//! # Gradients
 //!
-//! Gradients and dropout are not in this version.
+//! [`Attention::forward_saved`] keeps what [`Attention::backward`] needs: the result and two numbers per row. Every option of the forward pass
+//! has its gradient, in linear memory: masks, bias (in its own broadcast shape), softcap, sinks, top-k, dropout, grouped heads. The order of every
+//! sum is fixed there too; what a gradient's bits depend on is the head, not the batch or the threads.
+//!
 
 mod attention;
 mod backward;
 mod bias;
 mod bias_gradient;
 mod block;
+mod ceiling;
 mod decode;
 mod dropout;
 mod element;
@@ -51,8 +55,11 @@ mod forward;
 mod gradient;
 mod maps;
 mod mask;
+#[cfg(feature = "matmul")]
+pub mod matmul;
 mod online_softmax;
 mod product;
+mod recycling;
 pub mod reference;
 mod rows;
 mod score;
@@ -67,12 +74,14 @@ pub use attention::{Attention, Scale};
 pub use backward::{GradientStats, Gradients};
 pub use bias::{Bias, alibi_slopes};
 pub use bias_gradient::BiasGradient;
+pub use ceiling::ceiling;
 pub use element::Element;
 pub use error::{Error, Result, Shape4};
 pub use forward::{Forward, Saved, SavedView};
 pub use maps::{HeadSimilarity, HeatMap};
 pub use mask::{Mask, MaskRule, Place, TileCoverage};
 pub use online_softmax::merge;
+pub use recycling::Recycling;
 pub use score::Stage;
 pub use simd::{Level, Real};
 pub use stats::{HeadStats, RowStats, StatsOptions};

@@ -1,5 +1,5 @@
 //! What went wrong in other attention kernels, one test for each.
-//! Hidden NaN, empty dimensions and strides have modules of their own.
+//! Hidden NaN, empty dimensions and strides have modules of their own. Those of the backward pass are in [`crate::gradient_bugs`].
 
 use crate::common::{Inputs, Recipe, Shape, assert_same_bits, check, levels, to, wide};
 use half::{bf16, f16};

@@ -1,7 +1,7 @@
 //! Every way to be refused: the message names the operand and quotes the shapes, and buffers stay untouched.
 
 use ndarray::{Array1, Array2, Array3, Array4};
-use regard::{Attention, Bias, Error, Level, Mask, Result, Scale, merge, reference};
+use regard::{Attention, Bias, Error, Level, Mask, Result, Saved, Scale, merge, reference};
 
 type Shape = (usize, usize, usize, usize);
 
@@ -17,6 +17,12 @@ fn refusal(a: &Attention<'_>, q: Shape, k: Shape, v: Shape) -> Error {
     assert_eq!(reference::attention(a, &q, &k, &v).expect_err("must be refused"), error);
     assert_eq!(a.forward_with_stats(&q, &k, &v, regard::StatsOptions::default()).expect_err("must be refused"), error);
     let shape = [q.dim().0, q.dim().1, q.dim().2, v.dim().3];
+    assert_eq!(a.forward_saved(&q, &k, &v).expect_err("must be refused"), error);
+    let rows = Array3::zeros([shape[0], shape[1], shape[2]]);
+    let saved = Saved { out: Array4::zeros(shape), row_max: rows.clone(), row_sum: rows };
+    assert_eq!(a.backward(&q, &k, &v, &saved, &saved.out).expect_err("must be refused"), error);
+    assert_eq!(a.backward_with_stats(&q, &k, &v, &saved, &saved.out).expect_err("must be refused"), error);
+    assert_eq!(reference::backward(a, &q, &k, &v, &saved.out).expect_err("must be refused"), error);
     let mut out = Array4::from_elem(shape, 77.0);
     let mut lse = Array3::from_elem([shape[0], shape[1], shape[2]], 77.0);
     assert_eq!(a.forward_into(&q, &k, &v, out.view_mut(), Some(lse.view_mut())).expect_err("must be refused"), error);
@@ -88,6 +94,44 @@ fn buffers_of_another_shape_are_refused() {
     let error = Attention::new().forward_into(&x, &x, &x, right.view_mut(), Some(wrong.view_mut())).expect_err("another shape");
     assert_says(&error, &["lse", "[2, 5, 4]", "[2, 4, 5]"]);
     assert!(out.iter().chain(&lse).chain(&right).chain(&wrong).all(|&x| x == 77.0));
+}
+
+#[test]
+fn gradients_of_another_shape_are_refused() {
+    let (q, k, v) = (zeros(PLAIN), zeros((2, 2, 6, 8)), zeros((2, 2, 6, 3)));
+    let a = Attention::new();
+    let saved = a.forward_saved(&q, &k, &v).expect("fits");
+    let right = zeros((2, 4, 5, 3));
+    assert!(a.backward(&q, &k, &v, &saved, &right).is_ok());
+    for shape in [(2, 4, 5, 8), (2, 2, 5, 3), (1, 4, 5, 3), (2, 4, 6, 3), (2, 4, 5, 0)] {
+        let wrong = zeros(shape);
+        let error = a.backward(&q, &k, &v, &saved, &wrong).expect_err("another shape");
+        assert!(matches!(error, Error::OutputShape { operand: "d_out", .. }));
+        assert_says(&error, &["d_out", &format!("{:?}", wrong.shape()), "[2, 4, 5, 3]"]);
+        assert_eq!(a.backward_with_stats(&q, &k, &v, &saved, &wrong).expect_err("another shape"), error);
+        assert_eq!(reference::backward(&a, &q, &k, &v, &wrong).expect_err("another shape"), error);
+    }
+}
+
+/// What another call saved does not fit.
+#[test]
+fn saved_results_of_another_shape_are_refused() {
+    let (q, k, v) = (zeros(PLAIN), zeros((2, 2, 6, 8)), zeros((2, 2, 6, 3)));
+    let a = Attention::new();
+    let saved = a.forward_saved(&q, &k, &v).expect("fits");
+    let d_out = saved.out.clone();
+    for (wrong, operand, shape) in [
+        (Saved { out: zeros((2, 4, 5, 8)), ..saved.clone() }, "saved.out", "[2, 4, 5, 8]"),
+        (Saved { out: zeros((2, 4, 3, 5)), ..saved.clone() }, "saved.out", "[2, 4, 3, 5]"),
+        (Saved { row_max: Array3::zeros((2, 5, 4)), ..saved.clone() }, "saved.row_max", "[2, 5, 4]"),
+        (Saved { row_sum: Array3::zeros((2, 4, 6)), ..saved.clone() }, "saved.row_sum", "[2, 4, 6]"),
+    ] {
+        let error = a.backward(&q, &k, &v, &wrong, &d_out).expect_err("another shape");
+        assert!(matches!(error, Error::OutputShape { .. }));
+        assert_says(&error, &[operand, shape]);
+    }
+    let shorter = a.forward_saved(&zeros((2, 4, 4, 8)), &k, &v).expect("fits");
+    assert!(matches!(a.backward(&q, &k, &v, &shorter, &d_out), Err(Error::OutputShape { operand: "saved.out", .. })));
 }
 
 #[test]

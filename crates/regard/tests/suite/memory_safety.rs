@@ -49,7 +49,7 @@ fn tour<E: Element>() {
             let make = |heads, rows, cols, seed| {
                 if turned { exact::<E>([1, heads, cols, rows], seed) } else { exact::<E>([1, heads, rows, cols], seed) }
             };
-            let (q, k, v) = (make(2, n, d, 1), make(1, m, d, 2), make(1, m, e, 3));
+            let (q, k, v, d_out) = (make(2, n, d, 1), make(1, m, d, 2), make(1, m, e, 3), make(2, n, e, 4));
             ways += 1;
             let seen = |x| {
                 let x: ArrayView4<'_, E> = view(x, ways % 4);
@@ -67,6 +67,11 @@ fn tour<E: Element>() {
                 a.heat_map(seen(&q), seen(&k), 3, 5).expect("fits");
                 a.column_sums(seen(&q), seen(&k)).expect("fits");
                 a.head_similarity(seen(&q), seen(&k)).expect("fits");
+                let bias = exact::<f32>([1, 2, n, m], 5);
+                for a in [a.clone(), a.dropout(0.5, 1).bias(Bias::Dense(bias.into()))] {
+                    let saved = a.forward_saved(seen(&q), seen(&k), seen(&v)).expect("fits");
+                    a.backward_with_stats(seen(&q), seen(&k), seen(&v), &saved, seen(&d_out)).expect("fits");
+                }
             }
         }
     }
@@ -119,7 +124,8 @@ fn nothing_outside_of_masks_and_biases_is_touched() {
             let bias = exact::<f32>(shape, 3);
             for level in levels() {
                 let a = with_level(Attention::new().mask(Mask::dense(&table)).bias(Bias::Dense(bias.view().into())), level).threads(1);
-                a.forward(&q, &kv, &kv).expect("fits");
+                let saved = a.forward_saved(&q, &kv, &kv).expect("fits");
+                a.backward(&q, &kv, &kv, &saved, &q).expect("fits");
                 let a = with_level(Attention::new().mask(Mask::dense(table.slice(s![..;-1, .., ..;-1, ..;-1]))), level).threads(1);
                 a.forward(&q, &kv, &kv).expect("fits");
             }

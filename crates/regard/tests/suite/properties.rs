@@ -1,9 +1,9 @@
 //! What holds for any attention, tried on random ones.
 
-use crate::common::{DILATED, Inputs, Normal, Recipe, Shape, levels, random_bools};
+use crate::common::{DILATED, Inputs, Normal, Recipe, Shape, check_gradients, d_out_for, gradients, levels, random_bools};
 use ndarray::{Array1, Array2, Array4, Axis, s};
 use proptest::prelude::*;
-use regard::{Attention, Bias, Mask, Place, TileCoverage, merge, reference};
+use regard::{Attention, Bias, BiasGradient, Mask, Place, TileCoverage, merge, reference};
 
 fn shapes() -> impl Strategy<Value = Shape> {
     (1..3usize, 1..3usize, 1..4usize, 1..45usize, 1..150usize, 1..12usize, 1..12usize).prop_map(
@@ -176,6 +176,101 @@ proptest! {
                     prop_assert!((&expected - &y).iter().all(|e| e.abs() < 1e-12));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn random_gradients_are_right(s in shapes(), seed in any::<u32>()) {
+        let mut numbers = Normal::new(seed.into());
+        let a = attention(&s, &mut numbers);
+        let mut recipe = Recipe::new().with(|_| a);
+        if numbers.below(3) == 0 {
+            recipe = recipe.softcap(0.5 + numbers.uniform());
+        }
+        if numbers.below(3) == 0 {
+            recipe = recipe.some_sink(&s);
+        }
+        if numbers.below(3) == 0 {
+            let shape = s.scores().map(|n| if numbers.below(2) == 0 { 1 } else { n });
+            recipe = recipe.dense_bias(shape, seed.into());
+        }
+        if numbers.below(3) == 0 {
+            recipe = recipe.with(|a| a.dropout(0.3, seed.into()));
+        }
+        check_gradients(&format!("{:?}, {s:?}", recipe.attention), &recipe, &Inputs::<f32>::normal(s, seed.into()), 1);
+    }
+
+    #[test]
+    fn adding_the_same_to_all_scores_changes_no_gradient(s in shapes(), seed in any::<u32>(), shift in -50.0..50.0f64) {
+        let mut numbers = Normal::new(seed.into());
+        let a = attention(&s, &mut numbers).dropout(0.2, seed.into());
+        let x = Inputs::<f64>::normal(s, 1);
+        let d_out = d_out_for(&x, 1);
+        for level in levels() {
+            let a = a.clone().level(level);
+            let before = gradients(&a, &x, &d_out);
+            let bias = Array4::from_elem([s.batch, 1, s.seq_q, 1], shift);
+            let after = gradients(&a.bias(Bias::Dense64(bias.into())), &x, &d_out);
+            for (before, after) in [(&before.dq, &after.dq), (&before.dk, &after.dk), (&before.dv, &after.dv)] {
+                prop_assert!(before.iter().zip(after).all(|(x, y)| (x - y).abs() < 1e-10));
+            }
+            // And so the bias itself has none.
+            let Some(BiasGradient::Dense64(d_bias)) = after.d_bias else { panic!("there is a bias") };
+            prop_assert!(d_bias.iter().all(|x| x.abs() < 1e-10));
+        }
+    }
+
+    #[test]
+    fn the_order_of_the_keys_is_the_order_of_their_gradients(s in shapes(), seed in any::<u32>()) {
+        let mut numbers = Normal::new(seed.into());
+        let x = Inputs::<f64>::normal(s, 1);
+        let d_out = d_out_for(&x, 1);
+        let mut order: Vec<usize> = (0..s.seq_kv).collect();
+        for i in (1..order.len()).rev() {
+            order.swap(i, numbers.below(i + 1));
+        }
+        let table = random_bools(s.scores(), seed.into());
+        let moved = table.select(Axis(3), &order);
+        let moved_x = Inputs { q: x.q.clone(), k: x.k.select(Axis(2), &order), v: x.v.select(Axis(2), &order) };
+        for level in levels() {
+            let go = |mask, x| gradients(&Attention::new().mask(Mask::dense(mask)).level(level), x, &d_out);
+            let (one, other) = (go(&table, &x), go(&moved, &moved_x));
+            let (dk, dv) = (one.dk.select(Axis(2), &order), one.dv.select(Axis(2), &order));
+            for (x, y) in [(&one.dq, &other.dq), (&dk, &other.dk), (&dv, &other.dv)] {
+                prop_assert!(x.iter().zip(y).all(|(x, y)| (x - y).abs() < 1e-11));
+            }
+        }
+    }
+
+    #[test]
+    fn gradients_are_linear_in_d_out(s in shapes(), seed in any::<u32>(), factor in -3.0..3.0f64) {
+        let mut numbers = Normal::new(seed.into());
+        let a = attention(&s, &mut numbers).softcap(3.0).dropout(0.1, seed.into());
+        let x = Inputs::<f64>::normal(s, 1);
+        let (one, two) = (d_out_for(&x, 1), d_out_for(&x, 2));
+        for level in levels() {
+            let a = a.clone().level(level);
+            let (f, g, both) = (gradients(&a, &x, &one), gradients(&a, &x, &two), gradients(&a, &x, &(&one * factor + &two)));
+            for (f, g, both) in [(&f.dq, &g.dq, &both.dq), (&f.dk, &g.dk, &both.dk), (&f.dv, &g.dv, &both.dv)] {
+                let expected = f * factor + g;
+                prop_assert!(expected.iter().zip(both).all(|(x, y)| (x - y).abs() < 1e-10));
+            }
+        }
+    }
+
+    /// The weights sum to one, and so does what comes back through them: every value is handed on whole.
+    #[test]
+    fn dv_of_a_sum_is_the_number_of_rows_that_see_anything(s in shapes(), seed in any::<u32>()) {
+        let mut numbers = Normal::new(seed.into());
+        let a = attention(&s, &mut numbers);
+        let x = Inputs::<f64>::normal(s, 1);
+        for level in levels() {
+            let a = a.clone().level(level);
+            let saved = a.forward_saved(&x.q, &x.k, &x.v).unwrap();
+            let ones = Array4::ones(saved.out.raw_dim());
+            let got = a.backward(&x.q, &x.k, &x.v, &saved, &ones).unwrap();
+            let rows = saved.lse().iter().filter(|&&lse| lse > f64::NEG_INFINITY).count();
+            prop_assert!((got.dv.sum() - (rows * s.value_dim) as f64).abs() < 1e-9);
         }
     }
 

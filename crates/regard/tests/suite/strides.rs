@@ -1,6 +1,6 @@
 //! Any layout in, any layout out: the bits are those of the plain layout. What lies around a view is never read.
 
-use crate::common::{Inputs, Shape, assert_same_bits, levels, to};
+use crate::common::{Inputs, Shape, assert_same_bits, assert_same_gradients, d_out_for, gradients, levels, to};
 use half::{bf16, f16};
 use ndarray::{Array, Array2, Array4, Array5, ArrayView4, Axis, s};
 use regard::{Attention, Bias, Element, Forward, Mask, StatsOptions};
@@ -205,6 +205,126 @@ fn statistics_do_not_depend_on_the_layout() {
             assert_eq!(plain.top_keys, got.top_keys, "{name}");
             let sums = a.column_sums(fq(q), fk(k)).expect("fits");
             assert_same_bits(name, &sums, &a.column_sums(&x.q, &x.k).expect("fits"));
+        }
+    }
+}
+
+/// q, k, v and d_out in any layout, the last in another one than the result's.
+fn any_layout_backward<E: Element>() {
+    for (n, m, d) in [(3, 45, 17), (37, 45, 17), (20, 140, 8)] {
+        let x = Inputs::<E>::normal(Shape::new(n, m, d).values(d + 2), 3);
+        let d_out = d_out_for(&x, 4);
+        for level in levels() {
+            let a = Attention::new().causal_bottom_right().level(level);
+            let plain = gradients(&a, &x, &d_out);
+            let (q, k, v, o) = (layouts(&x.q), layouts(&x.k), layouts(&x.v), layouts(&d_out));
+            for i in 0..q.len() {
+                // All in one layout, and each in another.
+                for (iq, ik, iv, io) in [(i, i, i, i), (i, (i + 3) % q.len(), (i + 7) % q.len(), (i + 5) % q.len())] {
+                    let (q, k, v, o) = ((q[iq].2)(&q[iq].1), (k[ik].2)(&k[ik].1), (v[iv].2)(&v[iv].1), (o[io].2)(&o[io].1));
+                    let saved = a.forward_saved(q, k, v).expect("fits");
+                    let got = a.backward(q, k, v, &saved, o).expect("fits");
+                    assert_same_gradients(&format!("layouts {iq} {ik} {iv} {io}, {n} x {m}, {}", level.name()), &plain, &got);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn any_strides_give_the_same_gradients_in_f32() {
+    any_layout_backward::<f32>();
+}
+
+#[test]
+fn any_strides_give_the_same_gradients_in_f64() {
+    any_layout_backward::<f64>();
+}
+
+#[test]
+fn any_strides_give_the_same_gradients_in_half_precision() {
+    any_layout_backward::<f16>();
+    any_layout_backward::<bf16>();
+}
+
+#[test]
+fn gradients_of_views_into_a_fused_qkv_are_right() {
+    for n in [5, 70] {
+        let mut numbers = crate::common::Normal::new(1);
+        let fused = Array5::from_shape_simple_fn([2, n, 3, 4, 16], || numbers.number() as f32);
+        let part = |i: usize| fused.index_axis(Axis(2), i).permuted_axes([0, 2, 1, 3]);
+        let copy = |i: usize| part(i).as_standard_layout().into_owned();
+        let x = Inputs { q: copy(0), k: copy(1), v: copy(2) };
+        let d_out = d_out_for(&x, 1);
+        for level in levels() {
+            let a = Attention::new().causal().level(level);
+            let saved = a.forward_saved(part(0), part(1), part(2)).expect("fits");
+            let got = a.backward(part(0), part(1), part(2), &saved, d_out.view()).expect("fits");
+            assert_same_gradients("fused", &got, &gradients(&a, &x, &d_out));
+        }
+    }
+}
+
+/// A loss that is a sum has a d_out of one number with strides of zero.
+#[test]
+fn gradients_of_operands_with_a_stride_of_zero_are_right() {
+    for n in [3, 40] {
+        let x = Inputs::<f32>::normal(Shape::new(n, 50, 8).batch(1), 3);
+        let copy = |view: ArrayView4<'_, f32>| view.as_standard_layout().into_owned();
+        let one = Array4::from_elem([1, 1, 1, 1], 0.5f32);
+        let d_out = one.broadcast([3, 4, n, 8]).expect("broadcasts");
+        let q = x.q.broadcast([3, 4, n, 8]).expect("broadcasts");
+        let entry = [x.k.broadcast([3, 2, 50, 8]).expect("broadcasts"), x.v.broadcast([3, 2, 50, 8]).expect("broadcasts")];
+        let (one_key, one_value) = (x.k.slice(s![.., .., ..1, ..]), x.v.slice(s![.., .., .., ..1]));
+        let row = [one_key.broadcast([3, 2, 50, 8]).expect("broadcasts"), one_value.broadcast([3, 2, 50, 8]).expect("broadcasts")];
+        for level in levels() {
+            let a = Attention::new().causal().level(level);
+            for [k, v] in [entry, row, [row[1], row[0]]] {
+                let saved = a.forward_saved(q, k, v).expect("fits");
+                let got = a.backward(q, k, v, &saved, d_out).expect("fits");
+                let plain = gradients(&a, &Inputs { q: copy(q), k: copy(k), v: copy(v) }, &copy(d_out));
+                assert_same_gradients(&format!("{n}, {}", level.name()), &got, &plain);
+            }
+        }
+    }
+}
+
+/// What was saved may come back in another layout.
+#[test]
+fn a_saved_result_may_have_any_strides() {
+    let x = Inputs::<f64>::normal(Shape::new(37, 45, 17), 3);
+    let d_out = d_out_for(&x, 4);
+    for level in levels() {
+        let a = Attention::new().causal_bottom_right().level(level);
+        let plain = gradients(&a, &x, &d_out);
+        let mut saved = a.forward_saved(&x.q, &x.k, &x.v).expect("fits");
+        let turned = saved.out.view().permuted_axes([0, 1, 3, 2]).as_standard_layout().into_owned();
+        saved.out = turned.permuted_axes([0, 1, 3, 2]);
+        saved.row_max = saved.row_max.clone().reversed_axes().as_standard_layout().into_owned().reversed_axes();
+        let got = a.backward(&x.q, &x.k, &x.v, &saved, &d_out).expect("fits");
+        for (got, plain) in [(&got.dq, &plain.dq), (&got.dk, &plain.dk), (&got.dv, &plain.dv)] {
+            assert!(got.iter().zip(plain).all(|(x, y)| (x - y).abs() < 1e-12));
+        }
+    }
+}
+
+/// The gradient of a bias has its shape, whatever its strides.
+#[test]
+fn the_gradient_of_a_bias_does_not_depend_on_its_strides() {
+    for n in [3, 40] {
+        let x = Inputs::<f32>::normal(Shape::new(n, 50, 8), 3);
+        let d_out = d_out_for(&x, 4);
+        let mut numbers = crate::common::Normal::new(1);
+        let bias = Array::from_shape_simple_fn([2, 50, 4, 2 * n], || numbers.number() as f32);
+        let view = bias.slice(s![.., .., .., ..;-2]).permuted_axes([0, 2, 3, 1]);
+        let broadcast = view.slice(s![..1, ..1, .., ..]).broadcast([2, 4, n, 50]).expect("broadcasts").to_owned();
+        for level in levels() {
+            let go = |bias: Bias<'_>| gradients(&Attention::new().level(level).bias(bias), &x, &d_out);
+            let copy = view.as_standard_layout().into_owned();
+            assert_same_gradients("strides", &go(Bias::Dense(view.into())), &go(Bias::Dense(copy.into())));
+            let zero = view.slice(s![..1, ..1, .., ..]);
+            let zero = zero.broadcast([2, 4, n, 50]).expect("broadcasts");
+            assert_same_gradients("stride of zero", &go(Bias::Dense(zero.into())), &go(Bias::Dense(broadcast.view().into())));
         }
     }
 }

@@ -1,10 +1,12 @@
 //! What the tests share: numbers from a seed, options whose plain computation is known, and a tolerance that is measured.
 
+mod gradients;
 mod masks;
 mod recipe;
 
+pub use gradients::{assert_same_gradients, bias_numbers, check_gradients, d_out_for, gradients};
 pub use masks::{DILATED, masks, random_bools};
-pub use recipe::{Recipe, naive};
+pub use recipe::{Recipe, naive, naive_backward};
 
 use ndarray::{Array, Array4, Dimension};
 use regard::{Element, Level, Real, reference};
@@ -139,12 +141,29 @@ pub fn assert_as_good_as_naive<E: Element, D: Dimension>(
     exact: &Array<f64, D>,
     floor: f64,
 ) {
+    assert_within(what, 2.0, got, naive, exact, floor);
+}
+
+/// The error of every number is at most `factor` times the largest error of the plain loop, and the floor.
+#[track_caller]
+pub fn assert_within<E: Element, D: Dimension>(
+    what: &str,
+    factor: f64,
+    got: &Array<E, D>,
+    naive: &Array<E, D>,
+    exact: &Array<f64, D>,
+    floor: f64,
+) {
     assert_eq!(got.shape(), exact.shape(), "{what}");
     let naive_error = naive.iter().zip(exact).map(|(&x, &y)| error(wide(x), y)).filter(|e| e.is_finite()).fold(0.0, f64::max);
-    let tolerance = 2.0 * naive_error + floor;
+    let tolerance = factor * naive_error + floor;
     for ((at, &x), &y) in got.indexed_iter().zip(exact) {
         let e = error(wide(x), y);
-        assert!(e <= tolerance, "{what}: {x:?} for {y:?} at {at:?} of {:?}: error {e:e}, naive error {naive_error:e}", got.shape());
+        assert!(
+            e <= tolerance,
+            "{what}: {x:?} for {y:?} at {at:?} of {:?}: error {e:e}, naive error {naive_error:e}, floor {floor:e}",
+            got.shape()
+        );
     }
 }
 
@@ -171,7 +190,7 @@ pub fn check<E: Element>(what: &str, recipe: &Recipe<'_>, x: &Inputs<E>) {
     }
 }
 
-fn largest<'a>(numbers: impl IntoIterator<Item = &'a f64>) -> f64 {
+pub fn largest<'a>(numbers: impl IntoIterator<Item = &'a f64>) -> f64 {
     numbers.into_iter().filter(|x| x.is_finite()).fold(0.0, |m, x| x.abs().max(m))
 }
 

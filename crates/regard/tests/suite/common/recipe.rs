@@ -5,6 +5,15 @@ use ndarray::{Array3, Array4};
 use regard::reference::Reference;
 use regard::{Attention, Bias, Element, Real, Scale};
 
+/// What the dot products are multiplied with.
+fn factor(scale: Scale, head_dim: usize) -> f64 {
+    match scale {
+        Scale::InvSqrtDim => 1.0 / (head_dim.max(1) as f64).sqrt(),
+        Scale::Off => 1.0,
+        Scale::By(x) => x,
+    }
+}
+
 /// [`Attention`] keeps its options to itself; the plain computation needs those that are not in the textbook's scores.
 #[derive(Debug, Clone, Default)]
 pub struct Recipe<'a> {
@@ -12,6 +21,7 @@ pub struct Recipe<'a> {
     scale: Scale,
     softcap: Option<f64>,
     sink: Option<Vec<f64>>,
+    bias_shape: Option<[usize; 4]>,
 }
 
 impl<'a> Recipe<'a> {
@@ -46,7 +56,17 @@ impl<'a> Recipe<'a> {
             0 => f32::NEG_INFINITY,
             _ => numbers.number() as f32,
         });
-        self.with(|a| a.bias(Bias::Dense(bias.into())))
+        let this = Self { bias_shape: Some(shape), ..self };
+        this.with(|a| a.bias(Bias::Dense(bias.into())))
+    }
+
+    pub fn has_sink(&self) -> bool {
+        self.sink.is_some()
+    }
+
+    /// The shape of the dense bias, if there is one.
+    pub fn bias_shape(&self) -> Option<[usize; 4]> {
+        self.bias_shape
     }
 
     /// Sink logits for every head of a shape.
@@ -61,6 +81,8 @@ pub struct Plain<E: Element> {
     pub capped: Array4<E::Real>,
     pub scores: Array4<E::Real>,
     pub weights: Array4<E::Real>,
+    pub max: Array3<E::Real>,
+    pub sum: Array3<E::Real>,
     pub lse: Array3<E::Real>,
     pub out: Array4<E>,
 }
@@ -71,15 +93,12 @@ pub fn naive<E: Element>(recipe: &Recipe<'_>, x: &Inputs<E>, exact: &Reference) 
     let exp = |x: E::Real| real(x.to_f64().exp());
     let (batch, heads_q, seq_q, head_dim) = x.q.dim();
     let (_, heads_kv, seq_kv, value_dim) = x.v.dim();
-    let scale = real(match recipe.scale {
-        Scale::InvSqrtDim => 1.0 / (head_dim.max(1) as f64).sqrt(),
-        Scale::Off => 1.0,
-        Scale::By(x) => x,
-    });
+    let scale = real(factor(recipe.scale, head_dim));
     let shape = [batch, heads_q, seq_q, seq_kv];
     let zeros = || Array4::from_elem(shape, E::Real::ZERO);
     let (mut raw, mut capped, mut scores, mut weights) = (zeros(), zeros(), zeros(), zeros());
     let mut lse = Array3::from_elem([batch, heads_q, seq_q], E::Real::HIDDEN);
+    let (mut maxima, mut sums) = (lse.clone(), Array3::from_elem([batch, heads_q, seq_q], E::Real::ONE));
     let mut out = Array4::from_elem([batch, heads_q, seq_q, value_dim], to::<E>(0.0));
     for b in 0..batch {
         for h in 0..heads_q {
@@ -107,6 +126,7 @@ pub fn naive<E: Element>(recipe: &Recipe<'_>, x: &Inputs<E>, exact: &Reference) 
                 for j in 0..seq_kv {
                     sum += exp(scores[[b, h, i, j]] - max);
                 }
+                (maxima[[b, h, i]], sums[[b, h, i]]) = (max, sum);
                 lse[[b, h, i]] = max + sum.ln();
                 let mut row = vec![E::Real::ZERO; value_dim];
                 for j in (0..seq_kv).filter(|&j| exact.scores[[b, h, i, j]] != f64::NEG_INFINITY) {
@@ -122,5 +142,93 @@ pub fn naive<E: Element>(recipe: &Recipe<'_>, x: &Inputs<E>, exact: &Reference) 
             }
         }
     }
-    Plain { raw, capped, scores, weights, lse, out }
+    Plain { raw, capped, scores, weights, max: maxima, sum: sums, lse, out }
+}
+
+/// The gradients of the plain loop.
+pub struct PlainGradients<E: Element> {
+    pub dq: Array4<E>,
+    pub dk: Array4<E>,
+    pub dv: Array4<E>,
+    pub d_scores: Array4<E::Real>,
+    pub d_sink: Vec<f64>,
+    /// The largest sum of the sizes of what was added up to a number of dq, dk, dv, d_scores: what a rounding is relative to.
+    pub sizes: [f64; 4],
+}
+
+/// The textbook's loops in the arithmetic of `E`, every sum one chain. Dropout is read off the textbook.
+pub fn naive_backward<E: Element>(
+    recipe: &Recipe<'_>,
+    x: &Inputs<E>,
+    d_out: &Array4<E>,
+    exact: &Reference,
+    plain: &Plain<E>,
+) -> PlainGradients<E> {
+    let real = E::Real::from_f64;
+    let size = |x: E::Real| if x.is_finite() { x.to_f64().abs() } else { 0.0 };
+    let (batch, heads_q, seq_q, head_dim) = x.q.dim();
+    let (_, heads_kv, seq_kv, value_dim) = x.v.dim();
+    let scale = real(factor(recipe.scale, head_dim));
+    let zeros = |of: &Array4<E>| Array4::from_elem(of.raw_dim(), E::Real::ZERO);
+    let (mut dq, mut dk, mut dv) = (zeros(&x.q), zeros(&x.k), zeros(&x.v));
+    let mut d_scores = Array4::from_elem(plain.scores.raw_dim(), E::Real::ZERO);
+    let mut d_sink = vec![0.0; heads_q];
+    let [mut dq_size, mut dk_size, mut dv_size] = [&x.q, &x.k, &x.v].map(|of| Array4::<f64>::zeros(of.raw_dim()));
+    let mut ds_size = Array4::<f64>::zeros(plain.scores.raw_dim());
+    for b in 0..batch {
+        for h in 0..heads_q {
+            let kv = h / (heads_q / heads_kv);
+            for i in 0..seq_q {
+                let seen: Vec<usize> = (0..seq_kv).filter(|&j| exact.scores[[b, h, i, j]] != f64::NEG_INFINITY).collect();
+                let kept = |j: usize| {
+                    let (w, applied) = (exact.weights[[b, h, i, j]], exact.applied[[b, h, i, j]]);
+                    if w == 0.0 { E::Real::ONE } else { real(applied / w) }
+                };
+                let (mut d_weights, mut dot_size) = (vec![E::Real::ZERO; seq_kv], vec![0.0; seq_kv]);
+                let (mut delta, mut delta_size) = (E::Real::ZERO, 0.0);
+                for &j in &seen {
+                    for e in 0..value_dim {
+                        let term = d_out[[b, h, i, e]].to_real() * x.v[[b, kv, j, e]].to_real();
+                        d_weights[j] += term;
+                        dot_size[j] += size(term) * size(kept(j));
+                    }
+                    d_weights[j] = d_weights[j] * kept(j);
+                    delta += plain.weights[[b, h, i, j]] * d_weights[j];
+                    delta_size += size(plain.weights[[b, h, i, j]]) * dot_size[j];
+                }
+                if let Some(sink) = &recipe.sink
+                    && sink[h] > f64::NEG_INFINITY
+                {
+                    let share = (real(sink[h]) - plain.max[[b, h, i]]).to_f64().exp() / plain.sum[[b, h, i]].to_f64();
+                    d_sink[h] -= share * delta.to_f64();
+                }
+                for &j in &seen {
+                    let at = [b, h, i, j];
+                    let w = plain.weights[at];
+                    d_scores[at] = w * (d_weights[j] - delta);
+                    ds_size[at] = size(w) * (dot_size[j] + delta_size);
+                    let slope = recipe.softcap.map_or(E::Real::ONE, |cap| {
+                        let t = plain.capped[at] / real(cap);
+                        E::Real::ONE - t * t
+                    });
+                    let d_raw = d_scores[at] * slope * scale;
+                    for e in 0..value_dim {
+                        let term = w * kept(j) * d_out[[b, h, i, e]].to_real();
+                        dv[[b, kv, j, e]] += term;
+                        dv_size[[b, kv, j, e]] += size(term);
+                    }
+                    for e in 0..head_dim {
+                        let (q, k) = (x.q[[b, h, i, e]].to_real(), x.k[[b, kv, j, e]].to_real());
+                        dq[[b, h, i, e]] += d_raw * k;
+                        dk[[b, kv, j, e]] += d_raw * q;
+                        dq_size[[b, h, i, e]] += ds_size[at] * size(scale) * size(k);
+                        dk_size[[b, kv, j, e]] += ds_size[at] * size(scale) * size(q);
+                    }
+                }
+            }
+        }
+    }
+    let stored = |x: Array4<E::Real>| x.mapv(E::from_real);
+    let sizes = [dq_size, dk_size, dv_size, ds_size].map(|x| x.iter().fold(0.0, |m: f64, &x| m.max(x)));
+    PlainGradients { dq: stored(dq), dk: stored(dk), dv: stored(dv), d_scores, d_sink, sizes }
 }

@@ -1,0 +1,150 @@
+//! What the sub-commands share: options, lists, output, and which errors are the arguments' fault.
+
+use crate::progress::Bar;
+use anyhow::{Context, Result};
+use clap::Args;
+use rayon::prelude::*;
+use regard_lab::figure::{Figure, FigureError, Theme};
+use regard_lab::{Error, Folder, Table};
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// How a command ended that did not fail.
+pub(crate) enum Outcome {
+    Done,
+    /// A comparison was made, and does not hold.
+    Disagrees,
+}
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct Common {
+    /// Print the tables as JSON on the standard output
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// No progress bar, no tables, no list of files
+    #[arg(long, short)]
+    pub(crate) quiet: bool,
+    /// Use so many threads; results are the same for any number [default: all cores]
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<usize>,
+}
+
+#[derive(Args, Debug, Clone)]
+pub(crate) struct Out {
+    /// Directory for tables and figures; files of an earlier run are replaced, other files are left alone
+    #[arg(long, default_value = "results", value_name = "DIR")]
+    pub(crate) out: PathBuf,
+}
+
+impl Common {
+    /// The bar, and as many threads as were asked for.
+    pub(crate) fn start(&self, what: &'static str) -> Result<Bar> {
+        if let Some(threads) = self.threads {
+            if threads == 0 || threads > 4096 {
+                return Err(Unusable(format!("threads = {threads} is not possible: it must be from 1 to 4096")).into());
+            }
+            rayon::ThreadPoolBuilder::new().num_threads(threads).build_global().context("cannot start the threads")?;
+        }
+        Ok(Bar::new(what, self.quiet))
+    }
+
+    /// On the standard output, for people or as JSON.
+    pub(crate) fn show(&self, tables: &[Table]) -> Result<()> {
+        if self.json {
+            let all: Vec<_> = tables.iter().map(Table::to_json).collect();
+            println!("{}", serde_json::to_string_pretty(&all)?);
+        } else if !self.quiet {
+            // What is longer than a screen is for programs.
+            for table in tables.iter().filter(|table| table.rows.len() <= 100) {
+                println!("{}", table.to_text(100));
+            }
+        }
+        Ok(())
+    }
+
+    /// Tell where the files are; on the standard error, so that JSON stays alone.
+    pub(crate) fn wrote(&self, folder: &std::path::Path, names: &[String]) {
+        if !self.quiet {
+            eprintln!("wrote {} in {}", names.join(", "), folder.display());
+        }
+    }
+}
+
+/// Write the tables into the folder.
+pub(crate) fn write_tables(folder: &mut Folder, tables: &[Table]) -> Result<Vec<String>> {
+    let mut names = Vec::new();
+    for table in tables {
+        let name = format!("{}.csv", table.name);
+        folder.write(&name, &table.to_csv())?;
+        names.push(name);
+    }
+    Ok(names)
+}
+
+/// Write each figure as SVG and PNG; drawn on all threads.
+pub(crate) fn write_figures(folder: &mut Folder, figures: &[Figure]) -> Result<Vec<String>> {
+    let drawn: Vec<_> =
+        figures.par_iter().map(|figure| Ok((figure.svg()?, figure.png(Theme::Light)?))).collect::<Result<_, FigureError>>()?;
+    let mut names = Vec::new();
+    for (figure, (svg, png)) in figures.iter().zip(drawn) {
+        for (ending, bytes) in [("svg", svg.as_bytes()), ("png", &png)] {
+            let name = format!("{}.{ending}", figure.name);
+            folder.write(&name, bytes)?;
+            names.push(name);
+        }
+    }
+    Ok(names)
+}
+
+/// Arguments or inputs that cannot be used, found outside of the laboratory.
+#[derive(Debug)]
+pub(crate) struct Unusable(pub(crate) String);
+
+impl std::fmt::Display for Unusable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unusable {}
+
+/// Whether the user can mend it by other arguments.
+pub(crate) fn is_unusable(error: &anyhow::Error) -> bool {
+    let theirs = |e: &Error| {
+        matches!(
+            e,
+            Error::Setting { .. }
+                | Error::EmptyList { .. }
+                | Error::Directory { .. }
+                | Error::NotOurs { .. }
+                | Error::NotATable { .. }
+                | Error::NoTable { .. }
+                | Error::NoRow { .. }
+                | Error::File { action: "read", .. }
+                | Error::Attention(_)
+        )
+    };
+    error.chain().any(|e| e.is::<Unusable>() || e.downcast_ref().is_some_and(theirs))
+}
+
+/// A list of sizes: `4,16,64`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Sizes(pub(crate) Vec<usize>);
+
+impl FromStr for Sizes {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let items = text.split(',').map(str::trim).filter(|item| !item.is_empty());
+        items
+            .map(|item| item.parse().map_err(|_| format!("{item:?} is not a whole number; give a list such as 4,16,64")))
+            .collect::<std::result::Result<_, _>>()
+            .map(Self)
+    }
+}
+
+/// The first paragraph of a message, on one line.
+pub(crate) fn one_line(message: &str) -> String {
+    let first = message.split("\n\n").next().unwrap_or(message);
+    first.lines().map(str::trim).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,84 @@
+//! The command `regard`: arguments, progress, exit codes. What is computed and written is the laboratory's business.
+//!
+//! Exit codes: 0 done, 1 something failed or does not agree, 2 the arguments or the input cannot be used.
+
+#![forbid(unsafe_code)]
+
+mod common;
+mod experiments;
+mod plot;
+mod progress;
+mod report;
+
+use clap::{Parser, Subcommand};
+use common::Outcome;
+use std::process::ExitCode;
+
+/// Attention you can run, see, break and trust.
+#[derive(Parser)]
+#[command(name = "regard", version, arg_required_else_help = true)]
+#[command(
+    after_help = "Start with:\n  regard report          every experiment, checked and drawn: report/index.html\n  regard sweep --help    one of them"
+)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Report(report::Report),
+    Sweep(experiments::Sweep),
+    Robustness(experiments::Robustness),
+    Entropy(experiments::Entropy),
+    Patterns(experiments::Patterns),
+    Heads(experiments::Heads),
+    Checks(experiments::Checks),
+    Parity(experiments::Parity),
+    Plot(plot::Plot),
+    Bench(experiments::Bench),
+}
+
+fn run(command: Command) -> anyhow::Result<Outcome> {
+    match command {
+        Command::Report(options) => options.run(),
+        Command::Sweep(options) => options.run(),
+        Command::Robustness(options) => options.run(),
+        Command::Entropy(options) => options.run(),
+        Command::Patterns(options) => options.run(),
+        Command::Heads(options) => options.run(),
+        Command::Checks(options) => options.run(),
+        Command::Parity(options) => options.run(),
+        Command::Plot(options) => options.run(),
+        Command::Bench(options) => options.run(),
+    }
+}
+
+/// Arguments that cannot be used: exit code 2.
+const UNUSABLE: u8 = 2;
+
+fn main() -> ExitCode {
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        Err(error) if !error.use_stderr() => {
+            let _ = error.print();
+            return ExitCode::SUCCESS;
+        }
+        Err(error) if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            return ExitCode::from(UNUSABLE);
+        }
+        Err(error) => {
+            eprintln!("{}", common::one_line(&error.render().to_string()));
+            return ExitCode::from(UNUSABLE);
+        }
+    };
+    match run(arguments.command) {
+        Ok(Outcome::Done) => ExitCode::SUCCESS,
+        Ok(Outcome::Disagrees) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            if common::is_unusable(&error) { ExitCode::from(UNUSABLE) } else { ExitCode::FAILURE }
+        }
+    }
+}

@@ -1,0 +1,45 @@
+//! A bar with the time that is left, for what takes longer than a second, on a terminal.
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use regard_lab::experiments::Progress;
+use std::io::IsTerminal;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(1);
+
+pub(crate) struct Bar {
+    bar: ProgressBar,
+    started: Instant,
+    waiting: AtomicBool,
+}
+
+impl Bar {
+    pub(crate) fn new(what: &'static str, quiet: bool) -> Self {
+        let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
+        let style = ProgressStyle::with_template("{msg} [{bar:40}] {percent:>3} %, {eta} left").expect("the template is in order");
+        bar.set_style(style.progress_chars("=> "));
+        bar.set_message(what);
+        let wanted = !quiet && std::io::stderr().is_terminal();
+        Self { bar, started: Instant::now(), waiting: AtomicBool::new(wanted) }
+    }
+}
+
+impl Progress for Bar {
+    fn expect(&self, steps: u64) {
+        self.bar.inc_length(steps);
+    }
+
+    fn advance(&self, steps: u64) {
+        if self.started.elapsed() > PATIENCE && self.waiting.swap(false, Ordering::Relaxed) {
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
+        }
+        self.bar.inc(steps);
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}

@@ -1,0 +1,86 @@
+//! `regard report`.
+
+use crate::common::{Common, Outcome, Unusable, write_figures, write_tables};
+use anyhow::Result;
+use clap::Args;
+use regard_lab::experiments::find_torch;
+use regard_lab::report::{ReportConfig, render};
+use regard_lab::{Folder, Tables};
+use std::path::PathBuf;
+
+/// Run every experiment, check every claim, and write one page: report/index.html
+///
+/// The page works from a file, offline. Beside it lie the tables (CSV) and the figures (SVG and PNG) that it is made of.
+/// A later run replaces what an earlier one wrote and touches nothing else in the directory.
+#[derive(Args, Debug)]
+#[command(
+    after_help = "Examples:\n  regard report                                 everything, 2000 draws per cell\n  regard report --seeds 200 --out quick         faster\n  regard report --from report                   draw the page again from its tables, without running anything"
+)]
+pub(crate) struct Report {
+    /// Draws per cell
+    #[arg(long, default_value_t = 2000, value_name = "N")]
+    seeds: usize,
+    /// Which draws
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Directory for the page, its tables and figures [default: report, or the directory of --from]
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+    /// Do not run anything: draw the page from the tables in this directory
+    #[arg(long, value_name = "DIR")]
+    from: Option<PathBuf>,
+    /// A Python that has PyTorch, to compare with it too
+    #[arg(long, value_name = "PATH", conflicts_with = "from")]
+    python: Option<PathBuf>,
+    /// Measure no times: two reports with the same settings are then the same, byte for byte
+    #[arg(long, conflicts_with = "from")]
+    no_timing: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+impl Report {
+    pub(crate) fn run(self) -> Result<Outcome> {
+        let bar = self.common.start("report")?;
+        if let Some(python) = &self.python
+            && find_torch(Some(python)).is_none()
+        {
+            return Err(Unusable(format!(
+                "{} cannot import torch: give a Python that has PyTorch, or leave --python out",
+                python.display()
+            ))
+            .into());
+        }
+        let out = self.out.as_ref().or(self.from.as_ref()).cloned().unwrap_or_else(|| PathBuf::from("report"));
+        let in_place = self.from.as_ref() == Some(&out);
+        let tables = match &self.from {
+            Some(from) => Tables::read(from)?,
+            None => Tables::default(),
+        };
+        let mut folder = Folder::open(&out, "report")?;
+        let tables = match &self.from {
+            Some(_) => tables,
+            None => ReportConfig { seeds: self.seeds, seed: self.seed, python: self.python.clone(), timing: !self.no_timing }.run(&bar)?,
+        };
+        drop(bar);
+        let (page, figures) = render(&tables)?;
+        if in_place {
+            tables.all().iter().for_each(|table| folder.keep(&format!("{}.csv", table.name)));
+        } else {
+            write_tables(&mut folder, tables.all())?;
+        }
+        write_figures(&mut folder, &figures)?;
+        folder.write("index.html", page.html()?.as_bytes())?;
+        folder.finish()?;
+        if self.common.json {
+            self.common.show(tables.all())?;
+        } else if !self.common.quiet {
+            self.common.show(tables.find("published_claims").map(std::slice::from_ref).unwrap_or_default())?;
+        }
+        self.common.wrote(&out, &[format!("{} tables", tables.all().len()), format!("{} figures", figures.len()), "index.html".to_owned()]);
+        if !self.common.quiet {
+            eprintln!("open {}", out.join("index.html").display());
+        }
+        Ok(Outcome::Done)
+    }
+}

@@ -1,0 +1,301 @@
+//! Our attention against another implementation: the golden vectors that PyTorch's own mathematics gave, and PyTorch itself where it is.
+
+use crate::error::{Error, Result};
+use crate::experiments::{Progress, origin};
+use crate::rng::{Draw, Purpose};
+use crate::table::Table;
+use ndarray::Array4;
+use regard::{Attention, Bias, Element, Mask, Real, Scale, Stage};
+use serde::{Deserialize, Serialize};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const GOLDEN: &str = include_str!("../../../regard/tests/golden/attention.json");
+const PROGRAM: &str = include_str!("parity_torch.py");
+
+/// What to compare with.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct ParityConfig {
+    /// A Python with PyTorch, as [`find_torch`] finds it; without it only the golden vectors are compared.
+    pub python: Option<PathBuf>,
+}
+
+#[derive(Deserialize)]
+struct Golden {
+    about: String,
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    name: String,
+    options: Options,
+    mask_kind: Option<String>,
+    shapes: Shapes,
+    q: Vec<f32>,
+    k: Vec<f32>,
+    v: Vec<f32>,
+    mask: Option<Vec<Option<f32>>>,
+    out: Vec<f64>,
+    lse: Vec<Option<f64>>,
+}
+
+#[derive(Deserialize)]
+struct Shapes {
+    q: [usize; 4],
+    k: [usize; 4],
+    v: [usize; 4],
+    mask: Option<[usize; 4]>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, deny_unknown_fields)]
+struct Options {
+    causal: Option<String>,
+    window: Option<[Option<usize>; 2]>,
+    q_offset: Option<Vec<i64>>,
+    kv_lens: Option<Vec<usize>>,
+    scale: Option<f64>,
+    softcap: Option<f64>,
+}
+
+/// The numbers of the golden file were written with eight digits or so.
+const GOLDEN_TOLERANCE: [(&str, f64); 2] = [("float32", 2e-6), ("float64", 1e-6)];
+
+impl ParityConfig {
+    /// The command that compares the same.
+    pub fn command(&self) -> String {
+        self.python.as_ref().map_or_else(|| "regard parity".to_owned(), |python| format!("regard parity --python {}", python.display()))
+    }
+
+    /// `parity_golden`, and `parity_torch` where there is a Python with PyTorch.
+    ///
+    /// # Errors
+    /// When PyTorch fails, not when it disagrees.
+    pub fn run(&self, progress: &dyn Progress) -> Result<Vec<Table>> {
+        let golden: Golden = serde_json::from_str(GOLDEN).expect("the golden vectors are in order: they are tested");
+        progress.expect(golden.cases.len() as u64);
+        let columns = [
+            ("case", "case"),
+            ("type", "type"),
+            ("out_error", "largest error of the output"),
+            ("lse_error", "largest error of the log-sum-exp"),
+            ("tolerance", "tolerance"),
+            ("agrees", "agrees"),
+        ];
+        let mut table = Table::new("parity_golden", &format!("Against stored answers: {}", golden.about), &columns);
+        for case in &golden.cases {
+            for (kind, tolerance) in GOLDEN_TOLERANCE {
+                let (out, lse) = if kind == "float32" { case.errors::<f32>()? } else { case.errors::<f64>()? };
+                let agrees = out <= tolerance && lse <= tolerance;
+                table.push(vec![case.name.as_str().into(), kind.into(), out.into(), lse.into(), tolerance.into(), agrees.into()]);
+            }
+            progress.advance(1);
+        }
+        table.origin = origin(ParityConfig::default().command(), 0, &golden.about)?;
+        let mut tables = vec![table];
+        if let Some(python) = &self.python {
+            tables.push(against_torch(python, &self.command())?);
+        }
+        Ok(tables)
+    }
+}
+
+impl Case {
+    fn attention(&self) -> Attention<'static> {
+        let o = &self.options;
+        let mut a = match o.causal.as_deref() {
+            None => Attention::new(),
+            Some("bottom_right") => Attention::new().causal_bottom_right(),
+            Some(_) => Attention::new().causal(),
+        };
+        if let Some([left, right]) = o.window {
+            a = a.mask(Mask::window(left, right));
+        }
+        if let Some(offsets) = &o.q_offset {
+            a = a.q_offsets(offsets.clone());
+        }
+        if let Some(lengths) = &o.kv_lens {
+            a = a.key_lengths(lengths.clone());
+        }
+        if let Some(scale) = o.scale {
+            a = a.scale(Scale::By(scale));
+        }
+        if let Some(cap) = o.softcap {
+            a = a.softcap(cap);
+        }
+        let (Some(mask), Some(shape)) = (&self.mask, self.shapes.mask) else { return a };
+        if self.mask_kind.as_deref() == Some("bool") {
+            let table = mask.iter().map(|&x| x == Some(1.0)).collect();
+            a.mask(Mask::dense(Array4::from_shape_vec(shape, table).expect("the golden shapes fit")))
+        } else {
+            let numbers = mask.iter().map(|x| x.unwrap_or(f32::NEG_INFINITY)).collect();
+            a.bias(Bias::Dense(Array4::from_shape_vec(shape, numbers).expect("the golden shapes fit").into()))
+        }
+    }
+
+    /// Largest errors of the output and of the log-sum-exp.
+    fn errors<E: Element>(&self) -> Result<(f64, f64)> {
+        let array = |shape: [usize; 4], numbers: &[f32]| {
+            let numbers = numbers.iter().map(|&x| E::from_real(E::Real::from_f64(x.into()))).collect();
+            Array4::<E>::from_shape_vec(shape, numbers).expect("the golden shapes fit")
+        };
+        let s = &self.shapes;
+        let (q, k, v) = (array(s.q, &self.q), array(s.k, &self.k), array(s.v, &self.v));
+        let got = self.attention().forward(&q, &k, &v)?;
+        let out = got.out.iter().map(|x| x.to_real().to_f64()).zip(self.out.iter().copied());
+        let lse = got.lse.iter().map(|x| x.to_f64()).zip(self.lse.iter().map(|x| x.unwrap_or(f64::NEG_INFINITY)));
+        Ok((largest_error(out), largest_error(lse)))
+    }
+}
+
+/// Equal infinities are no error; a NaN is an infinite one.
+fn largest_error(pairs: impl Iterator<Item = (f64, f64)>) -> f64 {
+    let error = |(a, b): (f64, f64)| if a == b { 0.0 } else { (a - b).abs() };
+    pairs.map(error).fold(0.0, |most, e| if e.is_nan() || e > most { if e.is_nan() { f64::INFINITY } else { e } } else { most })
+}
+
+/// The first of these that can import PyTorch: the given one alone, or the active environment's, this repository's, the system's.
+pub fn find_torch(given: Option<&Path>) -> Option<PathBuf> {
+    let candidates = match given {
+        Some(python) => vec![python.to_owned()],
+        None => {
+            let active = std::env::var_os("VIRTUAL_ENV").map(|dir| Path::new(&dir).join("bin/python"));
+            active.into_iter().chain(["target/venv-torch/bin/python", "python3", "python"].map(PathBuf::from)).collect()
+        }
+    };
+    candidates.into_iter().find(|python| {
+        let mut check = Command::new(python);
+        check.args(["-c", "import torch"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        check.status().is_ok_and(|status| status.success())
+    })
+}
+
+#[derive(Serialize)]
+struct Question {
+    name: &'static str,
+    shape_q: [usize; 4],
+    shape_kv: [usize; 4],
+    causal: bool,
+    scale: Option<f64>,
+    q: Vec<f64>,
+    k: Vec<f64>,
+    v: Vec<f64>,
+}
+
+#[derive(Deserialize)]
+struct Answers {
+    version: String,
+    cases: Vec<Answer>,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    float64: Vec<f64>,
+    float32: Vec<f64>,
+}
+
+fn questions() -> Vec<Question> {
+    let make = |name, batch, heads, seq_q, seq_kv, dim, causal, scale| {
+        let (shape_q, shape_kv) = ([batch, heads, seq_q, dim], [batch, heads, seq_kv, dim]);
+        let mut numbers = Draw::new(0, Purpose::Bench, [seq_q, seq_kv], u64::from(causal));
+        // Rounded to float32, so that both types see the same numbers.
+        let mut draw = |shape: [usize; 4]| {
+            let mut x = vec![0.0; shape.iter().product()];
+            numbers.normal(&mut x);
+            x.into_iter().map(|x| f64::from(x as f32)).collect()
+        };
+        Question { name, q: draw(shape_q), k: draw(shape_kv), v: draw(shape_kv), shape_q, shape_kv, causal, scale }
+    };
+    vec![
+        make("8 tokens, d_k = 64", 1, 1, 8, 8, 64, false, None),
+        make("8 tokens, d_k = 256, unscaled", 1, 1, 8, 8, 256, false, Some(1.0)),
+        make("4 heads of 128 tokens", 1, 4, 128, 128, 64, false, None),
+        make("4 heads of 128 tokens, causal", 1, 4, 128, 128, 64, true, None),
+        make("batch of 2, 32 over 200 tokens", 2, 2, 32, 200, 32, false, None),
+    ]
+}
+
+fn ask(python: &Path, questions: &[Question]) -> Result<Answers> {
+    let failed = |reason: String| Error::Peer { python: python.to_owned(), reason };
+    let io = |e: std::io::Error| failed(e.to_string());
+    let mut process = Command::new(python)
+        .args(["-c", PROGRAM])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(io)?;
+    let text = serde_json::to_vec(questions).expect("numbers and names are JSON");
+    let mut stdin = process.stdin.take().expect("it was asked for");
+    // The program reads all before it writes anything.
+    let sent = stdin.write_all(&text);
+    drop(stdin);
+    let output = process.wait_with_output().map_err(io)?;
+    if !output.status.success() || sent.is_err() {
+        let message = String::from_utf8_lossy(&output.stderr);
+        return Err(failed(message.lines().last().unwrap_or("it ended early").to_owned()));
+    }
+    serde_json::from_slice(&output.stdout).map_err(|e| failed(format!("it did not answer in JSON ({e})")))
+}
+
+fn against_torch(python: &Path, command: &str) -> Result<Table> {
+    let questions = questions();
+    let answers = ask(python, &questions)?;
+    let columns = [
+        ("case", "case"),
+        ("type", "type"),
+        ("difference", "largest difference to PyTorch"),
+        ("torch_error", "PyTorch's error against float64"),
+        ("regard_error", "Regard's error against float64"),
+        ("tolerance", "tolerance"),
+        ("agrees", "agrees"),
+    ];
+    let mut table = Table::new("parity_torch", &format!("Against scaled_dot_product_attention of PyTorch {}", answers.version), &columns);
+    for (question, answer) in questions.iter().zip(&answers.cases) {
+        let exact = &answer.float64;
+        let scale = question.scale.map_or(Scale::InvSqrtDim, Scale::By);
+        let attention = Attention::new().scale(scale);
+        let attention = if question.causal { attention.causal() } else { attention };
+        let largest = largest_score(&attention, question)?;
+        for (kind, theirs) in [("float64", exact), ("float32", &answer.float32)] {
+            let ours = if kind == "float64" { outputs::<f64>(&attention, question)? } else { outputs::<f32>(&attention, question)? };
+            let apart = |a: &[f64], b: &[f64]| largest_error(a.iter().copied().zip(b.iter().copied()));
+            // A score is rounded in proportion to its size, and an output moves as its scores do.
+            let tolerance = 16.0 * (1.0 + largest) * if kind == "float64" { f64::EPSILON / 2.0 } else { f64::from(f32::EPSILON) / 2.0 };
+            let difference = apart(&ours, theirs);
+            let errors = [apart(theirs, exact), apart(&ours, exact)];
+            table.push(vec![
+                question.name.into(),
+                kind.into(),
+                difference.into(),
+                errors[0].into(),
+                errors[1].into(),
+                tolerance.into(),
+                (difference <= tolerance).into(),
+            ]);
+        }
+    }
+    table.origin = origin(command.to_owned(), 0, &format!("PyTorch {}", answers.version))?;
+    Ok(table)
+}
+
+fn largest_score(attention: &Attention<'_>, question: &Question) -> Result<f64> {
+    let array = |shape, x: &[f64]| Array4::from_shape_vec(shape, x.to_vec()).expect("the length is that of the shape");
+    let scores = attention.scores(&array(question.shape_q, &question.q), &array(question.shape_kv, &question.k), Stage::Raw)?;
+    Ok(scores.fold(0.0, |a: f64, s| a.max(s.abs())))
+}
+
+fn outputs<T: Real>(attention: &Attention<'_>, question: &Question) -> Result<Vec<f64>> {
+    let array = |shape: [usize; 4], x: &[f64]| {
+        Array4::from_shape_vec(shape, x.iter().map(|&x| T::from_f64(x)).collect()).expect("the length is that of the shape")
+    };
+    let (q, k, v) = (array(question.shape_q, &question.q), array(question.shape_kv, &question.k), array(question.shape_kv, &question.v));
+    Ok(attention.forward(&q, &k, &v)?.out.iter().map(|x| x.to_f64()).collect())
+}
+
+/// Whether every comparison of the tables holds.
+pub fn agrees(tables: &[Table]) -> bool {
+    tables.iter().all(|table| table.rows.iter().all(|row| *table.value(row, "agrees") != false.into()))
+}

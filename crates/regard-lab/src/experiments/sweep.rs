@@ -1,0 +1,156 @@
+//! The sweep over d_k: what the scale does to the weights, the scores and the gradients.
+
+use crate::error::Result;
+use crate::experiments::cell::{Cell, Loss, Measured, Numbers};
+use crate::experiments::{Progress, check_d_k, check_seeds, check_seq, listed, origin};
+use crate::summary::{self, Summary};
+use crate::table::{Table, Value};
+use regard::{Attention, Scale};
+
+/// What to sweep over. The default is the first document's run, number for number.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SweepConfig {
+    /// Head dimensions.
+    pub d_k: Vec<usize>,
+    /// Queries and keys of a matrix.
+    pub seq: usize,
+    /// Draws per cell; the table has means over them.
+    pub seeds: usize,
+    /// Where the draws begin.
+    pub seed: u64,
+    /// Where the numbers come from.
+    pub numbers: Numbers,
+    /// What the gradients are gradients of.
+    pub loss: Loss,
+}
+
+impl Default for SweepConfig {
+    fn default() -> Self {
+        Self { d_k: vec![4, 16, 64, 256], seq: 8, seeds: 1, seed: 42, numbers: Numbers::PyTorch, loss: Loss::MeanSquare }
+    }
+}
+
+impl SweepConfig {
+    /// The command that makes the same tables.
+    pub fn command(&self) -> String {
+        format!(
+            "regard sweep --d-k {} --seq {} --seeds {} --seed {} --numbers {} --loss {}",
+            listed(&self.d_k),
+            self.seq,
+            self.seeds,
+            self.seed,
+            self.numbers.word(),
+            self.loss.word()
+        )
+    }
+
+    /// Steps of the progress.
+    fn steps(&self) -> u64 {
+        (self.d_k.len() * self.seeds) as u64
+    }
+
+    fn cell(&self, d_k: usize) -> Cell {
+        Cell { seq: self.seq, d_k, seeds: self.seeds, seed: self.seed, numbers: self.numbers, loss: Some(self.loss) }
+    }
+
+    /// `attention_sweep_results`, one row per d_k, unscaled and scaled; and, for up to 32 tokens, `attention_sweep_weights`, the weights of
+    /// the first draws.
+    ///
+    /// # Errors
+    /// When a setting is not possible.
+    pub fn run(&self, progress: &dyn Progress) -> Result<Vec<Table>> {
+        check_d_k(&self.d_k)?;
+        check_seq(self.seq)?;
+        check_seeds(self.seeds, 1)?;
+        progress.expect(self.steps());
+        let origin = origin(self.command(), self.seed, self.numbers.describe())?;
+        let mut table = Table::new(
+            "attention_sweep_results",
+            "Attention of random queries and keys, without and with the scale 1/sqrt(d_k): means over the draws; row statistics are over all rows of all draws",
+            &COLUMNS,
+        );
+        let mut weights = Table::new(
+            "attention_sweep_weights",
+            "Attention weights of the first draw of each cell",
+            &[("d_k", "d_k"), ("scaled", "scaled"), ("query", "query"), ("key", "key"), ("weight", "weight")],
+        );
+        for &d_k in &self.d_k {
+            let cell = self.cell(d_k);
+            for (scaled, measured) in [false, true].into_iter().zip(cell.measure(progress)?) {
+                table.push(self.row(d_k, scaled, &measured));
+                if self.seq <= 32 {
+                    push_weights(&mut weights, &cell, scaled)?;
+                }
+            }
+        }
+        (table.origin, weights.origin) = (origin.clone(), origin);
+        Ok(if weights.rows.is_empty() { vec![table] } else { vec![table, weights] })
+    }
+
+    fn row(&self, d_k: usize, scaled: bool, m: &Measured) -> Vec<Value> {
+        let mean = |x: &[f64]| Value::Number(summary::mean(x));
+        let (dq, d_scores) = (Summary::new(&m.dq_rows), Summary::new(&m.d_scores_rows));
+        vec![
+            d_k.into(),
+            scaled.into(),
+            self.seq.into(),
+            self.seeds.into(),
+            mean(&m.max_weight),
+            mean(&m.entropy),
+            mean(&m.sum_of_squares),
+            mean(&m.dq),
+            mean(&m.dk),
+            mean(&m.dv),
+            dq.root_mean_square().into(),
+            dq.quantile(0.1).into(),
+            dq.median().into(),
+            dq.quantile(0.9).into(),
+            d_scores.root_mean_square().into(),
+            d_scores.median().into(),
+            dq.share_below(VANISHED).into(),
+            dq.share_holding(0.9).into(),
+            mean(&m.score_min),
+            mean(&m.score_max),
+            summary::mean(&m.score_square).sqrt().into(),
+            self.loss.word().into(),
+        ]
+    }
+}
+
+/// A row of a gradient below this counts as vanished.
+const VANISHED: f64 = 1e-8;
+
+const COLUMNS: [(&str, &str); 22] = [
+    ("d_k", "d_k"),
+    ("scaled", "scaled"),
+    ("seq", "tokens"),
+    ("seeds", "draws"),
+    ("mean_max_weight", "mean largest weight"),
+    ("mean_entropy", "mean entropy (nats)"),
+    ("mean_sum_of_squares", "mean sum of squares"),
+    ("grad_norm_q", "norm of dQ"),
+    ("grad_norm_k", "norm of dK"),
+    ("grad_norm_v", "norm of dV"),
+    ("row_dq_rms", "row of dQ, root mean square"),
+    ("row_dq_q10", "row of dQ, 10 % below"),
+    ("row_dq_median", "row of dQ, median"),
+    ("row_dq_q90", "row of dQ, 90 % below"),
+    ("row_d_scores_rms", "row of d_scores, root mean square"),
+    ("row_d_scores_median", "row of d_scores, median"),
+    ("rows_below_1e_8", "share of rows of dQ below 1e-8"),
+    ("rows_holding_90_percent", "share of rows with 90 % of the squared norm"),
+    ("score_min", "smallest score"),
+    ("score_max", "largest score"),
+    ("score_std", "std of the scores"),
+    ("loss", "loss"),
+];
+
+fn push_weights(table: &mut Table, cell: &Cell, scaled: bool) -> Result<()> {
+    let [q, k] = cell.one_draw(0)?;
+    let scale = if scaled { Scale::InvSqrtDim } else { Scale::Off };
+    let weights = Attention::new().scale(scale).weights(&q, &k)?;
+    for ((_, _, query, key), &weight) in weights.indexed_iter() {
+        table.push(vec![cell.d_k.into(), scaled.into(), query.into(), key.into(), weight.into()]);
+    }
+    Ok(())
+}

@@ -1,0 +1,447 @@
+//! `regard plot`: the picture of a pattern, and its statistics, from weights or from Q and K of any length.
+//!
+//! With `w` the weights of a row, `i` the query's position on the key axis and `j` the key, each statistic is the mean over the rows of a
+//! head that see any key:
+//!
+//! | column | definition |
+//! |---|---|
+//! | `max_attention` | the largest weight of the row |
+//! | `entropy` | `-sum(w ln w)`, in nats |
+//! | `effective_keys` | the inverse of the mean of `sum(w^2)` |
+//! | `diagonal_mass`, `previous_token_mass`, `first_token_mass` | weight of key `i`, of key `i - 1`, of key 0 |
+//! | `local_mass` | weight of the keys with `abs(i - j) <= local_window` |
+//! | `local_vs_global` | `local_mass / (1 - local_mass)`: infinite where nothing looks far |
+//! | `mean_distance` | `sum(w * abs(i - j))` |
+//!
+//! Q and K never become an `n x n` matrix unless the whole of it is drawn cell by cell: maps are pooled and statistics summed on the way.
+
+use crate::figure::{Figure, FigureError, HeatPlot, Norm};
+use crate::plot_input::Pattern;
+use crate::table::{Column, Table, Value};
+use ndarray::{Array2, Array4, ArrayView2, ArrayView4, Axis, Slice};
+use regard::{Attention, Mask, Shape4, StatsOptions};
+
+/// What stands in a cell that pools many pairs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum CellValue {
+    /// The mean weight of its pairs, hidden ones counting as 0.
+    #[default]
+    Mean,
+    /// The largest.
+    Max,
+}
+
+/// What to draw, and how.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PlotOptions {
+    /// Only this head; all of them, as a grid, where `None`.
+    pub head: Option<usize>,
+    /// Which batch entry.
+    pub batch: usize,
+    /// At most so many rows and columns of cells; chosen where `None` (512 for one head, 128 in a grid).
+    pub pool: Option<usize>,
+    /// What stands in a pooled cell.
+    pub cell: CellValue,
+    /// Keys after the query are hidden. (Weights that are zero there are found to be causal without being told.)
+    pub causal: bool,
+    /// The last query stands at the last key, rather than the first at the first.
+    pub align_end: bool,
+    /// Half width of `local_mass`.
+    pub local_window: usize,
+    /// How values become colours; chosen where `None`: by logarithm where cells pool many pairs.
+    pub norm: Option<Norm>,
+    /// Tokens of the keys, and of the queries where they are the same; empty for numbers.
+    pub tokens: Vec<String>,
+    /// Tokens of the queries, where they are others.
+    pub query_tokens: Option<Vec<String>>,
+    /// Heads per row of a grid; chosen where `None`.
+    pub columns: Option<usize>,
+}
+
+impl Default for PlotOptions {
+    fn default() -> Self {
+        Self {
+            head: None,
+            batch: 0,
+            pool: None,
+            cell: CellValue::Mean,
+            causal: false,
+            align_end: false,
+            local_window: 3,
+            norm: None,
+            tokens: Vec::new(),
+            query_tokens: None,
+            columns: None,
+        }
+    }
+}
+
+/// A pattern, drawn and summed up.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Plotted {
+    /// The heat map, or the grid of heads.
+    pub figure: Figure,
+    /// One row of statistics per head.
+    pub table: Table,
+}
+
+/// Why a pattern could not be drawn.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlotError {
+    /// There is no such head or batch entry.
+    #[error("{what} {got} was asked for, but there are only {count} (numbered from 0)")]
+    Index {
+        /// Head or batch entry.
+        what: &'static str,
+        /// What was asked for.
+        got: usize,
+        /// How many there are.
+        count: usize,
+    },
+    /// The tokens do not fit the pattern.
+    #[error(
+        "{got} tokens were given, but the pattern has {queries} queries and {keys} keys; give one token per key (and --query-tokens where they differ)"
+    )]
+    Tokens {
+        /// How many tokens there are.
+        got: usize,
+        /// How many queries.
+        queries: usize,
+        /// How many keys.
+        keys: usize,
+    },
+    /// Pooling to nothing.
+    #[error("pool is 0; it must be at least 1")]
+    Pool,
+    /// The attention refused Q and K.
+    #[error(transparent)]
+    Attention(#[from] regard::Error),
+    /// The figure could not be made.
+    #[error(transparent)]
+    Figure(#[from] FigureError),
+}
+
+/// Means over the rows of one head.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+struct HeadSums {
+    rows: f64,
+    max_attention: f64,
+    entropy: f64,
+    sum_of_squares: f64,
+    diagonal: f64,
+    previous: f64,
+    first: f64,
+    local: f64,
+    distance: f64,
+}
+
+/// Draw a pattern. `progress` hears the steps done and all steps, for a bar.
+///
+/// # Errors
+/// When a head, the tokens or the shapes do not fit.
+pub fn plot(pattern: &Pattern, options: &PlotOptions, progress: &mut dyn FnMut(usize, usize)) -> Result<Plotted, PlotError> {
+    let (batches, heads, queries, keys) = dims(pattern);
+    for (what, got, count) in [("batch entry", options.batch, batches), ("head", options.head.unwrap_or(0), heads)] {
+        if got >= count {
+            return Err(PlotError::Index { what, got, count });
+        }
+    }
+    if options.pool == Some(0) {
+        return Err(PlotError::Pool);
+    }
+    if let Pattern::QueriesKeys { q, k } = pattern {
+        check_heads(q, k)?;
+    }
+    let chosen: Vec<usize> = options.head.map_or_else(|| (0..heads).collect(), |h| vec![h]);
+    let alone = chosen.len() == 1;
+    let limit = options.pool.unwrap_or(if alone { 512 } else { 128 });
+    let (rows, cols) = (queries.min(limit), keys.min(limit));
+    let (row_tokens, key_tokens) = tokens(options, queries, keys)?;
+    let steps = chosen.len() * (STEPS_PER_HEAD + 1);
+    let mut maps = Vec::new();
+    let mut sums = Vec::new();
+    for (place, &head) in chosen.iter().enumerate() {
+        let mut done = |part: usize| progress(place * (STEPS_PER_HEAD + 1) + part, steps);
+        let (cells, hidden, head_sums) = match pattern {
+            Pattern::Weights(weights) => {
+                let map = weights.index_axis(Axis(0), options.batch).index_axis_move(Axis(0), head);
+                let causal = options.causal || looks_causal(&map, offset(options, queries, keys));
+                let cells = pooled(&map, rows, cols, options.cell);
+                done(STEPS_PER_HEAD);
+                (cells, causal, weight_sums(&map, options))
+            }
+            Pattern::QueriesKeys { q, k } => {
+                let kv = head / (heads / k.shape()[1]);
+                let q = one_head(q, options.batch, head);
+                let k = one_head(k, options.batch, kv);
+                let sums = vector_sums(q, k, options, &mut done)?;
+                let map = attention(options, queries, keys, 0).heat_map(q, k, rows, cols)?;
+                let values = if options.cell == CellValue::Mean { map.mean } else { map.max };
+                (values.index_axis(Axis(0), 0).index_axis(Axis(0), 0).mapv(f64::from), options.causal, sums)
+            }
+        };
+        done(STEPS_PER_HEAD + 1);
+        let title = if alone { String::new() } else { format!("head {head}") };
+        maps.push(map(title, cells, (queries, keys), hidden, options, &row_tokens, &key_tokens)?);
+        sums.push((head, head_sums));
+    }
+    Ok(Plotted { figure: figure(maps, &chosen, (queries, keys), options), table: table(&sums, (queries, keys), options) })
+}
+
+/// Parts that the statistics of a head are cut into, so that progress can be told.
+const STEPS_PER_HEAD: usize = 16;
+
+fn dims(pattern: &Pattern) -> (usize, usize, usize, usize) {
+    match pattern {
+        Pattern::Weights(w) => (w.shape()[0], w.shape()[1], w.shape()[2], w.shape()[3]),
+        Pattern::QueriesKeys { q, k } => (q.shape()[0], q.shape()[1], q.shape()[2], k.shape()[2]),
+    }
+}
+
+/// Heads are looked at one by one, so what concerns all of them together is checked here; the rest the attention checks.
+fn check_heads(q: &Array4<f32>, k: &Array4<f32>) -> Result<(), regard::Error> {
+    let (heads_q, heads_kv) = (q.shape()[1], k.shape()[1]);
+    let (qs, ks) = (Shape4::from(q.shape()), Shape4::from(k.shape()));
+    if q.shape()[0] != k.shape()[0] {
+        return Err(regard::Error::Batch { operand: "k", shape: ks, q: qs });
+    }
+    if heads_kv == 0 || !heads_q.is_multiple_of(heads_kv) {
+        return Err(regard::Error::HeadGroups { q: qs, k: ks, heads_q, heads_kv });
+    }
+    Ok(())
+}
+
+/// `[1, 1, token, dim]` of a head.
+fn one_head(x: &Array4<f32>, batch: usize, head: usize) -> ArrayView4<'_, f32> {
+    let mut view = x.view();
+    view.slice_axis_inplace(Axis(0), Slice::from(batch..=batch));
+    view.slice_axis_inplace(Axis(1), Slice::from(head..=head));
+    view
+}
+
+/// Position of query 0 on the key axis.
+fn offset(options: &PlotOptions, queries: usize, keys: usize) -> i64 {
+    if options.align_end { keys as i64 - queries as i64 } else { 0 }
+}
+
+fn tokens(options: &PlotOptions, queries: usize, keys: usize) -> Result<(Vec<String>, Vec<String>), PlotError> {
+    let of_keys = &options.tokens;
+    let of_queries = options.query_tokens.as_ref().unwrap_or(of_keys);
+    let fits = |tokens: &[String], n: usize| tokens.is_empty() || tokens.len() == n;
+    for (tokens, n) in [(of_keys, keys), (of_queries, queries)] {
+        if !fits(tokens, n) {
+            return Err(PlotError::Tokens { got: tokens.len(), queries, keys });
+        }
+    }
+    Ok((of_queries.clone(), of_keys.clone()))
+}
+
+fn attention(options: &PlotOptions, queries: usize, keys: usize, first: usize) -> Attention<'static> {
+    let attention = Attention::new().q_offset(offset(options, queries, keys) + first as i64);
+    if options.causal { attention.mask(Mask::causal()) } else { attention }
+}
+
+/// Statistics of one head from Q and K, some rows at a time.
+fn vector_sums(
+    q: ArrayView4<'_, f32>,
+    k: ArrayView4<'_, f32>,
+    options: &PlotOptions,
+    done: &mut dyn FnMut(usize),
+) -> Result<HeadSums, PlotError> {
+    let (queries, keys) = (q.shape()[2], k.shape()[2]);
+    // Statistics need no values: one number serves all keys.
+    let nothing = Array4::<f32>::zeros((1, 1, 1, 1));
+    let v = nothing.broadcast((1, 1, keys, 1)).ok_or(regard::Error::Zero { name: "keys" })?;
+    let stats = StatsOptions { local_window: options.local_window, top_keys: 0 };
+    let mut sums = HeadSums::default();
+    let part = queries.div_ceil(STEPS_PER_HEAD).max(64);
+    for first in (0..queries).step_by(part) {
+        let rows = q.slice_axis(Axis(2), Slice::from(first..queries.min(first + part)));
+        let (_, rows) = attention(options, queries, keys, first).forward_with_stats(rows, k, v, stats)?;
+        for (i, seen) in rows.argmax.iter().enumerate() {
+            if *seen >= 0 {
+                let at = [0, 0, i];
+                sums.add(&HeadSums {
+                    rows: 1.0,
+                    max_attention: rows.max_weight[at].into(),
+                    entropy: rows.entropy[at].into(),
+                    sum_of_squares: rows.sum_of_squares[at].into(),
+                    diagonal: rows.diagonal_mass[at].into(),
+                    previous: rows.previous_token_mass[at].into(),
+                    first: rows.first_token_mass[at].into(),
+                    local: rows.local_mass[at].into(),
+                    distance: rows.mean_distance[at].into(),
+                });
+            }
+        }
+        done((first / part + 1).min(STEPS_PER_HEAD));
+    }
+    Ok(sums)
+}
+
+/// The same from weights that are laid out.
+fn weight_sums(map: &ArrayView2<'_, f64>, options: &PlotOptions) -> HeadSums {
+    let (queries, keys) = map.dim();
+    let offset = offset(options, queries, keys);
+    let mut sums = HeadSums::default();
+    for (query, row) in map.outer_iter().enumerate() {
+        let position = query as i64 + offset;
+        let mut one = HeadSums::default();
+        for (key, &w) in row.iter().enumerate().filter(|(_, w)| **w > 0.0) {
+            let away = (position - key as i64).unsigned_abs();
+            one.rows = 1.0;
+            one.max_attention = one.max_attention.max(w);
+            one.entropy -= w * w.ln();
+            one.sum_of_squares += w * w;
+            one.distance += w * away as f64;
+            one.diagonal += if away == 0 { w } else { 0.0 };
+            one.previous += if key as i64 == position - 1 { w } else { 0.0 };
+            one.first += if key == 0 { w } else { 0.0 };
+            one.local += if away <= options.local_window as u64 { w } else { 0.0 };
+        }
+        sums.add(&one);
+    }
+    sums
+}
+
+impl HeadSums {
+    fn add(&mut self, other: &Self) {
+        self.rows += other.rows;
+        self.max_attention += other.max_attention;
+        self.entropy += other.entropy;
+        self.sum_of_squares += other.sum_of_squares;
+        self.diagonal += other.diagonal;
+        self.previous += other.previous;
+        self.first += other.first;
+        self.local += other.local;
+        self.distance += other.distance;
+    }
+}
+
+/// Are all weights after the query's own position zero, and any before it not?
+fn looks_causal(map: &ArrayView2<'_, f64>, offset: i64) -> bool {
+    let after = |query: usize, key: usize| key as i64 > query as i64 + offset;
+    let (queries, keys) = map.dim();
+    let mut hidden = (0..queries).flat_map(|i| (0..keys).map(move |j| (i, j))).filter(|&(i, j)| after(i, j)).peekable();
+    hidden.peek().is_some() && hidden.all(|(i, j)| map[[i, j]] == 0.0)
+}
+
+/// First index of a cell: the rule of [`regard::HeatMap`].
+fn edge(cell: usize, length: usize, cells: usize) -> usize {
+    (cell as u128 * length as u128).div_ceil(cells as u128) as usize
+}
+
+fn pooled(map: &ArrayView2<'_, f64>, rows: usize, cols: usize, value: CellValue) -> Array2<f64> {
+    let (queries, keys) = map.dim();
+    Array2::from_shape_fn((rows, cols), |(r, c)| {
+        let cell = map.slice_axis(Axis(0), Slice::from(edge(r, queries, rows)..edge(r + 1, queries, rows)));
+        let cell = cell.slice_axis(Axis(1), Slice::from(edge(c, keys, cols)..edge(c + 1, keys, cols)));
+        match value {
+            CellValue::Mean => cell.sum() / cell.len().max(1) as f64,
+            CellValue::Max => cell.iter().copied().fold(0.0, f64::max),
+        }
+    })
+}
+
+fn map(
+    title: String,
+    cells: Array2<f64>,
+    (queries, keys): (usize, usize),
+    causal: bool,
+    options: &PlotOptions,
+    row_tokens: &[String],
+    key_tokens: &[String],
+) -> Result<HeatPlot, PlotError> {
+    let (rows, cols) = cells.dim();
+    let pooled = (rows, cols) != (queries, keys);
+    let offset = offset(options, queries, keys);
+    let hidden = if causal {
+        // A cell is hidden where its last query does not reach its first key.
+        let reach = |r: usize| edge(r + 1, queries, rows) as i64 - 1 + offset;
+        (0..rows * cols).map(|cell| edge(cell % cols, keys, cols) as i64 > reach(cell / cols)).collect()
+    } else {
+        vec![false; rows * cols]
+    };
+    let mut map = HeatPlot::new(title, rows, cols, cells.into_raw_vec_and_offset().0)?;
+    if causal {
+        map = map.hidden(hidden)?;
+    }
+    if pooled {
+        map = map.pooled(queries, keys).value_title(if options.cell == CellValue::Mean {
+            "mean weight in a cell"
+        } else {
+            "largest weight in a cell"
+        });
+    } else {
+        (map.row_labels, map.col_labels) = (row_tokens.to_vec(), key_tokens.to_vec());
+        map.show_values = rows * cols <= 256;
+    }
+    let log = options.norm.unwrap_or(if pooled && keys > 1024 { Norm::Log } else { Norm::Linear });
+    Ok(map.norm(log))
+}
+
+fn figure(mut maps: Vec<HeatPlot>, chosen: &[usize], (queries, keys): (usize, usize), options: &PlotOptions) -> Figure {
+    let cells = maps.first().map_or((0, 0), |m| (m.rows, m.cols));
+    let mut caption = format!("Row: the query. Column: the key it looks at. {queries} queries, {keys} keys");
+    if cells != (queries, keys) {
+        caption.push_str(&format!(", pooled to {} x {} cells", cells.0, cells.1));
+    }
+    caption.push('.');
+    if maps.len() == 1 {
+        let title = format!("Attention of head {}", chosen[0]);
+        return maps.pop().map_or_else(Figure::default, |map| Figure::new("attention_map", title).panel(map)).caption(caption);
+    }
+    let columns = options.columns.unwrap_or_else(|| {
+        if maps.len() <= 4 {
+            maps.len().min(2)
+        } else if maps.len() <= 16 {
+            4
+        } else {
+            6
+        }
+    });
+    Figure::grid("attention_heads", format!("Attention of {} heads", chosen.len()), maps, columns.max(1))
+        .caption(format!("{caption} One colour scale for all heads."))
+}
+
+fn table(heads: &[(usize, HeadSums)], (queries, keys): (usize, usize), options: &PlotOptions) -> Table {
+    let column = |name: &str, title: &str| Column { name: name.to_owned(), title: title.to_owned() };
+    let local = format!("local mass (within {})", options.local_window);
+    let row = |(head, s): &(usize, HeadSums)| {
+        let mean = |sum: f64| Value::Number(if s.rows > 0.0 { sum / s.rows } else { 0.0 });
+        let local = if s.rows > 0.0 { s.local / s.rows } else { 0.0 };
+        // Rounding may leave a hair of mass outside, or more than one inside.
+        let far = (1.0 - local).max(0.0);
+        vec![
+            Value::Integer(*head as i64),
+            mean(s.max_attention),
+            mean(s.entropy),
+            Value::Number(if s.sum_of_squares > 0.0 { s.rows / s.sum_of_squares } else { 0.0 }),
+            mean(s.diagonal),
+            mean(s.previous),
+            mean(s.first),
+            Value::Number(local),
+            Value::Number(if far < 1e-6 { f64::INFINITY } else { local / far }),
+            mean(s.distance),
+        ]
+    };
+    Table {
+        name: "attention_statistics".to_owned(),
+        caption: format!("Means over the rows of each head, {queries} queries and {keys} keys"),
+        columns: vec![
+            column("head", "head"),
+            column("max_attention", "largest weight"),
+            column("entropy", "entropy (nats)"),
+            column("effective_keys", "effective keys"),
+            column("diagonal_mass", "diagonal mass"),
+            column("previous_token_mass", "previous-token mass"),
+            column("first_token_mass", "first-token mass"),
+            column("local_mass", &local),
+            column("local_vs_global", "local / global"),
+            column("mean_distance", "mean distance (tokens)"),
+        ],
+        rows: heads.iter().map(row).collect(),
+        origin: Vec::new(),
+    }
+}

@@ -1,0 +1,47 @@
+//! How long a training step and a written token take, for the small and the large model of the benchmark.
+//!
+//!     cargo run --release -p regard-nn --example train_step -- [small|large] [threads] [steps]
+
+use regard_nn::data::{Target, Text};
+use regard_nn::generate::{Sampling, Writer};
+use regard_nn::train::{TextTask, TrainConfig, Trainer};
+use regard_nn::{LanguageModel, MaskKind, ModelConfig};
+use std::time::Instant;
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let large = arguments.next().is_some_and(|size| size == "large");
+    let threads: usize = arguments.next().map_or(Ok(1), |n| n.parse())?;
+    let small_run = std::env::var_os("REGARD_EXAMPLE_SMALL").is_some();
+    let steps: u64 = arguments.next().map_or(Ok(if small_run { 2 } else { 20 }), |n| n.parse())?;
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?;
+    let (config, batch) = if large {
+        (ModelConfig { width: 384, heads: 6, layers: 6, context: 256, ..ModelConfig::default() }, 16)
+    } else {
+        (ModelConfig::default(), 32)
+    };
+    let model = LanguageModel::new(config)?;
+    let tokens = (0..100_000u64).map(|i| (i * i % 65) as u32).collect();
+    let text = Text::split(tokens, model.config().context)?;
+    let mut task = TextTask::new(&model, &text, MaskKind::Causal, Target::Next);
+    let mut trainer = Trainer::new(model.layout(), TrainConfig { steps, batch, ..TrainConfig::default() })?;
+    let (mut best, mut times) = (f64::INFINITY, Vec::new());
+    while !trainer.finished() {
+        let start = Instant::now();
+        trainer.advance(&mut task)?;
+        times.push(start.elapsed().as_secs_f64());
+        best = best.min(times[times.len() - 1]);
+    }
+    times.sort_by(f64::total_cmp);
+    let tokens = (batch * model.config().context) as f64;
+    println!("{threads} threads: best {:.2} ms, median {:.2} ms, {:.0} tokens/s", best * 1e3, times[times.len() / 2] * 1e3, tokens / best);
+
+    let mut writer = Writer::new(&model, trainer.params(), &[1, 2, 3], Sampling::default(), true)?;
+    let start = Instant::now();
+    let count = model.config().context - 4;
+    for _ in 0..count {
+        writer.next_token()?;
+    }
+    println!("{:.1} us per written token", start.elapsed().as_secs_f64() / count as f64 * 1e6);
+    Ok(())
+}

@@ -1,0 +1,166 @@
+//! Checkpoints: a safetensors file with everything that is needed to go on, and a JSON file beside it for people.
+//!
+//! Both are written beside and renamed, so a crash at any moment leaves the old file or the new one. All that resuming reads is in
+//! the one safetensors file.
+
+use crate::error::{Error, Result};
+use crate::optim::Adam;
+use crate::params::Layout;
+use crate::train::{TrainConfig, Trainer};
+use safetensors::tensor::{Dtype, SafeTensors, TensorView};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+const FIRST: &str = "adam.first.";
+const SECOND: &str = "adam.second.";
+/// In the metadata: which layout of this file.
+const FORMAT: &str = "regard-nn 1";
+
+/// What a checkpoint file holds.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Checkpoint {
+    path: PathBuf,
+    /// Steps done.
+    pub step: u64,
+    /// How it was trained; `None` when there are only parameters.
+    pub train: Option<TrainConfig>,
+    model: String,
+    tensors: HashMap<String, (Vec<usize>, Vec<f32>)>,
+}
+
+/// Write a file beside and rename it, so that there is never half a file under its name.
+///
+/// # Errors
+/// [`Error::File`]; the old file is then untouched.
+pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
+    let failed = |action| move |source| Error::File { action, path: path.to_owned(), source };
+    let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    let beside = path.with_file_name(format!(".{name}.{}.partial", std::process::id()));
+    let written = File::create(&beside).and_then(|mut file| {
+        file.write_all(bytes)?;
+        file.sync_all()
+    });
+    let moved = written.and_then(|()| std::fs::rename(&beside, path));
+    if moved.is_err() {
+        // The disk may be full: leave nothing behind.
+        let _ = std::fs::remove_file(&beside);
+    }
+    moved.map_err(failed("write"))
+}
+
+fn bytes_of(numbers: &[f32]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(4 * numbers.len());
+    for x in numbers {
+        bytes.extend_from_slice(&x.to_le_bytes());
+    }
+    bytes
+}
+
+/// Save a training: parameters, moments, step, settings, and what the model is.
+///
+/// # Errors
+/// [`Error::File`]; an older checkpoint of the same name is then untouched.
+pub fn save(path: &Path, trainer: &Trainer, model: &impl Serialize) -> Result<()> {
+    let groups = [("", trainer.params()), (FIRST, &trainer.adam().first), (SECOND, &trainer.adam().second)];
+    let mut data = Vec::new();
+    for (prefix, numbers) in groups {
+        for entry in trainer.layout().entries() {
+            data.push((format!("{prefix}{}", entry.name), entry.shape.clone(), bytes_of(&numbers[entry.range.clone()])));
+        }
+    }
+    let refused = |reason: String| Error::Checkpoint { path: path.to_owned(), reason };
+    let views = data
+        .iter()
+        .map(|(name, shape, bytes)| {
+            Ok((name.as_str(), TensorView::new(Dtype::F32, shape.clone(), bytes).map_err(|e| refused(e.to_string()))?))
+        })
+        .collect::<Result<Vec<_>>>()?;
+    let model = serde_json::to_value(model).map_err(|e| refused(e.to_string()))?;
+    let train = serde_json::to_value(trainer.config()).map_err(|e| refused(e.to_string()))?;
+    let metadata = HashMap::from([
+        ("format".to_owned(), FORMAT.to_owned()),
+        ("step".to_owned(), trainer.step().to_string()),
+        ("model".to_owned(), model.to_string()),
+        ("train".to_owned(), train.to_string()),
+    ]);
+    let bytes = safetensors::serialize(views, Some(metadata)).map_err(|e| refused(e.to_string()))?;
+    write_whole(path, &bytes)?;
+    let summary = json!({ "step": trainer.step(), "parameters": trainer.params().len(), "model": model, "train": train });
+    write_whole(&path.with_extension("json"), format!("{summary:#}\n").as_bytes())
+}
+
+impl Checkpoint {
+    /// Read a checkpoint and check that it is whole and has numbers in it.
+    ///
+    /// # Errors
+    /// [`Error::File`] and [`Error::Checkpoint`].
+    pub fn read(path: &Path) -> Result<Self> {
+        let bytes = std::fs::read(path).map_err(|source| Error::File { action: "read", path: path.to_owned(), source })?;
+        let refused = |reason: String| Error::Checkpoint { path: path.to_owned(), reason };
+        let broken = |e: safetensors::SafeTensorError| refused(format!("it is cut short or not a safetensors file ({e})"));
+        let (_, header) = SafeTensors::read_metadata(&bytes).map_err(broken)?;
+        let file = SafeTensors::deserialize(&bytes).map_err(broken)?;
+        let metadata = header.metadata().clone().unwrap_or_default();
+        let field = |name: &str| metadata.get(name).ok_or_else(|| refused(format!("its metadata has no {name:?}")));
+        if field("format")? != FORMAT {
+            return Err(refused(format!("its format is {:?}, expected {FORMAT:?}", field("format")?)));
+        }
+        let step = field("step")?.parse().map_err(|_| refused(format!("its step is {:?}", field("step"))))?;
+        let train = serde_json::from_str(field("train")?).map_err(|e| refused(format!("its training settings are unreadable ({e})")))?;
+        let mut tensors = HashMap::new();
+        for (name, view) in file.tensors() {
+            if view.dtype() != Dtype::F32 {
+                return Err(refused(format!("{name} is of type {:?}, expected F32", view.dtype())));
+            }
+            let numbers: Vec<f32> = view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+            if let Some(bad) = numbers.iter().find(|x| !x.is_finite()) {
+                return Err(refused(format!("{name} has {bad} in it")));
+            }
+            tensors.insert(name, (view.shape().to_vec(), numbers));
+        }
+        Ok(Self { path: path.to_owned(), step, train, model: field("model")?.clone(), tensors })
+    }
+
+    fn refused(&self, reason: String) -> Error {
+        Error::Checkpoint { path: self.path.clone(), reason }
+    }
+
+    /// What the model is, as it was given to [`save`].
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] when it is another kind of model.
+    pub fn model<M: DeserializeOwned>(&self) -> Result<M> {
+        serde_json::from_str(&self.model).map_err(|e| self.refused(format!("it is of another kind of model ({e})")))
+    }
+
+    fn gather(&self, layout: &Layout, prefix: &str) -> Result<Vec<f32>> {
+        let mut numbers = Vec::with_capacity(layout.len());
+        for entry in layout.entries() {
+            let name = format!("{prefix}{}", entry.name);
+            let (shape, values) = self.tensors.get(&name).ok_or_else(|| self.refused(format!("it has no tensor {name}")))?;
+            if *shape != entry.shape {
+                return Err(self.refused(format!("{name} has shape {shape:?}, the model needs {:?}", entry.shape)));
+            }
+            numbers.extend_from_slice(values);
+        }
+        Ok(numbers)
+    }
+
+    /// The parameters, for a model of this layout.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] when it is of another shape.
+    pub fn params(&self, layout: &Layout) -> Result<Vec<f32>> {
+        self.gather(layout, "")
+    }
+
+    pub(crate) fn into_state(self, layout: &Layout) -> Result<(Vec<f32>, Adam<f32>, u64)> {
+        let adam = Adam { first: self.gather(layout, FIRST)?, second: self.gather(layout, SECOND)? };
+        Ok((self.params(layout)?, adam, self.step))
+    }
+}

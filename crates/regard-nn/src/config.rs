@@ -1,0 +1,130 @@
+//! The shape of a model.
+
+use crate::attention::ScaleKind;
+use crate::error::{Error, Result};
+use crate::mlp::MlpKind;
+use crate::norm::NormKind;
+use crate::positions::Positions;
+use crate::sublayer::NormPlace;
+use serde::{Deserialize, Serialize};
+
+/// The shape of a model: everything that decides which parameters there are and what they mean.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ModelConfig {
+    /// Tokens of the vocabulary.
+    pub vocab: usize,
+    /// Tokens that the model sees at once.
+    pub context: usize,
+    /// Width of the residual stream.
+    pub width: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads; as many as `heads` when not given.
+    pub kv_heads: Option<usize>,
+    /// Width of a head; `width / heads` when not given.
+    pub head_dim: Option<usize>,
+    /// Blocks.
+    pub layers: usize,
+    /// Units of each block's network; `4 width` when not given.
+    pub hidden: Option<usize>,
+    /// Which normalisation.
+    pub norm: NormKind,
+    /// Where it stands.
+    pub norm_place: NormPlace,
+    /// Which network.
+    pub mlp: MlpKind,
+    /// How positions are told.
+    pub positions: Positions,
+    /// The last layer is the embedding's table.
+    pub tied: bool,
+    /// Biases in the projections of attention.
+    pub attention_bias: bool,
+    /// Probability of dropping, in training.
+    pub dropout: f64,
+    /// What scores are scaled by.
+    pub scale: ScaleKind,
+}
+
+impl Default for ModelConfig {
+    /// The small model of the mask experiment, for 65 characters.
+    fn default() -> Self {
+        Self {
+            vocab: 65,
+            context: 64,
+            width: 64,
+            heads: 4,
+            kv_heads: None,
+            head_dim: None,
+            layers: 2,
+            hidden: None,
+            norm: NormKind::Layer,
+            norm_place: NormPlace::Pre,
+            mlp: MlpKind::Gelu,
+            positions: Positions::Learned,
+            tied: false,
+            attention_bias: false,
+            dropout: 0.0,
+            scale: ScaleKind::InvSqrtDim,
+        }
+    }
+}
+
+impl ModelConfig {
+    /// Key and value heads.
+    pub fn kv_heads(&self) -> usize {
+        self.kv_heads.unwrap_or(self.heads)
+    }
+
+    /// Width of a head.
+    pub fn head_dim(&self) -> usize {
+        self.head_dim.unwrap_or(self.width / self.heads.max(1))
+    }
+
+    /// Units of each block's network.
+    pub fn hidden(&self) -> usize {
+        self.hidden.unwrap_or(4 * self.width)
+    }
+
+    /// Can such a model be built?
+    ///
+    /// # Errors
+    /// [`Error::Config`] with the first setting that makes no sense.
+    pub fn check(&self) -> Result<()> {
+        let positive = [
+            ("vocab", self.vocab),
+            ("context", self.context),
+            ("width", self.width),
+            ("heads", self.heads),
+            ("kv_heads", self.kv_heads()),
+            ("head_dim", self.head_dim()),
+            ("hidden", self.hidden()),
+        ];
+        let refuse = |name, value: String, requirement: &str| Err(Error::Config { name, value, requirement: requirement.to_owned() });
+        if let Some((name, _)) = positive.iter().find(|(_, value)| *value == 0) {
+            return refuse(name, "0".to_owned(), "at least 1");
+        }
+        if self.vocab >= u32::MAX as usize {
+            return refuse("vocab", self.vocab.to_string(), "below 2^32 - 1");
+        }
+        if self.head_dim.is_none() && self.width % self.heads != 0 {
+            return refuse("width", self.width.to_string(), &format!("a multiple of heads ({}), or head_dim must be given", self.heads));
+        }
+        if self.heads % self.kv_heads() != 0 {
+            return refuse("heads", self.heads.to_string(), &format!("a multiple of kv_heads ({})", self.kv_heads()));
+        }
+        match self.positions {
+            Positions::Rotary(base) if !(base.is_finite() && base > 0.0) => {
+                return refuse("the rotary base", base.to_string(), "finite and positive");
+            }
+            Positions::Rotary(_) if self.head_dim() % 2 != 0 => {
+                return refuse("head_dim", self.head_dim().to_string(), "even, for rotary positions");
+            }
+            _ => {}
+        }
+        if !(0.0..1.0).contains(&self.dropout) {
+            return refuse("dropout", self.dropout.to_string(), "in [0, 1)");
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,95 @@
+//! A text as tokens, and windows of it, drawn by seed and step.
+
+use crate::error::{Error, Result};
+use crate::random::Draws;
+use serde::{Deserialize, Serialize};
+
+/// Tokens to learn from and tokens to be judged by.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Text {
+    /// The first nine tenths.
+    pub train: Vec<u32>,
+    /// The rest.
+    pub validation: Vec<u32>,
+}
+
+impl Text {
+    /// Split a text, of which both parts must hold a window of `context` tokens and its targets.
+    ///
+    /// # Errors
+    /// [`Error::ShortText`].
+    pub fn split(tokens: Vec<u32>, context: usize) -> Result<Self> {
+        let cut = tokens.len() / 10 * 9 + tokens.len() % 10 * 9 / 10;
+        let mut train = tokens;
+        let validation = train.split_off(cut);
+        let needed = context + 2;
+        for (what, part) in [("the training text", &train), ("the validation text (the last tenth)", &validation)] {
+            if part.len() < needed {
+                return Err(Error::ShortText { what, got: part.len(), needed });
+            }
+        }
+        Ok(Self { train, validation })
+    }
+}
+
+/// What a row should predict.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Target {
+    /// The token after it.
+    #[default]
+    Next,
+    /// The token before it: a model that writes from right to left.
+    Previous,
+}
+
+/// A batch of windows: tokens and targets, both `[batch, seq]`.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Windows {
+    /// Tokens.
+    pub ids: Vec<u32>,
+    /// Targets.
+    pub targets: Vec<u32>,
+}
+
+impl Windows {
+    /// `count` windows of `seq` tokens at random places; a text of at least `seq + 2` tokens.
+    pub fn draw(tokens: &[u32], count: usize, seq: usize, target: Target, draws: &mut Draws) -> Self {
+        let mut windows = Self { ids: Vec::with_capacity(count * seq), targets: Vec::with_capacity(count * seq) };
+        for _ in 0..count {
+            let start = draws.below(tokens.len() - seq - 1);
+            let (here, next) = (&tokens[start..start + seq], &tokens[start + 1..start + seq + 1]);
+            let (ids, targets) = if target == Target::Next { (here, next) } else { (next, here) };
+            windows.ids.extend_from_slice(ids);
+            windows.targets.extend_from_slice(targets);
+        }
+        windows
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn windows_hold_neighbours() {
+        let tokens: Vec<u32> = (0..500).collect();
+        let text = Text::split(tokens, 8).expect("long enough");
+        assert_eq!((text.train.len(), text.validation.len()), (450, 50));
+        for target in [Target::Next, Target::Previous] {
+            let w = Windows::draw(&text.train, 30, 8, target, &mut Draws::at(1, &[2]));
+            assert_eq!(w.ids.len(), 240);
+            let step = |a: u32, b: u32| i64::from(b) - i64::from(a);
+            assert!(w.ids.iter().zip(&w.targets).all(|(&a, &b)| step(a, b) == if target == Target::Next { 1 } else { -1 }));
+            assert!(w.ids.chunks(8).all(|w| w.windows(2).all(|w| w[1] == w[0] + 1)));
+        }
+    }
+
+    #[test]
+    fn short_texts_are_refused() {
+        for tokens in [0, 1, 20, 99] {
+            let refused = Text::split(vec![0; tokens], 8).expect_err("too short").to_string();
+            assert!(refused.contains("give a longer text or a smaller context"), "{refused}");
+        }
+    }
+}

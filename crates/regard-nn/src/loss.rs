@@ -1,0 +1,97 @@
+//! Softmax and cross-entropy in one pass over the logits.
+//!
+//! ```text
+//! loss = mean over counted rows of   ln(sum(exp(logits))) - logits[target]
+//! d_logits = (softmax(logits) - onehot(target)) / counted rows
+//! ```
+
+use crate::float::{Float, kernel, lane_max, lane_sum};
+use crate::parallel::{for_pieces, pieces, pieces_mut};
+
+/// The target of a row that does not count.
+pub const IGNORE: u32 = u32::MAX;
+
+/// What a batch of logits is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Loss {
+    /// Sum of the rows' losses, in nats.
+    pub sum: f64,
+    /// Rows that count.
+    pub rows: usize,
+    /// Rows whose largest logit is the target's.
+    pub correct: usize,
+}
+
+impl Loss {
+    /// Mean loss of a row; 0 of none.
+    pub fn mean(&self) -> f64 {
+        self.sum / self.rows.max(1) as f64
+    }
+
+    /// Share of rows whose largest logit is the target's.
+    pub fn accuracy(&self) -> f64 {
+        self.correct as f64 / self.rows.max(1) as f64
+    }
+}
+
+impl std::ops::AddAssign for Loss {
+    fn add_assign(&mut self, other: Self) {
+        self.sum += other.sum;
+        self.rows += other.rows;
+        self.correct += other.correct;
+    }
+}
+
+/// The loss; `logits` become their gradient, each counted row's weighing `1 / divisor`. With `divisor` `None` logits are left alone.
+/// `row_losses` gets one number per row, 0 for a row that does not count.
+///
+/// # Panics
+/// When a target is neither a column nor [`IGNORE`].
+pub fn cross_entropy<T: Float>(logits: &mut [T], targets: &[u32], divisor: Option<f64>, row_losses: &mut [f64]) -> Loss {
+    let classes = logits.len() / targets.len().max(1);
+    assert!(targets.iter().all(|&t| t == IGNORE || (t as usize) < classes), "a target is outside the vocabulary");
+    let scale = divisor.map(|d| T::from_f64(1.0 / d));
+    let mut correct = vec![0usize; crate::parallel::piece_count(targets.len())];
+    let tasks = pieces_mut(logits, classes).zip(pieces(targets, 1)).zip(pieces_mut(row_losses, 1)).zip(&mut correct).collect();
+    for_pieces(tasks, |_, (((logits, targets), losses), correct)| {
+        *correct = cross_entropy_rows(logits, targets, scale, losses);
+    });
+    Loss {
+        sum: row_losses[..targets.len()].iter().sum(),
+        rows: targets.iter().filter(|&&t| t != IGNORE).count(),
+        correct: correct.iter().sum(),
+    }
+}
+
+kernel! {
+    fn cross_entropy_rows<'a, T>(logits: &'a mut [T], targets: &'a [u32], scale: Option<T>, losses: &'a mut [f64]) -> usize {
+        let classes = logits.len() / targets.len().max(1);
+        let mut powers = vec![T::ZERO; classes];
+        let mut correct = 0;
+        for ((logits, &target), loss) in logits.chunks_exact_mut(classes.max(1)).zip(targets).zip(losses) {
+            if target == IGNORE {
+                *loss = 0.0;
+                if scale.is_some() {
+                    logits.fill(T::ZERO);
+                }
+                continue;
+            }
+            let target = target as usize;
+            let max = lane_max(logits);
+            for (power, &logit) in powers.iter_mut().zip(logits.iter()) {
+                *power = (logit - max).exp();
+            }
+            let sum = lane_sum(&powers, |x, s| s + x);
+            *loss = sum.to_f64().ln() - (logits[target].to_f64() - max.to_f64());
+            correct += usize::from(logits[target] == max);
+            if let Some(scale) = scale {
+                let factor = scale / sum;
+                for (logit, &power) in logits.iter_mut().zip(&powers) {
+                    *logit = power * factor;
+                }
+                logits[target] -= scale;
+            }
+        }
+        correct
+    }
+}

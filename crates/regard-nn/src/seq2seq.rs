@@ -1,0 +1,207 @@
+//! An encoder-decoder: the decoder writes, and looks at what was read by cross-attention.
+
+use crate::attention::{AttentionSaved, MultiHeadAttention};
+use crate::config::ModelConfig;
+use crate::encoder::Encoder;
+use crate::error::{Error, Result};
+use crate::float::Float;
+use crate::lm::{Entry, Exit};
+use crate::look::{Call, Look, MaskKind};
+use crate::loss::{Loss, cross_entropy};
+use crate::params::Layout;
+use crate::stack::{Memory, Stack, StackSaved};
+
+/// Encoder and decoder over one vocabulary, each with an embedding of its own.
+#[derive(Debug, Clone)]
+pub struct EncoderDecoder {
+    config: ModelConfig,
+    layout: Layout,
+    encoder: Encoder,
+    entry: Entry,
+    decoder: Stack,
+    exit: Exit,
+}
+
+/// Tokens of a batch: what is read, what is written, what should be written next.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Pairs {
+    /// Sequences.
+    pub batch: usize,
+    /// `[batch, source_seq]`, filled up behind each length.
+    pub source: Vec<u32>,
+    /// How many tokens of each source exist.
+    pub source_lengths: Vec<usize>,
+    /// `[batch, target_seq]`: a start token, then what was written.
+    pub written: Vec<u32>,
+    /// `[batch, target_seq]`: the next token; [`crate::IGNORE`] behind the end.
+    pub targets: Vec<u32>,
+}
+
+impl Pairs {
+    fn calls(&self, dropout: Option<u64>) -> (Call<'_>, Call<'_>) {
+        let (source_seq, seq) = (self.source.len() / self.batch.max(1), self.written.len() / self.batch.max(1));
+        let look = Look { mask: MaskKind::Everything, key_lengths: Some(&self.source_lengths) };
+        let encode = Call { look, dropout, ..Call::new(self.batch, source_seq, MaskKind::Everything) };
+        let dropout = dropout.map(|seed| seed ^ 0x5EED_DEC0);
+        let decode = Call {
+            memory_seq: source_seq,
+            memory_lengths: Some(&self.source_lengths),
+            dropout,
+            ..Call::new(self.batch, seq, MaskKind::Causal)
+        };
+        (encode, decode)
+    }
+}
+
+/// Buffers of one shape of an encoder-decoder's pass.
+#[derive(Debug, Clone)]
+pub struct PairsPass<T: Float> {
+    encoder: StackSaved<T>,
+    decoder: StackSaved<T>,
+    logits: Vec<T>,
+    row_losses: Vec<f64>,
+}
+
+impl<T: Float> PairsPass<T> {
+    /// `[batch, target_seq, vocab]`.
+    pub fn logits(&self) -> &[T] {
+        &self.logits
+    }
+}
+
+impl EncoderDecoder {
+    /// `layers` blocks on each side.
+    ///
+    /// # Errors
+    /// [`Error::Config`].
+    pub fn new(config: ModelConfig) -> Result<Self> {
+        config.check()?;
+        let mut layout = Layout::new();
+        let encoder = layout.within("encoder", |layout| Encoder::new(layout, &config))?;
+        let (entry, decoder) =
+            layout.within("decoder", |layout| (Entry::new(layout, &config), Stack::new(layout, &config, config.layers, true)));
+        let exit = Exit::new(&mut layout, &config);
+        Ok(Self { config, layout, encoder, entry, decoder, exit })
+    }
+
+    /// Its shape.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// Its parameters.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Buffers for batches of this shape.
+    pub fn plan<T: Float>(&self, pairs: &Pairs, backward: bool) -> PairsPass<T> {
+        let (encode, decode) = pairs.calls(None);
+        PairsPass {
+            encoder: self.encoder.plan(&encode, backward),
+            decoder: self.decoder.plan(&decode, backward),
+            logits: vec![T::ZERO; pairs.written.len() * self.config.vocab],
+            row_losses: vec![0.0; pairs.written.len()],
+        }
+    }
+
+    fn forward<T: Float>(&self, p: &[T], pairs: &Pairs, dropout: Option<u64>, pass: &mut PairsPass<T>) -> Result<()> {
+        let (encode, decode) = pairs.calls(dropout);
+        self.encoder.forward(p, &pairs.source, &encode, &mut pass.encoder)?;
+        self.entry.check(&pairs.written, &decode)?;
+        self.entry.forward(p, &pairs.written, &decode, pass.decoder.input());
+        self.decoder.forward(p, &decode, pass.encoder.output(), &mut pass.decoder)?;
+        self.exit.forward(&self.entry.tokens, p, pass.decoder.output(), &mut pass.logits);
+        Ok(())
+    }
+
+    fn check_targets(&self, pairs: &Pairs) -> Result<()> {
+        if pairs.targets.len() != pairs.written.len() {
+            return Err(Error::Length { what: "the list of targets", got: pairs.targets.len(), expected: pairs.written.len() });
+        }
+        match pairs.targets.iter().find(|&&t| t != crate::IGNORE && t as usize >= self.config.vocab) {
+            Some(&token) => Err(Error::Token { token, vocab: self.config.vocab }),
+            None => Ok(()),
+        }
+    }
+
+    /// The loss of a batch.
+    ///
+    /// # Errors
+    /// When tokens or shapes do not fit.
+    pub fn loss<T: Float>(&self, p: &[T], pairs: &Pairs, pass: &mut PairsPass<T>) -> Result<Loss> {
+        self.check_targets(pairs)?;
+        self.forward(p, pairs, None, pass)?;
+        Ok(cross_entropy(&mut pass.logits, &pairs.targets, None, &mut pass.row_losses))
+    }
+
+    /// The loss, and its gradients added to `g`; each counted row weighs `1 / divisor` in these.
+    ///
+    /// # Errors
+    /// When tokens or shapes do not fit.
+    pub fn loss_and_gradient<T: Float>(
+        &self,
+        p: &[T],
+        g: &mut [T],
+        pairs: &Pairs,
+        dropout: Option<u64>,
+        divisor: f64,
+        pass: &mut PairsPass<T>,
+    ) -> Result<Loss> {
+        self.check_targets(pairs)?;
+        self.forward(p, pairs, dropout, pass)?;
+        let loss = cross_entropy(&mut pass.logits, &pairs.targets, Some(divisor), &mut pass.row_losses);
+        let (encode, decode) = pairs.calls(dropout);
+        let (out, d) = pass.decoder.output_and_gradient();
+        self.exit.backward(&self.entry.tokens, p, g, out, &pass.logits, d);
+        let (memory, d_memory) = pass.encoder.output_and_gradient();
+        d_memory.fill(T::ZERO);
+        self.decoder.backward(p, g, &decode, memory, d_memory, &mut pass.decoder)?;
+        self.entry.backward(g, &pairs.written, &decode, pass.decoder.gradient());
+        self.encoder.backward(p, g, &pairs.source, &encode, &mut pass.encoder)?;
+        Ok(loss)
+    }
+
+    /// The likeliest continuation of `start`, token by token, until `end` or `most` tokens; with the end token where it came.
+    ///
+    /// # Errors
+    /// When tokens or shapes do not fit.
+    pub fn write<T: Float>(&self, p: &[T], pairs: &Pairs, start: u32, end: u32, most: usize) -> Result<Vec<Vec<u32>>> {
+        let (encode, _) = pairs.calls(None);
+        let mut read = self.encoder.plan(&encode, false);
+        self.encoder.forward(p, &pairs.source, &encode, &mut read)?;
+        let (batch, vocab, width) = (pairs.batch, self.config.vocab, self.config.width);
+        let most = most.min(self.config.context);
+        let memory = Memory { rows: read.output(), seq: encode.seq, lengths: Some(&pairs.source_lengths) };
+        let mut cache = self.decoder.cache(p, batch, most, Some(memory));
+        let mut last = vec![start; batch];
+        let mut written = vec![Vec::new(); batch];
+        let (mut x, mut logits) = (vec![T::ZERO; batch * width], vec![T::ZERO; batch * vocab]);
+        for offset in 0..most {
+            let call = Call { offset, ..Call::new(batch, 1, MaskKind::Causal) };
+            self.entry.check(&last, &call)?;
+            self.entry.forward(p, &last, &call, &mut x);
+            self.decoder.extend(p, &mut x, &mut cache)?;
+            self.exit.forward(&self.entry.tokens, p, &x, &mut logits);
+            for ((last, written), logits) in last.iter_mut().zip(&mut written).zip(logits.chunks_exact(vocab)) {
+                if written.last() != Some(&end) {
+                    *last = crate::generate::argmax(logits) as u32;
+                    written.push(*last);
+                }
+            }
+            if written.iter().all(|w| w.last() == Some(&end)) {
+                break;
+            }
+        }
+        Ok(written)
+    }
+
+    /// The cross-attention of each decoder block in the last pass over `pairs`, with what its weights are asked by.
+    pub fn cross_attentions<'s, T: Float>(
+        &'s self,
+        pairs: &'s Pairs,
+        pass: &'s PairsPass<T>,
+    ) -> (Call<'s>, Vec<(&'s MultiHeadAttention, &'s AttentionSaved<T>)>) {
+        (pairs.calls(None).1, self.decoder.attentions(&pass.decoder).skip(1).step_by(2).collect())
+    }
+}

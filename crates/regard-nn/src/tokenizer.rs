@@ -1,0 +1,193 @@
+//! Texts to tokens and back: characters, byte-level BPE, WordPiece. All three are saved as a `tokenizer.json` that the `tokenizers`
+//! library reads in any language.
+
+use crate::checkpoint::write_whole;
+use crate::error::{Error, Result};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use std::collections::{BTreeSet, HashMap};
+use std::path::Path;
+use tokenizers::decoders::wordpiece::WordPiece as WordPieceDecoder;
+use tokenizers::models::TrainerWrapper;
+use tokenizers::models::bpe::{BPE, BpeTrainerBuilder};
+use tokenizers::models::wordpiece::{WordPiece, WordPieceTrainerBuilder};
+use tokenizers::normalizers::bert::BertNormalizer;
+use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
+use tokenizers::{AddedToken, ModelWrapper};
+
+/// Which tokenizer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum TokenizerKind {
+    /// One token per character of the text.
+    #[default]
+    Char,
+    /// Pairs of bytes merged by frequency, up to so many tokens: at least 256. Loses nothing.
+    Bpe(usize),
+    /// Pieces of lower-case words, up to so many tokens. Loses case and spacing.
+    WordPiece(usize),
+}
+
+/// A trained tokenizer.
+#[derive(Debug, Clone)]
+pub struct Tokenizer(Inner);
+
+#[derive(Debug, Clone)]
+enum Inner {
+    Char(Characters),
+    Library(Box<tokenizers::Tokenizer>),
+}
+
+#[derive(Debug, Clone)]
+struct Characters {
+    list: Vec<char>,
+    ids: HashMap<char, u32>,
+}
+
+impl Characters {
+    fn new(list: Vec<char>) -> Self {
+        let ids = list.iter().zip(0..).map(|(&c, i)| (c, i)).collect();
+        Self { list, ids }
+    }
+
+    /// What the library calls a tokenizer of whole words, each of one character.
+    fn to_json(&self) -> Value {
+        let vocab: serde_json::Map<_, _> = self.list.iter().zip(0u32..).map(|(c, i)| (c.to_string(), i.into())).collect();
+        json!({
+            "version": "1.0", "truncation": null, "padding": null, "added_tokens": [], "normalizer": null,
+            "pre_tokenizer": { "type": "Split", "pattern": { "Regex": "[\\s\\S]" }, "behavior": "Isolated", "invert": false },
+            "post_processor": null, "decoder": { "type": "Fuse" },
+            "model": { "type": "WordLevel", "vocab": vocab, "unk_token": "<unk>" }
+        })
+    }
+
+    /// The reverse, if it is one of ours.
+    fn from_json(json: &Value) -> Option<Self> {
+        if json["model"]["type"] != "WordLevel" || json["decoder"]["type"] != "Fuse" {
+            return None;
+        }
+        let vocab = json["model"]["vocab"].as_object()?;
+        let mut list = vec![None; vocab.len()];
+        for (word, id) in vocab {
+            let mut chars = word.chars();
+            let (character, None) = (chars.next()?, chars.next()) else { return None };
+            *list.get_mut(usize::try_from(id.as_u64()?).ok()?)? = Some(character);
+        }
+        list.into_iter().collect::<Option<Vec<_>>>().map(Self::new)
+    }
+}
+
+fn refused(e: impl std::fmt::Display) -> Error {
+    Error::Tokenizer { reason: e.to_string() }
+}
+
+fn train_bpe(text: &str, size: usize) -> tokenizers::Result<tokenizers::Tokenizer> {
+    let mut tokenizer = tokenizers::Tokenizer::new(ModelWrapper::from(BPE::default()));
+    tokenizer.with_pre_tokenizer(Some(ByteLevel::new(false, true, true))).with_decoder(Some(ByteLevel::default()));
+    let trainer =
+        BpeTrainerBuilder::new().vocab_size(size).show_progress(false).initial_alphabet(ByteLevel::alphabet().into_iter().collect());
+    let mut trainer = TrainerWrapper::from(trainer.build());
+    tokenizer.train(&mut trainer, text.split_inclusive('\n'))?;
+    Ok(tokenizer)
+}
+
+fn train_word_piece(text: &str, size: usize) -> tokenizers::Result<tokenizers::Tokenizer> {
+    let mut tokenizer = tokenizers::Tokenizer::new(ModelWrapper::from(WordPiece::default()));
+    tokenizer
+        .with_normalizer(Some(BertNormalizer::default()))?
+        .with_pre_tokenizer(Some(BertPreTokenizer))
+        .with_decoder(Some(WordPieceDecoder::default()));
+    let special = vec![AddedToken::from("[UNK]", true)];
+    let mut trainer =
+        TrainerWrapper::from(WordPieceTrainerBuilder::new().vocab_size(size).show_progress(false).special_tokens(special).build());
+    tokenizer.train(&mut trainer, text.split_inclusive('\n'))?;
+    Ok(tokenizer)
+}
+
+impl Tokenizer {
+    /// Train on a text, which must not be empty.
+    ///
+    /// # Errors
+    /// [`Error::ShortText`], [`Error::Config`] for a vocabulary without room for bytes, [`Error::Tokenizer`].
+    pub fn train(kind: TokenizerKind, text: &str) -> Result<Self> {
+        if text.is_empty() {
+            return Err(Error::ShortText { what: "the text", got: 0, needed: 1 });
+        }
+        let inner = match kind {
+            TokenizerKind::Char => Inner::Char(Characters::new(text.chars().collect::<BTreeSet<_>>().into_iter().collect())),
+            TokenizerKind::Bpe(size) if size < 256 => {
+                return Err(Error::Config {
+                    name: "the vocabulary",
+                    value: size.to_string(),
+                    requirement: "at least 256, one per byte".to_owned(),
+                });
+            }
+            TokenizerKind::Bpe(size) => Inner::Library(Box::new(train_bpe(text, size).map_err(refused)?)),
+            TokenizerKind::WordPiece(size) => Inner::Library(Box::new(train_word_piece(text, size).map_err(refused)?)),
+        };
+        Ok(Self(inner))
+    }
+
+    /// How many tokens there are.
+    pub fn vocab(&self) -> usize {
+        match &self.0 {
+            Inner::Char(characters) => characters.list.len(),
+            Inner::Library(tokenizer) => tokenizer.get_vocab_size(true),
+        }
+    }
+
+    /// Text to tokens.
+    ///
+    /// # Errors
+    /// [`Error::Character`] for a character that training has not seen, [`Error::Tokenizer`].
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        match &self.0 {
+            Inner::Char(characters) => {
+                text.chars().map(|c| characters.ids.get(&c).copied().ok_or(Error::Character { character: c })).collect()
+            }
+            Inner::Library(tokenizer) => Ok(tokenizer.encode_fast(text, false).map_err(refused)?.get_ids().to_vec()),
+        }
+    }
+
+    /// Tokens to text.
+    ///
+    /// # Errors
+    /// [`Error::Token`], [`Error::Tokenizer`].
+    pub fn decode(&self, ids: &[u32]) -> Result<String> {
+        let vocab = self.vocab();
+        if let Some(&token) = ids.iter().find(|id| **id as usize >= vocab) {
+            return Err(Error::Token { token, vocab });
+        }
+        match &self.0 {
+            Inner::Char(characters) => Ok(ids.iter().map(|&id| characters.list[id as usize]).collect()),
+            Inner::Library(tokenizer) => tokenizer.decode(ids, false).map_err(refused),
+        }
+    }
+
+    /// Write `tokenizer.json`.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub fn save(&self, path: &Path) -> Result<()> {
+        let json = match &self.0 {
+            Inner::Char(characters) => format!("{:#}\n", characters.to_json()),
+            Inner::Library(tokenizer) => tokenizer.to_string(true).map_err(refused)?,
+        };
+        write_whole(path, json.as_bytes())
+    }
+
+    /// Read `tokenizer.json`.
+    ///
+    /// # Errors
+    /// [`Error::File`], [`Error::Tokenizer`].
+    pub fn load(path: &Path) -> Result<Self> {
+        let bytes = std::fs::read(path).map_err(|source| Error::File { action: "read", path: path.to_owned(), source })?;
+        let unreadable = |e: &dyn std::fmt::Display| refused(format!("{} is not a tokenizer.json ({e})", path.display()));
+        let json: Value = serde_json::from_slice(&bytes).map_err(|e| unreadable(&e))?;
+        if let Some(characters) = Characters::from_json(&json) {
+            return Ok(Self(Inner::Char(characters)));
+        }
+        tokenizers::Tokenizer::from_bytes(&bytes).map(|t| Self(Inner::Library(Box::new(t)))).map_err(|e| unreadable(&e))
+    }
+}

@@ -1,0 +1,8 @@
+//! Tests of the transformer's parts, models, training and generation, against definitions and against PyTorch.
+
+mod common;
+mod finite_differences;
+mod golden;
+mod models;
+mod tokens;
+mod training;

@@ -1,0 +1,106 @@
+//! What whole models promise: bits that do not depend on threads, and a cache that changes nothing.
+
+use crate::common::{parameters, tokens};
+use regard_nn::generate::{Sampling, Writer};
+use regard_nn::positions::Positions;
+use regard_nn::seq2seq::Pairs;
+use regard_nn::sublayer::NormPlace;
+use regard_nn::{Call, EncoderDecoder, Error, LanguageModel, MaskKind, ModelConfig};
+
+fn gradient(threads: usize, batch: usize) -> (f64, Vec<f32>) {
+    let model = LanguageModel::new(ModelConfig::default()).expect("valid");
+    let p = model.layout().init::<f32>(1);
+    let mut g = vec![0.0; p.len()];
+    let (ids, targets) = (tokens(batch * 64, 1, 65), tokens(batch * 64, 4, 65));
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
+    let loss = pool.install(|| {
+        let mut pass = model.plan(batch, 64, true);
+        let call = Call::new(batch, 64, MaskKind::Causal);
+        model.loss_and_gradient(&p, &mut g, &ids, &targets, &call, (batch * 64) as f64, &mut pass).expect("shapes fit")
+    });
+    (loss.mean(), g)
+}
+
+#[test]
+fn gradients_have_the_same_bits_for_any_number_of_threads() {
+    let one = gradient(1, 12);
+    for threads in [2, 3, 7] {
+        assert!(gradient(threads, 12) == one, "{threads} threads");
+    }
+}
+
+fn write(config: &ModelConfig, cached: bool, sampling: Sampling) -> Vec<u32> {
+    let model = LanguageModel::new(config.clone()).expect("valid");
+    let p = model.layout().init::<f32>(3);
+    // Larger than they begin, so that the next token depends on the past.
+    let p: Vec<f32> = p.iter().map(|x| 2.5 * x).collect();
+    let mut writer = Writer::new(&model, &p, &tokens(5, 1, config.vocab), sampling, cached).expect("a valid prompt");
+    for _ in 0..120 {
+        writer.next_token().expect("a token");
+    }
+    writer.tokens().to_vec()
+}
+
+#[test]
+fn cache_writes_the_same_tokens_as_no_cache() {
+    for positions in [Positions::Learned, Positions::Rotary(10_000.0), Positions::Alibi, Positions::Sinusoidal] {
+        for norm_place in [NormPlace::Pre, NormPlace::Post] {
+            let config = ModelConfig { context: 48, kv_heads: Some(2), positions, norm_place, ..ModelConfig::default() };
+            for sampling in [Sampling::default(), Sampling { temperature: 0.7, top_k: Some(20), top_p: Some(0.9), seed: 4 }] {
+                let (with, without) = (write(&config, true, sampling), write(&config, false, sampling));
+                assert_eq!(with, without, "{config:?}");
+                assert!(with[5..].iter().collect::<std::collections::BTreeSet<_>>().len() > 5, "a text, not one token over and over");
+            }
+        }
+    }
+}
+
+#[test]
+fn greedy_takes_the_likeliest_and_top_k_of_one_is_greedy() {
+    let config = ModelConfig::default();
+    let greedy = write(&config, true, Sampling { temperature: 0.0, ..Sampling::default() });
+    assert_eq!(greedy, write(&config, true, Sampling { top_k: Some(1), seed: 9, ..Sampling::default() }));
+    assert_eq!(greedy, write(&config, true, Sampling { top_p: Some(1e-9), seed: 8, ..Sampling::default() }));
+}
+
+#[test]
+fn encoder_decoder_writes_what_its_logits_say() {
+    let model = EncoderDecoder::new(ModelConfig { vocab: 11, context: 9, width: 16, heads: 2, ..ModelConfig::default() }).expect("valid");
+    let p: Vec<f64> = parameters(model.layout());
+    let mut pairs = Pairs { batch: 2, source: tokens(12, 1, 11), source_lengths: vec![6, 3], ..Pairs::default() };
+    let written = model.write(&p, &pairs, 0, 99, 9).expect("shapes fit");
+    // Fed with what it wrote, every likeliest next token must be the one that it wrote.
+    for w in &written {
+        pairs.written.push(0);
+        pairs.written.extend(&w[..8]);
+        pairs.targets.extend(w);
+    }
+    let mut pass = model.plan(&pairs, false);
+    let loss = model.loss(&p, &pairs, &mut pass).expect("shapes fit");
+    assert_eq!(loss.correct, 18);
+}
+
+#[test]
+fn bad_calls_are_refused_with_one_clear_line() {
+    let model = LanguageModel::new(ModelConfig::default()).expect("valid");
+    let p = model.layout().init::<f32>(1);
+    let call = Call::new(1, 4, MaskKind::Causal);
+    let mut pass = model.plan(1, 4, true);
+    let refused = model.forward(&p, &[1, 2, 65, 3], &call, &mut pass).expect_err("a token outside");
+    assert_eq!(refused.to_string(), "token 65 is outside the vocabulary of 65");
+    assert!(matches!(model.loss(&p, &[1, 2, 3, 4], &[0, 0, 0, 70], &call, &mut pass), Err(Error::Token { token: 70, .. })));
+    assert!(matches!(model.forward(&p, &[1, 2], &call, &mut pass), Err(Error::Length { .. })));
+    let long = Call::new(1, 65, MaskKind::Causal);
+    assert!(matches!(model.forward(&p, &[0; 65], &long, &mut model.plan(1, 65, false)), Err(Error::TooLong { .. })));
+    assert!(matches!(Writer::new(&model, &p, &[], Sampling::default(), true), Err(Error::Length { .. })));
+    let odd = ModelConfig { heads: 3, ..ModelConfig::default() };
+    assert_eq!(
+        LanguageModel::new(odd).expect_err("64 / 3").to_string(),
+        "width is 64; it must be a multiple of heads (3), or head_dim must be given"
+    );
+    assert!(LanguageModel::new(ModelConfig { kv_heads: Some(3), ..ModelConfig::default() }).is_err());
+    assert!(LanguageModel::new(ModelConfig { dropout: 1.0, ..ModelConfig::default() }).is_err());
+    assert!(LanguageModel::new(ModelConfig { head_dim: Some(5), positions: Positions::Rotary(1e4), ..ModelConfig::default() }).is_err());
+    assert!(Sampling { top_p: Some(0.0), ..Sampling::default() }.check().is_err());
+    assert!(Sampling { temperature: f64::NAN, ..Sampling::default() }.check().is_err());
+}

@@ -1,0 +1,66 @@
+//! Tokenizers: what goes in comes out, also through a file.
+
+use regard_nn::tokenizer::{Tokenizer, TokenizerKind};
+use regard_nn::{Error, stories};
+
+fn through_a_file(tokenizer: &Tokenizer) -> Tokenizer {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("tokenizer.json");
+    tokenizer.save(&path).expect("saved");
+    Tokenizer::load(&path).expect("loaded")
+}
+
+#[test]
+fn characters_and_bpe_lose_nothing() {
+    let mut text = stories::write(30_000, 3);
+    text.push_str("\n\n  naïve café, \t日本 \u{1F600}\r\n end ");
+    for (kind, vocab) in [(TokenizerKind::Char, None), (TokenizerKind::Bpe(300), Some(300))] {
+        let tokenizer = Tokenizer::train(kind, &text).expect("trained");
+        assert!(vocab.is_none_or(|v| v == tokenizer.vocab()), "{kind:?}: {}", tokenizer.vocab());
+        let ids = tokenizer.encode(&text).expect("encoded");
+        assert_eq!(tokenizer.decode(&ids).expect("decoded"), text);
+        let again = through_a_file(&tokenizer);
+        assert_eq!(again.encode(&text).expect("encoded"), ids);
+        assert_eq!(again.vocab(), tokenizer.vocab());
+    }
+}
+
+#[test]
+fn bpe_knows_bytes_that_training_has_not_seen() {
+    let tokenizer = Tokenizer::train(TokenizerKind::Bpe(280), &stories::write(5_000, 3)).expect("trained");
+    let strange = "Ωμέγα \u{0}\u{7f} 漢字";
+    assert_eq!(tokenizer.decode(&tokenizer.encode(strange).expect("encoded")).expect("decoded"), strange);
+}
+
+#[test]
+fn word_piece_keeps_the_words() {
+    let text = stories::write(30_000, 3);
+    let tokenizer = Tokenizer::train(TokenizerKind::WordPiece(200), &text).expect("trained");
+    let line = "Anna and Ben went to the market.";
+    let words = tokenizer.decode(&tokenizer.encode(line).expect("encoded")).expect("decoded");
+    assert_eq!(words, "anna and ben went to the market.");
+    assert_eq!(through_a_file(&tokenizer).encode(line).expect("encoded"), tokenizer.encode(line).expect("encoded"));
+}
+
+#[test]
+fn training_twice_gives_the_same_tokenizer() {
+    let text = stories::write(30_000, 3);
+    for kind in [TokenizerKind::Bpe(400), TokenizerKind::WordPiece(200)] {
+        let ids = || Tokenizer::train(kind, &text).expect("trained").encode(&text).expect("encoded");
+        assert_eq!(ids(), ids());
+    }
+}
+
+#[test]
+fn bad_input_is_refused_with_one_clear_line() {
+    assert!(matches!(Tokenizer::train(TokenizerKind::Char, ""), Err(Error::ShortText { .. })));
+    assert!(matches!(Tokenizer::train(TokenizerKind::Bpe(100), "abc"), Err(Error::Config { .. })));
+    let tokenizer = Tokenizer::train(TokenizerKind::Char, "abc").expect("trained");
+    assert_eq!(tokenizer.encode("abd").expect_err("not seen").to_string(), "the character 'd' is not in the tokenizer's vocabulary");
+    assert!(matches!(tokenizer.decode(&[0, 3]), Err(Error::Token { token: 3, vocab: 3 })));
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("tokenizer.json");
+    assert!(matches!(Tokenizer::load(&path), Err(Error::File { .. })));
+    std::fs::write(&path, "{\"model\": 3}").expect("written");
+    assert!(matches!(Tokenizer::load(&path), Err(Error::Tokenizer { .. })));
+}
