@@ -147,7 +147,9 @@ fn neighbours_in_the_batch_do_not_change_what_is_dropped() {
 #[test]
 fn every_coordinate_and_both_halves_of_the_seed_matter() {
     let one = kept(0.5, 7, [3, 4, 40, 64]);
-    let differ = |a: ndarray::ArrayView3<'_, bool>, b: ndarray::ArrayView3<'_, bool>| a.iter().zip(&b).filter(|(a, b)| a != b).count() as f64 / a.len() as f64;
+    let differ = |a: ndarray::ArrayView3<'_, bool>, b: ndarray::ArrayView3<'_, bool>| {
+        a.iter().zip(&b).filter(|(a, b)| a != b).count() as f64 / a.len() as f64
+    };
     let about_half = |share: f64| assert!((share - 0.5).abs() < 0.1, "{share}");
     for axis in 0..4 {
         for (a, b) in [(0, 1), (1, 2), (0, 2)] {
@@ -211,7 +213,11 @@ fn a_probability_of_zero_is_the_plain_path() {
         let d_out = d_out_for(&x, 1);
         for level in levels() {
             let (plain, zero) = (Attention::new().causal().level(level), Attention::new().causal().level(level).dropout(0.0, 3));
-            assert_same_bits("out", &plain.forward(&x.q, &x.k, &x.v).expect("fits").out, &zero.forward(&x.q, &x.k, &x.v).expect("fits").out);
+            assert_same_bits(
+                "out",
+                &plain.forward(&x.q, &x.k, &x.v).expect("fits").out,
+                &zero.forward(&x.q, &x.k, &x.v).expect("fits").out,
+            );
             assert_same_bits("weights", &plain.weights(&x.q, &x.k).expect("fits"), &zero.weights(&x.q, &x.k).expect("fits"));
             assert_same_gradients("zero", &gradients(&plain, &x, &d_out), &gradients(&zero, &x, &d_out));
         }

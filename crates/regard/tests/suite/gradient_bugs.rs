@@ -267,7 +267,8 @@ fn dropout_is_the_same_forward_and_backward() {
             let saved = a.forward_saved(&x.q, &x.k, &x.v).expect("fits");
             let got = a.backward(&x.q, &x.k, &x.v, &saved, &Array4::ones(saved.out.raw_dim())).expect("fits");
             assert!((saved.out.sum() - got.dv.sum()).abs() < 1e-9);
-            let entries = |b: usize, h: usize| (saved.out.slice(s![b, 2 * h..2 * h + 2, .., ..]).sum(), got.dv.slice(s![b, h, .., ..]).sum());
+            let entries =
+                |b: usize, h: usize| (saved.out.slice(s![b, 2 * h..2 * h + 2, .., ..]).sum(), got.dv.slice(s![b, h, .., ..]).sum());
             for (b, h) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
                 let (out, dv) = entries(b, h);
                 assert!((out - dv).abs() < 1e-10, "{out} forward, {dv} backward");

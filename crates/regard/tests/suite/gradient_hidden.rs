@@ -241,7 +241,12 @@ fn empty_dimensions_have_empty_or_zero_gradients() {
         };
         let x = Inputs::<f32>::normal(s, 1);
         check_gradients(&format!("{s:?}"), &Recipe::new(), &x, 1);
-        check_gradients(&format!("all, {s:?}"), &Recipe::new().softcap(2.0).some_sink(&s).with(|a| a.causal().top_k(2).dropout(0.5, 1)), &x, 1);
+        check_gradients(
+            &format!("all, {s:?}"),
+            &Recipe::new().softcap(2.0).some_sink(&s).with(|a| a.causal().top_k(2).dropout(0.5, 1)),
+            &x,
+            1,
+        );
         for bias in 0..16 {
             let full = s.scores();
             let shape = std::array::from_fn(|a| if bias >> a & 1 == 1 { full[a] } else { 1 });

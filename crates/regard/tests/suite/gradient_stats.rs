@@ -25,14 +25,17 @@ fn check<E: Element>(what: &str, recipe: &Recipe<'_>, x: &Inputs<E>) {
     let far = |plain: &Array4<f64>, exact: &Array4<f64>| plain.iter().zip(exact).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max);
     let wide = |x: &Array4<E>| x.mapv(|x| x.to_real().to_f64());
     let columns = |n: usize| (n as f64).sqrt();
-    let ds_error = 3.0 * columns(x.k.dim().2) * (far(&plain.d_scores.mapv(Real::to_f64), &exact.d_scores) + 4.0 * unit::<E>() * plain.sizes[3]);
+    let ds_error =
+        3.0 * columns(x.k.dim().2) * (far(&plain.d_scores.mapv(Real::to_f64), &exact.d_scores) + 4.0 * unit::<E>() * plain.sizes[3]);
     let dq_error = 3.0 * columns(x.q.dim().3) * (far(&wide(&plain.dq), &exact.dq) + 4.0 * unit::<E>() * plain.sizes[0]);
     for level in levels() {
         let what = format!("{what}, {} {}", std::any::type_name::<E>(), level.name());
         let a = a.clone().level(level);
         let saved = a.forward_saved(&x.q, &x.k, &x.v).expect(&what);
         let (got, stats) = a.backward_with_stats(&x.q, &x.k, &x.v, &saved, &d_out).expect(&what);
-        for (name, got, exact, error) in [("dq rows", &stats.dq_rows, &dq, dq_error), ("d_scores rows", &stats.d_scores_rows, &ds, ds_error)] {
+        for (name, got, exact, error) in
+            [("dq rows", &stats.dq_rows, &dq, dq_error), ("d_scores rows", &stats.d_scores_rows, &ds, ds_error)]
+        {
             assert_eq!(got.shape(), exact.shape(), "{name}, {what}");
             for ((at, x), y) in got.indexed_iter().zip(exact) {
                 assert!((x - y).abs() <= error, "{name}, {what}: {x} instead of {y} at {at:?}, allowed {error:e}");

@@ -37,7 +37,8 @@ fn measure(a: &Attention<'_>) -> usize {
     let before = peak().expect("it was there");
     let saved = a.forward_saved(&q, &k, &v).expect("fits");
     let gradients = a.backward(&q, &k, &v, &saved, &d_out).expect("fits");
-    let numbers = saved.out.len() + saved.row_max.len() + saved.row_sum.len() + gradients.dq.len() + gradients.dk.len() + gradients.dv.len();
+    let numbers =
+        saved.out.len() + saved.row_max.len() + saved.row_sum.len() + gradients.dq.len() + gradients.dk.len() + gradients.dv.len();
     peak().expect("it was there").saturating_sub(before + numbers * size_of::<f32>())
 }
 
