@@ -251,9 +251,7 @@ impl MultiHeadAttention {
             attention = attention.key_lengths(lengths);
         }
         match call.dropout {
-            Some(seed) if self.config.dropout > 0.0 => {
-                attention.dropout(self.config.dropout, Draws::at(seed, &[0xA77E, layer]).bits())
-            }
+            Some(seed) if self.config.dropout > 0.0 => attention.dropout(self.config.dropout, Draws::at(seed, &[0xA77E, layer]).bits()),
             _ => attention,
         }
     }
@@ -350,7 +348,15 @@ impl MultiHeadAttention {
     ///
     /// # Errors
     /// When key lengths do not fit the call.
-    pub fn forward<T: Float>(&self, p: &[T], call: &Call<'_>, x: &[T], memory: &[T], y: &mut [T], saved: &mut AttentionSaved<T>) -> Result<()> {
+    pub fn forward<T: Float>(
+        &self,
+        p: &[T],
+        call: &Call<'_>,
+        x: &[T],
+        memory: &[T],
+        y: &mut [T],
+        saved: &mut AttentionSaved<T>,
+    ) -> Result<()> {
         let (q, rotary) = Self::split(saved);
         let tasks = pieces(x, self.config.width).zip(pieces_mut(q, self.input().outputs())).collect();
         for_pieces(tasks, |i, (x, q)| self.project(p, x, i * PIECE_ROWS, call.seq, rotary, q));

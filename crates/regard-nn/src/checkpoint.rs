@@ -76,7 +76,9 @@ pub fn save(path: &Path, trainer: &Trainer, model: &impl Serialize) -> Result<()
     let refused = |reason: String| Error::Checkpoint { path: path.to_owned(), reason };
     let views = data
         .iter()
-        .map(|(name, shape, bytes)| Ok((name.as_str(), TensorView::new(Dtype::F32, shape.clone(), bytes).map_err(|e| refused(e.to_string()))?)))
+        .map(|(name, shape, bytes)| {
+            Ok((name.as_str(), TensorView::new(Dtype::F32, shape.clone(), bytes).map_err(|e| refused(e.to_string()))?))
+        })
         .collect::<Result<Vec<_>>>()?;
     let model = serde_json::to_value(model).map_err(|e| refused(e.to_string()))?;
     let train = serde_json::to_value(trainer.config()).map_err(|e| refused(e.to_string()))?;

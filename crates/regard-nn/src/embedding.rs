@@ -5,8 +5,8 @@ use crate::linear::{Write, matrix, matrix_mut};
 use crate::parallel::{for_pieces, pieces, pieces_mut};
 use crate::params::{Init, Layout, Slot};
 use ndarray::Axis;
-use regard::matmul::matmul;
 use rayon::prelude::*;
+use regard::matmul::matmul;
 
 /// A table of one row per token.
 #[derive(Debug, Clone)]

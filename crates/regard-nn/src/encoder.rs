@@ -49,7 +49,11 @@ impl Encoder {
     pub fn forward<T: Float>(&self, p: &[T], ids: &[u32], call: &Call<'_>, saved: &mut StackSaved<T>) -> Result<()> {
         self.entry.check(ids, call)?;
         if saved.input().len() != call.rows() * self.entry.tokens.width() {
-            return Err(Error::Length { what: "the planned pass", got: saved.input().len(), expected: call.rows() * self.entry.tokens.width() });
+            return Err(Error::Length {
+                what: "the planned pass",
+                got: saved.input().len(),
+                expected: call.rows() * self.entry.tokens.width(),
+            });
         }
         self.entry.forward(p, ids, call, saved.input());
         self.stack.forward(p, call, &[], saved)

@@ -25,8 +25,7 @@ const EXP2: [f32; 6] = [0.693_147_2, 0.240_226_5, 0.055_503_57, 0.009_618_031, 0
 /// Adding it to a number rounds that to an integer, which then stands in the low bits.
 const ROUNDING: f32 = 12_582_912.0;
 /// (cdf(x) - 1/2) / x in powers of x^2, for x^2 < 1.45; fitted here, relative error 2e-10.
-const NORMAL_NEAR: [f32; 7] =
-    [0.398_942_3, -0.066_490_375, 0.009_973_51, -0.001_187_140_6, 0.000_115_075_02, -9.085_525e-6, 4.824_522e-7];
+const NORMAL_NEAR: [f32; 7] = [0.398_942_3, -0.066_490_375, 0.009_973_51, -0.001_187_140_6, 0.000_115_075_02, -9.085_525e-6, 4.824_522e-7];
 /// (1 - cdf(x)) / (t exp(-x^2 / 2)) in powers of t = 1 / (1 + FAR_T x); fitted here for x up to 13.5, relative error 1.4e-8.
 const NORMAL_FAR: [f32; 9] =
     [0.083_707_705, 0.085_129_41, 0.068_790_04, 0.126_355_16, -0.097_245_73, 0.354_033_68, -0.334_189_65, 0.285_453_4, -0.072_033_98];

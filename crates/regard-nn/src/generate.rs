@@ -32,7 +32,9 @@ impl Sampling {
     /// # Errors
     /// [`Error::Config`].
     pub fn check(&self) -> Result<()> {
-        let refuse = |name, value: f64, requirement: &str| Err(Error::Config { name, value: value.to_string(), requirement: requirement.to_owned() });
+        let refuse = |name, value: f64, requirement: &str| {
+            Err(Error::Config { name, value: value.to_string(), requirement: requirement.to_owned() })
+        };
         if !(self.temperature.is_finite() && self.temperature >= 0.0) {
             return refuse("temperature", self.temperature, "finite and not negative");
         }

@@ -51,16 +51,7 @@ pub struct OptimConfig {
 
 impl Default for OptimConfig {
     fn default() -> Self {
-        Self {
-            rate: 3e-3,
-            warmup: 50,
-            decay: Decay::LinearToTenth,
-            beta1: 0.9,
-            beta2: 0.99,
-            eps: 1e-8,
-            weight_decay: 0.0,
-            clip: Some(1.0),
-        }
+        Self { rate: 3e-3, warmup: 50, decay: Decay::LinearToTenth, beta1: 0.9, beta2: 0.99, eps: 1e-8, weight_decay: 0.0, clip: Some(1.0) }
     }
 }
 
@@ -70,7 +61,9 @@ impl OptimConfig {
     /// # Errors
     /// [`Error::Config`].
     pub fn check(&self) -> Result<()> {
-        let refuse = |name, value: f64, requirement: &str| Err(Error::Config { name, value: value.to_string(), requirement: requirement.to_owned() });
+        let refuse = |name, value: f64, requirement: &str| {
+            Err(Error::Config { name, value: value.to_string(), requirement: requirement.to_owned() })
+        };
         let positive = |x: f64| x.is_finite() && x > 0.0;
         if !positive(self.rate) {
             return refuse("the learning rate", self.rate, "finite and positive");
@@ -183,7 +176,12 @@ kernel! {
 
 kernel! {
     fn squares<'a, T>(x: &'a [T]) -> f64 {
-        x.chunks(1024).map(|x| lane_sum(x, |x, s| x.mul_add(x, s)).to_f64()).sum()
+        // A loop and not an iterator's closure, which might not be compiled for the level.
+        let mut sum = 0.0;
+        for x in x.chunks(1024) {
+            sum += lane_sum(x, |x, s| x.mul_add(x, s)).to_f64();
+        }
+        sum
     }
 }
 

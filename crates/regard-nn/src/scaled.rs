@@ -79,11 +79,7 @@ impl ScaledAttention {
         Ok(())
     }
 
-    fn views<'s, T: Float>(
-        &self,
-        call: &Call<'_>,
-        saved: &'s ScaledSaved<T>,
-    ) -> (ArrayView4<'s, T>, ArrayView4<'s, T>, ArrayView4<'s, T>) {
+    fn views<'s, T: Float>(&self, call: &Call<'_>, saved: &'s ScaledSaved<T>) -> (ArrayView4<'s, T>, ArrayView4<'s, T>, ArrayView4<'s, T>) {
         let view = |linear: &Linear, rows: &'s [T]| head(rows, call, linear.outputs());
         (view(&self.q, &saved.q), view(&self.k, &saved.k), view(&self.v, &saved.v))
     }

@@ -117,9 +117,7 @@ impl Sublayer {
             stats: vec![T::ZERO; rows * NORM_STATS],
             branch: match &self.branch {
                 Branch::Attention(attention) => BranchSaved::Attention(Box::new(attention.plan(call))),
-                Branch::Mlp(mlp) => {
-                    BranchSaved::Mlp { inner: vec![T::ZERO; rows * mlp.inner()], act: vec![T::ZERO; rows * mlp.hidden()] }
-                }
+                Branch::Mlp(mlp) => BranchSaved::Mlp { inner: vec![T::ZERO; rows * mlp.inner()], act: vec![T::ZERO; rows * mlp.hidden()] },
             },
         }
     }
@@ -136,7 +134,15 @@ impl Sublayer {
     ///
     /// # Errors
     /// When attention refuses the call.
-    pub fn forward<T: Float>(&self, p: &[T], call: &Call<'_>, x: &[T], memory: &[T], y: &mut [T], saved: &mut SublayerSaved<T>) -> Result<()> {
+    pub fn forward<T: Float>(
+        &self,
+        p: &[T],
+        call: &Call<'_>,
+        x: &[T],
+        memory: &[T],
+        y: &mut [T],
+        saved: &mut SublayerSaved<T>,
+    ) -> Result<()> {
         let (pre, width, drop) = (self.place == NormPlace::Pre, self.width(), self.drop(call));
         let SublayerSaved { work, stats, branch } = saved;
         match (&self.branch, branch) {

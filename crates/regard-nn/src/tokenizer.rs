@@ -85,7 +85,8 @@ fn refused(e: impl std::fmt::Display) -> Error {
 fn train_bpe(text: &str, size: usize) -> tokenizers::Result<tokenizers::Tokenizer> {
     let mut tokenizer = tokenizers::Tokenizer::new(ModelWrapper::from(BPE::default()));
     tokenizer.with_pre_tokenizer(Some(ByteLevel::new(false, true, true))).with_decoder(Some(ByteLevel::default()));
-    let trainer = BpeTrainerBuilder::new().vocab_size(size).show_progress(false).initial_alphabet(ByteLevel::alphabet().into_iter().collect());
+    let trainer =
+        BpeTrainerBuilder::new().vocab_size(size).show_progress(false).initial_alphabet(ByteLevel::alphabet().into_iter().collect());
     let mut trainer = TrainerWrapper::from(trainer.build());
     tokenizer.train(&mut trainer, text.split_inclusive('\n'))?;
     Ok(tokenizer)
@@ -98,7 +99,8 @@ fn train_word_piece(text: &str, size: usize) -> tokenizers::Result<tokenizers::T
         .with_pre_tokenizer(Some(BertPreTokenizer))
         .with_decoder(Some(WordPieceDecoder::default()));
     let special = vec![AddedToken::from("[UNK]", true)];
-    let mut trainer = TrainerWrapper::from(WordPieceTrainerBuilder::new().vocab_size(size).show_progress(false).special_tokens(special).build());
+    let mut trainer =
+        TrainerWrapper::from(WordPieceTrainerBuilder::new().vocab_size(size).show_progress(false).special_tokens(special).build());
     tokenizer.train(&mut trainer, text.split_inclusive('\n'))?;
     Ok(tokenizer)
 }
@@ -115,7 +117,11 @@ impl Tokenizer {
         let inner = match kind {
             TokenizerKind::Char => Inner::Char(Characters::new(text.chars().collect::<BTreeSet<_>>().into_iter().collect())),
             TokenizerKind::Bpe(size) if size < 256 => {
-                return Err(Error::Config { name: "the vocabulary", value: size.to_string(), requirement: "at least 256, one per byte".to_owned() });
+                return Err(Error::Config {
+                    name: "the vocabulary",
+                    value: size.to_string(),
+                    requirement: "at least 256, one per byte".to_owned(),
+                });
             }
             TokenizerKind::Bpe(size) => Inner::Library(Box::new(train_bpe(text, size).map_err(refused)?)),
             TokenizerKind::WordPiece(size) => Inner::Library(Box::new(train_word_piece(text, size).map_err(refused)?)),

@@ -223,7 +223,8 @@ impl Bench<'_> {
             let sum: f64 = (8..held_out.len()).map(|i| -self.ngram.probability(&held_out[i + 1 - order..i], held_out[i]).ln()).sum();
             sum / held_out.len().saturating_sub(8).max(1) as f64
         };
-        let (real, all) = validation_text.split_whitespace().fold((0, 0), |(r, n): (usize, usize), w| (r + usize::from(self.words.contains(w)), n + 1));
+        let (real, all) =
+            validation_text.split_whitespace().fold((0, 0), |(r, n): (usize, usize), w| (r + usize::from(self.words.contains(w)), n + 1));
         Baselines {
             vocab,
             tokens: self.text.train.len() + self.text.validation.len(),
@@ -338,7 +339,8 @@ impl Bench<'_> {
         let changed = self.replaced(windows, &hidden, || draws.below(vocab) as u32);
         let before = self.row_logits(p, variant.mask(), &windows.ids, seq, 0, row)?;
         let after = self.row_logits(p, variant.mask(), &changed, seq, 0, row)?;
-        let sum: f64 = before.iter().zip(&after).map(|(a, b)| 0.5 * softmax(a).iter().zip(softmax(b)).map(|(a, b)| (a - b).abs()).sum::<f64>()).sum();
+        let sum: f64 =
+            before.iter().zip(&after).map(|(a, b)| 0.5 * softmax(a).iter().zip(softmax(b)).map(|(a, b)| (a - b).abs()).sum::<f64>()).sum();
         Ok(sum / before.len().max(1) as f64)
     }
 

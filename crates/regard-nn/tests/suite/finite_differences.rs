@@ -56,9 +56,19 @@ fn gradients_with_dropout_are_differences() {
 #[test]
 fn gradients_of_every_kind_of_part_are_differences() {
     let rotary = Positions::Rotary(100.0);
-    check_language_model(ModelConfig { norm: NormKind::Rms, mlp: MlpKind::SwiGlu, positions: rotary, kv_heads: Some(1), ..small() }, 2, None, 3);
+    check_language_model(
+        ModelConfig { norm: NormKind::Rms, mlp: MlpKind::SwiGlu, positions: rotary, kv_heads: Some(1), ..small() },
+        2,
+        None,
+        3,
+    );
     check_language_model(ModelConfig { positions: Positions::Alibi, tied: true, attention_bias: true, ..small() }, 2, None, 3);
-    check_language_model(ModelConfig { positions: Positions::Sinusoidal, norm_place: NormPlace::Post, head_dim: Some(5), ..small() }, 2, None, 3);
+    check_language_model(
+        ModelConfig { positions: Positions::Sinusoidal, norm_place: NormPlace::Post, head_dim: Some(5), ..small() },
+        2,
+        None,
+        3,
+    );
 }
 
 #[test]
@@ -72,12 +82,14 @@ fn gradients_of_the_encoder_decoder_with_dropout_are_differences() {
     let config = ModelConfig { dropout: 0.2, ..small() };
     let model = EncoderDecoder::new(config).expect("a valid configuration");
     let p = parameters::<f64>(model.layout());
-    let pairs = Pairs { batch: 2, source: tokens(10, 2, 7), source_lengths: vec![5, 3], written: tokens(8, 3, 7), targets: tokens(8, 5, 7) };
+    let pairs =
+        Pairs { batch: 2, source: tokens(10, 2, 7), source_lengths: vec![5, 3], written: tokens(8, 3, 7), targets: tokens(8, 5, 7) };
     let mut pass = model.plan(&pairs, true);
     let mut g = vec![0.0; p.len()];
     model.loss_and_gradient(&p, &mut g, &pairs, Some(5), 8.0, &mut pass).expect("shapes fit");
     let mut unused = vec![0.0; p.len()];
-    let error = compare(&p, &g, 5, |p| model.loss_and_gradient(p, &mut unused, &pairs, Some(5), 8.0, &mut pass).expect("shapes fit").mean());
+    let error =
+        compare(&p, &g, 5, |p| model.loss_and_gradient(p, &mut unused, &pairs, Some(5), 8.0, &mut pass).expect("shapes fit").mean());
     assert!(error < 1e-7, "{error}");
 }
 
