@@ -85,7 +85,7 @@ impl Attention<'_> {
         saved: impl Into<SavedView<'x, E>>,
         d_out: impl Into<ArrayView4<'x, E>>,
     ) -> Result<Gradients<E>> {
-        Ok(self.gradients(q.into(), k.into(), v.into(), saved.into(), d_out.into(), false)?.0)
+        Ok(E::gradients(self, q.into(), k.into(), v.into(), saved.into(), d_out.into(), false)?.0)
     }
 
     /// The same, and what the gradients did: norms, row by row. Linear in memory.
@@ -100,7 +100,7 @@ impl Attention<'_> {
         saved: impl Into<SavedView<'x, E>>,
         d_out: impl Into<ArrayView4<'x, E>>,
     ) -> Result<(Gradients<E>, GradientStats)> {
-        let (gradients, squares) = self.gradients(q.into(), k.into(), v.into(), saved.into(), d_out.into(), true)?;
+        let (gradients, squares) = E::gradients(self, q.into(), k.into(), v.into(), saved.into(), d_out.into(), true)?;
         let whole = |x: &Array4<E>| x.lanes(Axis(3)).into_iter().map(sum_of_squares).sum::<f64>().sqrt();
         let [b, h, n, _] = shape4(gradients.dq.shape());
         let dq_rows = gradients.dq.lanes(Axis(3)).into_iter().map(|row| sum_of_squares(row).sqrt());
@@ -110,7 +110,7 @@ impl Attention<'_> {
         Ok((gradients, stats))
     }
 
-    fn gradients<'x, E: Element>(
+    pub(crate) fn compute_gradients<'x, E: Element>(
         &self,
         q: ArrayView4<'x, E>,
         k: ArrayView4<'x, E>,
@@ -144,7 +144,7 @@ impl Attention<'_> {
 }
 
 /// Gradients, and the sums of the squares of `d_scores` over the keys, if they were asked for.
-type WithSquares<E> = (Gradients<E>, Option<Array3<<E as Element>::Real>>);
+pub(crate) type WithSquares<E> = (Gradients<E>, Option<Array3<<E as Element>::Real>>);
 
 /// In eight chains, which the CPU works on at once.
 fn sum_of_squares<E: Element>(row: ndarray::ArrayView1<'_, E>) -> f64 {
