@@ -5,6 +5,8 @@ Inputs are converted outside the timing. `Unable` says that a library cannot do 
 
 import numpy as np
 
+from workloads import WINDOW
+
 
 class Unable(Exception):
     """This library cannot do this workload."""
@@ -14,6 +16,11 @@ def regard_call(work, threads):
     import regard
 
     regard.set_num_threads(threads)
+    if work.kind == "training":
+        import regard.torch
+
+        keywords = {"window": (WINDOW - 1, 0)} if work.mask == "window" else {}
+        return training_step(work, threads, regard.torch.scaled_dot_product_attention, **keywords)
     q, k, v = (x.astype(work.numpy_dtype()) for x in work.inputs())
     keywords = work.regard_keywords()
     if work.kind == "statistics":
@@ -33,6 +40,9 @@ def torch_call(work, threads):
     import torch
     import torch.nn.functional as F
 
+    if work.kind == "training":
+        mask = torch.from_numpy(work.dense_mask()) if work.mask == "window" else None
+        return training_step(work, threads, pytorch_path(work.against), attn_mask=mask)
     q, k, v = torch_inputs(work, threads)
     if work.kind == "statistics":
         return lambda: eager_statistics(q, k, v)
@@ -43,6 +53,38 @@ def torch_call(work, threads):
         enable_gqa=work.heads_q != work.heads_kv,
     )
     return lambda: F.scaled_dot_product_attention(q, k, v, **keywords)
+
+
+def pytorch_path(name):
+    import torch.nn.functional as F
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    def math(*tensors, **keywords):
+        with sdpa_kernel(SDPBackend.MATH):
+            return F.scaled_dot_product_attention(*tensors, **keywords)
+
+    return math if name == "math" else F.scaled_dot_product_attention
+
+
+def training_step(work, threads, attend, attn_mask=None, **keywords):
+    """Forward and backward through a function with PyTorch's signature: the gradients of all that has one."""
+    import torch
+
+    torch.set_num_threads(threads)
+    leaves = [torch.from_numpy(x).requires_grad_() for x in work.inputs()]
+    if work.mask == "bias":
+        attn_mask = torch.from_numpy(work.bias()).requires_grad_()
+        leaves.append(attn_mask)
+    d_out = torch.from_numpy(work.out_gradient())
+    gqa = work.heads_q != work.heads_kv
+    keywords |= dict(attn_mask=attn_mask, is_causal=work.mask == "causal", enable_gqa=gqa, dropout_p=work.dropout)
+
+    def step():
+        with torch.enable_grad():
+            out = attend(*leaves[:3], **keywords)
+        return out, *torch.autograd.grad(out, leaves, d_out)
+
+    return step
 
 
 def eager_statistics(q, k, v):
@@ -59,15 +101,13 @@ def flex_call(work, threads):
     import torch
     from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-    from workloads import WINDOW
-
     visible = {
         "full": None,
         "causal": lambda b, h, i, j: j <= i,
         "window": lambda b, h, i, j: (j <= i) & (i - j < WINDOW),
         "padding": lambda b, h, i, j: j < 3 * work.seq_kv // 4,
     }
-    if work.kind == "statistics" or work.mask not in visible:
+    if work.kind in ("statistics", "training") or work.mask not in visible:
         raise Unable
     q, k, v = torch_inputs(work, threads)
     rule = visible[work.mask]
@@ -80,7 +120,7 @@ def ort_call(work, threads):
     import onnxruntime
     from onnx import TensorProto, helper
 
-    if work.kind == "statistics" or work.dtype != "float32":
+    if work.kind in ("statistics", "training") or work.dtype != "float32":
         raise Unable
     feeds = dict(zip("qkv", work.inputs()))
     mask = work.dense_mask()

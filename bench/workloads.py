@@ -16,9 +16,11 @@ class Workload:
     seq_q: int
     seq_kv: int
     head_dim: int
-    mask: str = "full"  # full, causal, random, padding, window
-    kind: str = "forward"  # forward, decode, statistics
+    mask: str = "full"  # full, causal, random, padding, window, bias
+    kind: str = "forward"  # forward, decode, statistics, training (forward and backward)
     dtype: str = "float32"
+    dropout: float = 0.0
+    against: str = "default"  # PyTorch's choice of path, or its math path
 
     def inputs(self):
         """q, k, v in float32, already rounded to the workload's type."""
@@ -44,6 +46,13 @@ class Workload:
             behind = np.arange(self.seq_q, dtype=np.int32)[:, None] - np.arange(self.seq_kv, dtype=np.int32)
             return ((behind >= 0) & (behind < WINDOW))[None, None]
         return None
+
+    def bias(self):
+        """A number for every pair of a head, added to the scores, whose gradient is wanted too."""
+        return np.random.default_rng(9).standard_normal((1, self.heads_q, self.seq_q, self.seq_kv), dtype=np.float32)
+
+    def out_gradient(self):
+        return np.random.default_rng(10).standard_normal((self.batch, self.heads_q, self.seq_q, self.head_dim), dtype=np.float32)
 
     def regard_keywords(self):
         if self.mask == "causal":
@@ -82,6 +91,21 @@ SHAPES = [
     (1, 12, 512, 64), (8, 12, 128, 64), (32, 12, 64, 64), (1, 1, 8, 16),
 ]
 
+def training(batch, heads, seq, dim, mask="full", **more):
+    named = [mask, *(["dropout"] if more.get("dropout") else []), *(["over PyTorch's math path"] if "against" in more else [])]
+    name = f"training {batch}x{heads}x{seq}x{dim} {' '.join(named)}"
+    return Workload(name, batch, heads, heads, seq, seq, dim, mask, kind="training", **more)
+
+
+TRAINING = [
+    *(training(*shape, mask) for shape in ((1, 8, 1024, 64), (1, 8, 4096, 64), (8, 12, 128, 64)) for mask in ("full", "causal")),
+    *(training(8, 12, 128, 64, mask, against="math") for mask in ("full", "causal")),
+    training(1, 8, 1024, 64, dropout=0.1),
+    training(1, 8, 4096, 64, "window"),
+    training(1, 8, 1024, 64, "bias"),
+    Workload("training grouped 32/8 heads 1024x128 causal", 1, 32, 8, 1024, 1024, 128, "causal", kind="training"),
+]
+
 WORKLOADS = [
     *(square(*shape, mask) for shape in SHAPES for mask in ("full", "causal")),
     Workload("cross 256 over 4096", 1, 8, 8, 256, 4096, 64),
@@ -98,4 +122,5 @@ WORKLOADS = [
     ),
     square(1, 8, 1024, 64, kind="statistics"),
     square(1, 8, 4096, 64, kind="statistics"),
+    *TRAINING,
 ]

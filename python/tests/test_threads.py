@@ -116,10 +116,11 @@ def test_an_unknown_level_in_the_environment_is_an_error():
 
 
 def test_the_examples_in_the_docstrings_hold():
-    functions = [regard.attention, regard.statistics]
+    functions = [getattr(regard, name) for name in regard.__all__ if callable(getattr(regard, name))]
     finder, runner = doctest.DocTestFinder(exclude_empty=True), doctest.DocTestRunner()
     for function in functions:
         assert function.__doc__, f"{function.__name__} has no docstring"
         for example in finder.find(function, function.__name__, globs={"np": np, "regard": regard}):
             runner.run(example)
-    assert runner.summarize(verbose=False).failed == 0
+    found = runner.summarize(verbose=False)
+    assert found.failed == 0 and found.attempted > 30

@@ -176,8 +176,8 @@ def test_dropout_repeats_with_torch_manual_seed():
 
 def test_dropout_keeps_the_mean():
     q, k, v = (normal(1, 1, 4, 8, grad=False) for _ in range(3))
-    mean = torch.stack([sdpa(q, k, v, dropout_p=0.3) for _ in range(4000)]).mean(0)
-    assert (mean - sdpa(q, k, v)).abs().max() < 0.08
+    mean = torch.stack([sdpa(q, k, v, dropout_p=0.3) for _ in range(1000)]).mean(0)
+    assert (mean - sdpa(q, k, v)).abs().max() < 0.15
 
 
 def test_inference_goes_without_a_graph_and_gives_the_same_bits():
@@ -261,7 +261,7 @@ def test_mixed_precision_regions_mean_what_they_mean_in_pytorch():
     assert x.grad.dtype == torch.float32
 
 
-def test_threads_follow_pytorch_unless_told_otherwise(tmp_path):
+def test_threads_follow_pytorch_unless_told_otherwise():
     code = """
 import torch, regard, regard.torch as door
 seen = []
@@ -274,6 +274,15 @@ regard.set_num_threads(3); door.scaled_dot_product_attention(x, x, x)
 assert seen == [1, 2, 3], seen
 """
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_examples_in_the_docstrings_hold():
+    import doctest
+
+    import regard.torch
+
+    found = doctest.testmod(regard.torch)
+    assert found.attempted > 10 and found.failed == 0
 
 
 def test_plain_import_leaves_pytorch_alone():
