@@ -146,7 +146,11 @@ impl<T: Real> BiasSums<'_, T> {
                     let mut lines = view.slice_mut(ndarray::s![b, h, q.., column..]);
                     if per_query && *per_key {
                         let stride = lines.strides()[0];
-                        assert!(lines.strides()[1] == 1 && lines.nrows() >= queries.len() && lines.ncols() >= keys.len());
+                        assert!(
+                            (lines.strides()[1] == 1 || lines.ncols() == 1)
+                                && lines.nrows() >= queries.len()
+                                && lines.ncols() >= keys.len()
+                        );
                         let to = lines.as_mut_ptr();
                         simd.call(AddTransposed { ds, pitch, rows: queries.len(), keys: keys.len(), to, stride });
                         return;

@@ -42,7 +42,7 @@ pub struct Forward<E: Element> {
 /// the backward pass makes of it would be off.
 #[derive(Debug, Clone)]
 pub struct Saved<E: Element> {
-    /// The result, `[batch, heads_q, seq_q, value_dim]`.
+    /// The result, `[batch, heads_q, seq_q, value_dim]`. In half precision it is rounded, and gradients are off by so much.
     pub out: Array4<E>,
     /// The highest score of each row (a sink logit included), `[batch, heads_q, seq_q]`; `-inf` for a row without any visible key.
     pub row_max: Array3<E::Real>,

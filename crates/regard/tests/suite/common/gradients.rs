@@ -51,6 +51,7 @@ pub fn check_gradients<E: Element>(what: &str, recipe: &Recipe<'_>, x: &Inputs<E
     // In f64 the plain loop is the textbook itself: what rounding a score costs.
     let roundings = if size_of::<E::Real>() == 8 { 16.0 * (1.0 + largest(&forward.raw)) } else { 4.0 };
     let arithmetic = roundings * unit::<E>();
+    // Half precision: gradients are rounded to it, and so is the saved result, of which delta is made.
     let storage = if size_of::<E>() == size_of::<E::Real>() { 0.0 } else { storage_unit::<E>() };
     let [dq_size, dk_size, dv_size, ds_size] = plain.sizes;
     for level in levels() {
@@ -61,12 +62,20 @@ pub fn check_gradients<E: Element>(what: &str, recipe: &Recipe<'_>, x: &Inputs<E
             ("dk", &got.dk, &plain.dk, &exact.dk, dk_size),
             ("dv", &got.dv, &plain.dv, &exact.dv, dv_size),
         ] {
-            assert_within(&format!("{name} of {what}"), FACTOR, got, plain, exact, arithmetic * size + storage * largest(exact));
+            assert_within(
+                &format!("{name} of {what}"),
+                FACTOR,
+                got,
+                plain,
+                exact,
+                (arithmetic + storage) * size + storage * largest(exact),
+            );
         }
         if let Some(shape) = recipe.bias_shape() {
             let Some(BiasGradient::Dense(got)) = &got.d_bias else { panic!("no gradient of the bias, {what}") };
             let (plain, exact) = (summed_to(&plain.d_scores, shape).mapv(|x| x.to_f64() as f32), summed_to(&exact.d_scores, shape));
-            let floor = (arithmetic + f64::from(f32::EPSILON)) * ds_size * (forward.scores.len() as f64 / exact.len() as f64).sqrt();
+            let floor =
+                (arithmetic + storage + f64::from(f32::EPSILON)) * ds_size * (forward.scores.len() as f64 / exact.len() as f64).sqrt();
             assert_within(&format!("d_bias of {what}"), FACTOR, got, &plain, &exact, floor);
         } else {
             assert!(got.d_bias.is_none());
