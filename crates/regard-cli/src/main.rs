@@ -14,6 +14,10 @@ use clap::{Parser, Subcommand};
 use common::Outcome;
 use std::process::ExitCode;
 
+/// Experiments call attention in loops: large blocks go round.
+#[global_allocator]
+static MEMORY: regard::Recycling = regard::Recycling::new();
+
 /// Attention you can run, see, break and trust.
 #[derive(Parser)]
 #[command(name = "regard", version, arg_required_else_help = true)]

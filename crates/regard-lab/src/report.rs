@@ -203,7 +203,7 @@ const SECTIONS: [Outline; 9] = [
         figures: &["attention_robustness", "published_percentiles"],
         tables: &[("attention_robustness_summary", ROBUSTNESS_COLUMNS)],
         notes: &[
-            "A number from one draw is called a lucky draw when fewer than one draw in ten is as extreme on that side; where a claim rests on several draws, the one in ten is divided by their number.",
+            "A claim that rests on one draw is called a lucky draw when fewer than one draw in ten is as extreme on that side; a claim that rests on several, when more than a quarter of them lie outside the central 95 % of their distributions.",
         ],
         command: "regard robustness",
         optional: false,

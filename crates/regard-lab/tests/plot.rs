@@ -484,6 +484,30 @@ fn a_long_pattern_is_pooled_in_linear_memory() {
     assert_eq!(map.hidden.iter().filter(|h| **h).count(), 100 * 99 / 2);
 }
 
+/// The peak of this process's memory so far, in MiB, where the system tells.
+fn peak_memory() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:"))?;
+    line.trim().trim_end_matches(" kB").parse::<u64>().ok().map(|kb| kb / 1024)
+}
+
+#[test]
+#[ignore = "half a minute; run it alone: cargo test -p regard-lab --test plot -- --ignored"]
+fn sixty_five_thousand_tokens_need_linear_memory() {
+    let n = 65_536;
+    let files = Files::new();
+    let vectors = |seed| npy("<f4", false, &format!("({n}, 64)"), &f32s(random([1, 1, n, 64], seed).as_slice().unwrap()));
+    let path = files.write("long.npz", npz(&[("q", vectors(1)), ("k", vectors(2))]));
+    let input = read_pattern(&path, &Names::default()).unwrap();
+    let started = std::time::Instant::now();
+    let plotted = draw(&input.pattern, &PlotOptions { causal: true, pool: Some(512), ..PlotOptions::default() });
+    let (svg, png) = (plotted.figure.svg().unwrap(), plotted.figure.png(Theme::Light).unwrap());
+    println!("{:?}, svg {} bytes, png {} bytes, peak {:?} MiB", started.elapsed(), svg.len(), png.len(), peak_memory());
+    // The weights would be 16 GiB.
+    assert!(peak_memory().is_none_or(|mib| mib < 600));
+    assert!(number(&plotted.table, 0, "entropy") > 5.0);
+}
+
 #[test]
 fn arrays_of_any_rank_keep_their_order() {
     let files = Files::new();

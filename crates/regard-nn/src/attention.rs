@@ -295,7 +295,7 @@ impl MultiHeadAttention {
     }
 
     /// The rotary angles of a plan.
-    pub(crate) fn split<'s, T: Float>(saved: &'s mut AttentionSaved<T>) -> (&'s mut Vec<T>, Option<&'s Rotary<T>>) {
+    pub(crate) fn split<T: Float>(saved: &mut AttentionSaved<T>) -> (&mut Vec<T>, Option<&Rotary<T>>) {
         (&mut saved.q, saved.rotary.as_ref())
     }
 

@@ -107,17 +107,17 @@ impl ModelConfig {
         if self.vocab >= u32::MAX as usize {
             return refuse("vocab", self.vocab.to_string(), "below 2^32 - 1");
         }
-        if self.head_dim.is_none() && self.width % self.heads != 0 {
+        if self.head_dim.is_none() && !self.width.is_multiple_of(self.heads) {
             return refuse("width", self.width.to_string(), &format!("a multiple of heads ({}), or head_dim must be given", self.heads));
         }
-        if self.heads % self.kv_heads() != 0 {
+        if !self.heads.is_multiple_of(self.kv_heads()) {
             return refuse("heads", self.heads.to_string(), &format!("a multiple of kv_heads ({})", self.kv_heads()));
         }
         match self.positions {
             Positions::Rotary(base) if !(base.is_finite() && base > 0.0) => {
                 return refuse("the rotary base", base.to_string(), "finite and positive");
             }
-            Positions::Rotary(_) if self.head_dim() % 2 != 0 => {
+            Positions::Rotary(_) if !self.head_dim().is_multiple_of(2) => {
                 return refuse("head_dim", self.head_dim().to_string(), "even, for rotary positions");
             }
             _ => {}

@@ -21,7 +21,7 @@ pub trait Float: regard::Real + Default + Sum + std::fmt::Display + std::ops::Mu
 }
 
 /// 2^f = 1 + f * poly(f) for |f| <= 1/2, lowest power first; fitted here, relative error 7e-9.
-const EXP2: [f32; 6] = [0.693_147_2, 0.240_226_5, 0.055_503_57, 0.009_618_031, 0.001_339_086_7, 0.000_154_697_3];
+const EXP2: [f32; 6] = [std::f32::consts::LN_2, 0.240_226_5, 0.055_503_57, 0.009_618_031, 0.001_339_086_7, 0.000_154_697_3];
 /// Adding it to a number rounds that to an integer, which then stands in the low bits.
 const ROUNDING: f32 = 12_582_912.0;
 /// (cdf(x) - 1/2) / x in powers of x^2, for x^2 < 1.45; fitted here, relative error 2e-10.
@@ -160,7 +160,7 @@ fn fold<T: Float>(lanes: [T; LANES]) -> T {
     let mut width = LANES / 2;
     while width > 0 {
         for i in 0..width {
-            lanes[i] = lanes[i] + lanes[i + width];
+            lanes[i] += lanes[i + width];
         }
         width /= 2;
     }

@@ -95,7 +95,7 @@ kernel! {
 pub fn waves<T: Float>(offset: usize, seq: usize, width: usize) -> Vec<T> {
     let at = |t: usize, d: usize| {
         let angle = (offset + t) as f64 / 10_000f64.powf((d - d % 2) as f64 / width as f64);
-        T::from_f64(if d % 2 == 0 { angle.sin() } else { angle.cos() })
+        T::from_f64(if d.is_multiple_of(2) { angle.sin() } else { angle.cos() })
     };
     (0..seq).flat_map(|t| (0..width).map(move |d| at(t, d))).collect()
 }

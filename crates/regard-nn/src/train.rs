@@ -43,7 +43,7 @@ impl TrainConfig {
         if self.batch == 0 {
             return Err(Error::Config { name: "batch", value: "0".to_owned(), requirement: "at least 1".to_owned() });
         }
-        if self.micro_batches == 0 || self.batch % self.micro_batches != 0 {
+        if self.micro_batches == 0 || !self.batch.is_multiple_of(self.micro_batches) {
             let requirement = format!("a divisor of batch ({})", self.batch);
             return Err(Error::Config { name: "micro_batches", value: self.micro_batches.to_string(), requirement });
         }

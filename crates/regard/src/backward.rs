@@ -85,7 +85,7 @@ impl Attention<'_> {
         saved: impl Into<SavedView<'x, E>>,
         d_out: impl Into<ArrayView4<'x, E>>,
     ) -> Result<Gradients<E>> {
-        Ok(self.gradients(q.into(), k.into(), v.into(), saved.into(), d_out.into(), false)?.0)
+        Ok(E::gradients(self, q.into(), k.into(), v.into(), saved.into(), d_out.into(), false)?.0)
     }
 
     /// The same, and what the gradients did: norms, row by row. Linear in memory.
@@ -100,7 +100,7 @@ impl Attention<'_> {
         saved: impl Into<SavedView<'x, E>>,
         d_out: impl Into<ArrayView4<'x, E>>,
     ) -> Result<(Gradients<E>, GradientStats)> {
-        let (gradients, squares) = self.gradients(q.into(), k.into(), v.into(), saved.into(), d_out.into(), true)?;
+        let (gradients, squares) = E::gradients(self, q.into(), k.into(), v.into(), saved.into(), d_out.into(), true)?;
         let whole = |x: &Array4<E>| x.lanes(Axis(3)).into_iter().map(sum_of_squares).sum::<f64>().sqrt();
         let [b, h, n, _] = shape4(gradients.dq.shape());
         let dq_rows = gradients.dq.lanes(Axis(3)).into_iter().map(|row| sum_of_squares(row).sqrt());
@@ -110,7 +110,7 @@ impl Attention<'_> {
         Ok((gradients, stats))
     }
 
-    fn gradients<'x, E: Element>(
+    pub(crate) fn compute_gradients<'x, E: Element>(
         &self,
         q: ArrayView4<'x, E>,
         k: ArrayView4<'x, E>,
@@ -144,7 +144,7 @@ impl Attention<'_> {
 }
 
 /// Gradients, and the sums of the squares of `d_scores` over the keys, if they were asked for.
-type WithSquares<E> = (Gradients<E>, Option<Array3<<E as Element>::Real>>);
+pub(crate) type WithSquares<E> = (Gradients<E>, Option<Array3<<E as Element>::Real>>);
 
 /// In eight chains, which the CPU works on at once.
 fn sum_of_squares<E: Element>(row: ndarray::ArrayView1<'_, E>) -> f64 {
@@ -396,12 +396,34 @@ fn run_task<E: Element, X: Element<Real = E::Real>>(
     dq_scale: E::Real,
 ) {
     let plan = inputs.plan;
-    let group = plan.dims.group();
-    let first = queries.start == 0;
-    if first && let Some(BiasSums { sums: Sums::Dense { view, .. }, .. }) = &mut task.bias {
+    if queries.start == 0
+        && let Some(BiasSums { sums: Sums::Dense { view, .. }, .. }) = &mut task.bias
+    {
         // It is zero. But memory that was never written to is given twice, when it is first read and when it is first written.
         view.fill(E::Real::ZERO);
     }
+    // Where several units add to the same numbers of a bias for all queries, they take turns after every block of queries: an order that does
+    // not depend on how many queries there are at a time.
+    let several = task.batches.len() * task.kv_heads.len() > 1;
+    let in_turns = several && matches!(&task.bias, Some(BiasSums { sums: Sums::Dense { view, .. }, .. }) if view.len_of(Axis(2)) == 1);
+    let step = if in_turns { block_shape(plan).1 } else { queries.len() };
+    for first in queries.clone().step_by(step) {
+        run_units(inputs, &mut task, first..queries.end.min(first + step), queries.start, dq_scale);
+    }
+}
+
+/// All units of a task, for some of the task's queries, which start with `start`.
+fn run_units<E: Element, X: Element<Real = E::Real>>(
+    inputs: &Inputs<'_, E>,
+    task: &mut Task<'_, X, E::Real>,
+    queries: Range<usize>,
+    start: usize,
+    dq_scale: E::Real,
+) {
+    let plan = inputs.plan;
+    let group = plan.dims.group();
+    let first = queries.start == 0;
+    let here = queries.start - start..queries.end - start;
     for (b, batch) in task.batches.clone().enumerate() {
         for (h, kv_head) in task.kv_heads.clone().enumerate() {
             let heads = h * group..(h + 1) * group;
@@ -414,9 +436,9 @@ fn run_task<E: Element, X: Element<Real = E::Real>>(
                 spans: task.spans.clone(),
                 dk: begun(task.dk.slice_mut(ndarray::s![b, h, .., ..]), first),
                 dv: begun(task.dv.slice_mut(ndarray::s![b, h, .., ..]), first),
-                dq: dq.slice_mut(ndarray::s![b, heads.clone(), .., ..]),
+                dq: dq.slice_mut(ndarray::s![b, heads.clone(), here.clone(), ..]),
                 dq_scale,
-                squares: squares.as_mut().map(|s| s.slice_mut(ndarray::s![b, heads, .., 0])),
+                squares: squares.as_mut().map(|s| s.slice_mut(ndarray::s![b, heads, here.clone(), 0])),
                 bias: task.bias.as_mut(),
                 finite_keys: vec![None; task.spans.len() * GRADIENT_SPAN.div_ceil(KV_TILE)],
             };

@@ -1,10 +1,11 @@
 //! What a tensor may hold: f32 and f64, and the half types as storage for f32 arithmetic.
 
+use crate::calls::Calls;
 use crate::simd::{Lanes, Real};
 use half::{bf16, f16};
 
 /// A storage type, together with the type that its arithmetic is done in. Sealed.
-pub trait Element: Copy + Send + Sync + std::fmt::Debug + 'static + storage::Storage {
+pub trait Element: Copy + Send + Sync + std::fmt::Debug + 'static + storage::Storage + Calls {
     /// The arithmetic type.
     type Real: Real;
     /// Widen; exact.

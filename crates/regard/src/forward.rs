@@ -122,7 +122,7 @@ impl Attention<'_> {
         let [b, h, n, _] = out_shape(&plan);
         let (mut row_max, mut row_sum) = (Array3::from_elem([b, h, n], E::Real::HIDDEN), Array3::from_elem([b, h, n], E::Real::ZERO));
         let mut out = uninit_out(&plan)?;
-        run(&plan, q, k, v, out.view_mut(), EndsOf::Apart(row_max.view_mut(), row_sum.view_mut()), None)?;
+        E::run(&plan, q, k, v, out.view_mut(), EndsOf::Apart(row_max.view_mut(), row_sum.view_mut()), None)?;
         // SAFETY: `run` succeeded, so every row of every block was written, and the blocks are all of `out`.
         Ok(Saved { out: unsafe { out.assume_init() }, row_max, row_sum })
     }
@@ -149,11 +149,11 @@ impl Attention<'_> {
         match lse {
             Some(lse) => {
                 check_shape("lse", lse.shape(), &expected[..3])?;
-                run(&plan, q, k, v, out, EndsOf::Lse(lse), None)?;
+                E::run(&plan, q, k, v, out, EndsOf::Lse(lse), None)?;
             }
             None => {
                 let mut lse = Array3::from_elem([expected[0], expected[1], expected[2]], E::Real::HIDDEN);
-                run(&plan, q, k, v, out, EndsOf::Lse(lse.view_mut()), None)?;
+                E::run(&plan, q, k, v, out, EndsOf::Lse(lse.view_mut()), None)?;
             }
         }
         Ok(())
@@ -208,7 +208,7 @@ fn allocate_and_run<E: Element>(
     let [b, h, n, _] = out_shape(plan);
     let mut out = uninit_out(plan)?;
     let mut lse = Array3::from_elem([b, h, n], E::Real::HIDDEN);
-    let rows = run(plan, q, k, v, out.view_mut(), EndsOf::Lse(lse.view_mut()), stats)?;
+    let rows = E::run(plan, q, k, v, out.view_mut(), EndsOf::Lse(lse.view_mut()), stats)?;
     // SAFETY: `run` succeeded, so every row of every block was written, and the blocks are all of `out`.
     Ok((unsafe { out.assume_init() }, lse, rows))
 }
@@ -220,7 +220,7 @@ fn uninit_out<E: Element>(plan: &Plan<'_>) -> Result<Array4<MaybeUninit<E>>> {
 }
 
 /// Where the softmax denominators of a call go, `[batch, heads_q, seq_q]`: see [`Ends`].
-enum EndsOf<'g, T> {
+pub(crate) enum EndsOf<'g, T> {
     Lse(ArrayViewMut3<'g, T>),
     Apart(ArrayViewMut3<'g, T>, ArrayViewMut3<'g, T>),
 }
@@ -330,7 +330,7 @@ pub(crate) fn block_cutoffs<E: Element>(plan: &Plan<'_>, scorer: &Scorer<'_, E>)
 }
 
 /// Plan made, room for the results made: compute. On success every element of `out` and `ends` has been written.
-fn run<E: Element>(
+pub(crate) fn run<E: Element>(
     plan: &Plan<'_>,
     q: ArrayView4<'_, E>,
     k: ArrayView4<'_, E>,

@@ -126,8 +126,9 @@ impl<E: Element, X: Element<Real = E::Real>> Operation<E::Real> for Unit<'_, '_,
         let group = plan.dims.group();
         let mut memory = Scratch::take();
         let mut buffers = self.buffers::<S>(&mut memory, heads * queries);
-        for head in (0..group).step_by(heads) {
-            for first in self.queries.clone().step_by(queries) {
+        // Heads within queries: so the order of the sums over both does not depend on how many queries there are at a time.
+        for first in self.queries.clone().step_by(queries) {
+            for head in (0..group).step_by(heads) {
                 let count = queries.min(self.queries.end - first);
                 let block = RowBlock { batch: self.batch, head: self.kv_head * group + head, heads, first, queries: count };
                 self.block(simd, block, head, &mut buffers);

@@ -46,6 +46,7 @@ mod backward;
 mod bias;
 mod bias_gradient;
 mod block;
+mod calls;
 mod ceiling;
 mod decode;
 mod dropout;

@@ -53,7 +53,16 @@ impl Attention<'_> {
         rows: usize,
         cols: usize,
     ) -> Result<HeatMap<E::Real>> {
-        let (q, k) = (q.into(), k.into());
+        E::heat_map(self, q.into(), k.into(), rows, cols)
+    }
+
+    pub(crate) fn compute_heat_map<E: Element>(
+        &self,
+        q: ArrayView4<'_, E>,
+        k: ArrayView4<'_, E>,
+        rows: usize,
+        cols: usize,
+    ) -> Result<HeatMap<E::Real>> {
         let plan = self.plan(&q, &k, None)?;
         for (name, n) in [("rows", rows), ("cols", cols)] {
             if n == 0 {
@@ -98,7 +107,10 @@ impl Attention<'_> {
     /// # Errors
     /// As [`Attention::forward`].
     pub fn column_sums<'x, E: Element>(&self, q: impl Into<ArrayView4<'x, E>>, k: impl Into<ArrayView4<'x, E>>) -> Result<Array3<E::Real>> {
-        let (q, k) = (q.into(), k.into());
+        E::column_sums(self, q.into(), k.into())
+    }
+
+    pub(crate) fn compute_column_sums<E: Element>(&self, q: ArrayView4<'_, E>, k: ArrayView4<'_, E>) -> Result<Array3<E::Real>> {
         let plan = self.plan(&q, &k, None)?;
         let d = plan.dims;
         let blocks = blocks(&plan);
@@ -146,7 +158,10 @@ impl Attention<'_> {
         q: impl Into<ArrayView4<'x, E>>,
         k: impl Into<ArrayView4<'x, E>>,
     ) -> Result<HeadSimilarity> {
-        let (q, k) = (q.into(), k.into());
+        E::head_similarity(self, q.into(), k.into())
+    }
+
+    pub(crate) fn compute_head_similarity<E: Element>(&self, q: ArrayView4<'_, E>, k: ArrayView4<'_, E>) -> Result<HeadSimilarity> {
         let plan = self.plan(&q, &k, None)?;
         let d = plan.dims;
         let heads = d.heads_q;

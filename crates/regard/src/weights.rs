@@ -21,7 +21,10 @@ impl Attention<'_> {
     /// # Errors
     /// As [`Attention::forward`].
     pub fn weights<'x, E: Element>(&self, q: impl Into<ArrayView4<'x, E>>, k: impl Into<ArrayView4<'x, E>>) -> Result<Array4<E::Real>> {
-        let (q, k) = (q.into(), k.into());
+        E::weights(self, q.into(), k.into())
+    }
+
+    pub(crate) fn compute_weights<E: Element>(&self, q: ArrayView4<'_, E>, k: ArrayView4<'_, E>) -> Result<Array4<E::Real>> {
         let plan = self.plan(&q, &k, None)?;
         let mut weights = matrix(&plan, E::Real::ZERO)?;
         let tasks = split(&plan, &mut weights);
@@ -43,7 +46,10 @@ impl Attention<'_> {
         k: impl Into<ArrayView4<'x, E>>,
         stage: Stage,
     ) -> Result<Array4<E::Real>> {
-        let (q, k) = (q.into(), k.into());
+        E::scores(self, q.into(), k.into(), stage)
+    }
+
+    pub(crate) fn compute_scores<E: Element>(&self, q: ArrayView4<'_, E>, k: ArrayView4<'_, E>, stage: Stage) -> Result<Array4<E::Real>> {
         let plan = self.plan(&q, &k, None)?;
         let mut scores = matrix(&plan, E::Real::HIDDEN)?;
         let tasks = split(&plan, &mut scores);

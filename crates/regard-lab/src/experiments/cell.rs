@@ -22,7 +22,7 @@ impl Numbers {
     /// For people.
     pub(crate) fn describe(self) -> &'static str {
         match self {
-            Self::Regard => "ChaCha8 counter, ziggurat normals, float64",
+            Self::Regard => "ChaCha8 by counter, ziggurat, float64",
             Self::PyTorch => "torch.manual_seed(seed + d_k), torch.randn for Q, K, V, float32",
         }
     }

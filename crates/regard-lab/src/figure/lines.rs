@@ -120,7 +120,7 @@ impl LinePlot {
         let labels = tick_width(&y);
         let left = at.left + labels + if self.y.title.is_empty() { 12.0 } else { 34.0 };
         let beside: Vec<(usize, Vec<String>)> = if self.names == Names::Beside {
-            self.named().map(|(i, s)| (i, wrap(&s.label, TICK * BOLD, 140.0))).collect()
+            self.named().map(|(i, s)| (i, wrap(&s.label, TICK * BOLD, 0.33 * at.width()))).collect()
         } else {
             Vec::new()
         };

@@ -35,7 +35,7 @@ p{max-width:44rem;margin:.5rem 0 .9rem}
 .badge{display:inline-block;white-space:nowrap;font-size:.85rem;font-weight:600;line-height:1.3;padding:.15rem .6rem;border-radius:1rem;margin-right:.4rem;color:var(--ink);background:var(--card);border:1px solid var(--line)}
 .badge.good{color:var(--good);background:var(--good-bg);border-color:transparent}.badge.part{color:var(--part);background:var(--part-bg);border-color:transparent}
 .badge.bad{color:var(--bad);background:var(--bad-bg);border-color:transparent}.badge.note{color:var(--note);background:var(--note-bg);border-color:transparent}
-.glance ul{list-style:none;margin:0;padding:0;display:grid;gap:.45rem}.glance li{display:grid;grid-template-columns:12rem 1fr;align-items:baseline}.glance .badge{justify-self:start}.glance li a{color:inherit;text-decoration-color:var(--line)}
+.glance ul{list-style:none;margin:0;padding:0;display:grid;gap:.45rem}.glance li{display:grid;grid-template-columns:12.5rem 1fr;column-gap:.7rem;align-items:baseline}.glance .badge{justify-self:start}.glance li a{color:inherit;text-decoration-color:var(--line)}
 .claim{border-left:3px solid var(--line);padding-left:1rem;margin:1rem 0}.claim p{margin:.25rem 0}.said{font-style:normal}
 figure{margin:1.5rem 0;padding:0}
 .figure-head{display:flex;justify-content:space-between;gap:1rem;align-items:center;margin-bottom:.3rem}

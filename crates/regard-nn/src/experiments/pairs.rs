@@ -73,7 +73,7 @@ fn below_thousand(n: usize, words: &mut Vec<usize>) {
     let rest = n % 100;
     if rest >= 20 {
         words.push(18 + rest / 10);
-        if rest % 10 > 0 {
+        if !rest.is_multiple_of(10) {
             words.push(rest % 10);
         }
     } else if rest > 0 {

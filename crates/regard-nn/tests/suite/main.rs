@@ -1,6 +1,7 @@
 //! Tests of the transformer's parts, models, training and generation, against definitions and against PyTorch.
 
 mod common;
+mod experiments;
 mod finite_differences;
 mod golden;
 mod models;

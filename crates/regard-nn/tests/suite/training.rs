@@ -2,20 +2,22 @@
 
 use regard_nn::checkpoint::{Checkpoint, save, write_whole};
 use regard_nn::data::{Target, Text};
+use regard_nn::tokenizer::{Tokenizer, TokenizerKind};
 use regard_nn::train::{StepReport, TextTask, TrainConfig, Trainer};
 use regard_nn::{Error, LanguageModel, MaskKind, ModelConfig, stories};
 use std::path::Path;
 
+const VOCAB: usize = 64;
+
 fn small() -> ModelConfig {
-    ModelConfig { vocab: 40, context: 16, width: 32, heads: 2, ..ModelConfig::default() }
+    ModelConfig { vocab: VOCAB, context: 16, width: 32, heads: 2, ..ModelConfig::default() }
 }
 
 fn text(context: usize) -> Text {
     let text = stories::write(20_000, 1);
-    let alphabet: std::collections::BTreeSet<char> = text.chars().collect();
-    assert!(alphabet.len() <= 40 || alphabet.len() <= 65, "{}", alphabet.len());
-    let tokens = text.chars().map(|c| (alphabet.iter().position(|a| *a == c).expect("in it") % 40) as u32).collect();
-    Text::split(tokens, context).expect("long enough")
+    let tokenizer = Tokenizer::train(TokenizerKind::Char, &text).expect("trained");
+    assert!(tokenizer.vocab() <= VOCAB, "{}", tokenizer.vocab());
+    Text::split(tokenizer.encode(&text).expect("encoded"), context).expect("long enough")
 }
 
 fn config() -> TrainConfig {
@@ -41,8 +43,8 @@ fn training_learns() {
     let model = LanguageModel::new(small()).expect("valid");
     let mut trainer = Trainer::new(model.layout(), TrainConfig { steps: 150, ..config() }).expect("valid");
     let reports = run(&model, &mut trainer, 150);
-    assert!((reports[0].loss - 40f64.ln()).abs() < 0.5, "{}", reports[0].loss);
-    assert!(reports[149].loss < 2.0, "{}", reports[149].loss);
+    assert!((reports[0].loss - (VOCAB as f64).ln()).abs() < 0.5, "{}", reports[0].loss);
+    assert!(reports[149].loss < 2.6, "{}", reports[149].loss);
     assert!(reports.iter().all(|r| r.gradient_norm > 0.0 && r.tokens == 128));
 }
 
@@ -123,7 +125,7 @@ fn bad_checkpoints_are_refused_with_one_clear_line() {
     let bytes = std::fs::read(&path).expect("there");
 
     let other = LanguageModel::new(ModelConfig { width: 16, ..small() }).expect("valid");
-    assert!(line(&path, &other).contains("has shape [40, 32], the model needs [40, 16]"), "{}", line(&path, &other));
+    assert!(line(&path, &other).contains("has shape [64, 32], the model needs [64, 16]"), "{}", line(&path, &other));
     let deeper = LanguageModel::new(ModelConfig { layers: 3, ..small() }).expect("valid");
     assert!(line(&path, &deeper).contains("it has no tensor"));
 
@@ -140,12 +142,6 @@ fn bad_checkpoints_are_refused_with_one_clear_line() {
 
 #[test]
 fn failed_write_leaves_the_old_file_and_nothing_else() {
-    // A device that is always full stands in for a full disk; the folder of the second path does not exist.
-    let full = Path::new("/dev/full");
-    if full.exists() {
-        let device = std::fs::File::options().write(true).open(full).expect("opened");
-        assert!(std::io::Write::write_all(&mut &device, b"x").is_err(), "the device is full");
-    }
     let folder = tempfile::tempdir().expect("a folder");
     let target = folder.path().join("taken");
     std::fs::create_dir(&target).expect("made");

@@ -1,5 +1,5 @@
 //! Any call that can be written down: shapes, strides, masks, biases and options. It is refused with an error, or its
-//! result is that of the textbook. It does not panic.
+//! result and its gradients are those of the textbook. It does not panic.
 //!
 //! ```text
 //! cd crates/regard && cargo +nightly fuzz run attention
@@ -10,7 +10,8 @@
 use arbitrary::Arbitrary;
 use libfuzzer_sys::fuzz_target;
 use ndarray::{Array2, Array3, Array4, ArrayView4, Axis};
-use regard::{Attention, Bias, Element, Level, Mask, Real, Scale, StatsOptions, reference};
+use regard::reference::{self, Reference};
+use regard::{Attention, Bias, Element, Level, Mask, Real, Scale, StatsOptions};
 
 #[derive(Debug, Arbitrary)]
 struct Call {
@@ -21,7 +22,7 @@ struct Call {
     /// Rarely another length for v, and another batch for k.
     misfit: u8,
     dims: [u8; 2],
-    layouts: [u8; 3],
+    layouts: [u8; 4],
     seed: u64,
     element: u8,
     level: u8,
@@ -30,6 +31,7 @@ struct Call {
     softcap: Option<Number>,
     sink: Option<[Number; 4]>,
     top_k: Option<u8>,
+    dropout: Option<(Number, u64)>,
     offset: Offset,
     masks: Vec<MaskKind>,
     bias: BiasKind,
@@ -64,6 +66,8 @@ enum Poison {
     NanValue,
     InfiniteValue,
     NanQuery,
+    NanGradient,
+    InfiniteGradient,
 }
 
 #[derive(Debug, Arbitrary)]
@@ -213,6 +217,11 @@ impl Call {
         })
     }
 
+    /// Next to 1 the few weights that are left would be multiplied with any number.
+    fn dropout(&self) -> Option<(f64, u64)> {
+        self.dropout.map(|(p, seed)| (if p.get() < 1.0 { p.get().min(0.9) } else { p.get() }, seed))
+    }
+
     fn attention(&self) -> Attention<'static> {
         let mut a = Attention::new().scale(match self.scale {
             Number::Small(0) => Scale::InvSqrtDim,
@@ -227,6 +236,9 @@ impl Call {
         }
         if let Some(k) = self.top_k {
             a = a.top_k(k.into());
+        }
+        if let Some((p, seed)) = self.dropout() {
+            a = a.dropout(p, seed);
         }
         a = match &self.offset {
             Offset::None => a,
@@ -252,12 +264,14 @@ impl Call {
         let (d, e) = (usize::from(self.dims[0] % 40), usize::from(self.dims[1] % 40));
         let mut numbers = Numbers(self.seed);
         let misfit = |value: u8| usize::from(self.misfit == value);
-        let [lq, lk, lv] = self.layouts;
+        let [lq, lk, lv, lo] = self.layouts;
         let shapes =
             [[batch, heads_q, n, d], [batch + misfit(1), heads_kv, m, d + misfit(2)], [batch, heads_kv + misfit(3), m + misfit(4), e]];
         let mut q = stored::<E>(shapes[0], lq, &mut numbers);
         let mut k = stored::<E>(shapes[1], lk, &mut numbers);
         let mut v = stored::<E>(shapes[2], lv, &mut numbers);
+        let out_shape = [batch, heads_q, n, e + misfit(5)];
+        let mut d_out = stored::<E>(out_shape, lo, &mut numbers);
         let mut special = false;
         for (at, poison) in self.poison.iter().take(3) {
             let (x, number) = match poison {
@@ -265,6 +279,8 @@ impl Call {
                 Poison::NanValue => (&mut v, f64::NAN),
                 Poison::InfiniteValue => (&mut v, f64::INFINITY),
                 Poison::NanQuery => (&mut q, f64::NAN),
+                Poison::NanGradient => (&mut d_out, f64::NAN),
+                Poison::InfiniteGradient => (&mut d_out, f64::INFINITY),
             };
             if let Some(x) = x.as_slice_mut().filter(|x| !x.is_empty()) {
                 x[usize::from(*at) % x.len()] = E::from_real(E::Real::from_f64(number));
@@ -276,6 +292,7 @@ impl Call {
             return;
         }
         let (q, k, v) = (seen(&q, shapes[0], lq), seen(&k, shapes[1], lk), seen(&v, shapes[2], lv));
+        let d_out = seen(&d_out, out_shape, lo);
         let levels: Vec<Level> = Level::available().collect();
         let a = self.attention().level(levels[usize::from(self.level) % levels.len()]);
         let exact = reference::attention(&a, q, k, v);
@@ -302,8 +319,46 @@ impl Call {
         let bits = |x: &E| (x.to_real().to_f64() + 0.0).to_bits();
         assert!(again.out.iter().zip(&got.out).all(|(x, y)| bits(x) == bits(y) || x.to_real() != x.to_real()));
         let weights = a.weights(q, k).expect("it was accepted");
-        for (&x, &y) in weights.iter().zip(&exact.weights) {
+        for (&x, &y) in weights.iter().zip(&exact.applied) {
             near("weights", x.to_f64(), y);
+        }
+        if comparable {
+            self.backward(&a, [q, k, v, d_out], &exact, tolerance);
+        }
+    }
+
+    /// Gradients, and that statistics change none of them.
+    fn backward<E: Element>(&self, a: &Attention<'_>, [q, k, v, d_out]: [ArrayView4<'_, E>; 4], exact: &Reference, tolerance: f64) {
+        let saved = a.forward_saved(q, k, v).expect("it was accepted");
+        let (expected, got) = match (reference::backward(a, q, k, v, d_out), a.backward(q, k, v, &saved, d_out)) {
+            (Ok(expected), Ok(got)) => (expected, got),
+            (Err(a), Err(b)) => return assert_eq!(a.to_string(), b.to_string()),
+            (a, b) => panic!("one refuses, the other does not: {:?} {:?}", a.err(), b.err()),
+        };
+        // Numbers are below 2. What a gradient is a sum of: d_out . v, weighed; once over the keys and once over the rows that see one.
+        let (group, factor) = (self.heads().0 / self.heads().1.max(1), self.dropout().map_or(1.0, |(p, _)| 1.0 / (1.0 - p)));
+        let column = exact.weights.sum_axis(Axis(2)).iter().filter(|x| x.is_finite()).fold(0.0, |m: f64, &x| m.max(x)) * group as f64;
+        let scale = match self.scale {
+            Number::Small(0 | 1) => 1.0,
+            other => other.tame().abs(),
+        };
+        let dq_size = 16.0 * v.len_of(Axis(3)) as f64 * factor * scale;
+        for (name, got, expected, size) in [
+            ("dq", &got.dq, &expected.dq, dq_size),
+            ("dk", &got.dk, &expected.dk, dq_size * column),
+            ("dv", &got.dv, &expected.dv, 2.0 * factor * column),
+        ] {
+            for (&x, &y) in got.iter().zip(expected) {
+                // What is hidden stays hidden. Where the textbook is not finite, a weight that is zero in f32 may make the other finite.
+                let x = x.to_real().to_f64();
+                let too_large = x.is_infinite() && y.abs() > 6e4;
+                assert!(!y.is_finite() || too_large || (x - y).abs() <= tolerance * (1.0 + size), "{name}: {x} instead of {y}");
+            }
+        }
+        let (again, _) = a.backward_with_stats(q, k, v, &saved, d_out).expect("it was accepted");
+        let bits = |x: &E| (x.to_real().to_f64() + 0.0).to_bits();
+        for (x, y) in [(&again.dq, &got.dq), (&again.dk, &got.dk), (&again.dv, &got.dv)] {
+            assert!(x.iter().zip(y).all(|(x, y)| bits(x) == bits(y) || x.to_real() != x.to_real()));
         }
     }
 }
