@@ -190,7 +190,10 @@ impl<'py> Settings<'py> {
             BiasGradient::Dense64(whole) => DenseGradient::F64(whole),
             _ => return Ok(Vec::new()),
         };
-        if let ([only], false) = (self.added.as_slice(), self.own_slopes) {
+        if let [only] = self.added.as_slice()
+            && only.len() == whole.len()
+            && !self.own_slopes
+        {
             return Ok(vec![whole.into_array(py, only)?]);
         }
         let whole = whole.widened();

@@ -114,6 +114,13 @@ pub(crate) enum DenseGradient {
 }
 
 impl DenseGradient {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::F32(array) => array.len(),
+            Self::F64(array) => array.len(),
+        }
+    }
+
     pub(crate) fn widened(self) -> Array4<f64> {
         match self {
             Self::F32(array) => array.mapv(f64::from),

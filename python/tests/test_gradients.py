@@ -97,6 +97,14 @@ def by_differences(arrays, options, step=1e-6):
     return gradients
 
 
+def test_a_mask_beside_standard_slopes_keeps_its_shape(normal):
+    arrays, mask = inputs(normal), normal(13, 17, dtype=np.float64)
+    got = regard.attention_vjp(*arrays, mask=mask, alibi=True)
+    slopes = np.array(regard.alibi_slopes(4))[:, None, None]
+    distance = -slopes * np.abs(np.arange(13)[:, None] - np.arange(17))
+    close(got, oracle.gradients(*arrays, mask=mask, bias=distance))
+
+
 def test_standard_slopes_and_a_bool_mask_have_no_gradient(normal):
     arrays = inputs(normal)
     assert len(regard.attention_vjp(*arrays, alibi=True, mask=np.ones((13, 17), bool))) == 3
