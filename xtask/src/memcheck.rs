@@ -33,8 +33,7 @@ fn under_miri() -> Result<()> {
 fn under_address_sanitizer(host: &str, level: &str) -> Result<()> {
     let mut tests = cargo(&["+nightly", "test", "--quiet", "--target", host]);
     tests
-        .args(TEST)
-        .arg(MODULE)
+        .args(["--package", "regard", "--test", PROGRAM, MODULE])
         .env(levels::FORCE, level)
         .env("RUSTFLAGS", "-Zsanitizer=address")
         .env("CARGO_TARGET_DIR", target_dir().join("asan"));

@@ -87,9 +87,11 @@ mod tests {
 
     #[test]
     fn short_texts_are_refused() {
-        for tokens in [0, 1, 20, 99] {
+        // A tenth of the text must hold one window of 8, its target and one place to choose from.
+        for tokens in [0, 1, 20, 89] {
             let refused = Text::split(vec![0; tokens], 8).expect_err("too short").to_string();
             assert!(refused.contains("give a longer text or a smaller context"), "{refused}");
         }
+        assert_eq!(Text::split(vec![0; 100], 8).expect("just long enough").validation.len(), 10);
     }
 }

@@ -14,7 +14,9 @@ use tokenizers::models::wordpiece::{WordPiece, WordPieceTrainerBuilder};
 use tokenizers::normalizers::bert::BertNormalizer;
 use tokenizers::pre_tokenizers::bert::BertPreTokenizer;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
-use tokenizers::{AddedToken, ModelWrapper};
+use tokenizers::{
+    AddedToken, ModelWrapper, NormalizedString, Normalizer, OffsetReferential, OffsetType, PreTokenizedString, PreTokenizer, Trainer,
+};
 
 /// Which tokenizer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
@@ -98,10 +100,25 @@ fn train_word_piece(text: &str, size: usize) -> tokenizers::Result<tokenizers::T
         .with_normalizer(Some(BertNormalizer::default()))?
         .with_pre_tokenizer(Some(BertPreTokenizer))
         .with_decoder(Some(WordPieceDecoder::default()));
-    let special = vec![AddedToken::from("[UNK]", true)];
-    let mut trainer =
-        TrainerWrapper::from(WordPieceTrainerBuilder::new().vocab_size(size).show_progress(false).special_tokens(special).build());
-    tokenizer.train(&mut trainer, text.split_inclusive('\n'))?;
+    // The trainer numbers the continuing characters in the order of a hash map, which differs from run to run. Named as special tokens they
+    // come first and in order; only the unknown token is told to the tokenizer as one.
+    let unknown = AddedToken::from("[UNK]", true);
+    let mut normal = text.to_owned().into();
+    BertNormalizer::default().normalize(&mut normal)?;
+    let letters: BTreeSet<char> = normal.get().chars().filter(|c| !c.is_whitespace()).collect();
+    let mut first = vec![unknown.clone()];
+    first.extend(letters.iter().map(|c| AddedToken::from(format!("##{c}"), false)));
+    let mut trainer = WordPieceTrainerBuilder::new().vocab_size(size).show_progress(false).special_tokens(first).build();
+    trainer.feed(text.split_inclusive('\n'), |line| {
+        let mut line = PreTokenizedString::from(NormalizedString::from(line));
+        line.normalize(|piece| BertNormalizer::default().normalize(piece))?;
+        BertPreTokenizer.pre_tokenize(&mut line)?;
+        Ok(line.get_splits(OffsetReferential::Original, OffsetType::Byte).into_iter().map(|(word, _, _)| word.to_owned()).collect())
+    })?;
+    let mut model = WordPiece::default();
+    trainer.train(&mut model)?;
+    tokenizer.with_model(model);
+    tokenizer.add_special_tokens([unknown])?;
     Ok(tokenizer)
 }
 

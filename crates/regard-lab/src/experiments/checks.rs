@@ -170,7 +170,7 @@ impl ChecksConfig {
         ];
         let mut table = Table::new(
             "check_rank",
-            "Ranks at 12 tokens, by singular values in double precision: one head over values of rank 3; one head with uniform weights; the softmax of scores of rank 1; heads side by side over tokens of rank 2",
+            "Ranks at 12 tokens, by singular values in double precision: one head over values of rank 3; one head with uniform weights; the softmax of scores of rank 1 (q and k spread evenly over -4 .. 4); heads side by side over tokens of rank 2",
             &columns,
         );
         let n = 12;
@@ -191,8 +191,10 @@ impl ChecksConfig {
         let full = self.normal(11, [1, 1, n, 12]);
         let uniform = Attention::new().scale(Scale::By(0.0)).forward(&q, &k, &full)?.out;
         push("uniform weights", rank(&flat(full)), &flat(uniform), 1);
-        // d_k = 1: the scores have rank 1, the softmax of them has not.
-        let (q, k) = (self.normal(12, [1, 1, n, 1]) * 3.0, self.normal(13, [1, 1, n, 1]));
+        // d_k = 1: the scores have rank 1; the softmax of them has full rank, since exp(q k) is strictly totally positive. Numbers spread evenly
+        // show that in double precision; of random ones two may lie too close together.
+        let q = Array4::from_shape_fn((1, 1, n, 1), |(_, _, i, _)| 8.0 * i as f64 / (n - 1) as f64 - 4.0);
+        let k = q.clone();
         let scores = flat(Attention::new().scores(&q, &k, Stage::Raw)?);
         push("softmax, d_k = 1", rank(&scores), &flat(Attention::new().weights(&q, &k)?), n);
         // Heads side by side, over tokens that span two directions only.
