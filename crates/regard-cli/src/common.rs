@@ -14,6 +14,8 @@ pub(crate) enum Outcome {
     Done,
     /// A comparison was made, and does not hold.
     Disagrees,
+    /// Ctrl-C, and what was done until then is saved.
+    Interrupted,
 }
 
 #[derive(Args, Debug, Clone)]
@@ -108,6 +110,12 @@ impl std::fmt::Display for Unusable {
 
 impl std::error::Error for Unusable {}
 
+/// Of the networks' errors, those that other arguments or another input mend: not a full disk, and not a training that diverges.
+fn networks(error: &regard_nn::Error) -> bool {
+    use regard_nn::Error;
+    !matches!(error, Error::File { action: "write", .. } | Error::Diverged { .. } | Error::BackwardFirst)
+}
+
 /// Whether the user can mend it by other arguments.
 pub(crate) fn is_unusable(error: &anyhow::Error) -> bool {
     let theirs = |e: &Error| {
@@ -124,7 +132,7 @@ pub(crate) fn is_unusable(error: &anyhow::Error) -> bool {
                 | Error::Attention(_)
         )
     };
-    error.chain().any(|e| e.is::<Unusable>() || e.downcast_ref().is_some_and(theirs))
+    error.chain().any(|e| e.is::<Unusable>() || e.downcast_ref().is_some_and(theirs) || e.downcast_ref().is_some_and(networks))
 }
 
 /// A list of sizes: `4,16,64`.

@@ -23,6 +23,11 @@ impl Bar {
         let wanted = !quiet && std::io::stderr().is_terminal();
         Self { bar, started: Instant::now(), waiting: AtomicBool::new(wanted) }
     }
+
+    /// What stands before the bar from now on.
+    pub(crate) fn say(&self, what: String) {
+        self.bar.set_message(what);
+    }
 }
 
 impl Progress for Bar {

@@ -2,6 +2,7 @@
 
 use regard_nn::tokenizer::{Tokenizer, TokenizerKind};
 use regard_nn::{Error, stories};
+use std::path::Path;
 
 fn through_a_file(tokenizer: &Tokenizer) -> Tokenizer {
     let folder = tempfile::tempdir().expect("a folder");
@@ -63,4 +64,31 @@ fn bad_input_is_refused_with_one_clear_line() {
     assert!(matches!(Tokenizer::load(&path), Err(Error::File { .. })));
     std::fs::write(&path, "{\"model\": 3}").expect("written");
     assert!(matches!(Tokenizer::load(&path), Err(Error::Tokenizer { .. })));
+}
+
+/// What `python/tests/test_tokenizers.py` reads with the library's Python package. `REGARD_WRITE_GOLDEN=1 cargo test` writes it anew.
+#[test]
+fn golden_tokenizers_for_python_are_current() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/tests/golden/tokenizers");
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut text = stories::write(2_000, 3);
+    text.push_str("\n\n  naïve café, \t日本 \u{1F600}\r\n end ");
+    let mut tokens = serde_json::Map::from_iter([("text".to_owned(), text.as_str().into())]);
+    for (name, kind) in [("char", TokenizerKind::Char), ("bpe", TokenizerKind::Bpe(290)), ("wordpiece", TokenizerKind::WordPiece(110))] {
+        let tokenizer = Tokenizer::train(kind, &text).expect("trained");
+        tokenizer.save(&folder.path().join(format!("{name}.json"))).expect("saved");
+        tokens.insert(name.to_owned(), tokenizer.encode(&text).expect("encoded").into());
+    }
+    std::fs::write(folder.path().join("tokens.json"), format!("{}\n", serde_json::Value::from(tokens))).expect("written");
+    if std::env::var_os("REGARD_WRITE_GOLDEN").is_some() {
+        std::fs::create_dir_all(&golden).expect("made");
+    }
+    for name in ["tokens.json", "char.json", "bpe.json", "wordpiece.json"] {
+        let (made, kept) = (folder.path().join(name), golden.join(name));
+        if std::env::var_os("REGARD_WRITE_GOLDEN").is_some() {
+            std::fs::copy(&made, &kept).expect("copied");
+        }
+        let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        assert!(read(&made) == read(&kept), "{name} is not what our tokenizers make today");
+    }
 }
