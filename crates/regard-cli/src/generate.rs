@@ -38,13 +38,13 @@ pub(crate) struct Generate {
     #[arg(long, default_value_t = 300, value_name = "N")]
     tokens: usize,
     /// Divides the logits; 0 takes the likeliest token
-    #[arg(long, default_value_t = 1.0, value_name = "X")]
+    #[arg(long, default_value_t = 1.0, value_name = "X", allow_negative_numbers = true)]
     temperature: f64,
     /// Only the N likeliest tokens
     #[arg(long, value_name = "N")]
     top_k: Option<usize>,
     /// Only the likeliest tokens that together have this probability
-    #[arg(long, value_name = "P")]
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
     top_p: Option<f64>,
     /// Which draws
     #[arg(long, default_value_t = 1, value_name = "N")]
@@ -126,7 +126,7 @@ impl Generate {
                 "seconds": seconds,
                 "tokens_per_second": self.tokens as f64 / seconds.max(1e-9),
             });
-            put(&format!("{summary:#}\n"))?;
+            put(&format!("{summary}\n"))?;
         } else {
             put(&format!("{rest}\n"))?;
         }

@@ -132,7 +132,7 @@ pub(crate) struct SettingArgs {
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Model")]
     tied: Option<bool>,
     /// Probability of dropping, in training [default: 0]
-    #[arg(long, value_name = "P", help_heading = "Model")]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, help_heading = "Model")]
     dropout: Option<f64>,
     /// Steps in all; the only setting that may change with --resume, and only grow [default: 1000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000), help_heading = "Training")]
@@ -144,16 +144,16 @@ pub(crate) struct SettingArgs {
     #[arg(long, value_name = "N", value_parser = up_to(1 << 20), help_heading = "Training")]
     micro_batches: Option<usize>,
     /// Learning rate; falls in a straight line to a tenth at the last step [default: 0.003]
-    #[arg(long, value_name = "X", help_heading = "Training")]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, help_heading = "Training")]
     rate: Option<f64>,
     /// Steps until it is reached [default: 50]
     #[arg(long, value_name = "N", help_heading = "Training")]
     warmup: Option<u64>,
     /// Cut the gradient's norm to this, or none [default: 1]
-    #[arg(long, value_name = "X", help_heading = "Training")]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, help_heading = "Training")]
     clip: Option<ClipArg>,
     /// Shrink matrices by this share of the rate each step [default: 0]
-    #[arg(long, value_name = "X", help_heading = "Training")]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, help_heading = "Training")]
     weight_decay: Option<f64>,
     /// Seed of the stories, first values, windows and dropout [default: 1]
     #[arg(long, value_name = "N", help_heading = "Training")]

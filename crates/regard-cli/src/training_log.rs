@@ -75,15 +75,14 @@ impl TrainingLog {
         let every = steps.len().div_ceil(DRAWN).max(1);
         let thinned = |column: &str| -> Result<Vec<f64>> { Ok(means(&numbers(&self.table, column)?, every)) };
         let x = means(&steps, every);
-        let measured: Vec<usize> =
-            numbers(&self.table, "validation_loss")?.iter().enumerate().filter(|(_, y)| y.is_finite()).map(|(i, _)| i).collect();
         let validation = numbers(&self.table, "validation_loss")?;
+        let measured: Vec<usize> = (0..validation.len()).filter(|&i| validation[i].is_finite()).collect();
         let pick = |from: &[f64]| measured.iter().map(|&i| from[i]).collect::<Vec<_>>();
         let mut loss = LinePlot::new("Loss", Axis::linear("step"), Axis::linear("loss (nats per token)"))
             .series(Series::new("training", &x, &thinned("loss")?).without_markers())
             .series(Series::new("validation", &pick(&steps), &pick(&validation)));
         if let Some(floor) = self.floor {
-            loss = loss.horizontal(floor, "the text's entropy");
+            loss = loss.horizontal(floor, "entropy of the text");
         }
         let norm = LinePlot::new("Gradient", Axis::linear("step"), Axis::log10("norm before clipping"))
             .series(Series::new("", &x, &thinned("gradient_norm")?).without_markers());
