@@ -365,12 +365,9 @@ fn byte_pairs_lose_nothing_on_their_way_through_the_folder() {
     let list = tokenizer.encode(part).unwrap().iter().map(u32::to_string).collect::<Vec<_>>().join(",");
     let shown = works(&["generate", "model", "--prompt-tokens", &list, "--tokens", "0"], dir.path());
     assert_eq!(shown, format!("{part}\n"));
-    // An untrained model writes bytes in any order; what is printed is text all the same.
-    let (first, again) = (
-        || works(&["generate", "model", "--tokens", "200"], dir.path()),
-        regard(&["generate", "model", "--tokens", "200", "--no-cache"], dir.path()),
-    );
-    assert_eq!(first().into_bytes(), again.stdout);
+    // A model that has hardly learned anything writes bytes in any order; what is printed is text all the same.
+    let write = |more: &[&str]| works(&[&["generate", "model", "--tokens", "200"], more].concat(), dir.path());
+    assert_eq!(write(&[]), write(&["--no-cache"]));
     let eval = json(&works(&["eval", "model", "--json"], dir.path()))[0]["rows"][0].clone();
     let number = |name: &str| eval[name].as_f64().unwrap();
     let expected = number("bits_per_token") * number("tokens") / number("characters");
