@@ -151,6 +151,17 @@ impl FromStr for Sizes {
     }
 }
 
+/// An error and its causes, each said once: many errors quote their cause themselves.
+pub(crate) fn causes(error: &anyhow::Error) -> String {
+    let mut line = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !line.contains(&cause) {
+            line = format!("{line}: {cause}");
+        }
+    }
+    line
+}
+
 /// The first paragraph of a message, on one line.
 pub(crate) fn one_line(message: &str) -> String {
     let first = message.split("\n\n").next().unwrap_or(message);

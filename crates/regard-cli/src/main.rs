@@ -96,7 +96,7 @@ fn main() -> ExitCode {
         Ok(Outcome::Disagrees) => ExitCode::FAILURE,
         Ok(Outcome::Interrupted) => ExitCode::from(INTERRUPTED),
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", common::causes(&error));
             if common::is_unusable(&error) { ExitCode::from(UNUSABLE) } else { ExitCode::FAILURE }
         }
     }

@@ -43,6 +43,7 @@ fn fails(output: &Output, code: i32, words: &str) {
     assert_eq!(output.status.code(), Some(code), "{message}");
     assert_eq!(message.trim_end().lines().count(), 1, "{message}");
     assert!(message.starts_with("error: ") && message.contains(words), "{words}: {message}");
+    assert!(message.matches("os error").count() < 2, "a cause is said once: {message}");
     assert!(output.stdout.is_empty());
 }
 
@@ -110,9 +111,11 @@ fn training_learns_towards_the_floor_and_writes_its_files() {
     assert!((number("perplexity") - number("loss").exp()).abs() < 1e-9);
     assert!((number("bits_per_character") - number("loss") / 2f64.ln()).abs() < 1e-12);
     assert!((number("floor_bits_per_character") - number("floor") / 2f64.ln()).abs() < 1e-12);
-    let closer = json(&works(&["eval", "model", "--json", "--stride", "1", "--threads", "1"], dir.path()))[0]["rows"][0].clone();
-    assert_eq!(closer["tokens"], eval["tokens"]);
-    assert!(closer["loss"].as_f64().unwrap() < number("loss"), "more context, less loss: {closer} {eval}");
+    let again = |more: &[&str]| json(&works(&[&["eval", "model", "--json"], more].concat(), dir.path()))[0]["rows"][0].clone();
+    assert_eq!(again(&["--threads", "1"]), eval);
+    let closer = again(&["--stride", "1"]);
+    assert!(closer["tokens"] == eval["tokens"] && closer["loss"] != eval["loss"], "each token once, from more context: {closer} {eval}");
+    assert!((closer["loss"].as_f64().unwrap() - number("loss")).abs() < 0.2);
     assert!(works(&["eval", "model"], dir.path()).contains("bits_per_character"));
 }
 
@@ -372,7 +375,9 @@ fn byte_pairs_lose_nothing_on_their_way_through_the_folder() {
     let number = |name: &str| eval[name].as_f64().unwrap();
     let expected = number("bits_per_token") * number("tokens") / number("characters");
     assert!(
-        eval["floor"].is_null() && (number("bits_per_character") / expected - 1.0).abs() < 1e-12 && number("characters") < number("tokens")
+        eval["floor"].is_null()
+            && (number("bits_per_character") / expected - 1.0).abs() < 1e-12
+            && number("characters") != number("tokens")
     );
 }
 
@@ -468,7 +473,7 @@ fn spoiled_checkpoints_are_refused_in_one_line_and_left_alone() {
         (good[..3].to_vec(), "it is cut short"),
         (with_nan, "has NaN in it"),
         (replaced(&good, r#"\"width\":16"#, r#"\"width\":32"#), "has shape [45, 16], the model needs [45, 32]"),
-        (replaced(&good, r#"\"layers\":1"#, r#"\"layers\":2"#), "it has no tensor blocks.1."),
+        (replaced(&good, r#"\"layers\":1"#, r#"\"layers\":2"#), "blocks.1.attention.norm.gain"),
         (replaced(&good, "regard-nn 2", "regard-nn 9"), "its format is \"regard-nn 9\""),
     ] {
         std::fs::write(&path, &bytes).unwrap();
