@@ -15,7 +15,7 @@ use regard_lab::experiments::Progress;
 use regard_lab::{Folder, Table};
 use regard_nn::checkpoint::{Checkpoint, save_with};
 use regard_nn::data::{Target, Text};
-use regard_nn::tokenizer::Tokenizer;
+use regard_nn::tokenizer::{Tokenizer, TokenizerKind};
 use regard_nn::train::{TextTask, Trainer};
 use regard_nn::{LanguageModel, Loss, MaskKind, ModelConfig};
 use std::path::{Path, PathBuf};
@@ -65,6 +65,8 @@ pub(crate) struct Train {
 
 /// Windows of the validation text that a measurement takes at least.
 const VALIDATION_WINDOWS: usize = 64;
+/// From so many bytes on a tokenizer is not made in an instant.
+const LONG_TEXT: usize = 1 << 20;
 /// More than this is a slip of the finger: 16 GB of parameters, gradients and moments; 8 GB of logits.
 const MAX_PARAMETERS: usize = 1 << 30;
 const MAX_LOGITS: usize = 1 << 31;
@@ -116,7 +118,7 @@ fn check_size(model: &LanguageModel, settings: &Settings) -> Result<()> {
 
 impl Training {
     /// From first values; nothing is written yet.
-    fn begin(folder: &Path, settings: Settings, overwrite: bool) -> Result<Self> {
+    fn begin(folder: &Path, settings: Settings, overwrite: bool, bar: &Bar) -> Result<Self> {
         if !overwrite && let Some(name) = FILES.iter().find(|name| folder.join(name).exists()) {
             let shown = folder.display();
             return if *name == MODEL {
@@ -130,6 +132,9 @@ impl Training {
         let text = settings.text.read()?;
         Folder::open(folder, "train")?;
         remove_half_written(folder);
+        if settings.tokenizer != TokenizerKind::Char && text.len() > LONG_TEXT {
+            bar.note("making the tokenizer ...");
+        }
         let tokenizer = Tokenizer::train(settings.tokenizer, &text)?;
         let (tokens, origin) = tokenized(&settings, &text, &tokenizer)?;
         let settings = Settings { model: ModelConfig { vocab: tokenizer.vocab(), ..settings.model }, ..settings };
@@ -332,7 +337,7 @@ impl Train {
             Training::take_up(&self.out, &self.settings)?
         } else {
             let settings = self.settings.applied_to(Settings::default());
-            Training::begin(&self.out, settings, self.overwrite)?
+            Training::begin(&self.out, settings, self.overwrite, &bar)?
         };
         let stop = stop_on_interrupt(self.common.quiet)?;
         if !self.resume {

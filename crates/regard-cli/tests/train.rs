@@ -142,14 +142,27 @@ fn started(arguments: &[String], folder: &Path, out: &str, steps: u64) -> Child 
 
 const STEPS: u64 = 240;
 
-fn interrupted_settings(out: &str, threads: &str) -> Vec<String> {
-    train(&["--steps", "240", "--checkpoint-every", "7", "--validate-every", "20", "--dropout", "0.1", "--out", out, "--threads", threads])
+fn interrupted_settings(out: &str, threads: &str, steps: u64) -> Vec<String> {
+    train(&[
+        "--steps",
+        &steps.to_string(),
+        "--checkpoint-every",
+        "7",
+        "--validate-every",
+        "20",
+        "--dropout",
+        "0.1",
+        "--out",
+        out,
+        "--threads",
+        threads,
+    ])
 }
 
 #[test]
 fn killed_training_goes_on_to_the_bytes_of_an_undisturbed_one() {
     let dir = tempfile::tempdir().unwrap();
-    let whole = interrupted_settings("whole", "1");
+    let whole = interrupted_settings("whole", "1", STEPS);
     works(&whole.iter().map(String::as_str).collect::<Vec<_>>(), dir.path());
     let right = files(&dir.path().join("whole"));
     let mut cut = 0;
@@ -160,7 +173,7 @@ fn killed_training_goes_on_to_the_bytes_of_an_undisturbed_one() {
             let arguments = if resumed {
                 ["train", "--resume", "--checkpoint-every", "5", "--out", out, "--threads", threads].map(str::to_owned).to_vec()
             } else {
-                interrupted_settings(out, threads)
+                interrupted_settings(out, threads, STEPS)
             };
             let mut child = started(&arguments, dir.path(), out, moment);
             std::thread::sleep(Duration::from_micros(any(5000)));
@@ -184,9 +197,9 @@ fn interrupt(child: &Child) {
 #[test]
 fn interrupted_training_saves_and_goes_on_to_the_same_bytes() {
     let dir = tempfile::tempdir().unwrap();
-    let whole = interrupted_settings("whole", "2");
+    let whole = interrupted_settings("whole", "2", 600);
     works(&whole.iter().map(String::as_str).collect::<Vec<_>>(), dir.path());
-    let mut child = started(&interrupted_settings("model", "1"), dir.path(), "model", 7);
+    let mut child = started(&interrupted_settings("model", "1", 600), dir.path(), "model", 7);
     interrupt(&child);
     let mut message = String::new();
     child.stderr.take().unwrap().read_to_string(&mut message).unwrap();
@@ -194,7 +207,7 @@ fn interrupted_training_saves_and_goes_on_to_the_same_bytes() {
     assert!(message.contains("go on with: regard train --resume --out model"), "{message}");
     let out = dir.path().join("model");
     let done = step(&out).unwrap();
-    assert!((7..STEPS).contains(&done) && message.contains(&format!("saved after step {done} of 240")), "{done}: {message}");
+    assert!((7..600).contains(&done) && message.contains(&format!("saved after step {done} of 600")), "{done}: {message}");
     assert!(!out.join("training.svg").exists());
     works(&["train", "--resume"], dir.path());
     assert_same(&files(&dir.path().join("whole")), &files(&out), "after Ctrl-C");
