@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
-use crate::command::{self, cargo, command, root, run_quietly};
+use crate::command::{self, cargo, command, root, run_quietly, target_dir};
 use crate::levels;
 use crate::memcheck;
 use crate::python::{self, Environment};
@@ -47,9 +47,11 @@ fn run_examples(steps: &mut Steps) -> Result<()> {
         skipped("examples", "crates/regard/examples has none");
         return Ok(());
     }
+    // Of the whole workspace, so that the build is the one that `cargo test --workspace` made.
+    steps.step("examples are built", || command::run(cargo(&["build", "--quiet", "--workspace", "--examples"])));
     for name in names {
         steps.step(&format!("example {name}"), || {
-            let mut example = cargo(&["run", "--quiet", "--package", "regard", "--example", &name]);
+            let mut example = command(target_dir().join("debug/examples").join(&name), &[]);
             example.env("REGARD_EXAMPLE_SMALL", "1");
             run_quietly(example)
         });
