@@ -76,7 +76,7 @@ class Run:
     """A model in training: its losses and the seconds of each step."""
 
     def __init__(self, model):
-        self.model, self.optimizer = model, torch.optim.AdamW(model.parameters(), 1e-3)
+        self.model, self.optimizer = model, torch.optim.AdamW(model.parameters(), 3e-4)
         self.losses, self.seconds = [], []
 
     def step(self, ids):
