@@ -10,7 +10,6 @@ token at a time, eager.
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 import time
@@ -92,16 +91,18 @@ def worker(kind, size, threads, steps):
         loss.item()
         seconds.append(time.perf_counter() - start)
     token = min(write(model, context) for _ in range(3)) if kind == "eager" else None
-    print(json.dumps(dict(seconds=seconds, token_seconds=token)))
+    print(json.dumps(dict(seconds=seconds, token_seconds=token, peak_megabytes=peak_megabytes())))
 
 
 def turn(command):
-    """What a process printed, and its peak memory in MB; None if it failed."""
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    text = child.stdout.read()
-    _, status, usage = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    return (json.loads(text.splitlines()[-1]) | dict(memory=usage.ru_maxrss / 1024)) if child.returncode == 0 else None
+    """What a process printed; None if it failed."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
+
+
+def peak_megabytes():
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
 
 
 def measure(ours, size, threads, rounds):
@@ -115,7 +116,7 @@ def measure(ours, size, threads, rounds):
                 if kind != "compiled":
                     sys.exit(f"error: {kind} failed")
                 continue
-            new = dict(step=min(result["seconds"]), token=result["token_seconds"], memory=result["memory"])
+            new = dict(step=min(result["seconds"]), token=result["token_seconds"], memory=result["peak_megabytes"])
             old = best.get(kind, new)
             best[kind] = {key: new[key] and min(new[key], old[key]) for key in new}
     return best

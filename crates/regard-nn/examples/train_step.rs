@@ -48,6 +48,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
         token_seconds = token_seconds.min(start.elapsed().as_secs_f64() / count as f64);
     }
-    println!("{{\"seconds\": {seconds:?}, \"token_seconds\": {token_seconds:?}}}");
+    let peak = peak_megabytes().map_or("null".to_owned(), |peak| peak.to_string());
+    println!("{{\"seconds\": {seconds:?}, \"token_seconds\": {token_seconds:?}, \"peak_megabytes\": {peak}}}");
     Ok(())
+}
+
+/// The most memory that this process has had, where the system tells.
+fn peak_megabytes() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.trim().trim_end_matches(" kB").parse::<f64>().ok()? / 1024.0)
 }
