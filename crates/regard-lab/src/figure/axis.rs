@@ -205,8 +205,8 @@ fn linear_ticks(low: f64, high: f64, wanted: usize) -> Vec<Tick> {
     let largest = values.iter().fold(0.0f64, |m, v| m.max(v.abs()));
     let scientific = largest >= 1e6 || (largest > 0.0 && largest < 1e-3);
     let unit = step / 10f64.powf(step.log10().floor());
-    let extra = usize::from((unit - 2.5).abs() < 1e-6);
-    let decimals = (-step.log10().floor()).max(0.0) as usize + extra;
+    let extra = f64::from(u8::from((unit - 2.5).abs() < 1e-6));
+    let decimals = (extra - step.log10().floor()).max(0.0) as usize;
     let label = |x: f64| if scientific { power_of_ten(x, largest) } else { fixed(x, decimals) };
     values.into_iter().map(|value| Tick { value, label: label(value) }).collect()
 }
@@ -339,6 +339,8 @@ mod tests {
         assert_eq!(labels(&range), ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]);
         let range = Range::new(&Axis::linear("y"), [-120.0, 88.0], Fit::Ticks, 5);
         assert_eq!(labels(&range), ["\u{2212}150", "\u{2212}100", "\u{2212}50", "0", "50", "100"]);
+        assert_eq!(labels(&Range::new(&Axis::linear("step"), [0.0, 120.0], Fit::Tight, 5)), ["0", "25", "50", "75", "100"]);
+        assert_eq!(labels(&Range::new(&Axis::linear("y"), [0.0, 12.0], Fit::Tight, 5)), ["0.0", "2.5", "5.0", "7.5", "10.0"]);
     }
 
     #[test]
