@@ -17,9 +17,6 @@ pub(crate) struct Learning {
     /// Learn this text (UTF-8), character by character [default: a million characters of Regard's own stories, whose entropy is known]
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
-    /// Steps of training
-    #[arg(long, default_value_t = 1000, value_name = "N")]
-    steps: u64,
     /// Windows of text in a step
     #[arg(long, default_value_t = 32, value_name = "N")]
     batch: usize,
@@ -41,7 +38,7 @@ pub(crate) struct Learning {
 }
 
 impl Learning {
-    fn config(&self, windows: usize) -> Result<LearningConfig> {
+    fn config(&self, steps: u64, windows: usize) -> Result<LearningConfig> {
         let text = match &self.text {
             None => LearningText::Stories,
             Some(path) => {
@@ -53,7 +50,7 @@ impl Learning {
         };
         Ok(LearningConfig {
             text,
-            steps: self.steps,
+            steps,
             batch: self.batch,
             context: self.context,
             width: self.width,
@@ -115,6 +112,9 @@ pub(crate) struct Masks {
     /// Which masks, in this order
     #[arg(long, default_value = "causal,reverse,strictly-future,none,future-without-target,right-to-left", value_name = "LIST")]
     variants: Variants,
+    /// Steps of training of each
+    #[arg(long, default_value_t = 1000, value_name = "N")]
+    steps: u64,
     #[command(flatten)]
     learning: Learning,
     /// Validation windows that each model is judged by
@@ -131,7 +131,11 @@ pub(crate) struct Masks {
 
 impl Masks {
     pub(crate) fn run(self) -> Result<Outcome> {
-        let config = MaskTrainingConfig { learning: self.learning.config(self.windows)?, variants: self.variants.0, samples: self.samples };
+        let config = MaskTrainingConfig {
+            learning: self.learning.config(self.steps, self.windows)?,
+            variants: self.variants.0,
+            samples: self.samples,
+        };
         experiment("masks", &self.common, &self.out, |progress| config.run(progress))
     }
 }
@@ -148,6 +152,9 @@ pub(crate) struct AblateScale {
     /// Widths of a head, each up to 1024
     #[arg(long, default_value = "4,16,64,256", value_name = "LIST")]
     head_dims: Sizes,
+    /// Steps of training of each
+    #[arg(long, default_value_t = 500, value_name = "N")]
+    steps: u64,
     #[command(flatten)]
     learning: Learning,
     /// Validation windows that each model is looked at with
@@ -161,7 +168,7 @@ pub(crate) struct AblateScale {
 
 impl AblateScale {
     pub(crate) fn run(self) -> Result<Outcome> {
-        let config = ScaleTrainingConfig { learning: self.learning.config(self.windows)?, head_dims: self.head_dims.0 };
+        let config = ScaleTrainingConfig { learning: self.learning.config(self.steps, self.windows)?, head_dims: self.head_dims.0 };
         experiment("ablate-scale", &self.common, &self.out, |progress| config.run(progress))
     }
 }
@@ -174,6 +181,9 @@ impl AblateScale {
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  regard trained-heads\n  regard trained-heads --heads 8 --layers 4 --steps 3000 --text book.txt")]
 pub(crate) struct TrainedHeads {
+    /// Steps of training
+    #[arg(long, default_value_t = 1000, value_name = "N")]
+    steps: u64,
     #[command(flatten)]
     learning: Learning,
     /// Validation windows that heads are looked at with
@@ -187,7 +197,7 @@ pub(crate) struct TrainedHeads {
 
 impl TrainedHeads {
     pub(crate) fn run(self) -> Result<Outcome> {
-        let config = TrainedHeadsConfig { learning: self.learning.config(self.windows)? };
+        let config = TrainedHeadsConfig { learning: self.learning.config(self.steps, self.windows)? };
         experiment("trained-heads", &self.common, &self.out, |progress| config.run(progress))
     }
 }

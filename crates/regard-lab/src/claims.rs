@@ -59,7 +59,20 @@ fn holds(ok: bool) -> Verdict {
 
 type Group = fn(&Tables) -> Result<Vec<Judged>>;
 
-const GROUPS: [Group; 9] = [mini_report, surgeon_table, gradients, entropy, patterns, heads, checks, learning::masks, parity];
+const GROUPS: [Group; 12] = [
+    mini_report,
+    surgeon_table,
+    gradients,
+    entropy,
+    patterns,
+    heads,
+    checks,
+    learning::masks,
+    learning::scale,
+    learning::trained_heads,
+    learning::pairs,
+    parity,
+];
 
 /// Every claim.
 ///

@@ -63,6 +63,7 @@ fn masks_in_use(tables: &Tables) -> Result<Figure> {
         .bars("validation, teacher-forced", numbers(table, "validation_loss")?)
         .bars("validation, prefix alone", numbers(table, "prefix_only_loss")?)
         .lying();
+    (losses.series[0].colour, losses.series[1].colour) = (Some(6), Some(3));
     if let Some(uniform) = baseline(tables, "uniform") {
         losses = losses.reference(uniform, "knowing nothing");
     }
