@@ -102,7 +102,7 @@ fn the_other_commands_write_their_tables_and_figures() {
             &["scale_training", "scale_training_curves", "scale_training_gradients", "scale_training_heads"][..],
             &["scale_training", "scale_training_entropy", "scale_training_saturation"][..],
         ),
-        (small("trained-heads", &["--out", "o"]), &["trained_heads", "trained_heads_likeness"], &["trained_heads"]),
+        (small("trained-heads", &["--out", "o"]), &["trained_heads", "trained_heads_likeness"], &["trained_heads", "trained_heads_look"]),
         (
             vec!["pairs", "--steps", "3", "--batch", "4", "--width", "16", "--heads", "2", "--held-out", "5", "--out", "o"],
             &["pairs_curves", "pairs_examples", "pairs_heads", "pairs_maps", "pairs_results", "pairs_tokens"],

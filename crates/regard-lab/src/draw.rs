@@ -65,7 +65,7 @@ pub fn all(tables: &Tables) -> Result<Vec<Figure>> {
         figures.extend(learning::scale(tables)?);
     }
     if has("trained_heads") {
-        figures.push(learning::trained_heads(tables)?);
+        figures.extend(learning::trained_heads(tables)?);
     }
     if has("pairs_results") {
         figures.extend(learning::pairs(tables)?);

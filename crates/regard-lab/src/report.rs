@@ -328,7 +328,7 @@ const SECTIONS: [Outline; 13] = [
         id: "trained-heads",
         title: "Trained heads: do they learn different patterns?",
         intro: "What the section on untrained heads could not ask. The language model of the section on masks, with its causal mask, while it learns: what each head looks at, and how alike the heads of a block are.",
-        figures: &["trained_heads"],
+        figures: &["trained_heads", "trained_heads_look"],
         tables: &[("trained_heads_likeness", &[]), ("trained_heads", &[])],
         notes: &[],
         command: "regard trained-heads",

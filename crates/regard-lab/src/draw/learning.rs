@@ -146,7 +146,7 @@ pub(super) fn scale(tables: &Tables) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-pub(super) fn trained_heads(tables: &Tables) -> Result<Figure> {
+pub(super) fn trained_heads(tables: &Tables) -> Result<Vec<Figure>> {
     let (heads, likeness) = (tables.get("trained_heads")?, tables.get("trained_heads_likeness")?);
     let mut blocks = numbers(likeness, "block")?;
     blocks.sort_by(f64::total_cmp);
@@ -170,27 +170,18 @@ pub(super) fn trained_heads(tables: &Tables) -> Result<Figure> {
     let at_end = part(heads, &[("step", Value::Integer(last as i64))]);
     let names: Vec<String> =
         at_end.rows.iter().map(|row| format!("block {}, head {}", at_end.number(row, "block"), at_end.number(row, "head"))).collect();
-    let mut mass =
-        BarPlot::new(format!("Where heads look after {last} steps"), "head", names, Axis::linear("share of weight").limits(0.0, 1.0))
-            .lying();
+    let mut mass = BarPlot::new("", "head", names, Axis::linear("share of weight").limits(0.0, 1.0)).lying();
     for (column, label) in [("previous_token_mass", "token before"), ("diagonal_mass", "itself"), ("first_token_mass", "first token")] {
         mass = mass.bars(label, numbers(&at_end, column)?);
     }
-    let mut entropy =
-        LinePlot::new("Sharpness", Axis::linear("step"), Axis::linear("entropy / ln(visible keys)").limits(0.0, 1.0)).names(Names::Legend);
-    for (place, &block) in blocks.iter().enumerate() {
-        let colour = if place == 0 { SCALED } else { place + 1 };
-        let rows = part(heads, &[("block", Value::Integer(block as i64))]);
-        let count = numbers(&rows, "head")?.into_iter().fold(0.0, f64::max) as i64 + 1;
-        for head in 0..count {
-            let label = if head == 0 { format!("heads of block {block}") } else { String::new() };
-            let rows = part(&rows, &[("head", head.into())]);
-            entropy = entropy.series(Series::from_table(label, &rows, "step", "relative_entropy")?.colour(colour).without_markers());
-        }
-    }
-    Ok(Figure::new("trained_heads", "Heads part as the model learns").panel(cosine).panel(divergence).panel(mass).panel(entropy).caption(
-        "Top: how alike and how different two heads of a block are, mean over pairs. Before training all heads are nearly uniform, so under a causal mask they are alike. Bottom left: what each head looks at in the end. Bottom right: every head over time.",
-    ))
+    Ok(vec![
+        Figure::new("trained_heads", "Heads part as the model learns").panel(cosine).panel(divergence).caption(
+            "How alike and how different two heads of a block are, mean over pairs. Before training all heads are nearly uniform, so under a causal mask they are alike.",
+        ),
+        Figure::new("trained_heads_look", format!("Where each head looks after {last} steps"))
+            .panel(mass)
+            .caption("Mean weight over the rows of held-out windows. What is missing to 1 goes to other tokens of the past."),
+    ])
 }
 
 /// The tokens of one side of the input that cross-attention was drawn of.
