@@ -155,11 +155,8 @@ pub(super) fn trained_heads(tables: &Tables) -> Result<Vec<Figure>> {
         let mut plot = LinePlot::new(title, Axis::linear("step"), axis);
         for (place, &block) in blocks.iter().enumerate() {
             let rows = part(likeness, &[("block", Value::Integer(block as i64))]);
-            plot = plot.series(Series::from_table(format!("block {block}"), &rows, "step", column)?.colour(if place == 0 {
-                SCALED
-            } else {
-                place + 1
-            }));
+            let colour = if place == 0 { SCALED } else { place + 1 };
+            plot = plot.series(Series::from_table(format!("block {block}"), &rows, "step", column)?.colour(colour).without_markers());
         }
         Ok(plot)
     };
