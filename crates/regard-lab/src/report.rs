@@ -330,7 +330,9 @@ const SECTIONS: [Outline; 13] = [
         intro: "What the section on untrained heads could not ask. The language model of the section on masks, with its causal mask, while it learns: what each head looks at, and how alike the heads of a block are.",
         figures: &["trained_heads", "trained_heads_look"],
         tables: &[("trained_heads_likeness", &[]), ("trained_heads", &[])],
-        notes: &[],
+        notes: &[
+            "One training with one seed: the numbers say what happened here, not what happens always. A centred cosine under a causal mask begins near 1 because nearly uniform heads share the shape of the triangle.",
+        ],
         command: "regard trained-heads",
         optional: true,
     },
@@ -340,7 +342,9 @@ const SECTIONS: [Outline; 13] = [
         intro: "An encoder-decoder learns to write 3 to 12 letters backwards, and to write numbers below a million in words. Both need cross-attention: the decoder sees the input through nothing else. It is tried on inputs that were never trained on, and counts as right only when every token is.",
         figures: &["pairs_reverse", "pairs_number_words", "pairs_learning"],
         tables: &[("pairs_results", &[]), ("pairs_heads", &[]), ("pairs_examples", &[])],
-        notes: &[],
+        notes: &[
+            "Some letters are read a column or two beside the anti-diagonal: self-attention of the encoder mixes neighbours, and where a letter ends up is for training to choose.",
+        ],
         command: "regard pairs",
         optional: true,
     },

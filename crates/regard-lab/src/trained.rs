@@ -13,7 +13,21 @@ macro_rules! files {
     };
 }
 
-const STORED: &[(&str, &[u8])] = &files![];
+const STORED: &[(&str, &[u8])] = &files![
+    "mask_training",
+    "mask_training_curves",
+    "mask_training_prefix",
+    "mask_training_baselines",
+    "mask_training_samples",
+    "trained_heads",
+    "trained_heads_likeness",
+    "pairs_results",
+    "pairs_curves",
+    "pairs_examples",
+    "pairs_heads",
+    "pairs_tokens",
+    "pairs_maps",
+];
 
 /// The line of a table's origin that says that it was not made for this report.
 const KEY: &str = "stored";

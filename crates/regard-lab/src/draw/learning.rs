@@ -167,12 +167,12 @@ pub(super) fn trained_heads(tables: &Tables) -> Result<Vec<Figure>> {
     let at_end = part(heads, &[("step", Value::Integer(last as i64))]);
     let names: Vec<String> =
         at_end.rows.iter().map(|row| format!("block {}, head {}", at_end.number(row, "block"), at_end.number(row, "head"))).collect();
-    let mut mass = BarPlot::new("", "head", names, Axis::linear("share of weight").limits(0.0, 1.0)).lying();
+    let mut mass = BarPlot::new("", "head", names, Axis::linear("share of weight")).lying();
     for (column, label) in [("previous_token_mass", "token before"), ("diagonal_mass", "itself"), ("first_token_mass", "first token")] {
         mass = mass.bars(label, numbers(&at_end, column)?);
     }
     Ok(vec![
-        Figure::new("trained_heads", "Heads part as the model learns").panel(cosine).panel(divergence).caption(
+        Figure::new("trained_heads", "How alike heads are while the model learns").panel(cosine).panel(divergence).caption(
             "How alike and how different two heads of a block are, mean over pairs. Before training all heads are nearly uniform, so under a causal mask they are alike.",
         ),
         Figure::new("trained_heads_look", format!("Where each head looks after {last} steps"))
