@@ -130,6 +130,7 @@ pub(crate) fn is_unusable(error: &anyhow::Error) -> bool {
                 | Error::NoRow { .. }
                 | Error::File { action: "read", .. }
                 | Error::Attention(_)
+                | Error::Learning(_)
         )
     };
     error.chain().any(|e| e.is::<Unusable>() || e.downcast_ref().is_some_and(theirs) || e.downcast_ref().is_some_and(networks))

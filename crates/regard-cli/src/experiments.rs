@@ -31,7 +31,7 @@ pub(crate) enum LossArg {
 }
 
 /// Run an experiment: folder first, so that it does not compute for nothing; then files, then tables on the screen.
-fn experiment(
+pub(crate) fn experiment(
     name: &'static str,
     common: &Common,
     out: &Out,

@@ -8,6 +8,7 @@ mod common;
 mod eval;
 mod experiments;
 mod generate;
+mod learning;
 mod model_folder;
 mod plot;
 mod progress;
@@ -44,6 +45,10 @@ enum Command {
     Patterns(experiments::Patterns),
     Heads(experiments::Heads),
     Checks(experiments::Checks),
+    Masks(learning::Masks),
+    AblateScale(learning::AblateScale),
+    TrainedHeads(learning::TrainedHeads),
+    Pairs(learning::Pairs),
     Parity(experiments::Parity),
     Plot(plot::Plot),
     Bench(experiments::Bench),
@@ -61,6 +66,10 @@ fn run(command: Command) -> anyhow::Result<Outcome> {
         Command::Patterns(options) => options.run(),
         Command::Heads(options) => options.run(),
         Command::Checks(options) => options.run(),
+        Command::Masks(options) => options.run(),
+        Command::AblateScale(options) => options.run(),
+        Command::TrainedHeads(options) => options.run(),
+        Command::Pairs(options) => options.run(),
         Command::Parity(options) => options.run(),
         Command::Plot(options) => options.run(),
         Command::Bench(options) => options.run(),

@@ -10,6 +10,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(crate) struct Bar {
     bar: ProgressBar,
+    what: &'static str,
     started: Instant,
     waiting: AtomicBool,
 }
@@ -21,7 +22,7 @@ impl Bar {
         bar.set_style(style.progress_chars("=> "));
         bar.set_message(what);
         let wanted = !quiet && std::io::stderr().is_terminal();
-        Self { bar, started: Instant::now(), waiting: AtomicBool::new(wanted) }
+        Self { bar, what, started: Instant::now(), waiting: AtomicBool::new(wanted) }
     }
 
     /// A line of its own, for what takes long and cannot say how long; only where a bar would be shown.
@@ -47,6 +48,10 @@ impl Progress for Bar {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
         self.bar.inc(steps);
+    }
+
+    fn say(&self, what: &str) {
+        self.bar.set_message(format!("{}: {what}", self.what));
     }
 }
 

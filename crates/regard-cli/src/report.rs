@@ -14,7 +14,7 @@ use std::path::PathBuf;
 /// A later run replaces what an earlier one wrote and touches nothing else in the directory.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Examples:\n  regard report                                 everything, 2000 draws per cell\n  regard report --seeds 200 --out quick         faster\n  regard report --from report                   draw the page again from its tables, without running anything"
+    after_help = "Examples:\n  regard report                                 everything, 2000 draws per cell\n  regard report --seeds 200 --out quick         faster\n  regard report --from report                   draw the page again from its tables, without running anything\n  regard report --train                         with every training run again"
 )]
 pub(crate) struct Report {
     /// Draws per cell
@@ -35,6 +35,9 @@ pub(crate) struct Report {
     /// Measure no times: two reports with the same settings are then the same, byte for byte
     #[arg(long, conflicts_with = "from")]
     no_timing: bool,
+    /// Train the language models again, instead of taking the results that are stored with the program: minutes instead of seconds
+    #[arg(long, conflicts_with = "from")]
+    train: bool,
     #[command(flatten)]
     common: Common,
 }
@@ -60,7 +63,10 @@ impl Report {
         let mut folder = Folder::open(&out, "report")?;
         let tables = match &self.from {
             Some(_) => tables,
-            None => ReportConfig { seeds: self.seeds, seed: self.seed, python: self.python.clone(), timing: !self.no_timing }.run(&bar)?,
+            None => {
+                let (seeds, seed, python) = (self.seeds, self.seed, self.python.clone());
+                ReportConfig { seeds, seed, python, timing: !self.no_timing, train: self.train }.run(&bar)?
+            }
         };
         drop(bar);
         let (page, figures) = render(&tables)?;

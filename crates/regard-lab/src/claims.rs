@@ -3,6 +3,8 @@
 //! A claim that rests on one draw is a *lucky draw* when fewer than one draw in ten is as extreme on that side; a claim that rests on several, when
 //! more than a quarter of them lie outside the central 95 % of their distributions.
 
+mod learning;
+
 use crate::error::Result;
 use crate::page::{Claim, Verdict};
 use crate::published::{Document, MINI_REPORT, SURGEON_MAX};
@@ -57,7 +59,20 @@ fn holds(ok: bool) -> Verdict {
 
 type Group = fn(&Tables) -> Result<Vec<Judged>>;
 
-const GROUPS: [Group; 8] = [mini_report, surgeon_table, gradients, entropy, patterns, heads, checks, parity];
+const GROUPS: [Group; 12] = [
+    mini_report,
+    surgeon_table,
+    gradients,
+    entropy,
+    patterns,
+    heads,
+    checks,
+    learning::masks,
+    learning::scale,
+    learning::trained_heads,
+    learning::pairs,
+    parity,
+];
 
 /// Every claim.
 ///

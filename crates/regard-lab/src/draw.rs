@@ -1,5 +1,7 @@
 //! The figures of each experiment, made of its tables alone.
 
+mod learning;
+
 use crate::error::Result;
 use crate::experiments::PATTERNS;
 use crate::figure::{Axis, BarPlot, Figure, HeatPlot, Line, LinePlot, Names, Series, numbers, texts};
@@ -55,6 +57,18 @@ pub fn all(tables: &Tables) -> Result<Vec<Figure>> {
     }
     if has("check_growth") {
         figures.extend(checks(tables)?);
+    }
+    if has("mask_training") {
+        figures.extend(learning::masks(tables)?);
+    }
+    if has("scale_training") {
+        figures.extend(learning::scale(tables)?);
+    }
+    if has("trained_heads") {
+        figures.extend(learning::trained_heads(tables)?);
+    }
+    if has("pairs_results") {
+        figures.extend(learning::pairs(tables)?);
     }
     Ok(figures)
 }

@@ -78,6 +78,9 @@ pub enum Error {
     /// The attention library refused a call.
     #[error(transparent)]
     Attention(#[from] regard::Error),
+    /// A model could not be built or trained.
+    #[error(transparent)]
+    Learning(#[from] regard_nn::Error),
     /// The other implementation answered something else than results.
     #[error("the Python program {} failed: {reason}", python.display())]
     Peer {

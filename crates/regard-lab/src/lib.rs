@@ -22,6 +22,7 @@ mod table_text;
 mod tables;
 pub mod theory;
 mod torch_randn;
+mod trained;
 
 pub use error::{Error, Result};
 pub use folder::{Folder, MANIFEST};

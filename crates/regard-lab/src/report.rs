@@ -12,6 +12,7 @@ use crate::page::{Lead, Page, Section};
 use crate::table::Value;
 use crate::table_text::prose_number as short;
 use crate::tables::Tables;
+use crate::trained;
 use std::path::PathBuf;
 
 /// How large a report.
@@ -25,11 +26,13 @@ pub struct ReportConfig {
     pub python: Option<PathBuf>,
     /// Measure times, too. Without them two reports with the same settings are the same, byte for byte.
     pub timing: bool,
+    /// Train, too. Without it the results of trainings are those that are stored with the program.
+    pub train: bool,
 }
 
 impl Default for ReportConfig {
     fn default() -> Self {
-        Self { seeds: 2000, seed: 1, python: None, timing: true }
+        Self { seeds: 2000, seed: 1, python: None, timing: true, train: false }
     }
 }
 
@@ -39,7 +42,8 @@ const GRADIENT_D_K: [usize; 6] = [4, 16, 64, 256, 1024, 4096];
 impl ReportConfig {
     /// The command that makes the same report.
     pub fn command(&self) -> String {
-        format!("regard report --seeds {} --seed {}{}", self.seeds, self.seed, if self.timing { "" } else { " --no-timing" })
+        let (timing, train) = (if self.timing { "" } else { " --no-timing" }, if self.train { " --train" } else { "" });
+        format!("regard report --seeds {} --seed {}{timing}{train}", self.seeds, self.seed)
     }
 
     fn gradients(&self) -> SweepConfig {
@@ -61,6 +65,7 @@ impl ReportConfig {
     /// When a setting is not possible.
     pub fn run(&self, progress: &dyn Progress) -> Result<Tables> {
         let (seeds, seed) = (self.seeds, self.seed);
+        let mut trained = if self.train { trained::again(seed, progress)? } else { trained::stored() };
         let mut tables = SweepConfig::default().run(progress)?;
         tables.extend(RobustnessConfig { seeds, seed, ..RobustnessConfig::default() }.run(progress)?);
         let mut gradients = self.gradients().run(progress)?.swap_remove(0);
@@ -75,6 +80,7 @@ impl ReportConfig {
         if self.timing {
             tables.extend(BenchConfig { seconds: 0.5, ..BenchConfig::default() }.run(progress)?);
         }
+        tables.append(&mut trained);
         let mut tables = Tables::from(tables);
         let mut verdicts = claims::table(&claims::judge(&tables)?);
         verdicts.origin = tables.get("attention_robustness_summary")?.origin.clone();
@@ -182,7 +188,25 @@ const GRADIENT_COLUMNS: &[&str] = &[
     "rows_holding_90_percent",
 ];
 
-const SECTIONS: [Outline; 9] = [
+const MASK_COLUMNS: &[&str] = &[
+    "variant",
+    "sees",
+    "predicts",
+    "train_loss",
+    "validation_loss",
+    "accuracy",
+    "last_position_loss",
+    "prefix_only_loss",
+    "causal_mask_loss",
+    "leak_before",
+    "leak",
+    "placeholder_q",
+    "placeholder_e",
+    "real_words",
+    "surprise",
+];
+
+const SECTIONS: [Outline; 13] = [
     Outline {
         id: "sweep",
         title: "The sweep: one draw per width",
@@ -272,6 +296,59 @@ const SECTIONS: [Outline; 9] = [
         optional: false,
     },
     Outline {
+        id: "masks",
+        title: "Masks in training: the cheater looks perfect",
+        intro: "The same small language model (2 blocks, width 64, 4 heads, windows of 64 characters) is trained under six masks and then judged in five steps. Leak: tokens that a prediction must not depend on are changed, and the prediction must not move. Teacher-forced loss: what one usually looks at. Prefix alone: for each length only the tokens that would exist, so an honest model keeps its loss. Placeholder: the missing future is filled with one letter; a model that copies its target predicts that letter. Writing: 32 texts at temperature 1.",
+        figures: &["mask_training", "mask_training_use"],
+        tables: &[
+            ("mask_training", MASK_COLUMNS),
+            ("mask_training_samples", &[]),
+            ("mask_training_baselines", &[]),
+            ("mask_training_prefix", &[]),
+        ],
+        notes: &[
+            "Why validation does not find it: in a held-out window the next token stands in the window too, one place further on, and the mask lets the model read it there. What is left of the loss comes from the one position whose target lies outside of the window. Only a test that takes the future away, as writing does, tells the two apart; the leak probe needs no training at all.",
+            "A reverse mask is not wrong in itself. With the previous token as its target it is an honest model that writes from right to left. Wrong is a mask that shows the target.",
+            "Do not judge by greedy writing: a broken model that repeats one frequent word writes nothing but real words.",
+        ],
+        command: "regard masks",
+        optional: true,
+    },
+    Outline {
+        id: "scale-training",
+        title: "The scale in training",
+        intro: "The same language model with and without 1/sqrt(d_{k}), at head sizes 4, 16, 64 and 256. At every tenth of the training its heads and its gradients are looked at with the same held-out windows.",
+        figures: &["scale_training", "scale_training_entropy", "scale_training_saturation"],
+        tables: &[("scale_training", &[]), ("scale_training_gradients", &[])],
+        notes: &[],
+        command: "regard ablate-scale",
+        optional: true,
+    },
+    Outline {
+        id: "trained-heads",
+        title: "Trained heads: do they learn different patterns?",
+        intro: "What the section on untrained heads could not ask. The language model of the section on masks, with its causal mask, while it learns: what each head looks at, and how alike the heads of a block are.",
+        figures: &["trained_heads", "trained_heads_look"],
+        tables: &[("trained_heads_likeness", &[]), ("trained_heads", &[])],
+        notes: &[
+            "One training with one seed: the numbers say what happened here, not what happens always. A centred cosine under a causal mask begins near 1 because nearly uniform heads share the shape of the triangle.",
+        ],
+        command: "regard trained-heads",
+        optional: true,
+    },
+    Outline {
+        id: "pairs",
+        title: "Cross-attention: reading one sequence, writing another",
+        intro: "An encoder-decoder learns to write 3 to 12 letters backwards, and to write numbers below a million in words. Both need cross-attention: the decoder sees the input through nothing else. It is tried on inputs that were never trained on, and counts as right only when every token is.",
+        figures: &["pairs_reverse", "pairs_number_words", "pairs_learning"],
+        tables: &[("pairs_results", &[]), ("pairs_heads", &[]), ("pairs_examples", &[])],
+        notes: &[
+            "Some letters are read a column or two beside the anti-diagonal: self-attention of the encoder mixes neighbours, and where a letter ends up is for training to choose.",
+        ],
+        command: "regard pairs",
+        optional: true,
+    },
+    Outline {
         id: "parity",
         title: "Parity with PyTorch",
         intro: "The attention that everything here was computed with, against answers of PyTorch's own mathematics in float64 that are stored in the program.",
@@ -301,6 +378,8 @@ impl Outline {
         let shown = self.tables.iter().filter_map(|(name, columns)| {
             tables.find(name).map(|table| if columns.is_empty() { table.clone() } else { table.select(columns) })
         });
+        let mut notes: Vec<String> = self.notes.iter().map(|note| (*note).to_owned()).collect();
+        notes.extend(self.tables.first().and_then(|(name, _)| tables.find(name)).and_then(trained::note));
         Ok(Some(Section {
             id: self.id.to_owned(),
             title: self.title.to_owned(),
@@ -308,7 +387,7 @@ impl Outline {
             claims: judged.iter().filter(|j| j.section == self.id).map(Judged::on_page).collect(),
             figures: self.figures.iter().filter_map(|name| figures.iter().find(|f| f.name == *name).cloned()).collect(),
             tables: shown.collect(),
-            notes: self.notes.iter().map(|note| (*note).to_owned()).collect(),
+            notes,
             command: self.command.to_owned(),
         }))
     }

@@ -54,7 +54,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         );
         println!("    placeholder {:?}", v.placeholder);
         for written in v.sampled.iter().chain(&v.greedy) {
-            println!("    real words {:.2}, surprise {:.2}: {:?}", written.real_words, written.surprise, written.sample);
+            println!(
+                "    real words {:.2}, surprise {:.2}: {:?} -> {:?}",
+                written.real_words, written.surprise, written.prompt, written.sample
+            );
         }
     }
     Ok(())

@@ -5,21 +5,31 @@ mod cell;
 mod checks;
 mod entropy;
 mod heads;
+mod learning;
+mod mask_training;
 mod module;
+mod pairs;
 mod parity;
 mod patterns;
 mod robustness;
+mod scale_training;
 mod sweep;
+mod trained_heads;
 
 pub use bench::BenchConfig;
 pub use cell::{Loss, Numbers};
 pub use checks::ChecksConfig;
 pub use entropy::EntropyConfig;
 pub use heads::HeadsConfig;
+pub use learning::{LearningConfig, LearningText};
+pub use mask_training::{MaskTrainingConfig, Variant, variant_name};
+pub use pairs::{PairTask, PairTasksConfig, task_name};
 pub use parity::{ParityConfig, agrees, find_torch};
 pub use patterns::{PATTERNS, PatternsConfig};
 pub use robustness::RobustnessConfig;
+pub use scale_training::ScaleTrainingConfig;
 pub use sweep::SweepConfig;
+pub use trained_heads::TrainedHeadsConfig;
 
 use crate::error::{Error, Result, require};
 
@@ -29,6 +39,8 @@ pub trait Progress: Sync {
     fn expect(&self, steps: u64);
     /// So many more steps are done.
     fn advance(&self, steps: u64);
+    /// What is being done, in a few words.
+    fn say(&self, _what: &str) {}
 }
 
 /// Nobody.

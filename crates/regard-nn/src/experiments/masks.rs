@@ -135,7 +135,9 @@ pub struct Written {
     pub surprise: f64,
     /// Different tokens used.
     pub distinct: usize,
-    /// The first text, its prompt included.
+    /// What the first text began with.
+    pub prompt: String,
+    /// What was written after it.
     pub sample: String,
 }
 
@@ -253,10 +255,10 @@ impl Bench<'_> {
             watch(&Progress { stage: &stage, step: length as u64, steps: seq as u64, loss: None });
             prefix_only.push(self.prefix_only(p, variant, &windows, length)?);
         }
-        let written = |temperature: f64| -> Result<Option<Written>> {
-            if variant == Variant::RightToLeft { Ok(None) } else { self.written(p, variant, &windows, temperature).map(Some) }
+        let mut written = |temperature: f64| -> Result<Option<Written>> {
+            if variant == Variant::RightToLeft { Ok(None) } else { self.written(p, variant, &windows, temperature, watch).map(Some) }
         };
-        watch(&Progress { stage: "sampling", step: 0, steps: 2, loss: None });
+        let (sampled, greedy) = (written(1.0)?, written(0.0)?);
         Ok(VariantResult {
             variant,
             leak_before,
@@ -269,8 +271,8 @@ impl Bench<'_> {
             prefix_only,
             causal_swapped_in: causal_swapped_in.mean(),
             placeholder: self.placeholders(p, variant, &windows)?,
-            sampled: written(1.0)?,
-            greedy: written(0.0)?,
+            sampled,
+            greedy,
         })
     }
 
@@ -360,13 +362,15 @@ impl Bench<'_> {
     }
 
     /// Continue the beginnings of windows, with the model's own mask over the last tokens.
-    fn written(&self, p: &[f32], variant: Variant, windows: &Windows, temperature: f64) -> Result<Written> {
+    fn written(&self, p: &[f32], variant: Variant, windows: &Windows, temperature: f64, watch: Watch<'_>) -> Result<Written> {
         let seq = self.model.config().context;
         let prompt = seq / 2;
         let mut texts: Vec<Vec<u32>> = windows.ids.chunks_exact(seq).take(self.config.samples).map(|w| w[..prompt].to_vec()).collect();
         let sampling = Sampling { temperature, ..Sampling::default() };
         let mut draws = Draws::at(self.config.train.seed, &[0x3A71]);
-        for _ in 0..self.config.sample_tokens {
+        let stage = format!("{}: {}", variant.name(), if temperature > 0.0 { "sampling" } else { "writing greedily" });
+        for step in 1..=self.config.sample_tokens {
+            watch(&Progress { stage: &stage, step: step as u64, steps: self.config.sample_tokens as u64, loss: None });
             let length = texts.first().map_or(0, Vec::len).min(seq);
             let ids: Vec<u32> = texts.iter().flat_map(|t| &t[t.len() - length..]).copied().collect();
             let logits = self.row_logits(p, variant.mask(), &ids, length, 0, length - 1)?;
@@ -384,8 +388,9 @@ impl Bench<'_> {
         }
         let surprise = texts.iter().map(|t| self.ngram.surprise(t, prompt)).sum::<f64>() / texts.len().max(1) as f64;
         let distinct = texts.iter().flat_map(|t| &t[prompt..]).collect::<BTreeSet<_>>().len();
-        let sample = texts.first().map_or(Ok(String::new()), |t| self.tokenizer.decode(t))?;
-        Ok(Written { real_words: real as f64 / words.max(1) as f64, words, surprise, distinct, sample })
+        let first = texts.first().map_or((&[][..], &[][..]), |t| t.split_at(prompt));
+        let (prompt, sample) = (self.tokenizer.decode(first.0)?, self.tokenizer.decode(first.1)?);
+        Ok(Written { real_words: real as f64 / words.max(1) as f64, words, surprise, distinct, prompt, sample })
     }
 }
 

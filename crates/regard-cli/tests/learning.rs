@@ -1,0 +1,195 @@
+//! The commands that train, at sizes that take a moment: what they write, and how they refuse.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn regard(arguments: &[&str], folder: &Path) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_regard")).args(arguments).current_dir(folder).output().expect("the program starts")
+}
+
+fn works(arguments: &[&str], folder: &Path) -> String {
+    let output = regard(arguments, folder);
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// The CSV files of a directory.
+fn tables(folder: &Path) -> BTreeMap<String, String> {
+    let entries = std::fs::read_dir(folder).expect("it is there").map(|entry| entry.expect("it can be listed").path());
+    let csv = entries.filter(|path| path.extension().is_some_and(|e| e == "csv"));
+    csv.map(|path| (path.file_stem().unwrap().to_str().unwrap().to_owned(), std::fs::read_to_string(&path).unwrap())).collect()
+}
+
+fn figures(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).expect("it is there").map(|entry| entry.expect("it can be listed").file_name());
+    let mut names: Vec<String> = entries.filter_map(|name| name.to_str()?.strip_suffix(".png").map(str::to_owned)).collect();
+    names.sort();
+    names
+}
+
+/// A directory with a text that is just long enough for a context of 16.
+fn with_text() -> tempfile::TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    let text: String = (0..200).map(|i| format!("the {} cat sees {} dogs. ", ["old", "red", "quiet"][i % 3], i % 7)).collect();
+    std::fs::write(dir.path().join("text.txt"), text).unwrap();
+    std::fs::write(dir.path().join("short.txt"), "a short text").unwrap();
+    std::fs::write(dir.path().join("latin1.txt"), b"caf\xe9").unwrap();
+    dir
+}
+
+const MODEL: [&str; 16] = [
+    "--text",
+    "text.txt",
+    "--steps",
+    "4",
+    "--batch",
+    "4",
+    "--context",
+    "16",
+    "--width",
+    "16",
+    "--heads",
+    "2",
+    "--layers",
+    "2",
+    "--windows",
+    "6",
+];
+
+/// The command with the small model.
+fn small<'a>(command: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+    [&[command][..], &MODEL, more].concat()
+}
+
+#[test]
+fn masks_writes_what_each_step_of_the_protocol_found() {
+    let dir = with_text();
+    let text = works(&small("masks", &["--variants", "causal,reverse,right-to-left", "--samples", "2"]), dir.path());
+    assert!(text.contains("mask_training: ") && text.contains("\u{201c}"), "{text}");
+    let out = dir.path().join("results");
+    let written = tables(&out);
+    let names = ["mask_training", "mask_training_baselines", "mask_training_curves", "mask_training_prefix", "mask_training_samples"];
+    // Four steps teach nothing: no claim is judged by them.
+    assert_eq!(written.keys().collect::<Vec<_>>(), names);
+    assert_eq!(figures(&out), ["mask_training", "mask_training_use"]);
+    let command = "# command: regard masks --variants causal,reverse,right-to-left --text text.txt --steps 4 --batch 4 --context 16 --width 16 \
+                   --heads 2 --layers 2 --windows 6 --seed 1 --samples 2\n";
+    for key in [command, "# seed: 1\n", "# simd: ", "# numbers: text.txt, "] {
+        assert!(written["mask_training"].contains(key), "{}", written["mask_training"]);
+    }
+    assert!(!written["mask_training_baselines"].contains("entropy"), "nobody knows the entropy of that text");
+}
+
+#[test]
+fn an_honest_mask_leaks_nothing_and_json_says_so() {
+    let dir = with_text();
+    let json = works(&small("masks", &["--variants", "causal,none", "--samples", "1", "--json", "--seed", "3"]), dir.path());
+    let tables: serde_json::Value = serde_json::from_str(&json).expect("nothing but JSON");
+    let row = |i: usize| &tables[0]["rows"][i];
+    assert_eq!((&row(0)["variant"], row(0)["leak"].as_f64()), (&"causal".into(), Some(0.0)));
+    assert!(row(1)["variant"] == "none" && row(1)["leak"].as_f64().unwrap() > 0.0);
+    let of = |column: &str| row(0)[column].as_f64().unwrap();
+    assert!((of("validation_loss") - of("prefix_only_loss")).abs() < 1e-4, "{}", row(0));
+}
+
+#[test]
+fn the_other_commands_write_their_tables_and_figures() {
+    let dir = with_text();
+    for (arguments, names, drawn) in [
+        (
+            small("ablate-scale", &["--head-dims", "4,8", "--out", "o"]),
+            &["scale_training", "scale_training_curves", "scale_training_gradients", "scale_training_heads"][..],
+            &["scale_training", "scale_training_entropy", "scale_training_saturation"][..],
+        ),
+        (small("trained-heads", &["--out", "o"]), &["trained_heads", "trained_heads_likeness"], &["trained_heads", "trained_heads_look"]),
+        (
+            vec!["pairs", "--steps", "3", "--batch", "4", "--width", "16", "--heads", "2", "--held-out", "5", "--out", "o"],
+            &["pairs_curves", "pairs_examples", "pairs_heads", "pairs_maps", "pairs_results", "pairs_tokens"],
+            &["pairs_learning", "pairs_number_words", "pairs_reverse"],
+        ),
+    ] {
+        let text = works(&arguments, dir.path());
+        let out = dir.path().join("o");
+        assert_eq!(tables(&out).keys().collect::<Vec<_>>(), names, "{arguments:?}");
+        assert_eq!(figures(&out), drawn, "{arguments:?}");
+        assert!(text.contains(names[0]) || text.contains("pairs_results"), "{text}");
+        std::fs::remove_dir_all(&out).unwrap();
+    }
+}
+
+#[test]
+fn the_number_of_threads_changes_no_byte() {
+    let dir = with_text();
+    for command in [
+        small("masks", &["--variants", "strictly-future,future-without-target", "--samples", "2"]),
+        small("ablate-scale", &["--head-dims", "16"]),
+        small("trained-heads", &[]),
+        vec!["pairs", "--task", "number-words", "--steps", "3", "--batch", "8", "--width", "16", "--held-out", "5"],
+    ] {
+        let run = |threads: &str, out: &str| {
+            works(&[command.clone(), vec!["--threads", threads, "--out", out, "--quiet"]].concat(), dir.path());
+            let found = tables(&dir.path().join(out));
+            std::fs::remove_dir_all(dir.path().join(out)).unwrap();
+            found
+        };
+        let alone = run("1", "a");
+        assert!(!alone.is_empty() && alone == run("3", "b"), "{command:?}");
+    }
+}
+
+#[test]
+fn quiet_says_nothing() {
+    let dir = with_text();
+    let output = regard(&small("trained-heads", &["--quiet"]), dir.path());
+    assert!(output.status.success() && output.stdout.is_empty() && output.stderr.is_empty());
+}
+
+#[test]
+fn bad_arguments_get_one_line_and_exit_code_2() {
+    let dir = with_text();
+    for (arguments, words) in [
+        (&["masks", "--variants", "sideways"][..], "there is no variant \"sideways\"; there are causal, reverse, strictly-future, none"),
+        (&["masks", "--variants", ""], "variants is an empty list"),
+        (&["masks", "--text", "nowhere.txt"], "cannot read nowhere.txt"),
+        (&["masks", "--text", "latin1.txt"], "latin1.txt: it is not UTF-8"),
+        (&["masks", "--text", "short.txt"], "give a longer text or a smaller context"),
+        (&["masks", "--text", "."], "cannot read ."),
+        (&["masks", "--steps", "0"], "steps = 0 is not possible"),
+        (&["masks", "--steps", "many"], "many"),
+        (&["masks", "--context", "1"], "context = 1"),
+        (&["masks", "--samples", "0"], "samples = 0"),
+        (&["masks", "--windows", "0"], "windows = 0"),
+        (&["masks", "--text", "text.txt", "--context", "16", "--heads", "3"], "width is 64; it must be a multiple of heads (3)"),
+        (&["ablate-scale", "--head-dims", "0"], "head_dims = 0 is not possible"),
+        (&["ablate-scale", "--head-dims", ""], "head_dims is an empty list"),
+        (&["ablate-scale", "--head-dims", "4,x"], "\"x\" is not a whole number"),
+        (&["ablate-scale", "--width", "0"], "width = 0"),
+        (&["ablate-scale", "--batch", "0"], "batch = 0"),
+        (&["trained-heads", "--heads", "1"], "heads = 1 is not possible"),
+        (&["trained-heads", "--layers", "0"], "layers = 0"),
+        (&["pairs", "--task", "sort"], "there is no task \"sort\"; there are reverse, number-words"),
+        (&["pairs", "--task", ","], "task is an empty list"),
+        (&["pairs", "--held-out", "0"], "held_out = 0"),
+        (&["pairs", "--threads", "0"], "threads = 0"),
+        (&["report", "--train", "--from", "report"], "--train"),
+    ] {
+        let output = regard(arguments, dir.path());
+        let message = String::from_utf8(output.stderr).expect("UTF-8");
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {message}");
+        assert_eq!(message.trim_end().lines().count(), 1, "{arguments:?}: {message}");
+        assert!(message.starts_with("error: ") && message.contains(words), "{arguments:?}: {message}");
+        assert!(output.stdout.is_empty());
+    }
+}
+
+#[test]
+fn help_teaches_with_examples() {
+    let dir = tempfile::tempdir().unwrap();
+    let general = works(&["--help"], dir.path());
+    for command in ["masks", "ablate-scale", "trained-heads", "pairs"] {
+        assert!(general.contains(command));
+        let help = works(&[command, "--help"], dir.path());
+        assert!(help.contains("Examples:") && help.contains(&format!("regard {command}")) && help.contains("--seed"), "{help}");
+    }
+}

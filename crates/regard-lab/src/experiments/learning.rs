@@ -1,0 +1,203 @@
+//! What the experiments that train have in common: the text, the model, the training, and how far they have come.
+
+use crate::error::{Result, require};
+use crate::experiments::{Progress, origin};
+use crate::table::{Table, Value};
+use regard_nn::config::ModelConfig;
+use regard_nn::data::Text;
+use regard_nn::stories;
+use regard_nn::tokenizer::{Tokenizer, TokenizerKind};
+use regard_nn::train::TrainConfig;
+
+/// Characters of the stories that are written where no text is given, and their seed: all seeds of a training learn the same text.
+const STORIES: (usize, u64) = (1_000_000, 1);
+
+/// What is learnt.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum LearningText {
+    /// Stories of a small grammar, whose entropy is known exactly.
+    #[default]
+    Stories,
+    /// Somebody's text.
+    Given {
+        /// What the command line calls it.
+        name: String,
+        /// All of it.
+        content: String,
+    },
+}
+
+impl LearningText {
+    /// The text itself.
+    pub(crate) fn content(&self) -> String {
+        match self {
+            Self::Stories => stories::write(STORIES.0, STORIES.1),
+            Self::Given { content, .. } => content.clone(),
+        }
+    }
+
+    /// No model's loss per character can be lower in the long run; known of stories.
+    pub(crate) fn entropy(&self) -> Option<f64> {
+        (*self == Self::Stories).then(stories::entropy_rate)
+    }
+
+    fn describe(&self) -> String {
+        match self {
+            Self::Stories => format!("Regard's stories, {} characters", STORIES.0),
+            Self::Given { name, content } => format!("{name}, {} characters", content.chars().count()),
+        }
+    }
+}
+
+/// A small language model of characters, and its training.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LearningConfig {
+    /// What is learnt.
+    pub text: LearningText,
+    /// Steps of training.
+    pub steps: u64,
+    /// Windows of text in a step.
+    pub batch: usize,
+    /// Tokens that the model sees at once.
+    pub context: usize,
+    /// Width of the residual stream.
+    pub width: usize,
+    /// Heads of each block.
+    pub heads: usize,
+    /// Blocks.
+    pub layers: usize,
+    /// Validation windows that the model is judged by.
+    pub windows: usize,
+    /// Of first values and windows.
+    pub seed: u64,
+}
+
+impl Default for LearningConfig {
+    fn default() -> Self {
+        let (model, train) = (ModelConfig::default(), TrainConfig::default());
+        Self {
+            text: LearningText::Stories,
+            steps: train.steps,
+            batch: train.batch,
+            context: model.context,
+            width: model.width,
+            heads: model.heads,
+            layers: model.layers,
+            windows: 512,
+            seed: train.seed,
+        }
+    }
+}
+
+pub(crate) fn check_steps(steps: u64) -> Result<()> {
+    require((1..=1_000_000).contains(&steps), "steps", steps, "from 1 to 1000000")
+}
+
+impl LearningConfig {
+    pub(crate) fn check(&self) -> Result<()> {
+        check_steps(self.steps)?;
+        require((1..=4096).contains(&self.batch), "batch", self.batch, "from 1 to 4096 windows")?;
+        require((2..=1024).contains(&self.context), "context", self.context, "from 2 to 1024 tokens")?;
+        require((1..=1024).contains(&self.width), "width", self.width, "from 1 to 1024")?;
+        require((1..=64).contains(&self.heads), "heads", self.heads, "from 1 to 64")?;
+        require((1..=32).contains(&self.layers), "layers", self.layers, "from 1 to 32")?;
+        require((1..=10_000).contains(&self.windows), "windows", self.windows, "from 1 to 10000")
+    }
+
+    /// The options of the command line that say the same.
+    pub(crate) fn options(&self) -> String {
+        let text = match &self.text {
+            LearningText::Stories => String::new(),
+            LearningText::Given { name, .. } => format!("--text {name} "),
+        };
+        format!(
+            "{text}--steps {} --batch {} --context {} --width {} --heads {} --layers {} --windows {} --seed {}",
+            self.steps, self.batch, self.context, self.width, self.heads, self.layers, self.windows, self.seed
+        )
+    }
+
+    pub(crate) fn model(&self, vocab: usize) -> ModelConfig {
+        ModelConfig { vocab, context: self.context, width: self.width, heads: self.heads, layers: self.layers, ..ModelConfig::default() }
+    }
+
+    pub(crate) fn train(&self) -> TrainConfig {
+        TrainConfig { steps: self.steps, batch: self.batch, seed: self.seed, ..TrainConfig::default() }
+    }
+
+    /// The text as tokens, one per character, and how many different ones there are.
+    pub(crate) fn tokens(&self) -> Result<(Text, usize)> {
+        let text = self.text.content();
+        let tokenizer = Tokenizer::train(TokenizerKind::Char, &text)?;
+        Ok((Text::split(tokenizer.encode(&text)?, self.context)?, tokenizer.vocab()))
+    }
+
+    /// A point of a curve every so many steps, for about `points` of them.
+    pub(crate) fn every(&self, points: u64) -> u64 {
+        (self.steps / points).max(1)
+    }
+
+    /// Put their origin into tables.
+    pub(crate) fn sign(&self, mut tables: Vec<Table>, command: &str) -> Result<Vec<Table>> {
+        let origin = origin(command.to_owned(), self.seed, &self.text.describe())?;
+        tables.iter_mut().for_each(|table| table.origin.clone_from(&origin));
+        Ok(tables)
+    }
+}
+
+/// Passes on how far a training has come.
+pub(crate) struct Relay<'p> {
+    progress: &'p dyn Progress,
+    stage: String,
+    done: u64,
+}
+
+impl<'p> Relay<'p> {
+    pub(crate) fn new(progress: &'p dyn Progress) -> Self {
+        Self { progress, stage: String::new(), done: 0 }
+    }
+
+    pub(crate) fn watch(&mut self, now: &regard_nn::experiments::Progress<'_>) {
+        if self.stage != now.stage {
+            now.stage.clone_into(&mut self.stage);
+            self.done = 0;
+        }
+        match now.loss {
+            Some(loss) => self.progress.say(&format!("{}, loss {loss:.3}", now.stage)),
+            None => self.progress.say(now.stage),
+        }
+        self.progress.advance(now.step.saturating_sub(self.done));
+        self.done = now.step;
+    }
+}
+
+/// Five digits that count: more are noise in a curve, and bytes in a file.
+pub(crate) fn brief(x: f64) -> Value {
+    Value::Number(if x.is_finite() { format!("{x:.4e}").parse().unwrap_or(x) } else { x })
+}
+
+/// A text that people are shown: on one line, between quotes, and not too long.
+pub(crate) fn quoted(text: &str, most: usize) -> String {
+    let mut shown: String = text.chars().take(most).map(|c| if c == '\n' { '\u{21b5}' } else { c }).collect();
+    if text.chars().count() > most {
+        shown.push('\u{2026}');
+    }
+    format!("\u{201c}{shown}\u{201d}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shown_texts_are_short_and_on_one_line() {
+        assert_eq!(quoted("a\nb", 5), "\u{201c}a\u{21b5}b\u{201d}");
+        assert_eq!(quoted("abcdef", 3), "\u{201c}abc\u{2026}\u{201d}");
+    }
+
+    #[test]
+    fn brief_numbers_have_five_digits() {
+        assert_eq!(brief(1.234_567_89), Value::Number(1.2346));
+        assert_eq!(brief(0.0), Value::Number(0.0));
+        assert!(matches!(brief(f64::NAN), Value::Number(x) if x.is_nan()));
+    }
+}

@@ -1,0 +1,233 @@
+//! The same language model trained under six masks, then judged as it would be used.
+//!
+//! Five steps: a leak probe, the teacher-forced loss, the loss from the prefix alone, a placeholder for the future, and writing.
+
+use crate::error::{Error, Result, require};
+use crate::experiments::learning::{LearningConfig, Relay, brief, quoted};
+use crate::experiments::{Progress, listed};
+use crate::table::{Table, Value};
+use regard_nn::data::Target;
+use regard_nn::experiments::masks::{Baselines, MasksConfig, VariantResult, Written, masks};
+use regard_nn::look::MaskKind;
+use regard_nn::tokenizer::{Tokenizer, TokenizerKind};
+
+pub use regard_nn::experiments::masks::Variant;
+
+/// What to train and how to judge it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MaskTrainingConfig {
+    /// Text, model and training.
+    pub learning: LearningConfig,
+    /// Which masks.
+    pub variants: Vec<Variant>,
+    /// Texts that each model writes.
+    pub samples: usize,
+}
+
+impl Default for MaskTrainingConfig {
+    fn default() -> Self {
+        Self { learning: LearningConfig::default(), variants: Variant::ALL.to_vec(), samples: 32 }
+    }
+}
+
+/// Characters that each text has.
+const SAMPLE_TOKENS: usize = 256;
+/// Characters of a text that a table shows.
+const SHOWN: usize = 120;
+
+/// The name of a variant on a command line.
+pub fn variant_name(variant: Variant) -> String {
+    variant.name().replace(' ', "-")
+}
+
+/// Which keys a query sees.
+const fn sees(variant: Variant) -> &'static str {
+    match variant.mask() {
+        MaskKind::Causal => "j <= i",
+        MaskKind::Reverse => "j >= i",
+        MaskKind::StrictlyFuture => "j > i",
+        MaskKind::Everything => "every j",
+        MaskKind::SkipNext => "j = i or j > i + 1",
+    }
+}
+
+const fn predicts(variant: Variant) -> &'static str {
+    match variant.target() {
+        Target::Next => "token i + 1",
+        Target::Previous => "token i - 1",
+    }
+}
+
+impl MaskTrainingConfig {
+    /// The command that makes the same tables.
+    pub fn command(&self) -> String {
+        let variants: Vec<String> = self.variants.iter().map(|&v| variant_name(v)).collect();
+        format!("regard masks --variants {} {} --samples {}", listed(&variants), self.learning.options(), self.samples)
+    }
+
+    /// Steps that will be told of.
+    pub(crate) fn work(&self) -> u64 {
+        self.variants.len() as u64 * (self.learning.steps + self.learning.context as u64 + 2 * SAMPLE_TOKENS as u64)
+    }
+
+    fn check(&self) -> Result<()> {
+        self.learning.check()?;
+        require((1..=1000).contains(&self.samples), "samples", self.samples, "from 1 to 1000")?;
+        if self.variants.is_empty() {
+            return Err(Error::EmptyList { name: "variants", example: "causal,reverse" });
+        }
+        Ok(())
+    }
+
+    /// `mask_training`, what became of each variant; `mask_training_curves`; `mask_training_prefix`, the loss by the length of the prefix;
+    /// `mask_training_baselines`; `mask_training_samples`.
+    ///
+    /// # Errors
+    /// When a setting is not possible, or the text too short.
+    pub fn run(&self, progress: &dyn Progress) -> Result<Vec<Table>> {
+        self.check()?;
+        let learning = &self.learning;
+        let config = MasksConfig {
+            model: learning.model(1),
+            train: learning.train(),
+            variants: self.variants.clone(),
+            windows: learning.windows,
+            samples: self.samples,
+            sample_tokens: SAMPLE_TOKENS,
+            curve_every: learning.every(20),
+        };
+        progress.expect(self.work());
+        let text = learning.text.content();
+        let tokenizer = Tokenizer::train(TokenizerKind::Char, &text)?;
+        let mut relay = Relay::new(progress);
+        let result = masks(&config, &text, &tokenizer, &mut |now| relay.watch(now))?;
+        let tables = vec![
+            outcome(&result.variants),
+            curves(&result.variants),
+            prefixes(&result.variants),
+            baselines(&result.baselines, learning.text.entropy()),
+            samples(&result.variants),
+        ];
+        learning.sign(tables, &self.command())
+    }
+}
+
+fn outcome(variants: &[VariantResult]) -> Table {
+    let columns = [
+        ("variant", "mask"),
+        ("sees", "query i sees key j where"),
+        ("predicts", "and predicts"),
+        ("train_loss", "training loss"),
+        ("validation_loss", "validation loss"),
+        ("accuracy", "accuracy"),
+        ("last_position_loss", "loss where the target is outside the window"),
+        ("prefix_only_loss", "loss from the prefix alone"),
+        ("causal_mask_loss", "loss with a causal mask put in"),
+        ("leak_before", "leak before training"),
+        ("leak", "leak after training"),
+        ("placeholder_q", "predicts the placeholder q"),
+        ("placeholder_e", "predicts the placeholder e"),
+        ("real_words", "real words written"),
+        ("surprise", "surprise of a 5-gram (nats)"),
+        ("greedy_real_words", "real words, greedily"),
+        ("greedy_distinct", "different characters, greedily"),
+    ];
+    let caption = "Language models that differ in their mask alone, judged as they are trained (validation) and as they are used (prefix alone, writing)";
+    let mut table = Table::new("mask_training", caption, &columns);
+    for v in variants {
+        let placeholder = |text: &str| v.placeholder.iter().find(|(name, _)| name == text).map(|(_, share)| *share);
+        let sampled = |f: fn(&Written) -> f64| v.sampled.as_ref().map(f);
+        // A causal mask shows a right-to-left model its targets: nothing is judged by that.
+        let swapped = (v.variant.target() == Target::Next).then_some(v.causal_swapped_in);
+        table.push(vec![
+            v.variant.name().into(),
+            sees(v.variant).into(),
+            predicts(v.variant).into(),
+            v.curve.last().map(|point| point.loss).into(),
+            v.validation.into(),
+            v.accuracy.into(),
+            v.last_position.into(),
+            v.prefix_only_mean.into(),
+            swapped.into(),
+            v.leak_before.into(),
+            v.leak.into(),
+            placeholder("q").into(),
+            placeholder("e").into(),
+            sampled(|w| w.real_words).into(),
+            sampled(|w| w.surprise).into(),
+            v.greedy.as_ref().map(|w| w.real_words).into(),
+            v.greedy.as_ref().map(|w| w.distinct).into(),
+        ]);
+    }
+    table
+}
+
+fn curves(variants: &[VariantResult]) -> Table {
+    let columns = [("variant", "mask"), ("step", "step"), ("loss", "training loss (nats per token)")];
+    let mut table = Table::new("mask_training_curves", "Training loss, the mean since the point before", &columns);
+    for v in variants {
+        for point in &v.curve {
+            table.push(vec![v.variant.name().into(), (point.step as usize).into(), brief(point.loss)]);
+        }
+    }
+    table
+}
+
+fn prefixes(variants: &[VariantResult]) -> Table {
+    let columns = [("variant", "mask"), ("length", "tokens of the prefix"), ("loss", "validation loss (nats per token)")];
+    let caption = "Validation loss when the model is given only the first tokens of a window (from right to left: the last)";
+    let mut table = Table::new("mask_training_prefix", caption, &columns);
+    for v in variants {
+        for (at, &loss) in v.prefix_only.iter().enumerate() {
+            table.push(vec![v.variant.name().into(), (at + 1).into(), brief(loss)]);
+        }
+    }
+    table
+}
+
+fn baselines(baselines: &Baselines, entropy: Option<f64>) -> Table {
+    let columns = [("name", "name"), ("value", "value"), ("meaning", "meaning")];
+    let mut table =
+        Table::new("mask_training_baselines", "What simple models reach on the same text, and what no model can beat", &columns);
+    let mut add = |name: &str, value: Value, meaning: &str| table.push(vec![name.into(), value, meaning.into()]);
+    add("vocab", baselines.vocab.into(), "different characters");
+    add("tokens", baselines.tokens.into(), "characters of the text; the last tenth is for validation");
+    add("uniform", baselines.uniform.into(), "loss of knowing nothing: ln(vocab)");
+    add("unigram", baselines.unigram.into(), "loss of knowing how frequent characters are");
+    add("bigram", baselines.bigram.into(), "loss of knowing the character before");
+    add("five_gram", baselines.five_gram.into(), "loss of knowing four characters before");
+    if let Some(entropy) = entropy {
+        add("entropy", entropy.into(), "entropy per character of the text's grammar: the floor");
+    }
+    add("real_words", baselines.real_words.into(), "share of the validation text's words that the training text has");
+    table
+}
+
+fn samples(variants: &[VariantResult]) -> Table {
+    let columns = [
+        ("variant", "mask"),
+        ("temperature", "temperature"),
+        ("real_words", "real words"),
+        ("surprise", "surprise of a 5-gram (nats)"),
+        ("distinct", "different characters"),
+        ("prompt", "given"),
+        ("written", "written"),
+    ];
+    let caption = format!("What each model writes: the first {SHOWN} characters of the first text");
+    let mut table = Table::new("mask_training_samples", &caption, &columns);
+    for v in variants {
+        for (temperature, written) in [(1usize, &v.sampled), (0, &v.greedy)] {
+            let Some(written) = written else { continue };
+            table.push(vec![
+                v.variant.name().into(),
+                temperature.into(),
+                written.real_words.into(),
+                written.surprise.into(),
+                written.distinct.into(),
+                quoted(&written.prompt, SHOWN).into(),
+                quoted(&written.sample, SHOWN).into(),
+            ]);
+        }
+    }
+    table
+}

@@ -1,0 +1,192 @@
+//! Tasks that need cross-attention: an encoder-decoder reads a sequence and writes another one.
+
+use crate::error::{Error, Result, require};
+use crate::experiments::learning::{Relay, brief, check_steps};
+use crate::experiments::{Progress, listed, origin};
+use crate::table::Table;
+use regard_nn::config::ModelConfig;
+use regard_nn::experiments::pairs::{PairKind, PairsConfig, PairsResult, learn_pairs};
+use regard_nn::train::TrainConfig;
+
+pub use regard_nn::experiments::pairs::PairKind as PairTask;
+
+/// Which tasks, and how to learn them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PairTasksConfig {
+    /// The tasks.
+    pub tasks: Vec<PairTask>,
+    /// Steps of training.
+    pub steps: u64,
+    /// Pairs in a step.
+    pub batch: usize,
+    /// Width of the model.
+    pub width: usize,
+    /// Heads of each block.
+    pub heads: usize,
+    /// Blocks on each side.
+    pub layers: usize,
+    /// Inputs, never trained on, that are written at the end.
+    pub held_out: usize,
+    /// Of first values and pairs.
+    pub seed: u64,
+}
+
+impl Default for PairTasksConfig {
+    fn default() -> Self {
+        let known = PairsConfig::new(PairKind::Reverse);
+        Self {
+            tasks: vec![PairKind::Reverse, PairKind::NumberWords],
+            steps: known.train.steps,
+            batch: known.train.batch,
+            width: known.model.width,
+            heads: known.model.heads,
+            layers: known.model.layers,
+            held_out: known.held_out,
+            seed: known.train.seed,
+        }
+    }
+}
+
+/// The name of a task, on a command line and in tables.
+pub const fn task_name(task: PairTask) -> &'static str {
+    match task {
+        PairKind::Reverse => "reverse",
+        PairKind::NumberWords => "number-words",
+    }
+}
+
+impl PairTasksConfig {
+    /// The command that makes the same tables.
+    pub fn command(&self) -> String {
+        let tasks: Vec<&str> = self.tasks.iter().map(|&t| task_name(t)).collect();
+        format!(
+            "regard pairs --task {} --steps {} --batch {} --width {} --heads {} --layers {} --held-out {} --seed {}",
+            listed(&tasks),
+            self.steps,
+            self.batch,
+            self.width,
+            self.heads,
+            self.layers,
+            self.held_out,
+            self.seed
+        )
+    }
+
+    /// Steps that will be told of.
+    pub(crate) fn work(&self) -> u64 {
+        self.tasks.len() as u64 * self.steps
+    }
+
+    fn check(&self) -> Result<()> {
+        check_steps(self.steps)?;
+        require((1..=4096).contains(&self.batch), "batch", self.batch, "from 1 to 4096 pairs")?;
+        require((1..=1024).contains(&self.width), "width", self.width, "from 1 to 1024")?;
+        require((1..=64).contains(&self.heads), "heads", self.heads, "from 1 to 64")?;
+        require((1..=32).contains(&self.layers), "layers", self.layers, "from 1 to 32")?;
+        require((1..=100_000).contains(&self.held_out), "held_out", self.held_out, "from 1 to 100000")?;
+        if self.tasks.is_empty() {
+            return Err(Error::EmptyList { name: "task", example: "reverse,number-words" });
+        }
+        Ok(())
+    }
+
+    /// `pairs_results`, one row per task; `pairs_curves`; `pairs_examples`; `pairs_heads`, cross-attention head by head; `pairs_tokens` and
+    /// `pairs_maps`, cross-attention on one input.
+    ///
+    /// # Errors
+    /// When a setting is not possible.
+    pub fn run(&self, progress: &dyn Progress) -> Result<Vec<Table>> {
+        self.check()?;
+        progress.expect(self.work());
+        let mut tables = empty();
+        for &kind in &self.tasks {
+            let model = ModelConfig { width: self.width, heads: self.heads, layers: self.layers, ..ModelConfig::default() };
+            let train = TrainConfig { steps: self.steps, batch: self.batch, seed: self.seed, ..TrainConfig::default() };
+            let config = PairsConfig { kind, model, train, held_out: self.held_out, curve_every: (self.steps / 30).max(1) };
+            let mut relay = Relay::new(progress);
+            fill(&mut tables, kind, self.steps, &learn_pairs(&config, &mut |now| relay.watch(now))?);
+        }
+        let origin = origin(self.command(), self.seed, "pairs drawn by Regard, from the seed and the step")?;
+        tables.iter_mut().for_each(|table| table.origin.clone_from(&origin));
+        Ok(tables.into())
+    }
+}
+
+fn empty() -> [Table; 6] {
+    let task = ("task", "task");
+    [
+        Table::new(
+            "pairs_results",
+            "Inputs that were never trained on, written by an encoder-decoder",
+            &[
+                task,
+                ("steps", "steps"),
+                ("held_out", "held-out inputs"),
+                ("exact_match", "right to the last token"),
+                ("train_loss", "training loss at the end"),
+                ("anti_diagonal", "largest weight of a head on the anti-diagonal"),
+            ],
+        ),
+        Table::new(
+            "pairs_curves",
+            "Training loss, the mean since the point before",
+            &[task, ("step", "step"), ("loss", "training loss (nats per token)")],
+        ),
+        Table::new(
+            "pairs_examples",
+            "Held-out inputs and what was written; wrong ones first",
+            &[task, ("input", "input"), ("written", "written"), ("right", "should be"), ("correct", "correct")],
+        ),
+        Table::new(
+            "pairs_heads",
+            "Cross-attention of every head on one held-out input: mean weight on the anti-diagonal",
+            &[task, ("block", "block"), ("head", "head"), ("anti_diagonal", "weight on the anti-diagonal")],
+        ),
+        Table::new(
+            "pairs_tokens",
+            "The tokens of that input and of what was written",
+            &[task, ("side", "side"), ("place", "place"), ("token", "token")],
+        ),
+        Table::new(
+            "pairs_maps",
+            "Cross-attention of every head on that input: rows write, columns are read",
+            &[task, ("block", "block"), ("head", "head"), ("query", "row"), ("key", "column"), ("weight", "weight")],
+        ),
+    ]
+}
+
+fn fill([results, curves, examples, heads, tokens, maps]: &mut [Table; 6], kind: PairKind, steps: u64, result: &PairsResult) {
+    let task = task_name(kind);
+    let best = result.maps.iter().map(|map| map.anti_diagonal).fold(0.0, f64::max);
+    results.push(vec![
+        task.into(),
+        (steps as usize).into(),
+        result.held_out.into(),
+        result.exact_match.into(),
+        result.curve.last().map(|point| point.loss).into(),
+        best.into(),
+    ]);
+    for point in &result.curve {
+        curves.push(vec![task.into(), (point.step as usize).into(), brief(point.loss)]);
+    }
+    for e in &result.examples {
+        // A number stays a text, so that a table reads back as it was written.
+        let shown = |text: &str| format!("\u{201c}{text}\u{201d}");
+        let correct = e.written == e.right;
+        examples.push(vec![task.into(), shown(&e.source).into(), shown(&e.written).into(), shown(&e.right).into(), correct.into()]);
+    }
+    for (place, token) in result.mapped.chars().enumerate() {
+        tokens.push(vec![task.into(), "read".into(), place.into(), token.to_string().into()]);
+    }
+    for (place, token) in result.mapped_written.iter().enumerate() {
+        tokens.push(vec![task.into(), "written".into(), place.into(), token.as_str().into()]);
+    }
+    for map in &result.maps {
+        heads.push(vec![task.into(), map.layer.into(), map.head.into(), brief(map.anti_diagonal)]);
+        for ((query, key), &weight) in map.weights.indexed_iter() {
+            // Three decimals are more than a colour can say.
+            let weight = (f64::from(weight) * 1e3).round() / 1e3;
+            maps.push(vec![task.into(), map.layer.into(), map.head.into(), query.into(), key.into(), weight.into()]);
+        }
+    }
+}

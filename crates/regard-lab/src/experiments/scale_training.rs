@@ -1,0 +1,189 @@
+//! The same language model with and without 1/sqrt(d_k), at several head sizes: what becomes of loss, heads and gradients as it learns.
+
+use crate::error::{Error, Result, require};
+use crate::experiments::learning::{LearningConfig, Relay, brief};
+use crate::experiments::{Progress, listed};
+use crate::table::Table;
+use regard_nn::attention::ScaleKind;
+use regard_nn::experiments::ablate_scale::{AblateConfig, AblateRun, Moment, ablate_scale};
+
+/// Which head sizes, and how to train.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ScaleTrainingConfig {
+    /// Text, model and training.
+    pub learning: LearningConfig,
+    /// Widths of a head.
+    pub head_dims: Vec<usize>,
+}
+
+impl Default for ScaleTrainingConfig {
+    fn default() -> Self {
+        // Eight trainings: half as long as others, by when the loss falls slowly.
+        Self { learning: LearningConfig { steps: 500, windows: 64, ..LearningConfig::default() }, head_dims: vec![4, 16, 64, 256] }
+    }
+}
+
+impl ScaleTrainingConfig {
+    /// The command that makes the same tables.
+    pub fn command(&self) -> String {
+        format!("regard ablate-scale --head-dims {} {}", listed(&self.head_dims), self.learning.options())
+    }
+
+    /// Steps that will be told of.
+    pub(crate) fn work(&self) -> u64 {
+        2 * self.head_dims.len() as u64 * self.learning.steps
+    }
+
+    fn check(&self) -> Result<()> {
+        self.learning.check()?;
+        if self.head_dims.is_empty() {
+            return Err(Error::EmptyList { name: "head_dims", example: "4,16,64,256" });
+        }
+        self.head_dims.iter().try_for_each(|&d| require((1..=1024).contains(&d), "head_dims", d, "from 1 to 1024"))
+    }
+
+    /// `scale_training`, one row per training; `scale_training_curves`; `scale_training_heads`, every head over time;
+    /// `scale_training_gradients`, every block over time.
+    ///
+    /// # Errors
+    /// When a setting is not possible, or the text too short.
+    pub fn run(&self, progress: &dyn Progress) -> Result<Vec<Table>> {
+        self.check()?;
+        let learning = &self.learning;
+        progress.expect(self.work());
+        let (text, vocab) = learning.tokens()?;
+        let config = AblateConfig {
+            model: learning.model(vocab),
+            train: learning.train(),
+            head_dims: self.head_dims.clone(),
+            every: learning.every(10),
+            windows: learning.windows,
+        };
+        let mut relay = Relay::new(progress);
+        let runs = ablate_scale(&config, &text, &mut |now| relay.watch(now))?;
+        learning.sign(vec![outcome(&runs), curves(&runs), heads(&runs), gradients(&runs)], &self.command())
+    }
+}
+
+fn scaled(run: &AblateRun) -> bool {
+    run.scale != ScaleKind::Off
+}
+
+/// Mean over the heads of a moment.
+fn over_heads(moment: &Moment, f: impl Fn(&regard_nn::experiments::inside::HeadView) -> f64) -> f64 {
+    let heads = &moment.inside.heads;
+    heads.iter().map(f).sum::<f64>() / heads.len().max(1) as f64
+}
+
+fn outcome(runs: &[AblateRun]) -> Table {
+    let columns = [
+        ("head_dim", "head size d_k"),
+        ("scaled", "scaled"),
+        ("train_loss", "training loss"),
+        ("validation_loss", "validation loss"),
+        ("first_entropy", "relative entropy before training"),
+        ("last_entropy", "after"),
+        ("first_saturated", "saturated rows before training"),
+        ("last_saturated", "after"),
+        ("first_query_gradient", "gradient on the queries' weights before training"),
+        ("last_query_gradient", "after"),
+        ("first_value_gradient", "gradient on the values' weights before training"),
+        ("last_value_gradient", "after"),
+    ];
+    let caption =
+        "The same model and text with and without the scale: losses in nats per token; heads and gradients before and after training";
+    let mut table = Table::new("scale_training", caption, &columns);
+    for run in runs {
+        let (Some(first), Some(last)) = (run.moments.first(), run.moments.last()) else { continue };
+        let norm = |moment: &Moment, f: fn(&regard_nn::experiments::inside::LayerView) -> f64| {
+            moment.inside.layers.iter().map(|layer| f(layer).powi(2)).sum::<f64>().sqrt()
+        };
+        table.push(vec![
+            run.head_dim.into(),
+            scaled(run).into(),
+            run.curve.last().map(|point| point.loss).into(),
+            run.validation.into(),
+            over_heads(first, |h| h.relative_entropy).into(),
+            over_heads(last, |h| h.relative_entropy).into(),
+            over_heads(first, |h| h.saturated).into(),
+            over_heads(last, |h| h.saturated).into(),
+            norm(first, |l| l.query_gradient).into(),
+            norm(last, |l| l.query_gradient).into(),
+            norm(first, |l| l.value_gradient).into(),
+            norm(last, |l| l.value_gradient).into(),
+        ]);
+    }
+    table
+}
+
+fn curves(runs: &[AblateRun]) -> Table {
+    let columns = [("head_dim", "head size d_k"), ("scaled", "scaled"), ("step", "step"), ("loss", "training loss (nats per token)")];
+    let mut table = Table::new("scale_training_curves", "Training loss, the mean since the point before", &columns);
+    for run in runs {
+        for point in &run.curve {
+            table.push(vec![run.head_dim.into(), scaled(run).into(), (point.step as usize).into(), brief(point.loss)]);
+        }
+    }
+    table
+}
+
+fn heads(runs: &[AblateRun]) -> Table {
+    let columns = [
+        ("head_dim", "head size d_k"),
+        ("scaled", "scaled"),
+        ("step", "step"),
+        ("block", "block"),
+        ("head", "head"),
+        ("relative_entropy", "entropy / ln(visible keys)"),
+        ("max_weight", "largest weight"),
+        ("saturated", "rows with a weight above 0.99"),
+    ];
+    let caption = "Every head as it learns: means over the rows of validation windows that see more than one key";
+    let mut table = Table::new("scale_training_heads", caption, &columns);
+    for run in runs {
+        for moment in &run.moments {
+            for h in &moment.inside.heads {
+                table.push(vec![
+                    run.head_dim.into(),
+                    scaled(run).into(),
+                    (moment.step as usize).into(),
+                    h.layer.into(),
+                    h.head.into(),
+                    brief(h.relative_entropy),
+                    brief(h.max_weight),
+                    brief(h.saturated),
+                ]);
+            }
+        }
+    }
+    table
+}
+
+fn gradients(runs: &[AblateRun]) -> Table {
+    let columns = [
+        ("head_dim", "head size d_k"),
+        ("scaled", "scaled"),
+        ("step", "step"),
+        ("block", "block"),
+        ("query_gradient", "norm on the queries' weights"),
+        ("key_gradient", "on the keys' weights"),
+        ("value_gradient", "on the values' weights"),
+    ];
+    let mut table = Table::new("scale_training_gradients", "Gradients of the validation loss on the projections of each block", &columns);
+    for run in runs {
+        for moment in &run.moments {
+            for l in &moment.inside.layers {
+                table.push(vec![
+                    run.head_dim.into(),
+                    scaled(run).into(),
+                    (moment.step as usize).into(),
+                    l.layer.into(),
+                    brief(l.query_gradient),
+                    brief(l.key_gradient),
+                    brief(l.value_gradient),
+                ]);
+            }
+        }
+    }
+    table
+}

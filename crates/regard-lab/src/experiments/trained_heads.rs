@@ -1,0 +1,105 @@
+//! Do heads come to differ? Their statistics and their likeness while a language model learns.
+
+use crate::error::{Result, require};
+use crate::experiments::Progress;
+use crate::experiments::learning::{LearningConfig, Relay, brief};
+use crate::table::Table;
+use regard_nn::experiments::ablate_scale::{AblateConfig, AblateRun, trained_heads};
+
+/// What to train.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TrainedHeadsConfig {
+    /// Text, model and training.
+    pub learning: LearningConfig,
+}
+
+impl Default for TrainedHeadsConfig {
+    fn default() -> Self {
+        Self { learning: LearningConfig { windows: 64, ..LearningConfig::default() } }
+    }
+}
+
+impl TrainedHeadsConfig {
+    /// The command that makes the same tables.
+    pub fn command(&self) -> String {
+        format!("regard trained-heads {}", self.learning.options())
+    }
+
+    /// Steps that will be told of.
+    pub(crate) fn work(&self) -> u64 {
+        self.learning.steps
+    }
+
+    /// `trained_heads`, every head over time; `trained_heads_likeness`, every block over time.
+    ///
+    /// # Errors
+    /// When a setting is not possible, or the text too short.
+    pub fn run(&self, progress: &dyn Progress) -> Result<Vec<Table>> {
+        let learning = &self.learning;
+        learning.check()?;
+        require(learning.heads > 1, "heads", learning.heads, "at least 2, to be compared")?;
+        progress.expect(self.work());
+        let (text, vocab) = learning.tokens()?;
+        let model = learning.model(vocab);
+        let config = AblateConfig {
+            model: model.clone(),
+            train: learning.train(),
+            head_dims: Vec::new(),
+            every: learning.every(20),
+            windows: learning.windows,
+        };
+        let mut relay = Relay::new(progress);
+        let run = trained_heads(&config, model, &text, &mut |now| relay.watch(now))?;
+        learning.sign(vec![heads(&run), likeness(&run)], &self.command())
+    }
+}
+
+fn heads(run: &AblateRun) -> Table {
+    let columns = [
+        ("step", "step"),
+        ("block", "block"),
+        ("head", "head"),
+        ("entropy", "entropy (nats)"),
+        ("relative_entropy", "entropy / ln(visible keys)"),
+        ("max_weight", "largest weight"),
+        ("diagonal_mass", "weight of the token itself"),
+        ("previous_token_mass", "of the token before"),
+        ("first_token_mass", "of the first token"),
+        ("mean_distance", "mean distance looked (tokens)"),
+    ];
+    let caption = "Every head as the model learns: means over the rows of validation windows that see more than one key";
+    let mut table = Table::new("trained_heads", caption, &columns);
+    for moment in &run.moments {
+        for h in &moment.inside.heads {
+            let numbers =
+                [h.entropy, h.relative_entropy, h.max_weight, h.diagonal_mass, h.previous_token_mass, h.first_token_mass, h.mean_distance];
+            let place = [(moment.step as usize).into(), h.layer.into(), h.head.into()];
+            table.push(place.into_iter().chain(numbers.map(brief)).collect());
+        }
+    }
+    table
+}
+
+fn likeness(run: &AblateRun) -> Table {
+    let columns = [
+        ("step", "step"),
+        ("block", "block"),
+        ("loss", "validation loss"),
+        ("centred_cosine", "centred cosine, mean over pairs of heads"),
+        ("jensen_shannon", "Jensen-Shannon divergence (nats)"),
+    ];
+    let caption = "How alike the heads of a block are as the model learns: 1 and 0 alike, 0 and ln 2 = 0.693 as different as can be";
+    let mut table = Table::new("trained_heads_likeness", caption, &columns);
+    for moment in &run.moments {
+        for layer in &moment.inside.layers {
+            table.push(vec![
+                (moment.step as usize).into(),
+                layer.layer.into(),
+                brief(moment.inside.loss),
+                brief(layer.centred_cosine),
+                brief(layer.jensen_shannon),
+            ]);
+        }
+    }
+    table
+}
