@@ -309,6 +309,7 @@ const SECTIONS: [Outline; 13] = [
         notes: &[
             "Why validation does not find it: in a held-out window the next token stands in the window too, one place further on, and the mask lets the model read it there. What is left of the loss comes from the one position whose target lies outside of the window. Only a test that takes the future away, as writing does, tells the two apart; the leak probe needs no training at all.",
             "A reverse mask is not wrong in itself. With the previous token as its target it is an honest model that writes from right to left. Wrong is a mask that shows the target.",
+            "Without any mask a model can still write, badly, once its window is full: the last position of a full window was trained with the whole past and no future. At every shorter length it is lost, which the loss by length shows.",
             "Do not judge by greedy writing: a broken model that repeats one frequent word writes nothing but real words.",
         ],
         command: "regard masks",

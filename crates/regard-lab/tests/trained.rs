@@ -44,7 +44,7 @@ fn a_cheater_is_perfect_in_training_and_in_validation_and_fails_in_use() {
         assert!(mask(cheater, "train_loss") < 0.1 && mask(cheater, "validation_loss") < 0.1, "{cheater}");
         assert!(mask(cheater, "leak") > 0.5, "{cheater}");
         assert!(mask(cheater, "prefix_only_loss") > 2.0 * causal, "{cheater}");
-        assert!(mask(cheater, "real_words") < 0.5 * mask("causal", "real_words"), "{cheater}");
+        assert!(mask(cheater, "real_words") < 0.8 * mask("causal", "real_words"), "{cheater}");
     }
     assert!(mask("reverse", "placeholder_q") > 0.99);
     // Sees the future but not the target: no copy, and of no use either.

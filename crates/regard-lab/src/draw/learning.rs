@@ -6,6 +6,9 @@ use crate::figure::{Axis, BarPlot, Figure, HeatPlot, Line, LinePlot, Names, Seri
 use crate::table::{Table, Value};
 use crate::tables::Tables;
 
+/// The last colour of the palette: for what is no model.
+const GREY: usize = 6;
+
 /// Masks in the order of the palette: the same colour for the same mask, whichever were trained.
 const MASKS: [&str; 6] = ["causal", "reverse", "strictly future", "none", "future without target", "right to left"];
 
@@ -33,15 +36,20 @@ pub(super) fn masks(tables: &Tables) -> Result<Vec<Figure>> {
         training = training.series(series.line(line));
         use_ = use_.series(Series::from_rows(mask, prefix, "variant", mask, "length", "loss")?.colour(colour).without_markers().line(line));
     }
-    for (name, label) in [("bigram", "bigram"), ("five_gram", "5-gram"), ("entropy", "entropy: the floor")] {
+    for (name, label) in [("bigram", "bigram"), ("five_gram", "5-gram")] {
         if let Some(value) = baseline(tables, name) {
             training = training.horizontal(value, label);
         }
     }
-    for (name, label) in [("uniform", "knowing nothing"), ("bigram", "bigram")] {
-        if let Some(value) = baseline(tables, name) {
-            use_ = use_.horizontal(value, label);
-        }
+    let across = |table: &Table, column: &str, label: &str, value: f64| -> Result<Series> {
+        let last = numbers(table, column)?.into_iter().fold(1.0, f64::max);
+        Ok(Series::new(label, &[1.0, last], &[value, value]).line(Line::Dotted).without_markers().colour(GREY))
+    };
+    if let Some(entropy) = baseline(tables, "entropy") {
+        training = training.series(across(curves, "step", "entropy of the text", entropy)?);
+    }
+    if let Some(uniform) = baseline(tables, "uniform") {
+        use_ = use_.series(across(prefix, "length", "knowing nothing", uniform)?);
     }
     let floor = if baseline(tables, "entropy").is_some() {
         " No honest model can fall below the entropy of the text: the cheaters do, at once."
@@ -63,20 +71,17 @@ fn masks_in_use(tables: &Tables) -> Result<Figure> {
         .bars("validation, teacher-forced", numbers(table, "validation_loss")?)
         .bars("validation, prefix alone", numbers(table, "prefix_only_loss")?)
         .lying();
-    (losses.series[0].colour, losses.series[1].colour) = (Some(6), Some(3));
+    (losses.series[0].colour, losses.series[1].colour) = (Some(GREY), Some(3));
     if let Some(uniform) = baseline(tables, "uniform") {
-        losses = losses.reference(uniform, "knowing nothing");
+        losses = losses.reference(uniform, "uniform");
     }
     let written = with(table, "real_words");
     let mut words = BarPlot::new("Writing", "mask", texts(&written, "variant")?, Axis::linear("share of real words").limits(0.0, 1.0))
         .bars("sampled at temperature 1", numbers(&written, "real_words")?)
         .lying();
     words.series[0].colour = Some(2);
-    if let Some(real) = baseline(tables, "real_words") {
-        words = words.reference(real, "held-out text");
-    }
     Ok(Figure::new("mask_training_use", "Validation does not find the cheater: it hands over the future as training does").panel(losses).panel(words).caption(
-        "Left: the loss on held-out windows, with the whole window in sight of the mask (as models are validated), and with the prefix alone (as models are used). An honest mask has two equal bars. Right: the share of written words that the training text has.",
+        "Left: the loss on held-out windows, with the whole window in sight of the mask (as models are validated), and with the prefix alone (as models are used). An honest mask has two equal bars; `uniform` is knowing nothing. Right: the share of written words that the training text has.",
     ))
 }
 

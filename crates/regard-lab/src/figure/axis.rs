@@ -205,7 +205,8 @@ fn linear_ticks(low: f64, high: f64, wanted: usize) -> Vec<Tick> {
     let largest = values.iter().fold(0.0f64, |m, v| m.max(v.abs()));
     let scientific = largest >= 1e6 || (largest > 0.0 && largest < 1e-3);
     let unit = step / 10f64.powf(step.log10().floor());
-    let extra = f64::from(u8::from((unit - 2.5).abs() < 1e-6));
+    // A step of 2.5 needs one decimal more than its power of ten says, a step of 250 none.
+    let extra = if (unit - 2.5).abs() < 1e-6 { 1.0 } else { 0.0 };
     let decimals = (extra - step.log10().floor()).max(0.0) as usize;
     let label = |x: f64| if scientific { power_of_ten(x, largest) } else { fixed(x, decimals) };
     values.into_iter().map(|value| Tick { value, label: label(value) }).collect()
