@@ -64,7 +64,8 @@ class LanguageModel(nn.Module):
         self.blocks = nn.Sequential(*(Block(dim, heads) for _ in range(layers)))
         self.norm, self.head = nn.LayerNorm(dim), nn.Linear(dim, vocabulary, bias=False)
         self.head.weight = self.tokens.weight
-        nn.init.normal_(self.tokens.weight, std=0.02)
+        for table in (self.tokens, self.places):
+            nn.init.normal_(table.weight, std=0.02)
 
     def forward(self, ids):
         places = torch.arange(ids.shape[1])
@@ -75,7 +76,7 @@ class Run:
     """A model in training: its losses and the seconds of each step."""
 
     def __init__(self, model):
-        self.model, self.optimizer = model, torch.optim.AdamW(model.parameters(), 1e-3)
+        self.model, self.optimizer = model, torch.optim.AdamW(model.parameters(), 3e-4)
         self.losses, self.seconds = [], []
 
     def step(self, ids):

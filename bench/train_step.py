@@ -1,12 +1,19 @@
-"""A training step of the benchmark's small and large language model in PyTorch, eager with SDPA.
+"""A training step and a written token: the benchmark's small and large language model beside the same models in PyTorch.
 
-    python train_step.py [small|large] [threads] [steps] [--compile]
+    python bench/train_step.py --ours PATH_OF_TRAIN_STEP [--threads 1 2] [--sizes small large] [--rounds 3]
 
-Prints the same lines as the example `train_step` of regard-nn.
+Next-letter models of 65 letters, Adam, gradients clipped: small is 2 blocks of width 64, 4 heads, 64 tokens, batch 32; large is 6 blocks of width
+384, 6 heads, 256 tokens, batch 16. PyTorch is eager with its fused attention and, where it works, compiled; the ratio is over the better of the
+two. Each turn is a process of its own; the turns alternate, and the best step of each counts. Writing is with a cache of keys and values, one
+token at a time, eager.
 """
 
+import argparse
+import json
+import subprocess
 import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.nn as nn
@@ -59,18 +66,20 @@ def write(model, context):
     return (time.perf_counter() - start) / (context - 4)
 
 
-def main():
-    compiled = "--compile" in sys.argv
-    size, threads, steps = ([a for a in sys.argv[1:] if not a.startswith("-")] + ["small", "1", "20"][len(sys.argv) - 1 - compiled :])[:3]
-    torch.set_num_threads(int(threads))
+SIZES = {"small": (64, 4, 2, 64, 32), "large": (384, 6, 6, 256, 16)}
+STEPS = {"small": 60, "large": 4}
+
+
+def worker(kind, size, threads, steps):
+    torch.set_num_threads(threads)
     torch.manual_seed(1)
-    width, heads, layers, context, batch = (384, 6, 6, 256, 16) if size == "large" else (64, 4, 2, 64, 32)
+    width, heads, layers, context, batch = SIZES[size]
     model = Model(width, heads, layers, context)
-    step_model = torch.compile(model) if compiled else model
+    step_model = torch.compile(model) if kind == "compiled" else model
     optimiser = torch.optim.Adam(model.parameters(), lr=3e-3, betas=(0.9, 0.99))
     data = torch.randint(VOCAB, (100_000,))
-    times = []
-    for _ in range(int(steps)):
+    seconds = []
+    for _ in range(steps):
         start = time.perf_counter()
         at = torch.randint(len(data) - context - 1, (batch,))
         w = torch.stack([data[a : a + context + 1] for a in at])
@@ -80,10 +89,83 @@ def main():
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         loss.item()
-        times.append(time.perf_counter() - start)
-    times.sort()
-    print(f"{threads} threads: best {times[0] * 1e3:.2f} ms, median {times[len(times) // 2] * 1e3:.2f} ms, {batch * context / times[0]:.0f} tokens/s")
-    print(f"{min(write(model, context) for _ in range(3)) * 1e6:.1f} us per written token")
+        seconds.append(time.perf_counter() - start)
+    token = min(write(model, context) for _ in range(3)) if kind == "eager" else None
+    print(json.dumps(dict(seconds=seconds, token_seconds=token, peak_megabytes=peak_megabytes())))
+
+
+def turn(command):
+    """What a process printed; None if it failed."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    return json.loads(done.stdout.splitlines()[-1]) if done.returncode == 0 else None
+
+
+def peak_megabytes():
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) / 1024
+
+
+def measure(ours, size, threads, rounds):
+    best = {}
+    for _ in range(rounds):
+        for kind in ("eager", "compiled", "regard"):
+            steps = str(STEPS[size])
+            theirs = [sys.executable, __file__, "--worker", kind, "--sizes", size, "--threads", str(threads), "--steps", steps]
+            result = turn([ours, size, str(threads), steps] if kind == "regard" else theirs)
+            if result is None:
+                if kind != "compiled":
+                    sys.exit(f"error: {kind} failed")
+                continue
+            new = dict(step=min(result["seconds"]), token=result["token_seconds"], memory=result["peak_megabytes"])
+            old = best.get(kind, new)
+            best[kind] = {key: new[key] and min(new[key], old[key]) for key in new}
+    return best
+
+
+def row(size, threads, best):
+    context, batch = SIZES[size][3:]
+    eager, compiled, ours = best["eager"], best.get("compiled"), best["regard"]
+    theirs = min(p["step"] for p in (eager, compiled) if p)
+    return [
+        size,
+        str(threads),
+        f"{eager['step'] * 1e3:.1f}",
+        f"{compiled['step'] * 1e3:.1f}" if compiled else "does not work",
+        f"{ours['step'] * 1e3:.1f}",
+        f"{theirs / ours['step']:.2f}x",
+        f"{batch * context / ours['step']:,.0f}",
+        f"{eager['memory']:.0f} / {ours['memory']:.0f}",
+        f"{eager['token'] * 1e6:.0f} / {ours['token'] * 1e6:.0f}",
+        f"{eager['token'] / ours['token']:.1f}x",
+    ]
+
+
+HEADER = "model|threads|PyTorch eager, ms|compiled, ms|regard, ms|ratio|tokens/s|peak MB, theirs / ours|written token, us, theirs / ours|ratio".split("|")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
+    parser.add_argument("--ours", help="the built example train_step of regard-nn")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--sizes", choices=SIZES, nargs="+", default=list(SIZES))
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--steps", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--worker", choices=("eager", "compiled"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.worker:
+        return worker(options.worker, options.sizes[0], options.threads[0], options.steps)
+    if not options.ours:
+        parser.error("--ours is the path of the program: cargo build --release -p regard-nn --example train_step")
+    lines = ["| " + " | ".join(HEADER) + " |", "|---|" + "---:|" * (len(HEADER) - 1)]
+    for size in options.sizes:
+        for threads in options.threads:
+            lines.append("| " + " | ".join(row(size, threads, measure(options.ours, size, threads, options.rounds))) + " |")
+            print(lines[-1], flush=True)
+    text = "\n".join(lines) + "\n"
+    results = Path(__file__).parent / "results"
+    results.mkdir(exist_ok=True)
+    (results / "train_step.md").write_text(text)
+    print("\n" + text)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ pub(crate) struct Options {
     /// Rounds of theirs, ours, theirs, ours, ...
     #[arg(long, default_value_t = 9)]
     rounds: usize,
-    /// Only workloads whose name matches; `sweep` is the laboratory's sweep
+    /// Only workloads whose name matches; `sweep` is the laboratory's sweep, `model` a training step of whole models
     #[arg(long, value_name = "REGEX")]
     only: Option<String>,
     /// Further libraries as extra columns, where importable: ort flex
@@ -25,25 +25,41 @@ pub(crate) struct Options {
     torch: TorchPython,
 }
 
-/// `--only sweep` is the laboratory's sweep alone.
-const SWEEP: &str = "sweep";
+/// A program of ours that prints its times, and the script that runs it in turns with its peers.
+struct Pair {
+    /// What `--only` calls it.
+    name: &'static str,
+    package: &'static str,
+    example: &'static str,
+    script: &'static str,
+    most_rounds: usize,
+}
 
-/// The laboratory's sweep beside the same sweep in NumPy and PyTorch.
-fn sweep(options: &Options, environment: &Environment) -> Result<()> {
-    start(cargo(&["build", "--release", "--package", "regard-lab", "--example", "time_sweep"]))?;
-    let program = target_dir().join("release/examples/time_sweep");
-    let mut bench = command(environment.python(), &["bench/sweep.py", "--ours"]);
-    bench.arg(program).arg("--threads").args(options.threads.iter().map(ToString::to_string));
-    bench.arg("--rounds").arg(options.rounds.min(5).to_string());
-    start(bench)
+const PAIRS: [Pair; 2] = [
+    Pair { name: "sweep", package: "regard-lab", example: "time_sweep", script: "bench/sweep.py", most_rounds: 5 },
+    Pair { name: "model", package: "regard-nn", example: "train_step", script: "bench/train_step.py", most_rounds: 3 },
+];
+
+impl Pair {
+    fn run(&self, options: &Options, environment: &Environment) -> Result<()> {
+        start(cargo(&["build", "--release", "--package", self.package, "--example", self.example]))?;
+        let mut bench = command(environment.python(), &[self.script, "--ours"]);
+        bench.arg(target_dir().join("release/examples").join(self.example));
+        bench.arg("--threads").args(options.threads.iter().map(ToString::to_string));
+        bench.arg("--rounds").arg(options.rounds.min(self.most_rounds).to_string());
+        start(bench)
+    }
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     let environment = options.torch.prepare()?;
-    if options.only.as_deref() == Some(SWEEP) {
-        return sweep(options, &environment);
+    if let Some(pair) = PAIRS.iter().find(|pair| options.only.as_deref() == Some(pair.name)) {
+        return pair.run(options, &environment);
     }
-    let swept = if options.only.is_none() { sweep(options, &environment) } else { Ok(()) };
+    let mut paired = Ok(());
+    if options.only.is_none() {
+        paired = PAIRS.iter().map(|pair| pair.run(options, &environment)).fold(Ok(()), Result::and);
+    }
     let mut bench = command(environment.python(), &["bench/run.py", "--threads"]);
     bench.args(options.threads.iter().map(ToString::to_string));
     bench.arg("--rounds").arg(options.rounds.to_string());
@@ -55,5 +71,5 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     }
     let measured = start(bench);
     let drawn = start(command(environment.python(), &["bench/plot.py"]));
-    swept.and(measured).and(drawn)
+    paired.and(measured).and(drawn)
 }

@@ -12,11 +12,9 @@ use crate::command::{cargo, command, run, run_quietly, target_dir, text, works};
 use crate::levels;
 use crate::steps::{Steps, skipped};
 
-const PROGRAM: &str = "suite";
-/// Of the whole workspace, so that the build is the one that `cargo test --workspace` made.
+const PROGRAM: &str = "memory_safety";
+/// The test program that is made for this, of the whole workspace, so that the build is the one that `cargo test --workspace` made.
 const TEST: [&str; 3] = ["--workspace", "--test", PROGRAM];
-/// The module of the test program that is made for this.
-const MODULE: &str = "memory_safety::";
 
 fn host() -> Result<String> {
     let version = text(command("rustc", &["--version", "--verbose"]))?;
@@ -26,14 +24,14 @@ fn host() -> Result<String> {
 
 fn under_miri() -> Result<()> {
     let mut miri = cargo(&["+nightly", "miri", "test", "--quiet"]);
-    miri.args(TEST).arg(MODULE).env(levels::FORCE, "portable").env("MIRIFLAGS", "-Zmiri-disable-isolation");
+    miri.args(TEST).env(levels::FORCE, "portable").env("MIRIFLAGS", "-Zmiri-disable-isolation");
     run(miri)
 }
 
 fn under_address_sanitizer(host: &str, level: &str) -> Result<()> {
     let mut tests = cargo(&["+nightly", "test", "--quiet", "--target", host]);
     tests
-        .args(["--package", "regard", "--test", PROGRAM, MODULE])
+        .args(["--package", "regard", "--test", PROGRAM])
         .env(levels::FORCE, level)
         .env("RUSTFLAGS", "-Zsanitizer=address")
         .env("CARGO_TARGET_DIR", target_dir().join("asan"));
@@ -56,7 +54,7 @@ fn test_program() -> Result<String> {
 }
 
 fn under_valgrind(program: &str, level: &str) -> Result<()> {
-    let mut valgrind = command("valgrind", &["--quiet", "--error-exitcode=99", "--leak-check=no", program, MODULE, "--test-threads=1"]);
+    let mut valgrind = command("valgrind", &["--quiet", "--error-exitcode=99", "--leak-check=no", program, "--test-threads=1"]);
     valgrind.env(levels::FORCE, level).env("RAYON_NUM_THREADS", "2");
     run_quietly(valgrind)
 }

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
-use crate::command::{self, cargo, command, root, run_quietly};
+use crate::command::{self, cargo, command, root, run_quietly, target_dir};
 use crate::levels;
 use crate::memcheck;
 use crate::python::{self, Environment};
@@ -12,14 +12,17 @@ use crate::steps::{Steps, skipped};
 
 fn run_at_every_level(steps: &mut Steps) {
     for level in levels::ALL {
-        // The suite itself goes through every level; these modules use the one that the environment forces.
+        // The suite itself goes through every level; these tests use the one that the environment forces.
         let name = format!("golden vectors and memory safety at SIMD level {level}");
         match levels::lacks(level) {
             Some(why) => skipped(&name, why),
             None => steps.step(&name, || {
-                let mut tests = cargo(&["test", "--quiet", "--workspace", "--test", "suite", "--", "golden::", "memory_safety::"]);
-                tests.env(levels::FORCE, level);
-                command::run(tests)
+                for only in [["suite", "golden::"], ["memory_safety", ""]] {
+                    let mut tests = cargo(&["test", "--quiet", "--workspace", "--test", only[0], "--", only[1]]);
+                    tests.env(levels::FORCE, level);
+                    command::run(tests)?;
+                }
+                Ok(())
             }),
         }
     }
@@ -47,9 +50,11 @@ fn run_examples(steps: &mut Steps) -> Result<()> {
         skipped("examples", "crates/regard/examples has none");
         return Ok(());
     }
+    // Of the whole workspace, so that the build is the one that `cargo test --workspace` made.
+    steps.step("examples are built", || command::run(cargo(&["build", "--quiet", "--workspace", "--examples"])));
     for name in names {
         steps.step(&format!("example {name}"), || {
-            let mut example = cargo(&["run", "--quiet", "--package", "regard", "--example", &name]);
+            let mut example = command(target_dir().join("debug/examples").join(&name), &[]);
             example.env("REGARD_EXAMPLE_SMALL", "1");
             run_quietly(example)
         });

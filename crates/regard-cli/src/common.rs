@@ -14,6 +14,8 @@ pub(crate) enum Outcome {
     Done,
     /// A comparison was made, and does not hold.
     Disagrees,
+    /// Ctrl-C, and what was done until then is saved.
+    Interrupted,
 }
 
 #[derive(Args, Debug, Clone)]
@@ -108,6 +110,12 @@ impl std::fmt::Display for Unusable {
 
 impl std::error::Error for Unusable {}
 
+/// Of the networks' errors, those that other arguments or another input mend: not a full disk, and not a training that diverges.
+fn networks(error: &regard_nn::Error) -> bool {
+    use regard_nn::Error;
+    !matches!(error, Error::File { action: "write", .. } | Error::Diverged { .. } | Error::BackwardFirst)
+}
+
 /// Whether the user can mend it by other arguments.
 pub(crate) fn is_unusable(error: &anyhow::Error) -> bool {
     let theirs = |e: &Error| {
@@ -125,7 +133,7 @@ pub(crate) fn is_unusable(error: &anyhow::Error) -> bool {
                 | Error::Learning(_)
         )
     };
-    error.chain().any(|e| e.is::<Unusable>() || e.downcast_ref().is_some_and(theirs))
+    error.chain().any(|e| e.is::<Unusable>() || e.downcast_ref().is_some_and(theirs) || e.downcast_ref().is_some_and(networks))
 }
 
 /// A list of sizes: `4,16,64`.
@@ -142,6 +150,17 @@ impl FromStr for Sizes {
             .collect::<std::result::Result<_, _>>()
             .map(Self)
     }
+}
+
+/// An error and its causes, each said once: many errors quote their cause themselves.
+pub(crate) fn causes(error: &anyhow::Error) -> String {
+    let mut line = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !line.contains(&cause) {
+            line = format!("{line}: {cause}");
+        }
+    }
+    line
 }
 
 /// The first paragraph of a message, on one line.

@@ -1,15 +1,21 @@
 //! The command `regard`: arguments, progress, exit codes. What is computed and written is the laboratory's business.
 //!
-//! Exit codes: 0 done, 1 something failed or does not agree, 2 the arguments or the input cannot be used.
+//! Exit codes: 0 done, 1 something failed or does not agree, 2 the arguments or the input cannot be used, 130 stopped by Ctrl-C.
 
 #![forbid(unsafe_code)]
 
 mod common;
+mod eval;
 mod experiments;
+mod generate;
 mod learning;
+mod model_folder;
 mod plot;
 mod progress;
 mod report;
+mod train;
+mod train_settings;
+mod training_log;
 
 use clap::{Parser, Subcommand};
 use common::Outcome;
@@ -46,6 +52,9 @@ enum Command {
     Parity(experiments::Parity),
     Plot(plot::Plot),
     Bench(experiments::Bench),
+    Train(train::Train),
+    Eval(eval::Eval),
+    Generate(generate::Generate),
 }
 
 fn run(command: Command) -> anyhow::Result<Outcome> {
@@ -64,11 +73,16 @@ fn run(command: Command) -> anyhow::Result<Outcome> {
         Command::Parity(options) => options.run(),
         Command::Plot(options) => options.run(),
         Command::Bench(options) => options.run(),
+        Command::Train(options) => options.run(),
+        Command::Eval(options) => options.run(),
+        Command::Generate(options) => options.run(),
     }
 }
 
 /// Arguments that cannot be used: exit code 2.
 const UNUSABLE: u8 = 2;
+/// Stopped by Ctrl-C, as shells count it: 128 and the signal's number.
+const INTERRUPTED: u8 = 130;
 
 fn main() -> ExitCode {
     let arguments = match Arguments::try_parse() {
@@ -89,8 +103,9 @@ fn main() -> ExitCode {
     match run(arguments.command) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Disagrees) => ExitCode::FAILURE,
+        Ok(Outcome::Interrupted) => ExitCode::from(INTERRUPTED),
         Err(error) => {
-            eprintln!("error: {error:#}");
+            eprintln!("error: {}", common::causes(&error));
             if common::is_unusable(&error) { ExitCode::from(UNUSABLE) } else { ExitCode::FAILURE }
         }
     }

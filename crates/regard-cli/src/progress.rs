@@ -24,6 +24,18 @@ impl Bar {
         let wanted = !quiet && std::io::stderr().is_terminal();
         Self { bar, what, started: Instant::now(), waiting: AtomicBool::new(wanted) }
     }
+
+    /// A line of its own, for what takes long and cannot say how long; only where a bar would be shown.
+    pub(crate) fn note(&self, what: &str) {
+        if self.waiting.load(Ordering::Relaxed) {
+            eprintln!("{what}");
+        }
+    }
+
+    /// What stands before the bar from now on.
+    pub(crate) fn say(&self, what: String) {
+        self.bar.set_message(what);
+    }
 }
 
 impl Progress for Bar {

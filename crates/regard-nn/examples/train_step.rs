@@ -1,12 +1,19 @@
-//! How long a training step and a written token take, for the small and the large model of the benchmark.
+//! How long a training step and a written token take, for the small and the large model of the benchmark: one line of JSON.
+//! `bench/train_step.py` puts it beside PyTorch.
 //!
-//!     cargo run --release -p regard-nn --example train_step -- [small|large] [threads] [steps]
+//! ```text
+//! cargo run --release -p regard-nn --example train_step -- [small|large] [threads] [steps]
+//! ```
 
 use regard_nn::data::{Target, Text};
 use regard_nn::generate::{Sampling, Writer};
 use regard_nn::train::{TextTask, TrainConfig, Trainer};
 use regard_nn::{LanguageModel, MaskKind, ModelConfig};
 use std::time::Instant;
+
+/// Attention in loops: large blocks go round, as in the command.
+#[global_allocator]
+static MEMORY: regard::Recycling = regard::Recycling::new();
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
@@ -25,23 +32,30 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let text = Text::split(tokens, model.config().context)?;
     let mut task = TextTask::new(&model, &text, MaskKind::Causal, Target::Next);
     let mut trainer = Trainer::new(model.layout(), TrainConfig { steps, batch, ..TrainConfig::default() })?;
-    let (mut best, mut times) = (f64::INFINITY, Vec::new());
+    let mut seconds = Vec::new();
     while !trainer.finished() {
         let start = Instant::now();
         trainer.advance(&mut task)?;
-        times.push(start.elapsed().as_secs_f64());
-        best = best.min(times[times.len() - 1]);
+        seconds.push(start.elapsed().as_secs_f64());
     }
-    times.sort_by(f64::total_cmp);
-    let tokens = (batch * model.config().context) as f64;
-    println!("{threads} threads: best {:.2} ms, median {:.2} ms, {:.0} tokens/s", best * 1e3, times[times.len() / 2] * 1e3, tokens / best);
-
-    let mut writer = Writer::new(&model, trainer.params(), &[1, 2, 3], Sampling::default(), true)?;
-    let start = Instant::now();
-    let count = model.config().context - 4;
-    for _ in 0..count {
-        writer.next_token()?;
+    let mut token_seconds = f64::INFINITY;
+    for _ in 0..3 {
+        let mut writer = Writer::new(&model, trainer.params(), &[1], Sampling::default(), true)?;
+        let start = Instant::now();
+        let count = model.config().context - 4;
+        for _ in 0..count {
+            writer.next_token()?;
+        }
+        token_seconds = token_seconds.min(start.elapsed().as_secs_f64() / count as f64);
     }
-    println!("{:.1} us per written token", start.elapsed().as_secs_f64() / count as f64 * 1e6);
+    let peak = peak_megabytes().map_or("null".to_owned(), |peak| peak.to_string());
+    println!("{{\"seconds\": {seconds:?}, \"token_seconds\": {token_seconds:?}, \"peak_megabytes\": {peak}}}");
     Ok(())
+}
+
+/// The most memory that this process has had, where the system tells.
+fn peak_megabytes() -> Option<f64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
+    Some(line.trim().trim_end_matches(" kB").parse::<f64>().ok()? / 1024.0)
 }

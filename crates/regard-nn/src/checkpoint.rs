@@ -8,9 +8,9 @@ use crate::optim::Adam;
 use crate::params::Layout;
 use crate::train::{TrainConfig, Trainer};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
-use serde_json::json;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::Write;
@@ -18,8 +18,21 @@ use std::path::{Path, PathBuf};
 
 const FIRST: &str = "adam.first.";
 const SECOND: &str = "adam.second.";
-/// In the metadata: which layout of this file.
-const FORMAT: &str = "regard-nn 1";
+/// Which layout of this file.
+const FORMAT: &str = "regard-nn 2";
+/// The one entry of the metadata. The file lists entries in the order of a hash map, which differs from run to run: two would cost
+/// the promise that the same state is the same bytes.
+const METADATA: &str = "regard";
+
+/// What the file says beside the tensors.
+#[derive(Serialize, Deserialize)]
+struct Metadata {
+    format: String,
+    step: u64,
+    train: Option<TrainConfig>,
+    model: Value,
+    origin: Value,
+}
 
 /// What a checkpoint file holds.
 #[derive(Debug, Clone, PartialEq)]
@@ -29,7 +42,8 @@ pub struct Checkpoint {
     pub step: u64,
     /// How it was trained; `None` when there are only parameters.
     pub train: Option<TrainConfig>,
-    model: String,
+    model: Value,
+    origin: Value,
     tensors: HashMap<String, (Vec<usize>, Vec<f32>)>,
 }
 
@@ -61,12 +75,24 @@ fn bytes_of(numbers: &[f32]) -> Vec<u8> {
     bytes
 }
 
-/// Save a training: parameters, moments, step, settings, and what the model is.
+/// Save a training: parameters, moments, step, settings, and what the model is. The same state is the same bytes.
 ///
 /// # Errors
-/// [`Error::File`]; an older checkpoint of the same name is then untouched.
+/// [`Error::File`], and [`Error::Diverged`] for numbers that [`Checkpoint::read`] would refuse; an older checkpoint of the same name is
+/// then untouched.
 pub fn save(path: &Path, trainer: &Trainer, model: &impl Serialize) -> Result<()> {
+    save_with(path, trainer, model, &())
+}
+
+/// The same, and where the model comes from: whatever its maker wants to find again with [`Checkpoint::origin`].
+///
+/// # Errors
+/// As [`save`].
+pub fn save_with(path: &Path, trainer: &Trainer, model: &impl Serialize, origin: &impl Serialize) -> Result<()> {
     let groups = [("", trainer.params()), (FIRST, &trainer.adam().first), (SECOND, &trainer.adam().second)];
+    if groups.iter().any(|(_, numbers)| numbers.iter().any(|x| !x.is_finite())) {
+        return Err(Error::Diverged { step: trainer.step(), loss: f64::NAN });
+    }
     let mut data = Vec::new();
     for (prefix, numbers) in groups {
         for entry in trainer.layout().entries() {
@@ -80,17 +106,15 @@ pub fn save(path: &Path, trainer: &Trainer, model: &impl Serialize) -> Result<()
             Ok((name.as_str(), TensorView::new(Dtype::F32, shape.clone(), bytes).map_err(|e| refused(e.to_string()))?))
         })
         .collect::<Result<Vec<_>>>()?;
-    let model = serde_json::to_value(model).map_err(|e| refused(e.to_string()))?;
-    let train = serde_json::to_value(trainer.config()).map_err(|e| refused(e.to_string()))?;
-    let metadata = HashMap::from([
-        ("format".to_owned(), FORMAT.to_owned()),
-        ("step".to_owned(), trainer.step().to_string()),
-        ("model".to_owned(), model.to_string()),
-        ("train".to_owned(), train.to_string()),
-    ]);
-    let bytes = safetensors::serialize(views, Some(metadata)).map_err(|e| refused(e.to_string()))?;
+    let value = |json: serde_json::Result<Value>| json.map_err(|e| refused(e.to_string()));
+    let (model, origin) = (value(serde_json::to_value(model))?, value(serde_json::to_value(origin))?);
+    let metadata = Metadata { format: FORMAT.to_owned(), step: trainer.step(), train: Some(trainer.config().clone()), model, origin };
+    let text = serde_json::to_string(&metadata).map_err(|e| refused(e.to_string()))?;
+    let bytes = safetensors::serialize(views, Some(HashMap::from([(METADATA.to_owned(), text)]))).map_err(|e| refused(e.to_string()))?;
     write_whole(path, &bytes)?;
-    let summary = json!({ "step": trainer.step(), "parameters": trainer.params().len(), "model": model, "train": train });
+    let Metadata { step, train, model, origin, .. } = metadata;
+    let parameters = trainer.params().len();
+    let summary = json!({ "step": step, "parameters": parameters, "model": model, "train": train, "origin": origin });
     write_whole(&path.with_extension("json"), format!("{summary:#}\n").as_bytes())
 }
 
@@ -105,13 +129,15 @@ impl Checkpoint {
         let broken = |e: safetensors::SafeTensorError| refused(format!("it is cut short or not a safetensors file ({e})"));
         let (_, header) = SafeTensors::read_metadata(&bytes).map_err(broken)?;
         let file = SafeTensors::deserialize(&bytes).map_err(broken)?;
-        let metadata = header.metadata().clone().unwrap_or_default();
-        let field = |name: &str| metadata.get(name).ok_or_else(|| refused(format!("its metadata has no {name:?}")));
-        if field("format")? != FORMAT {
-            return Err(refused(format!("its format is {:?}, expected {FORMAT:?}", field("format")?)));
+        let entries = header.metadata().as_ref();
+        let text =
+            entries.and_then(|entries| entries.get(METADATA)).ok_or_else(|| refused("it was not written by a training".to_owned()))?;
+        let unreadable = |e: serde_json::Error| refused(format!("its settings are unreadable ({e})"));
+        let format = serde_json::from_str::<Value>(text).map_err(unreadable)?["format"].take();
+        if format != FORMAT {
+            return Err(refused(format!("its format is {format}, expected {FORMAT:?}")));
         }
-        let step = field("step")?.parse().map_err(|_| refused(format!("its step is {:?}", field("step"))))?;
-        let train = serde_json::from_str(field("train")?).map_err(|e| refused(format!("its training settings are unreadable ({e})")))?;
+        let Metadata { step, train, model, origin, .. } = serde_json::from_str(text).map_err(unreadable)?;
         let mut tensors = HashMap::new();
         for (name, view) in file.tensors() {
             if view.dtype() != Dtype::F32 {
@@ -123,7 +149,7 @@ impl Checkpoint {
             }
             tensors.insert(name, (view.shape().to_vec(), numbers));
         }
-        Ok(Self { path: path.to_owned(), step, train, model: field("model")?.clone(), tensors })
+        Ok(Self { path: path.to_owned(), step, train, model, origin, tensors })
     }
 
     fn refused(&self, reason: String) -> Error {
@@ -135,7 +161,15 @@ impl Checkpoint {
     /// # Errors
     /// [`Error::Checkpoint`] when it is another kind of model.
     pub fn model<M: DeserializeOwned>(&self) -> Result<M> {
-        serde_json::from_str(&self.model).map_err(|e| self.refused(format!("it is of another kind of model ({e})")))
+        M::deserialize(&self.model).map_err(|e| self.refused(format!("it is of another kind of model ({e})")))
+    }
+
+    /// Where it comes from, as it was given to [`save_with`].
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] when that was something else, or nothing.
+    pub fn origin<O: DeserializeOwned>(&self) -> Result<O> {
+        O::deserialize(&self.origin).map_err(|e| self.refused(format!("it does not say where it comes from ({e})")))
     }
 
     fn gather(&self, layout: &Layout, prefix: &str) -> Result<Vec<f32>> {

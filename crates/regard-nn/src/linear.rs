@@ -23,6 +23,8 @@ const FEW_ROWS: usize = 4;
 const PARALLEL_WEIGHTS: usize = 1 << 18;
 /// Columns that one thread takes of a one-row product.
 const ROW_COLUMNS: usize = 256;
+/// Columns of a weight gradient that one thread takes: fewer would pack the other matrix too often.
+const WEIGHT_COLUMNS: usize = 128;
 /// Rows of a partial sum of bias gradients.
 const SUM_ROWS: usize = 64;
 
@@ -125,7 +127,7 @@ impl Linear {
         let (weight, bias) = self.gradients(g);
         let (x2, dy2) = (matrix(x, inputs), matrix(dy, outputs));
         let long = inputs.max(outputs);
-        let count = if x.len() * outputs < 1 << 18 { 1 } else { (long / 64).clamp(1, 8) };
+        let count = if x.len() * outputs < 1 << 18 { 1 } else { long.div_ceil(WEIGHT_COLUMNS).clamp(1, 8) };
         let size = long.div_ceil(count).next_multiple_of(16);
         let mut dw = matrix_mut(weight, outputs);
         if inputs >= outputs {

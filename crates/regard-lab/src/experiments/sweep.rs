@@ -5,6 +5,7 @@ use crate::experiments::cell::{Cell, Loss, Measured, Numbers};
 use crate::experiments::{Progress, check_d_k, check_seeds, check_seq, listed, origin};
 use crate::summary::{self, Summary};
 use crate::table::{Table, Value};
+use rayon::prelude::*;
 use regard::{Attention, Scale};
 
 /// What to sweep over. The default is the first document's run, number for number.
@@ -74,13 +75,17 @@ impl SweepConfig {
             "Attention weights of the first draw of each cell",
             &[("d_k", "d_k"), ("scaled", "scaled"), ("query", "query"), ("key", "key"), ("weight", "weight")],
         );
-        for &d_k in &self.d_k {
-            let cell = self.cell(d_k);
-            for (scaled, measured) in [false, true].into_iter().zip(cell.measure(progress)?) {
-                table.push(self.row(d_k, scaled, &measured));
-                if self.seq <= 32 {
-                    push_weights(&mut weights, &cell, scaled)?;
-                }
+        // Cells side by side: while the rows of one are sorted, another is drawn.
+        let rows = self.d_k.par_iter().map(|&d_k| {
+            let both = self.cell(d_k).measure(progress)?;
+            Ok([false, true].into_par_iter().zip(both).map(|(scaled, measured)| self.row(d_k, scaled, &measured)).collect())
+        });
+        for rows in rows.collect::<Result<Vec<Vec<_>>>>()? {
+            rows.into_iter().for_each(|row| table.push(row));
+        }
+        if self.seq <= 32 {
+            for &d_k in &self.d_k {
+                [false, true].into_iter().try_for_each(|scaled| push_weights(&mut weights, &self.cell(d_k), scaled))?;
             }
         }
         (table.origin, weights.origin) = (origin.clone(), origin);

@@ -340,8 +340,8 @@ mod tests {
         assert_eq!(labels(&range), ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]);
         let range = Range::new(&Axis::linear("y"), [-120.0, 88.0], Fit::Ticks, 5);
         assert_eq!(labels(&range), ["\u{2212}150", "\u{2212}100", "\u{2212}50", "0", "50", "100"]);
-        let range = Range::new(&Axis::linear("x"), [0.0, 1000.0], Fit::Tight, 4);
-        assert_eq!(labels(&range), ["0", "250", "500", "750", "1000"]);
+        assert_eq!(labels(&Range::new(&Axis::linear("step"), [0.0, 120.0], Fit::Tight, 5)), ["0", "25", "50", "75", "100"]);
+        assert_eq!(labels(&Range::new(&Axis::linear("y"), [0.0, 12.0], Fit::Tight, 5)), ["0.0", "2.5", "5.0", "7.5", "10.0"]);
     }
 
     #[test]

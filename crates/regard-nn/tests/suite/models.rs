@@ -1,6 +1,7 @@
 //! What whole models promise: bits that do not depend on threads, and a cache that changes nothing.
 
 use crate::common::{parameters, tokens};
+use regard_nn::evaluate::evaluate;
 use regard_nn::generate::{Sampling, Writer};
 use regard_nn::positions::Positions;
 use regard_nn::seq2seq::Pairs;
@@ -103,4 +104,35 @@ fn bad_calls_are_refused_with_one_clear_line() {
     assert!(LanguageModel::new(ModelConfig { head_dim: Some(5), positions: Positions::Rotary(1e4), ..ModelConfig::default() }).is_err());
     assert!(Sampling { top_p: Some(0.0), ..Sampling::default() }.check().is_err());
     assert!(Sampling { temperature: f64::NAN, ..Sampling::default() }.check().is_err());
+}
+
+#[test]
+fn evaluation_predicts_every_token_once_from_the_tokens_before_it() {
+    let config = ModelConfig { vocab: 11, context: 6, width: 16, heads: 2, ..ModelConfig::default() };
+    let model = LanguageModel::new(config).expect("valid");
+    let p: Vec<f32> = model.layout().init(3);
+    let loss = |tokens: &[u32], stride| evaluate(&model, &p, tokens, stride, |_, _| ()).expect("a loss");
+    for count in 2..30 {
+        let text = tokens(count, 1, 11);
+        for stride in 1..=6 {
+            assert_eq!(loss(&text, stride).rows, count - 1, "{count} tokens, stride {stride}");
+        }
+        // Token by token: the last row of a window that ends before it.
+        let alone = |t: usize| {
+            let start = t.saturating_sub(6);
+            let call = Call::new(1, t - start, MaskKind::Causal);
+            let mut pass = model.plan(1, t - start, false);
+            model.loss(&p, &text[start..t], &text[start + 1..=t], &call, &mut pass).expect("a loss");
+            pass.row_losses()[t - start - 1]
+        };
+        let sum: f64 = (1..count).map(alone).sum();
+        assert!((loss(&text, 1).sum - sum).abs() < 1e-4, "{count} tokens: {} and {sum}", loss(&text, 1).sum);
+    }
+    assert!(matches!(evaluate(&model, &p, &[1], 6, |_, _| ()), Err(Error::ShortText { .. })));
+    for stride in [0, 7] {
+        assert!(matches!(evaluate(&model, &p, &[1, 2, 3], stride, |_, _| ()), Err(Error::Config { .. })));
+    }
+    let mut told = Vec::new();
+    evaluate(&model, &p, &tokens(20_000, 1, 11), 3, |done, all| told.push((done, all))).expect("a loss");
+    assert!(told.len() > 1 && told.last().is_some_and(|(done, all)| done == all), "{told:?}");
 }

@@ -1,7 +1,9 @@
 //! Tokenizers: what goes in comes out, also through a file.
 
+use regard_nn::streaming::TextStream;
 use regard_nn::tokenizer::{Tokenizer, TokenizerKind};
 use regard_nn::{Error, stories};
+use std::path::Path;
 
 fn through_a_file(tokenizer: &Tokenizer) -> Tokenizer {
     let folder = tempfile::tempdir().expect("a folder");
@@ -63,4 +65,65 @@ fn bad_input_is_refused_with_one_clear_line() {
     assert!(matches!(Tokenizer::load(&path), Err(Error::File { .. })));
     std::fs::write(&path, "{\"model\": 3}").expect("written");
     assert!(matches!(Tokenizer::load(&path), Err(Error::Tokenizer { .. })));
+}
+
+/// The text piece by piece, as it is shown while it is written.
+fn streamed(tokenizer: &Tokenizer, ids: &[u32]) -> Vec<String> {
+    let mut stream = TextStream::new(tokenizer);
+    let mut pieces: Vec<String> = ids.iter().map(|&id| stream.push(id).expect("a token")).collect();
+    pieces.push(stream.finish().expect("a rest"));
+    pieces
+}
+
+#[test]
+fn streamed_text_is_the_whole_text_and_no_character_is_torn() {
+    let text = "The cat's café: 日本, \u{1F600}! The cat sat on the mat, the dog did not.\n";
+    for kind in [TokenizerKind::Char, TokenizerKind::Bpe(257), TokenizerKind::Bpe(300), TokenizerKind::WordPiece(80)] {
+        let tokenizer = Tokenizer::train(kind, text).expect("trained");
+        let ids = tokenizer.encode(text).expect("encoded");
+        let pieces = streamed(&tokenizer, &ids);
+        assert_eq!(pieces.concat(), tokenizer.decode(&ids).expect("decoded"), "{kind:?}");
+        assert!(pieces.iter().all(|piece| !piece.contains('\u{FFFD}')), "{kind:?}: {pieces:?}");
+        assert!(pieces.iter().filter(|piece| !piece.is_empty()).count() > 10, "it comes in pieces: {pieces:?}");
+    }
+}
+
+#[test]
+fn bytes_that_are_no_character_are_streamed_as_the_whole_text_has_them() {
+    let tokenizer = Tokenizer::train(TokenizerKind::Bpe(256), "日本 a").expect("trained");
+    let ids = tokenizer.encode("日本a").expect("encoded");
+    assert_eq!(ids.len(), 7);
+    // The second character lacks its last byte, its first byte, or the end of the text.
+    for broken in [[&ids[..5], &ids[6..]].concat(), [&ids[..3], &ids[4..]].concat(), ids[..5].to_vec()] {
+        let whole = streamed(&tokenizer, &broken).concat();
+        assert_eq!(whole, tokenizer.decode(&broken).expect("decoded"));
+        assert!(whole.contains('\u{FFFD}'));
+    }
+}
+
+/// What `python/tests/test_tokenizers.py` reads with the library's Python package. `REGARD_WRITE_GOLDEN=1 cargo test` writes it anew.
+#[test]
+fn golden_tokenizers_for_python_are_current() {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python/tests/golden/tokenizers");
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut text = stories::write(2_000, 3);
+    text.push_str("\n\n  naïve café, \t日本 \u{1F600}\r\n end ");
+    let mut tokens = serde_json::Map::from_iter([("text".to_owned(), text.as_str().into())]);
+    for (name, kind) in [("char", TokenizerKind::Char), ("bpe", TokenizerKind::Bpe(290)), ("wordpiece", TokenizerKind::WordPiece(110))] {
+        let tokenizer = Tokenizer::train(kind, &text).expect("trained");
+        tokenizer.save(&folder.path().join(format!("{name}.json"))).expect("saved");
+        tokens.insert(name.to_owned(), tokenizer.encode(&text).expect("encoded").into());
+    }
+    std::fs::write(folder.path().join("tokens.json"), format!("{}\n", serde_json::Value::from(tokens))).expect("written");
+    if std::env::var_os("REGARD_WRITE_GOLDEN").is_some() {
+        std::fs::create_dir_all(&golden).expect("made");
+    }
+    for name in ["tokens.json", "char.json", "bpe.json", "wordpiece.json"] {
+        let (made, kept) = (folder.path().join(name), golden.join(name));
+        if std::env::var_os("REGARD_WRITE_GOLDEN").is_some() {
+            std::fs::copy(&made, &kept).expect("copied");
+        }
+        let read = |path: &Path| std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        assert!(read(&made) == read(&kept), "{name} is not what our tokenizers make today");
+    }
 }

@@ -1,10 +1,12 @@
 //! Training: deterministic, resumable to the bit, and refusing what cannot be right.
 
-use regard_nn::checkpoint::{Checkpoint, save, write_whole};
+use regard_nn::checkpoint::{Checkpoint, save, save_with, write_whole};
 use regard_nn::data::{Target, Text};
+use regard_nn::optim::OptimConfig;
+use regard_nn::params::Layout;
 use regard_nn::tokenizer::{Tokenizer, TokenizerKind};
-use regard_nn::train::{StepReport, TextTask, TrainConfig, Trainer};
-use regard_nn::{Error, LanguageModel, MaskKind, ModelConfig, stories};
+use regard_nn::train::{StepReport, Task, TextTask, TrainConfig, Trainer};
+use regard_nn::{Error, LanguageModel, Loss, MaskKind, ModelConfig, stories};
 use std::path::Path;
 
 const VOCAB: usize = 64;
@@ -154,21 +156,58 @@ fn failed_write_leaves_the_old_file_and_nothing_else() {
 }
 
 #[test]
-fn loss_that_is_no_number_stops_the_training_before_the_update() {
-    struct Broken<'l>(&'l regard_nn::params::Layout);
-    impl regard_nn::train::Task for Broken<'_> {
-        fn layout(&self) -> &regard_nn::params::Layout {
-            self.0
-        }
-        fn gradient(&mut self, _: &[f32], g: &mut [f32], _: &TrainConfig, _: u64, _: usize) -> regard_nn::Result<regard_nn::Loss> {
-            g.fill(f32::NAN);
-            Ok(regard_nn::Loss { sum: f64::NAN, rows: 1, correct: 0 })
-        }
+fn same_state_is_saved_as_the_same_bytes_and_settings_come_back_to_the_last_bit() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("model.safetensors");
+    let model = LanguageModel::new(small()).expect("valid");
+    // Numbers of 17 digits, where reading may be one bit off.
+    let optim = OptimConfig { rate: 0.1 + 0.2, beta2: 0.989_999_999_999_999_1, eps: 1.234_567_890_123_456_7e-8, ..OptimConfig::default() };
+    let trainer = Trainer::new(model.layout(), TrainConfig { optim, ..config() }).expect("valid");
+    let saved = || {
+        save_with(&path, &trainer, model.config(), &("a text", 5)).expect("saved");
+        std::fs::read(&path).expect("there")
+    };
+    let first = saved();
+    assert!((0..8).all(|_| saved() == first));
+    let checkpoint = Checkpoint::read(&path).expect("read");
+    assert_eq!(checkpoint.train.as_ref(), Some(trainer.config()));
+    assert_eq!(checkpoint.origin::<(String, u32)>().expect("an origin"), ("a text".to_owned(), 5));
+    assert!(matches!(checkpoint.origin::<u32>(), Err(Error::Checkpoint { .. })));
+}
+
+/// Its gradient is no number; its loss is what it is said to be.
+struct Broken<'l>(&'l Layout, f64);
+
+impl Task for Broken<'_> {
+    fn layout(&self) -> &Layout {
+        self.0
     }
+
+    fn gradient(&mut self, _: &[f32], g: &mut [f32], _: &TrainConfig, _: u64, _: usize) -> regard_nn::Result<Loss> {
+        g.fill(f32::NAN);
+        Ok(Loss { sum: self.1, rows: 1, correct: 0 })
+    }
+}
+
+#[test]
+fn numbers_that_could_not_be_read_back_do_not_replace_a_checkpoint() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("model.safetensors");
+    let model = LanguageModel::new(small()).expect("valid");
+    let mut trainer = Trainer::new(model.layout(), config()).expect("valid");
+    save(&path, &trainer, model.config()).expect("saved");
+    let before = std::fs::read(&path).expect("there");
+    trainer.advance(&mut Broken(model.layout(), 1.0)).expect("a step");
+    assert!(matches!(save(&path, &trainer, model.config()), Err(Error::Diverged { step: 1, .. })));
+    assert!(std::fs::read(&path).expect("there") == before);
+}
+
+#[test]
+fn loss_that_is_no_number_stops_the_training_before_the_update() {
     let model = LanguageModel::new(small()).expect("valid");
     let mut trainer = Trainer::new(model.layout(), config()).expect("valid");
     let before = bits(trainer.params());
-    let refused = trainer.advance(&mut Broken(model.layout())).expect_err("refused");
+    let refused = trainer.advance(&mut Broken(model.layout(), f64::NAN)).expect_err("refused");
     assert!(matches!(refused, Error::Diverged { step: 1, .. }));
     assert_eq!(bits(trainer.params()), before);
     assert_eq!(trainer.step(), 0);

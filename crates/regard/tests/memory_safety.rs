@@ -1,7 +1,11 @@
 //! A short tour over odd shapes, layouts, element types and levels, for AddressSanitizer and valgrind: every operand is an
 //! allocation of exactly its own size, so that a read past an end is seen.
 
-use crate::common::{Normal, Shape, masks, normal, to};
+#[allow(dead_code, unused_imports)] // Of the other tests' helpers it needs a few.
+#[path = "suite/common/mod.rs"]
+mod common;
+
+use common::{Normal, Shape, masks, normal, to};
 use half::{bf16, f16};
 use ndarray::{Array3, Array4, ArrayView4, Axis, s};
 use regard::{Attention, Bias, Element, Level, Mask, Stage, StatsOptions};

@@ -1,0 +1,93 @@
+//! `regard eval`.
+
+use crate::common::{Common, Outcome};
+use crate::model_folder::{TextSource, Trained, text_digest};
+use anyhow::Result;
+use clap::Args;
+use regard_lab::Table;
+use regard_lab::experiments::Progress;
+use regard_nn::data::Text;
+use regard_nn::evaluate::evaluate;
+use std::f64::consts::LN_2;
+use std::path::PathBuf;
+
+/// Measure a trained model: loss, perplexity, bits per character, accuracy
+///
+/// On the last tenth of the text that it was trained on, which it has not learned; or on the whole of another text. Every token but the
+/// first is predicted exactly once, from at most a context of tokens before it. Where the text is the stories that a grammar writes, its
+/// entropy stands beside the loss: no model can stay below it.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  regard eval model
+  regard eval model --stride 16                 more context for each token, and more work
+  regard eval model --text other.txt --json")]
+pub(crate) struct Eval {
+    /// A folder that `regard train` wrote
+    #[arg(value_name = "DIR")]
+    folder: PathBuf,
+    /// Another text, or the same one where it has moved [default: the text that it was trained on]
+    #[arg(long, value_name = "FILE")]
+    text: Option<PathBuf>,
+    /// Windows begin so many tokens apart; the shorter, the more context each token has [default: the context]
+    #[arg(long, value_name = "N")]
+    stride: Option<usize>,
+    #[command(flatten)]
+    common: Common,
+}
+
+const COLUMNS: [(&str, &str); 11] = [
+    ("part", "what was read"),
+    ("step", "training steps of the model"),
+    ("tokens", "tokens predicted"),
+    ("characters", "characters of these"),
+    ("loss", "loss (nats per token)"),
+    ("floor", "entropy of the text (nats per token), where it is known"),
+    ("perplexity", "perplexity of a token"),
+    ("bits_per_token", "bits per token"),
+    ("bits_per_character", "bits per character"),
+    ("floor_bits_per_character", "entropy of the text (bits per character), where it is known"),
+    ("accuracy", "share of tokens that were the likeliest"),
+];
+
+impl Eval {
+    pub(crate) fn run(self) -> Result<Outcome> {
+        let bar = self.common.start("eval")?;
+        let trained = Trained::read(&self.folder)?;
+        let source = self.text.clone().map_or_else(|| trained.origin.text.clone(), |path| TextSource::File { path });
+        let text = source.read()?;
+        let tokens = trained.tokenizer.encode(&text)?;
+        let known = text_digest(&text) == trained.origin.text_sha256;
+        let context = trained.model.config().context;
+        let (part, tokens) = if known { ("validation", Text::split(tokens, context)?.validation) } else { ("whole text", tokens) };
+        let mut seen = 0;
+        let loss = evaluate(&trained.model, &trained.params, &tokens, self.stride.unwrap_or(context), |done, all| {
+            if seen == 0 {
+                bar.expect(all as u64);
+            }
+            bar.advance((done - seen) as u64);
+            seen = done;
+        })?;
+        drop(bar);
+        let characters = trained.tokenizer.decode(&tokens[1..])?.chars().count();
+        let per_character = |nats_per_token: f64| nats_per_token * loss.rows as f64 / characters.max(1) as f64 / LN_2;
+        // The grammar's entropy is per character; tokens of this part may be longer or shorter than those of the whole text.
+        let origin = &trained.origin;
+        let entropy = origin.floor().filter(|_| known).map(|floor| floor * origin.tokens as f64 / origin.characters as f64);
+        let mut table = Table::new("eval", "How well the model predicts; a token is judged by the tokens before it", &COLUMNS);
+        table.push(vec![
+            part.into(),
+            i64::try_from(trained.step).unwrap_or(i64::MAX).into(),
+            loss.rows.into(),
+            characters.into(),
+            loss.mean().into(),
+            entropy.map(|entropy| entropy * characters as f64 / loss.rows as f64).into(),
+            loss.mean().exp().into(),
+            (loss.mean() / LN_2).into(),
+            per_character(loss.mean()).into(),
+            entropy.map(|entropy| entropy / LN_2).into(),
+            loss.accuracy().into(),
+        ]);
+        self.common.show(&[table])?;
+        Ok(Outcome::Done)
+    }
+}

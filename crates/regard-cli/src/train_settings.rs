@@ -1,0 +1,321 @@
+//! The settings of a training: as options, as what they come to, and as a command line that says them all.
+
+use crate::model_folder::TextSource;
+use clap::builder::RangedU64ValueParser;
+use clap::{Args, ValueEnum};
+use regard_nn::ModelConfig;
+use regard_nn::mlp::MlpKind;
+use regard_nn::norm::NormKind;
+use regard_nn::positions::Positions;
+use regard_nn::sublayer::NormPlace;
+use regard_nn::tokenizer::TokenizerKind;
+use regard_nn::train::TrainConfig;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum PositionsArg {
+    /// A learned row per position, added to the embedding
+    Learned,
+    /// Fixed waves, added to the embedding
+    Sinusoidal,
+    /// Queries and keys are turned by their position
+    Rotary,
+    /// A penalty on the distance, by head
+    Alibi,
+    /// No word about positions
+    None,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum NormArg {
+    /// Mean and variance
+    Layer,
+    /// Mean of squares
+    Rms,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum NormPlaceArg {
+    /// Before attention and network
+    Pre,
+    /// After each sum
+    Post,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum MlpArg {
+    /// One layer up, GELU, one down
+    Gelu,
+    /// With a gate beside the layer up
+    Swiglu,
+}
+
+/// `char`, `bpe:SIZE` or `wordpiece:SIZE`.
+#[derive(Clone, Copy, Debug)]
+struct TokenizerArg(TokenizerKind);
+
+impl FromStr for TokenizerArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let sized = |size: &str| size.parse::<usize>().ok().filter(|size| (1..=1_000_000).contains(size));
+        let kind = match text.split_once(':') {
+            None if text == "char" => Some(TokenizerKind::Char),
+            Some(("bpe", size)) => sized(size).map(TokenizerKind::Bpe),
+            Some(("wordpiece", size)) => sized(size).map(TokenizerKind::WordPiece),
+            _ => None,
+        };
+        kind.map(Self).ok_or_else(|| "give char, bpe:SIZE or wordpiece:SIZE, for example bpe:512".to_owned())
+    }
+}
+
+/// `none` or a positive number.
+#[derive(Clone, Copy, Debug)]
+struct ClipArg(Option<f64>);
+
+impl FromStr for ClipArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "none" => Ok(Self(None)),
+            _ => text.parse().map(|clip| Self(Some(clip))).map_err(|_| "give a number, or none".to_owned()),
+        }
+    }
+}
+
+fn up_to(most: u64) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(1..=most)
+}
+
+/// All are optional, so that a training that is taken up again knows which ones were said.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct SettingArgs {
+    /// Learn this text (UTF-8) [default: stories by a grammar of our own, whose entropy is known]
+    #[arg(long, value_name = "FILE", help_heading = "Text")]
+    pub(crate) text: Option<PathBuf>,
+    /// How long the stories are [default: 1000000]
+    #[arg(long, value_name = "N", conflicts_with = "text", value_parser = up_to(100_000_000), help_heading = "Text")]
+    characters: Option<usize>,
+    /// char, bpe:SIZE (bytes merged by frequency, SIZE tokens) or wordpiece:SIZE (loses case and spacing) [default: char]
+    #[arg(long, value_name = "KIND", help_heading = "Text")]
+    tokenizer: Option<TokenizerArg>,
+    /// Width of the residual stream [default: 64]
+    #[arg(long, value_name = "N", value_parser = up_to(65_536), help_heading = "Model")]
+    width: Option<usize>,
+    /// Blocks of attention and network [default: 2]
+    #[arg(long, value_name = "N", value_parser = up_to(1000), help_heading = "Model")]
+    layers: Option<usize>,
+    /// Query heads; a divisor of the width [default: 4]
+    #[arg(long, value_name = "N", value_parser = up_to(4096), help_heading = "Model")]
+    heads: Option<usize>,
+    /// Key and value heads; a divisor of the heads [default: as many as heads]
+    #[arg(long, value_name = "N", value_parser = up_to(4096), help_heading = "Model")]
+    kv_heads: Option<usize>,
+    /// Tokens that the model sees at once [default: 64]
+    #[arg(long, value_name = "N", value_parser = up_to(1 << 20), help_heading = "Model")]
+    context: Option<usize>,
+    /// How positions are told [default: learned]
+    #[arg(long, value_enum, help_heading = "Model")]
+    positions: Option<PositionsArg>,
+    /// Which normalisation [default: layer]
+    #[arg(long, value_enum, help_heading = "Model")]
+    norm: Option<NormArg>,
+    /// Where it stands [default: pre]
+    #[arg(long, value_enum, help_heading = "Model")]
+    norm_place: Option<NormPlaceArg>,
+    /// The network of each block [default: gelu]
+    #[arg(long, value_enum, help_heading = "Model")]
+    mlp: Option<MlpArg>,
+    /// The last layer is the embedding's table [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Model")]
+    tied: Option<bool>,
+    /// Probability of dropping, in training [default: 0]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, help_heading = "Model")]
+    dropout: Option<f64>,
+    /// Steps in all; the only setting that may change with --resume, and only grow [default: 1000]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000), help_heading = "Training")]
+    steps: Option<u64>,
+    /// Sequences of a step [default: 32]
+    #[arg(long, value_name = "N", value_parser = up_to(1 << 20), help_heading = "Training")]
+    batch: Option<usize>,
+    /// Compute a step in so many parts, to save memory; a divisor of the batch [default: 1]
+    #[arg(long, value_name = "N", value_parser = up_to(1 << 20), help_heading = "Training")]
+    micro_batches: Option<usize>,
+    /// Learning rate; falls in a straight line to a tenth at the last step [default: 0.003]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, help_heading = "Training")]
+    rate: Option<f64>,
+    /// Steps until it is reached [default: 50]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    warmup: Option<u64>,
+    /// Cut the gradient's norm to this, or none [default: 1]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, help_heading = "Training")]
+    clip: Option<ClipArg>,
+    /// Shrink matrices by this share of the rate each step [default: 0]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, help_heading = "Training")]
+    weight_decay: Option<f64>,
+    /// Seed of the stories, first values, windows and dropout [default: 1]
+    #[arg(long, value_name = "N", help_heading = "Training")]
+    seed: Option<u64>,
+    /// Measure the loss on the last tenth of the text, which is not learned, every so many steps [default: 100]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Training")]
+    validate_every: Option<u64>,
+}
+
+/// All that decides what a training comes to.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Settings {
+    pub(crate) text: TextSource,
+    pub(crate) tokenizer: TokenizerKind,
+    /// Its vocabulary follows from text and tokenizer.
+    pub(crate) model: ModelConfig,
+    pub(crate) train: TrainConfig,
+    pub(crate) validate_every: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let train = TrainConfig::default();
+        Self {
+            text: TextSource::Stories { characters: 1_000_000, seed: train.seed },
+            tokenizer: TokenizerKind::Char,
+            model: ModelConfig::default(),
+            train,
+            validate_every: 100,
+        }
+    }
+}
+
+fn set<T>(place: &mut T, given: Option<T>) {
+    if let Some(value) = given {
+        *place = value;
+    }
+}
+
+impl SettingArgs {
+    /// The settings, changed where something was said.
+    pub(crate) fn applied_to(&self, mut settings: Settings) -> Settings {
+        let Settings { text, tokenizer, model, train, validate_every } = &mut settings;
+        set(&mut train.seed, self.seed);
+        match (&self.text, self.characters, &mut *text) {
+            (Some(path), ..) => *text = TextSource::File { path: path.clone() },
+            (None, Some(characters), _) => *text = TextSource::Stories { characters, seed: train.seed },
+            (None, None, TextSource::Stories { seed, .. }) => *seed = train.seed,
+            (None, None, TextSource::File { .. }) => {}
+        }
+        set(tokenizer, self.tokenizer.map(|t| t.0));
+        set(&mut model.width, self.width);
+        set(&mut model.layers, self.layers);
+        set(&mut model.heads, self.heads);
+        set(&mut model.kv_heads, self.kv_heads.map(Some));
+        set(&mut model.context, self.context);
+        set(&mut model.positions, self.positions.map(PositionsArg::setting));
+        set(&mut model.norm, self.norm.map(NormArg::setting));
+        set(&mut model.norm_place, self.norm_place.map(NormPlaceArg::setting));
+        set(&mut model.mlp, self.mlp.map(MlpArg::setting));
+        set(&mut model.tied, self.tied);
+        set(&mut model.dropout, self.dropout);
+        set(&mut train.steps, self.steps);
+        set(&mut train.batch, self.batch);
+        set(&mut train.micro_batches, self.micro_batches);
+        set(&mut train.optim.rate, self.rate);
+        set(&mut train.optim.warmup, self.warmup);
+        set(&mut train.optim.clip, self.clip.map(|clip| clip.0));
+        set(&mut train.optim.weight_decay, self.weight_decay);
+        set(validate_every, self.validate_every);
+        settings
+    }
+}
+
+impl PositionsArg {
+    fn setting(self) -> Positions {
+        match self {
+            Self::Learned => Positions::Learned,
+            Self::Sinusoidal => Positions::Sinusoidal,
+            Self::Rotary => Positions::Rotary(10_000.0),
+            Self::Alibi => Positions::Alibi,
+            Self::None => Positions::None,
+        }
+    }
+}
+
+impl NormArg {
+    fn setting(self) -> NormKind {
+        match self {
+            Self::Layer => NormKind::Layer,
+            Self::Rms => NormKind::Rms,
+        }
+    }
+}
+
+impl NormPlaceArg {
+    fn setting(self) -> NormPlace {
+        match self {
+            Self::Pre => NormPlace::Pre,
+            Self::Post => NormPlace::Post,
+        }
+    }
+}
+
+impl MlpArg {
+    fn setting(self) -> MlpKind {
+        match self {
+            Self::Gelu => MlpKind::Gelu,
+            Self::Swiglu => MlpKind::SwiGlu,
+        }
+    }
+}
+
+/// The word on the command line of a setting that has one.
+fn word<A: ValueEnum + Copy, S: PartialEq>(setting: &S, of: impl Fn(A) -> S) -> String {
+    let named = A::value_variants().iter().find(|arg| of(**arg) == *setting).and_then(A::to_possible_value);
+    named.map_or_else(|| "other".to_owned(), |value| value.get_name().to_owned())
+}
+
+impl Settings {
+    /// Every setting as an option and its value, the text first.
+    pub(crate) fn options(&self) -> Vec<(&'static str, String)> {
+        let Self { text, tokenizer, model, train, validate_every } = self;
+        let optim = &train.optim;
+        vec![
+            match text {
+                TextSource::Stories { characters, .. } => ("--characters", characters.to_string()),
+                TextSource::File { path } => ("--text", path.display().to_string()),
+            },
+            (
+                "--tokenizer",
+                match tokenizer {
+                    TokenizerKind::Char => "char".to_owned(),
+                    TokenizerKind::Bpe(size) => format!("bpe:{size}"),
+                    TokenizerKind::WordPiece(size) => format!("wordpiece:{size}"),
+                },
+            ),
+            ("--width", model.width.to_string()),
+            ("--layers", model.layers.to_string()),
+            ("--heads", model.heads.to_string()),
+            ("--kv-heads", model.kv_heads().to_string()),
+            ("--context", model.context.to_string()),
+            ("--positions", word(&model.positions, PositionsArg::setting)),
+            ("--norm", word(&model.norm, NormArg::setting)),
+            ("--norm-place", word(&model.norm_place, NormPlaceArg::setting)),
+            ("--mlp", word(&model.mlp, MlpArg::setting)),
+            ("--tied", model.tied.to_string()),
+            ("--dropout", model.dropout.to_string()),
+            ("--steps", train.steps.to_string()),
+            ("--batch", train.batch.to_string()),
+            ("--micro-batches", train.micro_batches.to_string()),
+            ("--rate", optim.rate.to_string()),
+            ("--warmup", optim.warmup.to_string()),
+            ("--clip", optim.clip.map_or_else(|| "none".to_owned(), |clip| clip.to_string())),
+            ("--weight-decay", optim.weight_decay.to_string()),
+            ("--seed", train.seed.to_string()),
+            ("--validate-every", validate_every.to_string()),
+        ]
+    }
+
+    /// A command line with every setting, and without what cannot change a result.
+    pub(crate) fn command(&self) -> String {
+        self.options().iter().fold("regard train".to_owned(), |line, (name, value)| format!("{line} {name} {value}"))
+    }
+}

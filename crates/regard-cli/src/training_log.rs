@@ -1,0 +1,106 @@
+//! The table of a training, one row per step, and its figure. No times: two runs with the same settings write the same bytes.
+
+use crate::model_folder::{FIGURES, LOG};
+use anyhow::Result;
+use regard_lab::figure::{Axis, Figure, LinePlot, Series, Theme, numbers};
+use regard_lab::{Table, Value};
+use regard_nn::checkpoint::write_whole;
+use regard_nn::train::StepReport;
+use std::path::Path;
+
+const CAPTION: &str = "Each step of the training; losses in nats per token";
+const COLUMNS: [(&str, &str); 6] = [
+    ("step", "step"),
+    ("loss", "loss of the step's tokens, before its update (nats)"),
+    ("validation_loss", "loss on text that is not learned (nats)"),
+    ("accuracy", "share of tokens that were the likeliest"),
+    ("gradient_norm", "norm of the gradient, before clipping"),
+    ("rate", "learning rate"),
+];
+
+/// More steps than this are drawn as means of neighbours.
+const DRAWN: usize = 500;
+
+pub(crate) struct TrainingLog {
+    table: Table,
+    floor: Option<f64>,
+}
+
+impl TrainingLog {
+    pub(crate) fn new(command: &str, floor: Option<f64>) -> Result<Self> {
+        let mut table = Table::new("training", CAPTION, &COLUMNS);
+        let mut origin = vec![
+            ("regard", env!("CARGO_PKG_VERSION").to_owned()),
+            ("command", command.to_owned()),
+            ("simd", regard::Level::preferred()?.name().to_owned()),
+        ];
+        origin.extend(floor.map(|floor| ("floor", format!("{floor:?}"))));
+        table.origin = origin.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
+        Ok(Self { table, floor })
+    }
+
+    /// Take the rows of the steps up to `step` from an earlier run's file. Returns whether all were there.
+    pub(crate) fn take_over(&mut self, folder: &Path, step: u64) -> bool {
+        let Ok(earlier) = Table::read(&folder.join(LOG)) else { return step == 0 };
+        if earlier.columns != self.table.columns {
+            return step == 0;
+        }
+        let mut rows = earlier.rows;
+        rows.truncate(usize::try_from(step).unwrap_or(usize::MAX));
+        let whole = rows.len() as u64 == step && rows.iter().zip(1i64..).all(|(row, step)| row[0] == Value::Integer(step));
+        if whole {
+            self.table.rows = rows;
+        }
+        whole
+    }
+
+    pub(crate) fn push(&mut self, report: &StepReport, validation: Option<f64>) {
+        let step = i64::try_from(report.step).unwrap_or(i64::MAX);
+        let StepReport { loss, accuracy, gradient_norm, rate, .. } = *report;
+        self.table.push(vec![step.into(), loss.into(), validation.into(), accuracy.into(), gradient_norm.into(), rate.into()]);
+    }
+
+    pub(crate) fn write(&self, folder: &Path) -> Result<()> {
+        Ok(write_whole(&folder.join(LOG), &self.table.to_csv())?)
+    }
+
+    /// The last number of a column.
+    pub(crate) fn last(&self, column: &str) -> Option<f64> {
+        self.table.rows.iter().rev().find_map(|row| self.table.value(row, column).number())
+    }
+
+    /// Loss and gradient norm against the step.
+    fn figure(&self) -> Result<Figure> {
+        let steps = numbers(&self.table, "step")?;
+        let every = steps.len().div_ceil(DRAWN).max(1);
+        let thinned = |column: &str| -> Result<Vec<f64>> { Ok(means(&numbers(&self.table, column)?, every)) };
+        let x = means(&steps, every);
+        let validation = numbers(&self.table, "validation_loss")?;
+        let measured: Vec<usize> = (0..validation.len()).filter(|&i| validation[i].is_finite()).collect();
+        let pick = |from: &[f64]| measured.iter().map(|&i| from[i]).collect::<Vec<_>>();
+        let mut loss = LinePlot::new("Loss", Axis::linear("step"), Axis::linear("loss (nats per token)"))
+            .series(Series::new("training", &x, &thinned("loss")?).without_markers())
+            .series(Series::new("validation", &pick(&steps), &pick(&validation)));
+        if let Some(floor) = self.floor {
+            loss = loss.horizontal(floor, "entropy of the text");
+        }
+        let norm = LinePlot::new("Gradient", Axis::linear("step"), Axis::log10("norm before clipping"))
+            .series(Series::new("", &x, &thinned("gradient_norm")?).without_markers());
+        let note = if every > 1 { format!(" Each point of a line is the mean of {every} steps.") } else { String::new() };
+        Ok(Figure::new("training", "A model learns").panel(loss).panel(norm).caption(format!("{CAPTION}.{note}")))
+    }
+
+    pub(crate) fn draw(&self, folder: &Path) -> Result<()> {
+        let figure = self.figure()?;
+        let (svg, png) = (figure.svg()?, figure.png(Theme::Light)?);
+        for (name, bytes) in FIGURES.iter().zip([svg.as_bytes(), &png]) {
+            write_whole(&folder.join(name), bytes)?;
+        }
+        Ok(())
+    }
+}
+
+/// Means of `every` neighbours.
+fn means(values: &[f64], every: usize) -> Vec<f64> {
+    values.chunks(every).map(|part| part.iter().sum::<f64>() / part.len() as f64).collect()
+}

@@ -1,0 +1,574 @@
+//! `regard train`, `eval` and `generate` as people use them: interrupted, taken up again, and given what cannot be used.
+
+use regard_nn::tokenizer::Tokenizer;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// A model that learns in no time.
+const TINY: [&str; 12] = ["--characters", "6000", "--width", "16", "--layers", "1", "--heads", "2", "--context", "16", "--batch", "4"];
+
+fn command(arguments: &[&str], folder: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_regard"));
+    command.args(arguments).current_dir(folder);
+    command
+}
+
+fn regard(arguments: &[&str], folder: &Path) -> Output {
+    command(arguments, folder).output().expect("the program starts")
+}
+
+fn works(arguments: &[&str], folder: &Path) -> String {
+    let output = regard(arguments, folder);
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
+
+/// `regard train` of a tiny model, changed by these options.
+fn train(more: &[&str]) -> Vec<String> {
+    let tiny = TINY.chunks(2).filter(|option| !more.contains(&option[0])).flatten();
+    ["train"].iter().chain(tiny).chain(more).map(|word| (*word).to_owned()).collect()
+}
+
+fn trained(more: &[&str], folder: &Path) -> String {
+    let all = train(more);
+    works(&all.iter().map(String::as_str).collect::<Vec<_>>(), folder)
+}
+
+/// One line that has the words, and nothing else.
+fn fails(output: &Output, code: i32, words: &str) {
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{message}");
+    assert_eq!(message.trim_end().lines().count(), 1, "{message}");
+    assert!(message.starts_with("error: ") && message.contains(words), "{words}: {message}");
+    assert!(message.matches("os error").count() < 2, "a cause is said once: {message}");
+    assert!(output.stdout.is_empty());
+}
+
+fn refused(arguments: &[&str], folder: &Path, words: &str) {
+    fails(&regard(arguments, folder), 2, words);
+}
+
+fn refused_training(more: &[&str], folder: &Path, words: &str) {
+    let all = train(more);
+    refused(&all.iter().map(String::as_str).collect::<Vec<_>>(), folder, words);
+}
+
+/// Every file of a directory.
+fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let read =
+        |entry: std::fs::DirEntry| (entry.file_name().into_string().expect("UTF-8"), std::fs::read(entry.path()).expect("it can be read"));
+    std::fs::read_dir(folder).expect("it is there").map(|entry| read(entry.expect("it can be listed"))).collect()
+}
+
+fn assert_same(a: &BTreeMap<String, Vec<u8>>, b: &BTreeMap<String, Vec<u8>>, what: &str) {
+    assert_eq!(a.keys().collect::<Vec<_>>(), b.keys().collect::<Vec<_>>(), "{what}");
+    for (name, bytes) in a {
+        assert!(b[name] == *bytes, "{what}: {name} differs");
+    }
+}
+
+fn json(text: &str) -> serde_json::Value {
+    serde_json::from_str(text).expect("JSON")
+}
+
+/// Steps done, as the folder's summary says.
+fn step(folder: &Path) -> Option<u64> {
+    let bytes = std::fs::read(folder.join("model.json")).ok()?;
+    serde_json::from_slice::<serde_json::Value>(&bytes).ok()?["step"].as_u64()
+}
+
+const FILES: [&str; 6] = ["model.json", "model.safetensors", "tokenizer.json", "training.csv", "training.png", "training.svg"];
+
+#[test]
+fn training_learns_towards_the_floor_and_writes_its_files() {
+    let dir = tempfile::tempdir().unwrap();
+    let summary = json(&trained(&["--steps", "150", "--validate-every", "50", "--json"], dir.path()));
+    let row = &summary[0]["rows"][0];
+    let number = |name: &str| row[name].as_f64().unwrap_or_else(|| panic!("{name} of {row}"));
+    assert!((number("floor") - regard_nn::stories::entropy_rate()).abs() < 1e-12);
+    assert!(number("floor") < number("loss") && number("loss") < 2.9 && number("validation_loss") < 2.9, "{row}");
+    let out = dir.path().join("model");
+    let written = files(&out);
+    assert_eq!(written.keys().collect::<Vec<_>>(), FILES.iter().collect::<Vec<_>>());
+    let csv = String::from_utf8(written["training.csv"].clone()).unwrap();
+    assert!(csv.contains("# command: regard train --characters 6000 --tokenizer char --width 16 --layers 1"), "{csv}");
+    let rows: Vec<&str> = csv.lines().filter(|line| !line.starts_with('#')).collect();
+    assert_eq!(rows[0], "step,loss,validation_loss,accuracy,gradient_norm,rate");
+    assert_eq!(rows.len(), 151);
+    assert_eq!(rows[1..].iter().filter(|row| !row.split(',').nth(2).unwrap().is_empty()).count(), 3);
+    assert!(String::from_utf8(written["training.svg"].clone()).unwrap().contains("entropy of the text"));
+    assert!(written["training.png"].starts_with(b"\x89PNG"));
+
+    let eval = json(&works(&["eval", "model", "--json"], dir.path()))[0]["rows"][0].clone();
+    let number = |name: &str| eval[name].as_f64().unwrap_or_else(|| panic!("{name} of {eval}"));
+    assert_eq!(eval["part"], "validation");
+    assert_eq!((number("tokens"), number("step")), (number("characters"), 150.0));
+    assert!(number("tokens") > 550.0 && number("tokens") < 700.0, "a tenth of 6000 characters and of a story: {eval}");
+    assert!(number("floor") < number("loss") && number("loss") < 2.9);
+    assert!((number("perplexity") - number("loss").exp()).abs() < 1e-9);
+    assert!((number("bits_per_character") - number("loss") / 2f64.ln()).abs() < 1e-12);
+    assert!((number("floor_bits_per_character") - number("floor") / 2f64.ln()).abs() < 1e-12);
+    let again = |more: &[&str]| json(&works(&[&["eval", "model", "--json"], more].concat(), dir.path()))[0]["rows"][0].clone();
+    assert_eq!(again(&["--threads", "1"]), eval);
+    let closer = again(&["--stride", "1"]);
+    assert!(closer["tokens"] == eval["tokens"] && closer["loss"] != eval["loss"], "each token once, from more context: {closer} {eval}");
+    assert!((closer["loss"].as_f64().unwrap() - number("loss")).abs() < 0.2);
+    assert!(works(&["eval", "model"], dir.path()).contains("bits_per_character"));
+}
+
+/// Any number below `n`, another one in each run.
+fn any(n: u64) -> u64 {
+    use std::hash::{BuildHasher, Hasher};
+    std::collections::hash_map::RandomState::new().build_hasher().finish() % n
+}
+
+/// Start, and wait until a checkpoint of that many steps is there.
+fn started(arguments: &[String], folder: &Path, out: &str, steps: u64) -> Child {
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let mut child = command(&arguments, folder).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().expect("the program starts");
+    let begun = Instant::now();
+    while step(&folder.join(out)).is_none_or(|done| done < steps) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "no checkpoint of {steps} steps");
+        if child.try_wait().expect("it can be asked").is_some() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    child
+}
+
+const STEPS: u64 = 240;
+
+fn interrupted_settings(out: &str, threads: &str, steps: u64) -> Vec<String> {
+    train(&[
+        "--steps",
+        &steps.to_string(),
+        "--checkpoint-every",
+        "7",
+        "--validate-every",
+        "20",
+        "--dropout",
+        "0.1",
+        "--out",
+        out,
+        "--threads",
+        threads,
+    ])
+}
+
+#[test]
+fn killed_training_goes_on_to_the_bytes_of_an_undisturbed_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = interrupted_settings("whole", "1", STEPS);
+    works(&whole.iter().map(String::as_str).collect::<Vec<_>>(), dir.path());
+    let right = files(&dir.path().join("whole"));
+    let mut cut = 0;
+    for (out, threads) in [("one", "1"), ("two", "2"), ("three", "3")] {
+        // Killed at first, and killed again after it was taken up.
+        for resumed in [false, true] {
+            let moment = if resumed { STEPS / 2 + any(STEPS / 4) } else { any(STEPS / 3) };
+            let arguments = if resumed {
+                ["train", "--resume", "--checkpoint-every", "5", "--out", out, "--threads", threads].map(str::to_owned).to_vec()
+            } else {
+                interrupted_settings(out, threads, STEPS)
+            };
+            let mut child = started(&arguments, dir.path(), out, moment);
+            std::thread::sleep(Duration::from_micros(any(5000)));
+            child.kill().expect("it can be killed");
+            child.wait().expect("it ends");
+            cut += usize::from(!dir.path().join(out).join("training.svg").exists());
+        }
+        works(&["train", "--resume", "--out", out, "--threads", threads], dir.path());
+        assert_same(&right, &files(&dir.path().join(out)), out);
+    }
+    assert!(cut >= 4, "of six kills only {cut} came before the end");
+}
+
+#[cfg(unix)]
+fn interrupt(child: &Child) {
+    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill is there");
+    assert!(sent.success());
+}
+
+#[cfg(unix)]
+#[test]
+fn interrupted_training_saves_and_goes_on_to_the_same_bytes() {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = interrupted_settings("whole", "2", 600);
+    works(&whole.iter().map(String::as_str).collect::<Vec<_>>(), dir.path());
+    let mut child = started(&interrupted_settings("model", "1", 600), dir.path(), "model", 7);
+    interrupt(&child);
+    let mut message = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut message).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(130), "{message}");
+    assert!(message.contains("go on with: regard train --resume --out model"), "{message}");
+    let out = dir.path().join("model");
+    let done = step(&out).unwrap();
+    assert!((7..600).contains(&done) && message.contains(&format!("saved after step {done} of 600")), "{done}: {message}");
+    assert!(!out.join("training.svg").exists());
+    works(&["train", "--resume"], dir.path());
+    assert_same(&files(&dir.path().join("whole")), &files(&out), "after Ctrl-C");
+}
+
+#[cfg(unix)]
+#[test]
+fn second_interrupt_stops_at_once() {
+    let dir = tempfile::tempdir().unwrap();
+    // So many parts that the first step takes minutes.
+    let endless = ["train", "--characters", "6000", "--context", "16", "--batch", "131072", "--micro-batches", "131072"].map(str::to_owned);
+    let mut child = started(&endless, dir.path(), "model", 0);
+    interrupt(&child);
+    let mut line = String::new();
+    let mut messages = BufReader::new(child.stderr.take().unwrap());
+    while !line.contains("Ctrl-C again stops at once") {
+        assert!(messages.read_line(&mut line).unwrap() > 0, "{line}");
+    }
+    assert!(child.try_wait().unwrap().is_none(), "the first one waits for the step");
+    interrupt(&child);
+    let begun = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if begun.elapsed() > Duration::from_secs(20) {
+            child.kill().unwrap();
+            panic!("it goes on");
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    };
+    assert_eq!(status.code(), Some(130));
+    assert_eq!(step(&dir.path().join("model")), Some(0));
+}
+
+#[test]
+fn resuming_keeps_settings_and_text_and_refuses_others() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("a.txt"), regard_nn::stories::write(5000, 3)).unwrap();
+    std::fs::write(dir.path().join("copy.txt"), regard_nn::stories::write(5000, 3)).unwrap();
+    std::fs::write(dir.path().join("b.txt"), regard_nn::stories::write(5000, 4)).unwrap();
+    let small = ["train", "--text", "a.txt", "--width", "16", "--heads", "2", "--context", "16", "--steps", "6", "--quiet"];
+    works(&small, dir.path());
+    let out = dir.path().join("model");
+    let before = files(&out);
+    let resume = |more: &[&'static str]| [&["train", "--resume"], more].concat();
+    for (more, words) in [
+        (&["--width", "32"][..], "--width 32 cannot be had with --resume: the model in model is trained with --width 16"),
+        (&["--positions", "rotary"], "--positions rotary cannot be had with --resume"),
+        (&["--tied"], "--tied true"),
+        (&["--rate", "0.1"], "--rate 0.1"),
+        (&["--tokenizer", "bpe:300"], "--tokenizer bpe:300"),
+        (&["--seed", "2"], "--seed 2"),
+        (&["--characters", "5000"], "--characters 5000 cannot be had with --resume: the model in model is trained with --text a.txt"),
+        (&["--validate-every", "3"], "--validate-every 3"),
+        (&["--steps", "5"], "--steps 5 is less than the 6"),
+        (&["--text", "b.txt"], "the text is not the one that the model in model learns"),
+        (&["--out", "nowhere"], "nowhere has no model.safetensors"),
+        (&["--overwrite"], "--overwrite"),
+    ] {
+        refused(&resume(more), dir.path(), words);
+    }
+    assert_same(&before, &files(&out), "refused");
+    // What is the same may be said again; a copy of the text will do; the tokenizer can be made again.
+    works(&resume(&["--width", "16", "--text", "copy.txt", "--quiet"]), dir.path());
+    assert_same(&before, &files(&out), "nothing to do");
+    std::fs::remove_file(out.join("tokenizer.json")).unwrap();
+    works(&resume(&["--steps", "9", "--quiet"]), dir.path());
+    let after = files(&out);
+    assert!(after["tokenizer.json"] == before["tokenizer.json"] && step(&out) == Some(9));
+    let csv = String::from_utf8(after["training.csv"].clone()).unwrap();
+    assert!(csv.contains("\n6,") && csv.lines().last().unwrap().starts_with("9,"), "{csv}");
+    // Without the file, its name is what is missing.
+    std::fs::remove_file(dir.path().join("a.txt")).unwrap();
+    refused(&resume(&[]), dir.path(), "cannot read a.txt");
+    works(&resume(&["--text", "copy.txt", "--quiet"]), dir.path());
+}
+
+#[test]
+fn model_that_is_there_is_not_overwritten_by_accident() {
+    let dir = tempfile::tempdir().unwrap();
+    trained(&["--steps", "2"], dir.path());
+    let out = dir.path().join("model");
+    let before = files(&out);
+    refused_training(&["--steps", "3"], dir.path(), "model has a model already: go on with --resume");
+    // What is refused must not cost the old model.
+    refused_training(&["--steps", "3", "--overwrite", "--heads", "3"], dir.path(), "width is 16; it must be a multiple of heads (3)");
+    refused_training(&["--overwrite", "--context", "5000"], dir.path(), "tokens, but at least 5002 are needed");
+    assert_same(&before, &files(&out), "refused");
+    trained(&["--steps", "3", "--overwrite"], dir.path());
+    assert_eq!(step(&out), Some(3));
+    std::fs::create_dir(dir.path().join("mine")).unwrap();
+    std::fs::write(dir.path().join("mine/training.csv"), "mine").unwrap();
+    refused_training(&["--out", "mine"], dir.path(), "mine has a file training.csv already");
+    assert_eq!(std::fs::read(dir.path().join("mine/training.csv")).unwrap(), b"mine");
+    // Half a file of a killed training is cleared away, and nothing else.
+    std::fs::write(out.join(".model.safetensors.123.partial"), "half").unwrap();
+    std::fs::write(out.join("notes.partial"), "mine").unwrap();
+    works(&["train", "--resume"], dir.path());
+    let names: Vec<String> = files(&out).into_keys().collect();
+    assert!(names.contains(&"notes.partial".to_owned()) && !names.iter().any(|name| name.contains("123")), "{names:?}");
+}
+
+#[test]
+fn every_kind_of_model_can_be_trained_measured_and_let_write() {
+    let dir = tempfile::tempdir().unwrap();
+    for (i, options) in [
+        &["--positions", "rotary", "--norm", "rms", "--mlp", "swiglu", "--kv-heads", "1", "--tied"][..],
+        &["--positions", "alibi", "--norm-place", "post", "--clip", "none", "--weight-decay", "0.1", "--warmup", "1"],
+        &["--positions", "sinusoidal", "--dropout", "0.2", "--micro-batches", "2", "--rate", "0.01", "--seed", "4"],
+        &["--positions", "none", "--tokenizer", "wordpiece:80", "--tied", "false"],
+    ]
+    .iter()
+    .enumerate()
+    {
+        let out = format!("model{i}");
+        trained(&[options, &["--steps", "3", "--quiet", "--out", &out][..]].concat(), dir.path());
+        let eval = json(&works(&["eval", &out, "--json"], dir.path()));
+        // A tokenizer that loses case and spaces has no floor.
+        assert_eq!(eval[0]["rows"][0]["floor"].is_null(), i == 3, "{eval}");
+        assert!(works(&["generate", &out, "--tokens", "40"], dir.path()).len() > 40);
+    }
+}
+
+#[test]
+fn generate_writes_the_same_with_and_without_the_cache() {
+    let dir = tempfile::tempdir().unwrap();
+    trained(&["--steps", "60", "--quiet"], dir.path());
+    let write = |more: &[&str]| works(&[&["generate", "model", "--tokens", "70"], more].concat(), dir.path());
+    // 70 tokens with a context of 16: the window moves on more than once.
+    for options in [&[][..], &["--temperature", "0"], &["--temperature", "0.8", "--top-k", "9", "--top-p", "0.9", "--seed", "5"]] {
+        let text = write(options);
+        assert_eq!(text, write(&[options, &["--no-cache", "--threads", "1"]].concat()));
+        assert_eq!(text.chars().count(), 71, "70 characters and the end of the line: {text:?}");
+    }
+    assert_ne!(write(&["--seed", "1"]), write(&["--seed", "2"]));
+    let prompted = write(&["--prompt", "Anna and Ben"]);
+    assert!(prompted.starts_with("Anna and Ben") && prompted.len() == 83, "{prompted}");
+    let summary = json(&write(&["--prompt", "Anna and Ben", "--json"]));
+    assert_eq!(format!("{}{}\n", summary["prompt"].as_str().unwrap(), summary["text"].as_str().unwrap()), prompted);
+    assert_eq!(summary["tokens"].as_array().unwrap().len(), 70);
+    assert!(summary["tokens_per_second"].as_f64().unwrap() > 0.0);
+}
+
+#[cfg(unix)]
+#[test]
+fn generate_ends_quietly_when_nobody_reads() {
+    let dir = tempfile::tempdir().unwrap();
+    trained(&["--steps", "1", "--quiet"], dir.path());
+    let mut child = command(&["generate", "model", "--tokens", "1000000"], dir.path());
+    let mut child = child.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut few = [0; 5];
+    child.stdout.take().unwrap().read_exact(&mut few).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success() && output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn byte_pairs_lose_nothing_on_their_way_through_the_folder() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = "Größe, naïve café: 日本語 \u{1F600}\u{1F680}!\n\tтри кота, трёх котов…\r\n".repeat(60);
+    std::fs::write(dir.path().join("t.txt"), &text).unwrap();
+    let options =
+        ["--text", "t.txt", "--tokenizer", "bpe:280", "--width", "16", "--heads", "2", "--context", "16", "--steps", "2", "--quiet"];
+    works(&[&["train"], &options[..]].concat(), dir.path());
+    let tokenizer = Tokenizer::load(&dir.path().join("model/tokenizer.json")).unwrap();
+    assert_eq!(tokenizer.vocab(), 280);
+    let ids = tokenizer.encode(&text).unwrap();
+    assert_eq!(tokenizer.decode(&ids).unwrap(), text);
+    let part = text.lines().next().unwrap();
+    let list = tokenizer.encode(part).unwrap().iter().map(u32::to_string).collect::<Vec<_>>().join(",");
+    let shown = works(&["generate", "model", "--prompt-tokens", &list, "--tokens", "0"], dir.path());
+    assert_eq!(shown, format!("{part}\n"));
+    // A model that has hardly learned anything writes bytes in any order; what is printed is text all the same.
+    let write = |more: &[&str]| works(&[&["generate", "model", "--tokens", "200"], more].concat(), dir.path());
+    assert_eq!(write(&[]), write(&["--no-cache"]));
+    let eval = json(&works(&["eval", "model", "--json"], dir.path()))[0]["rows"][0].clone();
+    let number = |name: &str| eval[name].as_f64().unwrap();
+    let expected = number("bits_per_token") * number("tokens") / number("characters");
+    assert!(
+        eval["floor"].is_null()
+            && (number("bits_per_character") / expected - 1.0).abs() < 1e-12
+            && number("characters") != number("tokens")
+    );
+}
+
+#[test]
+fn bad_texts_are_refused_in_one_line() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("empty.txt"), "").unwrap();
+    std::fs::write(dir.path().join("latin.txt"), b"caf\xe9 au lait".repeat(1000)).unwrap();
+    std::fs::write(dir.path().join("short.txt"), "to be or not to be").unwrap();
+    for (text, words) in [
+        ("empty.txt", "empty.txt is empty"),
+        ("latin.txt", "latin.txt is not UTF-8: byte 3 is no part of a character"),
+        ("short.txt", "the training text has 16 tokens, but at least 66 are needed; give a longer text or a smaller context"),
+        ("nowhere.txt", "cannot read nowhere.txt"),
+        (".", "cannot read ."),
+    ] {
+        refused(&["train", "--text", text], dir.path(), words);
+    }
+    assert!(!dir.path().join("model/model.safetensors").exists());
+    trained(&["--steps", "1", "--quiet"], dir.path());
+    std::fs::write(dir.path().join("one.txt"), "A").unwrap();
+    for (text, words) in [
+        ("empty.txt", "empty.txt is empty"),
+        ("latin.txt", "latin.txt is not UTF-8"),
+        ("one.txt", "the text has 1 tokens, but at least 2 are needed"),
+        ("nowhere.txt", "cannot read nowhere.txt"),
+    ] {
+        refused(&["eval", "model", "--text", text], dir.path(), words);
+    }
+    std::fs::write(dir.path().join("strange.txt"), "Anna ∞").unwrap();
+    refused(&["eval", "model", "--text", "strange.txt"], dir.path(), "the character '∞' is not in the tokenizer's vocabulary");
+}
+
+#[test]
+fn bad_arguments_are_refused_in_one_line() {
+    let dir = tempfile::tempdir().unwrap();
+    for (more, words) in [
+        (&["--heads", "5"][..], "width is 16; it must be a multiple of heads (5)"),
+        (&["--heads", "2", "--kv-heads", "3"], "heads is 2; it must be a multiple of kv_heads (3)"),
+        (&["--dropout", "1"], "dropout is 1; it must be in [0, 1)"),
+        (&["--micro-batches", "3"], "micro_batches is 3; it must be a divisor of batch (4)"),
+        (&["--rate", "-1"], "the learning rate is -1; it must be finite and positive"),
+        (&["--rate", "0"], "the learning rate is 0; it must be finite and positive"),
+        (&["--clip", "0"], "clip is 0"),
+        (&["--clip", "some"], "give a number, or none"),
+        (&["--tokenizer", "bpe"], "give char, bpe:SIZE or wordpiece:SIZE"),
+        (&["--tokenizer", "bpe:100"], "the vocabulary is 100; it must be at least 256, one per byte"),
+        (&["--steps", "0"], "0 is not in 1..="),
+        (&["--checkpoint-every", "0"], "0 is not in 1.."),
+        (&["--text", "x"], "cannot be used with"),
+        (&["--threads", "0"], "threads = 0"),
+        (&["--width", "65536", "--layers", "1000"], "parameters, at most"),
+        (&["--batch", "1048576", "--context", "200"], "too large for memory: give more --micro-batches"),
+    ] {
+        refused_training(more, dir.path(), words);
+    }
+    assert!(!dir.path().join("model/model.safetensors").exists());
+    trained(&["--steps", "1", "--quiet"], dir.path());
+    for (more, words) in [
+        (&["--prompt", "Anna ∞"][..], "the character '∞' is not in the tokenizer's vocabulary"),
+        (&["--prompt", ""], "the prompt has no tokens"),
+        (&["--prompt-tokens", "1,2,999"], "token 999 is outside the vocabulary"),
+        (&["--prompt-tokens", "5000000000"], "token 5000000000 is outside the vocabulary"),
+        (&["--prompt-tokens", "1,x"], "\"x\" is not a whole number"),
+        (&["--temperature", "NaN"], "temperature is NaN"),
+        (&["--top-k", "0"], "top-k is 0"),
+        (&["--top-p", "1.5"], "top-p is 1.5; it must be in (0, 1]"),
+    ] {
+        refused(&[&["generate", "model"], more].concat(), dir.path(), words);
+    }
+    refused(&["eval", "model", "--stride", "17"], dir.path(), "the stride is 17; it must be from 1 to the context (16)");
+    refused(&["generate", "nowhere"], dir.path(), "nowhere has no model.safetensors: train one first");
+    refused(&["eval"], dir.path(), "DIR");
+}
+
+fn replaced(bytes: &[u8], from: &str, to: &str) -> Vec<u8> {
+    assert_eq!(from.len(), to.len());
+    let at = bytes.windows(from.len()).position(|window| window == from.as_bytes()).expect("it is there");
+    [&bytes[..at], to.as_bytes(), &bytes[at + from.len()..]].concat()
+}
+
+#[test]
+fn spoiled_checkpoints_are_refused_in_one_line_and_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    trained(&["--steps", "1", "--quiet"], dir.path());
+    let path = dir.path().join("model/model.safetensors");
+    let good = std::fs::read(&path).unwrap();
+    let mut with_nan = good.clone();
+    let end = with_nan.len();
+    with_nan[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
+    for (bytes, words) in [
+        (good[..good.len() / 2].to_vec(), "it is cut short"),
+        (good[..3].to_vec(), "it is cut short"),
+        (with_nan, "has NaN in it"),
+        (replaced(&good, r#"\"width\":16"#, r#"\"width\":32"#), "has shape [45, 16], the model needs [45, 32]"),
+        (replaced(&good, r#"\"layers\":1"#, r#"\"layers\":2"#), "blocks.1.attention.norm.gain"),
+        (replaced(&good, "regard-nn 2", "regard-nn 9"), "its format is \"regard-nn 9\""),
+    ] {
+        std::fs::write(&path, &bytes).unwrap();
+        for arguments in [&["train", "--resume"][..], &["eval", "model"], &["generate", "model"]] {
+            refused(arguments, dir.path(), words);
+        }
+        assert!(std::fs::read(&path).unwrap() == bytes, "it is as it was");
+    }
+    std::fs::write(&path, &good).unwrap();
+    works(&["eval", "model"], dir.path());
+    // The tokenizer of another model has tokens that this one does not know.
+    trained(&["--steps", "1", "--quiet", "--tokenizer", "bpe:300", "--out", "other"], dir.path());
+    std::fs::copy(dir.path().join("other/tokenizer.json"), dir.path().join("model/tokenizer.json")).unwrap();
+    for command in ["eval", "generate"] {
+        refused(&[command, "model"], dir.path(), "has 300 tokens, but the model has 45: it is the tokenizer of another model");
+    }
+    std::fs::write(dir.path().join("model/tokenizer.json"), "{}").unwrap();
+    refused(&["generate", "model"], dir.path(), "is not a tokenizer.json");
+}
+
+#[test]
+fn folder_that_cannot_be_written_is_refused_before_the_training() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("file"), "mine").unwrap();
+    refused_training(&["--out", "file"], dir.path(), "cannot write into file");
+    refused_training(&["--out", "file/below"], dir.path(), "cannot write into file/below");
+    assert_eq!(std::fs::read(dir.path().join("file")).unwrap(), b"mine");
+}
+
+/// With files of at most 8 blocks, as if the disk were full.
+#[cfg(unix)]
+fn on_a_full_disk(arguments: &[&str], folder: &Path) -> Output {
+    Command::new("sh")
+        .args(["-c", "trap '' XFSZ; ulimit -f 8; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_regard")])
+        .args(arguments)
+        .current_dir(folder)
+        .output()
+        .expect("there is a shell")
+}
+
+#[cfg(unix)]
+#[test]
+fn full_disk_is_said_and_costs_nothing_that_was_saved() {
+    let dir = tempfile::tempdir().unwrap();
+    let all = train(&["--steps", "4", "--quiet"]);
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    fails(&on_a_full_disk(&all, dir.path()), 1, "cannot write model/model.safetensors");
+    assert!(files(&dir.path().join("model")).is_empty(), "nothing half-written is left");
+    works(&all, dir.path());
+    let out = dir.path().join("model");
+    let before = files(&out);
+    let more = ["train", "--resume", "--steps", "7", "--quiet"];
+    fails(&on_a_full_disk(&more, dir.path()), 1, "`regard train --resume --out model` goes on from the last checkpoint: cannot write");
+    let after = files(&out);
+    assert!(after["model.safetensors"] == before["model.safetensors"] && after.len() == before.len());
+    // Nothing was lost: it goes on as if the disk had never been full.
+    works(&more, dir.path());
+    let patient = files(&out);
+    std::fs::remove_dir_all(&out).unwrap();
+    works(&all, dir.path());
+    works(&more, dir.path());
+    assert_same(&patient, &files(&out), "after a full disk");
+}
+
+#[test]
+fn training_that_diverges_keeps_its_last_good_checkpoint() {
+    let dir = tempfile::tempdir().unwrap();
+    let all = train(&["--steps", "50", "--rate", "1e30", "--clip", "none", "--warmup", "0", "--checkpoint-every", "1", "--quiet"]);
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    fails(&regard(&all, dir.path()), 1, "lower the learning rate or clip gradients");
+    works(&["eval", "model"], dir.path());
+}
+
+#[test]
+fn help_teaches_with_examples() {
+    let dir = tempfile::tempdir().unwrap();
+    let general = works(&["--help"], dir.path());
+    for command in ["train", "eval", "generate"] {
+        assert!(general.contains(command));
+        let help = works(&[command, "--help"], dir.path());
+        assert!(help.contains("Examples:") && help.contains(&format!("regard {command}")), "{help}");
+    }
+    let output = regard(&["train", "--characters", "3000", "--context", "8", "--steps", "1", "--quiet"], dir.path());
+    assert!(output.status.success() && output.stdout.is_empty() && output.stderr.is_empty());
+}
