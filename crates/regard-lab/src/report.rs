@@ -302,7 +302,7 @@ const SECTIONS: [Outline; 13] = [
         figures: &["mask_training", "mask_training_use"],
         tables: &[
             ("mask_training", MASK_COLUMNS),
-            ("mask_training_samples", &[]),
+            ("mask_training_samples", &["variant", "temperature", "written", "prompt", "real_words", "surprise"]),
             ("mask_training_baselines", &[]),
             ("mask_training_prefix", &[]),
         ],

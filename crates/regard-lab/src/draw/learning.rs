@@ -26,9 +26,8 @@ pub(super) fn masks(tables: &Tables) -> Result<Vec<Figure>> {
     let mut training =
         LinePlot::new("What training shows", Axis::linear("step"), Axis::log10("training loss (nats per token)")).names(Names::Legend);
     let prefix = tables.get("mask_training_prefix")?;
-    let mut use_ =
-        LinePlot::new("What use shows", Axis::linear("tokens of the prefix"), Axis::linear("validation loss from the prefix alone"))
-            .names(Names::Legend);
+    let mut use_ = LinePlot::new("What use shows", Axis::linear("tokens of the prefix"), Axis::linear("loss from the prefix alone"))
+        .names(Names::Legend);
     for (colour, mask) in masks_of(curves) {
         let series = Series::from_rows(mask, curves, "variant", mask, "step", "loss")?.colour(colour).without_markers();
         // Two cheaters lie on each other: the second is dashed, so that both can be seen.
