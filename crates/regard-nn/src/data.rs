@@ -55,9 +55,22 @@ pub struct Windows {
 impl Windows {
     /// `count` windows of `seq` tokens at random places; a text of at least `seq + 2` tokens.
     pub fn draw(tokens: &[u32], count: usize, seq: usize, target: Target, draws: &mut Draws) -> Self {
-        let mut windows = Self { ids: Vec::with_capacity(count * seq), targets: Vec::with_capacity(count * seq) };
-        for _ in 0..count {
-            let start = draws.below(tokens.len() - seq - 1);
+        let places = tokens.len() - seq - 1;
+        Self::at((0..count).map(|_| draws.below(places)), tokens, seq, target)
+    }
+
+    /// `count` windows of `seq` tokens, spread evenly over a text of at least `seq + 2` tokens: a mean over them varies less than over random
+    /// ones, and is the same for every seed.
+    pub fn spread(tokens: &[u32], count: usize, seq: usize, target: Target) -> Self {
+        let places = (tokens.len() - seq - 1) as u128;
+        // The middles of as many equal parts.
+        let start = |i: usize| (places * (2 * i as u128 + 1) / (2 * count as u128)) as usize;
+        Self::at((0..count).map(start), tokens, seq, target)
+    }
+
+    fn at(starts: impl Iterator<Item = usize>, tokens: &[u32], seq: usize, target: Target) -> Self {
+        let mut windows = Self::default();
+        for start in starts {
             let (here, next) = (&tokens[start..start + seq], &tokens[start + 1..start + seq + 1]);
             let (ids, targets) = if target == Target::Next { (here, next) } else { (next, here) };
             windows.ids.extend_from_slice(ids);
@@ -83,6 +96,16 @@ mod tests {
             assert!(w.ids.iter().zip(&w.targets).all(|(&a, &b)| step(a, b) == if target == Target::Next { 1 } else { -1 }));
             assert!(w.ids.chunks(8).all(|w| w.windows(2).all(|w| w[1] == w[0] + 1)));
         }
+    }
+
+    #[test]
+    fn spread_windows_cover_the_text_evenly() {
+        let tokens: Vec<u32> = (0..109).collect();
+        let w = Windows::spread(&tokens, 4, 8, Target::Next);
+        assert_eq!(w.ids.chunks(8).map(|w| w[0]).collect::<Vec<_>>(), [12, 37, 62, 87]);
+        assert!(w.ids.iter().zip(&w.targets).all(|(a, b)| a + 1 == *b));
+        // The shortest text has one place.
+        assert_eq!(Windows::spread(&tokens[..10], 3, 8, Target::Previous).ids.chunks(8).map(|w| w[0]).collect::<Vec<_>>(), [1, 1, 1]);
     }
 
     #[test]

@@ -241,9 +241,8 @@ impl Bench<'_> {
     fn variant(&self, variant: Variant, watch: Watch<'_>) -> Result<VariantResult> {
         let mut task = TextTask::new(&self.model, &self.text, variant.mask(), variant.target());
         let mut trainer = Trainer::new(self.model.layout(), self.config.train.clone())?;
-        let seed = self.config.train.seed;
         let seq = self.model.config().context;
-        let windows = Windows::draw(&self.text.validation, self.config.windows, seq, variant.target(), &mut Draws::at(seed, &[0xE7A1]));
+        let windows = Windows::spread(&self.text.validation, self.config.windows, seq, variant.target());
         let leak_before = self.leak(trainer.params(), variant, &windows)?;
         let curve = train_with_curve(variant.name(), &mut trainer, &mut task, self.config.curve_every, watch, |_, _| Ok(()))?;
         let p = trainer.params();
