@@ -83,7 +83,7 @@ fn heads_part_as_the_model_learns() {
 #[test]
 fn the_page_says_what_is_stored_and_how_to_make_it_again() {
     let (page, figures) = render(report()).unwrap();
-    for id in ["masks", "trained-heads", "pairs"] {
+    for id in ["masks", "scale-training", "trained-heads", "pairs"] {
         let section = page.sections.iter().find(|s| s.id == id).unwrap_or_else(|| panic!("no section {id}"));
         assert!(section.notes.iter().any(|n| n.contains("stored with the program") && n.contains("`regard report --train`")), "{id}");
         assert!(!section.figures.is_empty() && section.figures.iter().all(|f| figures.contains(f)), "{id}");
