@@ -15,6 +15,20 @@ pub(crate) fn mean(sample: &[f64]) -> f64 {
     sample.iter().sum::<f64>() / sample.len() as f64
 }
 
+/// The square root of the mean of the squares.
+pub(crate) fn root_mean_square(sample: &[f64]) -> f64 {
+    (sample.iter().map(|x| x * x).sum::<f64>() / sample.len() as f64).sqrt()
+}
+
+/// What [`Summary::median`] says, without putting all of the sample in order.
+pub(crate) fn median(sample: &[f64]) -> f64 {
+    let Some(last) = sample.len().checked_sub(1) else { return f64::NAN };
+    let mut sample = sample.to_vec();
+    let (_, &mut low, above) = sample.select_nth_unstable_by(last / 2, f64::total_cmp);
+    let high = if last % 2 == 0 { low } else { above.iter().copied().min_by(f64::total_cmp).unwrap_or(low) };
+    low + 0.5 * (high - low)
+}
+
 impl Summary {
     /// The sums are made in the order of the sample.
     pub(crate) fn new(sample: &[f64]) -> Self {
@@ -58,10 +72,6 @@ impl Summary {
         self.sorted.partition_point(|x| *x < value) as f64 / self.count as f64
     }
 
-    pub(crate) fn root_mean_square(&self) -> f64 {
-        (self.sorted.iter().map(|x| x * x).sum::<f64>() / self.count as f64).sqrt()
-    }
-
     /// The smallest share of the sample that holds `part` of the sum of squares.
     pub(crate) fn share_holding(&self, part: f64) -> f64 {
         let total: f64 = self.sorted.iter().map(|x| x * x).sum();
@@ -85,8 +95,17 @@ mod tests {
         assert_eq!((s.mean, s.median(), s.quantile(0.25), s.quantile(1.0)), (4.0, 3.0, 2.0, 10.0));
         assert!((s.std - 12.5f64.sqrt()).abs() < 1e-15);
         assert_eq!((s.percentile_of(3.0), s.percentile_of(3.5), s.percentile_of(99.0)), (40.0, 60.0, 100.0));
-        assert_eq!(s.root_mean_square(), 26f64.sqrt());
+        assert_eq!(root_mean_square(&[4.0, 1.0, 3.0, 2.0, 10.0]), 26f64.sqrt());
         // 100 of 130 are held by one in five, 90 % by two.
         assert_eq!((s.share_holding(0.75), s.share_holding(0.88)), (0.2, 0.4));
+    }
+
+    #[test]
+    fn the_median_is_that_of_the_sorted_sample() {
+        for n in 1..20 {
+            let sample: Vec<f64> = (0..n).map(|i| f64::from(i * 7 % 20)).collect();
+            assert_eq!(median(&sample), Summary::new(&sample).median(), "{sample:?}");
+        }
+        assert!(median(&[]).is_nan());
     }
 }

@@ -59,7 +59,9 @@ mod mask;
 #[cfg(feature = "matmul")]
 pub mod matmul;
 mod online_softmax;
+mod philox;
 mod product;
+pub mod random;
 mod recycling;
 pub mod reference;
 mod rows;

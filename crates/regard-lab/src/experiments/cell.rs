@@ -4,10 +4,9 @@ use crate::error::Result;
 use crate::experiments::Progress;
 use crate::rng::{Draw, Purpose};
 use crate::torch_randn::TorchRandn;
-use ndarray::{Array4, Axis};
+use ndarray::{Array4, Axis, CowArray};
 use rayon::prelude::*;
-use regard::{Attention, GradientStats, Gradients, Saved, Scale, Stage, StatsOptions};
-use std::borrow::Cow;
+use regard::{Attention, GradientStats, Gradients, SavedView, Scale, Stage, StatsOptions};
 
 /// Where the random numbers come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,7 +21,7 @@ impl Numbers {
     /// For people.
     pub(crate) fn describe(self) -> &'static str {
         match self {
-            Self::Regard => "ChaCha8 by counter, ziggurat, float64",
+            Self::Regard => "Philox by counter, Box-Muller, float64",
             Self::PyTorch => "torch.manual_seed(seed + d_k), torch.randn for Q, K, V, float32",
         }
     }
@@ -125,71 +124,96 @@ fn sum_of_squares(numbers: &[f64]) -> f64 {
     chains.iter().sum::<f64>() + rest
 }
 
+/// Smallest and largest number, and the mean of the squares.
+fn range(numbers: &[f64]) -> [f64; 3] {
+    let (mut low, mut high) = ([f64::INFINITY; 8], [f64::NEG_INFINITY; 8]);
+    for part in numbers.chunks(8) {
+        for ((low, high), &x) in low.iter_mut().zip(&mut high).zip(part) {
+            (*low, *high) = (low.min(x), high.max(x));
+        }
+    }
+    let (low, high) = (low.into_iter().fold(f64::INFINITY, f64::min), high.into_iter().fold(f64::NEG_INFINITY, f64::max));
+    [low, high, sum_of_squares(numbers) / numbers.len() as f64]
+}
+
 /// So many numbers per tensor and task: a few tensors of this size stay in the second cache.
 const NUMBERS_PER_TASK: usize = 8192;
 
+/// Q, K, V and the cotangent of some draws, each `[draw, 1, seq, d_k]`; the cotangent is empty unless the loss needs one.
+type Tensors = [Array4<f64>; 4];
+
 impl Cell {
-    /// Q, K, V and the cotangent of draws `from..to`, each `[draw, 1, seq, d_k]`; the cotangent is empty unless the loss needs one.
-    fn draws(&self, from: usize, to: usize) -> Result<[Array4<f64>; 4]> {
-        let (one, cotangent) = (self.seq * self.d_k, self.loss == Some(Loss::Unit));
-        let drawn = 3 + usize::from(cotangent);
-        let mut tensors = [(); 4].map(|()| Vec::with_capacity((to - from) * one));
-        for draw in from..to {
+    /// Room for so many draws.
+    fn room(&self, draws: usize) -> Tensors {
+        let cotangent = if self.loss == Some(Loss::Unit) { draws } else { 0 };
+        [draws, draws, draws, cotangent].map(|draws| Array4::zeros((draws, 1, self.seq, self.d_k)))
+    }
+
+    /// Draws `from..to`, at the front of their places.
+    fn draw(&self, from: usize, to: usize, tensors: &mut Tensors) -> Result<()> {
+        let one = self.seq * self.d_k;
+        let [q, k, v, cotangent] = tensors.each_mut().map(|tensor| tensor.as_slice_mut().expect("a new array lies side by side"));
+        for (i, draw) in (from..to).enumerate() {
+            let here = i * one..(i + 1) * one;
             let mut own = Draw::new(self.seed, Purpose::Cell, [self.seq, self.d_k], draw as u64);
             if self.numbers == Numbers::PyTorch {
                 let mut torch = TorchRandn::new(self.seed.wrapping_add((self.d_k + 10_000 * draw) as u64));
-                for tensor in &mut tensors[..3] {
-                    tensor.extend(torch.randn(one)?.into_iter().map(f64::from));
+                for tensor in [&mut *q, k, v] {
+                    tensor[here.clone()].iter_mut().zip(torch.randn(one)?).for_each(|(to, x)| *to = x.into());
                 }
             } else {
-                tensors[..3].iter_mut().for_each(|tensor| own.add_normal(tensor, one, 1.0));
+                [&mut *q, k, v].into_iter().for_each(|tensor| own.normal(&mut tensor[here.clone()]));
             }
-            if cotangent {
-                own.add_normal(&mut tensors[3], one, 1.0 / (self.d_k as f64).sqrt());
+            if !cotangent.is_empty() {
+                own.normal(&mut cotangent[here]);
             }
         }
-        let mut place = 0;
-        Ok(tensors.map(|numbers| {
-            place += 1;
-            let draws = if place <= drawn { to - from } else { 0 };
-            Array4::from_shape_vec((draws, 1, self.seq, self.d_k), numbers).expect("as many numbers as the shape has places")
-        }))
+        let deviation = 1.0 / (self.d_k as f64).sqrt();
+        cotangent.iter_mut().for_each(|x| *x *= deviation);
+        Ok(())
     }
 
     /// Q and K of one draw, for pictures.
     pub(crate) fn one_draw(&self, draw: usize) -> Result<[Array4<f64>; 2]> {
-        let [q, k, ..] = self.draws(draw, draw + 1)?;
+        let mut tensors = self.room(1);
+        self.draw(draw, draw + 1, &mut tensors)?;
+        let [q, k, ..] = tensors;
         Ok([q, k])
     }
 
-    fn part(&self, from: usize, to: usize) -> Result<[Measured; 2]> {
-        let [q, k, v, cotangent] = self.draws(from, to)?;
-        let scores = Attention::new().threads(1).scale(Scale::Off).scores(&q, &k, Stage::Raw)?;
+    /// Draws `from..to`; `tensors` has room for as many.
+    fn part(&self, from: usize, to: usize, tensors: &mut Tensors) -> Result<[Measured; 2]> {
+        self.draw(from, to, tensors)?;
+        let [q, k, v, cotangent] =
+            tensors.each_ref().map(|tensor| tensor.slice_axis(Axis(0), (..tensor.len_of(Axis(0)).min(to - from)).into()));
+        let scores = Attention::new().threads(1).scale(Scale::Off).scores(q, k, Stage::Raw)?;
+        let matrix = self.seq * self.seq;
+        let ranges: Vec<_> = scores.as_slice().expect("a new array lies side by side").chunks_exact(matrix).map(range).collect();
         let mut both = [Measured::default(), Measured::default()];
         for (scaled, measured) in [false, true].into_iter().zip(&mut both) {
             let attention = Attention::new().threads(1).scale(if scaled { Scale::InvSqrtDim } else { Scale::Off });
-            let (result, rows) = attention.forward_with_stats(&q, &k, &v, StatsOptions::default())?;
+            let (result, rows) = attention.forward_with_stats(q, k, v, StatsOptions::default())?;
             let heads = rows.heads();
             measured.max_weight = heads.max_weight.into_iter().collect();
             measured.entropy = heads.entropy.into_iter().collect();
             measured.sum_of_squares = heads.sum_of_squares.into_iter().collect();
             let unit = if scaled { 1.0 / (self.d_k as f64).sqrt() } else { 1.0 };
-            for matrix in scores.outer_iter() {
-                measured.score_min.push(unit * matrix.fold(f64::INFINITY, |a, &b| a.min(b)));
-                measured.score_max.push(unit * matrix.fold(f64::NEG_INFINITY, |a, &b| a.max(b)));
-                measured.score_square.push(unit * unit * matrix.iter().map(|x| x * x).sum::<f64>() / matrix.len() as f64);
-            }
+            measured.score_min = ranges.iter().map(|range| unit * range[0]).collect();
+            measured.score_max = ranges.iter().map(|range| unit * range[1]).collect();
+            measured.score_square = ranges.iter().map(|range| unit * unit * range[2]).collect();
             if let Some(loss) = self.loss {
                 let one_matrix = (self.seq * self.d_k) as f64;
                 let d_out = match loss {
-                    Loss::MeanSquare => Cow::Owned(result.out.mapv(|x| 2.0 * x / one_matrix)),
-                    Loss::SumSquare => Cow::Owned(result.out.mapv(|x| 2.0 * x)),
-                    Loss::Sum => Cow::Owned(Array4::ones(result.out.raw_dim())),
-                    Loss::Unit => Cow::Borrowed(&cotangent),
+                    Loss::MeanSquare => CowArray::from(result.out.mapv(|x| 2.0 * x / one_matrix)),
+                    Loss::SumSquare => CowArray::from(result.out.mapv(|x| 2.0 * x)),
+                    Loss::Sum => CowArray::from(Array4::ones(result.out.raw_dim())),
+                    Loss::Unit => CowArray::from(cotangent),
                 };
                 // exp(score - lse) are the weights: the statistics' pass serves the backward pass too.
-                let saved = Saved { row_sum: result.lse.mapv(|_| 1.0), row_max: result.lse, out: result.out };
-                let (gradients, stats) = attention.backward_with_stats(&q, &k, &v, &saved, d_out.view())?;
+                let one = ndarray::arr0(1.0);
+                let row_sum = one.broadcast(result.lse.raw_dim()).expect("one number stands for all");
+                let saved = SavedView { row_sum, row_max: result.lse.view(), out: result.out.view() };
+                let (gradients, stats) = attention.backward_with_stats(q, k, v, saved, d_out.view())?;
                 measured.note_gradients(&gradients, &stats);
             }
         }
@@ -202,12 +226,15 @@ impl Cell {
         let starts: Vec<usize> = (0..self.seeds).step_by(together).collect();
         let parts: Vec<_> = starts
             .into_par_iter()
-            .map(|from| {
-                let to = self.seeds.min(from + together);
-                let part = self.part(from, to);
-                progress.advance((to - from) as u64);
-                part
-            })
+            .map_init(
+                || self.room(together),
+                |tensors, from| {
+                    let to = self.seeds.min(from + together);
+                    let part = self.part(from, to, tensors);
+                    progress.advance((to - from) as u64);
+                    part
+                },
+            )
             .collect();
         let mut both = [Measured::default(), Measured::default()];
         for part in parts {

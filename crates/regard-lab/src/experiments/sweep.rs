@@ -94,7 +94,7 @@ impl SweepConfig {
 
     fn row(&self, d_k: usize, scaled: bool, m: &Measured) -> Vec<Value> {
         let mean = |x: &[f64]| Value::Number(summary::mean(x));
-        let (dq, d_scores) = (Summary::new(&m.dq_rows), Summary::new(&m.d_scores_rows));
+        let dq = Summary::new(&m.dq_rows);
         vec![
             d_k.into(),
             scaled.into(),
@@ -106,12 +106,12 @@ impl SweepConfig {
             mean(&m.dq),
             mean(&m.dk),
             mean(&m.dv),
-            dq.root_mean_square().into(),
+            summary::root_mean_square(&m.dq_rows).into(),
             dq.quantile(0.1).into(),
             dq.median().into(),
             dq.quantile(0.9).into(),
-            d_scores.root_mean_square().into(),
-            d_scores.median().into(),
+            summary::root_mean_square(&m.d_scores_rows).into(),
+            summary::median(&m.d_scores_rows).into(),
             dq.share_below(VANISHED).into(),
             dq.share_holding(0.9).into(),
             mean(&m.score_min),
