@@ -303,6 +303,11 @@ impl Dims {
     pub(crate) fn pairs(&self) -> usize {
         self.batch.saturating_mul(self.heads_q).saturating_mul(self.seq_q).saturating_mul(self.seq_kv)
     }
+
+    /// Multiply-adds of a forward pass without a mask, about.
+    pub(crate) fn work(&self) -> usize {
+        self.pairs().saturating_mul(self.head_dim + self.value_dim + 8)
+    }
 }
 
 /// A call that was found to be in order.

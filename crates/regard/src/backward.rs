@@ -7,11 +7,11 @@
 //! Every sum has a fixed order: dq over tiles of keys within a span, then over spans; dk and dv over blocks of queries; so that bits depend neither
 //! on threads nor on what else is in the batch.
 
-use crate::attention::{Attention, Plan};
+use crate::attention::{Attention, Dims, Plan};
 use crate::bias_gradient::{BiasGradient, BiasSums, BiasTotals, Sums};
 use crate::element::Element;
 use crate::error::Result;
-use crate::forward::{SavedView, block_cutoffs, block_scorer, block_shape, blocks, check_shape, checked_len, for_tasks};
+use crate::forward::{SavedView, WORTH_A_THREAD, block_cutoffs, block_scorer, block_shape, blocks, check_shape, checked_len, for_tasks};
 use crate::gradient::{GRADIENT_SPAN, Inputs, Unit, padded};
 use crate::score::KV_TILE;
 use crate::simd::Real;
@@ -149,15 +149,16 @@ pub(crate) type WithSquares<E> = (Gradients<E>, Option<Array3<<E as Element>::Re
 /// In eight chains, which the CPU works on at once.
 fn sum_of_squares<E: Element>(row: ndarray::ArrayView1<'_, E>) -> f64 {
     let mut chains = [0.0; 8];
-    let mut add = |part: &[E]| {
-        for (sum, x) in chains.iter_mut().zip(part) {
-            let x = x.to_real().to_f64();
-            *sum += x * x;
-        }
-    };
+    let square = |x: &E| x.to_real().to_f64() * x.to_real().to_f64();
     match row.as_slice() {
-        Some(row) => row.chunks(8).for_each(&mut add),
-        None => row.iter().for_each(|x| add(std::slice::from_ref(x))),
+        Some(row) => {
+            let (parts, rest) = row.as_chunks::<8>();
+            for part in parts {
+                chains.iter_mut().zip(part).for_each(|(sum, x)| *sum += square(x));
+            }
+            chains.iter_mut().zip(rest).for_each(|(sum, x)| *sum += square(x));
+        }
+        None => row.iter().enumerate().for_each(|(i, x)| chains[i % 8] += square(x)),
     }
     chains.iter().sum()
 }
@@ -225,12 +226,17 @@ struct Pieces {
 
 impl Pieces {
     fn new<T: Real>(plan: &Plan<'_>, bias: Option<&BiasTotals<T>>) -> Self {
-        let d = &plan.dims;
+        let d = plan.dims;
         let (batch_apart, heads_apart) = bias.map_or((true, true), |b| b.apart(plan));
-        let batches = if batch_apart { 1 } else { d.batch };
+        let batches = match bias {
+            Some(_) if batch_apart => 1,
+            Some(_) => d.batch,
+            // Short sequences: several to a task, so that the task is worth its making.
+            None => (WORTH_A_THREAD / Dims { batch: 1, ..d }.work().max(1)).clamp(1, d.batch.max(1)),
+        };
         let kv_heads = if heads_apart { 1 } else { d.heads_kv };
         let spans = d.seq_kv.div_ceil(GRADIENT_SPAN);
-        let units = (d.batch / batches) * (d.heads_kv / kv_heads);
+        let units = d.batch.div_ceil(batches) * (d.heads_kv / kv_heads);
         let threads = plan.threads().unwrap_or_else(rayon::current_num_threads);
         if spans == 1 || threads == 1 || units >= 4 * threads {
             return Self { batches, kv_heads, spans, spans_each: spans, chunk: d.seq_q };
@@ -360,7 +366,8 @@ fn run_tasks<E: Element, X: Element<Real = E::Real>>(
                 let span = piece * pieces.spans_each;
                 let bias =
                     bias.as_mut().map(|all| BiasSums { sums: all.next().expect("one per task"), batch, head: kv_head * group, span });
-                let (batches, kv_heads) = (batch..batch + pieces.batches, kv_head..kv_head + pieces.kv_heads);
+                let batches = batch..d.batch.min(batch + pieces.batches);
+                let kv_heads = kv_head..kv_head + pieces.kv_heads;
                 tasks.push(Task { batches, kv_heads, spans: span..pieces.spans.min(span + pieces.spans_each), dk, dv, bias, rows });
             }
         }

@@ -497,11 +497,10 @@ fn finish<S: Lanes, E: Element<Real = S::T>>(
     let block = &scorer.block;
     let (plan, dims) = (scorer.plan, layout.dims);
     let stats = state.stats.take();
-    let before: Vec<_> = match stats {
-        Some(_) => (0..layout.rows).map(|r| (state.row_max[r], state.row_sum[r])).collect(),
-        None => Vec::new(),
-    };
-    if plan.sink(block.head).is_some() {
+    let sink = plan.sink(block.head).is_some();
+    let before: Option<Vec<_>> =
+        (sink && stats.is_some()).then(|| (0..layout.rows).map(|r| (state.row_max[r], state.row_sum[r])).collect());
+    if sink {
         let logits: Vec<_> =
             (0..layout.lanes::<S>()).map(|r| plan.sink(block.row(r.min(layout.rows - 1)).0).map_or(S::T::HIDDEN, S::T::from_f64)).collect();
         simd.call(AddSink { to: state, layout, logits: &logits, factors: buffers.factors });
@@ -524,5 +523,6 @@ fn finish<S: Lanes, E: Element<Real = S::T>>(
         None => hand_out::<S, E, true>(simd, state.acc, divisors, buffers.rows, out),
     }
     let Some(stats) = stats else { return Vec::new() };
-    (0..layout.rows).map(|r| stats.finish(r, before[r], (state.row_max[r], state.row_sum[r]))).collect()
+    let end = |r: usize| (state.row_max[r], state.row_sum[r]);
+    (0..layout.rows).map(|r| stats.finish(r, before.as_ref().map_or_else(|| end(r), |before| before[r]), end(r))).collect()
 }

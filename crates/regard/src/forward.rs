@@ -175,11 +175,12 @@ impl Attention<'_> {
         let (out, lse, rows) = allocate_and_run(&plan, q, k, v, Some(options))?;
         let [b, h, n, _] = out_shape(&plan);
         let mut stats = RowStats::zeros([b, h, n], options.top_keys);
+        let mut places = stats.places();
         for (block, rows) in rows {
             for (r, summary) in rows.iter().enumerate() {
                 if let Some(summary) = summary {
                     let (head, query) = block.row(r);
-                    stats.set([block.batch, head, query], summary);
+                    places.set((block.batch * h + head) * n + query, summary);
                 }
             }
         }
@@ -287,13 +288,11 @@ pub(crate) fn blocks(plan: &Plan<'_>) -> Vec<RowBlock> {
 }
 
 /// Below so many multiply-adds the start of a thread costs more than it brings.
-const WORTH_A_THREAD: usize = 1 << 18;
+pub(crate) const WORTH_A_THREAD: usize = 1 << 18;
 
 /// Run tasks, in parallel where that pays.
 pub(crate) fn for_tasks<T: Send, R: Send>(plan: &Plan<'_>, tasks: Vec<T>, f: impl Fn(T) -> R + Send + Sync) -> Result<Vec<R>> {
-    let d = &plan.dims;
-    let work = d.pairs().saturating_mul(d.head_dim + d.value_dim + 8);
-    if tasks.len() <= 1 || work < WORTH_A_THREAD || plan.threads() == Some(1) {
+    if tasks.len() <= 1 || plan.dims.work() < WORTH_A_THREAD || plan.threads() == Some(1) {
         return Ok(tasks.into_iter().map(f).collect());
     }
     threads::install(plan.threads(), || tasks.into_par_iter().with_max_len(1).map(f).collect())

@@ -75,15 +75,24 @@ pub struct HeadStats {
 impl<T: Real> RowStats<T> {
     /// Mean of each statistic over the rows that see any key; 0 for a head without such a row.
     pub fn heads(&self) -> HeadStats {
+        let (batch, heads, queries) = self.argmax.dim();
+        let argmax = self.argmax.as_standard_layout();
+        let seen = argmax.as_slice().expect("it is the standard layout");
         let mean = |rows: &Array3<T>| {
-            let (batch, heads, _) = rows.dim();
-            Array2::from_shape_fn((batch, heads), |(b, h)| {
-                let pairs = rows.slice(ndarray::s![b, h, ..]);
-                let seen = self.argmax.slice(ndarray::s![b, h, ..]);
-                let (sum, count) =
-                    pairs.iter().zip(seen).filter(|&(_, &key)| key >= 0).fold((0.0, 0u64), |(s, n), (x, _)| (s + x.to_f64(), n + 1));
+            let rows = rows.as_standard_layout();
+            let rows = rows.as_slice().expect("it is the standard layout");
+            let means = (0..batch * heads).map(|head| {
+                let here = head * queries..(head + 1) * queries;
+                let (mut sum, mut count) = (0.0, 0u64);
+                for (x, &key) in rows[here.clone()].iter().zip(&seen[here]) {
+                    if key >= 0 {
+                        sum += x.to_f64();
+                        count += 1;
+                    }
+                }
                 sum / count.max(1) as f64
-            })
+            });
+            Array2::from_shape_vec((batch, heads), means.collect()).expect("one number per head")
         };
         HeadStats {
             entropy: mean(&self.entropy),
@@ -342,7 +351,7 @@ impl<T: Real> StatSums<T> {
         let at = |sum: usize| self.sums[sum * self.lanes + r].to_f64();
         let (max, sum) = (keys.0.to_f64(), keys.1.to_f64());
         let (top, total) = (all.0.to_f64(), all.1.to_f64());
-        let unit = (max - top).exp() / total;
+        let unit = if max == top { 1.0 } else { (max - top).exp() } / total;
         let k = self.options.top_keys;
         let tops = self.tops[r * k..(r + 1) * k].iter().filter(|(_, key)| *key != usize::MAX);
         Some(RowSummary {
@@ -394,7 +403,48 @@ impl<T: Real> RowStats<T> {
         }
     }
 
-    pub(crate) fn set(&mut self, at: [usize; 3], row: &RowSummary) {
+    /// Where its numbers go. Only for new statistics, which lie side by side.
+    pub(crate) fn places(&mut self) -> Places<'_, T> {
+        fn flat<X, D: ndarray::Dimension>(x: &mut ndarray::Array<X, D>) -> &mut [X] {
+            x.as_slice_mut().expect("a new array lies side by side")
+        }
+        Places {
+            top: self.top_keys.len_of(ndarray::Axis(3)),
+            entropy: flat(&mut self.entropy),
+            max_weight: flat(&mut self.max_weight),
+            argmax: flat(&mut self.argmax),
+            sum_of_squares: flat(&mut self.sum_of_squares),
+            diagonal_mass: flat(&mut self.diagonal_mass),
+            previous_token_mass: flat(&mut self.previous_token_mass),
+            first_token_mass: flat(&mut self.first_token_mass),
+            local_mass: flat(&mut self.local_mass),
+            mean_distance: flat(&mut self.mean_distance),
+            top_keys: flat(&mut self.top_keys),
+            top_weights: flat(&mut self.top_weights),
+        }
+    }
+}
+
+/// The numbers of [`RowStats`], side by side.
+pub(crate) struct Places<'s, T> {
+    /// Keys listed per row.
+    top: usize,
+    entropy: &'s mut [T],
+    max_weight: &'s mut [T],
+    argmax: &'s mut [i64],
+    sum_of_squares: &'s mut [T],
+    diagonal_mass: &'s mut [T],
+    previous_token_mass: &'s mut [T],
+    first_token_mass: &'s mut [T],
+    local_mass: &'s mut [T],
+    mean_distance: &'s mut [T],
+    top_keys: &'s mut [i64],
+    top_weights: &'s mut [T],
+}
+
+impl<T: Real> Places<'_, T> {
+    /// Row number `at` of all.
+    pub(crate) fn set(&mut self, at: usize, row: &RowSummary) {
         let f = T::from_f64;
         self.entropy[at] = f(row.entropy);
         self.max_weight[at] = f(row.max_weight);
@@ -405,10 +455,9 @@ impl<T: Real> RowStats<T> {
         self.first_token_mass[at] = f(row.first_token_mass);
         self.local_mass[at] = f(row.local_mass);
         self.mean_distance[at] = f(row.mean_distance);
-        let [b, h, i] = at;
         for (n, &(key, weight)) in row.tops.iter().enumerate() {
-            self.top_keys[[b, h, i, n]] = key as i64;
-            self.top_weights[[b, h, i, n]] = f(weight);
+            self.top_keys[at * self.top + n] = key as i64;
+            self.top_weights[at * self.top + n] = f(weight);
         }
     }
 }
