@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::float::Float;
 use crate::linear::{Linear, Write, add_to_rows};
 use crate::look::Call;
-use crate::parallel::{PIECE_ROWS, for_pieces, pieces, pieces_mut};
+use crate::parallel::{Cut, for_pieces};
 use crate::params::Layout;
 use crate::positions::Rotary;
 use crate::random::Draws;
@@ -338,8 +338,9 @@ impl MultiHeadAttention {
         operands.k.put(&gradients.dk, d_kv);
         operands.v.put(&gradients.dv, d_kv);
         if saved.rotary.is_some() {
-            let tasks = pieces_mut(d_q, self.input().outputs()).collect();
-            for_pieces(tasks, |i, d_q| self.turn(saved.rotary.as_ref(), i * PIECE_ROWS, call.seq, d_q, true));
+            let cut = Cut::new(call.rows());
+            let tasks = cut.pieces_mut(d_q, self.input().outputs()).collect();
+            for_pieces(tasks, |i, d_q| self.turn(saved.rotary.as_ref(), cut.first(i), call.seq, d_q, true));
         }
         Ok(())
     }
@@ -358,8 +359,9 @@ impl MultiHeadAttention {
         saved: &mut AttentionSaved<T>,
     ) -> Result<()> {
         let (q, rotary) = Self::split(saved);
-        let tasks = pieces(x, self.config.width).zip(pieces_mut(q, self.input().outputs())).collect();
-        for_pieces(tasks, |i, (x, q)| self.project(p, x, i * PIECE_ROWS, call.seq, rotary, q));
+        let cut = Cut::rows_of(x, self.config.width);
+        let tasks = cut.pieces(x, self.config.width).zip(cut.pieces_mut(q, self.input().outputs())).collect();
+        for_pieces(tasks, |i, (x, q)| self.project(p, x, cut.first(i), call.seq, rotary, q));
         self.project_memory(p, memory, saved);
         self.attend(call, 0, saved)?;
         self.out.forward(p, &saved.out, y);
@@ -394,7 +396,8 @@ impl MultiHeadAttention {
     /// Adds to `d_memory` and the gradients of the memory's projection.
     pub(crate) fn memory_backward<T: Float>(&self, p: &[T], g: &mut [T], memory: &[T], d_kv: &[T], d_memory: &mut [T]) {
         if let Projections::Cross { kv, .. } = &self.projections {
-            let tasks = pieces(d_kv, kv.outputs()).zip(pieces_mut(d_memory, kv.inputs())).collect();
+            let cut = Cut::rows_of(memory, kv.inputs());
+            let tasks = cut.pieces(d_kv, kv.outputs()).zip(cut.pieces_mut(d_memory, kv.inputs())).collect();
             for_pieces(tasks, |_, (dy, dx)| kv.input_gradient(p, dy, dx, Write::Add));
             kv.weight_gradient(g, memory, d_kv);
         }

@@ -2,7 +2,7 @@
 
 use crate::float::Float;
 use crate::linear::{Write, matrix, matrix_mut};
-use crate::parallel::{for_pieces, pieces, pieces_mut};
+use crate::parallel::{Cut, for_pieces};
 use crate::params::{Init, Layout, Slot};
 use ndarray::Axis;
 use rayon::prelude::*;
@@ -63,14 +63,16 @@ impl Embedding {
     /// `logits = x table^T`.
     pub fn unembed<T: Float>(&self, p: &[T], x: &[T], logits: &mut [T]) {
         let table = matrix(self.table.of(p), self.width);
-        let tasks = pieces(x, self.width).zip(pieces_mut(logits, self.count)).collect();
+        let cut = Cut::rows_of(x, self.width);
+        let tasks = cut.pieces(x, self.width).zip(cut.pieces_mut(logits, self.count)).collect();
         for_pieces(tasks, |_, (x, y)| matmul(matrix_mut(y, self.count), Write::Replace, matrix(x, self.width), table.t()));
     }
 
     /// Backward of [`Embedding::unembed`]: writes dx, adds to the table's gradient.
     pub fn unembed_backward<T: Float>(&self, p: &[T], g: &mut [T], x: &[T], d_logits: &[T], dx: &mut [T]) {
         let table = matrix(self.table.of(p), self.width);
-        let tasks = pieces(d_logits, self.count).zip(pieces_mut(dx, self.width)).collect();
+        let cut = Cut::rows_of(x, self.width);
+        let tasks = cut.pieces(d_logits, self.count).zip(cut.pieces_mut(dx, self.width)).collect();
         for_pieces(tasks, |_, (dy, dx)| matmul(matrix_mut(dx, self.width), Write::Replace, matrix(dy, self.count), table));
         let (x, dy) = (matrix(x, self.width), matrix(d_logits, self.count));
         let mut d_table = matrix_mut(self.table.of_mut(g), self.width);

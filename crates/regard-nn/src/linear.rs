@@ -10,7 +10,7 @@
 //! Few rows (a token that is decoded) go through a product of our own, one chain of multiply-adds per output.
 
 use crate::float::{Float, kernel};
-use crate::parallel::{for_pieces, pieces, pieces_mut};
+use crate::parallel::{Cut, for_pieces};
 use crate::params::{Init, Layout, Slot};
 use ndarray::{ArrayView2, ArrayViewMut2, Axis};
 use rayon::prelude::*;
@@ -23,8 +23,8 @@ const FEW_ROWS: usize = 4;
 const PARALLEL_WEIGHTS: usize = 1 << 18;
 /// Columns that one thread takes of a one-row product.
 const ROW_COLUMNS: usize = 256;
-/// Columns of a weight gradient that one thread takes: fewer would pack the other matrix too often.
-const WEIGHT_COLUMNS: usize = 128;
+/// Columns of a weight gradient that one thread takes at least: fewer would pack the other matrix too often.
+const WEIGHT_COLUMNS: usize = 384;
 /// Rows of a partial sum of bias gradients.
 const SUM_ROWS: usize = 64;
 
@@ -84,7 +84,8 @@ impl Linear {
             }
             return;
         }
-        let tasks = pieces(x, self.inputs).zip(pieces_mut(y, self.outputs)).collect();
+        let cut = Cut::rows_of(x, self.inputs);
+        let tasks = cut.pieces(x, self.inputs).zip(cut.pieces_mut(y, self.outputs)).collect();
         for_pieces(tasks, |_, (x, y)| {
             self.product(p, x, y, Write::Replace);
             if let Some(bias) = self.bias(p) {
@@ -127,7 +128,8 @@ impl Linear {
         let (weight, bias) = self.gradients(g);
         let (x2, dy2) = (matrix(x, inputs), matrix(dy, outputs));
         let long = inputs.max(outputs);
-        let count = if x.len() * outputs < 1 << 18 { 1 } else { long.div_ceil(WEIGHT_COLUMNS).clamp(1, 8) };
+        // An even number of pieces: two threads have the same to do.
+        let count = if x.len() * outputs < 1 << 18 { 1 } else { long.div_ceil(WEIGHT_COLUMNS).next_multiple_of(2) };
         let size = long.div_ceil(count).next_multiple_of(16);
         let mut dw = matrix_mut(weight, outputs);
         if inputs >= outputs {
@@ -160,7 +162,8 @@ impl Linear {
 
     /// The whole backward pass: gradients of the parameters are added to `g`; `dx` is written.
     pub fn backward<T: Float>(&self, p: &[T], g: &mut [T], x: &[T], dy: &[T], dx: &mut [T]) {
-        let tasks = pieces(dy, self.outputs).zip(pieces_mut(dx, self.inputs)).collect();
+        let cut = Cut::rows_of(x, self.inputs);
+        let tasks = cut.pieces(dy, self.outputs).zip(cut.pieces_mut(dx, self.inputs)).collect();
         for_pieces(tasks, |_, (dy, dx)| self.input_gradient(p, dy, dx, Write::Replace));
         self.weight_gradient(g, x, dy);
     }

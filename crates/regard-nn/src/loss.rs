@@ -6,7 +6,7 @@
 //! ```
 
 use crate::float::{Float, kernel, lane_max, lane_sum};
-use crate::parallel::{for_pieces, pieces, pieces_mut};
+use crate::parallel::{Cut, for_pieces};
 
 /// The target of a row that does not count.
 pub const IGNORE: u32 = u32::MAX;
@@ -51,8 +51,9 @@ pub fn cross_entropy<T: Float>(logits: &mut [T], targets: &[u32], divisor: Optio
     let classes = logits.len() / targets.len().max(1);
     assert!(targets.iter().all(|&t| t == IGNORE || (t as usize) < classes), "a target is outside the vocabulary");
     let scale = divisor.map(|d| T::from_f64(1.0 / d));
-    let mut correct = vec![0usize; crate::parallel::piece_count(targets.len())];
-    let tasks = pieces_mut(logits, classes).zip(pieces(targets, 1)).zip(pieces_mut(row_losses, 1)).zip(&mut correct).collect();
+    let cut = Cut::new(targets.len());
+    let mut correct = vec![0usize; cut.count()];
+    let tasks = cut.pieces_mut(logits, classes).zip(cut.pieces(targets, 1)).zip(cut.pieces_mut(row_losses, 1)).zip(&mut correct).collect();
     for_pieces(tasks, |_, (((logits, targets), losses), correct)| {
         *correct = cross_entropy_rows(logits, targets, scale, losses);
     });

@@ -8,7 +8,7 @@ use crate::float::Float;
 use crate::look::Call;
 use crate::mlp::Mlp;
 use crate::norm::{NORM_STATS, Norm};
-use crate::parallel::{for_pieces, piece_count, pieces, pieces_mut};
+use crate::parallel::{Cut, for_pieces};
 use crate::params::Layout;
 use crate::positions::{Positions, Rotary, add};
 use crate::sublayer::{Branch, NormPlace, Scratch, Sublayer, SublayerSaved};
@@ -102,7 +102,7 @@ impl Stack {
             normed: if self.last.is_some() { stream() } else { Vec::new() },
             stats: vec![T::ZERO; rows * NORM_STATS],
             scratch: backward.then(|| Scratch::new(self.sublayers.iter(), self.width, call)),
-            partials: vec![T::ZERO; piece_count(rows) * 2 * self.width],
+            partials: vec![T::ZERO; Cut::new(rows).count() * 2 * self.width],
             d: if backward { stream() } else { Vec::new() },
         }
     }
@@ -117,7 +117,11 @@ impl Stack {
             sublayer.forward(p, call, &before[i], memory, &mut behind[0], kept)?;
         }
         if let (Some(norm), Some(x)) = (&self.last, saved.stream.last()) {
-            let tasks = pieces(x, self.width).zip(pieces_mut(&mut saved.normed, self.width)).zip(pieces_mut(&mut saved.stats, NORM_STATS));
+            let cut = Cut::rows_of(x, self.width);
+            let tasks = cut
+                .pieces(x, self.width)
+                .zip(cut.pieces_mut(&mut saved.normed, self.width))
+                .zip(cut.pieces_mut(&mut saved.stats, NORM_STATS));
             for_pieces(tasks.collect(), |_, ((x, y), stats)| norm.forward(p, x, y, stats));
         }
         Ok(())
@@ -141,7 +145,8 @@ impl Stack {
         if let (Some(norm), Some(x)) = (&self.last, stream.last()) {
             partials.fill(T::ZERO);
             let width = self.width;
-            let tasks = pieces(x, width).zip(pieces(stats, NORM_STATS)).zip(pieces_mut(d, width));
+            let cut = Cut::rows_of(x, width);
+            let tasks = cut.pieces(x, width).zip(cut.pieces(stats, NORM_STATS)).zip(cut.pieces_mut(d, width));
             let tasks = tasks.zip(partials.chunks_mut((2 * width).max(1))).collect();
             for_pieces(tasks, |_, (((x, stats), d), partial)| norm.backward_in_place(p, x, stats, d, partial));
             norm.reduce(g, partials);

@@ -16,7 +16,7 @@ use crate::linear::{Write, add_to_rows};
 use crate::look::Call;
 use crate::mlp::Mlp;
 use crate::norm::{NORM_STATS, Norm};
-use crate::parallel::{PIECE_ROWS, for_pieces, piece_count, pieces, pieces_mut};
+use crate::parallel::{Cut, for_pieces};
 use crate::positions::add;
 use serde::{Deserialize, Serialize};
 
@@ -103,7 +103,7 @@ impl<T: Float> Scratch<T> {
             d_out: room(|s| if let Branch::Attention(a) = &s.branch { a.output().inputs() } else { 0 }),
             d_q: room(|s| if let Branch::Attention(a) = &s.branch { a.input().outputs() } else { 0 }),
             d_kv: vec![T::ZERO; call.memory_rows() * sublayers.clone().map(kv).max().unwrap_or(0)],
-            partials: vec![T::ZERO; piece_count(rows) * 2 * width],
+            partials: vec![T::ZERO; Cut::new(rows).count() * 2 * width],
         }
     }
 }
@@ -144,38 +144,47 @@ impl Sublayer {
         saved: &mut SublayerSaved<T>,
     ) -> Result<()> {
         let (pre, width, drop) = (self.place == NormPlace::Pre, self.width(), self.drop(call));
+        let cut = Cut::rows_of(x, width);
         let SublayerSaved { work, stats, branch } = saved;
         match (&self.branch, branch) {
             (Branch::Mlp(mlp), BranchSaved::Mlp { inner, act }) => {
-                let kept = pieces_mut(inner, mlp.inner()).zip(pieces_mut(act, mlp.hidden()));
-                let tasks = pieces(x, width).zip(pieces_mut(y, width)).zip(pieces_mut(work, width)).zip(pieces_mut(stats, NORM_STATS));
+                let kept = cut.pieces_mut(inner, mlp.inner()).zip(cut.pieces_mut(act, mlp.hidden()));
+                let tasks = cut
+                    .pieces(x, width)
+                    .zip(cut.pieces_mut(y, width))
+                    .zip(cut.pieces_mut(work, width))
+                    .zip(cut.pieces_mut(stats, NORM_STATS));
                 for_pieces(tasks.zip(kept).collect(), |i, ((((x, y), work), stats), (inner, act))| {
                     if pre {
                         self.norm.forward(p, x, work, stats);
-                        residual(drop, i * PIECE_ROWS * width, x, y, |sum| mlp.forward(p, work, inner, act, sum));
+                        residual(drop, cut.first(i) * width, x, y, |sum| mlp.forward(p, work, inner, act, sum));
                     } else {
-                        residual(drop, i * PIECE_ROWS * width, x, work, |sum| mlp.forward(p, x, inner, act, sum));
+                        residual(drop, cut.first(i) * width, x, work, |sum| mlp.forward(p, x, inner, act, sum));
                         self.norm.forward(p, work, y, stats);
                     }
                 });
             }
             (Branch::Attention(attention), BranchSaved::Attention(saved)) => {
                 let (q, rotary) = MultiHeadAttention::split(saved);
-                let tasks = pieces(x, width).zip(pieces_mut(work, width)).zip(pieces_mut(stats, NORM_STATS));
-                let tasks = tasks.zip(pieces_mut(q, attention.input().outputs())).collect();
+                let tasks = cut.pieces(x, width).zip(cut.pieces_mut(work, width)).zip(cut.pieces_mut(stats, NORM_STATS));
+                let tasks = tasks.zip(cut.pieces_mut(q, attention.input().outputs())).collect();
                 for_pieces(tasks, |i, (((x, work), stats), q)| {
                     if pre {
                         self.norm.forward(p, x, work, stats);
                     }
-                    attention.project(p, if pre { work } else { x }, i * PIECE_ROWS, call.seq, rotary, q);
+                    attention.project(p, if pre { work } else { x }, cut.first(i), call.seq, rotary, q);
                 });
                 attention.project_memory(p, memory, saved);
                 attention.attend(call, self.number, saved)?;
                 let out = attention.output();
-                let tasks = pieces(x, width).zip(pieces_mut(y, width)).zip(pieces_mut(work, width)).zip(pieces_mut(stats, NORM_STATS));
-                for_pieces(tasks.zip(pieces(&saved.out, out.inputs())).collect(), |i, ((((x, y), work), stats), heads)| {
+                let tasks = cut
+                    .pieces(x, width)
+                    .zip(cut.pieces_mut(y, width))
+                    .zip(cut.pieces_mut(work, width))
+                    .zip(cut.pieces_mut(stats, NORM_STATS));
+                for_pieces(tasks.zip(cut.pieces(&saved.out, out.inputs())).collect(), |i, ((((x, y), work), stats), heads)| {
                     let sum = if pre { &mut *y } else { &mut *work };
-                    residual(drop, i * PIECE_ROWS * width, x, sum, |sum| {
+                    residual(drop, cut.first(i) * width, x, sum, |sum| {
                         out.product(p, heads, sum, Write::Add);
                         if let Some(bias) = out.bias(p) {
                             add_to_rows(sum, bias);
@@ -238,13 +247,18 @@ impl Sublayer {
             // Before `d` becomes the gradient of x.
             mlp.down_gradient(g, act, d);
         }
-        let backs = pieces_mut(&mut scratch.d_sum, width).zip(pieces_mut(&mut scratch.d_branch, width));
-        let branch = pieces_mut(inner, mlp.inner()).zip(pieces_mut(&mut scratch.d_act, mlp.hidden()));
-        let tasks = pieces(x, width).zip(pieces(&saved.work, width)).zip(pieces(&saved.stats, NORM_STATS)).zip(pieces_mut(d, width));
-        let norms = scratch.partials.chunks_mut((2 * width).max(1)).zip(pieces_mut(&mut scratch.d_normed, width));
+        let cut = Cut::rows_of(x, width);
+        let backs = cut.pieces_mut(&mut scratch.d_sum, width).zip(cut.pieces_mut(&mut scratch.d_branch, width));
+        let branch = cut.pieces_mut(inner, mlp.inner()).zip(cut.pieces_mut(&mut scratch.d_act, mlp.hidden()));
+        let tasks = cut
+            .pieces(x, width)
+            .zip(cut.pieces(&saved.work, width))
+            .zip(cut.pieces(&saved.stats, NORM_STATS))
+            .zip(cut.pieces_mut(d, width));
+        let norms = scratch.partials.chunks_mut((2 * width).max(1)).zip(cut.pieces_mut(&mut scratch.d_normed, width));
         let tasks = tasks.zip(backs).zip(branch).zip(norms).collect();
         for_pieces(tasks, |i, ((((((x, work), stats), d), (d_sum, d_branch)), (inner, d_act)), (partial, d_normed))| {
-            let dy = self.enter(p, drop, i, work, stats, d, d_sum, d_branch, partial);
+            let dy = self.enter(p, drop, cut.first(i), work, stats, d, d_sum, d_branch, partial);
             mlp.backward(p, dy, d_act, inner, d_normed);
             self.leave(p, x, stats, d_normed, d, d_sum, partial);
         });
@@ -275,19 +289,20 @@ impl Sublayer {
         if self.shares_gradient(drop) {
             out.weight_gradient(g, &kept.out, d);
         }
-        let backs = pieces_mut(d_sum, width).zip(pieces_mut(d_branch, width)).zip(pieces_mut(d_out, out.inputs()));
-        let tasks = pieces(&saved.work, width).zip(pieces(&saved.stats, NORM_STATS)).zip(pieces_mut(d, width));
+        let cut = Cut::rows_of(x, width);
+        let backs = cut.pieces_mut(d_sum, width).zip(cut.pieces_mut(d_branch, width)).zip(cut.pieces_mut(d_out, out.inputs()));
+        let tasks = cut.pieces(&saved.work, width).zip(cut.pieces(&saved.stats, NORM_STATS)).zip(cut.pieces_mut(d, width));
         let tasks = tasks.zip(backs).zip(partials.chunks_mut((2 * width).max(1))).collect();
         for_pieces(tasks, |i, ((((work, stats), d), ((d_sum, d_branch), d_out)), partial)| {
-            let dy = self.enter(p, drop, i, work, stats, d, d_sum, d_branch, partial);
+            let dy = self.enter(p, drop, cut.first(i), work, stats, d, d_sum, d_branch, partial);
             out.input_gradient(p, dy, d_out, Write::Replace);
         });
         if !self.shares_gradient(drop) {
             out.weight_gradient(g, &kept.out, if drop.is_some() { d_branch } else { d_sum });
         }
         attention.attend_backward(call, self.number, kept, d_out, d_q, d_kv)?;
-        let tasks = pieces(x, width).zip(pieces(&saved.stats, NORM_STATS)).zip(pieces(d_q, input.outputs()));
-        let backs = pieces_mut(d, width).zip(pieces(d_sum, width)).zip(pieces_mut(d_normed, width));
+        let tasks = cut.pieces(x, width).zip(cut.pieces(&saved.stats, NORM_STATS)).zip(cut.pieces(d_q, input.outputs()));
+        let backs = cut.pieces_mut(d, width).zip(cut.pieces(d_sum, width)).zip(cut.pieces_mut(d_normed, width));
         let tasks = tasks.zip(backs).zip(partials.chunks_mut((2 * width).max(1))).collect();
         for_pieces(tasks, |_, ((((x, stats), d_q), ((d, d_sum), d_normed)), partial)| {
             input.input_gradient(p, d_q, d_normed, Write::Replace);
@@ -298,12 +313,12 @@ impl Sublayer {
         Ok(())
     }
 
-    /// From the gradient of y to that of the branch's result, for piece `i`; of post-norm, also that of the sum.
+    /// From the gradient of y to that of the branch's result, for the piece from row `first` on; of post-norm, also that of the sum.
     fn enter<'b, T: Float>(
         &self,
         p: &[T],
         drop: Option<Dropout>,
-        i: usize,
+        first: usize,
         work: &[T],
         stats: &[T],
         d: &'b [T],
@@ -321,7 +336,7 @@ impl Sublayer {
             None => source,
             Some(drop) => {
                 d_branch.copy_from_slice(source);
-                drop.apply(i * PIECE_ROWS * self.width(), d_branch);
+                drop.apply(first * self.width(), d_branch);
                 d_branch
             }
         }
