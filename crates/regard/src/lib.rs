@@ -54,6 +54,7 @@ mod element;
 mod error;
 mod forward;
 mod gradient;
+mod gradient_kernels;
 mod maps;
 mod mask;
 #[cfg(feature = "matmul")]
