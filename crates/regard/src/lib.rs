@@ -49,6 +49,7 @@ mod block;
 mod calls;
 mod ceiling;
 mod decode;
+mod dense_mask;
 mod dropout;
 mod element;
 mod error;
