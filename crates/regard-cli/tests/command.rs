@@ -1,39 +1,9 @@
 //! The command as people use it: what it prints and writes, and how it refuses.
 
-use std::collections::BTreeMap;
+mod common;
+
+use common::{assert_same, command, files, named, refused, regard, works};
 use std::path::Path;
-use std::process::{Command, Output};
-
-fn regard(arguments: &[&str], folder: &Path) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_regard")).args(arguments).current_dir(folder).output().expect("the program starts")
-}
-
-fn works(arguments: &[&str], folder: &Path) -> String {
-    let output = regard(arguments, folder);
-    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("UTF-8")
-}
-
-/// Exit code 2 and one line that has the words.
-fn refused(arguments: &[&str], folder: &Path, words: &str) {
-    let output = regard(arguments, folder);
-    let message = String::from_utf8(output.stderr).expect("UTF-8");
-    assert_eq!(output.status.code(), Some(2), "{arguments:?}: {message}");
-    assert_eq!(message.trim_end().lines().count(), 1, "{arguments:?}: {message}");
-    assert!(message.starts_with("error: ") && message.contains(words), "{arguments:?}: {message}");
-    assert!(output.stdout.is_empty());
-}
-
-/// Every file of a directory.
-fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
-    let read =
-        |entry: std::fs::DirEntry| (entry.file_name().into_string().expect("UTF-8"), std::fs::read(entry.path()).expect("it can be read"));
-    std::fs::read_dir(folder).expect("it is there").map(|entry| read(entry.expect("it can be listed"))).collect()
-}
-
-fn named(folder: &Path, ending: &str) -> Vec<String> {
-    files(folder).into_keys().filter(|name| name.ends_with(ending)).collect()
-}
 
 #[test]
 fn sweep_writes_the_documents_files_and_prints_its_numbers() {
@@ -94,13 +64,7 @@ fn the_other_experiments_write_their_tables_and_figures() {
 #[test]
 fn parity_says_when_pytorch_is_not_there() {
     let dir = tempfile::tempdir().unwrap();
-    let output = Command::new(env!("CARGO_BIN_EXE_regard"))
-        .arg("parity")
-        .current_dir(dir.path())
-        .env("PATH", dir.path())
-        .env_remove("VIRTUAL_ENV")
-        .output()
-        .unwrap();
+    let output = command(&["parity"], dir.path()).env("PATH", dir.path()).env_remove("VIRTUAL_ENV").output().unwrap();
     let message = String::from_utf8(output.stderr).unwrap();
     assert!(
         output.status.success() && message.contains("no Python with PyTorch was found") && message.contains("every comparison holds"),
@@ -143,19 +107,12 @@ fn a_report_can_be_made_again_from_its_tables_and_leaves_other_files_alone() {
     }
     // The same from its tables, in place and elsewhere; and by running again on another number of threads.
     works(&["report", "--from", "report"], dir.path());
-    assert_same(&first, &files(&out));
+    assert_same(&first, &files(&out), "the report again");
     works(&["report", "--from", "report", "--out", "elsewhere"], dir.path());
     let elsewhere = files(&dir.path().join("elsewhere"));
     assert!(elsewhere.iter().all(|(name, bytes)| first[name] == *bytes) && elsewhere.len() == first.len() - 2);
     works(&["report", "--seeds", "200", "--no-timing", "--threads", "3"], dir.path());
-    assert_same(&first, &files(&out));
-}
-
-fn assert_same(a: &BTreeMap<String, Vec<u8>>, b: &BTreeMap<String, Vec<u8>>) {
-    assert_eq!(a.keys().collect::<Vec<_>>(), b.keys().collect::<Vec<_>>());
-    for (name, bytes) in a {
-        assert!(b[name] == *bytes, "{name} differs");
-    }
+    assert_same(&first, &files(&out), "the report again");
 }
 
 #[test]

@@ -1,31 +1,20 @@
 //! The commands that train, at sizes that take a moment: what they write, and how they refuse.
 
+mod common;
+
+use common::{files, refused, regard, works};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::process::{Command, Output};
-
-fn regard(arguments: &[&str], folder: &Path) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_regard")).args(arguments).current_dir(folder).output().expect("the program starts")
-}
-
-fn works(arguments: &[&str], folder: &Path) -> String {
-    let output = regard(arguments, folder);
-    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("UTF-8")
-}
 
 /// The CSV files of a directory.
 fn tables(folder: &Path) -> BTreeMap<String, String> {
-    let entries = std::fs::read_dir(folder).expect("it is there").map(|entry| entry.expect("it can be listed").path());
-    let csv = entries.filter(|path| path.extension().is_some_and(|e| e == "csv"));
-    csv.map(|path| (path.file_stem().unwrap().to_str().unwrap().to_owned(), std::fs::read_to_string(&path).unwrap())).collect()
+    let csv = |(name, bytes): (String, Vec<u8>)| Some((name.strip_suffix(".csv")?.to_owned(), String::from_utf8(bytes).expect("UTF-8")));
+    files(folder).into_iter().filter_map(csv).collect()
 }
 
+/// The names of the PNG files of a directory, in order.
 fn figures(folder: &Path) -> Vec<String> {
-    let entries = std::fs::read_dir(folder).expect("it is there").map(|entry| entry.expect("it can be listed").file_name());
-    let mut names: Vec<String> = entries.filter_map(|name| name.to_str()?.strip_suffix(".png").map(str::to_owned)).collect();
-    names.sort();
-    names
+    files(folder).into_keys().filter_map(|name| Some(name.strip_suffix(".png")?.to_owned())).collect()
 }
 
 /// A directory with a text that is just long enough for a context of 16.
@@ -174,12 +163,7 @@ fn bad_arguments_get_one_line_and_exit_code_2() {
         (&["pairs", "--threads", "0"], "threads = 0"),
         (&["report", "--train", "--from", "report"], "--train"),
     ] {
-        let output = regard(arguments, dir.path());
-        let message = String::from_utf8(output.stderr).expect("UTF-8");
-        assert_eq!(output.status.code(), Some(2), "{arguments:?}: {message}");
-        assert_eq!(message.trim_end().lines().count(), 1, "{arguments:?}: {message}");
-        assert!(message.starts_with("error: ") && message.contains(words), "{arguments:?}: {message}");
-        assert!(output.stdout.is_empty());
+        refused(arguments, dir.path(), words);
     }
 }
 

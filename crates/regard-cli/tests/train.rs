@@ -1,7 +1,9 @@
 //! `regard train`, `eval` and `generate` as people use them: interrupted, taken up again, and given what cannot be used.
 
+mod common;
+
+use common::{assert_same, command, fails, files, refused, regard, works};
 use regard_nn::tokenizer::Tokenizer;
-use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
@@ -9,22 +11,6 @@ use std::time::{Duration, Instant};
 
 /// A model that learns in no time.
 const TINY: [&str; 12] = ["--characters", "6000", "--width", "16", "--layers", "1", "--heads", "2", "--context", "16", "--batch", "4"];
-
-fn command(arguments: &[&str], folder: &Path) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_regard"));
-    command.args(arguments).current_dir(folder);
-    command
-}
-
-fn regard(arguments: &[&str], folder: &Path) -> Output {
-    command(arguments, folder).output().expect("the program starts")
-}
-
-fn works(arguments: &[&str], folder: &Path) -> String {
-    let output = regard(arguments, folder);
-    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).expect("UTF-8")
-}
 
 /// `regard train` of a tiny model, changed by these options.
 fn train(more: &[&str]) -> Vec<String> {
@@ -37,37 +23,9 @@ fn trained(more: &[&str], folder: &Path) -> String {
     works(&all.iter().map(String::as_str).collect::<Vec<_>>(), folder)
 }
 
-/// One line that has the words, and nothing else.
-fn fails(output: &Output, code: i32, words: &str) {
-    let message = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{message}");
-    assert_eq!(message.trim_end().lines().count(), 1, "{message}");
-    assert!(message.starts_with("error: ") && message.contains(words), "{words}: {message}");
-    assert!(message.matches("os error").count() < 2, "a cause is said once: {message}");
-    assert!(output.stdout.is_empty());
-}
-
-fn refused(arguments: &[&str], folder: &Path, words: &str) {
-    fails(&regard(arguments, folder), 2, words);
-}
-
 fn refused_training(more: &[&str], folder: &Path, words: &str) {
     let all = train(more);
     refused(&all.iter().map(String::as_str).collect::<Vec<_>>(), folder, words);
-}
-
-/// Every file of a directory.
-fn files(folder: &Path) -> BTreeMap<String, Vec<u8>> {
-    let read =
-        |entry: std::fs::DirEntry| (entry.file_name().into_string().expect("UTF-8"), std::fs::read(entry.path()).expect("it can be read"));
-    std::fs::read_dir(folder).expect("it is there").map(|entry| read(entry.expect("it can be listed"))).collect()
-}
-
-fn assert_same(a: &BTreeMap<String, Vec<u8>>, b: &BTreeMap<String, Vec<u8>>, what: &str) {
-    assert_eq!(a.keys().collect::<Vec<_>>(), b.keys().collect::<Vec<_>>(), "{what}");
-    for (name, bytes) in a {
-        assert!(b[name] == *bytes, "{what}: {name} differs");
-    }
 }
 
 fn json(text: &str) -> serde_json::Value {

@@ -101,12 +101,14 @@ impl Attention<'_> {
         d_out: impl Into<ArrayView4<'x, E>>,
     ) -> Result<(Gradients<E>, GradientStats)> {
         let (gradients, squares) = E::gradients(self, q.into(), k.into(), v.into(), saved.into(), d_out.into(), true)?;
-        let whole = |x: &Array4<E>| x.lanes(Axis(3)).into_iter().map(sum_of_squares).sum::<f64>().sqrt();
+        let rows = |x: &Array4<E>| -> Vec<f64> { x.lanes(Axis(3)).into_iter().map(sum_of_squares).collect() };
+        let whole = |rows: &[f64]| rows.iter().sum::<f64>().sqrt();
+        let dq = rows(&gradients.dq);
         let [b, h, n, _] = shape4(gradients.dq.shape());
-        let dq_rows = gradients.dq.lanes(Axis(3)).into_iter().map(|row| sum_of_squares(row).sqrt());
-        let dq_rows = Array3::from_shape_vec([b, h, n], dq_rows.collect()).expect("one number per row");
+        let dq_rows = Array3::from_shape_vec([b, h, n], dq.iter().map(|x| x.sqrt()).collect()).expect("one number per row");
         let d_scores_rows = squares.expect("they were asked for").mapv(|x| x.to_f64().sqrt());
-        let stats = GradientStats { dq: whole(&gradients.dq), dk: whole(&gradients.dk), dv: whole(&gradients.dv), dq_rows, d_scores_rows };
+        let stats =
+            GradientStats { dq: whole(&dq), dk: whole(&rows(&gradients.dk)), dv: whole(&rows(&gradients.dv)), dq_rows, d_scores_rows };
         Ok((gradients, stats))
     }
 

@@ -49,11 +49,13 @@ mod block;
 mod calls;
 mod ceiling;
 mod decode;
+mod dense_mask;
 mod dropout;
 mod element;
 mod error;
 mod forward;
 mod gradient;
+mod gradient_kernels;
 mod maps;
 mod mask;
 #[cfg(feature = "matmul")]

@@ -15,9 +15,10 @@
 //!     # # # # . .         # # # # # #       . . # # # .        # # # # . .
 //! ```
 
+use crate::dense_mask::{AndLines, DenseLines};
 use crate::error::{Error, Result, Shape4};
 use crate::score::KV_TILE;
-use crate::simd::{Lanes, Operation, Real};
+use crate::simd::Lanes;
 use ndarray::{ArrayBase, ArrayView4, CowArray, CowRepr, Ix2, Ix3, Ix4};
 use std::borrow::Cow;
 use std::ops::{BitAnd, BitOr, Not, Range};
@@ -276,26 +277,7 @@ impl<'a> Mask<'a> {
                     () => Partial,
                 }
             }
-            Rule::Dense(m) => {
-                let (mut any, mut all) = (false, true);
-                match DenseLines::new(m, place, &queries) {
-                    Some(lines) => {
-                        for r in 0..lines.distinct() {
-                            let line = lines.line(r, &keys);
-                            any |= line.iter().fold(false, |a, &on| a | on);
-                            all &= line.iter().fold(true, |a, &on| a & on);
-                        }
-                    }
-                    None => return Partial,
-                }
-                if all {
-                    Full
-                } else if any {
-                    Partial
-                } else {
-                    Empty
-                }
-            }
+            Rule::Dense(m) => DenseLines::new(m, place, &queries).map_or(Partial, |lines| lines.coverage(&keys)),
             Rule::Blocks { table, q_block, kv_block } => {
                 let head = if table.shape()[0] == 1 { 0 } else { place.head };
                 let (mut some, mut all) = (false, true);
@@ -523,68 +505,6 @@ impl Not for Mask<'_> {
 impl<'a> From<ArrayView4<'a, bool>> for Mask<'a> {
     fn from(visible: ArrayView4<'a, bool>) -> Self {
         Self::dense(visible)
-    }
-}
-
-/// Lines of a dense mask that lies in memory in the usual order: one per query, or one that serves all of them.
-struct DenseLines<'m> {
-    data: &'m [bool],
-    first: usize,
-    /// From one query to the next; 0 where one line serves all.
-    stride: usize,
-    queries: usize,
-    /// One truth value per line serves all keys.
-    same_for_keys: bool,
-}
-
-impl<'m> DenseLines<'m> {
-    fn new(mask: &'m CowBase<'_, bool, Ix4>, place: &Place, queries: &Range<usize>) -> Option<Self> {
-        let data = mask.as_slice()?;
-        let shape = mask.shape();
-        let [b, h, q, _] = broadcast_index(shape, [place.batch, place.head, queries.start, 0]);
-        let first = ((b * shape[1] + h) * shape[2] + q) * shape[3];
-        let stride = if shape[2] == 1 { 0 } else { shape[3] };
-        Some(Self { data, first, stride, queries: queries.len(), same_for_keys: shape[3] == 1 })
-    }
-
-    /// How many lines differ.
-    fn distinct(&self) -> usize {
-        if self.stride == 0 { 1 } else { self.queries }
-    }
-
-    #[inline(always)]
-    fn line(&self, r: usize, keys: &Range<usize>) -> &'m [bool] {
-        let start = self.first + r * self.stride;
-        if self.same_for_keys { &self.data[start..=start] } else { &self.data[start + keys.start..start + keys.end] }
-    }
-}
-
-/// Bit `r` of `bits[j]` is cleared where line `r` is false for key j.
-struct AndLines<'k> {
-    lines: DenseLines<'k>,
-    keys: Range<usize>,
-    bits: &'k mut [u32],
-}
-
-impl<T: Real> Operation<T> for AndLines<'_> {
-    type Output = ();
-    #[inline(always)]
-    fn run<S: Lanes<T = T>>(self, _: S) {
-        let Self { lines, keys, bits } = self;
-        for r in 0..lines.distinct() {
-            let line = lines.line(r, &keys);
-            let mine = if lines.stride == 0 { u32::MAX } else { 1 << r };
-            if lines.same_for_keys {
-                if !line[0] {
-                    bits.iter_mut().for_each(|bits| *bits &= !mine);
-                }
-            } else {
-                for (bits, &on) in bits.iter_mut().zip(line) {
-                    // All ones for true, all zeros for false.
-                    *bits &= u32::from(on).wrapping_neg() | !mine;
-                }
-            }
-        }
     }
 }
 
