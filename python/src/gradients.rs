@@ -70,6 +70,7 @@ pub(crate) fn attention_vjp<'py>(
 /// Returns a :class:`GradientStatistics`, of Euclidean norms in float64:
 ///
 /// * ``dq_rows``: of each row of dq, ``[batch, heads_q, seq_q]``
+/// * ``dk_rows``, ``dv_rows``: of each row of dk and of dv, ``[batch, heads_kv, seq_kv]``
 /// * ``d_scores_rows``: of each row of the gradient on the scores as they enter the softmax, ``[batch, heads_q, seq_q]``
 /// * ``dq_norm``, ``dk_norm``, ``dv_norm``: of each gradient as a whole
 /// * ``share_below(threshold)``: the share of the rows of dq whose norm is below a threshold
@@ -109,6 +110,8 @@ pub(crate) fn gradient_statistics<'py>(
         let stats = stats.expect("they were asked for");
         let fields = PyDict::new(py);
         field(&fields, "dq_rows", stats.dq_rows)?;
+        field(&fields, "dk_rows", stats.dk_rows)?;
+        field(&fields, "dv_rows", stats.dv_rows)?;
         field(&fields, "d_scores_rows", stats.d_scores_rows)?;
         fields.set_item("dq_norm", stats.dq)?;
         fields.set_item("dk_norm", stats.dk)?;

@@ -190,7 +190,9 @@ def test_statistics_are_norms_of_the_gradients(normal):
     exact = oracle.backward(*arrays, causal=True)
     stats = regard.gradient_statistics(*arrays, causal=True)
     np.testing.assert_array_equal(stats.dq, regard.attention_vjp(*arrays, causal=True)[0])
-    np.testing.assert_allclose(stats.dq_rows, np.linalg.norm(exact.dq, axis=-1), rtol=1e-10, atol=1e-12)
+    for name in ("dq", "dk", "dv"):
+        rows = np.linalg.norm(getattr(exact, name), axis=-1)
+        np.testing.assert_allclose(getattr(stats, f"{name}_rows"), rows, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(stats.d_scores_rows, np.linalg.norm(exact.d_scores, axis=-1), rtol=1e-10, atol=1e-12)
     for name in ("dq", "dk", "dv"):
         assert getattr(stats, f"{name}_norm") == pytest.approx(np.linalg.norm(getattr(exact, name)), rel=1e-10)

@@ -40,6 +40,10 @@ pub struct Gradients<E: Element> {
 pub struct GradientStats {
     /// Norm of each row of dq, `[batch, heads_q, seq_q]`.
     pub dq_rows: Array3<f64>,
+    /// Norm of each row of dk, `[batch, heads_kv, seq_kv]`.
+    pub dk_rows: Array3<f64>,
+    /// Norm of each row of dv, `[batch, heads_kv, seq_kv]`.
+    pub dv_rows: Array3<f64>,
     /// Norm of each row of the gradient on the scores as they enter the softmax, `[batch, heads_q, seq_q]`.
     pub d_scores_rows: Array3<f64>,
     /// Norm of all of dq.
@@ -101,15 +105,9 @@ impl Attention<'_> {
         d_out: impl Into<ArrayView4<'x, E>>,
     ) -> Result<(Gradients<E>, GradientStats)> {
         let (gradients, squares) = E::gradients(self, q.into(), k.into(), v.into(), saved.into(), d_out.into(), true)?;
-        let rows = |x: &Array4<E>| -> Vec<f64> { x.lanes(Axis(3)).into_iter().map(sum_of_squares).collect() };
-        let whole = |rows: &[f64]| rows.iter().sum::<f64>().sqrt();
-        let dq = rows(&gradients.dq);
-        let [b, h, n, _] = shape4(gradients.dq.shape());
-        let dq_rows = Array3::from_shape_vec([b, h, n], dq.iter().map(|x| x.sqrt()).collect()).expect("one number per row");
+        let ((dq_rows, dq), (dk_rows, dk), (dv_rows, dv)) = (norms(&gradients.dq), norms(&gradients.dk), norms(&gradients.dv));
         let d_scores_rows = squares.expect("they were asked for").mapv(|x| x.to_f64().sqrt());
-        let stats =
-            GradientStats { dq: whole(&dq), dk: whole(&rows(&gradients.dk)), dv: whole(&rows(&gradients.dv)), dq_rows, d_scores_rows };
-        Ok((gradients, stats))
+        Ok((gradients, GradientStats { dq_rows, dk_rows, dv_rows, d_scores_rows, dq, dk, dv }))
     }
 
     pub(crate) fn compute_gradients<'x, E: Element>(
@@ -147,6 +145,15 @@ impl Attention<'_> {
 
 /// Gradients, and the sums of the squares of `d_scores` over the keys, if they were asked for.
 pub(crate) type WithSquares<E> = (Gradients<E>, Option<Array3<<E as Element>::Real>>);
+
+/// Of each row, and of all.
+fn norms<E: Element>(x: &Array4<E>) -> (Array3<f64>, f64) {
+    let [b, h, n, _] = shape4(x.shape());
+    let mut rows: Vec<f64> = x.lanes(Axis(3)).into_iter().map(sum_of_squares).collect();
+    let whole = rows.iter().sum::<f64>().sqrt();
+    rows.iter_mut().for_each(|x| *x = x.sqrt());
+    (Array3::from_shape_vec([b, h, n], rows).expect("one number per row"), whole)
+}
 
 /// In eight chains, which the CPU works on at once.
 fn sum_of_squares<E: Element>(row: ndarray::ArrayView1<'_, E>) -> f64 {

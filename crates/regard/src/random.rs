@@ -187,7 +187,7 @@ mod tests {
 
     #[test]
     fn radius_and_turn_are_right_to_1e_10() {
-        let some = (0..1 << 16).map(|i: u64| i * 65_537 & LOW);
+        let some = (0..1 << 16).map(|i: u64| (i * 65_537) & LOW);
         for word in some.chain([0, 1, 2, LOW - 1, LOW, 1 << 29, (1 << 29) - 1, 3 << 30, 1 << 31]) {
             let u = (word as f64 + 0.5) / 4_294_967_296.0;
             // Near u = 1 the logarithm is small, and `exact` tells it apart.

@@ -95,6 +95,8 @@ class GradientStatistics:
     """What the gradients did, in Euclidean norms; :func:`regard.gradient_statistics` has the definitions."""
 
     dq_rows: np.ndarray
+    dk_rows: np.ndarray
+    dv_rows: np.ndarray
     d_scores_rows: np.ndarray
     dq_norm: float
     dk_norm: float
@@ -111,7 +113,7 @@ class GradientStatistics:
         title = f"GradientStatistics of {list(self.dq_rows.shape)} rows"
         norms = f"  norms: dq {self.dq_norm:.4g}, dk {self.dk_norm:.4g}, dv {self.dv_norm:.4g}"
         lines = [title, norms]
-        for name in ("dq_rows", "d_scores_rows"):
+        for name in ("dq_rows", "dk_rows", "dv_rows", "d_scores_rows"):
             rows = getattr(self, name)
             if rows.size:
                 lines.append(f"  {name:<13} median {np.median(rows):.4g}  from {rows.min():.4g} to {rows.max():.4g}")

@@ -4,9 +4,9 @@ use crate::error::Result;
 use crate::experiments::Progress;
 use crate::rng::{Draw, Purpose};
 use crate::torch_randn::TorchRandn;
-use ndarray::{Array4, Axis, CowArray};
+use ndarray::{Array3, Array4, Axis, CowArray};
 use rayon::prelude::*;
-use regard::{Attention, GradientStats, Gradients, SavedView, Scale, Stage, StatsOptions};
+use regard::{Attention, GradientStats, SavedView, Scale, Stage, StatsOptions};
 
 /// Where the random numbers come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,15 +101,12 @@ impl Measured {
         self.lists().into_iter().zip(later.lists()).for_each(|(all, later)| all.append(later));
     }
 
-    fn note_gradients(&mut self, gradients: &Gradients<f64>, stats: &GradientStats) {
-        let norms = |x: &Array4<f64>| -> Vec<f64> {
-            let numbers = x.as_slice().expect("gradients lie side by side");
-            numbers.chunks_exact(numbers.len() / x.len_of(Axis(0))).map(|matrix| sum_of_squares(matrix).sqrt()).collect()
-        };
-        (self.dk, self.dv) = (norms(&gradients.dk), norms(&gradients.dv));
-        self.dq = stats.dq_rows.outer_iter().map(|rows| rows.iter().map(|x| x * x).sum::<f64>().sqrt()).collect();
-        self.dq_rows = stats.dq_rows.iter().copied().collect();
-        self.d_scores_rows = stats.d_scores_rows.iter().copied().collect();
+    fn note_gradients(&mut self, stats: GradientStats) {
+        // Of each matrix, from those of its rows.
+        let norms =
+            |rows: &Array3<f64>| -> Vec<f64> { rows.outer_iter().map(|rows| rows.iter().map(|x| x * x).sum::<f64>().sqrt()).collect() };
+        (self.dq, self.dk, self.dv) = (norms(&stats.dq_rows), norms(&stats.dk_rows), norms(&stats.dv_rows));
+        (self.dq_rows, self.d_scores_rows) = (stats.dq_rows.into_iter().collect(), stats.d_scores_rows.into_iter().collect());
     }
 }
 
@@ -213,8 +210,8 @@ impl Cell {
                 let one = ndarray::arr0(1.0);
                 let row_sum = one.broadcast(result.lse.raw_dim()).expect("one number stands for all");
                 let saved = SavedView { row_sum, row_max: result.lse.view(), out: result.out.view() };
-                let (gradients, stats) = attention.backward_with_stats(q, k, v, saved, d_out.view())?;
-                measured.note_gradients(&gradients, &stats);
+                let (_, stats) = attention.backward_with_stats(q, k, v, saved, d_out.view())?;
+                measured.note_gradients(stats);
             }
         }
         Ok(both)

@@ -46,8 +46,11 @@ fn check<E: Element>(what: &str, recipe: &Recipe<'_>, x: &Inputs<E>) {
             let expected = norm(&wide(array));
             assert!((norm_of - expected).abs() <= 1e-12 * expected, "{name}, {what}: {norm_of} instead of {expected}");
         }
-        let rows = row_norms(&wide(&got.dq));
-        assert!(rows.iter().zip(&stats.dq_rows).all(|(x, y)| (x - y).abs() <= 1e-12 * x), "{what}");
+        for (name, rows, array) in [("dq", &stats.dq_rows, &got.dq), ("dk", &stats.dk_rows, &got.dk), ("dv", &stats.dv_rows, &got.dv)] {
+            assert_eq!(rows.shape(), &array.shape()[..3], "{name}, {what}");
+            let expected = row_norms(&wide(array));
+            assert!(expected.iter().zip(rows).all(|(x, y)| (x - y).abs() <= 1e-12 * x), "{name}, {what}");
+        }
     }
 }
 
