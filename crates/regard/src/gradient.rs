@@ -24,7 +24,7 @@ use crate::element::Element;
 use crate::forward::{SavedView, block_keys, block_queries, block_scorer, block_shape};
 use crate::gradient_kernels::{AddRows, AddSquares, Move, RowDots, ScoreGradients, ThroughSoftcap, Weigh};
 use crate::mask::TileCoverage;
-use crate::rows::{CopyScaled, Rows, hand_out};
+use crate::rows::{CopyScaled, Rows, hand_out, native};
 use crate::score::{Cutoffs, KV_TILE, KeyTile, RowBlock, Scorer, Stage, pack_panels};
 use crate::scratch::Scratch;
 use crate::simd::{Lanes, Operation, Real};
@@ -113,6 +113,8 @@ struct Buffers<'b, T> {
 struct Block<'a, E: Element> {
     scorer: Scorer<'a, E>,
     v: Rows<'a, E>,
+    /// d_out as rows, where it can be read as it lies; else it was copied.
+    d_out_rows: Option<&'a [E::Real]>,
     /// Numbers of d_out that are not finite, where some may meet a hidden key: (row, dim, number).
     wild: Vec<(usize, usize, E::Real)>,
 }
@@ -255,18 +257,21 @@ impl<E: Element, X: Element<Real = E::Real>> Unit<'_, '_, '_, E, X> {
         pack_panels(simd, &block, &d_out, buffers.d_out_panels);
         let one = E::Real::ONE;
         copy_rows(simd, &scorer.q, E::Real::from_f64(plan.scale), buffers.q_rows);
-        copy_rows(simd, &d_out, one, buffers.d_out_rows);
-        buffers.delta.fill(E::Real::ZERO);
         let pitch = padded::<E::Real>(plan.dims.value_dim);
+        let in_place = !scorer.may_hide() && plan.dims.value_dim == pitch;
+        let d_out_rows = d_out.to_slice().filter(|_| in_place).and_then(native);
+        if d_out_rows.is_none() {
+            copy_rows(simd, &d_out, one, buffers.d_out_rows);
+        }
+        buffers.delta.fill(E::Real::ZERO);
         for (h, out) in out.outer_iter().enumerate() {
             let first = h * block.queries;
-            simd.call(RowDots { a: &buffers.d_out_rows[first * pitch..], pitch, b: Rows::new(&out), to: &mut buffers.delta[first..] });
+            let a = &d_out_rows.unwrap_or(buffers.d_out_rows)[first * pitch..];
+            simd.call(RowDots { a, pitch, b: Rows::new(&out), to: &mut buffers.delta[first..] });
         }
         let mut wild = Vec::new();
         if scorer.may_hide() {
-            take_wild(simd, buffers.d_out_rows, block.rows(), padded::<E::Real>(plan.dims.value_dim), |row, dim, x| {
-                wild.push((row, dim, x))
-            });
+            take_wild(simd, buffers.d_out_rows, block.rows(), pitch, |row, dim, x| wild.push((row, dim, x)));
             // Where a row sees such a query, its ds is NaN already.
             take_wild(simd, buffers.q_rows, block.rows(), padded::<E::Real>(plan.dims.head_dim), |_, _, _| {});
         }
@@ -281,7 +286,7 @@ impl<E: Element, X: Element<Real = E::Real>> Unit<'_, '_, '_, E, X> {
             buffers.inverse[r] = if empty { E::Real::ZERO } else { one / sum };
         }
         let v = Rows::new(&block_keys(plan, v, &block));
-        Block { scorer, v, wild }
+        Block { scorer, v, d_out_rows, wild }
     }
 
     /// One span of keys. Says whether any of it was seen.
@@ -413,7 +418,7 @@ impl<E: Element, X: Element<Real = E::Real>> Unit<'_, '_, '_, E, X> {
             let at = (keys.start - seen.start) * pitch;
             let to = keys.start - base;
             for (numbers, from, dims, row_pitch, sums) in [
-                (&buffers.p[at..], &buffers.d_out_rows[..], d.value_dim, v_pitch, &mut *self.dv),
+                (&buffers.p[at..], block.d_out_rows.unwrap_or(buffers.d_out_rows), d.value_dim, v_pitch, &mut *self.dv),
                 (&buffers.ds[at..], &buffers.q_rows[..], d.head_dim, k_pitch, &mut *self.dk),
             ] {
                 let sums = &mut sums[to * row_pitch..(keys.end - base) * row_pitch];

@@ -302,6 +302,12 @@ struct TransposeOut<'k, T, const DIVIDE: bool> {
     to: &'k mut [MaybeUninit<T>],
 }
 
+/// Elements as their arithmetic type, if that is what they are stored as.
+pub(crate) fn native<E: Element>(elements: &[E]) -> Option<&[E::Real]> {
+    // SAFETY: NATIVE says that E and E::Real are one type.
+    E::NATIVE.then(|| unsafe { &*(std::ptr::from_ref(elements) as *const [E::Real]) })
+}
+
 /// Initialised numbers as a place to write others to.
 pub(crate) fn as_uninit<T: Real>(numbers: &mut [T]) -> &mut [MaybeUninit<T>] {
     // SAFETY: same layout; what is written is numbers, so the slice stays initialised (`MaybeUninit::uninit()` is written nowhere).
