@@ -54,16 +54,16 @@ fn small<'a>(command: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 #[test]
 fn masks_writes_what_each_step_of_the_protocol_found() {
     let dir = with_text();
-    let text = works(&small("masks", &["--variants", "causal,reverse,right-to-left", "--samples", "2"]), dir.path());
+    let text = works(&small("masks", &["--variants", "causal,reverse,none,right-to-left", "--samples", "2"]), dir.path());
     assert!(text.contains("mask_training: ") && text.contains("\u{201c}"), "{text}");
     let out = dir.path().join("results");
     let written = tables(&out);
     let names = ["mask_training", "mask_training_baselines", "mask_training_curves", "mask_training_prefix", "mask_training_samples"];
-    // Four steps teach nothing: no claim is judged by them.
+    // All variants that claims are about are there, but four steps teach nothing: no claim is judged by them.
     assert_eq!(written.keys().collect::<Vec<_>>(), names);
     assert_eq!(figures(&out), ["mask_training", "mask_training_use"]);
-    let command = "# command: regard masks --variants causal,reverse,right-to-left --text text.txt --steps 4 --batch 4 --context 16 --width 16 \
-                   --heads 2 --layers 2 --windows 6 --seed 1 --samples 2\n";
+    let command = "# command: regard masks --variants causal,reverse,none,right-to-left --text text.txt --steps 4 --batch 4 --context 16 \
+                   --width 16 --heads 2 --layers 2 --windows 6 --seed 1 --samples 2\n";
     for key in [command, "# seed: 1\n", "# simd: ", "# numbers: text.txt, "] {
         assert!(written["mask_training"].contains(key), "{}", written["mask_training"]);
     }
@@ -75,6 +75,8 @@ fn an_honest_mask_leaks_nothing_and_json_says_so() {
     let dir = with_text();
     let json = works(&small("masks", &["--variants", "causal,none", "--samples", "1", "--json", "--seed", "3"]), dir.path());
     let tables: serde_json::Value = serde_json::from_str(&json).expect("nothing but JSON");
+    let origin = &tables[0]["origin"];
+    assert!(origin["seed"] == "3" && origin["command"].as_str().unwrap().contains("--seed 3 "), "{origin}");
     let row = |i: usize| &tables[0]["rows"][i];
     assert_eq!((&row(0)["variant"], row(0)["leak"].as_f64()), (&"causal".into(), Some(0.0)));
     assert!(row(1)["variant"] == "none" && row(1)["leak"].as_f64().unwrap() > 0.0);
@@ -160,7 +162,7 @@ fn bad_arguments_get_one_line_and_exit_code_2() {
         (&["pairs", "--task", "sort"], "there is no task \"sort\"; there are reverse, number-words"),
         (&["pairs", "--task", ","], "task is an empty list"),
         (&["pairs", "--held-out", "0"], "held_out = 0"),
-        (&["pairs", "--threads", "0"], "threads = 0"),
+        (&["pairs", "--threads", "0", "--steps", "1", "--held-out", "1"], "threads = 0"),
         (&["report", "--train", "--from", "report"], "--train"),
     ] {
         refused(arguments, dir.path(), words);

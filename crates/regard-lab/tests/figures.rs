@@ -228,3 +228,16 @@ fn letters_mark_the_panels_of_a_figure_but_not_the_heads_of_a_grid() {
     let grid = Figure::grid("g", "", vec![heat(3), heat(3)], 2).svg().unwrap();
     assert!(!texts(&parse(&grid)).contains(&"a".to_owned()));
 }
+
+#[test]
+fn a_reference_line_lies_under_the_numbers_of_the_bars() {
+    let bars = BarPlot::new("", "mask", vec!["a".to_owned()], Axis::linear("loss")).bars("s", vec![3.53]).reference(3.81, "uniform");
+    for plot in [bars.clone(), bars.lying()] {
+        let svg = Figure::new("bars", "Bars").panel(plot).svg().unwrap();
+        let document = parse(&svg);
+        let marks: Vec<_> = document.descendants().collect();
+        let line = marks.iter().rposition(|n| n.has_tag_name("line") && n.has_attribute("stroke-dasharray")).expect("a line");
+        let number = marks.iter().position(|n| n.has_tag_name("text") && n.text() == Some("3.53")).expect("a number");
+        assert!(line < number && marks[number].attribute("paint-order") == Some("stroke"), "drawn later, with a rim of paper: {svg}");
+    }
+}

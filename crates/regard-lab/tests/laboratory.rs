@@ -123,8 +123,8 @@ fn gradients_do_not_vanish_but_the_median_row_does() {
 fn verdicts_are_the_known_ones() {
     let verdict = |part: &str| -> &'static str {
         let claims = table("published_claims");
-        let row =
-            claims.rows.iter().find(|row| claims.text(row, "claim").contains(part)).unwrap_or_else(|| panic!("no claim with {part:?}"));
+        let found: Vec<_> = claims.rows.iter().filter(|row| claims.text(row, "claim").contains(part)).collect();
+        let [row] = found[..] else { panic!("{} claims with {part:?}", found.len()) };
         claims.text(row, "verdict")
     };
     for (part, known) in [
@@ -157,6 +157,8 @@ fn verdicts_are_the_known_ones() {
         ("fails at inference", "holds"),
         ("sees only the future, is broken", "holds in part"),
         ("peek at the future", "holds"),
+        ("without the scale the model cannot learn", "wrong"),
+        ("collapses to a one-hot choice", "holds in part"),
         ("several experts", "holds in part"),
         ("patterns between two", "holds"),
     ] {

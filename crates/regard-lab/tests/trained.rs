@@ -3,6 +3,7 @@
 use regard_lab::experiments::Unwatched;
 use regard_lab::report::{ReportConfig, render};
 use regard_lab::{Table, Tables, Value};
+use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 fn report() -> &'static Tables {
@@ -60,11 +61,21 @@ fn pairs_are_learnt_and_reversal_reads_the_anti_diagonal() {
     assert!(number("pairs_results", &[("task", "reverse".into())], "anti_diagonal") > 0.5);
     let maps = table("pairs_maps");
     for task in ["reverse", "number-words"] {
-        let of = |column: &str| maps.rows_where("task", task).map(|row| maps.number(row, column)).collect::<Vec<_>>();
-        let rows = of("query").into_iter().fold(0.0, f64::max) + 1.0;
-        let heads = table("pairs_heads").rows_where("task", task).count() as f64;
-        let sum: f64 = of("weight").iter().sum();
-        assert!((sum / (rows * heads) - 1.0).abs() < 0.01, "rows of weights sum to 1");
+        let tokens = |side: &str| {
+            let all = table("pairs_tokens");
+            all.rows_where("task", task).filter(|row| all.text(row, "side") == side).count()
+        };
+        let mut sums = BTreeMap::new();
+        for row in maps.rows_where("task", task) {
+            let (sum, keys) = sums.entry(["block", "head", "query"].map(|column| maps.number(row, column) as usize)).or_insert((0.0, 0));
+            *sum += maps.number(row, "weight");
+            *keys += 1;
+        }
+        assert_eq!(sums.len(), table("pairs_heads").rows_where("task", task).count() * tokens("written"), "{task}");
+        for (place, (sum, keys)) in sums {
+            // Weights are rounded to three decimals.
+            assert!((sum - 1.0f64).abs() < 0.01 && keys == tokens("read"), "{task}, {place:?}: {keys} weights sum to {sum}");
+        }
     }
 }
 
@@ -105,5 +116,6 @@ fn a_report_of_a_version_that_did_not_train_is_still_drawn() {
     let learnt = ["mask_", "scale_", "trained_", "pairs_"];
     let older: Vec<Table> = report().all().iter().filter(|t| learnt.iter().all(|l| !t.name.starts_with(l))).cloned().collect();
     let (page, _) = render(&Tables::from(older)).unwrap();
-    assert!(page.sections.iter().any(|s| s.id == "heads") && page.sections.iter().all(|s| s.id != "masks" && s.id != "pairs"));
+    let has = |id: &str| page.sections.iter().any(|section| section.id == id);
+    assert!(has("heads") && ["masks", "scale-training", "trained-heads", "pairs"].iter().all(|id| !has(id)));
 }

@@ -231,3 +231,65 @@ fn samples(variants: &[VariantResult]) -> Table {
     }
     table
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use regard_nn::experiments::CurvePoint;
+
+    #[test]
+    fn every_number_of_a_variant_stands_in_its_column() {
+        let written = |real_words: f64, surprise: f64, distinct: usize| {
+            let (prompt, sample) = ("given".to_owned(), format!("written {distinct}"));
+            Some(Written { real_words, words: 7, surprise, distinct, prompt, sample })
+        };
+        let variant = VariantResult {
+            variant: Variant::Reverse,
+            leak_before: 1.0,
+            leak: 2.0,
+            curve: vec![CurvePoint { step: 1, loss: 30.0 }, CurvePoint { step: 50, loss: 3.0 }],
+            validation: 4.0,
+            accuracy: 5.0,
+            last_position: 6.0,
+            prefix_only: vec![70.0, 71.0],
+            prefix_only_mean: 7.0,
+            causal_swapped_in: 8.0,
+            placeholder: vec![("e".to_owned(), 9.0), ("q".to_owned(), 10.0)],
+            sampled: written(11.0, 12.0, 13),
+            greedy: written(14.0, 15.0, 16),
+        };
+        let right_to_left = VariantResult { variant: Variant::RightToLeft, sampled: None, greedy: None, ..variant.clone() };
+        let both = [variant, right_to_left];
+        let table = outcome(&both);
+        for (column, value) in [
+            ("train_loss", 3.0),
+            ("validation_loss", 4.0),
+            ("accuracy", 5.0),
+            ("last_position_loss", 6.0),
+            ("prefix_only_loss", 7.0),
+            ("causal_mask_loss", 8.0),
+            ("leak_before", 1.0),
+            ("leak", 2.0),
+            ("placeholder_q", 10.0),
+            ("placeholder_e", 9.0),
+            ("real_words", 11.0),
+            ("surprise", 12.0),
+            ("greedy_real_words", 14.0),
+            ("greedy_distinct", 16.0),
+        ] {
+            assert_eq!(table.number(&table.rows[0], column), value, "{column}");
+        }
+        assert_eq!(["variant", "sees", "predicts"].map(|c| table.text(&table.rows[0], c)), ["reverse", "j >= i", "token i + 1"]);
+        assert_eq!(["variant", "sees", "predicts"].map(|c| table.text(&table.rows[1], c)), ["right to left", "j >= i", "token i - 1"]);
+        for column in ["causal_mask_loss", "real_words", "surprise", "greedy_real_words", "greedy_distinct"] {
+            assert_eq!(*table.value(&table.rows[1], column), Value::Missing, "{column}");
+        }
+        let texts = samples(&both);
+        let row = |i: usize| ["temperature", "real_words", "surprise", "distinct"].map(|column| texts.number(&texts.rows[i], column));
+        assert_eq!((row(0), row(1), texts.rows.len()), ([1.0, 11.0, 12.0, 13.0], [0.0, 14.0, 15.0, 16.0], 2));
+        let shown = ["prompt", "written"].map(|column| texts.text(&texts.rows[1], column));
+        assert_eq!(shown, ["\u{201c}given\u{201d}", "\u{201c}written 16\u{201d}"]);
+        let prefix = prefixes(&both);
+        assert_eq!(["length", "loss"].map(|column| prefix.number(&prefix.rows[1], column)), [2.0, 71.0]);
+    }
+}

@@ -190,3 +190,41 @@ fn fill([results, curves, examples, heads, tokens, maps]: &mut [Table; 6], kind:
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ndarray::array;
+    use regard_nn::experiments::CurvePoint;
+    use regard_nn::experiments::pairs::{CrossMap, Example};
+
+    #[test]
+    fn every_number_of_a_task_stands_in_its_column() {
+        let example = |written: &str| Example { source: "12".to_owned(), written: written.to_owned(), right: "21".to_owned() };
+        let map = |head, anti_diagonal| CrossMap { layer: 1, head, weights: array![[0.25, 0.75], [0.125, 0.875]], anti_diagonal };
+        let result = PairsResult {
+            curve: vec![CurvePoint { step: 1, loss: 4.0 }, CurvePoint { step: 9, loss: 3.0 }],
+            exact_match: 0.5,
+            held_out: 40,
+            examples: vec![example("22"), example("21")],
+            mapped: "12".to_owned(),
+            mapped_written: vec!["21".to_owned(), "(end)".to_owned()],
+            maps: vec![map(2, 0.25), map(3, 0.75)],
+        };
+        let mut tables = empty();
+        fill(&mut tables, PairKind::NumberWords, 9, &result);
+        let fields = |table: usize, row: usize| tables[table].rows[row].iter().map(|value| value.to_field()).collect::<Vec<_>>().join(" ");
+        assert_eq!(fields(0, 0), "number-words 9 40 0.5 3.0 0.75");
+        assert_eq!(fields(1, 1), "number-words 9 3.0");
+        assert_eq!(fields(2, 0), "number-words \u{201c}12\u{201d} \u{201c}22\u{201d} \u{201c}21\u{201d} false");
+        assert!(fields(2, 1).ends_with("true"));
+        assert_eq!(fields(3, 1), "number-words 1 3 0.75");
+        assert_eq!([fields(4, 1), fields(4, 3)], ["number-words read 1 2", "number-words written 1 (end)"]);
+        assert_eq!([fields(5, 1), fields(5, 6)], ["number-words 1 2 0 1 0.75", "number-words 1 3 1 0 0.125"]);
+        let columns = |table: usize| tables[table].columns.iter().map(|column| column.name.as_str()).collect::<Vec<_>>().join(" ");
+        assert_eq!(columns(0), "task steps held_out exact_match train_loss anti_diagonal");
+        assert_eq!(columns(2), "task input written right correct");
+        assert_eq!(columns(4), "task side place token");
+        assert_eq!(columns(5), "task block head query key weight");
+    }
+}

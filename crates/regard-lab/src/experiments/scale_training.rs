@@ -187,3 +187,39 @@ fn gradients(runs: &[AblateRun]) -> Table {
     }
     table
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiments::trained_heads::tests::{check, run};
+    use crate::table::Value;
+
+    #[test]
+    fn every_number_of_a_training_stands_in_its_column() {
+        let runs = [run(ScaleKind::InvSqrtDim), run(ScaleKind::Off)];
+        let table = outcome(&runs);
+        let known = [
+            ("head_dim", 64.0),
+            ("train_loss", 18.0),
+            ("validation_loss", 19.0),
+            ("first_entropy", 4.0),
+            ("last_entropy", 400.0),
+            ("first_saturated", 6.0),
+            ("last_saturated", 600.0),
+            ("first_query_gradient", 13.0),
+            ("last_query_gradient", 1300.0),
+            ("first_value_gradient", 15.0),
+            ("last_value_gradient", 1500.0),
+        ];
+        check(&table, 0, &known);
+        check(&curves(&runs), 1, &[("head_dim", 64.0), ("step", 8.0), ("loss", 18.0)]);
+        let known = [("head_dim", 64.0), ("step", 8.0), ("block", 1.0), ("head", 2.0)];
+        check(&heads(&runs), 1, &[&known[..], &[("relative_entropy", 400.0), ("max_weight", 500.0), ("saturated", 600.0)]].concat());
+        let numbers = [("query_gradient", 1300.0), ("key_gradient", 1400.0), ("value_gradient", 1500.0)];
+        check(&gradients(&runs), 1, &[&known[..3], &numbers].concat());
+        for table in [table, curves(&runs), heads(&runs), gradients(&runs)] {
+            let scaled = |row: Option<&Vec<Value>>| row.map(|row| table.value(row, "scaled").clone());
+            assert_eq!((scaled(table.rows.first()), scaled(table.rows.last())), (Some(true.into()), Some(false.into())), "{}", table.name);
+        }
+    }
+}

@@ -103,3 +103,70 @@ fn likeness(run: &AblateRun) -> Table {
     }
     table
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use regard_nn::attention::ScaleKind;
+    use regard_nn::experiments::CurvePoint;
+    use regard_nn::experiments::ablate_scale::Moment;
+    use regard_nn::experiments::inside::{HeadView, Inside, LayerView};
+
+    /// A training of which no two numbers are the same: those of step 8 are 100 times those of step 0.
+    pub(in crate::experiments) fn run(scale: ScaleKind) -> AblateRun {
+        let moment = |step: u64, x: f64| {
+            let head = HeadView {
+                layer: 1,
+                head: 2,
+                entropy: 3.0 * x,
+                relative_entropy: 4.0 * x,
+                max_weight: 5.0 * x,
+                saturated: 6.0 * x,
+                diagonal_mass: 7.0 * x,
+                previous_token_mass: 8.0 * x,
+                first_token_mass: 9.0 * x,
+                mean_distance: 10.0 * x,
+            };
+            let layer = LayerView {
+                layer: 1,
+                centred_cosine: 11.0 * x,
+                jensen_shannon: 12.0 * x,
+                query_gradient: 13.0 * x,
+                key_gradient: 14.0 * x,
+                value_gradient: 15.0 * x,
+            };
+            Moment { step, inside: Inside { loss: 16.0 * x, heads: vec![head], layers: vec![layer] } }
+        };
+        let curve = vec![CurvePoint { step: 1, loss: 17.0 }, CurvePoint { step: 8, loss: 18.0 }];
+        AblateRun { head_dim: 64, scale, curve, validation: 19.0, moments: vec![moment(0, 1.0), moment(8, 100.0)] }
+    }
+
+    /// Every column of one row.
+    pub(in crate::experiments) fn check(table: &Table, row: usize, known: &[(&str, f64)]) {
+        let names: Vec<&str> = table.columns.iter().map(|c| c.name.as_str()).filter(|name| *name != "scaled").collect();
+        assert_eq!(names, known.iter().map(|(name, _)| *name).collect::<Vec<_>>(), "{}", table.name);
+        for (column, value) in known {
+            assert_eq!(table.number(&table.rows[row], column), *value, "{} of {}", column, table.name);
+        }
+    }
+
+    #[test]
+    fn every_number_of_a_head_stands_in_its_column() {
+        let run = run(ScaleKind::InvSqrtDim);
+        let known = [
+            ("step", 8.0),
+            ("block", 1.0),
+            ("head", 2.0),
+            ("entropy", 300.0),
+            ("relative_entropy", 400.0),
+            ("max_weight", 500.0),
+            ("diagonal_mass", 700.0),
+            ("previous_token_mass", 800.0),
+            ("first_token_mass", 900.0),
+            ("mean_distance", 1000.0),
+        ];
+        check(&heads(&run), 1, &known);
+        let known = [("step", 0.0), ("block", 1.0), ("loss", 16.0), ("centred_cosine", 11.0), ("jensen_shannon", 12.0)];
+        check(&likeness(&run), 0, &known);
+    }
+}

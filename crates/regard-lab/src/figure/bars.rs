@@ -169,7 +169,7 @@ impl BarPlot {
         let thick = self.slot(0, 0).1 * edges.width();
         // All values or none: a few of them would look like a choice.
         let values = self.show_values && self.each().all(|(_, _, v)| width(&short_number(v), TICK - 1.5) <= thick * 1.3);
-        let mut busy = Vec::new();
+        let (mut busy, mut written) = (Vec::new(), Vec::new());
         for (c, s, v) in self.each() {
             let (from, thick) = self.slot(c, s);
             let (x, w) = (edges.left + from * edges.width(), thick * edges.width());
@@ -190,13 +190,18 @@ impl BarPlot {
             }
             if values {
                 let y = if v < 0.0 && y > base { y + TICK } else { tip - 5.0 };
-                svg.text(x + w / 2.0, y, &short_number(v), TextStyle::new(TICK - 1.5, Ink::Text).anchor(Anchor::Middle).halo());
+                written.push((x + w / 2.0, y, short_number(v)));
             }
         }
         svg.line((edges.left, base), (edges.right, base), Ink::Axis, 1.2, "");
         let horizontal: Vec<Reference> =
             self.references.iter().map(|(y, label)| Reference::Horizontal { y: *y, label: label.clone() }).collect();
+        busy.extend(written.iter().map(|(x, y, _)| (*x, y - TICK * 0.32)));
         plane.references(svg, &horizontal, &busy);
+        // Over the lines, so that no line crosses a number.
+        for (x, y, value) in &written {
+            svg.text(*x, *y, value, TextStyle::new(TICK - 1.5, Ink::Text).anchor(Anchor::Middle).halo());
+        }
         for (c, lines) in names.iter().enumerate() {
             let x = edges.left + (c as f64 + 0.5) * slot;
             if turned {
@@ -224,6 +229,7 @@ impl BarPlot {
             svg.text(x, edges.bottom + 19.0, &tick.label, TextStyle::new(TICK, Ink::Soft).anchor(Anchor::Middle));
         }
         let base = plane.px(0.0).unwrap_or(edges.left).clamp(edges.left, edges.right);
+        let mut written = Vec::new();
         for (c, s, v) in self.each() {
             let (from, thick) = self.slot(c, s);
             let (y, h) = (edges.top + from * edges.height(), thick * edges.height());
@@ -242,13 +248,18 @@ impl BarPlot {
                 tip = tip.max(r);
             }
             if self.show_values {
-                svg.text(tip + 5.0, y + h / 2.0 + TICK * 0.32, &short_number(v), TextStyle::new(TICK - 1.0, Ink::Text).halo());
+                written.push((tip + 5.0, y + h / 2.0, short_number(v)));
             }
         }
         svg.line((base, edges.top), (base, edges.bottom), Ink::Axis, 1.2, "");
         let vertical: Vec<Reference> =
             self.references.iter().map(|(x, label)| Reference::Vertical { x: *x, label: label.clone() }).collect();
-        plane.references(svg, &vertical, &[]);
+        let busy: Vec<(f64, f64)> = written.iter().map(|(x, y, value)| (x + width(value, TICK - 1.0) / 2.0, *y)).collect();
+        plane.references(svg, &vertical, &busy);
+        // Over the lines, so that no line crosses a number.
+        for (x, y, value) in &written {
+            svg.text(*x, y + TICK * 0.32, value, TextStyle::new(TICK - 1.0, Ink::Text).halo());
+        }
         for (c, name) in self.categories.iter().enumerate() {
             let y = edges.top + (c as f64 + 0.5) / self.categories.len() as f64 * edges.height();
             let name = shorten(name, TICK, name_limit);
