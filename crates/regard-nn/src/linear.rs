@@ -20,7 +20,7 @@ use regard::matmul::matmul;
 /// Up to so many rows the one-row product is faster than packing matrices.
 const FEW_ROWS: usize = 4;
 /// A one-row product with so many weights is worth several threads.
-const PARALLEL_WEIGHTS: usize = 1 << 18;
+pub(crate) const PARALLEL_WEIGHTS: usize = 1 << 18;
 /// Columns that one thread takes of a one-row product.
 const ROW_COLUMNS: usize = 256;
 /// Columns of a weight gradient that one thread takes at least: fewer would pack the other matrix too often.

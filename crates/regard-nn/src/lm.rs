@@ -5,9 +5,10 @@ use crate::dropout::Dropout;
 use crate::embedding::Embedding;
 use crate::error::{Error, Result};
 use crate::float::Float;
-use crate::linear::Linear;
+use crate::linear::{Linear, PARALLEL_WEIGHTS};
 use crate::look::{Call, MaskKind};
 use crate::loss::{Loss, cross_entropy};
+use crate::parallel::in_pool;
 use crate::params::Layout;
 use crate::positions::Added;
 use crate::stack::{Stack, StackCache, StackSaved};
@@ -202,8 +203,10 @@ impl LanguageModel {
     /// When tokens or shapes do not fit.
     pub fn loss<T: Float>(&self, p: &[T], ids: &[u32], targets: &[u32], call: &Call<'_>, pass: &mut LmPass<T>) -> Result<Loss> {
         self.check_targets(targets, call)?;
-        self.forward(p, ids, call, pass)?;
-        Ok(cross_entropy(&mut pass.logits, targets, None, &mut pass.row_losses))
+        in_pool(|| {
+            self.forward(p, ids, call, pass)?;
+            Ok(cross_entropy(&mut pass.logits, targets, None, &mut pass.row_losses))
+        })
     }
 
     /// The loss, and its gradients added to `g`; each counted row weighs `1 / divisor` in these.
@@ -240,6 +243,15 @@ impl LanguageModel {
     /// # Errors
     /// When tokens do not fit, or the cache is full.
     pub fn extend<T: Float>(&self, p: &[T], ids: &[u32], batch: usize, cache: &mut StackCache<T>, logits: &mut Vec<T>) -> Result<()> {
+        // Where no layer is shared out, one token is written in less time than it takes to change threads.
+        if p.len() < PARALLEL_WEIGHTS {
+            self.extend_here(p, ids, batch, cache, logits)
+        } else {
+            in_pool(|| self.extend_here(p, ids, batch, cache, logits))
+        }
+    }
+
+    fn extend_here<T: Float>(&self, p: &[T], ids: &[u32], batch: usize, cache: &mut StackCache<T>, logits: &mut Vec<T>) -> Result<()> {
         let (new, width) = (ids.len() / batch.max(1), self.config.width);
         let call = Call { offset: cache.len(), ..Call::new(batch, new, MaskKind::Causal) };
         self.entry.check(ids, &call)?;

@@ -2,6 +2,11 @@
 
 use rayon::prelude::*;
 
+/// Run on a thread of the pool. From outside, every parallel loop would hand its work over and sleep until it is done; within, it just begins.
+pub(crate) fn in_pool<R: Send>(f: impl FnOnce() -> R + Send) -> R {
+    rayon::scope(|_| f())
+}
+
 /// Run one function per piece, in parallel where there are several.
 pub(crate) fn for_pieces<P: Send>(pieces: Vec<P>, f: impl Fn(usize, P) + Send + Sync) {
     if pieces.len() == 1 {

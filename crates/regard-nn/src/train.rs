@@ -8,6 +8,7 @@ use crate::lm::{LanguageModel, LmPass};
 use crate::look::{Call, MaskKind};
 use crate::loss::Loss;
 use crate::optim::{Adam, OptimConfig};
+use crate::parallel::in_pool;
 use crate::params::Layout;
 use crate::random::Draws;
 use serde::{Deserialize, Serialize};
@@ -52,7 +53,7 @@ impl TrainConfig {
 }
 
 /// Something that has a loss and a gradient.
-pub trait Task {
+pub trait Task: Send {
     /// Its parameters.
     fn layout(&self) -> &Layout;
 
@@ -152,6 +153,10 @@ impl Trainer {
     /// # Errors
     /// When data and model do not fit together, or the loss is no number any more; the parameters are then as before the step.
     pub fn advance(&mut self, task: &mut dyn Task) -> Result<StepReport> {
+        in_pool(|| self.one_step(task))
+    }
+
+    fn one_step(&mut self, task: &mut dyn Task) -> Result<StepReport> {
         let step = self.step + 1;
         let mut loss = Loss::default();
         self.gradient.fill(0.0);

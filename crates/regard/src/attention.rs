@@ -240,11 +240,13 @@ impl<'a> Attention<'a> {
         if let Offset::PerBatch(offsets) = &self.offset {
             check_length("q_offset", offsets.len(), dims.batch, "one per batch entry")?;
         }
-        let level = match self.level {
-            Some(level) => level.checked()?,
-            None => Level::preferred()?,
-        };
+        let level = self.chosen_level()?;
         Ok(Plan { dims, scale, attention: self, level })
+    }
+
+    /// The level that calls run on.
+    pub(crate) fn chosen_level(&self) -> Result<Level> {
+        self.level.map_or_else(Level::preferred, Level::checked)
     }
 }
 

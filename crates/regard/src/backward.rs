@@ -13,8 +13,9 @@ use crate::element::Element;
 use crate::error::Result;
 use crate::forward::{SavedView, WORTH_A_THREAD, block_cutoffs, block_scorer, block_shape, blocks, check_shape, checked_len, for_tasks};
 use crate::gradient::{GRADIENT_SPAN, Inputs, Unit, padded};
+use crate::gradient_kernels::RowSquares;
 use crate::score::KV_TILE;
-use crate::simd::Real;
+use crate::simd::{Kernel, Level, Real};
 use ndarray::{Array2, Array3, Array4, ArrayView4, ArrayViewMut2, ArrayViewMut4, Axis};
 use std::any::Any;
 use std::mem::MaybeUninit;
@@ -105,7 +106,8 @@ impl Attention<'_> {
         d_out: impl Into<ArrayView4<'x, E>>,
     ) -> Result<(Gradients<E>, GradientStats)> {
         let (gradients, squares) = E::gradients(self, q.into(), k.into(), v.into(), saved.into(), d_out.into(), true)?;
-        let ((dq_rows, dq), (dk_rows, dk), (dv_rows, dv)) = (norms(&gradients.dq), norms(&gradients.dk), norms(&gradients.dv));
+        let level = self.chosen_level()?;
+        let [(dq_rows, dq), (dk_rows, dk), (dv_rows, dv)] = [&gradients.dq, &gradients.dk, &gradients.dv].map(|x| norms(level, x));
         let d_scores_rows = squares.expect("they were asked for").mapv(|x| x.to_f64().sqrt());
         Ok((gradients, GradientStats { dq_rows, dk_rows, dv_rows, d_scores_rows, dq, dk, dv }))
     }
@@ -147,29 +149,15 @@ impl Attention<'_> {
 pub(crate) type WithSquares<E> = (Gradients<E>, Option<Array3<<E as Element>::Real>>);
 
 /// Of each row, and of all.
-fn norms<E: Element>(x: &Array4<E>) -> (Array3<f64>, f64) {
-    let [b, h, n, _] = shape4(x.shape());
-    let mut rows: Vec<f64> = x.lanes(Axis(3)).into_iter().map(sum_of_squares).collect();
+fn norms<E: Element>(level: Level, x: &Array4<E>) -> (Array3<f64>, f64) {
+    let [b, h, n, dims] = shape4(x.shape());
+    let mut rows = vec![0.0; b * h * n];
+    let numbers = x.as_standard_layout();
+    let squares = RowSquares { rows: numbers.as_slice().expect("it is the standard layout"), dims, to: &mut rows };
+    E::Real::dispatch(level, Kernel(squares));
     let whole = rows.iter().sum::<f64>().sqrt();
     rows.iter_mut().for_each(|x| *x = x.sqrt());
     (Array3::from_shape_vec([b, h, n], rows).expect("one number per row"), whole)
-}
-
-/// In eight chains, which the CPU works on at once.
-fn sum_of_squares<E: Element>(row: ndarray::ArrayView1<'_, E>) -> f64 {
-    let mut chains = [0.0; 8];
-    let square = |x: &E| x.to_real().to_f64() * x.to_real().to_f64();
-    match row.as_slice() {
-        Some(row) => {
-            let (parts, rest) = row.as_chunks::<8>();
-            for part in parts {
-                chains.iter_mut().zip(part).for_each(|(sum, x)| *sum += square(x));
-            }
-            chains.iter_mut().zip(rest).for_each(|(sum, x)| *sum += square(x));
-        }
-        None => row.iter().enumerate().for_each(|(i, x)| chains[i % 8] += square(x)),
-    }
-    chains.iter().sum()
 }
 
 /// Padded sums as rounded elements.

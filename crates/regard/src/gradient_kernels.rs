@@ -305,3 +305,34 @@ impl<S: Lanes, const NR: usize> Take<S, NR> for AddToRows<S::T> {
         }
     }
 }
+
+/// The sum of the squares of each row, in eight chains, which the CPU works on at once.
+pub(crate) struct RowSquares<'k, E> {
+    /// Side by side.
+    pub(crate) rows: &'k [E],
+    pub(crate) dims: usize,
+    pub(crate) to: &'k mut [f64],
+}
+
+impl<E: Element> Operation<E::Real> for RowSquares<'_, E> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Lanes<T = E::Real>>(self, _: S) {
+        let Self { rows, dims, to } = self;
+        for (row, to) in rows.chunks_exact(dims.max(1)).zip(to) {
+            let mut chains = [0.0; 8];
+            let (parts, rest) = row.as_chunks::<8>();
+            for part in parts {
+                for i in 0..8 {
+                    let x = part[i].to_real().to_f64();
+                    chains[i] += x * x;
+                }
+            }
+            for (chain, x) in chains.iter_mut().zip(rest) {
+                let x = x.to_real().to_f64();
+                *chain += x * x;
+            }
+            *to = chains.iter().sum();
+        }
+    }
+}

@@ -17,7 +17,7 @@
 //! multiply-adds, so that no CPU and no library rounds them in its own way; they are right to 1e-9, which is about what 32 bits tell apart.
 
 use crate::philox::{LOW, WORDS, philox};
-use crate::simd::{Lanes, Level, Operation, Real};
+use crate::simd::{Kernel, Lanes, Level, Operation, Real};
 use std::f64::consts::{FRAC_PI_2, LN_2};
 
 /// Counters that are worked on together.
@@ -76,17 +76,7 @@ impl Stream {
         self.counters = first.wrapping_add((blocks.len() * COUNTERS) as u32);
         // The numbers are the same on every level.
         let level = Level::preferred().unwrap_or(Level::Portable);
-        f64::dispatch(level, Enter(Make { seed, place, first, blocks, normal }));
-    }
-}
-
-/// An operation of one kernel.
-struct Enter<'k>(Make<'k>);
-
-impl Operation<f64> for Enter<'_> {
-    type Output = ();
-    fn run<S: Lanes<T = f64>>(self, simd: S) {
-        simd.call(self.0);
+        f64::dispatch(level, Kernel(Make { seed, place, first, blocks, normal }));
     }
 }
 
@@ -217,7 +207,7 @@ mod tests {
         }
         for level in Level::available() {
             let mut blocks = vec![[0.0; BLOCK]; 15];
-            f64::dispatch(level, Enter(Make { seed: 7, place: [1, 2, 3], first: 0, blocks: &mut blocks, normal: true }));
+            f64::dispatch(level, Kernel(Make { seed: 7, place: [1, 2, 3], first: 0, blocks: &mut blocks, normal: true }));
             assert_eq!(whole[..960], *blocks.as_flattened(), "{level:?}");
         }
     }

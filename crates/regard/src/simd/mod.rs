@@ -204,6 +204,16 @@ pub trait Operation<T: Real> {
     fn run<S: Lanes<T = T>>(self, simd: S) -> Self::Output;
 }
 
+/// A computation of one kernel: what [`Real::dispatch`] is given where there is nothing to do around it.
+pub struct Kernel<O>(pub O);
+
+impl<T: Real, O: Operation<T>> Operation<T> for Kernel<O> {
+    type Output = O::Output;
+    fn run<S: Lanes<T = T>>(self, simd: S) -> O::Output {
+        simd.call(self.0)
+    }
+}
+
 /// The arithmetic types: f32 and f64.
 pub trait Real:
     Element<Real = Self>
