@@ -202,6 +202,11 @@ pub fn masks(config: &MasksConfig, text: &str, tokenizer: &Tokenizer, watch: Wat
     if model.config().context < 2 {
         return Err(Error::Config { name: "context", value: model.config().context.to_string(), requirement: "at least 2".to_owned() });
     }
+    for (name, value) in [("windows", config.windows), ("samples", config.samples)] {
+        if value == 0 {
+            return Err(Error::Config { name, value: "0".to_owned(), requirement: "at least 1".to_owned() });
+        }
+    }
     let tokens = Text::split(tokenizer.encode(text)?, model.config().context)?;
     let cut = text.char_indices().nth(text.chars().count() * 9 / 10).map_or(text.len(), |(i, _)| i);
     watch(&Progress { stage: "counting words", step: 0, steps: 1, loss: None });

@@ -43,6 +43,17 @@ fn only_honest_masks_pass_the_protocol() {
 }
 
 #[test]
+fn masks_of_nothing_are_refused() {
+    let text = stories::write(20_000, 2);
+    let tokenizer = Tokenizer::train(TokenizerKind::Char, &text).expect("trained");
+    let some = MasksConfig { model: model(), ..MasksConfig::default() };
+    for (name, config) in [("windows", MasksConfig { windows: 0, ..some.clone() }), ("samples", MasksConfig { samples: 0, ..some })] {
+        let refusal = masks(&config, &text, &tokenizer, &mut |_| {}).expect_err("nothing to measure").to_string();
+        assert!(refusal.contains(name) && refusal.contains("at least 1"), "{refusal}");
+    }
+}
+
+#[test]
 fn scale_changes_how_sharp_heads_begin() {
     let text = stories::write(20_000, 2);
     let tokenizer = Tokenizer::train(TokenizerKind::Char, &text).expect("trained");

@@ -8,15 +8,15 @@ use regard_nn::seq2seq::Pairs;
 use regard_nn::sublayer::NormPlace;
 use regard_nn::{Call, EncoderDecoder, Error, LanguageModel, MaskKind, ModelConfig};
 
-fn gradient(threads: usize, batch: usize) -> (f64, Vec<f32>) {
-    let model = LanguageModel::new(ModelConfig::default()).expect("valid");
+fn gradient(threads: usize, batch: usize, config: &ModelConfig) -> (f64, Vec<f32>) {
+    let model = LanguageModel::new(config.clone()).expect("valid");
     let p = model.layout().init::<f32>(1);
     let mut g = vec![0.0; p.len()];
     let (ids, targets) = (tokens(batch * 64, 1, 65), tokens(batch * 64, 4, 65));
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
     let loss = pool.install(|| {
         let mut pass = model.plan(batch, 64, true);
-        let call = Call::new(batch, 64, MaskKind::Causal);
+        let call = Call { dropout: (config.dropout > 0.0).then_some(3), ..Call::new(batch, 64, MaskKind::Causal) };
         model.loss_and_gradient(&p, &mut g, &ids, &targets, &call, (batch * 64) as f64, &mut pass).expect("shapes fit")
     });
     (loss.mean(), g)
@@ -24,9 +24,35 @@ fn gradient(threads: usize, batch: usize) -> (f64, Vec<f32>) {
 
 #[test]
 fn gradients_have_the_same_bits_for_any_number_of_threads() {
-    let one = gradient(1, 12);
-    for threads in [2, 3, 7] {
-        assert!(gradient(threads, 12) == one, "{threads} threads");
+    // 768 rows are three pieces of 256, 5,120 are eight of 640; places of rows matter to rotary positions and to dropout.
+    let plain = ModelConfig::default();
+    let placed =
+        ModelConfig { positions: Positions::Rotary(10_000.0), norm_place: NormPlace::Post, dropout: 0.1, ..ModelConfig::default() };
+    for (batch, config) in [(12, &plain), (12, &placed), (80, &placed)] {
+        let one = gradient(1, batch, config);
+        for threads in [2, 3, 7] {
+            assert!(gradient(threads, batch, config) == one, "{threads} threads, batch {batch}, {config:?}");
+        }
+    }
+}
+
+#[test]
+fn logits_of_a_row_do_not_depend_on_how_many_rows_there_are() {
+    // So pieces of a large batch, which are longer, are put where they belong.
+    for positions in [Positions::Learned, Positions::Rotary(10_000.0)] {
+        let model = LanguageModel::new(ModelConfig { positions, ..ModelConfig::default() }).expect("valid");
+        let p = model.layout().init::<f32>(1);
+        let logits = |ids: &[u32]| {
+            let batch = ids.len() / 64;
+            let mut pass = model.plan(batch, 64, false);
+            model.forward(&p, ids, &Call::new(batch, 64, MaskKind::Causal), &mut pass).expect("shapes fit");
+            pass.logits().to_vec()
+        };
+        let ids = tokens(80 * 64, 1, 65);
+        let whole = logits(&ids);
+        for (alone, together) in ids.chunks(64 * 4).map(logits).zip(whole.chunks(64 * 4 * 65)) {
+            assert!(alone == together, "{positions:?}");
+        }
     }
 }
 
