@@ -38,19 +38,20 @@ fn gradients_have_the_same_bits_for_any_number_of_threads() {
 
 #[test]
 fn logits_of_a_row_do_not_depend_on_how_many_rows_there_are() {
-    // So pieces of a large batch, which are longer, are put where they belong.
+    // So pieces of a large batch, which are longer and do not begin with a sequence, are where they belong.
+    const SEQ: usize = 60;
     for positions in [Positions::Learned, Positions::Rotary(10_000.0)] {
         let model = LanguageModel::new(ModelConfig { positions, ..ModelConfig::default() }).expect("valid");
         let p = model.layout().init::<f32>(1);
         let logits = |ids: &[u32]| {
-            let batch = ids.len() / 64;
-            let mut pass = model.plan(batch, 64, false);
-            model.forward(&p, ids, &Call::new(batch, 64, MaskKind::Causal), &mut pass).expect("shapes fit");
+            let batch = ids.len() / SEQ;
+            let mut pass = model.plan(batch, SEQ, false);
+            model.forward(&p, ids, &Call::new(batch, SEQ, MaskKind::Causal), &mut pass).expect("shapes fit");
             pass.logits().to_vec()
         };
-        let ids = tokens(80 * 64, 1, 65);
+        let ids = tokens(80 * SEQ, 1, 65);
         let whole = logits(&ids);
-        for (alone, together) in ids.chunks(64 * 4).map(logits).zip(whole.chunks(64 * 4 * 65)) {
+        for (alone, together) in ids.chunks(SEQ * 4).map(logits).zip(whole.chunks(SEQ * 4 * 65)) {
             assert!(alone == together, "{positions:?}");
         }
     }
