@@ -110,27 +110,13 @@ impl Measured {
     }
 }
 
-/// In eight chains, which the CPU works on at once.
-fn sum_of_squares(numbers: &[f64]) -> f64 {
-    let mut chains = [0.0; 8];
-    let parts = numbers.chunks_exact(8);
-    let rest: f64 = parts.remainder().iter().map(|x| x * x).sum();
-    for part in parts {
-        chains.iter_mut().zip(part).for_each(|(sum, x)| *sum += x * x);
-    }
-    chains.iter().sum::<f64>() + rest
-}
-
 /// Smallest and largest number, and the mean of the squares.
 fn range(numbers: &[f64]) -> [f64; 3] {
-    let (mut low, mut high) = ([f64::INFINITY; 8], [f64::NEG_INFINITY; 8]);
-    for part in numbers.chunks(8) {
-        for ((low, high), &x) in low.iter_mut().zip(&mut high).zip(part) {
-            (*low, *high) = (low.min(x), high.max(x));
-        }
+    let (mut low, mut high, mut squares) = (f64::INFINITY, f64::NEG_INFINITY, 0.0);
+    for &x in numbers {
+        (low, high, squares) = (low.min(x), high.max(x), squares + x * x);
     }
-    let (low, high) = (low.into_iter().fold(f64::INFINITY, f64::min), high.into_iter().fold(f64::NEG_INFINITY, f64::max));
-    [low, high, sum_of_squares(numbers) / numbers.len() as f64]
+    [low, high, squares / numbers.len() as f64]
 }
 
 /// So many numbers per tensor and task: a few tensors of this size stay in the second cache.
