@@ -339,6 +339,11 @@ impl<'p> Plan<'p> {
         self.attention.top_k.filter(|&k| k < self.dims.seq_kv)
     }
 
+    /// May any key be hidden from any row?
+    pub(crate) fn may_hide(&self) -> bool {
+        !self.mask().is_everything() || self.top_k().is_some() || self.bias().is_some_and(Bias::may_hide)
+    }
+
     pub(crate) fn bias_gradient(&self) -> bool {
         self.attention.bias_gradient
     }

@@ -16,7 +16,7 @@ use crate::gradient::{GRADIENT_SPAN, Inputs, Unit, padded};
 use crate::gradient_kernels::RowSquares;
 use crate::score::KV_TILE;
 use crate::simd::{Kernel, Level, Real};
-use ndarray::{Array2, Array3, Array4, ArrayView4, ArrayViewMut2, ArrayViewMut4, Axis};
+use ndarray::{Array2, Array3, Array4, ArrayView4, ArrayViewMut4, Axis};
 use std::any::Any;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -305,7 +305,7 @@ fn totals<E: Element>(inputs: &Inputs<'_, E>, stats: bool) -> Result<Totals<E>> 
     }
     let squares = squares.map(|s| s.remove_axis(Axis(3)));
     // SAFETY: every unit writes all of its rows, and the units (or `add_up`, chunk after chunk) are all of dq. For the first chunk of
-    // queries every unit begins its part of dk and dv with zeros, and the units are all of them.
+    // queries every unit begins its part of dk and dv with zeros, or with sums for every key; and the units are all of them.
     Ok(unsafe { Totals { dq: dq.assume_init(), dk: dk.assume_init(), dv: dv.assume_init(), bias, squares } })
 }
 
@@ -427,10 +427,19 @@ fn run_units<E: Element, X: Element<Real = E::Real>>(
     let plan = inputs.plan;
     let group = plan.dims.group();
     let first = queries.start == 0;
+    // The first queries write all sums where they see all keys and rows have no padding; else they add to zeros.
+    let writes = !plan.may_hide() && [plan.dims.head_dim, plan.dims.value_dim].iter().all(|&dims| dims == padded::<E::Real>(dims));
     let here = queries.start - start..queries.end - start;
     for (b, batch) in task.batches.clone().enumerate() {
         for (h, kv_head) in task.kv_heads.clone().enumerate() {
             let heads = h * group..(h + 1) * group;
+            let [dk, dv] = [&mut task.dk, &mut task.dv].map(|sums| {
+                let sums = sums.slice_mut(ndarray::s![b, h, .., ..]).into_slice().expect("whole rows");
+                if first && !writes {
+                    sums.fill(MaybeUninit::new(E::Real::ZERO));
+                }
+                sums
+            });
             let (dq, squares) = &mut task.rows;
             let unit = Unit {
                 inputs,
@@ -438,8 +447,9 @@ fn run_units<E: Element, X: Element<Real = E::Real>>(
                 kv_head,
                 queries: queries.clone(),
                 spans: task.spans.clone(),
-                dk: begun(task.dk.slice_mut(ndarray::s![b, h, .., ..]), first),
-                dv: begun(task.dv.slice_mut(ndarray::s![b, h, .., ..]), first),
+                dk,
+                dv,
+                begun: !(first && writes),
                 dq: dq.slice_mut(ndarray::s![b, heads.clone(), here.clone(), ..]),
                 dq_scale,
                 squares: squares.as_mut().map(|s| s.slice_mut(ndarray::s![b, heads, here.clone(), 0])),
@@ -449,16 +459,6 @@ fn run_units<E: Element, X: Element<Real = E::Real>>(
             E::Real::dispatch(plan.level, unit);
         }
     }
-}
-
-/// The sums of a unit: zeros for its first queries, and what it has come to by then for later ones.
-fn begun<T: Real>(sums: ArrayViewMut2<'_, MaybeUninit<T>>, first: bool) -> &mut [T] {
-    let sums = sums.into_slice().expect("whole rows");
-    if first {
-        sums.fill(MaybeUninit::new(T::ZERO));
-    }
-    // SAFETY: the unit's first queries come first, and began all of it with zeros.
-    unsafe { &mut *(std::ptr::from_mut(sums) as *mut [T]) }
 }
 
 /// `to = (apart[0] + apart[1] + ...) * scale`

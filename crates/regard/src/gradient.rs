@@ -22,7 +22,7 @@ use crate::block::AddValues;
 use crate::dropout::Factors;
 use crate::element::Element;
 use crate::forward::{SavedView, block_keys, block_queries, block_scorer, block_shape};
-use crate::gradient_kernels::{AddRows, AddSquares, Move, RowDots, ScoreGradients, ThroughSoftcap, Weigh};
+use crate::gradient_kernels::{AddRows, AddSquares, Move, RowDots, RowSums, ScoreGradients, ThroughSoftcap, Weigh};
 use crate::mask::TileCoverage;
 use crate::rows::{CopyScaled, Rows, hand_out, native};
 use crate::score::{Cutoffs, KV_TILE, KeyTile, RowBlock, Scorer, Stage, pack_panels};
@@ -57,8 +57,10 @@ pub(crate) struct Unit<'u, 'a, 'v, E: Element, X> {
     pub(crate) queries: Range<usize>,
     pub(crate) spans: Range<usize>,
     /// Sums for the keys of the spans, rows of `head_dim` and `value_dim` padded to whole vectors.
-    pub(crate) dk: &'u mut [E::Real],
-    pub(crate) dv: &'u mut [E::Real],
+    pub(crate) dk: &'u mut [MaybeUninit<E::Real>],
+    pub(crate) dv: &'u mut [MaybeUninit<E::Real>],
+    /// All of dk and dv holds numbers: the sums of queries before, or zeros.
+    pub(crate) begun: bool,
     /// `[head of the group, query, dim]`, written whole.
     pub(crate) dq: ArrayViewMut3<'u, MaybeUninit<X>>,
     pub(crate) dq_scale: E::Real,
@@ -134,6 +136,8 @@ impl<E: Element, X: Element<Real = E::Real>> Operation<E::Real> for Unit<'_, '_,
                 let count = queries.min(self.queries.end - first);
                 let block = RowBlock { batch: self.batch, head: self.kv_head * group + head, heads, first, queries: count };
                 self.block(simd, block, head, &mut buffers);
+                // Where the sums are not begun with zeros, the first block sees every key.
+                self.begun = true;
             }
         }
     }
@@ -422,6 +426,8 @@ impl<E: Element, X: Element<Real = E::Real>> Unit<'_, '_, '_, E, X> {
                 (&buffers.ds[at..], &buffers.q_rows[..], d.head_dim, k_pitch, &mut *self.dk),
             ] {
                 let sums = &mut sums[to * row_pitch..(keys.end - base) * row_pitch];
+                // SAFETY: once the sums are begun, all of them are numbers.
+                let sums = if self.begun { RowSums::Add(unsafe { sums.assume_init_mut() }) } else { RowSums::Write(sums) };
                 simd.call(AddRows { numbers, pitch, depth: rows_here.clone(), keys: keys.len(), from, dims, row_pitch, sums });
             }
         }
@@ -429,7 +435,8 @@ impl<E: Element, X: Element<Real = E::Real>> Unit<'_, '_, '_, E, X> {
         for &(row, dim, x) in &block.wild {
             for (key, &p) in pairs(row) {
                 if p != E::Real::ZERO {
-                    self.dv[(key - base) * v_pitch + dim] += p * x;
+                    // SAFETY: where something is hidden, the sums are begun with zeros.
+                    unsafe { *self.dv[(key - base) * v_pitch + dim].assume_init_mut() += p * x };
                 }
             }
         }

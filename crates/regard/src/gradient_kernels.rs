@@ -5,6 +5,7 @@ use crate::element::Element;
 use crate::product::{Take, product};
 use crate::rows::Rows;
 use crate::simd::{Lanes, Operation, Real, Transpose, math};
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// `to += from`, and `from` is begun anew.
@@ -245,6 +246,14 @@ impl<T: Real> Operation<T> for ThroughSoftcap<'_, T> {
     }
 }
 
+/// Where sums over rows go.
+pub(crate) enum RowSums<'k, T> {
+    /// What is there is added to.
+    Add(&'k mut [T]),
+    /// The first sums: they are written, in whole vectors.
+    Write(&'k mut [MaybeUninit<T>]),
+}
+
 /// `sums[key] += sum over rows of numbers[key][row] * from[row]`, in whole vectors of `dims`.
 pub(crate) struct AddRows<'k, T> {
     pub(crate) numbers: &'k [T],
@@ -257,7 +266,7 @@ pub(crate) struct AddRows<'k, T> {
     pub(crate) dims: usize,
     /// From one row to the next in `from` and in `sums`.
     pub(crate) row_pitch: usize,
-    pub(crate) sums: &'k mut [T],
+    pub(crate) sums: RowSums<'k, T>,
 }
 
 impl<T: Real> Operation<T> for AddRows<'_, T> {
@@ -267,7 +276,11 @@ impl<T: Real> Operation<T> for AddRows<'_, T> {
         let Self { numbers, pitch, depth, keys, from, dims, row_pitch, sums } = self;
         assert!(keys > 0 && depth.end <= pitch && numbers.len() >= (keys - 1) * pitch + depth.end);
         assert!(dims.next_multiple_of(S::LANES) <= row_pitch || dims == 0);
-        assert!(from.len() >= depth.end * row_pitch && sums.len() >= keys * row_pitch);
+        let (sums, len, add) = match sums {
+            RowSums::Add(sums) => (sums.as_mut_ptr(), sums.len(), true),
+            RowSums::Write(sums) => (sums.as_mut_ptr().cast(), sums.len(), false),
+        };
+        assert!(from.len() >= depth.end * row_pitch && len >= keys * row_pitch);
         // SAFETY: `numbers` has `depth.end` numbers for each key, `from` a padded row for each of the depth, `sums` one for each
         // key; columns are taken in whole vectors up to `dims` padded, which is at most the pitch. All of it was just checked.
         unsafe {
@@ -275,12 +288,12 @@ impl<T: Real> Operation<T> for AddRows<'_, T> {
             let b = from.as_ptr().add(depth.start * row_pitch);
             let mut col = 0;
             while col + S::LANES < dims {
-                let to = AddToRows { to: sums.as_mut_ptr().add(col), pitch: row_pitch };
+                let to = AddToRows { to: sums.add(col), pitch: row_pitch, add };
                 product::<S, 2, false, false>(simd, keys, depth.len(), a, pitch as isize, b.add(col), row_pitch, to);
                 col += 2 * S::LANES;
             }
             if col < dims {
-                let to = AddToRows { to: sums.as_mut_ptr().add(col), pitch: row_pitch };
+                let to = AddToRows { to: sums.add(col), pitch: row_pitch, add };
                 product::<S, 1, false, false>(simd, keys, depth.len(), a, pitch as isize, b.add(col), row_pitch, to);
             }
         }
@@ -291,16 +304,18 @@ impl<T: Real> Operation<T> for AddRows<'_, T> {
 struct AddToRows<T> {
     to: *mut T,
     pitch: usize,
+    /// Else what is there has no meaning yet.
+    add: bool,
 }
 
 impl<S: Lanes, const NR: usize> Take<S, NR> for AddToRows<S::T> {
     #[inline(always)]
     unsafe fn take(&mut self, simd: S, row: usize, c: [S::V; NR]) {
         for (n, c) in c.into_iter().enumerate() {
-            // SAFETY: `to` has NR * LANES places for every row.
+            // SAFETY: `to` has NR * LANES places for every row, and numbers in them if they are to be added to.
             unsafe {
                 let at = self.to.add(row * self.pitch + n * S::LANES);
-                simd.store(at, simd.add(simd.load(at), c));
+                simd.store(at, if self.add { simd.add(simd.load(at), c) } else { c });
             }
         }
     }

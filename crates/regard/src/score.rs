@@ -349,7 +349,7 @@ impl<'a, E: Element> Scorer<'a, E> {
 
     /// May any key be hidden from any row?
     pub(crate) fn may_hide(&self) -> bool {
-        self.may_hide_beside_mask() || self.plan.top_k().is_some() || !self.plan.mask().is_everything()
+        self.plan.may_hide()
     }
 
     /// Scores of all tiles of some keys that any row sees: `f(panel, keys, width, scores)`.

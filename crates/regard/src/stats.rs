@@ -21,7 +21,7 @@ use crate::mask::Place;
 use crate::online_softmax::Update;
 use crate::score::RowBlock;
 use crate::simd::{Lanes, Real};
-use ndarray::{Array2, Array3, Array4};
+use ndarray::{Array2, Array3, Array4, Axis};
 use std::ops::Range;
 
 /// Which statistics to collect beside those that always are.
@@ -75,25 +75,9 @@ pub struct HeadStats {
 impl<T: Real> RowStats<T> {
     /// Mean of each statistic over the rows that see any key; 0 for a head without such a row.
     pub fn heads(&self) -> HeadStats {
-        let (batch, heads, queries) = self.argmax.dim();
-        let argmax = self.argmax.as_standard_layout();
-        let seen = argmax.as_slice().expect("it is the standard layout");
-        let mean = |rows: &Array3<T>| {
-            let rows = rows.as_standard_layout();
-            let rows = rows.as_slice().expect("it is the standard layout");
-            let means = (0..batch * heads).map(|head| {
-                let here = head * queries..(head + 1) * queries;
-                let (mut sum, mut count) = (0.0, 0u64);
-                for (x, &key) in rows[here.clone()].iter().zip(&seen[here]) {
-                    if key >= 0 {
-                        sum += x.to_f64();
-                        count += 1;
-                    }
-                }
-                sum / count.max(1) as f64
-            });
-            Array2::from_shape_vec((batch, heads), means.collect()).expect("one number per head")
-        };
+        let counts = self.argmax.map_axis(Axis(2), |keys| keys.iter().filter(|&&key| key >= 0).count().max(1) as f64);
+        // Rows that see no key are zeros.
+        let mean = |rows: &Array3<T>| rows.map_axis(Axis(2), |rows| rows.iter().map(|x| x.to_f64()).sum::<f64>()) / &counts;
         HeadStats {
             entropy: mean(&self.entropy),
             max_weight: mean(&self.max_weight),
@@ -136,29 +120,24 @@ pub(crate) struct StatSums<T> {
 
 impl<T: Real> StatSums<T> {
     pub(crate) fn new(options: StatsOptions, block: &RowBlock, place: impl Fn(usize) -> Place, lanes: usize) -> Self {
-        let positions: Vec<i64> = (0..lanes)
-            .map(|r| if r < block.rows() { block.row(r) } else { block.row(0) })
-            .map(|(head, query)| place(head).position(query))
-            .collect();
+        let mut positions = Vec::with_capacity(lanes);
+        for head in block.head..block.head + block.heads {
+            let place = place(head);
+            positions.extend((block.first..block.first + block.queries).map(|query| place.position(query)));
+        }
+        // Lanes past the last row are anybody's.
+        positions.resize(lanes, 0);
         let position_values = positions.iter().map(|&p| T::from_f64(p as f64)).collect();
-        let mut sums = Self {
-            options,
-            lanes,
-            sums: vec![T::ZERO; SUMS * lanes],
-            positions,
-            position_values,
-            argmax: vec![None; lanes],
-            tops: Vec::new(),
-        };
-        sums.reset();
-        sums
+        let tops = vec![Self::NO_KEY; options.top_keys * lanes];
+        Self { options, lanes, sums: vec![T::ZERO; SUMS * lanes], positions, position_values, argmax: vec![None; lanes], tops }
     }
+
+    const NO_KEY: (T, usize) = (T::HIDDEN, usize::MAX);
 
     pub(crate) fn reset(&mut self) {
         self.sums.fill(T::ZERO);
         self.argmax.fill(None);
-        self.tops.clear();
-        self.tops.resize(self.options.top_keys * self.lanes, (T::HIDDEN, usize::MAX));
+        self.tops.fill(Self::NO_KEY);
     }
 
     /// Positions of the vector of lanes from `lane` on.
@@ -409,7 +388,7 @@ impl<T: Real> RowStats<T> {
             x.as_slice_mut().expect("a new array lies side by side")
         }
         Places {
-            top: self.top_keys.len_of(ndarray::Axis(3)),
+            top: self.top_keys.len_of(Axis(3)),
             entropy: flat(&mut self.entropy),
             max_weight: flat(&mut self.max_weight),
             argmax: flat(&mut self.argmax),
