@@ -125,6 +125,7 @@ pub(crate) fn is_unusable(error: &anyhow::Error) -> bool {
                 | Error::EmptyList { .. }
                 | Error::Directory { .. }
                 | Error::NotOurs { .. }
+                | Error::Busy { .. }
                 | Error::NotATable { .. }
                 | Error::NoTable { .. }
                 | Error::NoRow { .. }

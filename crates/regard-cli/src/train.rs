@@ -74,6 +74,8 @@ const MAX_LOGITS: usize = 1 << 31;
 /// A training, ready to go on.
 struct Training {
     folder: PathBuf,
+    /// Nobody else writes there meanwhile.
+    _held: Folder,
     settings: Settings,
     origin: Origin,
     tokenizer: Tokenizer,
@@ -130,7 +132,7 @@ impl Training {
         settings.model.check()?;
         settings.train.check()?;
         let text = settings.text.read()?;
-        Folder::open(folder, "train")?;
+        let held = Folder::open(folder, "train")?;
         remove_half_written(folder);
         if settings.tokenizer != TokenizerKind::Char && text.len() > LONG_TEXT {
             bar.note("making the tokenizer ...");
@@ -143,7 +145,7 @@ impl Training {
         check_size(&model, &settings)?;
         let trainer = Trainer::new(model.layout(), settings.train.clone())?;
         let log = TrainingLog::new(&settings.command(), origin.floor())?;
-        Ok(Self { folder: folder.to_owned(), settings, origin, tokenizer, text, model, trainer, log })
+        Ok(Self { folder: folder.to_owned(), _held: held, settings, origin, tokenizer, text, model, trainer, log })
     }
 
     /// From the checkpoint.
@@ -157,7 +159,7 @@ impl Training {
             let shown = folder.display();
             return refuse(format!("the text is not the one that the model in {shown} learns: give that one with --text, or train anew"));
         }
-        Folder::open(folder, "train")?;
+        let held = Folder::open(folder, "train")?;
         remove_half_written(folder);
         let (tokenizer, tokens) = same_tokens(folder, &settings, &text, &origin)?;
         let text = Text::split(tokens, settings.model.context)?;
@@ -168,7 +170,7 @@ impl Training {
         if !log.take_over(folder, trainer.step()) {
             eprintln!("warning: {LOG} has not all {} steps that were done; it begins anew", trainer.step());
         }
-        Ok(Self { folder: folder.to_owned(), settings, origin, tokenizer, text, model, trainer, log })
+        Ok(Self { folder: folder.to_owned(), _held: held, settings, origin, tokenizer, text, model, trainer, log })
     }
 
     /// The first files, the checkpoint before all: from now on there is something to resume.

@@ -146,6 +146,21 @@ fn killed_training_goes_on_to_the_bytes_of_an_undisturbed_one() {
 }
 
 #[cfg(unix)]
+#[test]
+fn a_folder_takes_one_training_at_a_time() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut child = started(&interrupted_settings("model", "1", 100_000), dir.path(), "model", 1);
+    let words = "another run of regard is writing to model: wait until it ends, or choose another directory with --out";
+    refused(&["sweep", "--seeds", "1", "--out", "model"], dir.path(), words);
+    refused_training(&["--overwrite", "--steps", "1"], dir.path(), words);
+    refused(&["train", "--resume", "--out", "model"], dir.path(), words);
+    child.kill().expect("it can be killed");
+    child.wait().expect("it ends");
+    // A killed one locks nobody out.
+    works(&["sweep", "--seeds", "1", "--out", "model"], dir.path());
+}
+
+#[cfg(unix)]
 fn interrupt(child: &Child) {
     let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill is there");
     assert!(sent.success());

@@ -48,6 +48,12 @@ pub enum Error {
         /// The file.
         path: PathBuf,
     },
+    /// Another run of Regard writes to this directory.
+    #[error("another run of regard is writing to {}: wait until it ends, or choose another directory with --out", path.display())]
+    Busy {
+        /// The directory.
+        path: PathBuf,
+    },
     /// A CSV file is not a table.
     #[error("{} is not a table that regard wrote: {reason}", path.display())]
     NotATable {

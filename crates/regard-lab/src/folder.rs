@@ -1,11 +1,13 @@
 //! [`Folder`]: a directory of results that knows which of its files are Regard's.
 //!
 //! `.regard.json` lists each file with the command that wrote it. A command replaces what it wrote earlier, removes what it no
-//! longer writes, and touches nothing else: a file of the same name that is not listed is an error.
+//! longer writes, and touches nothing else: a file of the same name that is not listed is an error. One run at a time: the directory is locked
+//! while it is open, where the file system can.
 
 use crate::error::{Error, Result};
 use crate::table_file::write_atomically;
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 
 /// The list of files.
@@ -19,16 +21,29 @@ pub struct Folder {
     /// File name to command.
     owners: BTreeMap<String, String>,
     written: BTreeSet<String>,
+    /// The lock goes with it.
+    _held: Option<File>,
+}
+
+/// The directory, locked; `None` where directories cannot be locked.
+fn hold(path: &Path) -> Result<Option<File>> {
+    let Ok(directory) = File::open(path) else { return Ok(None) };
+    match directory.try_lock() {
+        Ok(()) => Ok(Some(directory)),
+        Err(TryLockError::WouldBlock) => Err(Error::Busy { path: path.to_owned() }),
+        Err(TryLockError::Error(_)) => Ok(None),
+    }
 }
 
 impl Folder {
     /// Make the directory where it is not there, and read its list.
     ///
     /// # Errors
-    /// When the directory cannot be made or written to.
+    /// When the directory cannot be made or written to, and [`Error::Busy`] when another run has it open.
     pub fn open(path: &Path, command: &str) -> Result<Self> {
         let refused = |source| Error::Directory { path: path.to_owned(), source };
         std::fs::create_dir_all(path).map_err(refused)?;
+        let held = hold(path)?;
         let owners = match std::fs::read(path.join(MANIFEST)) {
             Ok(bytes) => serde_json::from_slice(&bytes)
                 .map_err(|e| Error::NotATable { path: path.join(MANIFEST), reason: format!("the list of files is damaged ({e})") })?,
@@ -39,7 +54,7 @@ impl Folder {
         let probe = path.join(format!(".regard.{}.probe", std::process::id()));
         std::fs::write(&probe, []).map_err(refused)?;
         std::fs::remove_file(&probe).map_err(refused)?;
-        Ok(Self { path: path.to_owned(), command: command.to_owned(), owners, written: BTreeSet::new() })
+        Ok(Self { path: path.to_owned(), command: command.to_owned(), owners, written: BTreeSet::new(), _held: held })
     }
 
     /// Where it is.
@@ -129,6 +144,16 @@ mod tests {
         let mut folder = Folder::open(dir.path(), "sweep").unwrap();
         assert!(matches!(folder.write("a.csv", b"ours"), Err(Error::NotOurs { .. })));
         assert_eq!(std::fs::read(dir.path().join("a.csv")).unwrap(), b"mine");
+    }
+
+    #[test]
+    fn one_run_at_a_time() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Folder::open(dir.path(), "train").unwrap();
+        let error = Folder::open(dir.path(), "sweep").unwrap_err();
+        assert!(matches!(error, Error::Busy { .. }), "{error}");
+        drop(first);
+        Folder::open(dir.path(), "sweep").unwrap();
     }
 
     #[test]
