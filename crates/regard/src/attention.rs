@@ -93,7 +93,7 @@ impl<'a> Attention<'a> {
         self
     }
 
-    /// `cap * tanh(score / cap)`: no score leaves (-cap, cap). Before bias and masks.
+    /// `cap * tanh(score / cap)`, with a cap from 1e-30 to 1e30: no score leaves (-cap, cap). Before bias and masks.
     pub const fn softcap(mut self, cap: f64) -> Self {
         self.softcap = Some(cap);
         self
@@ -216,7 +216,8 @@ impl<'a> Attention<'a> {
         };
         number("scale", scale, scale.is_finite(), "finite")?;
         if let Some(cap) = self.softcap {
-            number("softcap", cap, cap.is_finite() && cap > 0.0, "finite and positive")?;
+            // So that it and its inverse are numbers of every type.
+            number("softcap", cap, (1e-30..=1e30).contains(&cap), "from 1e-30 to 1e30")?;
         }
         if let Some(sink) = &self.sink {
             check_length("sink", sink.len(), dims.heads_q, "one logit per query head")?;

@@ -172,16 +172,20 @@ pub(super) fn pairs(tables: &Tables) -> Result<Vec<Judged>> {
         return Ok(Vec::new());
     }
     let anti_diagonal = get("reverse", "anti_diagonal")?;
+    let tokens = tables.get("pairs_tokens")?;
+    let read = tokens.rows_where("task", "reverse").filter(|row| tokens.text(row, "side") == "read").count();
+    let even = 1.0 / read as f64;
     Ok(vec![Judged {
         section: "pairs",
         document: Document::Insights,
         claim: "self-attention is for patterns within a sequence, cross-attention for patterns between two",
-        verdict: holds(reverse > 0.99 && words > 0.99 && anti_diagonal > 0.5),
+        verdict: holds(reverse > 0.99 && words > 0.99 && anti_diagonal > 3.0 * even),
         because: format!(
-            "With cross-attention as the only way to the input, {} of held-out words are written backwards and {} of held-out numbers in words without a mistake, and the pattern is the one that the task asks for: a head has {} of its weight on the anti-diagonal.",
+            "With cross-attention as the only way to the input, {} of held-out words are written backwards and {} of held-out numbers in words without a mistake, and the pattern is the one that the task asks for: a head has {} of its weight on the anti-diagonal, where even weights would have {}.",
             percent(reverse),
             percent(words),
-            percent(anti_diagonal)
+            percent(anti_diagonal),
+            percent(even)
         ),
     }])
 }

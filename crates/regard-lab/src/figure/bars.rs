@@ -88,7 +88,13 @@ impl BarPlot {
     /// The height a panel of these bars asks for.
     pub(crate) fn height(&self, usual: f64) -> f64 {
         let bars = (self.categories.len() * self.series.len().max(1)) as f64;
-        if self.lying { (bars * 17.0 + self.categories.len() as f64 * 10.0 + 120.0).max(170.0) } else { usual }
+        let lying = bars * 17.0 + self.categories.len() as f64 * 10.0 + 120.0 + self.label_room();
+        if self.lying { lying.max(170.0) } else { usual }
+    }
+
+    /// Above lying bars, for what reference lines are called.
+    fn label_room(&self) -> f64 {
+        if self.references.iter().any(|(_, label)| !label.is_empty()) { TICK * 1.5 } else { 0.0 }
     }
 
     pub(crate) fn draw(&self, svg: &mut Svg, at: Edges, letter: Option<char>) {
@@ -220,7 +226,8 @@ impl BarPlot {
     fn draw_lying(&self, svg: &mut Svg, at: Edges, top: f64, range: Range) {
         let name_limit = at.width() * 0.42;
         let widest = self.categories.iter().map(|c| width(c, TICK)).fold(0.0, f64::max).min(name_limit);
-        let edges = Edges { left: at.left + widest + 12.0, top: top + 2.0, right: at.right - 46.0, bottom: at.bottom - 50.0 };
+        let edges =
+            Edges { left: at.left + widest + 12.0, top: top + 2.0 + self.label_room(), right: at.right - 46.0, bottom: at.bottom - 50.0 };
         let none = Range::new(&Axis::linear("").limits(0.0, 1.0), [], Fit::Tight, 2);
         let plane = Plane { edges, x: range, y: none };
         for tick in plane.x.ticks.iter().filter(|t| !t.label.is_empty()) {
@@ -252,10 +259,14 @@ impl BarPlot {
             }
         }
         svg.line((base, edges.top), (base, edges.bottom), Ink::Axis, 1.2, "");
-        let vertical: Vec<Reference> =
-            self.references.iter().map(|(x, label)| Reference::Vertical { x: *x, label: label.clone() }).collect();
-        let busy: Vec<(f64, f64)> = written.iter().map(|(x, y, value)| (x + width(value, TICK - 1.0) / 2.0, *y)).collect();
-        plane.references(svg, &vertical, &busy);
+        // Labels stand above the plane: within, there are bars from end to end.
+        for (value, label) in &self.references {
+            let Some(x) = plane.px(*value) else { continue };
+            svg.line((x, edges.top), (x, edges.bottom), Ink::Reference, 1.3, "2 3.5");
+            let half = width(label, TICK) / 2.0;
+            let middle = x.min(at.right - half).max(edges.left + half);
+            svg.text(middle, edges.top - TICK * 0.5, label, TextStyle::new(TICK, Ink::Reference).anchor(Anchor::Middle));
+        }
         // Over the lines, so that no line crosses a number.
         for (x, y, value) in &written {
             svg.text(*x, y + TICK * 0.32, value, TextStyle::new(TICK - 1.0, Ink::Text).halo());

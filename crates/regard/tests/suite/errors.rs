@@ -202,6 +202,8 @@ fn numbers_that_make_no_sense_are_refused() {
         (Attention::new().scale(Scale::By(f64::INFINITY)), "scale is inf"),
         (Attention::new().softcap(0.0), "softcap is 0"),
         (Attention::new().softcap(-1.0), "softcap is -1"),
+        (Attention::new().softcap(1e-31), "it must be from 1e-30 to 1e30"),
+        (Attention::new().softcap(1e31), "it must be from 1e-30 to 1e30"),
         (Attention::new().softcap(nan), "softcap is NaN"),
         (Attention::new().softcap(f64::INFINITY), "softcap is inf"),
         (Attention::new().sink(vec![0.0, nan, 0.0, 0.0]), "sink logit is NaN"),

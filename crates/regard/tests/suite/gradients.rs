@@ -36,6 +36,8 @@ fn every_mask_is_right_at_every_size_of_keys() {
 fn options(s: &Shape) -> Vec<(&'static str, Recipe<'static>)> {
     vec![
         ("softcap", Recipe::new().softcap(1.5)),
+        ("smallest softcap", Recipe::new().softcap(1e-30)),
+        ("largest softcap", Recipe::new().softcap(1e30)),
         ("sink", Recipe::new().some_sink(s)),
         ("dropout", Recipe::new().with(|a| a.dropout(0.3, 7))),
         ("bias", Recipe::new().dense_bias(s.scores(), 3)),
