@@ -22,7 +22,7 @@ use crate::block::AddValues;
 use crate::dropout::Factors;
 use crate::element::Element;
 use crate::forward::{SavedView, block_keys, block_queries, block_scorer, block_shape};
-use crate::gradient_kernels::{AddRows, AddSquares, Move, RowDots, RowSums, ScoreGradients, ThroughSoftcap, Weigh};
+use crate::gradient_kernels::{AddRows, AddSquares, Destination, Move, RowDots, ScoreGradients, ThroughSoftcap, Weigh};
 use crate::mask::TileCoverage;
 use crate::rows::{CopyScaled, Rows, hand_out, native};
 use crate::score::{Cutoffs, KV_TILE, KeyTile, RowBlock, Scorer, Stage, pack_panels};
@@ -410,7 +410,7 @@ impl<E: Element, X: Element<Real = E::Real>> Unit<'_, '_, '_, E, X> {
             ] {
                 let sums = &mut sums[to * row_pitch..(keys.end - base) * row_pitch];
                 // SAFETY: once the sums are begun, all of them are numbers.
-                let sums = if self.begun { RowSums::Add(unsafe { sums.assume_init_mut() }) } else { RowSums::Write(sums) };
+                let sums = if self.begun { Destination::Add(unsafe { sums.assume_init_mut() }) } else { Destination::Write(sums) };
                 simd.call(AddRows { numbers, pitch, depth: rows_here.clone(), keys: keys.len(), from, dims, row_pitch, sums });
             }
         }

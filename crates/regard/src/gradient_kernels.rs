@@ -247,7 +247,7 @@ impl<T: Real> Operation<T> for ThroughSoftcap<'_, T> {
 }
 
 /// Where sums over rows go.
-pub(crate) enum RowSums<'k, T> {
+pub(crate) enum Destination<'k, T> {
     /// What is there is added to.
     Add(&'k mut [T]),
     /// The first sums: they are written, in whole vectors.
@@ -266,7 +266,7 @@ pub(crate) struct AddRows<'k, T> {
     pub(crate) dims: usize,
     /// From one row to the next in `from` and in `sums`.
     pub(crate) row_pitch: usize,
-    pub(crate) sums: RowSums<'k, T>,
+    pub(crate) sums: Destination<'k, T>,
 }
 
 impl<T: Real> Operation<T> for AddRows<'_, T> {
@@ -277,8 +277,8 @@ impl<T: Real> Operation<T> for AddRows<'_, T> {
         assert!(keys > 0 && depth.end <= pitch && numbers.len() >= (keys - 1) * pitch + depth.end);
         assert!(dims.next_multiple_of(S::LANES) <= row_pitch || dims == 0);
         let (sums, len, add) = match sums {
-            RowSums::Add(sums) => (sums.as_mut_ptr(), sums.len(), true),
-            RowSums::Write(sums) => (sums.as_mut_ptr().cast(), sums.len(), false),
+            Destination::Add(sums) => (sums.as_mut_ptr(), sums.len(), true),
+            Destination::Write(sums) => (sums.as_mut_ptr().cast(), sums.len(), false),
         };
         assert!(from.len() >= depth.end * row_pitch && len >= keys * row_pitch);
         // SAFETY: `numbers` has `depth.end` numbers for each key, `from` a padded row for each of the depth, `sums` one for each
