@@ -18,6 +18,7 @@ use crate::positions::Rotary;
 use crate::random::Draws;
 use ndarray::{Array4, ArrayView4, ShapeBuilder};
 use rayon::prelude::*;
+use regard::matmul::Packed;
 use regard::{Attention, Bias, HeadSimilarity, RowStats, Saved, Scale, StatsOptions};
 use serde::{Deserialize, Serialize};
 
@@ -270,9 +271,18 @@ impl MultiHeadAttention {
     }
 
     /// Queries (keys, values) of rows on the calling thread; the first is row `first` of all.
-    pub(crate) fn project<T: Float>(&self, p: &[T], x: &[T], first: usize, seq: usize, rotary: Option<&Rotary<T>>, q: &mut [T]) {
+    pub(crate) fn project<T: Float>(
+        &self,
+        p: &[T],
+        weights: &Packed<T>,
+        x: &[T],
+        first: usize,
+        seq: usize,
+        rotary: Option<&Rotary<T>>,
+        q: &mut [T],
+    ) {
         let linear = self.input();
-        linear.product(p, x, q, Write::Replace);
+        linear.product(weights, x, q, Write::Replace);
         if let Some(bias) = linear.bias(p) {
             add_to_rows(q, bias);
         }
@@ -361,7 +371,9 @@ impl MultiHeadAttention {
         let (q, rotary) = Self::split(saved);
         let cut = Cut::rows_of(x, self.config.width);
         let tasks = cut.pieces(x, self.config.width).zip(cut.pieces_mut(q, self.input().outputs())).collect();
-        for_pieces(tasks, |i, (x, q)| self.project(p, x, cut.first(i), call.seq, rotary, q));
+        let mut weights = Packed::default();
+        self.input().pack(p, &mut weights);
+        for_pieces(tasks, |i, (x, q)| self.project(p, &weights, x, cut.first(i), call.seq, rotary, q));
         self.project_memory(p, memory, saved);
         self.attend(call, 0, saved)?;
         self.out.forward(p, &saved.out, y);
@@ -398,7 +410,9 @@ impl MultiHeadAttention {
         if let Projections::Cross { kv, .. } = &self.projections {
             let cut = Cut::rows_of(memory, kv.inputs());
             let tasks = cut.pieces(d_kv, kv.outputs()).zip(cut.pieces_mut(d_memory, kv.inputs())).collect();
-            for_pieces(tasks, |_, (dy, dx)| kv.input_gradient(p, dy, dx, Write::Add));
+            let mut turned = Packed::default();
+            kv.pack_turned(p, &mut turned);
+            for_pieces(tasks, |_, (dy, dx)| kv.input_gradient(&turned, dy, dx, Write::Add));
             kv.weight_gradient(g, memory, d_kv);
         }
     }

@@ -15,7 +15,7 @@ use crate::params::{Init, Layout, Slot};
 use ndarray::{ArrayView2, ArrayViewMut2, Axis};
 use rayon::prelude::*;
 pub use regard::matmul::Write;
-use regard::matmul::matmul;
+use regard::matmul::{Packed, matmul};
 
 /// Up to so many rows the one-row product is faster than packing matrices.
 const FEW_ROWS: usize = 4;
@@ -87,21 +87,31 @@ impl Linear {
         let cut = Cut::rows_of(x, self.inputs);
         let tasks = cut.pieces(x, self.inputs).zip(cut.pieces_mut(y, self.outputs)).collect();
         for_pieces(tasks, |_, (x, y)| {
-            self.product(p, x, y, Write::Replace);
+            matmul(matrix_mut(y, self.outputs), Write::Replace, matrix(x, self.inputs), self.weights(p));
             if let Some(bias) = self.bias(p) {
                 add_to_rows(y, bias);
             }
         });
     }
 
-    /// `y = x W` or `y += x W`, without the bias, on the calling thread.
-    pub(crate) fn product<T: Float>(&self, p: &[T], x: &[T], y: &mut [T], write: Write) {
-        matmul(matrix_mut(y, self.outputs), write, matrix(x, self.inputs), self.weights(p));
+    /// Pack W for [`Linear::product`]: once for all pieces of rows.
+    pub(crate) fn pack<T: Float>(&self, p: &[T], weights: &mut Packed<T>) {
+        weights.pack(self.weights(p));
     }
 
-    /// `dx = dy W^T`, on the calling thread.
-    pub(crate) fn input_gradient<T: Float>(&self, p: &[T], dy: &[T], dx: &mut [T], write: Write) {
-        matmul(matrix_mut(dx, self.inputs), write, matrix(dy, self.outputs), self.weights(p).reversed_axes());
+    /// Pack W^T for [`Linear::input_gradient`].
+    pub(crate) fn pack_turned<T: Float>(&self, p: &[T], turned: &mut Packed<T>) {
+        turned.pack(self.weights(p).reversed_axes());
+    }
+
+    /// `y = x W` or `y += x W`, without the bias, on the calling thread.
+    pub(crate) fn product<T: Float>(&self, weights: &Packed<T>, x: &[T], y: &mut [T], write: Write) {
+        weights.matmul(matrix_mut(y, self.outputs), write, matrix(x, self.inputs));
+    }
+
+    /// `dx = dy W^T` or `dx += dy W^T`, on the calling thread.
+    pub(crate) fn input_gradient<T: Float>(&self, turned: &Packed<T>, dy: &[T], dx: &mut [T], write: Write) {
+        turned.matmul(matrix_mut(dx, self.inputs), write, matrix(dy, self.outputs));
     }
 
     /// One row: `y = x W + b`.
@@ -164,7 +174,8 @@ impl Linear {
     pub fn backward<T: Float>(&self, p: &[T], g: &mut [T], x: &[T], dy: &[T], dx: &mut [T]) {
         let cut = Cut::rows_of(x, self.inputs);
         let tasks = cut.pieces(dy, self.outputs).zip(cut.pieces_mut(dx, self.inputs)).collect();
-        for_pieces(tasks, |_, (dy, dx)| self.input_gradient(p, dy, dx, Write::Replace));
+        let turned = self.weights(p).reversed_axes();
+        for_pieces(tasks, |_, (dy, dx)| matmul(matrix_mut(dx, self.inputs), Write::Replace, matrix(dy, self.outputs), turned));
         self.weight_gradient(g, x, dy);
     }
 }

@@ -11,6 +11,7 @@
 use crate::float::{Float, kernel};
 use crate::linear::{Linear, Write, add_to_rows};
 use crate::params::Layout;
+use regard::matmul::Packed;
 use serde::{Deserialize, Serialize};
 
 /// Which network.
@@ -58,14 +59,26 @@ impl Mlp {
         self.up.inputs()
     }
 
+    /// Pack the weights for [`Mlp::forward`].
+    pub fn pack<T: Float>(&self, p: &[T], [up, down]: &mut [Packed<T>; 2]) {
+        self.up.pack(p, up);
+        self.down.pack(p, down);
+    }
+
+    /// Pack the weights for [`Mlp::backward`].
+    pub fn pack_turned<T: Float>(&self, p: &[T], [up, down]: &mut [Packed<T>; 2]) {
+        self.up.pack_turned(p, up);
+        self.down.pack_turned(p, down);
+    }
+
     /// `y += mlp(x)` for rows on the calling thread; what the backward pass needs is left in `inner` and `act`.
-    pub fn forward<T: Float>(&self, p: &[T], x: &[T], inner: &mut [T], act: &mut [T], y: &mut [T]) {
-        self.up.product(p, x, inner, Write::Replace);
+    pub fn forward<T: Float>(&self, p: &[T], [up, down]: &[Packed<T>; 2], x: &[T], inner: &mut [T], act: &mut [T], y: &mut [T]) {
+        self.up.product(up, x, inner, Write::Replace);
         match self.up.bias(p) {
             Some(bias) => gelu_rows(bias, inner, act),
             None => swiglu_rows(self.hidden(), inner, act),
         }
-        self.down.product(p, act, y, Write::Add);
+        self.down.product(down, act, y, Write::Add);
         if let Some(bias) = self.down.bias(p) {
             add_to_rows(y, bias);
         }
@@ -83,13 +96,13 @@ impl Mlp {
 
     /// Gradient of rows on the calling thread: `dx` is written, `inner` (the derivative) becomes the gradient on what
     /// went into the activation; `d_act` is scratch.
-    pub fn backward<T: Float>(&self, p: &[T], dy: &[T], d_act: &mut [T], inner: &mut [T], dx: &mut [T]) {
-        self.down.input_gradient(p, dy, d_act, Write::Replace);
+    pub fn backward<T: Float>(&self, [up, down]: &[Packed<T>; 2], dy: &[T], d_act: &mut [T], inner: &mut [T], dx: &mut [T]) {
+        self.down.input_gradient(down, dy, d_act, Write::Replace);
         match self.kind {
             MlpKind::Gelu => multiply(inner, d_act),
             MlpKind::SwiGlu => multiply_twice(self.hidden(), inner, d_act),
         }
-        self.up.input_gradient(p, inner, dx, Write::Replace);
+        self.up.input_gradient(up, inner, dx, Write::Replace);
     }
 
     /// Gradients of the layer up, after [`Mlp::backward`] of all rows: x went in, `d_inner` is what `inner` became.

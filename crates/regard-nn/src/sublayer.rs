@@ -18,6 +18,7 @@ use crate::mlp::Mlp;
 use crate::norm::{NORM_STATS, Norm};
 use crate::parallel::{Cut, for_pieces};
 use crate::positions::add;
+use regard::matmul::Packed;
 use serde::{Deserialize, Serialize};
 
 /// Where the norm stands.
@@ -57,6 +58,8 @@ pub struct SublayerSaved<T: Float> {
     work: Vec<T>,
     stats: Vec<T>,
     branch: BranchSaved<T>,
+    /// The two matrices of the branch, packed: as they are for the forward pass, turned for the backward pass.
+    weights: [Packed<T>; 2],
 }
 
 #[derive(Debug, Clone)]
@@ -119,6 +122,7 @@ impl Sublayer {
                 Branch::Attention(attention) => BranchSaved::Attention(Box::new(attention.plan(call))),
                 Branch::Mlp(mlp) => BranchSaved::Mlp { inner: vec![T::ZERO; rows * mlp.inner()], act: vec![T::ZERO; rows * mlp.hidden()] },
             },
+            weights: Default::default(),
         }
     }
 
@@ -145,9 +149,10 @@ impl Sublayer {
     ) -> Result<()> {
         let (pre, width, drop) = (self.place == NormPlace::Pre, self.width(), self.drop(call));
         let cut = Cut::rows_of(x, width);
-        let SublayerSaved { work, stats, branch } = saved;
+        let SublayerSaved { work, stats, branch, weights } = saved;
         match (&self.branch, branch) {
             (Branch::Mlp(mlp), BranchSaved::Mlp { inner, act }) => {
+                mlp.pack(p, weights);
                 let kept = cut.pieces_mut(inner, mlp.inner()).zip(cut.pieces_mut(act, mlp.hidden()));
                 let tasks = cut
                     .pieces(x, width)
@@ -157,14 +162,17 @@ impl Sublayer {
                 for_pieces(tasks.zip(kept).collect(), |i, ((((x, y), work), stats), (inner, act))| {
                     if pre {
                         self.norm.forward(p, x, work, stats);
-                        residual(drop, cut.first(i) * width, x, y, |sum| mlp.forward(p, work, inner, act, sum));
+                        residual(drop, cut.first(i) * width, x, y, |sum| mlp.forward(p, weights, work, inner, act, sum));
                     } else {
-                        residual(drop, cut.first(i) * width, x, work, |sum| mlp.forward(p, x, inner, act, sum));
+                        residual(drop, cut.first(i) * width, x, work, |sum| mlp.forward(p, weights, x, inner, act, sum));
                         self.norm.forward(p, work, y, stats);
                     }
                 });
             }
             (Branch::Attention(attention), BranchSaved::Attention(saved)) => {
+                let out = attention.output();
+                attention.input().pack(p, &mut weights[0]);
+                out.pack(p, &mut weights[1]);
                 let (q, rotary) = MultiHeadAttention::split(saved);
                 let tasks = cut.pieces(x, width).zip(cut.pieces_mut(work, width)).zip(cut.pieces_mut(stats, NORM_STATS));
                 let tasks = tasks.zip(cut.pieces_mut(q, attention.input().outputs())).collect();
@@ -172,11 +180,10 @@ impl Sublayer {
                     if pre {
                         self.norm.forward(p, x, work, stats);
                     }
-                    attention.project(p, if pre { work } else { x }, cut.first(i), call.seq, rotary, q);
+                    attention.project(p, &weights[0], if pre { work } else { x }, cut.first(i), call.seq, rotary, q);
                 });
                 attention.project_memory(p, memory, saved);
                 attention.attend(call, self.number, saved)?;
-                let out = attention.output();
                 let tasks = cut
                     .pieces(x, width)
                     .zip(cut.pieces_mut(y, width))
@@ -185,7 +192,7 @@ impl Sublayer {
                 for_pieces(tasks.zip(cut.pieces(&saved.out, out.inputs())).collect(), |i, ((((x, y), work), stats), heads)| {
                     let sum = if pre { &mut *y } else { &mut *work };
                     residual(drop, cut.first(i) * width, x, sum, |sum| {
-                        out.product(p, heads, sum, Write::Add);
+                        out.product(&weights[1], heads, sum, Write::Add);
                         if let Some(bias) = out.bias(p) {
                             add_to_rows(sum, bias);
                         }
@@ -247,6 +254,7 @@ impl Sublayer {
             // Before `d` becomes the gradient of x.
             mlp.down_gradient(g, act, d);
         }
+        mlp.pack_turned(p, &mut saved.weights);
         let cut = Cut::rows_of(x, width);
         let backs = cut.pieces_mut(&mut scratch.d_sum, width).zip(cut.pieces_mut(&mut scratch.d_branch, width));
         let branch = cut.pieces_mut(inner, mlp.inner()).zip(cut.pieces_mut(&mut scratch.d_act, mlp.hidden()));
@@ -259,7 +267,7 @@ impl Sublayer {
         let tasks = tasks.zip(backs).zip(branch).zip(norms).collect();
         for_pieces(tasks, |i, ((((((x, work), stats), d), (d_sum, d_branch)), (inner, d_act)), (partial, d_normed))| {
             let dy = self.enter(p, drop, cut.first(i), work, stats, d, d_sum, d_branch, partial);
-            mlp.backward(p, dy, d_act, inner, d_normed);
+            mlp.backward(&saved.weights, dy, d_act, inner, d_normed);
             self.leave(p, x, stats, d_normed, d, d_sum, partial);
         });
         if !self.shares_gradient(drop) {
@@ -284,6 +292,8 @@ impl Sublayer {
         let (pre, width, drop) = (self.place == NormPlace::Pre, self.width(), self.drop(call));
         let BranchSaved::Attention(kept) = &saved.branch else { unreachable!("planned by the same sublayer") };
         let (input, out) = (attention.input(), attention.output());
+        input.pack_turned(p, &mut saved.weights[0]);
+        out.pack_turned(p, &mut saved.weights[1]);
         let Scratch { d_normed, d_sum, d_branch, d_out, d_q, d_kv, partials, .. } = scratch;
         let (d_out, d_q) = (&mut d_out[..call.rows() * out.inputs()], &mut d_q[..call.rows() * input.outputs()]);
         if self.shares_gradient(drop) {
@@ -295,7 +305,7 @@ impl Sublayer {
         let tasks = tasks.zip(backs).zip(partials.chunks_mut((2 * width).max(1))).collect();
         for_pieces(tasks, |i, ((((work, stats), d), ((d_sum, d_branch), d_out)), partial)| {
             let dy = self.enter(p, drop, cut.first(i), work, stats, d, d_sum, d_branch, partial);
-            out.input_gradient(p, dy, d_out, Write::Replace);
+            out.input_gradient(&saved.weights[1], dy, d_out, Write::Replace);
         });
         if !self.shares_gradient(drop) {
             out.weight_gradient(g, &kept.out, if drop.is_some() { d_branch } else { d_sum });
@@ -305,7 +315,7 @@ impl Sublayer {
         let backs = cut.pieces_mut(d, width).zip(cut.pieces(d_sum, width)).zip(cut.pieces_mut(d_normed, width));
         let tasks = tasks.zip(backs).zip(partials.chunks_mut((2 * width).max(1))).collect();
         for_pieces(tasks, |_, ((((x, stats), d_q), ((d, d_sum), d_normed)), partial)| {
-            input.input_gradient(p, d_q, d_normed, Write::Replace);
+            input.input_gradient(&saved.weights[0], d_q, d_normed, Write::Replace);
             self.leave(p, x, stats, d_normed, d, d_sum, partial);
         });
         input.weight_gradient(g, if pre { &saved.work } else { x }, d_q);

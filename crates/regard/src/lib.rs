@@ -58,7 +58,6 @@ mod gradient;
 mod gradient_kernels;
 mod maps;
 mod mask;
-#[cfg(feature = "matmul")]
 pub mod matmul;
 mod online_softmax;
 mod philox;

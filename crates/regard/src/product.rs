@@ -19,6 +19,17 @@ use crate::simd::Lanes;
 
 /// What becomes of a finished row. A trait rather than a closure: a closure would not be compiled for the SIMD level.
 pub(crate) trait Take<S: Lanes, const NR: usize> {
+    /// `rows` rows from `row` on are about to be computed: the time to ask for the memory that they go to.
+    #[inline(always)]
+    fn begin(&mut self, simd: S, row: usize, rows: usize) {
+        let _ = (simd, row, rows);
+    }
+    /// Memory that will be read soon, and how far to go in it per depth step of the tile that begins with `row`.
+    #[inline(always)]
+    fn ahead(&self, row: usize) -> Option<(*const S::T, usize)> {
+        let _ = row;
+        None
+    }
     /// Implementations are `#[inline(always)]`.
     ///
     /// # Safety
@@ -52,15 +63,17 @@ pub(crate) unsafe fn product<S: Lanes, const NR: usize, const ALONG_ROWS: bool, 
     let mut row = 0;
     macro_rules! block {
         ($mr:literal) => {{
+            to.begin(s, row, $mr);
             let along = if ALONG_ROWS { row as isize } else { row as isize * stride };
             // SAFETY: rows row..row + $mr exist, so the caller vouches for them, for both parts of the depth.
             let c = unsafe {
                 let a = a.offset(along);
                 let first = if HALVES { half(depth) } else { depth };
-                let mut c = tile::<S, $mr, NR, ALONG_ROWS>(s, first, a, stride, b, pitch);
+                let ahead = to.ahead(row);
+                let mut c = tile::<S, $mr, NR, ALONG_ROWS>(s, first, a, stride, b, pitch, ahead);
                 if HALVES {
                     let along = first as isize * if ALONG_ROWS { stride } else { 1 };
-                    let rest = tile::<S, $mr, NR, ALONG_ROWS>(s, depth - first, a.offset(along), stride, b.add(first * pitch), pitch);
+                    let rest = tile::<S, $mr, NR, ALONG_ROWS>(s, depth - first, a.offset(along), stride, b.add(first * pitch), pitch, None);
                     for (c, rest) in c.iter_mut().zip(rest) {
                         for (c, rest) in c.iter_mut().zip(rest) {
                             *c = s.add(*c, rest);
@@ -110,6 +123,7 @@ unsafe fn tile<S: Lanes, const MR: usize, const NR: usize, const ALONG_ROWS: boo
     stride: isize,
     mut b: *const S::T,
     pitch: usize,
+    mut ahead: Option<(*const S::T, usize)>,
 ) -> [[S::V; NR]; MR] {
     use crate::simd::Real;
     let mut c = [[s.splat(S::T::ZERO); NR]; MR];
@@ -131,6 +145,10 @@ unsafe fn tile<S: Lanes, const MR: usize, const NR: usize, const ALONG_ROWS: boo
     const UNROLL: usize = 4;
     let along = if ALONG_ROWS { stride } else { 1 };
     for _ in 0..depth / UNROLL {
+        if let Some((next, step)) = &mut ahead {
+            s.prefetch(*next);
+            *next = next.wrapping_add(*step * UNROLL);
+        }
         // SAFETY: the caller vouches for `depth` steps of MR numbers of a and NR vectors of b.
         unsafe {
             for u in 0..UNROLL {

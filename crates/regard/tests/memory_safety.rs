@@ -7,8 +7,9 @@ mod common;
 
 use common::{Normal, Shape, masks, normal, to};
 use half::{bf16, f16};
-use ndarray::{Array3, Array4, ArrayView4, Axis, s};
-use regard::{Attention, Bias, Element, Level, Mask, Stage, StatsOptions};
+use ndarray::{Array2, Array3, Array4, ArrayView4, Axis, s};
+use regard::matmul::{Packed, Write, matmul};
+use regard::{Attention, Bias, Element, Level, Mask, Real, Stage, StatsOptions};
 
 /// The level that `REGARD_SIMD` or the CPU says, and every level of the CPU.
 fn levels() -> Vec<Option<Level>> {
@@ -151,4 +152,32 @@ fn nothing_outside_of_the_results_is_written() {
             assert!(out.iter().all(|&x| x != to::<f16>(f64::INFINITY)) && lse.iter().all(|x| x.is_finite()));
         }
     }
+}
+
+/// A matrix without a place to spare, as it is or the transposed of what is stored.
+fn matrix<E: Element>(rows: usize, cols: usize, turned: bool, seed: u64) -> Array2<E> {
+    let (rows, cols) = if turned { (cols, rows) } else { (rows, cols) };
+    let numbers = exact::<E>([1, 1, rows, cols], seed).into_shape_with_order((rows, cols)).expect("the same numbers");
+    if turned { numbers.reversed_axes() } else { numbers }
+}
+
+fn products<E: Real>() {
+    for (m, k, n) in [(1, 1, 1), (5, 3, 17), (13, 530, 9), (97, 7, 33), (6, 8, 16), (100, 2, 2050)] {
+        for way in 0..8 {
+            let (lhs, rhs) = (matrix::<E>(m, k, way & 1 > 0, 1), matrix::<E>(k, n, way & 2 > 0, 2));
+            let mut dst = matrix::<E>(m, n, way & 4 > 0, 3);
+            let mut again = Array2::from_shape_fn((m, n), |at| dst[at]);
+            matmul(dst.view_mut(), Write::Add, lhs.view(), rhs.view());
+            let mut packed = Packed::default();
+            packed.pack(rhs.view());
+            packed.clone().matmul(again.view_mut(), Write::Add, lhs.view());
+            assert_eq!(dst, again);
+        }
+    }
+}
+
+#[test]
+fn nothing_outside_of_matrices_is_touched() {
+    products::<f32>();
+    products::<f64>();
 }

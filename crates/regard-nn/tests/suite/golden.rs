@@ -143,9 +143,12 @@ fn part<T: Float>(name: &str) -> Made<T> {
             let p = parameters::<T>(&layout);
             let (mut y, mut g) = (vec![T::ZERO; rows * WIDTH], vec![T::ZERO; p.len()]);
             let (mut inner, mut act) = (vec![T::ZERO; rows * part.inner()], vec![T::ZERO; rows * HIDDEN]);
-            part.forward(&p, &x, &mut inner, &mut act, &mut y);
+            let mut weights = Default::default();
+            part.pack(&p, &mut weights);
+            part.forward(&p, &weights, &x, &mut inner, &mut act, &mut y);
             let (dy, mut d_act) = (numbers(y.len(), 0.3), act.clone());
-            part.backward(&p, &dy, &mut d_act, &mut inner, &mut dx);
+            part.pack_turned(&p, &mut weights);
+            part.backward(&weights, &dy, &mut d_act, &mut inner, &mut dx);
             part.up_gradient(&mut g, &x, &inner);
             part.down_gradient(&mut g, &act, &dy);
             return [y, dx, Vec::new(), g];

@@ -14,6 +14,7 @@ mod portable;
 
 use crate::element::Element;
 use crate::error::{Error, Result};
+use crate::matmul::Products;
 use std::sync::OnceLock;
 
 /// A level of SIMD instructions.
@@ -217,6 +218,7 @@ impl<T: Real, O: Operation<T>> Operation<T> for Kernel<O> {
 /// The arithmetic types: f32 and f64.
 pub trait Real:
     Element<Real = Self>
+    + Products
     + PartialOrd
     + std::ops::Add<Output = Self>
     + std::ops::Sub<Output = Self>
