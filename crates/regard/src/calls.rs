@@ -10,7 +10,9 @@ use crate::element::Element;
 use crate::error::Result;
 use crate::forward::{self, EndsOf, SavedView};
 use crate::maps::{HeadSimilarity, HeatMap};
+use crate::matmul::{Chunk, Pack};
 use crate::score::{RowBlock, Stage};
+use crate::simd::{Kernel, Level, Real};
 use crate::stats::StatsOptions;
 use half::{bf16, f16};
 use ndarray::{Array3, Array4, ArrayView4, ArrayViewMut4};
@@ -121,3 +123,26 @@ macro_rules! calls {
 }
 
 calls!(f32, f64, f16, bf16);
+
+/// See the kernels of [`crate::matmul`].
+#[expect(private_interfaces, reason = "nobody outside can name the trait")]
+pub trait Products: Sized {
+    fn pack(level: Level, pack: Pack<'_, Self>);
+    fn multiply(level: Level, chunk: Chunk<'_, Self>);
+}
+
+macro_rules! products {
+    ($($t:ty),*) => {$(
+        #[expect(private_interfaces, reason = "nobody outside can name the trait")]
+        impl Products for $t {
+            fn pack(level: Level, pack: Pack<'_, Self>) {
+                <$t>::dispatch(level, Kernel(pack));
+            }
+            fn multiply(level: Level, chunk: Chunk<'_, Self>) {
+                <$t>::dispatch(level, Kernel(chunk));
+            }
+        }
+    )*};
+}
+
+products!(f32, f64);

@@ -14,7 +14,7 @@
 
 use crate::product::{Take, product};
 use crate::scratch::Scratch;
-use crate::simd::{Kernel, Lanes, Level, Operation, Real, Transpose};
+use crate::simd::{Lanes, Level, Operation, Real, Transpose};
 use ndarray::{Array2, ArrayView2, ArrayViewMut2, Axis};
 use std::ops::Range;
 
@@ -207,31 +207,6 @@ fn packed_len<T: Real>(level: Level, depth: usize, columns: usize) -> usize {
     depth * columns.next_multiple_of(T::dispatch(level, LaneCount))
 }
 
-/// The kernels, compiled once for each type and not in every crate that uses them.
-#[expect(private_interfaces, reason = "nobody outside can name the trait")]
-pub trait Products: Sized {
-    /// Write the panels of a chunk.
-    fn pack(level: Level, pack: Pack<'_, Self>);
-    /// Multiply by the panels of a chunk.
-    fn multiply(level: Level, chunk: Chunk<'_, Self>);
-}
-
-macro_rules! products {
-    ($($t:ty),*) => {$(
-        #[expect(private_interfaces, reason = "nobody outside can name the trait")]
-        impl Products for $t {
-            fn pack(level: Level, pack: Pack<'_, Self>) {
-                <$t>::dispatch(level, Kernel(pack));
-            }
-            fn multiply(level: Level, chunk: Chunk<'_, Self>) {
-                <$t>::dispatch(level, Kernel(chunk));
-            }
-        }
-    )*};
-}
-
-products!(f32, f64);
-
 /// One panel: how many columns it has, and the numbers in a row of it, zeros at its end included.
 #[derive(Clone, Copy)]
 struct Panel {
@@ -249,7 +224,7 @@ impl Panel {
 }
 
 /// Write the panels of a chunk of rhs.
-struct Pack<'a, T> {
+pub(crate) struct Pack<'a, T> {
     rhs: ArrayView2<'a, T>,
     panels: &'a mut [T],
 }
@@ -321,7 +296,7 @@ unsafe fn pack_panel<S: Lanes>(simd: S, panel: Panel, depths: Range<usize>, from
 }
 
 /// All rows of lhs times the panels of a chunk. Numbers of a row of dst are neighbours.
-struct Chunk<'a, T> {
+pub(crate) struct Chunk<'a, T> {
     dst: ArrayViewMut2<'a, T>,
     write: Write,
     lhs: ArrayView2<'a, T>,

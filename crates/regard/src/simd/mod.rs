@@ -12,9 +12,9 @@ mod avx512;
 pub mod math;
 mod portable;
 
+use crate::calls::Products;
 use crate::element::Element;
 use crate::error::{Error, Result};
-use crate::matmul::Products;
 use std::sync::OnceLock;
 
 /// A level of SIMD instructions.
