@@ -37,7 +37,7 @@ struct Pair {
 
 const PAIRS: [Pair; 2] = [
     Pair { name: "sweep", package: "regard-lab", example: "time_sweep", script: "bench/sweep.py", most_rounds: 5 },
-    Pair { name: "model", package: "regard-nn", example: "train_step", script: "bench/train_step.py", most_rounds: 3 },
+    Pair { name: "model", package: "regard-nn", example: "train_step", script: "bench/train_step.py", most_rounds: 12 },
 ];
 
 impl Pair {

@@ -2,8 +2,10 @@
 //! `bench/train_step.py` puts it beside PyTorch.
 //!
 //! ```text
-//! cargo run --release -p regard-nn --example train_step -- [small|large] [threads] [steps]
+//! cargo run --release -p regard-nn --example train_step -- [small|large] [threads] [steps] [turns]
 //! ```
+//!
+//! With `turns` it does so again for every line of its input, and a line each: programs can take turns step by step.
 
 use regard_nn::data::{Target, Text};
 use regard_nn::generate::{Sampling, Writer};
@@ -20,7 +22,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let large = arguments.next().is_some_and(|size| size == "large");
     let threads: usize = arguments.next().map_or(Ok(1), |n| n.parse())?;
     let small_run = std::env::var_os("REGARD_EXAMPLE_SMALL").is_some();
-    let steps: u64 = arguments.next().map_or(Ok(if small_run { 2 } else { 20 }), |n| n.parse())?;
+    let steps: usize = arguments.next().map_or(Ok(if small_run { 2 } else { 20 }), |n| n.parse())?;
+    let in_turns = arguments.next().is_some_and(|word| word == "turns");
     rayon::ThreadPoolBuilder::new().num_threads(threads).build_global()?;
     let (config, batch) = if large {
         (ModelConfig { width: 384, heads: 6, layers: 6, context: 256, ..ModelConfig::default() }, 16)
@@ -31,26 +34,38 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let tokens = (0..100_000u64).map(|i| (i * i % 65) as u32).collect();
     let text = Text::split(tokens, model.config().context)?;
     let mut task = TextTask::new(&model, &text, MaskKind::Causal, Target::Next);
-    let mut trainer = Trainer::new(model.layout(), TrainConfig { steps, batch, ..TrainConfig::default() })?;
-    let mut seconds = Vec::new();
-    while !trainer.finished() {
-        let start = Instant::now();
-        trainer.advance(&mut task)?;
-        seconds.push(start.elapsed().as_secs_f64());
-    }
-    let mut token_seconds = f64::INFINITY;
-    for _ in 0..3 {
-        let mut writer = Writer::new(&model, trainer.params(), &[1], Sampling::default(), true)?;
-        let start = Instant::now();
-        let count = model.config().context - 4;
-        for _ in 0..count {
-            writer.next_token()?;
+    let mut trainer = Trainer::new(model.layout(), TrainConfig { batch, ..TrainConfig::default() })?;
+    let mut turn = || -> Result<(), Box<dyn std::error::Error>> {
+        let mut seconds = Vec::new();
+        for _ in 0..steps {
+            let start = Instant::now();
+            trainer.advance(&mut task)?;
+            seconds.push(start.elapsed().as_secs_f64());
         }
-        token_seconds = token_seconds.min(start.elapsed().as_secs_f64() / count as f64);
+        let token_seconds = write(&model, trainer.params())?;
+        let peak = peak_megabytes().map_or("null".to_owned(), |peak| peak.to_string());
+        println!("{{\"seconds\": {seconds:?}, \"token_seconds\": {token_seconds:?}, \"peak_megabytes\": {peak}}}");
+        Ok(())
+    };
+    if !in_turns {
+        return turn();
     }
-    let peak = peak_megabytes().map_or("null".to_owned(), |peak| peak.to_string());
-    println!("{{\"seconds\": {seconds:?}, \"token_seconds\": {token_seconds:?}, \"peak_megabytes\": {peak}}}");
+    for line in std::io::stdin().lines() {
+        line?;
+        turn()?;
+    }
     Ok(())
+}
+
+/// Seconds per token of a text as long as the context.
+fn write(model: &LanguageModel, params: &[f32]) -> Result<f64, Box<dyn std::error::Error>> {
+    let mut writer = Writer::new(model, params, &[1], Sampling::default(), true)?;
+    let count = model.config().context - 4;
+    let start = Instant::now();
+    for _ in 0..count {
+        writer.next_token()?;
+    }
+    Ok(start.elapsed().as_secs_f64() / count as f64)
 }
 
 /// The most memory that this process has had, where the system tells.
