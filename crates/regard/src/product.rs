@@ -13,7 +13,8 @@
 //!
 //! Every element is one chain of multiply-adds in the order of depth, whatever the tile: its bits do not depend on where in a
 //! tile it was computed. A dot product (HALVES) is two such chains, one for each half of the head dimension, added at the end:
-//! half the rounding error where scores are large, for one addition.
+//! half the rounding error where scores are large, for one addition. The two run side by side in a tile of half the rows, so that
+//! no accumulator has to wait in memory for its other half.
 
 use crate::simd::Lanes;
 
@@ -65,22 +66,19 @@ pub(crate) unsafe fn product<S: Lanes, const NR: usize, const ALONG_ROWS: bool, 
         ($mr:literal) => {{
             to.begin(s, row, $mr);
             let along = if ALONG_ROWS { row as isize } else { row as isize * stride };
-            // SAFETY: rows row..row + $mr exist, so the caller vouches for them, for both parts of the depth.
+            // SAFETY: rows row..row + $mr exist, so the caller vouches for them.
             let c = unsafe {
-                let a = a.offset(along);
-                let first = if HALVES { half(depth) } else { depth };
-                let ahead = to.ahead(row);
-                let mut c = tile::<S, $mr, NR, ALONG_ROWS>(s, first, a, stride, b, pitch, ahead);
+                let (a, ahead) = (a.offset(along), to.ahead(row));
                 if HALVES {
-                    let along = first as isize * if ALONG_ROWS { stride } else { 1 };
-                    let rest = tile::<S, $mr, NR, ALONG_ROWS>(s, depth - first, a.offset(along), stride, b.add(first * pitch), pitch, None);
-                    for (c, rest) in c.iter_mut().zip(rest) {
-                        for (c, rest) in c.iter_mut().zip(rest) {
-                            *c = s.add(*c, rest);
-                        }
+                    let [mut c, rest] = tile::<S, $mr, NR, 2, ALONG_ROWS>(s, depth, a, stride, b, pitch, ahead);
+                    for (c, rest) in c.as_flattened_mut().iter_mut().zip(rest.as_flattened()) {
+                        *c = s.add(*c, *rest);
                     }
+                    c
+                } else {
+                    let [c] = tile::<S, $mr, NR, 1, ALONG_ROWS>(s, depth, a, stride, b, pitch, ahead);
+                    c
                 }
-                c
             };
             for (m, c) in c.into_iter().enumerate() {
                 // SAFETY: row + m < rows.
@@ -89,34 +87,32 @@ pub(crate) unsafe fn product<S: Lanes, const NR: usize, const ALONG_ROWS: bool, 
             row += $mr;
         }};
     }
-    // A tile needs eight accumulators to hide the latency of a multiply-add: rather two middling tiles at the end than a
-    // whole one and one of a row or two.
-    while rows - row >= S::TILE_ROWS + 4 || rows - row == S::TILE_ROWS {
-        match S::TILE_ROWS {
-            8 => block!(8),
-            6 => block!(6),
-            _ => block!(2),
-        }
-    }
+    let most = if HALVES { S::TILE_ROWS / 2 } else { S::TILE_ROWS };
     while row < rows {
         let left = rows - row;
-        match if left > S::TILE_ROWS { left.div_ceil(2) } else { left } {
-            1 => block!(1),
-            2 => block!(2),
-            3 => block!(3),
-            4 => block!(4),
-            5 => block!(5),
-            6 => block!(6),
-            _ => block!(7),
+        // Few accumulators do not hide the latency of a multiply-add: rather two middling tiles at the end than a whole one
+        // and one of a row or two.
+        let mr = if left >= 2 * most { most } else { left.div_ceil(left.div_ceil(most)) };
+        match mr {
+            8 if most >= 8 => block!(8),
+            7 if most >= 7 => block!(7),
+            6 if most >= 6 => block!(6),
+            5 if most >= 5 => block!(5),
+            4 if most >= 4 => block!(4),
+            3 if most >= 3 => block!(3),
+            2 if most >= 2 => block!(2),
+            _ => block!(1),
         }
     }
     debug_assert_eq!(row, rows);
 }
 
+/// MR rows in CHAINS chains each: chain `n` goes over the `n`-th part of the depth, the last of them being the shortest.
+///
 /// # Safety
 /// As [`product`], for MR rows.
 #[inline(always)]
-unsafe fn tile<S: Lanes, const MR: usize, const NR: usize, const ALONG_ROWS: bool>(
+unsafe fn tile<S: Lanes, const MR: usize, const NR: usize, const CHAINS: usize, const ALONG_ROWS: bool>(
     s: S,
     depth: usize,
     mut a: *const S::T,
@@ -124,17 +120,21 @@ unsafe fn tile<S: Lanes, const MR: usize, const NR: usize, const ALONG_ROWS: boo
     mut b: *const S::T,
     pitch: usize,
     mut ahead: Option<(*const S::T, usize)>,
-) -> [[S::V; NR]; MR] {
+) -> [[[S::V; NR]; MR]; CHAINS] {
     use crate::simd::Real;
-    let mut c = [[s.splat(S::T::ZERO); NR]; MR];
+    let mut c = [[[s.splat(S::T::ZERO); NR]; MR]; CHAINS];
+    let along = if ALONG_ROWS { stride } else { 1 };
+    let long = depth.div_ceil(CHAINS);
+    let short = depth - long * (CHAINS - 1);
     macro_rules! step {
-        ($a:expr, $b:expr) => {{
-            let (a, b) = ($a, $b);
+        ($chain:expr, $depth:expr) => {{
+            let depth = $chain * long + $depth;
+            let (a, b) = (a.offset(depth as isize * along), b.add(depth * pitch));
             let mut vectors = [s.splat(S::T::ZERO); NR];
             for (n, v) in vectors.iter_mut().enumerate() {
                 *v = s.load(b.add(n * S::LANES));
             }
-            for (m, c) in c.iter_mut().enumerate() {
+            for (m, c) in c[$chain].iter_mut().enumerate() {
                 let x = s.splat(*a.offset(if ALONG_ROWS { m as isize } else { m as isize * stride }));
                 for (c, v) in c.iter_mut().zip(vectors) {
                     *c = s.mul_add(x, v, *c);
@@ -143,8 +143,7 @@ unsafe fn tile<S: Lanes, const MR: usize, const NR: usize, const ALONG_ROWS: boo
         }};
     }
     const UNROLL: usize = 4;
-    let along = if ALONG_ROWS { stride } else { 1 };
-    for _ in 0..depth / UNROLL {
+    for _ in 0..short / UNROLL {
         if let Some((next, step)) = &mut ahead {
             s.prefetch(*next);
             *next = next.wrapping_add(*step * UNROLL);
@@ -152,16 +151,22 @@ unsafe fn tile<S: Lanes, const MR: usize, const NR: usize, const ALONG_ROWS: boo
         // SAFETY: the caller vouches for `depth` steps of MR numbers of a and NR vectors of b.
         unsafe {
             for u in 0..UNROLL {
-                step!(a.offset(u as isize * along), b.add(u * pitch));
+                for chain in 0..CHAINS {
+                    step!(chain, u);
+                }
             }
         }
         // Past the last step the pointers may leave the allocation; they are not read there.
         a = a.wrapping_offset(UNROLL as isize * along);
         b = b.wrapping_add(UNROLL * pitch);
     }
-    for _ in 0..depth % UNROLL {
-        // SAFETY: as above.
-        unsafe { step!(a, b) };
+    for i in 0..long - short / UNROLL * UNROLL {
+        for chain in 0..CHAINS {
+            if chain + 1 < CHAINS || i < short % UNROLL {
+                // SAFETY: as above; this step is within its chain.
+                unsafe { step!(chain, 0) };
+            }
+        }
         a = a.wrapping_offset(along);
         b = b.wrapping_add(pitch);
     }
