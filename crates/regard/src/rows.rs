@@ -112,14 +112,19 @@ impl<'a, E: Element> Rows<'a, E> {
             let mut col = 0;
             if unit {
                 let from = self.row(row);
-                while col + S::LANES <= self.cols {
-                    // SAFETY: LANES elements from `col` on are inside the row.
-                    let x = unsafe { E::load(simd, from.add(col)) };
-                    // Infinity and NaN times zero are NaN, and stay.
-                    let sum = &mut sums[col / S::LANES % 4];
-                    *sum = simd.mul_add(x, zero, *sum);
-                    col += S::LANES;
+                macro_rules! add {
+                    ($($sum:literal)*) => {
+                        while col + [$($sum),*].len() * S::LANES <= self.cols {
+                            // SAFETY: as many elements from `col` on are inside the row.
+                            $(let x = unsafe { E::load(simd, from.add(col + $sum * S::LANES)) };
+                            // Infinity and NaN times zero are NaN, and stay.
+                            sums[$sum] = simd.mul_add(x, zero, sums[$sum]);)*
+                            col += [$($sum),*].len() * S::LANES;
+                        }
+                    };
                 }
+                add!(0 1 2 3);
+                add!(0);
             }
             if (col..self.cols).any(|col| !self.get(row, col).is_finite()) {
                 return false;

@@ -587,7 +587,7 @@ impl<T: Real, const NR: usize> Operation<T> for Hide<'_, T, NR> {
                 // SAFETY: n is below the number of vectors in the chunk.
                 unsafe {
                     let at = scores.as_mut_ptr().add(n * S::LANES);
-                    simd.store(at, simd.select(simd.mask_from_bits(bits, n), simd.load(at), hidden));
+                    simd.store(at, simd.select(simd.mask_from_bits(bits, n), simd.opaque(simd.load(at)), hidden));
                 }
             }
         }
@@ -611,7 +611,7 @@ impl<T: Real> Operation<T> for HideBelow<'_, T> {
         map!(simd, S, self.scores, |at, s| {
             // SAFETY: `at % width` is the start of a vector of the panel, which is at most 32 lanes wide (just checked).
             let low = unsafe { simd.load(low.add(at % self.width)) };
-            simd.select(simd.lt(s, low), hidden, s)
+            simd.select(simd.lt(s, low), hidden, simd.opaque(s))
         });
     }
 }

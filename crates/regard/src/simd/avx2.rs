@@ -114,6 +114,18 @@ impl Lanes for F32 {
         unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast())))) }
     }
     #[inline(always)]
+    fn opaque(self, a: __m256) -> __m256 {
+        #[target_feature(enable = "avx2")]
+        #[inline]
+        fn inner(mut a: __m256) -> __m256 {
+            // SAFETY: no instruction at all: `a` stays in its register.
+            unsafe { std::arch::asm!("/* {0} */", inout(ymm_reg) a, options(pure, nomem, nostack, preserves_flags)) };
+            a
+        }
+        // SAFETY: `self` proves that the features are there.
+        unsafe { inner(a) }
+    }
+    #[inline(always)]
     fn prefetch<E>(self, p: *const E) {
         // SAFETY: a prefetch never faults.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
@@ -242,6 +254,18 @@ impl Lanes for F64 {
             _mm256_castpd_si256(p),
             _mm256_slli_epi64::<52>(_mm256_castpd_si256(t)),
         ));
+    }
+    #[inline(always)]
+    fn opaque(self, a: __m256d) -> __m256d {
+        #[target_feature(enable = "avx2")]
+        #[inline]
+        fn inner(mut a: __m256d) -> __m256d {
+            // SAFETY: no instruction at all: `a` stays in its register.
+            unsafe { std::arch::asm!("/* {0} */", inout(ymm_reg) a, options(pure, nomem, nostack, preserves_flags)) };
+            a
+        }
+        // SAFETY: `self` proves that the features are there.
+        unsafe { inner(a) }
     }
     #[inline(always)]
     fn prefetch<E>(self, p: *const E) {
