@@ -81,24 +81,19 @@ fn along_keys<S: Lanes, E: Element<Real = S::T>, const ROWS: usize>(
     assert!(count >= together && rows <= ROWS && q.len() >= ROWS * dim && scores.len() >= count * S::LANES);
     let zero = s.splat(S::T::ZERO);
     let factor = s.splat(scale);
-    let per_line = 64 / size_of::<E>();
     let stride = k.row_stride();
     let mut key = 0;
     while key < count {
         // The last groups may overlap the ones before; what comes out is the same.
         key = key.min(count - together);
+        let mut next = Ahead::new(k, keys.start + key + 2 * together);
         let mut totals = [[zero; ROWS]; GROUPS];
         for part in [0..half(dim), half(dim)..dim] {
             let mut sums = [[zero; ROWS]; GROUPS];
             let whole = part.start + (part.len() - part.len() % lanes);
             let mut line = k.row(keys.start + key).wrapping_add(part.start);
             for d in (part.start..whole).step_by(lanes) {
-                if d % per_line == 0 {
-                    // Many lines side by side are no stream that the hardware would see: ask for those of the next keys but one.
-                    for x in 2 * together..3 * together {
-                        s.prefetch(line.wrapping_offset(x as isize * stride));
-                    }
-                }
+                next.ask(s, together * lanes);
                 for (group, sums) in sums.iter_mut().enumerate() {
                     // SAFETY: keys key..key + together are rows of `dim` numbers side by side, and d + lanes <= dim.
                     let square = unsafe { load_square::<S::Narrow, E>(s, line.offset((group * lanes) as isize * stride), stride) };
@@ -141,6 +136,37 @@ fn along_keys<S: Lanes, E: Element<Real = S::T>, const ROWS: usize>(
             }
         }
         key += together;
+    }
+}
+
+/// Memory that will be read soon, asked for in its own order. The kernels go through many lines side by side, which is no stream
+/// that the hardware would see: this is one.
+struct Ahead<E> {
+    row: *const E,
+    stride: isize,
+    cols: usize,
+    col: usize,
+}
+
+impl<E: Element> Ahead<E> {
+    /// From a row on, which may be past the last one.
+    #[inline(always)]
+    fn new(rows: &Rows<'_, E>, first: usize) -> Self {
+        let stride = rows.row_stride();
+        Self { row: rows.row(0).wrapping_offset((first as isize).wrapping_mul(stride)), stride, cols: rows.cols(), col: 0 }
+    }
+
+    /// The next `count` numbers.
+    #[inline(always)]
+    fn ask<S: Lanes>(&mut self, simd: S, count: usize) {
+        for _ in 0..count / (64 / size_of::<E>()) {
+            simd.prefetch(self.row.wrapping_add(self.col));
+            self.col += 64 / size_of::<E>();
+            if self.col >= self.cols {
+                self.col = 0;
+                self.row = self.row.wrapping_offset(self.stride);
+            }
+        }
     }
 }
 
@@ -221,14 +247,14 @@ fn accumulate<S: Lanes, E: Element<Real = S::T>>(
             *line = v.row(keys.start + first + x);
         }
         let weights = &weights[first * S::LANES..];
-        let ahead = LINES as isize * v.row_stride();
+        let mut next = Ahead::new(v, keys.start + first + LINES);
         let mut r = 0;
         while r < rows {
             match rows - r {
-                1 => along_values::<S, E, 1, 8>(simd, weights, r, pitch, dims, &lines[..group], ahead, sums),
-                2 => along_values::<S, E, 2, 4>(simd, weights, r, pitch, dims, &lines[..group], ahead, sums),
-                3 => along_values::<S, E, 3, 2>(simd, weights, r, pitch, dims, &lines[..group], ahead, sums),
-                _ => along_values::<S, E, 4, 2>(simd, weights, r, pitch, dims, &lines[..group], ahead, sums),
+                1 => along_values::<S, E, 1, 8>(simd, weights, r, pitch, dims, &lines[..group], &mut next, sums),
+                2 => along_values::<S, E, 2, 4>(simd, weights, r, pitch, dims, &lines[..group], &mut next, sums),
+                3 => along_values::<S, E, 3, 2>(simd, weights, r, pitch, dims, &lines[..group], &mut next, sums),
+                _ => along_values::<S, E, 4, 2>(simd, weights, r, pitch, dims, &lines[..group], &mut next, sums),
             }
             r += (rows - r).min(4);
         }
@@ -252,18 +278,18 @@ fn along_values<S: Lanes, E: Element<Real = S::T>, const ROWS: usize, const VECT
     pitch: usize,
     dims: usize,
     lines: &[*const E],
-    ahead: isize,
+    next: &mut Ahead<E>,
     sums: &mut [S::T],
 ) {
     let s = simd.narrow();
     let lanes = S::Narrow::LANES;
     let mut d = 0;
     while d + lanes * VECTORS <= dims {
-        value_block::<S, E, ROWS, VECTORS>(simd, weights, first, pitch, d, lines, ahead, sums);
+        value_block::<S, E, ROWS, VECTORS>(simd, weights, first, pitch, d, lines, next, sums);
         d += lanes * VECTORS;
     }
     while d + lanes <= dims {
-        value_block::<S, E, ROWS, 1>(simd, weights, first, pitch, d, lines, ahead, sums);
+        value_block::<S, E, ROWS, 1>(simd, weights, first, pitch, d, lines, next, sums);
         d += lanes;
     }
     for d in d..dims {
@@ -288,7 +314,7 @@ fn value_block<S: Lanes, E: Element<Real = S::T>, const ROWS: usize, const VECTO
     pitch: usize,
     d: usize,
     lines: &[*const E],
-    ahead: isize,
+    next: &mut Ahead<E>,
     sums: &mut [S::T],
 ) {
     let s = simd.narrow();
@@ -306,10 +332,7 @@ fn value_block<S: Lanes, E: Element<Real = S::T>, const ROWS: usize, const VECTO
         }
         for (key, line) in lines.iter().enumerate() {
             let line = line.add(d);
-            if ROWS > 1 {
-                // A few numbers of each line at a time are no stream that the hardware would see.
-                s.prefetch(line.wrapping_offset(ahead));
-            }
+            next.ask(s, lanes * VECTORS);
             let mut values = [s.splat(S::T::ZERO); VECTORS];
             for (x, value) in values.iter_mut().enumerate() {
                 *value = E::load(s, line.add(x * lanes));
