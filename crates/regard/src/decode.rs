@@ -146,6 +146,8 @@ struct Ahead<E> {
     stride: isize,
     cols: usize,
     col: usize,
+    /// Numbers that were asked for and fill no whole cache line yet.
+    due: usize,
 }
 
 impl<E: Element> Ahead<E> {
@@ -153,15 +155,18 @@ impl<E: Element> Ahead<E> {
     #[inline(always)]
     fn new(rows: &Rows<'_, E>, first: usize) -> Self {
         let stride = rows.row_stride();
-        Self { row: rows.row(0).wrapping_offset((first as isize).wrapping_mul(stride)), stride, cols: rows.cols(), col: 0 }
+        Self { row: rows.row(0).wrapping_offset((first as isize).wrapping_mul(stride)), stride, cols: rows.cols(), col: 0, due: 0 }
     }
 
     /// The next `count` numbers.
     #[inline(always)]
     fn ask<S: Lanes>(&mut self, simd: S, count: usize) {
-        for _ in 0..count / (64 / size_of::<E>()) {
+        let line = 64 / size_of::<E>();
+        self.due += count;
+        while self.due >= line {
             simd.prefetch(self.row.wrapping_add(self.col));
-            self.col += 64 / size_of::<E>();
+            self.due -= line;
+            self.col += line;
             if self.col >= self.cols {
                 self.col = 0;
                 self.row = self.row.wrapping_offset(self.stride);
