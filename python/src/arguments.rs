@@ -10,7 +10,7 @@ use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyDict, PySequence, PyString};
-use regard::{Attention, Bias, BiasGradient, Level, Mask, Place, Scale, alibi_slopes};
+use regard::{Attention, Bias, BiasGradient, HeadPosition, Level, Mask, Scale, alibi_slopes};
 
 macro_rules! keywords {
     ($($name:ident),*) => {
@@ -179,7 +179,7 @@ impl<'py> Settings<'py> {
     }
 
     fn place(&self, scores: [usize; 4], batch: usize, head: usize) -> Place {
-        Place { batch, head, q_offset: self.first_position(scores, batch) }
+        HeadPosition { batch, head, q_offset: self.first_position(scores, batch) }
     }
 
     /// The gradient of what was added to the scores, as those of the operands that it was made of: float mask, bias, slopes.

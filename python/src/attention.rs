@@ -174,7 +174,7 @@ fn forward<'py, E: Scalar>(
         let out = out.as_array_mut();
         let lse = lse.as_mut().map(|lse| {
             let mut lse = lse.as_array_mut();
-            lse.fill(E::Real::HIDDEN);
+            lse.fill(E::Real::MASKED);
             lse
         });
         py.detach(|| attention.forward_into(q_view, k_view, v_view, out, lse)).map_err(refused)?;

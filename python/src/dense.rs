@@ -7,7 +7,7 @@ use numpy::{IntoPyArray, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyUntyp
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use regard::{Bias, Place};
+use regard::{Bias, HeadPosition};
 
 /// Numbers that are added to the scores: read in place, or made here.
 pub(crate) enum Dense<'py> {

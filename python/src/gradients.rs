@@ -236,9 +236,9 @@ fn in_order<'py, E: Scalar>(
     settings: &Settings<'py>,
     gradients: Gradients<E>,
 ) -> PyResult<(Arrays<'py>, Option<Bound<'py, PyAny>>)> {
-    let Gradients { dq, dk, dv, d_bias, d_sink } = gradients;
+    let Gradients { dq, dk, dv, d_biases, d_sink, .. } = gradients;
     let mut all: Arrays<'py> = [dq, dk, dv].into_iter().map(|gradient| gradient.into_pyarray(py).into_any()).collect();
-    if let Some(whole) = d_bias {
+    if let Some(whole) = d_biases.into_iter().next() {
         all.extend(settings.operand_gradients(py, whole, inputs.scores_shape())?);
     }
     Ok((all, d_sink.map(|sink| sink.into_pyarray(py).into_any())))

@@ -21,7 +21,7 @@ use pyo3::prelude::*;
 
 /// Results go back to where the next call finds room for its own.
 #[global_allocator]
-static MEMORY: regard::Recycling = regard::Recycling::new();
+static MEMORY: regard::CachingAllocator = regard::CachingAllocator::new();
 
 /// The slopes of the ALiBi paper for any number of heads, as ``attention(..., alibi=True)`` uses them.
 ///

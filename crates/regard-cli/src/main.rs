@@ -23,7 +23,7 @@ use std::process::ExitCode;
 
 /// Experiments call attention in loops: large blocks go round.
 #[global_allocator]
-static MEMORY: regard::Recycling = regard::Recycling::new();
+static MEMORY: regard::CachingAllocator = regard::CachingAllocator::new();
 
 /// Attention you can run, see, break and trust.
 #[derive(Parser)]

@@ -8,7 +8,7 @@ use regard_lab::experiments::{Loss, Numbers, SweepConfig, Unwatched};
 use std::time::Instant;
 
 #[global_allocator]
-static MEMORY: regard::Recycling = regard::Recycling::new();
+static MEMORY: regard::CachingAllocator = regard::CachingAllocator::new();
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let numbers = std::env::args().skip(1).map(|word| word.parse()).collect::<Result<Vec<usize>, _>>()?;

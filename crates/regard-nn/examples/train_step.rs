@@ -15,7 +15,7 @@ use std::time::Instant;
 
 /// Attention in loops: large blocks go round, as in the command.
 #[global_allocator]
-static MEMORY: regard::Recycling = regard::Recycling::new();
+static MEMORY: regard::CachingAllocator = regard::CachingAllocator::new();
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);

@@ -7,7 +7,7 @@
 use std::iter::Sum;
 
 /// A number that parts compute with: f32 or f64.
-pub trait Float: regard::Real + Default + Sum + std::fmt::Display + std::ops::MulAssign + std::ops::SubAssign {
+pub trait Float: regard::Real + regard::Element + Default + Sum + std::fmt::Display + std::ops::MulAssign + std::ops::SubAssign {
     /// `self * a + b`, rounded once.
     fn mul_add(self, a: Self, b: Self) -> Self;
     /// Square root.
@@ -138,10 +138,10 @@ pub(crate) fn lane_sum2<T: Float>(x: &[T], y: &[T], f: impl Fn(T, T, T) -> T) ->
     fold(lanes)
 }
 
-/// The largest element; `T::HIDDEN` of none.
+/// The largest element; `T::MASKED` of none.
 #[inline(always)]
 pub(crate) fn lane_max<T: Float>(x: &[T]) -> T {
-    let mut lanes = [T::HIDDEN; LANES];
+    let mut lanes = [T::MASKED; LANES];
     let mut chunks = x.chunks_exact(LANES);
     for chunk in chunks.by_ref() {
         for (lane, &x) in lanes.iter_mut().zip(chunk) {
@@ -151,7 +151,7 @@ pub(crate) fn lane_max<T: Float>(x: &[T]) -> T {
     for (lane, &x) in lanes.iter_mut().zip(chunks.remainder()) {
         *lane = x.larger(*lane);
     }
-    lanes.into_iter().fold(T::HIDDEN, T::larger)
+    lanes.into_iter().fold(T::MASKED, T::larger)
 }
 
 #[inline(always)]

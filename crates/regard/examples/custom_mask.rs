@@ -9,7 +9,7 @@
 //! ```
 
 use ndarray::Array4;
-use regard::{Attention, Mask, MaskRule, Place, Result, TileCoverage};
+use regard::{Attention, HeadPosition, Mask, MaskRule, Result, TileCoverage};
 use std::ops::Range;
 use std::time::Instant;
 
@@ -18,13 +18,13 @@ struct Strided {
 }
 
 impl MaskRule for Strided {
-    fn visible(&self, place: &Place, query: usize, key: usize) -> bool {
+    fn visible(&self, place: &HeadPosition, query: usize, key: usize) -> bool {
         let back = place.position(query) - key as i64;
         (0..self.stride).contains(&back) || (back > 0 && (key as i64 + 1) % self.stride == 0)
     }
 
     /// Full beside the diagonal, empty above it and between two of the far keys; "partial" is never wrong.
-    fn coverage(&self, place: &Place, queries: Range<usize>, keys: Range<usize>) -> TileCoverage {
+    fn coverage(&self, place: &HeadPosition, queries: Range<usize>, keys: Range<usize>) -> TileCoverage {
         let (first, last) = (place.position(queries.start), place.position(queries.end - 1));
         let (low, high) = (keys.start as i64, keys.end as i64 - 1);
         let next_far_key = (low + self.stride) / self.stride * self.stride - 1;
@@ -38,7 +38,7 @@ impl MaskRule for Strided {
     }
 
     /// Nothing after the last query's own position.
-    fn key_range(&self, place: &Place, queries: Range<usize>, keys: Range<usize>) -> Range<usize> {
+    fn key_range(&self, place: &HeadPosition, queries: Range<usize>, keys: Range<usize>) -> Range<usize> {
         let end = usize::try_from(place.position(queries.end - 1) + 1).unwrap_or(0);
         keys.start..keys.end.min(end)
     }

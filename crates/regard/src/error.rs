@@ -148,6 +148,57 @@ pub enum Error {
         /// What the system said.
         reason: String,
     },
+    /// Two settings of one option contradict each other.
+    #[error("{option} was given twice, as {first} and as {second}; give it once")]
+    Conflict {
+        /// Which option.
+        option: &'static str,
+        /// The first setting.
+        first: String,
+        /// The second one.
+        second: String,
+    },
+    /// The memory for a result could not be had.
+    #[error("no memory for {what}: {bytes} bytes")]
+    OutOfMemory {
+        /// What it was for.
+        what: &'static str,
+        /// How much was asked for.
+        bytes: usize,
+    },
+    /// The flag of [`crate::Attention::interrupt`] was raised.
+    #[error("interrupted")]
+    Interrupted,
+    /// Cumulative lengths that are no such thing.
+    #[error("{operand}[{index}] is {value}; cumulative lengths start with 0, do not fall and end with the number of tokens, {tokens}")]
+    CumulativeLengths {
+        /// Which operand.
+        operand: &'static str,
+        /// Where it goes wrong.
+        index: usize,
+        /// What is there.
+        value: usize,
+        /// How many tokens there are.
+        tokens: usize,
+    },
+    /// Options that do not go together.
+    #[error("{what} cannot be had")]
+    Unsupported {
+        /// What was asked for.
+        what: &'static str,
+    },
+    /// A range that is not inside what it is a range of.
+    #[error("{operand} {start}..{end} is not inside 0..{len}")]
+    Range {
+        /// Which operand.
+        operand: &'static str,
+        /// Where it begins.
+        start: usize,
+        /// Where it ends.
+        end: usize,
+        /// How long it may be.
+        len: usize,
+    },
     /// A result would have more elements than memory can address.
     #[error("{what} of shape {shape} is too large to address")]
     TooLarge {
@@ -158,5 +209,28 @@ pub enum Error {
     },
 }
 
+impl From<regard_simd::MissingLevel> for Error {
+    fn from(regard_simd::MissingLevel { asked, available }: regard_simd::MissingLevel) -> Self {
+        Self::Level { asked, available }
+    }
+}
+
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
+
+pub(crate) fn check_length(operand: &'static str, got: usize, expected: usize, per: &'static str) -> Result<()> {
+    if got == expected { Ok(()) } else { Err(Error::Length { operand, got, expected, per }) }
+}
+
+pub(crate) fn check_shape(operand: &'static str, got: &[usize], expected: &[usize]) -> Result<()> {
+    if got == expected { Ok(()) } else { Err(Error::OutputShape { operand, got: got.to_vec(), expected: expected.to_vec() }) }
+}
+
+/// The number of elements, if memory can be addressed for them.
+pub(crate) fn checked_len(what: &'static str, shape: [usize; 4]) -> Result<usize> {
+    shape
+        .iter()
+        .try_fold(1usize, |n, &d| n.checked_mul(d))
+        .filter(|&n| n <= isize::MAX as usize / 16)
+        .ok_or(Error::TooLarge { what, shape: Shape4(shape) })
+}

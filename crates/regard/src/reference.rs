@@ -25,12 +25,11 @@
 //! dk        = d_raw^T q * scale
 //! ```
 
-use crate::attention::Attention;
-use crate::element::Element;
-use crate::error::Result;
-use crate::forward::check_shape;
-use crate::simd::Real;
+use crate::error::{Result, check_shape};
+use crate::plan::Attention;
+
 use ndarray::{Array3, Array4, ArrayView4};
+use regard_simd::{Real, Storage};
 
 /// Everything that the textbook computes on the way.
 #[derive(Debug, Clone)]
@@ -55,7 +54,7 @@ pub struct Reference {
 ///
 /// # Errors
 /// The same as [`Attention::forward`].
-pub fn attention<'x, E: Element>(
+pub fn attention<'x, E: Storage>(
     options: &Attention<'_>,
     q: impl Into<ArrayView4<'x, E>>,
     k: impl Into<ArrayView4<'x, E>>,
@@ -76,16 +75,16 @@ pub fn attention<'x, E: Element>(
     for b in 0..dims.batch {
         for h in 0..dims.heads_q {
             let kv_head = h / dims.group();
-            let place = plan.place(b, h);
+            let place = plan.position(b, h);
             for i in 0..dims.seq_q {
                 for j in 0..dims.seq_kv {
                     let at = [b, h, i, j];
                     let dot: f64 = (0..dims.head_dim).map(|d| f(&q[[b, h, i, d]]) * f(&k[[b, kv_head, j, d]])).sum();
                     raw[at] = dot * plan.scale;
                     capped[at] = plan.softcap().map_or(raw[at], |cap| cap * (raw[at] / cap).tanh());
-                    let bias = plan.bias().map_or(0.0, |bias| bias.at(&place, i, j));
-                    let hidden = bias == f64::NEG_INFINITY || !plan.mask().visible(&place, i, j);
-                    scores[at] = if hidden { f64::NEG_INFINITY } else { capped[at] + bias };
+                    let biases: Vec<f64> = plan.biases().iter().map(|bias| bias.at(&place, i, j)).collect();
+                    let hidden = biases.contains(&f64::NEG_INFINITY) || !plan.mask().visible(&place, i, j);
+                    scores[at] = if hidden { f64::NEG_INFINITY } else { biases.iter().fold(capped[at], |score, bias| score + bias) };
                 }
                 let mut row = scores.slice_mut(ndarray::s![b, h, i, ..]);
                 if let Some(k) = plan.top_k() {
@@ -141,7 +140,7 @@ pub struct ReferenceGradients {
 ///
 /// # Errors
 /// The same as [`Attention::forward`], and when `d_out` does not have the shape of the result.
-pub fn backward<'x, E: Element>(
+pub fn backward<'x, E: Storage>(
     options: &Attention<'_>,
     q: impl Into<ArrayView4<'x, E>>,
     k: impl Into<ArrayView4<'x, E>>,

@@ -28,7 +28,7 @@ fn with_level(a: Attention<'_>, level: Option<Level>) -> Attention<'_> {
 }
 
 /// Numbers without a single place to spare.
-fn exact<E: Element>(shape: [usize; 4], seed: u64) -> Array4<E> {
+fn exact<E: regard::Storage>(shape: [usize; 4], seed: u64) -> Array4<E> {
     let boxed: Box<[E]> = normal::<E>(shape, seed).into_raw_vec_and_offset().0.into_boxed_slice();
     Array4::from_shape_vec(shape, boxed.into_vec()).expect("the shape fits")
 }
@@ -155,7 +155,7 @@ fn nothing_outside_of_the_results_is_written() {
 }
 
 /// A matrix without a place to spare, as it is or the transposed of what is stored.
-fn matrix<E: Element>(rows: usize, cols: usize, turned: bool, seed: u64) -> Array2<E> {
+fn matrix<E: regard::Storage>(rows: usize, cols: usize, turned: bool, seed: u64) -> Array2<E> {
     let (rows, cols) = if turned { (cols, rows) } else { (rows, cols) };
     let numbers = exact::<E>([1, 1, rows, cols], seed).into_shape_with_order((rows, cols)).expect("the same numbers");
     if turned { numbers.reversed_axes() } else { numbers }

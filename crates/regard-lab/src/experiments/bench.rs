@@ -103,7 +103,7 @@ impl BenchConfig {
         progress.advance(1);
         // Before the array of the next measurement.
         let memory = peak_memory();
-        let peaks = rayon::broadcast(|_| if self.double { regard::ceiling::<f64>() } else { regard::ceiling::<f32>() });
+        let peaks = rayon::broadcast(|_| if self.double { regard::peak_flops::<f64>() } else { regard::peak_flops::<f32>() });
         let peak = peaks.into_iter().sum::<std::result::Result<f64, regard::Error>>()?;
         progress.advance(1);
         let bandwidth = read_bandwidth();

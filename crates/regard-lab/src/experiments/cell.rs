@@ -195,7 +195,7 @@ impl Cell {
                 // exp(score - lse) are the weights: the statistics' pass serves the backward pass too.
                 let one = ndarray::arr0(1.0);
                 let row_sum = one.broadcast(result.lse.raw_dim()).expect("one number stands for all");
-                let saved = SavedView { row_sum, row_max: result.lse.view(), out: result.out.view() };
+                let saved = SavedView { row_sum, row_max: result.lse.view(), out: result.out.view(), exact: None };
                 let (_, stats) = attention.backward_with_stats(q, k, v, saved, d_out.view())?;
                 measured.note_gradients(stats);
             }

@@ -5,7 +5,7 @@ use crate::experiments::{Numbers, Progress, origin};
 use crate::rng::{Draw, Purpose};
 use crate::table::{Table, Value};
 use ndarray::{Array3, Array4};
-use regard::{Attention, Mask, MaskRule, Place, Stage, StatsOptions};
+use regard::{Attention, HeadPosition, Mask, MaskRule, Stage, StatsOptions};
 use std::time::Instant;
 
 /// Sizes of the patterns.
@@ -41,7 +41,7 @@ struct Dilated {
 }
 
 impl MaskRule for Dilated {
-    fn visible(&self, place: &Place, query: usize, key: usize) -> bool {
+    fn visible(&self, place: &HeadPosition, query: usize, key: usize) -> bool {
         (place.position(query) - key as i64).unsigned_abs().is_multiple_of(self.step as u64)
     }
 }
@@ -49,7 +49,7 @@ impl MaskRule for Dilated {
 /// The names, in the order of the tables.
 pub const PATTERNS: [&str; 8] = ["full", "causal", "local", "reverse", "strictly future", "dilated", "block-sparse", "sinks + window"];
 
-const HERE: Place = Place { batch: 0, head: 0, q_offset: 0 };
+const HERE: Place = HeadPosition { batch: 0, head: 0, q_offset: 0 };
 
 impl PatternsConfig {
     /// The command that makes the same tables.

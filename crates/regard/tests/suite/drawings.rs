@@ -2,10 +2,10 @@
 //! could not tell.
 
 use ndarray::{Array2, Array3, Array4, array};
-use regard::{Bias, Mask, Place, alibi_slopes};
+use regard::{Bias, HeadPosition, Mask, alibi_slopes};
 
 fn drawing(mask: &Mask<'_>, batch: usize, head: usize, q_offset: i64, n: usize, m: usize) -> Vec<String> {
-    let place = Place { batch, head, q_offset };
+    let place = HeadPosition { batch, head, q_offset };
     let row = |i: usize| (0..m).map(|j| if mask.visible(&place, i, j) { '#' } else { '.' }).collect();
     (0..n).map(row).collect()
 }
@@ -92,7 +92,7 @@ fn masks_combine_by_and_or_and_not() {
 
 #[test]
 fn a_bias_is_a_number_per_pair_or_per_distance() {
-    let place = |batch, head, q_offset| Place { batch, head, q_offset };
+    let place = |batch, head, q_offset| HeadPosition { batch, head, q_offset };
     let dense = Array4::from_shape_fn([2, 1, 3, 4], |(b, _, i, j)| (100 * b + 10 * i + j) as f32);
     assert_eq!(Bias::Dense(dense.into()).at(&place(1, 5, 7), 2, 3), 123.0);
     let dense = Array4::from_shape_fn([1, 2, 1, 4], |(_, h, _, j)| (10 * h + j) as f64 + 1e-12);

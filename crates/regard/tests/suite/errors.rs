@@ -19,7 +19,7 @@ fn refusal(a: &Attention<'_>, q: Shape, k: Shape, v: Shape) -> Error {
     let shape = [q.dim().0, q.dim().1, q.dim().2, v.dim().3];
     assert_eq!(a.forward_saved(&q, &k, &v).expect_err("must be refused"), error);
     let rows = Array3::zeros([shape[0], shape[1], shape[2]]);
-    let saved = Saved { out: Array4::zeros(shape), row_max: rows.clone(), row_sum: rows };
+    let saved = Saved { out: Array4::zeros(shape), exact: None, row_max: rows.clone(), row_sum: rows };
     assert_eq!(a.backward(&q, &k, &v, &saved, &saved.out).expect_err("must be refused"), error);
     assert_eq!(a.backward_with_stats(&q, &k, &v, &saved, &saved.out).expect_err("must be refused"), error);
     assert_eq!(reference::backward(a, &q, &k, &v, &saved.out).expect_err("must be refused"), error);
@@ -241,6 +241,7 @@ fn counts_of_zero_are_refused() {
 #[test]
 fn a_level_that_is_not_there_is_refused() {
     let error = Level::parse("abacus").expect_err("no such level");
+    let error = Error::from(error);
     assert_says(&error, &["abacus", "portable"]);
     assert!(matches!(error, Error::Level { .. }));
     for level in Level::ALL {

@@ -209,7 +209,7 @@ fn a_row_without_any_visible_key_has_no_gradient_and_gives_none() {
                         assert!(got.slice(s![1, .., .., ..]).iter().all(|x| x.is_finite()), "{what}, {name} {n} x {m}");
                         assert!(got.slice(s![1, .., .., ..]).iter().any(|&x| x != 0.0) || (m == 1 && what != "dv"));
                     }
-                    if let Some(BiasGradient::Dense(d_bias)) = got.d_bias {
+                    if let Some(BiasGradient::Dense(d_bias)) = got.d_biases.first() {
                         assert!(d_bias.iter().all(|x| x.is_finite()), "{name}");
                     }
                 }

@@ -3,7 +3,7 @@
 use crate::common::{DILATED, Inputs, Normal, Recipe, Shape, check_gradients, d_out_for, gradients, levels, random_bools};
 use ndarray::{Array1, Array2, Array4, Axis, s};
 use proptest::prelude::*;
-use regard::{Attention, Bias, BiasGradient, Mask, Place, TileCoverage, merge, reference};
+use regard::{Attention, Bias, BiasGradient, HeadPosition, Mask, TileCoverage, merge, reference};
 
 fn shapes() -> impl Strategy<Value = Shape> {
     (1..3usize, 1..3usize, 1..4usize, 1..45usize, 1..150usize, 1..12usize, 1..12usize).prop_map(
@@ -215,7 +215,7 @@ proptest! {
                 prop_assert!(before.iter().zip(after).all(|(x, y)| (x - y).abs() < 1e-10));
             }
             // And so the bias itself has none.
-            let Some(BiasGradient::Dense64(d_bias)) = after.d_bias else { panic!("there is a bias") };
+            let Some(BiasGradient::Dense64(d_bias)) = after.d_biases.first() else { panic!("there is a bias") };
             prop_assert!(d_bias.iter().all(|x| x.abs() < 1e-10));
         }
     }
@@ -280,7 +280,7 @@ proptest! {
         let mut numbers = Normal::new(seed.into());
         let mask = mask(&s, &mut numbers, 4);
         let q_offset = numbers.below(2 * s.seq_kv) as i64 - s.seq_kv as i64 / 2;
-        let place = Place { batch: numbers.below(s.batch), head: numbers.below(s.heads_q), q_offset };
+        let place = HeadPosition { batch: numbers.below(s.batch), head: numbers.below(s.heads_q), q_offset };
         for _ in 0..20 {
             let range = |n: usize, numbers: &mut Normal| {
                 let start = numbers.below(n);
@@ -310,7 +310,7 @@ proptest! {
         for level in levels() {
             let weights = Attention::new().mask(mask.clone()).q_offset(q_offset).level(level).weights(&q, &k).unwrap();
             for ((batch, head, i, j), &w) in weights.indexed_iter() {
-                prop_assert_eq!(w > 0.0, mask.visible(&Place { batch, head, q_offset }, i, j), "{:?} at {} {}", mask, i, j);
+                prop_assert_eq!(w > 0.0, mask.visible(&HeadPosition { batch, head, q_offset }, i, j), "{:?} at {} {}", mask, i, j);
             }
         }
     }
@@ -327,7 +327,7 @@ fn the_laws_of_coverage_hold() {
         }
     }
     // Nothing of nothing is nothing.
-    let place = Place { batch: 0, head: 0, q_offset: 0 };
+    let place = HeadPosition { batch: 0, head: 0, q_offset: 0 };
     assert_eq!(Mask::everything().coverage(&place, 3..3, 0..9), Empty);
     assert!(Mask::everything().key_range(&place, 3..3, 2..9).is_empty());
     assert_eq!(Mask::causal().key_range(&place, 3..7, 0..9), 0..7);

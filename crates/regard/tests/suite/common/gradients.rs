@@ -72,13 +72,13 @@ pub fn check_gradients<E: Element>(what: &str, recipe: &Recipe<'_>, x: &Inputs<E
             );
         }
         if let Some(shape) = recipe.bias_shape() {
-            let Some(BiasGradient::Dense(got)) = &got.d_bias else { panic!("no gradient of the bias, {what}") };
+            let Some(BiasGradient::Dense(got)) = got.d_biases.first() else { panic!("no gradient of the bias, {what}") };
             let (plain, exact) = (summed_to(&plain.d_scores, shape).mapv(|x| x.to_f64() as f32), summed_to(&exact.d_scores, shape));
             let floor =
                 (arithmetic + storage + f64::from(f32::EPSILON)) * ds_size * (forward.scores.len() as f64 / exact.len() as f64).sqrt();
             assert_within(&format!("d_bias of {what}"), FACTOR, got, &plain, &exact, floor);
         } else {
-            assert!(got.d_bias.is_none());
+            assert!(got.d_biases.is_empty());
         }
         assert_eq!(got.d_sink.is_some(), recipe.has_sink(), "{what}");
         if let Some(got) = got.d_sink {
@@ -109,7 +109,7 @@ pub fn bias_numbers<E: Element>(g: &Gradients<E>) -> Array1<f64> {
     fn wide32<D: Dimension>(x: &ndarray::Array<f32, D>) -> Array1<f64> {
         x.iter().map(|&x| f64::from(x)).collect()
     }
-    match &g.d_bias {
+    match g.d_biases.first() {
         None => Array1::zeros(0),
         Some(BiasGradient::Dense(x)) => wide32(x),
         Some(BiasGradient::Dense64(x)) => x.iter().copied().collect(),

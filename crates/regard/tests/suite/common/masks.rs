@@ -2,24 +2,24 @@
 
 use super::{Normal, Recipe, Shape};
 use ndarray::{Array, Array2, Array3, Dimension, ShapeBuilder};
-use regard::{Mask, MaskRule, Place, TileCoverage};
+use regard::{HeadPosition, Mask, MaskRule, TileCoverage};
 use std::ops::Range;
 
 /// Every third key, looking back from the query's position, and key 0.
 struct Dilated;
 
 impl MaskRule for Dilated {
-    fn visible(&self, place: &Place, query: usize, key: usize) -> bool {
+    fn visible(&self, place: &HeadPosition, query: usize, key: usize) -> bool {
         let back = place.position(query) - key as i64;
         key == 0 || (back >= 0 && back % 3 == 0)
     }
 
-    fn coverage(&self, place: &Place, queries: Range<usize>, keys: Range<usize>) -> TileCoverage {
+    fn coverage(&self, place: &HeadPosition, queries: Range<usize>, keys: Range<usize>) -> TileCoverage {
         let none = keys.start > 0 && keys.start as i64 > place.position(queries.end - 1);
         if none { TileCoverage::Empty } else { TileCoverage::Partial }
     }
 
-    fn key_range(&self, place: &Place, queries: Range<usize>, keys: Range<usize>) -> Range<usize> {
+    fn key_range(&self, place: &HeadPosition, queries: Range<usize>, keys: Range<usize>) -> Range<usize> {
         let end = usize::try_from(place.position(queries.end - 1) + 1).unwrap_or(0).max(1);
         keys.start..keys.end.min(end)
     }

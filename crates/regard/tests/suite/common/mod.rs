@@ -9,7 +9,7 @@ pub use masks::{DILATED, masks, random_bools};
 pub use recipe::{Recipe, naive, naive_backward};
 
 use ndarray::{Array, Array4, Dimension};
-use regard::{Element, Level, Real, reference};
+use regard::{Element, Level, Real, Storage, reference};
 
 /// Normal numbers from a seed (splitmix64 and Box-Muller).
 pub struct Normal(u64);
@@ -41,16 +41,16 @@ impl Normal {
     }
 }
 
-pub fn to<E: Element>(x: f64) -> E {
+pub fn to<E: Storage>(x: f64) -> E {
     E::from_real(E::Real::from_f64(x))
 }
 
-pub fn wide<E: Element>(x: E) -> f64 {
+pub fn wide<E: Storage>(x: E) -> f64 {
     x.to_real().to_f64()
 }
 
 /// Bits that tell any two numbers apart, except that one NaN is as good as another.
-pub fn bits<E: Element>(x: E) -> u64 {
+pub fn bits<E: Storage>(x: E) -> u64 {
     let x = wide(x);
     if x.is_nan() { u64::MAX } else { x.to_bits() }
 }
@@ -125,7 +125,7 @@ pub fn levels() -> Vec<Level> {
 
 /// All bits are the same.
 #[track_caller]
-pub fn assert_same_bits<E: Element, D: Dimension>(what: &str, a: &Array<E, D>, b: &Array<E, D>) {
+pub fn assert_same_bits<E: Storage, D: Dimension>(what: &str, a: &Array<E, D>, b: &Array<E, D>) {
     assert_eq!(a.shape(), b.shape(), "{what}");
     for ((at, &x), &y) in a.indexed_iter().zip(b) {
         assert!(bits(x) == bits(y), "{what}: {x:?} and {y:?} at {at:?} of {:?}", a.shape());
@@ -134,7 +134,7 @@ pub fn assert_same_bits<E: Element, D: Dimension>(what: &str, a: &Array<E, D>, b
 
 /// `got` is as near to `exact` as a plain loop of the same precision is, within a factor of two.
 #[track_caller]
-pub fn assert_as_good_as_naive<E: Element, D: Dimension>(
+pub fn assert_as_good_as_naive<E: Storage, D: Dimension>(
     what: &str,
     got: &Array<E, D>,
     naive: &Array<E, D>,
@@ -146,7 +146,7 @@ pub fn assert_as_good_as_naive<E: Element, D: Dimension>(
 
 /// The error of every number is at most `factor` times the largest error of the plain loop, and the floor.
 #[track_caller]
-pub fn assert_within<E: Element, D: Dimension>(
+pub fn assert_within<E: Storage, D: Dimension>(
     what: &str,
     factor: f64,
     got: &Array<E, D>,

@@ -97,14 +97,14 @@ pub fn naive<E: Element>(recipe: &Recipe<'_>, x: &Inputs<E>, exact: &Reference) 
     let shape = [batch, heads_q, seq_q, seq_kv];
     let zeros = || Array4::from_elem(shape, E::Real::ZERO);
     let (mut raw, mut capped, mut scores, mut weights) = (zeros(), zeros(), zeros(), zeros());
-    let mut lse = Array3::from_elem([batch, heads_q, seq_q], E::Real::HIDDEN);
+    let mut lse = Array3::from_elem([batch, heads_q, seq_q], E::Real::MASKED);
     let (mut maxima, mut sums) = (lse.clone(), Array3::from_elem([batch, heads_q, seq_q], E::Real::ONE));
     let mut out = Array4::from_elem([batch, heads_q, seq_q, value_dim], to::<E>(0.0));
     for b in 0..batch {
         for h in 0..heads_q {
             let kv = h / (heads_q / heads_kv);
             for i in 0..seq_q {
-                let mut max = recipe.sink.as_ref().map_or(E::Real::HIDDEN, |s| real(s[h]));
+                let mut max = recipe.sink.as_ref().map_or(E::Real::MASKED, |s| real(s[h]));
                 for j in 0..seq_kv {
                     let at = [b, h, i, j];
                     let mut dot = E::Real::ZERO;
@@ -114,12 +114,12 @@ pub fn naive<E: Element>(recipe: &Recipe<'_>, x: &Inputs<E>, exact: &Reference) 
                     raw[at] = dot * scale;
                     capped[at] = recipe.softcap.map_or(raw[at], |cap| real(cap) * real((raw[at] / real(cap)).to_f64().tanh()));
                     let hidden = exact.scores[at] == f64::NEG_INFINITY;
-                    scores[at] = if hidden { E::Real::HIDDEN } else { capped[at] + real(exact.scores[at] - exact.capped[at]) };
+                    scores[at] = if hidden { E::Real::MASKED } else { capped[at] + real(exact.scores[at] - exact.capped[at]) };
                     if max < scores[at] {
                         max = scores[at];
                     }
                 }
-                if max == E::Real::HIDDEN {
+                if max == E::Real::MASKED {
                     continue;
                 }
                 let mut sum = recipe.sink.as_ref().map_or(E::Real::ZERO, |s| exp(real(s[h]) - max));

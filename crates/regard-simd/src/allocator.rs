@@ -1,0 +1,253 @@
+//! An allocator that keeps large blocks for the next call, instead of handing them back to the system.
+//!
+//! Results of attention are megabytes, and made anew by every call. The system's allocator returns such blocks to the kernel as soon as they are
+//! dropped, and the next call gets its memory page by page, each with a fault and a clearing: a quarter of the time of forward
+//! and backward at (8, 12, 128, 64). A program that calls attention in a loop can say
+//!
+//! ```
+//! #[global_allocator]
+//! static MEMORY: regard_simd::allocator::CachingAllocator = regard_simd::allocator::CachingAllocator::new();
+//! # fn main() {}
+//! ```
+//!
+//! and the blocks go round. The Python package does. At most [`CachingAllocator::KEPT`] bytes are kept; smaller blocks are the system's as ever.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+
+/// Blocks from here on are kept.
+const LARGE: usize = 1 << 18;
+
+/// Looks at the lock before it is given up: some microseconds.
+const TRIES: usize = 200;
+
+/// Kept blocks at most.
+const PLACES: usize = 64;
+
+/// The system's allocator, with large blocks kept for the next one who needs as much.
+#[derive(Debug)]
+pub struct CachingAllocator {
+    kept: Mutex<Kept>,
+}
+
+/// Blocks, oldest first.
+#[derive(Debug)]
+struct Kept {
+    blocks: [Option<Block>; PLACES],
+    count: usize,
+    bytes: usize,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Block {
+    address: *mut u8,
+    layout: Layout,
+}
+
+// SAFETY: a block in here belongs to the allocator alone.
+unsafe impl Send for Kept {}
+
+impl Kept {
+    /// A block of exactly this layout, the youngest: it is the likeliest to be in a cache.
+    fn take(&mut self, layout: Layout) -> Option<*mut u8> {
+        let at = (0..self.count).rev().find(|&i| self.blocks[i].is_some_and(|b| b.layout == layout))?;
+        self.remove(at).map(|block| block.address)
+    }
+
+    fn remove(&mut self, at: usize) -> Option<Block> {
+        let block = self.blocks[at].take()?;
+        self.blocks[at..self.count].rotate_left(1);
+        self.count -= 1;
+        self.bytes -= block.layout.size();
+        Some(block)
+    }
+
+    fn push(&mut self, block: Block) {
+        self.blocks[self.count] = Some(block);
+        self.count += 1;
+        self.bytes += block.layout.size();
+    }
+}
+
+impl CachingAllocator {
+    /// Bytes that are kept at most: the results of a forward and backward pass over 128,000 tokens of one head of 64.
+    pub const KEPT: usize = 128 << 20;
+
+    /// Nothing kept yet.
+    pub const fn new() -> Self {
+        Self { kept: Mutex::new(Kept { blocks: [None; PLACES], count: 0, bytes: 0 }) }
+    }
+
+    /// The blocks, unless somebody else is at them for long. Not waited for: after a fork, the one who held the lock may not exist any
+    /// more; the system's allocator, which is made for that, then serves.
+    fn kept(&self) -> Option<MutexGuard<'_, Kept>> {
+        for _ in 0..TRIES {
+            match self.kept.try_lock() {
+                Ok(kept) => return Some(kept),
+                Err(TryLockError::Poisoned(kept)) => return Some(kept.into_inner()),
+                Err(TryLockError::WouldBlock) => std::hint::spin_loop(),
+            }
+        }
+        None
+    }
+
+    /// What is really asked of the system for a block: the size is rounded up by an eighth at most, so that blocks of about a size
+    /// are of one size. It depends on the layout alone, so that it is the same when the block comes back.
+    fn rounded(layout: Layout) -> Option<Layout> {
+        if layout.size() < LARGE {
+            return None;
+        }
+        let step = layout.size().next_power_of_two() / 16;
+        let size = layout.size().checked_next_multiple_of(step)?;
+        Layout::from_size_align(size, layout.align().max(64)).ok()
+    }
+}
+
+impl Default for CachingAllocator {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+// SAFETY: a block comes from the system's allocator, with a layout that is at least as large and as aligned as the one asked for and that is
+// a function of it; it is in `kept` only after it was given back, and leaves it when it is handed out.
+unsafe impl GlobalAlloc for CachingAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        match Self::rounded(layout) {
+            // SAFETY: the caller vouches for the layout, and the rounded one is larger.
+            None => unsafe { System.alloc(layout) },
+            Some(rounded) => {
+                let found = self.kept().and_then(|mut kept| kept.take(rounded));
+                // SAFETY: as above.
+                found.unwrap_or_else(|| unsafe { System.alloc(rounded) })
+            }
+        }
+    }
+
+    unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
+        match Self::rounded(layout) {
+            // SAFETY: the caller vouches for the layout, and the rounded one is larger.
+            None => unsafe { System.alloc_zeroed(layout) },
+            Some(rounded) => match self.kept().and_then(|mut kept| kept.take(rounded)) {
+                Some(block) => {
+                    // SAFETY: the block is as large as its layout says, and nobody else's.
+                    unsafe { block.write_bytes(0, layout.size()) };
+                    block
+                }
+                // SAFETY: as above.
+                None => unsafe { System.alloc_zeroed(rounded) },
+            },
+        }
+    }
+
+    unsafe fn dealloc(&self, address: *mut u8, layout: Layout) {
+        let Some(layout) = Self::rounded(layout) else {
+            // SAFETY: a small block is the system's, of this very layout.
+            return unsafe { System.dealloc(address, layout) };
+        };
+        let mut old = [None; PLACES];
+        let kept = if layout.size() <= Self::KEPT { self.kept() } else { None };
+        if let Some(mut kept) = kept {
+            for old in &mut old {
+                if kept.count < PLACES && kept.bytes + layout.size() <= Self::KEPT {
+                    break;
+                }
+                *old = kept.remove(0);
+            }
+            kept.push(Block { address, layout });
+        } else {
+            old[0] = Some(Block { address, layout });
+        }
+        // The lock is free again: giving memory back takes a while.
+        for block in old.into_iter().flatten() {
+            // SAFETY: the block came from the system with this layout, and nobody has it any more.
+            unsafe { System.dealloc(block.address, block.layout) };
+        }
+    }
+
+    unsafe fn realloc(&self, address: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        // SAFETY: the caller vouches for the size.
+        let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
+        match (Self::rounded(layout), Self::rounded(new)) {
+            // SAFETY: a small block is the system's, of this very layout.
+            (None, None) => unsafe { System.realloc(address, layout, size) },
+            (Some(a), Some(b)) if a == b => address,
+            // SAFETY: both blocks hold the smaller of the two sizes; the old one is given back once and not used again.
+            _ => unsafe {
+                let to = self.alloc(new);
+                if !to.is_null() {
+                    address.copy_to_nonoverlapping(to, layout.size().min(size));
+                    self.dealloc(address, layout);
+                }
+                to
+            },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn layout(size: usize) -> Layout {
+        Layout::from_size_align(size, 4).expect("sensible")
+    }
+
+    #[test]
+    fn a_block_comes_back_to_the_next_who_needs_as_much() {
+        let memory = CachingAllocator::new();
+        // SAFETY: layouts are sensible, every block is given back with its own, and only its own bytes are written.
+        unsafe {
+            let a = memory.alloc(layout(3_000_000));
+            a.write_bytes(7, 3_000_000);
+            memory.dealloc(a, layout(3_000_000));
+            let b = memory.alloc(layout(3_000_100));
+            assert_eq!(a, b, "about as large");
+            let c = memory.alloc(layout(3_000_000));
+            assert_ne!(b, c, "a block is handed out once");
+            memory.dealloc(b, layout(3_000_100));
+            let zeroed = memory.alloc_zeroed(layout(2_999_000));
+            assert_eq!(zeroed, b);
+            assert!(std::slice::from_raw_parts(zeroed, 2_999_000).iter().all(|&x| x == 0));
+            let grown = memory.realloc(zeroed, layout(2_999_000), 9_000_000);
+            grown.add(2_999_000).write_bytes(1, 6_001_000);
+            assert!(std::slice::from_raw_parts(grown, 2_999_000).iter().all(|&x| x == 0));
+            let shrunk = memory.realloc(grown, layout(9_000_000), 100);
+            memory.dealloc(shrunk, layout(100));
+            memory.dealloc(c, layout(3_000_000));
+        }
+    }
+
+    #[test]
+    fn a_lock_that_is_never_freed_is_not_waited_for() {
+        let memory = CachingAllocator::new();
+        let _held = memory.kept();
+        // SAFETY: the layout is sensible, and the block is given back with it.
+        unsafe {
+            let a = memory.alloc(layout(3_000_000));
+            assert!(!a.is_null());
+            memory.dealloc(a, layout(3_000_000));
+        }
+    }
+
+    #[test]
+    fn no_more_is_kept_than_promised() {
+        let memory = CachingAllocator::new();
+        for size in [LARGE, 1 << 20, 5 << 20, 40 << 20, CachingAllocator::KEPT, CachingAllocator::KEPT + 1, 100] {
+            let blocks: Vec<_> = (0..PLACES + 3)
+                .map(|_| {
+                    // SAFETY: the layout is sensible.
+                    unsafe { memory.alloc(layout(size)) }
+                })
+                .collect();
+            for block in blocks {
+                assert!(!block.is_null());
+                // SAFETY: it was allocated with this layout, and is given back once.
+                unsafe { memory.dealloc(block, layout(size)) };
+                let kept = memory.kept().expect("nobody else is at it");
+                assert!(kept.bytes <= CachingAllocator::KEPT && kept.count <= PLACES);
+                assert_eq!(kept.blocks.iter().flatten().map(|b| b.layout.size()).sum::<usize>(), kept.bytes);
+            }
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! Numbers: f32 and f64, which arithmetic is done in, and f16 and bf16, which are storage for f32.
+
+use crate::level::Level;
+use crate::matmul::Products;
+use crate::simd::{Driver, Kernel, Simd};
+use crate::strided::{AnyRows, Rows};
+use crate::{math, portable};
+use half::{bf16, f16};
+use std::mem::MaybeUninit;
+
+#[cfg(target_arch = "x86_64")]
+use crate::x86::{avx2, avx512};
+
+/// The arithmetic types: f32 and f64.
+pub trait Real:
+    Storage<Real = Self>
+    + math::Coefficients
+    + Products
+    + PartialOrd
+    + std::ops::Add<Output = Self>
+    + std::ops::Sub<Output = Self>
+    + std::ops::Mul<Output = Self>
+    + std::ops::Div<Output = Self>
+    + std::ops::Neg<Output = Self>
+    + std::ops::AddAssign
+{
+    /// 0
+    const ZERO: Self;
+    /// 1
+    const ONE: Self;
+    /// Minus infinity, the score of a hidden key.
+    const MASKED: Self;
+    /// The largest finite number.
+    const LARGEST: Self;
+
+    /// Rounded from f64.
+    fn from_f64(x: f64) -> Self;
+    /// Exactly.
+    fn to_f64(self) -> f64;
+    /// Natural logarithm.
+    fn ln(self) -> Self;
+    /// Not NaN, not infinite.
+    fn is_finite(self) -> bool;
+    /// Run `driver` with the lanes of `level`.
+    ///
+    /// # Panics
+    /// If this CPU does not have the level: check it when a call is planned.
+    #[doc(hidden)]
+    fn dispatch<D: Driver<Self>>(level: Level, driver: D) -> D::Output;
+
+    /// Rounded from f64; what is finite stays finite.
+    #[inline(always)]
+    fn from_f64_saturating(x: f64) -> Self {
+        let limit = Self::LARGEST.to_f64();
+        if x.is_finite() { Self::from_f64(x.clamp(-limit, limit)) } else { Self::from_f64(x) }
+    }
+
+    /// [`Rows::transpose_into`] of rows that widen to this type; false for others.
+    #[doc(hidden)]
+    fn transpose_any<S: Simd<T = Self>>(simd: S, rows: AnyRows<'_>, to: &mut [Self], width: usize, first: usize) -> bool;
+
+    /// Run one kernel on the code of `level`.
+    #[doc(hidden)]
+    fn call<K: Kernel<Self>>(level: Level, kernel: K) -> K::Output {
+        struct Call<K>(K);
+        impl<T: Real, K: Kernel<T>> Driver<T> for Call<K> {
+            type Output = K::Output;
+            fn run<S: Simd<T = T>>(self, simd: S) -> K::Output {
+                simd.call(self.0)
+            }
+        }
+        Self::dispatch(level, Call(kernel))
+    }
+}
+
+macro_rules! real {
+    ($t:ty, $lanes:ident, $($rows:ident)*) => {
+        impl Real for $t {
+            const ZERO: Self = 0.0;
+            const ONE: Self = 1.0;
+            const MASKED: Self = Self::NEG_INFINITY;
+            const LARGEST: Self = Self::MAX;
+
+            #[inline(always)]
+            fn from_f64(x: f64) -> Self {
+                x as Self
+            }
+            #[inline(always)]
+            fn to_f64(self) -> f64 {
+                f64::from(self)
+            }
+            fn ln(self) -> Self {
+                self.ln()
+            }
+            #[inline(always)]
+            fn is_finite(self) -> bool {
+                self.is_finite()
+            }
+            fn transpose_any<S: Simd<T = Self>>(simd: S, rows: AnyRows<'_>, to: &mut [Self], width: usize, first: usize) -> bool {
+                match rows {
+                    $(AnyRows::$rows(rows) => rows.transpose_into(simd, to, width, first),)*
+                    _ => return false,
+                }
+                true
+            }
+            #[inline]
+            fn dispatch<D: Driver<Self>>(level: Level, driver: D) -> D::Output {
+                match level {
+                    Level::Portable => driver.run(portable::$lanes),
+                    #[cfg(target_arch = "x86_64")]
+                    Level::Avx2 => driver.run(avx2::$lanes::detect().expect("the level was checked")),
+                    #[cfg(target_arch = "x86_64")]
+                    Level::Avx512 => driver.run(avx512::$lanes::detect().expect("the level was checked")),
+                    #[cfg(not(target_arch = "x86_64"))]
+                    _ => unreachable!("the level was checked"),
+                }
+            }
+        }
+    };
+}
+
+real!(f32, F32, F32 F16 Bf16);
+real!(f64, F64, F64);
+
+/// How a number is stored, together with the type that its arithmetic is done in.
+pub trait Storage: Copy + Send + Sync + std::fmt::Debug + 'static {
+    /// The arithmetic type.
+    type Real: Real;
+    /// Numbers are stored as their arithmetic type.
+    const IS_REAL: bool;
+    /// Zero.
+    const STORED_ZERO: Self;
+    /// Widen; exact.
+    fn to_real(self) -> Self::Real;
+    /// Round to nearest.
+    fn from_real(x: Self::Real) -> Self;
+    /// Load and widen a vector.
+    ///
+    /// # Safety
+    /// `p` must be valid for reading `LANES` elements.
+    #[doc(hidden)]
+    unsafe fn load<S: Simd<T = Self::Real>>(simd: S, p: *const Self) -> S::V;
+    /// The same numbers as their arithmetic type, if that is what they are stored as.
+    fn as_real(numbers: &[Self]) -> Option<&[Self::Real]> {
+        let _ = numbers;
+        None
+    }
+    /// The same of a place for numbers.
+    #[doc(hidden)]
+    fn as_real_mut(numbers: &mut [MaybeUninit<Self>]) -> Option<&mut [MaybeUninit<Self::Real>]> {
+        let _ = numbers;
+        None
+    }
+    /// The same of rows.
+    #[doc(hidden)]
+    fn real_rows(rows: Rows<'_, Self>) -> Option<Rows<'_, Self::Real>> {
+        let _ = rows;
+        None
+    }
+}
+
+macro_rules! real_storage {
+    ($t:ty) => {
+        impl Storage for $t {
+            type Real = $t;
+            const IS_REAL: bool = true;
+            const STORED_ZERO: Self = 0.0;
+            #[inline(always)]
+            fn to_real(self) -> $t {
+                self
+            }
+            #[inline(always)]
+            fn from_real(x: $t) -> Self {
+                x
+            }
+            #[inline(always)]
+            unsafe fn load<S: Simd<T = $t>>(simd: S, p: *const $t) -> S::V {
+                // SAFETY: the caller vouches for the memory.
+                unsafe { simd.load(p) }
+            }
+            fn as_real(numbers: &[Self]) -> Option<&[$t]> {
+                Some(numbers)
+            }
+            fn as_real_mut(numbers: &mut [MaybeUninit<Self>]) -> Option<&mut [MaybeUninit<$t>]> {
+                Some(numbers)
+            }
+            fn real_rows(rows: Rows<'_, Self>) -> Option<Rows<'_, $t>> {
+                Some(rows)
+            }
+        }
+    };
+}
+
+real_storage!(f32);
+real_storage!(f64);
+
+macro_rules! half_storage {
+    ($t:ty, $load:ident) => {
+        impl Storage for $t {
+            type Real = f32;
+            const IS_REAL: bool = false;
+            const STORED_ZERO: Self = <$t>::ZERO;
+            #[inline(always)]
+            fn to_real(self) -> f32 {
+                self.to_f32()
+            }
+            #[inline(always)]
+            fn from_real(x: f32) -> Self {
+                <$t>::from_f32(x)
+            }
+            #[inline(always)]
+            unsafe fn load<S: Simd<T = f32>>(simd: S, p: *const $t) -> S::V {
+                // SAFETY: the caller vouches for the memory.
+                unsafe { simd.$load(p) }
+            }
+        }
+    };
+}
+
+half_storage!(f16, load_f16);
+half_storage!(bf16, load_bf16);

@@ -1,0 +1,100 @@
+//! Which vector instructions to use: the best of the CPU, or what the environment says.
+
+use std::sync::OnceLock;
+
+/// A level of SIMD instructions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Level {
+    /// Plain Rust, whatever the compiler makes of it for the target's baseline.
+    Portable,
+    /// AVX2 with FMA and F16C, 256 bits.
+    Avx2,
+    /// AVX-512 F, 512 bits.
+    Avx512,
+}
+
+/// A level was asked for that does not exist, or that this CPU does not have.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("SIMD level {asked} was asked for, but this CPU has only {available}")]
+pub struct MissingLevel {
+    /// The level asked for.
+    pub asked: String,
+    /// The levels there are.
+    pub available: String,
+}
+
+impl Level {
+    /// All levels, lowest first.
+    pub const ALL: [Self; 3] = [Self::Portable, Self::Avx2, Self::Avx512];
+
+    /// The name as it is written in `REGARD_SIMD`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Portable => "portable",
+            Self::Avx2 => "avx2",
+            Self::Avx512 => "avx512",
+        }
+    }
+
+    /// Whether this CPU can run it.
+    pub fn is_available(self) -> bool {
+        match self {
+            Self::Portable => true,
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx2 => crate::x86::avx2::F32::detect().is_some(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512 => crate::x86::avx512::F32::detect().is_some(),
+            #[cfg(not(target_arch = "x86_64"))]
+            _ => false,
+        }
+    }
+
+    /// The levels of this CPU, lowest first.
+    pub fn available() -> impl Iterator<Item = Self> {
+        Self::ALL.into_iter().filter(|l| l.is_available())
+    }
+
+    /// The level that calls use unless told otherwise: the value of `REGARD_SIMD`, else the best of this CPU.
+    ///
+    /// # Errors
+    /// [`MissingLevel`] when `REGARD_SIMD` names a level that is not there.
+    pub fn preferred() -> Result<Self, MissingLevel> {
+        static PREFERRED: OnceLock<Result<Level, MissingLevel>> = OnceLock::new();
+        PREFERRED
+            .get_or_init(|| match std::env::var("REGARD_SIMD") {
+                Ok(name) if !name.is_empty() => Self::parse(&name)?.checked(),
+                _ => Ok(Self::available().last().unwrap_or(Self::Portable)),
+            })
+            .clone()
+    }
+
+    /// [`Level::preferred`], for functions that have no error to return.
+    ///
+    /// # Panics
+    /// When `REGARD_SIMD` names a level that is not there.
+    pub fn preferred_or_panic() -> Self {
+        Self::preferred().unwrap_or_else(|missing| panic!("{missing}: change REGARD_SIMD"))
+    }
+
+    /// The level of that name.
+    ///
+    /// # Errors
+    /// [`MissingLevel`] when there is none.
+    pub fn parse(name: &str) -> Result<Self, MissingLevel> {
+        Self::ALL.into_iter().find(|l| l.name() == name).ok_or_else(|| Self::missing(name))
+    }
+
+    /// Itself, if this CPU has it.
+    ///
+    /// # Errors
+    /// [`MissingLevel`] when it has not.
+    pub fn checked(self) -> Result<Self, MissingLevel> {
+        if self.is_available() { Ok(self) } else { Err(Self::missing(self.name())) }
+    }
+
+    fn missing(asked: &str) -> MissingLevel {
+        let available: Vec<_> = Self::available().map(Self::name).collect();
+        MissingLevel { asked: asked.to_owned(), available: available.join(", ") }
+    }
+}

@@ -1,0 +1,29 @@
+//! What attention stands on, and what knows nothing of attention: vectors of numbers on three CPU levels, the register tile that
+//! every product is made of, strided rows, random numbers, threads and working memory.
+//!
+//! A [`Kernel`] is vector code: generic over [`Simd`], `#[inline(always)]` all the way down, entered by [`Simd::call`]. A [`Driver`] has no
+//! vector code of its own: it is what [`Real::dispatch`] runs, once per task, and it calls kernels.
+
+pub mod allocator;
+pub mod float;
+pub mod level;
+pub mod math;
+pub mod matmul;
+pub mod microkernel;
+pub mod peak;
+pub mod philox;
+pub mod pool;
+mod portable;
+pub mod random;
+pub mod scratch;
+pub mod simd;
+pub mod strided;
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    pub(crate) mod avx2;
+    pub(crate) mod avx512;
+}
+
+pub use float::{Real, Storage};
+pub use level::{Level, MissingLevel};
+pub use simd::{Driver, Kernel, Simd, Transpose};

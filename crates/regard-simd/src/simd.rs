@@ -1,0 +1,155 @@
+//! The lanes: one trait, three CPU levels.
+//!
+//! Every kernel is written once, generic over [`Simd`]. A value of a lanes type can only be had from `detect`, so holding one proves that the CPU
+//! has the instructions, and the arithmetic on it is safe to call. [`crate::Real::dispatch`] chooses the level, once per task;
+//! [`Simd::call`] enters a [`Kernel`] compiled for it: whatever is `#[inline(always)]` below is part of the kernel. Closures are not:
+//! use a trait or a macro there.
+
+use crate::float::Real;
+
+/// Numbers in the widest vector.
+pub const MAX_LANES: usize = 16;
+
+/// Vectors of `LANES` numbers and what can be done with them.
+///
+/// Each method is the lane-wise operation of its name. `mul_add(a, b, c)` is `a * b + c`, rounded once on every level
+/// that has the instruction (all but [`crate::Level::Portable`] on a CPU target without FMA).
+#[expect(missing_docs, reason = "each method is the operation of its name")]
+pub trait Simd: Copy + Send + Sync + 'static {
+    /// The number in a lane.
+    type T: Real;
+    /// A vector.
+    type V: Copy;
+    /// One truth value per lane.
+    type M: Copy;
+    /// Lanes of at most 256 bits that can be transposed in registers.
+    type Narrow: Transpose<T = Self::T>;
+    /// Numbers per vector.
+    const LANES: usize;
+    /// Rows of the register tile (see [`crate::microkernel`]).
+    const TILE_ROWS: usize;
+
+    /// The widest vector has room for `LANES` numbers, and whole vectors of them fill it.
+    const FITS: () =
+        assert!(Self::LANES <= MAX_LANES && MAX_LANES.is_multiple_of(Self::LANES) && Self::LANES.is_multiple_of(Self::Narrow::LANES));
+
+    fn narrow(self) -> Self::Narrow;
+    /// The numbers of a vector, and zeros.
+    #[inline(always)]
+    fn to_array(self, v: Self::V) -> [Self::T; MAX_LANES] {
+        let () = Self::FITS;
+        let mut array = [Self::T::ZERO; MAX_LANES];
+        // SAFETY: the array has room for a vector, as FITS asserts when this is compiled.
+        unsafe { self.store(array.as_mut_ptr(), v) };
+        array
+    }
+    /// The first numbers of an array.
+    #[inline(always)]
+    fn vector(self, array: &[Self::T; MAX_LANES]) -> Self::V {
+        let () = Self::FITS;
+        // SAFETY: the array holds a vector, as FITS asserts when this is compiled.
+        unsafe { self.load(array.as_ptr()) }
+    }
+    /// Run `kernel` in a function of its own that is compiled for this level.
+    ///
+    /// Kernels are entered by this, each once per panel and tile: a call costs nothing there, and each kernel is compiled
+    /// once instead of into every place that uses it.
+    fn call<K: Kernel<Self::T>>(self, kernel: K) -> K::Output;
+    fn splat(self, x: Self::T) -> Self::V;
+    /// # Safety
+    /// `p` must be valid for reading `LANES` numbers; no alignment is asked for.
+    unsafe fn load(self, p: *const Self::T) -> Self::V;
+    /// # Safety
+    /// `p` must be valid for writing `LANES` numbers; no alignment is asked for.
+    unsafe fn store(self, p: *mut Self::T, v: Self::V);
+    fn add(self, a: Self::V, b: Self::V) -> Self::V;
+    fn sub(self, a: Self::V, b: Self::V) -> Self::V;
+    fn mul(self, a: Self::V, b: Self::V) -> Self::V;
+    fn div(self, a: Self::V, b: Self::V) -> Self::V;
+    fn mul_add(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// The larger of the two; either may come back where one is NaN.
+    fn max(self, a: Self::V, b: Self::V) -> Self::V;
+    fn abs(self, a: Self::V) -> Self::V;
+    /// `a < b`, false where either is NaN.
+    fn lt(self, a: Self::V, b: Self::V) -> Self::M;
+    fn eq(self, a: Self::V, b: Self::V) -> Self::M;
+    /// `a` where the mask is true, else `b`.
+    fn select(self, m: Self::M, a: Self::V, b: Self::V) -> Self::V;
+    /// 0 where the mask is true, else `a`.
+    fn clear(self, m: Self::M, a: Self::V) -> Self::V;
+    /// Lane `i` is true iff bit `n * LANES + i` is set.
+    fn mask_from_bits(self, bits: u32, n: usize) -> Self::M;
+    /// Bit `i` is set iff lane `i` is true.
+    fn bits_from_mask(self, m: Self::M) -> u32;
+    /// `2^n`, where `t = n + Coefficients::ROUNDING` holds the integer n in its low bits, and the result is a normal number.
+    fn power_of_two(self, t: Self::V) -> Self::V;
+
+    /// # Safety
+    /// `p` must be valid for reading `LANES` numbers.
+    unsafe fn load_f16(self, p: *const half::f16) -> Self::V {
+        let mut x = [Self::T::ZERO; MAX_LANES];
+        for (i, x) in x.iter_mut().enumerate().take(Self::LANES) {
+            // SAFETY: i < LANES, and the caller vouches for LANES numbers.
+            *x = Self::T::from_f64(f64::from(unsafe { p.add(i).read() }));
+        }
+        self.vector(&x)
+    }
+    /// # Safety
+    /// `p` must be valid for reading `LANES` numbers.
+    unsafe fn load_bf16(self, p: *const half::bf16) -> Self::V {
+        let mut x = [Self::T::ZERO; MAX_LANES];
+        for (i, x) in x.iter_mut().enumerate().take(Self::LANES) {
+            // SAFETY: i < LANES, and the caller vouches for LANES numbers.
+            *x = Self::T::from_f64(f64::from(unsafe { p.add(i).read() }));
+        }
+        self.vector(&x)
+    }
+    /// The same vector, of which the compiler knows nothing. A number loaded and stored again where a mask says so becomes a
+    /// masked store otherwise, which takes an AMD core a dozen cycles with AVX2.
+    fn hide_from_optimizer(self, a: Self::V) -> Self::V {
+        a
+    }
+    /// Ask for the cache line at `p`, which need not be valid.
+    fn prefetch<E>(self, p: *const E) {
+        let _ = p;
+    }
+}
+
+/// Lanes that can turn a square of `LANES` vectors over its diagonal.
+pub trait Transpose: Simd {
+    /// `LANES` vectors.
+    type Square: Copy + AsRef<[Self::V]> + AsMut<[Self::V]>;
+    /// All zero.
+    fn zero_square(self) -> Self::Square;
+    /// Rows become columns.
+    fn transpose(self, rows: Self::Square) -> Self::Square;
+    /// Load a vector from each of `LANES` lines, a stride apart, and turn them over: vector x holds number x of every line.
+    ///
+    /// # Safety
+    /// Each line must be valid for reading `LANES` numbers.
+    #[inline(always)]
+    unsafe fn load_transposed(self, line: *const Self::T, stride: isize) -> Self::Square {
+        let mut square = self.zero_square();
+        for (x, row) in square.as_mut().iter_mut().enumerate() {
+            // SAFETY: the caller vouches for the lines.
+            *row = unsafe { self.load(line.offset(x as isize * stride)) };
+        }
+        self.transpose(square)
+    }
+}
+
+/// Vector code that is generic over the level. `run` and all that it calls are `#[inline(always)]`, or they are not compiled for the level.
+pub trait Kernel<T: Real> {
+    /// What it returns.
+    type Output;
+    /// Run it.
+    fn run<S: Simd<T = T>>(self, simd: S) -> Self::Output;
+}
+
+/// What calls kernels, and has no vector code of its own.
+pub trait Driver<T: Real> {
+    /// What it returns.
+    type Output;
+    /// Run it.
+    fn run<S: Simd<T = T>>(self, simd: S) -> Self::Output;
+}

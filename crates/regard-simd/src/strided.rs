@@ -1,0 +1,311 @@
+//! Strided rows of a tensor, and their way into and out of panels.
+//!
+//! The kernels keep one *query per lane*: a panel of rows is stored transposed, `[dim][row]`, so that what it is multiplied with is read as it
+//! lies in the caller's memory, one broadcast number at a time, and nothing has to be reduced across lanes.
+
+use crate::float::{Real, Storage};
+use crate::simd::{Kernel, Simd, Transpose};
+use half::{bf16, f16};
+use ndarray::ArrayView2;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+use std::ops::Range;
+
+/// A matrix view as a pointer and two strides, for the kernels.
+#[derive(Debug)]
+pub struct Rows<'a, E: 'a> {
+    ptr: *const E,
+    rows: usize,
+    cols: usize,
+    row_stride: isize,
+    col_stride: isize,
+    lifetime: PhantomData<&'a [E]>,
+}
+
+impl<E> Clone for Rows<'_, E> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<E> Copy for Rows<'_, E> {}
+
+// SAFETY: it is a shared borrow of elements, which other threads may read.
+unsafe impl<E: Sync> Send for Rows<'_, E> {}
+// SAFETY: as above.
+unsafe impl<E: Sync> Sync for Rows<'_, E> {}
+
+impl<'a, E: Storage> Rows<'a, E> {
+    /// The rows of a matrix of any strides.
+    pub fn new(view: &ArrayView2<'a, E>) -> Self {
+        let (rows, cols) = view.dim();
+        let strides = view.strides();
+        Self { ptr: view.as_ptr(), rows, cols, row_stride: strides[0], col_stride: strides[1], lifetime: PhantomData }
+    }
+
+    /// Rows side by side.
+    pub fn from_slice(data: &'a [E], rows: usize, cols: usize) -> Self {
+        assert!(rows.checked_mul(cols).is_some_and(|n| n <= data.len()), "{rows} rows of {cols} in {}", data.len());
+        Self { ptr: data.as_ptr(), rows, cols, row_stride: cols as isize, col_stride: 1, lifetime: PhantomData }
+    }
+
+    /// Some of the rows.
+    pub fn slice(self, rows: Range<usize>) -> Self {
+        assert!(rows.start <= rows.end && rows.end <= self.rows, "rows {rows:?} of {}", self.rows);
+        // Where there are none, the pointer may be anywhere: it is not read.
+        Self { ptr: self.ptr.wrapping_offset(rows.start as isize * self.row_stride), rows: rows.len(), ..self }
+    }
+
+    /// How many rows.
+    pub fn len(&self) -> usize {
+        self.rows
+    }
+
+    /// No rows.
+    pub fn is_empty(&self) -> bool {
+        self.rows == 0
+    }
+
+    /// Elements of a row.
+    pub fn cols(&self) -> usize {
+        self.cols
+    }
+
+    /// Elements of a row lie side by side.
+    pub fn has_unit_cols(&self) -> bool {
+        self.col_stride == 1 || self.cols <= 1
+    }
+
+    /// From one row to the next.
+    pub fn row_stride(&self) -> isize {
+        self.row_stride
+    }
+
+    /// Pointer to the start of a row.
+    pub fn row(&self, row: usize) -> *const E {
+        assert!(row < self.rows, "row {row} of {}", self.rows);
+        // Wrapping: an empty row may begin anywhere.
+        self.ptr.wrapping_offset(row as isize * self.row_stride)
+    }
+
+    /// One element.
+    pub fn get(&self, row: usize, col: usize) -> E::Real {
+        assert!(row < self.rows && col < self.cols, "({row}, {col}) of ({}, {})", self.rows, self.cols);
+        // SAFETY: both indices were just checked against the view's shape.
+        unsafe { self.ptr.offset(row as isize * self.row_stride + col as isize * self.col_stride).read().to_real() }
+    }
+
+    /// Copy all rows, widened, into `to`, side by side.
+    pub fn copy<S: Simd<T = E::Real>>(&self, simd: S, to: &mut [E::Real]) {
+        simd.call(CopyScaled { from: *self, factor: None, pitch: self.cols, to });
+    }
+
+    /// Whether all elements are finite.
+    pub fn all_finite<S: Simd<T = E::Real>>(&self, simd: S) -> bool {
+        simd.call(AllFinite { of: *self })
+    }
+
+    /// Write all rows transposed: `to[col * width + first + i]` is element `col` of the i-th row.
+    /// Lanes next to the last row may be overwritten with zeros.
+    pub fn transpose_into<S: Simd<T = E::Real>>(&self, simd: S, to: &mut [E::Real], width: usize, first: usize) {
+        simd.call(TransposeInto { from: *self, to, width, first });
+    }
+}
+
+/// Rows of any storage type.
+#[derive(Debug, Clone, Copy)]
+#[expect(missing_docs, reason = "each is named for its type")]
+pub enum AnyRows<'a> {
+    F32(Rows<'a, f32>),
+    F64(Rows<'a, f64>),
+    F16(Rows<'a, f16>),
+    Bf16(Rows<'a, bf16>),
+}
+
+struct AllFinite<'k, E> {
+    of: Rows<'k, E>,
+}
+
+impl<E: Storage> Kernel<E::Real> for AllFinite<'_, E> {
+    type Output = bool;
+    #[inline(always)]
+    fn run<S: Simd<T = E::Real>>(self, simd: S) -> bool {
+        let of = self.of;
+        let zero = simd.splat(E::Real::ZERO);
+        let mut sums = [zero; 4];
+        for row in 0..of.rows {
+            let mut col = 0;
+            if of.has_unit_cols() {
+                let from = of.row(row);
+                macro_rules! add {
+                    ($($sum:literal)*) => {
+                        while col + [$($sum),*].len() * S::LANES <= of.cols {
+                            // SAFETY: as many elements from `col` on are inside the row.
+                            $(let x = unsafe { E::load(simd, from.add(col + $sum * S::LANES)) };
+                            // Infinity and NaN times zero are NaN, and stay.
+                            sums[$sum] = simd.mul_add(x, zero, sums[$sum]);)*
+                            col += [$($sum),*].len() * S::LANES;
+                        }
+                    };
+                }
+                add!(0 1 2 3);
+                add!(0);
+            }
+            if (col..of.cols).any(|col| !of.get(row, col).is_finite()) {
+                return false;
+            }
+        }
+        let sum = simd.add(simd.add(sums[0], sums[1]), simd.add(sums[2], sums[3]));
+        simd.bits_from_mask(simd.eq(sum, zero)) == u32::MAX >> (32 - S::LANES)
+    }
+}
+
+struct TransposeInto<'k, E: Storage> {
+    from: Rows<'k, E>,
+    to: &'k mut [E::Real],
+    width: usize,
+    first: usize,
+}
+
+impl<E: Storage> Kernel<E::Real> for TransposeInto<'_, E> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd<T = E::Real>>(self, simd: S) {
+        transpose_into(simd.narrow(), self);
+    }
+}
+
+#[inline(always)]
+fn transpose_into<S: Transpose, E: Storage<Real = S::T>>(simd: S, task: TransposeInto<'_, E>) {
+    let TransposeInto { from, to, width, first } = task;
+    let (count, cols) = (from.rows, from.cols);
+    assert!(first + count <= width && to.len() >= cols * width);
+    let mut whole = 0;
+    let room = first + count.next_multiple_of(S::LANES) <= width;
+    if room && from.has_unit_cols() && first.is_multiple_of(S::LANES) {
+        whole = cols - cols % S::LANES;
+        for i in (0..count).step_by(S::LANES) {
+            for col in (0..whole).step_by(S::LANES) {
+                let mut square = simd.zero_square();
+                for (x, line) in square.as_mut().iter_mut().enumerate().take(count - i) {
+                    // SAFETY: LANES elements from `col` on are inside the row.
+                    *line = unsafe { E::load(simd, from.row(i + x).add(col)) };
+                }
+                for (x, &line) in simd.transpose(square).as_ref().iter().enumerate() {
+                    // SAFETY: `room` says that a whole vector fits at `first + i` of every column, of which `to` has all.
+                    unsafe { simd.store(to.as_mut_ptr().add((col + x) * width + first + i), line) };
+                }
+            }
+        }
+    }
+    for col in whole..cols {
+        for i in 0..count {
+            to[col * width + first + i] = from.get(i, col);
+        }
+    }
+}
+
+/// All rows, widened, times a factor where there is one, `pitch` apart; what is left of the pitch becomes zeros.
+#[derive(Debug)]
+pub struct CopyScaled<'k, E: Storage> {
+    /// The rows.
+    pub from: Rows<'k, E>,
+    /// What they are multiplied with.
+    pub factor: Option<E::Real>,
+    /// From one row to the next in `to`.
+    pub pitch: usize,
+    /// Where they go.
+    pub to: &'k mut [E::Real],
+}
+
+impl<E: Storage> Kernel<E::Real> for CopyScaled<'_, E> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd<T = E::Real>>(self, simd: S) {
+        let Self { from, factor, pitch, to } = self;
+        assert!(from.cols <= pitch && to.len() >= from.rows * pitch);
+        let by = simd.splat(factor.unwrap_or(E::Real::ONE));
+        for (to, row) in to.chunks_exact_mut(pitch.max(1)).zip(0..from.rows) {
+            let mut col = 0;
+            if from.has_unit_cols() {
+                let line = from.row(row);
+                while col + S::LANES <= from.cols {
+                    // SAFETY: LANES elements from `col` on are inside the row, and inside `to`, which has at least `cols`.
+                    unsafe {
+                        let x = E::load(simd, line.add(col));
+                        simd.store(to.as_mut_ptr().add(col), if factor.is_some() { simd.mul(x, by) } else { x });
+                    }
+                    col += S::LANES;
+                }
+            }
+            for (to, col) in to[col..].iter_mut().zip(col..) {
+                *to = match factor {
+                    _ if col >= from.cols => E::Real::ZERO,
+                    None => from.get(row, col),
+                    Some(factor) => from.get(row, col) * factor,
+                };
+            }
+        }
+    }
+}
+
+/// The way back: `from[dim * width + r]` divided by (or multiplied with) `by[r]` becomes `to[r * dims + dim]`, for `rows` rows.
+#[derive(Debug)]
+pub struct TransposeOut<'k, T, const DIVIDE: bool> {
+    /// A panel.
+    pub from: &'k [T],
+    /// Its lanes.
+    pub width: usize,
+    /// One number per lane.
+    pub by: &'k [T],
+    /// How many of the lanes are rows.
+    pub rows: usize,
+    /// Elements of a row.
+    pub dims: usize,
+    /// The rows, side by side.
+    pub to: &'k mut [MaybeUninit<T>],
+}
+
+impl<T: Real, const DIVIDE: bool> Kernel<T> for TransposeOut<'_, T, DIVIDE> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd<T = T>>(self, simd: S) {
+        transpose_out(simd.narrow(), self);
+    }
+}
+
+#[inline(always)]
+fn transpose_out<S: Transpose, const DIVIDE: bool>(simd: S, task: TransposeOut<'_, S::T, DIVIDE>) {
+    let TransposeOut { from, width, by, rows, dims, to } = task;
+    assert!(from.len() >= dims * width && by.len() >= width && width.is_multiple_of(S::LANES));
+    assert!(rows <= width && to.len() >= rows * dims);
+    let whole = dims - dims % S::LANES;
+    for r in (0..rows).step_by(S::LANES) {
+        // SAFETY: r + LANES <= width, and there is one number per lane.
+        let factor = unsafe { simd.load(by.as_ptr().add(r)) };
+        for dim in (0..whole).step_by(S::LANES) {
+            let mut square = simd.zero_square();
+            for (x, line) in square.as_mut().iter_mut().enumerate() {
+                // SAFETY: dim + x < dims and r + LANES <= width.
+                let numbers = unsafe { simd.load(from.as_ptr().add((dim + x) * width + r)) };
+                *line = if DIVIDE { simd.div(numbers, factor) } else { simd.mul(numbers, factor) };
+            }
+            for (x, &line) in simd.transpose(square).as_ref().iter().enumerate().take(rows - r) {
+                // SAFETY: r + x < rows and dim + LANES <= dims.
+                unsafe { simd.store(to.as_mut_ptr().cast::<S::T>().add((r + x) * dims + dim), line) };
+            }
+        }
+    }
+    for r in 0..rows {
+        for dim in whole..dims {
+            let x = from[dim * width + r];
+            to[r * dims + dim].write(if DIVIDE { x / by[r] } else { x * by[r] });
+        }
+    }
+}
+
+/// Initialised numbers as a place to write others to.
+pub fn as_uninit<T: Real>(numbers: &mut [T]) -> &mut [MaybeUninit<T>] {
+    // SAFETY: same layout. Whoever gets the result could write `MaybeUninit::uninit()` to it; the kernels of this crate and of attention, which are
+    // its only callers, write numbers.
+    unsafe { &mut *(std::ptr::from_mut(numbers) as *mut [MaybeUninit<T>]) }
+}

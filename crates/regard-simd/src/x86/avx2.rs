@@ -1,0 +1,299 @@
+//! 256-bit lanes: AVX2 with FMA and F16C.
+
+use crate::simd::{Kernel, Simd, Transpose};
+use std::arch::x86_64::*;
+
+fn has_features() -> bool {
+    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+}
+
+macro_rules! token {
+    ($name:ident, $t:ty) => {
+        /// Proof that the CPU has the instructions.
+        #[derive(Clone, Copy)]
+        pub struct $name(());
+
+        impl $name {
+            #[inline]
+            pub fn detect() -> Option<Self> {
+                has_features().then_some(Self(()))
+            }
+
+            /// Without a look at the CPU.
+            ///
+            /// # Safety
+            /// The CPU must have AVX2, FMA and F16C.
+            #[inline(always)]
+            pub unsafe fn assume() -> Self {
+                Self(())
+            }
+        }
+    };
+}
+
+token!(F32, f32);
+token!(F64, f64);
+
+/// Lane-wise methods whose body is one intrinsic expression.
+macro_rules! lane_ops {
+    ($($(#[$doc:meta])* fn $name:ident($($arg:ident : $ty:ty),*) -> $ret:ty = $body:expr;)*) => {$(
+        $(#[$doc])*
+        #[inline(always)]
+        fn $name(self, $($arg: $ty),*) -> $ret {
+            // SAFETY: a value of this type exists only where the CPU has the instructions.
+            unsafe { $body }
+        }
+    )*};
+}
+pub(super) use lane_ops;
+
+impl Simd for F32 {
+    type T = f32;
+    type V = __m256;
+    type M = __m256;
+    type Narrow = Self;
+    const LANES: usize = 8;
+    const TILE_ROWS: usize = 6;
+
+    #[inline(always)]
+    fn narrow(self) -> Self {
+        self
+    }
+    #[inline]
+    fn call<K: Kernel<f32>>(self, kernel: K) -> K::Output {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        #[inline(never)]
+        fn inner<K: Kernel<f32>>(simd: F32, kernel: K) -> K::Output {
+            kernel.run(simd)
+        }
+        // SAFETY: `self` proves that the features are there.
+        unsafe { inner(self, kernel) }
+    }
+    #[inline(always)]
+    unsafe fn load(self, p: *const f32) -> __m256 {
+        // SAFETY: the caller vouches for the memory, `self` for the instruction.
+        unsafe { _mm256_loadu_ps(p) }
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32, v: __m256) {
+        // SAFETY: the caller vouches for the memory, `self` for the instruction.
+        unsafe { _mm256_storeu_ps(p, v) }
+    }
+    lane_ops! {
+        fn splat(x: f32) -> __m256 = _mm256_set1_ps(x);
+        fn add(a: __m256, b: __m256) -> __m256 = _mm256_add_ps(a, b);
+        fn sub(a: __m256, b: __m256) -> __m256 = _mm256_sub_ps(a, b);
+        fn mul(a: __m256, b: __m256) -> __m256 = _mm256_mul_ps(a, b);
+        fn div(a: __m256, b: __m256) -> __m256 = _mm256_div_ps(a, b);
+        fn mul_add(a: __m256, b: __m256, c: __m256) -> __m256 = _mm256_fmadd_ps(a, b, c);
+        fn max(a: __m256, b: __m256) -> __m256 = _mm256_max_ps(a, b);
+        fn abs(a: __m256) -> __m256 = _mm256_andnot_ps(_mm256_set1_ps(-0.0), a);
+        fn lt(a: __m256, b: __m256) -> __m256 = _mm256_cmp_ps::<_CMP_LT_OQ>(a, b);
+        fn eq(a: __m256, b: __m256) -> __m256 = _mm256_cmp_ps::<_CMP_EQ_OQ>(a, b);
+        fn select(m: __m256, a: __m256, b: __m256) -> __m256 = _mm256_blendv_ps(b, a, m);
+        fn clear(m: __m256, a: __m256) -> __m256 = _mm256_andnot_ps(m, a);
+        fn mask_from_bits(bits: u32, n: usize) -> __m256 = {
+            let lane = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+            let lane = _mm256_sll_epi32(lane, _mm_cvtsi32_si128(8 * n as i32));
+            _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(bits as i32), lane), lane))
+        };
+        fn bits_from_mask(m: __m256) -> u32 = _mm256_movemask_ps(m) as u32;
+        fn power_of_two(t: __m256) -> __m256 = _mm256_castsi256_ps(_mm256_add_epi32(
+            _mm256_set1_epi32(0x3f80_0000),
+            _mm256_slli_epi32::<23>(_mm256_castps_si256(t)),
+        ));
+    }
+    #[inline(always)]
+    unsafe fn load_f16(self, p: *const half::f16) -> __m256 {
+        // SAFETY: the caller vouches for eight numbers of two bytes.
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(self, p: *const half::bf16) -> __m256 {
+        // SAFETY: the caller vouches for eight numbers of two bytes.
+        unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast())))) }
+    }
+    #[inline(always)]
+    fn hide_from_optimizer(self, a: __m256) -> __m256 {
+        #[target_feature(enable = "avx2")]
+        #[inline]
+        fn inner(mut a: __m256) -> __m256 {
+            // SAFETY: no instruction at all: `a` stays in its register.
+            unsafe { std::arch::asm!("/* {0} */", inout(ymm_reg) a, options(pure, nomem, nostack, preserves_flags)) };
+            a
+        }
+        // SAFETY: `self` proves that the features are there.
+        unsafe { inner(a) }
+    }
+    #[inline(always)]
+    fn prefetch<E>(self, p: *const E) {
+        // SAFETY: a prefetch never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+}
+
+impl Transpose for F32 {
+    type Square = [__m256; 8];
+    #[inline(always)]
+    fn zero_square(self) -> [__m256; 8] {
+        [self.splat(0.0); 8]
+    }
+    #[inline(always)]
+    fn transpose(self, r: [__m256; 8]) -> [__m256; 8] {
+        // SAFETY: `self` proves that the instructions are there.
+        unsafe {
+            let t0 = _mm256_unpacklo_ps(r[0], r[1]);
+            let t1 = _mm256_unpackhi_ps(r[0], r[1]);
+            let t2 = _mm256_unpacklo_ps(r[2], r[3]);
+            let t3 = _mm256_unpackhi_ps(r[2], r[3]);
+            let t4 = _mm256_unpacklo_ps(r[4], r[5]);
+            let t5 = _mm256_unpackhi_ps(r[4], r[5]);
+            let t6 = _mm256_unpacklo_ps(r[6], r[7]);
+            let t7 = _mm256_unpackhi_ps(r[6], r[7]);
+            let u0 = _mm256_shuffle_ps::<0x44>(t0, t2);
+            let u1 = _mm256_shuffle_ps::<0xee>(t0, t2);
+            let u2 = _mm256_shuffle_ps::<0x44>(t1, t3);
+            let u3 = _mm256_shuffle_ps::<0xee>(t1, t3);
+            let u4 = _mm256_shuffle_ps::<0x44>(t4, t6);
+            let u5 = _mm256_shuffle_ps::<0xee>(t4, t6);
+            let u6 = _mm256_shuffle_ps::<0x44>(t5, t7);
+            let u7 = _mm256_shuffle_ps::<0xee>(t5, t7);
+            [
+                _mm256_permute2f128_ps::<0x20>(u0, u4),
+                _mm256_permute2f128_ps::<0x20>(u1, u5),
+                _mm256_permute2f128_ps::<0x20>(u2, u6),
+                _mm256_permute2f128_ps::<0x20>(u3, u7),
+                _mm256_permute2f128_ps::<0x31>(u0, u4),
+                _mm256_permute2f128_ps::<0x31>(u1, u5),
+                _mm256_permute2f128_ps::<0x31>(u2, u6),
+                _mm256_permute2f128_ps::<0x31>(u3, u7),
+            ]
+        }
+    }
+
+    /// Half lines are put together while they are loaded, so that what is left to shuffle stays within 128 bits.
+    #[inline(always)]
+    unsafe fn load_transposed(self, line: *const f32, stride: isize) -> [__m256; 8] {
+        let mut columns = self.zero_square();
+        for half in 0..2 {
+            // SAFETY: the caller vouches for eight numbers of each line, `self` for the instructions.
+            unsafe {
+                macro_rules! pair {
+                    ($x:literal) => {
+                        _mm256_insertf128_ps::<1>(
+                            _mm256_castps128_ps256(_mm_loadu_ps(line.offset($x * stride + 4 * half))),
+                            _mm_loadu_ps(line.offset(($x + 4) * stride + 4 * half)),
+                        )
+                    };
+                }
+                let (a, b, c, d) = (pair!(0), pair!(1), pair!(2), pair!(3));
+                let (ab_low, ab_high) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+                let (cd_low, cd_high) = (_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+                columns[4 * half as usize] = _mm256_shuffle_ps::<0x44>(ab_low, cd_low);
+                columns[4 * half as usize + 1] = _mm256_shuffle_ps::<0xee>(ab_low, cd_low);
+                columns[4 * half as usize + 2] = _mm256_shuffle_ps::<0x44>(ab_high, cd_high);
+                columns[4 * half as usize + 3] = _mm256_shuffle_ps::<0xee>(ab_high, cd_high);
+            }
+        }
+        columns
+    }
+}
+
+impl Simd for F64 {
+    type T = f64;
+    type V = __m256d;
+    type M = __m256d;
+    type Narrow = Self;
+    const LANES: usize = 4;
+    const TILE_ROWS: usize = 6;
+
+    #[inline(always)]
+    fn narrow(self) -> Self {
+        self
+    }
+    #[inline]
+    fn call<K: Kernel<f64>>(self, kernel: K) -> K::Output {
+        #[target_feature(enable = "avx2,fma,f16c")]
+        #[inline(never)]
+        fn inner<K: Kernel<f64>>(simd: F64, kernel: K) -> K::Output {
+            kernel.run(simd)
+        }
+        // SAFETY: `self` proves that the features are there.
+        unsafe { inner(self, kernel) }
+    }
+    #[inline(always)]
+    unsafe fn load(self, p: *const f64) -> __m256d {
+        // SAFETY: the caller vouches for the memory, `self` for the instruction.
+        unsafe { _mm256_loadu_pd(p) }
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f64, v: __m256d) {
+        // SAFETY: the caller vouches for the memory, `self` for the instruction.
+        unsafe { _mm256_storeu_pd(p, v) }
+    }
+    lane_ops! {
+        fn splat(x: f64) -> __m256d = _mm256_set1_pd(x);
+        fn add(a: __m256d, b: __m256d) -> __m256d = _mm256_add_pd(a, b);
+        fn sub(a: __m256d, b: __m256d) -> __m256d = _mm256_sub_pd(a, b);
+        fn mul(a: __m256d, b: __m256d) -> __m256d = _mm256_mul_pd(a, b);
+        fn div(a: __m256d, b: __m256d) -> __m256d = _mm256_div_pd(a, b);
+        fn mul_add(a: __m256d, b: __m256d, c: __m256d) -> __m256d = _mm256_fmadd_pd(a, b, c);
+        fn max(a: __m256d, b: __m256d) -> __m256d = _mm256_max_pd(a, b);
+        fn abs(a: __m256d) -> __m256d = _mm256_andnot_pd(_mm256_set1_pd(-0.0), a);
+        fn lt(a: __m256d, b: __m256d) -> __m256d = _mm256_cmp_pd::<_CMP_LT_OQ>(a, b);
+        fn eq(a: __m256d, b: __m256d) -> __m256d = _mm256_cmp_pd::<_CMP_EQ_OQ>(a, b);
+        fn select(m: __m256d, a: __m256d, b: __m256d) -> __m256d = _mm256_blendv_pd(b, a, m);
+        fn clear(m: __m256d, a: __m256d) -> __m256d = _mm256_andnot_pd(m, a);
+        fn mask_from_bits(bits: u32, n: usize) -> __m256d = {
+            let lane = _mm256_setr_epi64x(1, 2, 4, 8);
+            let lane = _mm256_sll_epi64(lane, _mm_cvtsi32_si128(4 * n as i32));
+            _mm256_castsi256_pd(_mm256_cmpeq_epi64(_mm256_and_si256(_mm256_set1_epi64x(i64::from(bits)), lane), lane))
+        };
+        fn bits_from_mask(m: __m256d) -> u32 = _mm256_movemask_pd(m) as u32;
+        fn power_of_two(t: __m256d) -> __m256d = _mm256_castsi256_pd(_mm256_add_epi64(
+            _mm256_set1_epi64x(0x3ff0_0000_0000_0000),
+            _mm256_slli_epi64::<52>(_mm256_castpd_si256(t)),
+        ));
+    }
+    #[inline(always)]
+    fn hide_from_optimizer(self, a: __m256d) -> __m256d {
+        #[target_feature(enable = "avx2")]
+        #[inline]
+        fn inner(mut a: __m256d) -> __m256d {
+            // SAFETY: no instruction at all: `a` stays in its register.
+            unsafe { std::arch::asm!("/* {0} */", inout(ymm_reg) a, options(pure, nomem, nostack, preserves_flags)) };
+            a
+        }
+        // SAFETY: `self` proves that the features are there.
+        unsafe { inner(a) }
+    }
+    #[inline(always)]
+    fn prefetch<E>(self, p: *const E) {
+        // SAFETY: a prefetch never faults.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+    }
+}
+
+impl Transpose for F64 {
+    type Square = [__m256d; 4];
+    #[inline(always)]
+    fn zero_square(self) -> [__m256d; 4] {
+        [self.splat(0.0); 4]
+    }
+    #[inline(always)]
+    fn transpose(self, r: [__m256d; 4]) -> [__m256d; 4] {
+        // SAFETY: `self` proves that the instructions are there.
+        unsafe {
+            let t0 = _mm256_unpacklo_pd(r[0], r[1]);
+            let t1 = _mm256_unpackhi_pd(r[0], r[1]);
+            let t2 = _mm256_unpacklo_pd(r[2], r[3]);
+            let t3 = _mm256_unpackhi_pd(r[2], r[3]);
+            [
+                _mm256_permute2f128_pd::<0x20>(t0, t2),
+                _mm256_permute2f128_pd::<0x20>(t1, t3),
+                _mm256_permute2f128_pd::<0x31>(t0, t2),
+                _mm256_permute2f128_pd::<0x31>(t1, t3),
+            ]
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! 512-bit lanes: AVX-512 F. Transposition is left to the 256-bit lanes, which every such CPU has too.
+
+use super::avx2::{self, lane_ops};
+use crate::simd::{Kernel, Simd};
+use std::arch::x86_64::*;
+
+fn has_features() -> bool {
+    is_x86_feature_detected!("avx512f")
+        && is_x86_feature_detected!("avx2")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c")
+}
+
+macro_rules! token {
+    ($name:ident, $t:ty) => {
+        /// Proof that the CPU has the instructions.
+        #[derive(Clone, Copy)]
+        pub struct $name(());
+
+        impl $name {
+            #[inline]
+            pub fn detect() -> Option<Self> {
+                has_features().then_some(Self(()))
+            }
+        }
+    };
+}
+
+token!(F32, f32);
+token!(F64, f64);
+
+impl Simd for F32 {
+    type T = f32;
+    type V = __m512;
+    type M = __mmask16;
+    type Narrow = avx2::F32;
+    const LANES: usize = 16;
+    const TILE_ROWS: usize = 8;
+
+    #[inline(always)]
+    fn narrow(self) -> avx2::F32 {
+        // SAFETY: `detect` asked for AVX2, FMA and F16C as well.
+        unsafe { avx2::F32::assume() }
+    }
+    #[inline]
+    fn call<K: Kernel<f32>>(self, kernel: K) -> K::Output {
+        #[target_feature(enable = "avx512f,avx2,fma,f16c")]
+        #[inline(never)]
+        fn inner<K: Kernel<f32>>(simd: F32, kernel: K) -> K::Output {
+            kernel.run(simd)
+        }
+        // SAFETY: `self` proves that the features are there.
+        unsafe { inner(self, kernel) }
+    }
+    #[inline(always)]
+    unsafe fn load(self, p: *const f32) -> __m512 {
+        // SAFETY: the caller vouches for the memory, `self` for the instruction.
+        unsafe { _mm512_loadu_ps(p) }
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32, v: __m512) {
+        // SAFETY: the caller vouches for the memory, `self` for the instruction.
+        unsafe { _mm512_storeu_ps(p, v) }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(self, p: *const half::f16) -> __m512 {
+        // SAFETY: the caller vouches for sixteen numbers of two bytes.
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(self, p: *const half::bf16) -> __m512 {
+        // SAFETY: the caller vouches for sixteen numbers of two bytes.
+        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast())))) }
+    }
+    #[inline(always)]
+    fn mask_from_bits(self, bits: u32, n: usize) -> __mmask16 {
+        (bits >> (n * Self::LANES)) as __mmask16
+    }
+    #[inline(always)]
+    fn bits_from_mask(self, m: __mmask16) -> u32 {
+        u32::from(m)
+    }
+    lane_ops! {
+        fn splat(x: f32) -> __m512 = _mm512_set1_ps(x);
+        fn add(a: __m512, b: __m512) -> __m512 = _mm512_add_ps(a, b);
+        fn sub(a: __m512, b: __m512) -> __m512 = _mm512_sub_ps(a, b);
+        fn mul(a: __m512, b: __m512) -> __m512 = _mm512_mul_ps(a, b);
+        fn div(a: __m512, b: __m512) -> __m512 = _mm512_div_ps(a, b);
+        fn mul_add(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_fmadd_ps(a, b, c);
+        fn max(a: __m512, b: __m512) -> __m512 = _mm512_max_ps(a, b);
+        fn abs(a: __m512) -> __m512 = _mm512_abs_ps(a);
+        fn lt(a: __m512, b: __m512) -> __mmask16 = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b);
+        fn eq(a: __m512, b: __m512) -> __mmask16 = _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(a, b);
+        fn select(m: __mmask16, a: __m512, b: __m512) -> __m512 = _mm512_mask_blend_ps(m, b, a);
+        fn clear(m: __mmask16, a: __m512) -> __m512 = _mm512_maskz_mov_ps(!m, a);
+        fn power_of_two(t: __m512) -> __m512 = _mm512_castsi512_ps(_mm512_add_epi32(
+            _mm512_set1_epi32(0x3f80_0000),
+            _mm512_slli_epi32::<23>(_mm512_castps_si512(t)),
+        ));
+    }
+    #[inline(always)]
+    fn prefetch<E>(self, p: *const E) {
+        self.narrow().prefetch(p);
+    }
+}
+
+impl Simd for F64 {
+    type T = f64;
+    type V = __m512d;
+    type M = __mmask8;
+    type Narrow = avx2::F64;
+    const LANES: usize = 8;
+    const TILE_ROWS: usize = 8;
+
+    #[inline(always)]
+    fn narrow(self) -> avx2::F64 {
+        // SAFETY: `detect` asked for AVX2, FMA and F16C as well.
+        unsafe { avx2::F64::assume() }
+    }
+    #[inline]
+    fn call<K: Kernel<f64>>(self, kernel: K) -> K::Output {
+        #[target_feature(enable = "avx512f,avx2,fma,f16c")]
+        #[inline(never)]
+        fn inner<K: Kernel<f64>>(simd: F64, kernel: K) -> K::Output {
+            kernel.run(simd)
+        }
+        // SAFETY: `self` proves that the features are there.
+        unsafe { inner(self, kernel) }
+    }
+    #[inline(always)]
+    unsafe fn load(self, p: *const f64) -> __m512d {
+        // SAFETY: the caller vouches for the memory, `self` for the instruction.
+        unsafe { _mm512_loadu_pd(p) }
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f64, v: __m512d) {
+        // SAFETY: the caller vouches for the memory, `self` for the instruction.
+        unsafe { _mm512_storeu_pd(p, v) }
+    }
+    #[inline(always)]
+    fn mask_from_bits(self, bits: u32, n: usize) -> __mmask8 {
+        (bits >> (n * Self::LANES)) as __mmask8
+    }
+    #[inline(always)]
+    fn bits_from_mask(self, m: __mmask8) -> u32 {
+        u32::from(m)
+    }
+    lane_ops! {
+        fn splat(x: f64) -> __m512d = _mm512_set1_pd(x);
+        fn add(a: __m512d, b: __m512d) -> __m512d = _mm512_add_pd(a, b);
+        fn sub(a: __m512d, b: __m512d) -> __m512d = _mm512_sub_pd(a, b);
+        fn mul(a: __m512d, b: __m512d) -> __m512d = _mm512_mul_pd(a, b);
+        fn div(a: __m512d, b: __m512d) -> __m512d = _mm512_div_pd(a, b);
+        fn mul_add(a: __m512d, b: __m512d, c: __m512d) -> __m512d = _mm512_fmadd_pd(a, b, c);
+        fn max(a: __m512d, b: __m512d) -> __m512d = _mm512_max_pd(a, b);
+        fn abs(a: __m512d) -> __m512d = _mm512_abs_pd(a);
+        fn lt(a: __m512d, b: __m512d) -> __mmask8 = _mm512_cmp_pd_mask::<_CMP_LT_OQ>(a, b);
+        fn eq(a: __m512d, b: __m512d) -> __mmask8 = _mm512_cmp_pd_mask::<_CMP_EQ_OQ>(a, b);
+        fn select(m: __mmask8, a: __m512d, b: __m512d) -> __m512d = _mm512_mask_blend_pd(m, b, a);
+        fn clear(m: __mmask8, a: __m512d) -> __m512d = _mm512_maskz_mov_pd(!m, a);
+        fn power_of_two(t: __m512d) -> __m512d = _mm512_castsi512_pd(_mm512_add_epi64(
+            _mm512_set1_epi64(0x3ff0_0000_0000_0000),
+            _mm512_slli_epi64::<52>(_mm512_castpd_si512(t)),
+        ));
+    }
+    #[inline(always)]
+    fn prefetch<E>(self, p: *const E) {
+        self.narrow().prefetch(p);
+    }
+}

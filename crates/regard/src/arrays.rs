@@ -1,0 +1,38 @@
+//! Arrays: memory for results, and parts of them.
+
+use crate::error::{Error, Result, checked_len};
+use ndarray::{Array4, ArrayBase, ArrayViewMut4, Axis, CowRepr};
+use std::mem::MaybeUninit;
+
+/// A `CowArray` with its element type spelled out, without which it would not be covariant in its lifetime.
+pub(crate) type CowBase<'a, A, D> = ArrayBase<CowRepr<'a, A>, D, A>;
+
+/// Memory for a result, or an error.
+pub(crate) fn uninit<T>(what: &'static str, shape: [usize; 4]) -> Result<Array4<MaybeUninit<T>>> {
+    let len = checked_len(what, shape)?;
+    let mut memory = Vec::new();
+    memory.try_reserve_exact(len).map_err(|_| Error::OutOfMemory { what, bytes: len.saturating_mul(size_of::<T>()) })?;
+    // SAFETY: the capacity was just reserved, and a place that may be uninitialised needs no initialisation.
+    unsafe { memory.set_len(len) };
+    Ok(Array4::from_shape_vec(shape, memory).expect("the length is that of the shape"))
+}
+
+/// The same, filled.
+pub(crate) fn filled<T: Copy>(what: &'static str, shape: [usize; 4], with: T) -> Result<Array4<T>> {
+    let mut array = uninit(what, shape)?;
+    array.fill(MaybeUninit::new(with));
+    // SAFETY: every element was just written.
+    Ok(unsafe { array.assume_init() })
+}
+
+/// Parts of a tensor of so many along an axis; one part where it has no more.
+pub(crate) fn cut<T>(view: ArrayViewMut4<'_, T>, axis: usize, size: usize) -> Vec<ArrayViewMut4<'_, T>> {
+    let (mut pieces, mut rest) = (Vec::new(), view);
+    while rest.len_of(Axis(axis)) > size {
+        let (piece, after) = rest.split_at(Axis(axis), size);
+        pieces.push(piece);
+        rest = after;
+    }
+    pieces.push(rest);
+    pieces
+}

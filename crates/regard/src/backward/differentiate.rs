@@ -1,0 +1,566 @@
+//! Gradients of the query heads that share one key/value head, tile by tile of query rows: a visitor of the walk.
+//!
+//! ```text
+//! for a tile of up to Q_TILE query rows
+//!   for each split of keys, for each tile of keys that any row sees
+//!     for each panel (one or two vectors of rows), one query per lane
+//!       scores = K-tile . q, ...                     as in the forward pass, bit for bit
+//!       p      = exp(scores - row_max) / row_sum     forward: out = (p * dropout) v
+//!       d_p    = V-tile . d_out                      and so   d_p = (v . d_out) * dropout
+//!       ds     = p * (d_p - delta)                   delta = d_out . out, the softmax's own part
+//!       dq    += K-tile^T . ds                       forward: scores = k . q * scale
+//!     dv += (p * dropout) . d_out                    all rows of the tile at once
+//!     dk += ds . (q * scale)
+//! ```
+//!
+//! `p` and `ds` are laid out `[key][row]`: seen from the queries they are panels, and seen from the keys they are rows of
+//! numbers to broadcast. So all five products read what they need as it lies.
+//!
+//! Hidden means hidden here as well: a zero of `ds` or `p` must not meet an infinity. Where something is hidden, numbers of k, q and d_out that are not
+//! finite are left out of the products, and given to the pairs that are visible afterwards.
+
+use super::kernels::{AddRows, AddSquares, Delta, Destination, Move, RecomputeWeights, ScoreGradients, ThroughSoftcap};
+use crate::bias::gradient::{BiasSums, ScoreRows};
+use crate::forward::attend::{add_products, ones};
+use crate::forward::output::store_rows;
+use crate::forward::{Inputs, SavedView};
+use crate::plan::Plan;
+use crate::walk::dropout::DropoutFactors;
+use crate::walk::operand::{NonFinite, Operand};
+use crate::walk::scores::{Scorer, Stage, pack_panels, tile_keys, tile_queries};
+use crate::walk::tiling::{GRADIENT_SPLIT, KV_TILE, Need, Panel, QueryTile, lanes, tile_shape};
+use crate::walk::top_k::Cutoffs;
+use crate::walk::{KvTile, Visitor, walk};
+use ndarray::{ArrayView3, ArrayView4, ArrayViewMut2, ArrayViewMut3};
+use regard_simd::scratch::Scratch;
+use regard_simd::strided::{CopyScaled, Rows};
+use regard_simd::{Driver, Real, Simd, Storage};
+use std::mem::MaybeUninit;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// What goes into a backward pass.
+pub(super) struct Given<'c, 'x, E: Storage> {
+    pub(super) plan: &'c Plan<'c>,
+    pub(super) inputs: &'c Inputs<'x, E>,
+    pub(super) saved: &'c SavedView<'x, E>,
+    pub(super) d_out: ArrayView4<'x, E>,
+    /// Of every query tile of the call in order, with top-k.
+    pub(super) cutoffs: Option<Vec<Cutoffs<E::Real>>>,
+}
+
+/// Sums over the keys that are kept row by row, `[head of the group, query]`.
+pub(super) struct RowSums<'u> {
+    /// Of the squares of `d_scores`.
+    pub(super) squares: Option<ArrayViewMut2<'u, f64>>,
+    /// Of the share of the scale's gradient.
+    pub(super) scale: Option<ArrayViewMut2<'u, f64>>,
+}
+
+/// Query heads that share a key/value head: some of their queries against some keys.
+pub(super) struct Unit<'u, 'c, 'x, 'v, E: Storage, X> {
+    pub(super) given: &'u Given<'c, 'x, E>,
+    pub(super) batch: usize,
+    pub(super) kv_head: usize,
+    /// Batch entry and head within the parts of the biases' sums.
+    pub(super) place: [usize; 2],
+    pub(super) queries: Range<usize>,
+    pub(super) keys: Range<usize>,
+    /// Sums for the keys, rows of `head_dim` and `value_dim` padded to whole vectors.
+    pub(super) dk: &'u mut [MaybeUninit<E::Real>],
+    pub(super) dv: &'u mut [MaybeUninit<E::Real>],
+    /// All of dk and dv holds numbers: the sums of queries before, or zeros.
+    pub(super) initialised: bool,
+    /// `[head of the group, query, dim]`, written whole.
+    pub(super) dq: ArrayViewMut3<'u, MaybeUninit<X>>,
+    pub(super) dq_scale: E::Real,
+    pub(super) rows: RowSums<'u>,
+    pub(super) biases: &'u mut [BiasSums<'v, E::Real>],
+}
+
+/// Distance of two rows that are padded to whole vectors.
+pub(super) fn padded<T>(dims: usize) -> usize {
+    // Whole vectors on every level: the sums are laid out before the level is entered.
+    dims.next_multiple_of(64 / size_of::<T>())
+}
+
+impl<E: Storage, X: Storage<Real = E::Real>> Driver<E::Real> for Unit<'_, '_, '_, '_, E, X> {
+    type Output = ();
+
+    fn run<S: Simd<T = E::Real>>(mut self, simd: S) {
+        let Given { plan, inputs, .. } = self.given;
+        let (heads, queries) = tile_shape(plan);
+        let group = plan.dims.group();
+        let rows = lanes::<S>(heads * queries);
+        let (mut memory, mut squares) = (Scratch::take(), vec![0.0; if self.rows.squares.is_some() { 2 * rows } else { 0 }]);
+        let mut buffers = Buffers::new::<S>(plan, &inputs.v, rows, &mut memory, &mut squares);
+        // Of every tile of keys: all of them are finite; `None`: not looked at yet.
+        let mut finite_keys = vec![None; self.keys.end.div_ceil(KV_TILE) - self.keys.start / KV_TILE];
+        // Heads within queries: so the order of the sums over both does not depend on how many queries there are at a time.
+        for first in self.queries.clone().step_by(queries) {
+            for head in (0..group).step_by(heads) {
+                let count = queries.min(self.queries.end - first);
+                let (batch, first) = (self.batch + plan.part.batch, first + plan.part.query);
+                let tile = QueryTile { batch, head: self.kv_head * group + head, heads, first, queries: count };
+                self.tile(simd, tile, head, &mut buffers, &mut finite_keys);
+                // Where the sums do not begin with zeros, the first tile sees every key.
+                self.initialised = true;
+            }
+        }
+    }
+}
+
+impl<E: Storage, X: Storage<Real = E::Real>> Unit<'_, '_, '_, '_, E, X> {
+    /// One tile of query rows against all keys of the unit.
+    fn tile<S: Simd<T = E::Real>>(
+        &mut self,
+        simd: S,
+        tile: QueryTile,
+        head: usize,
+        buffers: &mut Buffers<'_, E::Real>,
+        finite_keys: &mut [Option<bool>],
+    ) {
+        let given = self.given;
+        let plan = given.plan;
+        let cutoffs = given.cutoffs.as_ref().map(|all| Arc::clone(&all[tile_index(plan, &tile)]));
+        let scorer = Scorer { panels_only: true, cutoffs, ..Scorer::new(plan, &given.inputs.q, &given.inputs.k, tile) };
+        let d_out = tile_queries(plan, &given.d_out, &tile);
+        let direct = buffers.begin(simd, given, &scorer, &d_out);
+        let d_out_rows = direct.unwrap_or(&*buffers.d_out_rows);
+        let v = Rows::new(&tile_keys(plan, &given.inputs.v, &tile));
+        let mut visitor = Differentiate {
+            plan,
+            values: Operand::new(v, plan.part.key, buffers.value_copy),
+            d_out_rows,
+            dk: self.dk,
+            dv: self.dv,
+            initialised: self.initialised,
+            first_key: self.keys.start,
+            place: self.place,
+            head_in_group: head,
+            biases: self.biases,
+            finite_keys,
+            several: self.keys.len() > GRADIENT_SPLIT,
+            seen: 0..0,
+            any_seen: false,
+            pitch: tile.rows().next_multiple_of(S::LANES),
+            squares_wanted: self.rows.squares.is_some(),
+            on: &mut buffers.on,
+        };
+        walk(simd, &scorer, self.keys.clone(), GRADIENT_SPLIT, &mut visitor);
+        let (acc, squares) = buffers.on.sums(self.keys.len() > GRADIENT_SPLIT);
+        let first = tile.first - plan.part.query - self.queries.start;
+        let here = |r: usize| [head + r / tile.queries, first + r % tile.queries];
+        if let Some(to) = &mut self.rows.squares {
+            squares.iter().enumerate().take(tile.rows()).for_each(|(r, &sum)| to[here(r)] = sum);
+        }
+        if let Some(to) = &mut self.rows.scale {
+            scale_gradient::<S, E>(&scorer, acc, |r, sum| to[here(r)] = sum);
+        }
+        let scales = &mut *buffers.scales;
+        scales.fill(self.dq_scale);
+        let dq = self.dq.slice_mut(ndarray::s![head..head + tile.heads, first..first + tile.queries, ..]);
+        store_rows::<S, X, false>(simd, acc, scales, buffers.rows, dq);
+    }
+}
+
+/// Which of all query tiles it is, in their order.
+fn tile_index(plan: &Plan<'_>, tile: &QueryTile) -> usize {
+    let (heads, queries) = tile_shape(plan);
+    let tiles = plan.dims.seq_q.div_ceil(queries);
+    let [batch, head, first] = tile.place(plan, 0);
+    (batch * (plan.dims.heads_q / heads) + head / heads) * tiles + first / queries
+}
+
+/// forward: `scores = (k . q) * scale`, and so `d_scale = sum of ds * (k . q) = sum of (K^T ds) . q`, row by row
+fn scale_gradient<S: Simd, E: Storage<Real = S::T>>(scorer: &Scorer<'_, E>, acc: &[S::T], mut tell: impl FnMut(usize, f64)) {
+    let (tile, dims) = (&scorer.tile, scorer.plan.dims.head_dim);
+    for panel in Panel::all::<S>(tile.rows()) {
+        for (lane, r) in panel.rows().enumerate() {
+            let q = |dim: usize| scorer.q[[r / tile.queries, r % tile.queries, dim]].to_real().to_f64();
+            let d = |dim: usize| acc[panel.start * dims + dim * panel.width + lane].to_f64();
+            tell(r, (0..dims).map(|dim| d(dim) * q(dim)).sum());
+        }
+    }
+}
+
+/// Working memory of a unit.
+struct Buffers<'b, T> {
+    d_out_rows: &'b mut [T],
+    out_panels: &'b mut [T],
+    value_copy: &'b mut [T],
+    /// Finished rows, where they cannot be written to the result at once.
+    rows: &'b mut [T],
+    scales: &'b mut [T],
+    on: PanelBuffers<'b, T>,
+}
+
+/// The part that panels work on.
+struct PanelBuffers<'b, T> {
+    /// Panels of d_out.
+    d_out_panels: &'b mut [T],
+    /// `q * scale` as rows.
+    q_rows: &'b mut [T],
+    /// Of one panel: the dropout; scores after the softcap.
+    factors: &'b mut [T],
+    capped: &'b mut [T],
+    /// `[key][row]`, of all panels.
+    p: &'b mut [T],
+    ds: &'b mut [T],
+    /// Per lane: row_max, 1 / row_sum, d_out . out.
+    row_max: &'b mut [T],
+    inv_row_sum: &'b mut [T],
+    delta: &'b mut [T],
+    /// dq of this split, and of the splits before: panels of `[dim][lane]`.
+    acc: &'b mut [T],
+    total: &'b mut [T],
+    /// The same of the squares of ds; empty where nobody wants them.
+    squares: &'b mut [f64],
+    squares_total: &'b mut [f64],
+    /// Numbers of d_out and of q (times the scale) that are not finite, by row in place of the key, where they may meet a hidden key.
+    wild_d_out: Vec<NonFinite<T>>,
+    wild_q: Vec<NonFinite<T>>,
+    /// Which pairs of a tile are visible, by panel, where it matters.
+    visible: Vec<(Panel, Range<usize>, [u32; KV_TILE])>,
+}
+
+impl<'b, T: Real> Buffers<'b, T> {
+    fn new<S: Simd<T = T>>(
+        plan: &Plan<'_>,
+        v: &ArrayView4<'_, impl Storage<Real = T>>,
+        lanes: usize,
+        memory: &'b mut Scratch,
+        squares: &'b mut [f64],
+    ) -> Self {
+        let d = &plan.dims;
+        let panel = KV_TILE * 2 * S::LANES;
+        let when = |wanted: bool, len: usize| if wanted { len } else { 0 };
+        let [
+            d_out_rows,
+            out_panels,
+            value_copy,
+            rows,
+            scales,
+            d_out_panels,
+            q_rows,
+            factors,
+            capped,
+            p,
+            ds,
+            row_max,
+            inv_row_sum,
+            delta,
+            acc,
+            total,
+        ] = memory.slices([
+            lanes * padded::<T>(d.value_dim),
+            lanes * d.value_dim,
+            Operand::copy_len(&Rows::new(&v.slice(ndarray::s![0, 0, .., ..]))),
+            lanes * d.head_dim,
+            lanes,
+            lanes * d.value_dim,
+            lanes * padded::<T>(d.head_dim),
+            when(plan.dropout().is_some(), panel),
+            when(plan.softcap().is_some(), panel),
+            KV_TILE * lanes,
+            KV_TILE * lanes,
+            lanes,
+            lanes,
+            lanes,
+            lanes * d.head_dim,
+            lanes * d.head_dim,
+        ]);
+        let (squares, squares_total) = squares.split_at_mut(squares.len() / 2);
+        let on = PanelBuffers {
+            d_out_panels,
+            q_rows,
+            factors,
+            capped,
+            p,
+            ds,
+            row_max,
+            inv_row_sum,
+            delta,
+            acc,
+            total,
+            squares,
+            squares_total,
+            wild_d_out: Vec::new(),
+            wild_q: Vec::new(),
+            visible: Vec::new(),
+        };
+        Self { d_out_rows, out_panels, value_copy, rows, scales, on }
+    }
+
+    /// Lay out what all keys need of a query tile. Returns d_out where its rows can be read as they lie; else they were copied.
+    fn begin<'x, S: Simd<T = T>, E: Storage<Real = T>>(
+        &mut self,
+        simd: S,
+        given: &Given<'_, 'x, E>,
+        scorer: &Scorer<'_, E>,
+        d_out: &ArrayView3<'x, E>,
+    ) -> Option<&'x [T]> {
+        let (plan, tile, on) = (given.plan, &scorer.tile, &mut self.on);
+        let d = &plan.dims;
+        pack_panels(simd, tile, d_out, on.d_out_panels);
+        match &given.saved.exact {
+            Some(exact) => pack_real_panels(simd, tile, &tile_queries(plan, exact, tile), self.out_panels),
+            None => pack_panels(simd, tile, &tile_queries(plan, &given.saved.out, tile), self.out_panels),
+        }
+        for panel in Panel::all::<S>(tile.rows()) {
+            let part = panel.start * d.value_dim..panel.lanes().end * d.value_dim;
+            simd.call(Delta { out: &self.out_panels[part.clone()], d_out: &on.d_out_panels[part], delta: &mut on.delta[panel.lanes()] });
+        }
+        copy_padded(simd, &scorer.q, Some(T::from_f64(plan.scale)), on.q_rows);
+        (on.wild_d_out, on.wild_q) = (Vec::new(), Vec::new());
+        for r in 0..on.row_max.len() {
+            let (mut max, mut sum) = (T::ZERO, T::ZERO);
+            if r < tile.rows() {
+                let place = tile.place(plan, r);
+                (max, sum) = (given.saved.row_max[place], given.saved.row_sum[place]);
+            }
+            let empty = sum == T::ZERO;
+            on.row_max[r] = if empty { T::ZERO } else { max };
+            on.inv_row_sum[r] = if empty { T::ZERO } else { T::ONE / sum };
+        }
+        on.acc.fill(T::ZERO);
+        on.total.fill(T::ZERO);
+        on.squares.fill(0.0);
+        on.squares_total.fill(0.0);
+        let pitch = padded::<T>(d.value_dim);
+        if !plan.may_hide()
+            && d.value_dim == pitch
+            && let Some(rows) = d_out.to_slice().and_then(E::as_real)
+        {
+            return Some(rows);
+        }
+        copy_padded(simd, d_out, None, self.d_out_rows);
+        if plan.may_hide() {
+            on.wild_d_out = take_non_finite(simd, self.d_out_rows, tile.rows(), pitch);
+            on.wild_q = take_non_finite(simd, on.q_rows, tile.rows(), padded::<T>(d.head_dim));
+        }
+        None
+    }
+}
+
+impl<T: Real> PanelBuffers<'_, T> {
+    /// dq and the squares of all splits.
+    fn sums(&self, several: bool) -> (&[T], &[f64]) {
+        if several { (self.total, self.squares_total) } else { (self.acc, self.squares) }
+    }
+}
+
+/// [`pack_panels`] of numbers that are not elements of the call.
+fn pack_real_panels<S: Simd>(simd: S, tile: &QueryTile, from: &ArrayView3<'_, S::T>, to: &mut [S::T]) {
+    let dims = from.len_of(ndarray::Axis(2));
+    for panel in Panel::all::<S>(tile.rows()) {
+        let to = &mut to[panel.start * dims..][..panel.width * dims];
+        to.fill(S::T::ZERO);
+        for (lane, r) in panel.rows().enumerate() {
+            let row = from.slice(ndarray::s![r / tile.queries, r % tile.queries..=r % tile.queries, ..]);
+            Rows::new(&row).transpose_into(simd, to, panel.width, lane);
+        }
+    }
+}
+
+/// The rows of a query tile, padded to whole vectors.
+fn copy_padded<S: Simd, E: Storage<Real = S::T>>(simd: S, from: &ArrayView3<'_, E>, factor: Option<S::T>, to: &mut [S::T]) {
+    let (_, queries, dims) = from.dim();
+    let pitch = padded::<S::T>(dims);
+    for (h, head) in from.outer_iter().enumerate() {
+        simd.call(CopyScaled { from: Rows::new(&head), factor, pitch, to: &mut to[h * queries * pitch..] });
+    }
+}
+
+/// Put zero in the place of what is not finite, and tell what it was.
+fn take_non_finite<S: Simd>(simd: S, numbers: &mut [S::T], rows: usize, cols: usize) -> Vec<NonFinite<S::T>> {
+    if cols == 0 || Rows::from_slice(numbers, rows, cols).all_finite(simd) {
+        return Vec::new();
+    }
+    let numbers = numbers[..rows * cols].iter_mut().enumerate().filter(|(_, x)| !x.is_finite());
+    numbers.map(|(at, x)| NonFinite { key: at / cols, dim: at % cols, value: std::mem::replace(x, S::T::ZERO) }).collect()
+}
+
+struct Differentiate<'w, 'b, 'v, E: Storage> {
+    plan: &'w Plan<'w>,
+    values: Operand<'w, E>,
+    d_out_rows: &'w [E::Real],
+    dk: &'w mut [MaybeUninit<E::Real>],
+    dv: &'w mut [MaybeUninit<E::Real>],
+    initialised: bool,
+    /// The first key of dk, dv, `finite_keys` and the biases' sums.
+    first_key: usize,
+    place: [usize; 2],
+    head_in_group: usize,
+    biases: &'w mut [BiasSums<'v, E::Real>],
+    finite_keys: &'w mut [Option<bool>],
+    several: bool,
+    /// The keys of the tile that any panel needs.
+    seen: Range<usize>,
+    /// Something of this split was seen.
+    any_seen: bool,
+    /// From one key to the next in `p` and `ds`.
+    pitch: usize,
+    squares_wanted: bool,
+    on: &'w mut PanelBuffers<'b, E::Real>,
+}
+
+impl<S: Simd, E: Storage<Real = S::T>> Visitor<S, E> for Differentiate<'_, '_, '_, E> {
+    fn stage(&self) -> Stage {
+        Stage::Softcap
+    }
+
+    fn begin(&mut self, _: S, tile: &mut KvTile<'_, '_, E>, needs: &[Need]) {
+        let first = needs.iter().map(|n| n.keys.start).min().expect("somebody needs it");
+        let last = needs.iter().map(|n| n.keys.end).max().expect("somebody needs it");
+        (self.seen, self.any_seen) = (first..last, true);
+        tile.k.begin(tile.keys.clone(), self.finite_keys[tile.keys.start / KV_TILE - self.first_key / KV_TILE]);
+        self.values.begin(tile.keys.clone(), None);
+        self.on.visible.clear();
+        // Panels that see nothing of the tile, between others that do: what another tile left there must not be added.
+        let between = needs[0].panel.start..needs[needs.len() - 1].panel.lanes().end;
+        for panel in Panel::all::<S>(tile.scorer.tile.rows()) {
+            if between.contains(&panel.start) && needs.iter().all(|need| need.panel.start != panel.start) {
+                self.clear(panel.lanes(), self.seen.clone());
+            }
+        }
+    }
+
+    fn panel(&mut self, simd: S, tile: &mut KvTile<'_, '_, E>, need: &Need, scores: &mut [S::T]) {
+        let (plan, pitch, panel, keys) = (self.plan, self.pitch, need.panel, &need.keys);
+        let lanes = panel.lanes();
+        if plan.softcap().is_some() {
+            self.on.capped[..scores.len()].copy_from_slice(scores);
+        }
+        tile.finish_scores(simd, need, scores);
+        // Rows of other panels need keys that this one does not.
+        self.clear(lanes.clone(), self.seen.start..keys.start);
+        self.clear(lanes.clone(), keys.end..self.seen.end);
+        let care = self.care(simd, tile, need, scores);
+        let on = &mut *self.on;
+        let factors = plan.dropout().map(|dropout| {
+            let factors = &mut on.factors[..scores.len()];
+            simd.call(DropoutFactors { dropout, tile: tile.scorer.tile, need, factors });
+            &*factors
+        });
+        let at = (keys.start - self.seen.start) * pitch + panel.start;
+        let (row_max, inv_row_sum) = (&on.row_max[lanes.clone()], &on.inv_row_sum[lanes.clone()]);
+        let (p, ds) = (&mut on.p[at..], &mut on.ds[at..]);
+        let d_out = &on.d_out_panels[panel.start * plan.dims.value_dim..][..panel.width * plan.dims.value_dim];
+        let v = self.values.rows(simd, keys);
+        let delta = &on.delta[lanes.clone()];
+        let visible = care.then(|| &on.visible[on.visible.len() - 1].2[..]);
+        if panel.width > S::LANES {
+            simd.call(RecomputeWeights::<_, 2> { scores, factors, row_max, inv_row_sum, pitch, p });
+            simd.call(ScoreGradients::<_, 2> { v, d_out, p: scores, factors, delta, visible, pitch, ds });
+        } else {
+            simd.call(RecomputeWeights::<_, 1> { scores, factors, row_max, inv_row_sum, pitch, p });
+            simd.call(ScoreGradients::<_, 1> { v, d_out, p: scores, factors, delta, visible, pitch, ds });
+        }
+        if self.squares_wanted {
+            simd.call(AddSquares { ds, pitch, keys: keys.len(), to: &mut on.squares[lanes] });
+        }
+        for (bias, sums) in plan.biases_with_gradient().iter().zip(&mut *self.biases) {
+            let [batch, head] = [self.place[0], self.place[1] + self.head_in_group];
+            tile.scorer.tile.segments(plan, panel.rows(), |at, queries, lane| {
+                let head = head + at.head - tile.scorer.tile.head;
+                let place = [batch, head, keys.start - self.first_key, queries.start - plan.part.query];
+                sums.add(simd, bias, &ScoreRows { at, place, queries, keys, ds: &ds[lane..], pitch });
+            });
+        }
+        if let Some(cap) = plan.softcap() {
+            let (capped, inverse_cap) = (&on.capped[..scores.len()], S::T::from_f64(1.0 / cap));
+            simd.call(ThroughSoftcap { capped, width: panel.width, inverse_cap, pitch, ds });
+        }
+        self.add_to_queries(simd, tile, need);
+    }
+
+    fn tile_done(&mut self, simd: S, tile: &KvTile<'_, '_, E>, needs: &[Need]) {
+        self.finite_keys[tile.keys.start / KV_TILE - self.first_key / KV_TILE] = tile.k.known_finite();
+        self.add_to_keys(simd, needs);
+    }
+
+    fn split_done(&mut self, simd: S) {
+        if self.several && std::mem::take(&mut self.any_seen) {
+            simd.call(Move { from: self.on.acc, to: self.on.total });
+            self.on.squares_total.iter_mut().zip(&mut *self.on.squares).for_each(|(to, from)| *to += std::mem::take(from));
+        }
+    }
+}
+
+impl<E: Storage> Differentiate<'_, '_, '_, E> {
+    /// No gradients of these lanes on some keys of the tile.
+    fn clear(&mut self, lanes: Range<usize>, keys: Range<usize>) {
+        for key in keys {
+            let at = (key - self.seen.start) * self.pitch;
+            self.on.p[at..][lanes.clone()].fill(E::Real::ZERO);
+            self.on.ds[at..][lanes.clone()].fill(E::Real::ZERO);
+        }
+    }
+
+    /// Note which pairs of a panel are visible, where numbers that are not finite make that matter.
+    fn care<S: Simd<T = E::Real>>(&mut self, simd: S, tile: &mut KvTile<'_, '_, E>, need: &Need, scores: &[S::T]) -> bool {
+        let on = &mut *self.on;
+        let wild = !on.wild_d_out.is_empty() || !on.wild_q.is_empty() || on.delta[need.panel.rows()].iter().any(|x| !x.is_finite());
+        let care = (wild && self.plan.may_hide()) || tile.k.needs_care(simd, need);
+        if care {
+            on.visible.push((need.panel, need.keys.clone(), tile.scorer.visible(simd, need, scores)));
+        }
+        care
+    }
+
+    /// `dq += K^T . ds`
+    fn add_to_queries<S: Simd<T = E::Real>>(&mut self, simd: S, tile: &mut KvTile<'_, '_, E>, need: &Need) {
+        let (pitch, Panel { start, rows, width }, dims) = (self.pitch, need.panel, self.plan.dims.head_dim);
+        let at = (need.keys.start - self.seen.start) * pitch + start;
+        let on = &mut *self.on;
+        let (ds, acc) = (&on.ds[at..], &mut on.acc[start * dims..][..width * dims]);
+        if !tile.k.needs_care(simd, need) {
+            return add_products(simd, tile.k.rows(simd, &need.keys), ds, pitch, &ones(), acc);
+        }
+        add_products(simd, tile.k.clean_rows(simd, &need.keys), ds, pitch, &ones(), acc);
+        let (_, _, visible) = &on.visible[on.visible.len() - 1];
+        for x in tile.k.non_finite(&need.keys) {
+            let i = x.key - need.keys.start;
+            for lane in (0..rows).filter(|lane| visible[i] >> lane & 1 == 1) {
+                acc[x.dim * width + lane] += ds[i * pitch + lane] * x.value;
+            }
+        }
+    }
+
+    /// `dv += p . d_out` and `dk += ds . q` for the keys of a tile.
+    fn add_to_keys<S: Simd<T = E::Real>>(&mut self, simd: S, needs: &[Need]) {
+        let (d, pitch, seen, on) = (&self.plan.dims, self.pitch, self.seen.clone(), &*self.on);
+        let (k_pitch, v_pitch) = (padded::<E::Real>(d.head_dim), padded::<E::Real>(d.value_dim));
+        // Few enough that their rows of p stay in the first cache while all columns are gone through.
+        let step = 4 * S::TILE_ROWS;
+        for first in seen.clone().step_by(step) {
+            let keys = first..seen.end.min(first + step);
+            let mut here = needs.iter().filter(|n| n.keys.start < keys.end && keys.start < n.keys.end).map(|n| n.panel.rows());
+            let Some(first) = here.next() else { continue };
+            let rows = first.start..here.next_back().unwrap_or(first).end;
+            let at = (keys.start - seen.start) * pitch;
+            for (numbers, from, dims, row_pitch, sums) in [
+                (&on.p[at..], self.d_out_rows, d.value_dim, v_pitch, &mut *self.dv),
+                (&on.ds[at..], &*on.q_rows, d.head_dim, k_pitch, &mut *self.dk),
+            ] {
+                let sums = &mut sums[(keys.start - self.first_key) * row_pitch..(keys.end - self.first_key) * row_pitch];
+                // SAFETY: once the sums are initialised, all of them are numbers.
+                let sums = if self.initialised { Destination::Add(unsafe { sums.assume_init_mut() }) } else { Destination::Write(sums) };
+                simd.call(AddRows { numbers, pitch, depth: rows.clone(), keys: keys.len(), from, dims, row_pitch, sums });
+            }
+        }
+        for (wild, weights, row_pitch, sums) in
+            [(&on.wild_d_out, &*on.p, v_pitch, &mut *self.dv), (&on.wild_q, &*on.ds, k_pitch, &mut *self.dk)]
+        {
+            for x in wild {
+                let Some((panel, keys, visible)) = on.visible.iter().find(|(panel, ..)| panel.rows().contains(&x.key)) else { continue };
+                for (key, _) in keys.clone().zip(visible).filter(|(_, word)| *word >> (x.key - panel.start) & 1 == 1) {
+                    // SAFETY: where something is hidden, the sums begin with zeros.
+                    let sum = unsafe { sums[(key - self.first_key) * row_pitch + x.dim].assume_init_mut() };
+                    *sum += weights[(key - seen.start) * pitch + x.key] * x.value;
+                }
+            }
+        }
+    }
+}

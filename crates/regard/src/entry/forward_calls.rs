@@ -1,0 +1,111 @@
+//! The forward pass: what can be asked of it.
+
+use super::Element;
+use crate::arrays::uninit;
+use crate::error::{Result, check_shape};
+use crate::forward::output::Denominators;
+use crate::forward::{Forward, Inputs, Outputs, Saved, SavedViewMut, as_uninit, row_array};
+use crate::plan::Attention;
+use ndarray::{ArrayView4, ArrayViewMut3, ArrayViewMut4};
+use regard_simd::Real;
+
+impl Attention<'_> {
+    /// Attend. q is `[batch, heads_q, seq_q, head_dim]`, k `[batch, heads_kv, seq_kv, head_dim]`,
+    /// v `[batch, heads_kv, seq_kv, value_dim]`, with any strides; query head `h` reads key/value head
+    /// `h / (heads_q / heads_kv)`.
+    ///
+    /// ```
+    /// let x = ndarray::Array4::<f32>::ones((1, 2, 5, 8));
+    /// let result = regard::Attention::new().causal().forward(&x, &x, &x)?;
+    /// assert_eq!(result.out, x);
+    /// # Ok::<(), regard::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// When shapes or options do not fit, before anything is computed.
+    pub fn forward<'x, E: Element>(
+        &self,
+        q: impl Into<ArrayView4<'x, E>>,
+        k: impl Into<ArrayView4<'x, E>>,
+        v: impl Into<ArrayView4<'x, E>>,
+    ) -> Result<Forward<E>> {
+        let inputs = Inputs { q: q.into(), k: k.into(), v: v.into() };
+        let plan = self.plan(&inputs.q, &inputs.k, Some(&inputs.v))?;
+        let (mut out, mut lse) = (uninit("out", plan.dims.out())?, row_array(&plan, E::Real::MASKED)?);
+        E::forward(&plan, inputs, Outputs { out: out.view_mut(), exact: None, denominators: Denominators::Lse(lse.view_mut()) })?;
+        // SAFETY: the call succeeded, so every row of every query tile was written, and the tiles are all of `out`.
+        Ok(Forward { out: unsafe { out.assume_init() }, lse })
+    }
+
+    /// Attend, and keep what [`Attention::backward`] needs.
+    ///
+    /// # Errors
+    /// As [`Attention::forward`].
+    pub fn forward_saved<'x, E: Element>(
+        &self,
+        q: impl Into<ArrayView4<'x, E>>,
+        k: impl Into<ArrayView4<'x, E>>,
+        v: impl Into<ArrayView4<'x, E>>,
+    ) -> Result<Saved<E>> {
+        let inputs = Inputs { q: q.into(), k: k.into(), v: v.into() };
+        let plan = self.plan(&inputs.q, &inputs.k, Some(&inputs.v))?;
+        let (mut row_max, mut row_sum) = (row_array(&plan, E::Real::MASKED)?, row_array(&plan, E::Real::ZERO)?);
+        let mut out = uninit("out", plan.dims.out())?;
+        let mut exact = if E::IS_REAL { None } else { Some(uninit("out", plan.dims.out())?) };
+        let denominators = Denominators::MaxSum(row_max.view_mut(), row_sum.view_mut());
+        E::forward(&plan, inputs, Outputs { out: out.view_mut(), exact: exact.as_mut().map(|x| x.view_mut()), denominators })?;
+        // SAFETY: the call succeeded, so every row of every query tile was written, and the tiles are all of `out` and `exact`.
+        let (out, exact) = unsafe { (out.assume_init(), exact.map(|exact| exact.assume_init())) };
+        Ok(Saved { out, exact, row_max, row_sum })
+    }
+
+    /// [`Attention::forward`] into buffers of the caller's; `lse` may be left out.
+    ///
+    /// # Errors
+    /// As [`Attention::forward`], and when a buffer has another shape than the result; it is then untouched.
+    pub fn forward_into<'x, E: Element>(
+        &self,
+        q: impl Into<ArrayView4<'x, E>>,
+        k: impl Into<ArrayView4<'x, E>>,
+        v: impl Into<ArrayView4<'x, E>>,
+        mut out: ArrayViewMut4<'_, E>,
+        lse: Option<ArrayViewMut3<'_, E::Real>>,
+    ) -> Result<()> {
+        let inputs = Inputs { q: q.into(), k: k.into(), v: v.into() };
+        let plan = self.plan(&inputs.q, &inputs.k, Some(&inputs.v))?;
+        let shape = plan.dims.out();
+        check_shape("out", out.shape(), &shape)?;
+        if let Some(lse) = &lse {
+            check_shape("lse", lse.shape(), &shape[..3])?;
+        }
+        let denominators = lse.map_or(Denominators::None, Denominators::Lse);
+        E::forward(&plan, inputs, Outputs { out: as_uninit(&mut out), exact: None, denominators })
+    }
+
+    /// [`Attention::forward_saved`] into buffers of the caller's.
+    ///
+    /// # Errors
+    /// As [`Attention::forward_into`].
+    pub fn forward_saved_into<'x, E: Element>(
+        &self,
+        q: impl Into<ArrayView4<'x, E>>,
+        k: impl Into<ArrayView4<'x, E>>,
+        v: impl Into<ArrayView4<'x, E>>,
+        to: SavedViewMut<'_, E>,
+    ) -> Result<()> {
+        let inputs = Inputs { q: q.into(), k: k.into(), v: v.into() };
+        let plan = self.plan(&inputs.q, &inputs.k, Some(&inputs.v))?;
+        let shape = plan.dims.out();
+        let SavedViewMut { mut out, mut exact, row_max, row_sum } = to;
+        check_shape("out", out.shape(), &shape)?;
+        if let Some(exact) = &exact {
+            check_shape("exact", exact.shape(), &shape)?;
+        }
+        check_shape("row_max", row_max.shape(), &shape[..3])?;
+        check_shape("row_sum", row_sum.shape(), &shape[..3])?;
+        let denominators = Denominators::MaxSum(row_max, row_sum);
+        // What is not rounded is not written twice.
+        let exact = exact.as_mut().filter(|_| !E::IS_REAL).map(as_uninit);
+        E::forward(&plan, inputs, Outputs { out: as_uninit(&mut out), exact, denominators })
+    }
+}

@@ -1,0 +1,67 @@
+//! The calls of this crate, compiled once for each element type.
+//!
+//! The kernels are generic, and a generic function is compiled in every crate that uses it: minutes, for each of them. These are not
+//! generic any more: what uses this crate links to them.
+
+use crate::backward::{self, GradientOutputs, GradientSums};
+use crate::error::Result;
+use crate::forward::{self, Inputs, Outputs, SavedView};
+use crate::instruments::{
+    HeadSimilarity, HeatMap, Rectangle, RowStates, RowStats, StatsOptions, columns, heat_map, similarity, stats, weights,
+};
+use crate::plan::Plan;
+use crate::walk::scores::Stage;
+use half::{bf16, f16};
+use ndarray::{Array3, Array4, ArrayView4};
+use regard_simd::Storage;
+
+mod backward_calls;
+mod forward_calls;
+mod instrument_calls;
+mod packed_calls;
+
+/// What a tensor may hold: f32 and f64, or f16 and bf16 with f32 arithmetic. Sealed.
+pub trait Element: Entry {}
+
+impl Element for f32 {}
+impl Element for f64 {}
+impl Element for f16 {}
+impl Element for bf16 {}
+
+/// One function of the list: the trait's, and its body for each type.
+macro_rules! entries {
+    ({$($t:ty),*} $functions:tt) => {
+        entries!(@trait $functions);
+        $(entries!(@impl $t $functions);)*
+    };
+    (@trait {$(fn $name:ident($($arg:ident: $ty:ty),*) -> $result:ty = $f:path;)*}) => {
+        /// Nobody outside can name it.
+        #[expect(private_interfaces, reason = "nobody outside can name the trait")]
+        pub trait Entry: Storage {
+            $(fn $name($($arg: $ty),*) -> $result where Self: Storage;)*
+        }
+    };
+    (@impl $t:ty {$(fn $name:ident($($arg:ident: $ty:ty),*) -> $result:ty = $f:path;)*}) => {
+        #[expect(private_interfaces, reason = "nobody outside can name the trait")]
+        impl Entry for $t {
+            $(fn $name($($arg: $ty),*) -> $result {
+                $f($($arg),*)
+            })*
+        }
+    };
+}
+
+entries!({f32, f64, f16, bf16} {
+    fn forward(plan: &Plan<'_>, inputs: Inputs<'_, Self>, outputs: Outputs<'_, Self>) -> Result<()> = forward_unobserved;
+    fn forward_with_stats(plan: &Plan<'_>, inputs: Inputs<'_, Self>, outputs: Outputs<'_, Self>, options: StatsOptions) -> Result<RowStats<Self::Real>> = stats::forward_with_stats;
+    fn backward(plan: &Plan<'_>, inputs: Inputs<'_, Self>, saved: SavedView<'_, Self>, d_out: ArrayView4<'_, Self>, outputs: GradientOutputs<'_, Self>, stats: bool) -> Result<GradientSums> = backward::run;
+    fn weights(plan: &Plan<'_>, q: ArrayView4<'_, Self>, k: ArrayView4<'_, Self>, states: &RowStates<Self::Real>, of: Rectangle) -> Result<Array4<Self::Real>> = weights::weights;
+    fn scores(plan: &Plan<'_>, q: ArrayView4<'_, Self>, k: ArrayView4<'_, Self>, stage: Stage) -> Result<Array4<Self::Real>> = weights::scores;
+    fn heat_map(plan: &Plan<'_>, q: ArrayView4<'_, Self>, k: ArrayView4<'_, Self>, states: &RowStates<Self::Real>, of: Rectangle, cells: [usize; 2]) -> Result<HeatMap<Self::Real>> = heat_map::heat_map;
+    fn column_sums(plan: &Plan<'_>, q: ArrayView4<'_, Self>, k: ArrayView4<'_, Self>, states: &RowStates<Self::Real>) -> Result<Array3<Self::Real>> = columns::column_sums;
+    fn head_similarity(plan: &Plan<'_>, q: ArrayView4<'_, Self>, k: ArrayView4<'_, Self>, states: &RowStates<Self::Real>) -> Result<HeadSimilarity> = similarity::head_similarity;
+});
+
+fn forward_unobserved<E: Storage>(plan: &Plan<'_>, inputs: Inputs<'_, E>, outputs: Outputs<'_, E>) -> Result<()> {
+    forward::schedule::run(plan, &inputs, outputs, &|_, _| ()).map(|_| ())
+}

@@ -1,0 +1,282 @@
+//! One tile of query rows, from the first tile of keys to the finished rows: the walk's visitor that computes attention.
+
+use super::output::{Output, copy_rows, store_rows};
+use super::softmax::{AccLayout, Observer, OwnedState, SoftmaxUpdate, State};
+use crate::walk::decode::DecodeValues;
+use crate::walk::dropout::apply_dropout;
+use crate::walk::operand::{Operand, TileRows};
+use crate::walk::scores::{Scorer, Stage};
+use crate::walk::tiling::{KV_SPLIT, KV_TILE, MAX_PANEL, Need};
+use crate::walk::{KvTile, Visitor, walk};
+use regard_simd::microkernel::{Epilogue, Factors, product};
+use regard_simd::scratch::Scratch;
+use regard_simd::strided::Rows;
+use regard_simd::{Driver, Kernel, Real, Simd, Storage};
+use std::ops::Range;
+
+/// What a query tile is to come to.
+pub(crate) enum Goal<'g, E: Storage, O> {
+    /// All keys, and the results.
+    Rows(Output<'g, E>),
+    /// Some keys, and the state after them.
+    State(Range<usize>),
+    /// The states of all splits, in order, and the results.
+    Combine(Vec<OwnedState<E::Real, O>>, Output<'g, E>),
+}
+
+/// What came of it: the state, if that was the goal, or what the observer says of each row.
+pub(crate) enum Outcome<T: Real, O: Observer<T>> {
+    State(OwnedState<T, O>),
+    Rows(Vec<O::Row>),
+}
+
+pub(crate) struct AttendTile<'p, 'a, 'g, E: Storage, O> {
+    pub(crate) scorer: &'p Scorer<'a, E>,
+    pub(crate) v: Rows<'p, E>,
+    /// Makes an observer for so many lanes.
+    pub(crate) observer: &'p (dyn Fn(usize) -> O + Sync),
+    pub(crate) goal: Goal<'g, E, O>,
+}
+
+impl<E: Storage, O: Observer<E::Real>> Driver<E::Real> for AttendTile<'_, '_, '_, E, O> {
+    type Output = Outcome<E::Real, O>;
+
+    fn run<S: Simd<T = E::Real>>(self, simd: S) -> Self::Output {
+        let Self { scorer, v, observer, goal } = self;
+        let layout = AccLayout::new::<S>(scorer.tile.rows(), scorer.plan.dims.value_dim, scorer.decodes::<S>());
+        let keys = match &goal {
+            Goal::Rows(_) => scorer.all_keys(),
+            Goal::State(keys) => keys.clone(),
+            Goal::Combine(..) => 0..0,
+        };
+        let seen = scorer.key_range(keys.clone());
+        let several = !seen.is_empty() && seen.start / KV_SPLIT != (seen.end - 1) / KV_SPLIT;
+        let lanes = layout.lanes;
+        let mut memory = Scratch::take();
+        let [copy, dropout, factors, rows, row_max, row_sum, acc, total_max, total_sum, total_acc] = memory.slices([
+            Operand::copy_len(&v),
+            if scorer.plan.dropout().is_some() { KV_TILE * 2 * S::LANES } else { 0 },
+            2 * lanes,
+            layout.rows * layout.pitch.unwrap_or(layout.dims),
+            lanes,
+            lanes,
+            layout.acc_len(),
+            if several { lanes } else { 0 },
+            if several { lanes } else { 0 },
+            if several { layout.acc_len() } else { 0 },
+        ]);
+        let mut attend = Attend {
+            scorer,
+            layout,
+            values: Operand::new(v, scorer.plan.part.key, copy),
+            state: State::new(row_max, row_sum, acc, observer(lanes)),
+            total: several.then(|| State::new(total_max, total_sum, total_acc, observer(lanes))),
+            dropout,
+            factors,
+            rows,
+        };
+        walk(simd, scorer, keys, KV_SPLIT, &mut attend);
+        match goal {
+            Goal::State(_) => Outcome::State(attend.state.to_owned()),
+            Goal::Rows(output) => Outcome::Rows(attend.finish(simd, output)),
+            Goal::Combine(states, output) => {
+                for mut state in states {
+                    attend.state.combine(simd, &attend.layout, &state.borrow(), attend.factors);
+                }
+                Outcome::Rows(attend.finish(simd, output))
+            }
+        }
+    }
+}
+
+struct Attend<'w, 'a, E: Storage, O> {
+    scorer: &'w Scorer<'a, E>,
+    layout: AccLayout,
+    values: Operand<'w, E>,
+    /// Of this split.
+    state: State<'w, E::Real, O>,
+    /// Of the splits before, where there are several.
+    total: Option<State<'w, E::Real, O>>,
+    /// Room for the dropout of a panel.
+    dropout: &'w mut [E::Real],
+    /// Two numbers per lane.
+    factors: &'w mut [E::Real],
+    /// Finished rows, before they are stored; sums of a tile where rows are few.
+    rows: &'w mut [E::Real],
+}
+
+impl<S: Simd, E: Storage<Real = S::T>, O: Observer<S::T>> Visitor<S, E> for Attend<'_, '_, E, O> {
+    fn stage(&self) -> Stage {
+        Stage::Bias
+    }
+
+    fn begin(&mut self, _: S, tile: &mut KvTile<'_, '_, E>, _: &[Need]) {
+        self.values.begin(tile.keys.clone(), None);
+    }
+
+    fn panel(&mut self, simd: S, tile: &mut KvTile<'_, '_, E>, need: &Need, scores: &mut [S::T]) {
+        // Of the scores as they are: afterwards they are weights.
+        let care = self.values.needs_care(simd, need).then(|| tile.scorer.visible(simd, need, scores));
+        let (state, alpha) = (&mut self.state, &mut *self.factors);
+        if need.panel.width > S::LANES {
+            simd.call(SoftmaxUpdate::<_, _, 2> { need, scores, state, alpha });
+        } else {
+            simd.call(SoftmaxUpdate::<_, _, 1> { need, scores, state, alpha });
+        }
+        apply_dropout(simd, self.scorer.plan.dropout(), self.scorer.tile, need, scores, self.dropout);
+        self.add_values(simd, need, scores, care.as_ref());
+    }
+
+    fn split_done(&mut self, simd: S) {
+        if let Some(total) = &mut self.total {
+            total.combine(simd, &self.layout, &self.state, self.factors);
+            self.state.reset();
+        }
+    }
+}
+
+impl<E: Storage, O: Observer<E::Real>> Attend<'_, '_, E, O> {
+    /// `acc = acc * alpha + values^T . p`. With `visible`, values that are not finite are given to those who see them only.
+    fn add_values<S: Simd<T = E::Real>>(&mut self, simd: S, need: &Need, weights: &[S::T], visible: Option<&[u32; KV_TILE]>) {
+        let Self { layout, values, state, factors: alpha, rows: sums, .. } = self;
+        let (panel, dims) = (&need.panel, layout.dims);
+        let acc = &mut *state.acc;
+        match layout.pitch {
+            Some(pitch) => {
+                let rows = layout.rows;
+                let v = match visible {
+                    Some(_) => TileRows::Real(values.clean_rows(simd, &need.keys)),
+                    None => values.decode_rows(simd, &need.keys),
+                };
+                match v {
+                    TileRows::Stored(v) => simd.call(DecodeValues { weights, rows, pitch, v, alpha, sums, acc }),
+                    TileRows::Real(v) => simd.call(DecodeValues { weights, rows, pitch, v, alpha, sums, acc }),
+                }
+            }
+            None => {
+                let acc = &mut acc[panel.start * dims..][..panel.width * dims];
+                let v = if visible.is_some() { values.clean_rows(simd, &need.keys) } else { values.rows(simd, &need.keys) };
+                add_products(simd, v, weights, panel.width, alpha, acc);
+            }
+        }
+        let Some(visible) = visible else { return };
+        for x in values.non_finite(&need.keys) {
+            let i = x.key - need.keys.start;
+            for lane in (0..panel.rows).filter(|lane| visible[i] >> lane & 1 == 1) {
+                let place = match layout.pitch {
+                    Some(pitch) => lane * pitch + x.dim,
+                    None => panel.start * dims + x.dim * panel.width + lane,
+                };
+                state.acc[place] += weights[i * panel.width + lane] * x.value;
+            }
+        }
+    }
+
+    /// Divide and store: results of all rows, and what the observer says of them.
+    fn finish<S: Simd<T = E::Real>>(self, simd: S, output: Output<'_, E>) -> Vec<O::Row> {
+        let Self { scorer, layout, state, total, factors, rows: buffer, .. } = self;
+        let mut state = total.unwrap_or(state);
+        let (plan, tile) = (scorer.plan, &scorer.tile);
+        let Output { out, exact, mut denominator } = output;
+        let before: Option<Vec<[S::T; 2]>> =
+            plan.has_sink().then(|| state.row_max.iter().zip(&*state.row_sum).map(|(&max, &sum)| [max, sum]).collect());
+        if plan.has_sink() {
+            let logit = |r: usize| plan.sink(tile.row(r.min(layout.rows - 1)).0).map_or(S::T::MASKED, S::T::from_f64);
+            let logits: Vec<_> = (0..layout.lanes).map(logit).collect();
+            state.add_sink(simd, &layout, &logits, factors);
+        }
+        for r in 0..layout.rows {
+            denominator.set([r / tile.queries, r % tile.queries], state.row_max[r], state.row_sum[r]);
+        }
+        // A row that saw nothing is 0 / 1.
+        let divisors = &mut factors[..layout.lanes];
+        divisors.iter_mut().zip(&*state.row_sum).for_each(|(d, &sum)| *d = if sum == S::T::ZERO { S::T::ONE } else { sum });
+        match (layout.pitch, exact) {
+            (Some(pitch), exact) => {
+                for (r, &divisor) in divisors.iter().enumerate().take(layout.rows) {
+                    for (to, &x) in buffer[r * layout.dims..][..layout.dims].iter_mut().zip(&state.acc[r * pitch..]) {
+                        *to = x / divisor;
+                    }
+                }
+                copy_rows(buffer, out, E::from_real);
+                if let Some(exact) = exact {
+                    copy_rows(buffer, exact, |x| x);
+                }
+            }
+            // Rounded results are stored by way of the buffer, which then holds what was rounded.
+            (None, exact) => {
+                store_rows::<S, E, true>(simd, state.acc, divisors, buffer, out);
+                if let Some(exact) = exact {
+                    copy_rows(buffer, exact, |x| x);
+                }
+            }
+        }
+        let end = |r: usize| [state.row_max[r], state.row_sum[r]];
+        (0..layout.rows).map(|r| state.observer.finish(r, before.as_ref().map_or_else(|| end(r), |before| before[r]), end(r))).collect()
+    }
+}
+
+/// `acc[dim][lane] = acc[dim][lane] * alpha[lane] + sum over keys of v[key, dim] * weights[key * pitch + lane]`, for a panel of `alpha`'s lanes.
+pub(crate) fn add_products<S: Simd>(simd: S, v: Rows<'_, S::T>, weights: &[S::T], pitch: usize, alpha: &[S::T], acc: &mut [S::T]) {
+    let width = acc.len() / v.cols().max(1);
+    if width > S::LANES {
+        simd.call(AddProducts::<_, 2> { v, weights, pitch, alpha, acc });
+    } else if width > 0 {
+        simd.call(AddProducts::<_, 1> { v, weights, pitch, alpha, acc });
+    }
+}
+
+/// Alpha of a sum that is only added to.
+pub(crate) fn ones<T: Real>() -> [T; MAX_PANEL] {
+    [T::ONE; MAX_PANEL]
+}
+
+struct AddProducts<'k, T: Real, const NR: usize> {
+    v: Rows<'k, T>,
+    weights: &'k [T],
+    /// From one key's weights to the next's.
+    pitch: usize,
+    alpha: &'k [T],
+    acc: &'k mut [T],
+}
+
+impl<T: Real, const NR: usize> Kernel<T> for AddProducts<'_, T, NR> {
+    type Output = ();
+    #[inline(always)]
+    fn run<S: Simd<T = T>>(self, simd: S) {
+        let Self { v, weights, pitch, alpha, acc } = self;
+        let (width, rows, depth) = (NR * S::LANES, v.cols(), v.len());
+        assert!(v.has_unit_cols() && depth > 0);
+        assert!(weights.len() >= (depth - 1) * pitch + width && acc.len() >= rows * width && alpha.len() >= width);
+        // SAFETY: rows of v have as many numbers side by side as the result has rows; `weights` has a row of `width` for each key, `acc` one for
+        // each dimension, `alpha` one. All of it was just checked.
+        unsafe {
+            let mut by = [simd.splat(T::ZERO); NR];
+            for (n, by) in by.iter_mut().enumerate() {
+                *by = simd.load(alpha.as_ptr().add(n * S::LANES));
+            }
+            let to = AddTo::<S, NR> { acc: acc.as_mut_ptr(), by };
+            let factors = Factors { rows, depth, a: v.row(0), stride: v.row_stride(), b: weights.as_ptr(), pitch };
+            product::<S, NR, true, false>(simd, factors, to);
+        }
+    }
+}
+
+/// A tile's sum on its way to the accumulator.
+struct AddTo<S: Simd, const NR: usize> {
+    acc: *mut S::T,
+    by: [S::V; NR],
+}
+
+impl<S: Simd, const NR: usize> Epilogue<S, NR> for AddTo<S, NR> {
+    #[inline(always)]
+    unsafe fn finish(&mut self, simd: S, row: usize, c: [S::V; NR]) {
+        for (n, c) in c.into_iter().enumerate() {
+            // SAFETY: `acc` has NR * LANES places for every row.
+            unsafe {
+                let to = self.acc.add((row * NR + n) * S::LANES);
+                simd.store(to, simd.mul_add(simd.load(to), self.by[n], c));
+            }
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! Options, checked once, become a plan: what all the passes over a call agree on.
+
+mod options;
+mod packed;
+
+pub(crate) use options::Dropout;
+use options::Offset;
+pub use options::{Attention, Scale};
+pub use packed::Packed;
+
+use crate::bias::Bias;
+use crate::error::{Error, Result, Shape4, check_length};
+use crate::mask::{HeadPosition, Mask};
+use ndarray::ArrayView4;
+use regard_simd::{Level, Real, Storage, pool};
+use std::sync::atomic::Ordering;
+
+/// More threads than any machine has cores for are a mistake of the caller's, and would take minutes to start.
+const MAX_THREADS: usize = 4096;
+
+/// Below so many multiply-adds the start of a thread costs more than it brings.
+pub(crate) const WORTH_A_THREAD: usize = 1 << 18;
+
+/// Sizes of the tensors of a call.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Dims {
+    pub(crate) batch: usize,
+    pub(crate) heads_q: usize,
+    pub(crate) heads_kv: usize,
+    pub(crate) seq_q: usize,
+    pub(crate) seq_kv: usize,
+    pub(crate) head_dim: usize,
+    pub(crate) value_dim: usize,
+}
+
+impl Dims {
+    pub(crate) fn check(q: &[usize], k: &[usize], v: Option<&[usize]>) -> Result<Self> {
+        let (qs, ks) = (Shape4::from(q), Shape4::from(k));
+        if k[0] != q[0] {
+            return Err(Error::Batch { operand: "k", shape: ks, q: qs });
+        }
+        if q[3] != k[3] {
+            return Err(Error::HeadDim { q: qs, k: ks });
+        }
+        if let Some(v) = v {
+            let vs = Shape4::from(v);
+            if v[0] != q[0] {
+                return Err(Error::Batch { operand: "v", shape: vs, q: qs });
+            }
+            if v[1] != k[1] {
+                return Err(Error::KeyValueHeads { k: ks, v: vs });
+            }
+            if v[2] != k[2] {
+                return Err(Error::KeyValueLength { k: ks, v: vs });
+            }
+        }
+        let (heads_q, heads_kv) = (q[1], k[1]);
+        // No query heads at all is an empty result, whatever the keys are.
+        if heads_q != 0 && (heads_kv == 0 || heads_q % heads_kv != 0) {
+            return Err(Error::HeadGroups { q: qs, k: ks, heads_q, heads_kv });
+        }
+        Ok(Self { batch: q[0], heads_q, heads_kv, seq_q: q[2], seq_kv: k[2], head_dim: q[3], value_dim: v.map_or(0, |v| v[3]) })
+    }
+
+    /// Shape of the scores.
+    pub(crate) const fn scores(&self) -> [usize; 4] {
+        [self.batch, self.heads_q, self.seq_q, self.seq_kv]
+    }
+
+    /// Shape of the result.
+    pub(crate) const fn out(&self) -> [usize; 4] {
+        [self.batch, self.heads_q, self.seq_q, self.value_dim]
+    }
+
+    /// Query heads per key/value head.
+    pub(crate) fn group(&self) -> usize {
+        self.heads_q / self.heads_kv.max(1)
+    }
+
+    /// Score pairs of all heads.
+    fn pairs(&self) -> usize {
+        self.batch.saturating_mul(self.heads_q).saturating_mul(self.seq_q).saturating_mul(self.seq_kv)
+    }
+
+    /// Multiply-adds of a forward pass without a mask, about.
+    pub(crate) fn work(&self) -> usize {
+        self.pairs().saturating_mul(self.head_dim.saturating_add(self.value_dim).saturating_add(8))
+    }
+}
+
+/// Where the tensors of a call begin within a whole that may be larger: masks, dropout and distances go by places in the whole, so a walk may
+/// begin anywhere.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Part {
+    pub(crate) batch: usize,
+    pub(crate) query: usize,
+    pub(crate) key: usize,
+}
+
+/// A call that was found to be in order.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan<'p> {
+    pub(crate) dims: Dims,
+    pub(crate) part: Part,
+    pub(crate) scale: f64,
+    pub(crate) level: Level,
+    /// What queries are aligned to, where that is the end: the keys of the whole.
+    keys_of_whole: usize,
+    queries_of_whole: usize,
+    attention: &'p Attention<'p>,
+}
+
+impl Attention<'_> {
+    /// Check everything, once.
+    pub(crate) fn plan<E: Storage>(&self, q: &ArrayView4<'_, E>, k: &ArrayView4<'_, E>, v: Option<&ArrayView4<'_, E>>) -> Result<Plan<'_>> {
+        let dims = Dims::check(q.shape(), k.shape(), v.map(ArrayView4::shape))?;
+        self.plan_part::<E::Real>(dims, Part::default(), dims.scores())
+    }
+
+    /// The same for tensors of these sizes, which are a part of a whole whose scores have the shape `whole`.
+    pub(crate) fn plan_part<T: Real>(&self, dims: Dims, part: Part, whole: [usize; 4]) -> Result<Plan<'_>> {
+        self.mask.validate(whole)?;
+        self.biases.iter().try_for_each(|bias| bias.validate(whole))?;
+        let number = |name, value: f64, ok: bool, requirement| if ok { Ok(()) } else { Err(Error::Number { name, value, requirement }) };
+        let scale = match self.scale {
+            Scale::InvSqrtDim => 1.0 / (dims.head_dim.max(1) as f64).sqrt(),
+            Scale::Off => 1.0,
+            Scale::By(x) => x,
+        };
+        number("scale", scale, T::from_f64(scale).is_finite(), "finite, in the type that the arithmetic is done in")?;
+        if let Some(cap) = self.softcap {
+            // So that it and its inverse are numbers of every type.
+            number("softcap", cap, (1e-30..=1e30).contains(&cap), "from 1e-30 to 1e30")?;
+        }
+        if let Some(sink) = &self.sink {
+            check_length("sink", sink.len(), dims.heads_q, "one logit per query head")?;
+            for &x in sink.iter() {
+                let ok = x == f64::NEG_INFINITY || T::from_f64(x).is_finite();
+                number("a sink logit", x, ok, "finite in the type that the arithmetic is done in, or minus infinity")?;
+            }
+        }
+        if let Some(Dropout { probability: p, .. }) = self.dropout {
+            number("dropout", p, (0.0..1.0).contains(&p), "at least 0 and below 1")?;
+        }
+        if self.top_k == Some(0) {
+            return Err(Error::Zero { name: "top_k" });
+        }
+        match self.threads {
+            Some(0) => return Err(Error::Zero { name: "threads" }),
+            Some(threads) if threads > MAX_THREADS => {
+                return Err(Error::Threads { threads, reason: format!("at most {MAX_THREADS} are allowed") });
+            }
+            _ => {}
+        }
+        self.check_offsets(whole[0])?;
+        let level = self.chosen_level()?;
+        Ok(Plan { dims, part, scale, level, queries_of_whole: whole[2], keys_of_whole: whole[3], attention: self })
+    }
+
+    fn check_offsets(&self, batch: usize) -> Result<()> {
+        for offset in &self.offsets {
+            if let Offset::PerBatch(offsets) = offset {
+                check_length("q_offset", offsets.len(), batch, "one per batch entry")?;
+            }
+            if *offset != self.offsets[0] {
+                let [first, second] = [&self.offsets[0], offset].map(|o| format!("{o:?}"));
+                return Err(Error::Conflict { option: "q_offset", first, second });
+            }
+        }
+        if let (Some(Offset::End), [first, second, ..]) = (self.offsets.first(), &self.mask.lengths()[..]) {
+            let [first, second] = [first, second].map(|lengths| format!("{lengths:?}"));
+            return Err(Error::Conflict { option: "key_lengths, which the queries are aligned to,", first, second });
+        }
+        Ok(())
+    }
+
+    /// The level that calls run on.
+    pub(crate) fn chosen_level(&self) -> Result<Level> {
+        Ok(self.level.map_or_else(Level::preferred, Level::checked)?)
+    }
+
+    /// How many threads a call of its own runs on.
+    pub(crate) fn chosen_threads(&self) -> Option<usize> {
+        self.threads
+    }
+}
+
+impl<'p> Plan<'p> {
+    pub(crate) fn mask(&self) -> &'p Mask<'p> {
+        &self.attention.mask
+    }
+
+    pub(crate) fn biases(&self) -> &'p [Bias<'p>] {
+        &self.attention.biases
+    }
+
+    pub(crate) fn softcap(&self) -> Option<f64> {
+        self.attention.softcap
+    }
+
+    pub(crate) fn top_k(&self) -> Option<usize> {
+        // As many as there are keys is all of them.
+        self.attention.top_k.filter(|&k| k < self.dims.seq_kv)
+    }
+
+    /// May a key be hidden from a row that the mask shows it to?
+    pub(crate) fn may_hide_beside_mask(&self) -> bool {
+        self.top_k().is_some() || self.biases().iter().any(Bias::may_hide)
+    }
+
+    /// May any key be hidden from any row?
+    pub(crate) fn may_hide(&self) -> bool {
+        !self.mask().is_everything() || self.may_hide_beside_mask()
+    }
+
+    /// The biases whose gradients are wanted.
+    pub(crate) fn biases_with_gradient(&self) -> &'p [Bias<'p>] {
+        if self.attention.bias_gradient { self.biases() } else { &[] }
+    }
+
+    pub(crate) fn scale_gradient(&self) -> bool {
+        self.attention.scale_gradient
+    }
+
+    pub(crate) fn has_sink(&self) -> bool {
+        self.attention.sink.is_some()
+    }
+
+    pub(crate) fn sink(&self, head: usize) -> Option<f64> {
+        self.attention.sink.as_ref().map(|s| s[head])
+    }
+
+    pub(crate) fn dropout(&self) -> Option<Dropout> {
+        // A probability of zero drops nothing, and multiplies with one.
+        self.attention.dropout.filter(|d| d.probability > 0.0)
+    }
+
+    pub(crate) fn threads(&self) -> usize {
+        self.attention.threads.unwrap_or_else(rayon::current_num_threads)
+    }
+
+    /// A batch entry of the whole and a query head.
+    pub(crate) fn position(&self, batch: usize, head: usize) -> HeadPosition {
+        let q_offset = match self.attention.offsets.first() {
+            None => 0,
+            Some(Offset::Same(n)) => *n,
+            Some(Offset::PerBatch(n)) => n[batch],
+            Some(Offset::End) => {
+                let keys = self.attention.mask.first_lengths().map_or(self.keys_of_whole, |n| n[batch]);
+                keys as i64 - self.queries_of_whole as i64
+            }
+        };
+        HeadPosition { batch, head, q_offset }
+    }
+
+    /// Run tasks, in parallel where that pays.
+    pub(crate) fn for_tasks<T: Send, R: Send>(&self, tasks: Vec<T>, f: impl Fn(T) -> R + Send + Sync) -> Result<Vec<R>> {
+        use rayon::prelude::*;
+        let flag = self.attention.interrupt;
+        let interrupted = || flag.is_some_and(|flag| flag.load(Ordering::Relaxed));
+        let one = |task: T| if interrupted() { Err(Error::Interrupted) } else { Ok(f(task)) };
+        if tasks.len() <= 1 || self.dims.work() < WORTH_A_THREAD || self.attention.threads == Some(1) {
+            return tasks.into_iter().map(one).collect();
+        }
+        let run = || tasks.into_par_iter().with_max_len(1).map(one).collect();
+        install(self.attention.threads, run)?
+    }
+}
+
+/// Run `f` on so many threads.
+pub(crate) fn install<R: Send>(threads: Option<usize>, f: impl FnOnce() -> R + Send) -> Result<R> {
+    pool::install(threads, f).map_err(|e| Error::Threads { threads: threads.unwrap_or(0), reason: e.to_string() })
+}

@@ -1,0 +1,109 @@
+//! The walk: a tile of query rows goes through the keys that it sees, tile by tile, and hands the scores of every panel to a visitor.
+//!
+//! ```text
+//! for each tile of KV_TILE keys that any row sees
+//!   for each panel (one or two vectors of rows) that sees any of it
+//!     scores = K-tile . q, scale, softcap, biases, masks, top-k      scores.rs, decode.rs
+//!     visitor.panel(scores)
+//!   visitor.tile_done
+//! at the end of a split: visitor.split_done
+//! ```
+//!
+//! Forward, decode, backward, top-k, weights, maps and statistics are visitors: what is copied, masked and skipped is decided here and in
+//! [`operand`], once. Visitors hold no vector code of their own, and are called once per panel and tile, a thousand scores and more.
+
+pub(crate) mod decode;
+pub(crate) mod dropout;
+pub(crate) mod operand;
+pub(crate) mod scores;
+pub(crate) mod tiling;
+pub(crate) mod top_k;
+
+use operand::Operand;
+use regard_simd::scratch::Scratch;
+use regard_simd::{Simd, Storage};
+use scores::{Scorer, Stage};
+use std::ops::Range;
+use tiling::{KV_TILE, Need};
+
+/// What becomes of the scores.
+pub(crate) trait Visitor<S: Simd, E: Storage<Real = S::T>> {
+    /// How far the scores are to come; from [`Stage::Softcap`] on, [`KvTile::finish_scores`] does the rest.
+    fn stage(&self) -> Stage;
+    /// Some panels see some of these keys.
+    fn begin(&mut self, simd: S, tile: &mut KvTile<'_, '_, E>, needs: &[Need]) {
+        let _ = (simd, tile, needs);
+    }
+    /// `scores[key * width + lane]` for the keys and rows of the need.
+    fn panel(&mut self, simd: S, tile: &mut KvTile<'_, '_, E>, need: &Need, scores: &mut [S::T]);
+    /// All panels have been there.
+    fn tile_done(&mut self, simd: S, tile: &KvTile<'_, '_, E>, needs: &[Need]) {
+        let _ = (simd, tile, needs);
+    }
+    /// The last tile of a split has been there, or would have been, if anybody saw it.
+    fn split_done(&mut self, simd: S) {
+        let _ = simd;
+    }
+}
+
+/// A tile of keys on the way.
+pub(crate) struct KvTile<'w, 'a, E: Storage> {
+    pub(crate) scorer: &'w Scorer<'a, E>,
+    pub(crate) keys: Range<usize>,
+    pub(crate) k: Operand<'w, E>,
+    /// The panels of the queries, `[dim][lane]`.
+    pub(crate) queries: &'w [E::Real],
+    addend: &'w mut [E::Real],
+}
+
+impl<E: Storage> KvTile<'_, '_, E> {
+    /// Scores at [`Stage::Softcap`] become those of [`Stage::Bias`].
+    pub(crate) fn finish_scores<S: Simd<T = E::Real>>(&mut self, simd: S, need: &Need, scores: &mut [E::Real]) {
+        self.scorer.add_biases_and_mask(simd, need, self.addend, scores);
+    }
+}
+
+/// Walk through `keys` in splits of so many.
+pub(crate) fn walk<S: Simd, E: Storage<Real = S::T>>(
+    simd: S,
+    scorer: &Scorer<'_, E>,
+    keys: Range<usize>,
+    split: usize,
+    visitor: &mut dyn Visitor<S, E>,
+) {
+    let keys = scorer.key_range(keys);
+    if keys.is_empty() {
+        return;
+    }
+    let mut memory = Scratch::take();
+    let lengths = [scorer.queries_len::<S>(), Operand::copy_len(&scorer.k), KV_TILE * 2 * S::LANES, scorer.addend_len::<S>()];
+    let [queries, copy, scores, addend] = memory.slices(lengths);
+    scorer.pack_queries(simd, queries);
+    let k = Operand::new(scorer.k, scorer.plan.part.key, copy);
+    let mut tile = KvTile { scorer, keys: 0..0, k, queries, addend };
+    let mut needs = Vec::with_capacity(tiling::Q_TILE / S::LANES);
+    let mut start = keys.start;
+    while start < keys.end {
+        let end = keys.end.min((start / KV_TILE + 1) * KV_TILE);
+        tile.keys = start..end;
+        scorer.find_needs::<S>(start..end, &mut needs);
+        if !needs.is_empty() {
+            tile.k.begin(start..end, None);
+            visitor.begin(simd, &mut tile, &needs);
+            let stage = visitor.stage();
+            for need in &needs {
+                let scores = &mut scores[..need.keys.len() * need.panel.width];
+                scorer.dots(simd, tile.queries, &mut tile.k, need, stage, scores);
+                if stage == Stage::Bias {
+                    tile.finish_scores(simd, need, scores);
+                }
+                visitor.panel(simd, &mut tile, need, scores);
+            }
+            visitor.tile_done(simd, &tile, &needs);
+        }
+        if end == keys.end || end.is_multiple_of(split) {
+            visitor.split_done(simd);
+        }
+        start = end;
+    }
+}
