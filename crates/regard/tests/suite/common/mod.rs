@@ -55,7 +55,7 @@ pub fn bits<E: Storage>(x: E) -> u64 {
     if x.is_nan() { u64::MAX } else { x.to_bits() }
 }
 
-pub fn normal<E: Element>(shape: [usize; 4], seed: u64) -> Array4<E> {
+pub fn normal<E: Storage>(shape: [usize; 4], seed: u64) -> Array4<E> {
     let mut numbers = Normal::new(seed);
     Array4::from_shape_simple_fn(shape, || to(numbers.number()))
 }
