@@ -2,6 +2,7 @@
 
 mod gradients;
 mod masks;
+pub mod oracle;
 mod recipe;
 
 pub use gradients::{assert_same_gradients, bias_numbers, check_gradients, d_out_for, gradients};
