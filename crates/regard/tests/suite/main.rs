@@ -19,6 +19,7 @@ mod gradient_stats;
 mod gradients;
 mod hidden_and_empty;
 mod linear_memory;
+mod poison;
 mod properties;
 mod stats;
 mod strides;

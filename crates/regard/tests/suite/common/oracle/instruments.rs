@@ -14,8 +14,6 @@ pub struct RowStatistics {
     pub first_token_mass: f64,
     pub local_mass: f64,
     pub mean_distance: f64,
-    /// Visible keys, the highest score first, the lower key first among equals.
-    pub order: Vec<usize>,
 }
 
 /// The larger one; NaN counts as the largest.
@@ -32,9 +30,6 @@ pub fn row_statistics(answer: &Answer, [b, h, i]: [usize; 3], local_window: usiz
     let weight = |j: usize| answer.weights[[b, h, i, j]];
     let distance = |j: usize| answer.pair([b, h, i, j]).distance();
     let mass = |is: &dyn Fn(i128) -> bool| seen.iter().filter(|&&j| is(distance(j))).map(|&j| weight(j)).sum::<f64>();
-    let score = |j: usize| answer.scores[[b, h, i, j]] + 0.0;
-    let mut order = seen.clone();
-    order.sort_by(|&x, &y| score(y).total_cmp(&score(x)).then(x.cmp(&y)));
     RowStatistics {
         entropy: -seen.iter().map(|&j| x_ln_x(weight(j))).sum::<f64>(),
         max_weight: seen.iter().fold(0.0, |max, &j| larger(weight(j), max)),
@@ -44,8 +39,15 @@ pub fn row_statistics(answer: &Answer, [b, h, i]: [usize; 3], local_window: usiz
         first_token_mass: seen.iter().filter(|&&j| j == 0).map(|&j| weight(j)).sum(),
         local_mass: mass(&|d| d.unsigned_abs() <= local_window as u128),
         mean_distance: seen.iter().map(|&j| weight(j) * distance(j).unsigned_abs() as f64).sum(),
-        order,
     }
+}
+
+/// The visible keys of a row, the highest score first, the lower key first among equals.
+pub fn heaviest_first(answer: &Answer, [b, h, i]: [usize; 3]) -> Vec<usize> {
+    let score = |j: usize| answer.scores[[b, h, i, j]] + 0.0;
+    let mut order: Vec<usize> = (0..answer.dims.seq_kv).filter(|&j| answer.visible[[b, h, i, j]]).collect();
+    order.sort_by(|&x, &y| score(y).total_cmp(&score(x)).then(x.cmp(&y)));
+    order
 }
 
 /// Mean and maximum of the weights of each cell; index `i` of `n` belongs to cell `i * cells / n`.
@@ -111,7 +113,7 @@ fn statistics_of_two_keys_are_those_by_hand() {
     near(row.first_token_mass, 0.25);
     near(row.local_mass, 0.75);
     near(row.mean_distance, 0.25);
-    assert_eq!(row.order, [1, 0]);
+    assert_eq!(heaviest_first(&answer, [0, 0, 0]), [1, 0]);
     let (mean, max) = heat_map(&answer, 1, 1);
     near(mean[[0, 0, 0, 0]], 0.5);
     near(max[[0, 1, 0, 0]], 0.75);

@@ -19,7 +19,7 @@ mod refusal;
 
 pub use backward::{BackwardAnswer, backward};
 pub use forward::{Answer, MinusInfinity, attention, attention_with};
-pub use instruments::{RowStatistics, Similarity, column_sums, heat_map, row_statistics, similarity};
+pub use instruments::{RowStatistics, Similarity, column_sums, heat_map, heaviest_first, row_statistics, similarity};
 pub use mask::{Mask, Pair};
 pub use options::{Bias, Dims, Dropout, Offset, Options};
 pub use refusal::refusal;
