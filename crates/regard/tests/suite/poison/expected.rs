@@ -21,13 +21,21 @@ pub enum Expected {
     Free,
 }
 
-/// The judge's answers, clean and poisoned; the latter with both meanings of a score of minus infinity.
+/// All that the judge says about a call.
+struct Verdict {
+    answer: Answer,
+    gradients: BackwardAnswer,
+    /// Of every row.
+    statistics: Vec<RowStatistics>,
+}
+
+/// The judge's answers, clean and poisoned.
 pub struct Judgement {
     pub dims: Dims,
     cells: (usize, usize),
     clean: Answer,
-    answers: [Answer; 2],
-    gradients: [BackwardAnswer; 2],
+    /// The poisoned call. Where a score is minus infinity: once with such pairs visible, once with them hidden.
+    verdicts: Vec<Verdict>,
     /// The poison may change which keys top-k takes: what such a row becomes is not promised.
     unpromised: bool,
     /// Rows whose scores see the poison.
@@ -55,16 +63,22 @@ impl Judgement {
         let dims = trial.dims;
         let clean = [0, 1, 2, 3].map(|n| oracle::widened(trial.clean[n].view()));
         let bad = [0, 1, 2, 3].map(|n| oracle::widened(trial.bad[n].view()));
-        let answers = [MinusInfinity::Visible, MinusInfinity::Hidden]
-            .map(|meaning| oracle::attention_with(&trial.options, meaning, &bad[0], &bad[1], &bad[2]));
-        let gradients =
-            [0, 1].map(|n| oracle::backward(&trial.options, &answers[n], &bad[0], &bad[1], &bad[2], &bad[3]));
+        let answer = |meaning| {
+            let answer = oracle::attention_with(&trial.options, meaning, &bad[0], &bad[1], &bad[2]);
+            let gradients = oracle::backward(&trial.options, &answer, &bad[0], &bad[1], &bad[2], &bad[3]);
+            let statistics = ndarray::indices([dims.batch, dims.heads_q, dims.seq_q]).into_iter();
+            let statistics = statistics.map(|(b, h, i)| oracle::row_statistics(&answer, [b, h, i], STATS.local_window)).collect();
+            Verdict { answer, gradients, statistics }
+        };
+        let strict = answer(MinusInfinity::Visible);
+        let alike = !strict.answer.candidate.iter().zip(&strict.answer.scores).any(|(&seen, &score)| seen && score == f64::NEG_INFINITY);
+        let verdicts = if alike { vec![strict] } else { vec![strict, answer(MinusInfinity::Hidden)] };
         let before = oracle::attention(&trial.clean_options, &clean[0], &clean[1], &clean[2]);
         let [q, k, v, d_out] = [0, 1, 2, 3].map(|n| changed(&clean[n], &bad[n]));
         let same = |x: f64, y: f64| x.to_bits() == y.to_bits();
         let shape = dims.scores();
         let products = Array4::from_shape_fn(shape, |(b, h, i, j)| q[[b, h, i]] || k[[b, dims.kv_head(h), j]]);
-        let candidate = |at: [usize; 4]| before.candidate[at] || answers[0].candidate[at];
+        let candidate = |at: [usize; 4]| before.candidate[at] || verdicts[0].answer.candidate[at];
         let biased = |at: [usize; 4]| {
             let pair = before.pair(at);
             let both = trial.clean_options.biases.iter().zip(&trial.options.biases);
@@ -79,30 +93,39 @@ impl Judgement {
         };
         let scored = rows(&|at| pairs[at]);
         let valued = rows(&|at| scored[[at[0], at[1], at[2]]] || (before.visible[at] && v[[at[0], dims.kv_head(at[1]), at[3]]]));
-        let differentiated =
-            rows(&|at| valued[[at[0], at[1], at[2]]] || (before.visible[at] && d_out[[at[0], at[1], at[2]]]));
+        let differentiated = rows(&|at| valued[[at[0], at[1], at[2]]] || (before.visible[at] && d_out[[at[0], at[1], at[2]]]));
         let unpromised = trial.options.top_k.is_some() && scored.iter().any(|&row| row);
-        Self { dims, cells: trial.cells, clean: before, answers, gradients, unpromised, scored, valued, differentiated, d_out, pairs, products }
+        Self { dims, cells: trial.cells, clean: before, verdicts, unpromised, scored, valued, differentiated, d_out, pairs, products }
     }
 
     /// Of a number that sees the poison.
-    fn judged(&self, of: impl Fn(&Answer, &BackwardAnswer) -> f64) -> Expected {
-        let [x, y] = [0, 1].map(|n| of(&self.answers[n], &self.gradients[n]));
-        self.one_of(x, y)
+    fn judged(&self, of: impl Fn(&Verdict) -> f64) -> Expected {
+        let (first, last) = (of(&self.verdicts[0]), self.verdicts.get(1).map(of));
+        self.either(first, last.unwrap_or(first))
     }
 
     /// The same, NaN and nothing else.
-    fn judged_nan(&self, of: impl Fn(&Answer, &BackwardAnswer) -> f64) -> Expected {
+    fn judged_nan(&self, of: impl Fn(&Verdict) -> f64) -> Expected {
         match self.judged(of) {
             Expected::NotFinite => Expected::Nan,
             other => other,
         }
     }
 
+    /// Of a number that two answers are allowed for.
+    fn either(&self, x: f64, y: f64) -> Expected {
+        match () {
+            () if self.unpromised => Expected::Free,
+            () if !x.is_finite() && !y.is_finite() => Expected::NotFinite,
+            () if (x - y).abs() <= 1e-9 * (1.0 + x.abs()) => Expected::Near(x),
+            () => Expected::Free,
+        }
+    }
+
     /// Does the row see the key, before or after?
     fn seen(&self, at: [usize; 4]) -> bool {
         let of = |answer: &Answer| if self.unpromised { answer.candidate[at] } else { answer.visible[at] };
-        of(&self.clean) || of(&self.answers[0])
+        of(&self.clean) || of(&self.verdicts[0].answer)
     }
 
     /// Keys (of key/value heads) that one of these rows sees.
@@ -118,7 +141,7 @@ impl Judgement {
     }
 
     fn spoiled(&self, [b, h, i]: [usize; 3]) -> bool {
-        self.answers.iter().all(|answer| answer.lse[[b, h, i]].is_nan())
+        self.verdicts.iter().all(|verdict| verdict.answer.lse[[b, h, i]].is_nan())
     }
 
     /// What is asked of every number of a result.
@@ -126,47 +149,46 @@ impl Judgement {
         let [b, h, n, m] = self.dims.scores();
         let (kv, d, e) = (self.dims.heads_kv, self.dims.head_dim, self.dims.value_dim);
         let matrix = |marked: &dyn Fn([usize; 4]) -> bool, of: &dyn Fn(&Answer, [usize; 4]) -> f64| {
-            each([b, h, n, m], |at| if marked(at) { self.judged(|answer, _| of(answer, at)) } else { Expected::SameBits })
+            each([b, h, n, m], |at| if marked(at) { self.judged(|verdict| of(&verdict.answer, at)) } else { Expected::SameBits })
         };
         let row = |at: [usize; 4]| [at[0], at[1], at[2]];
         match name {
-            "out" => each([b, h, n, e], |at| self.if_marked(&self.valued, row(at), |answer, _| answer.out[at])),
-            "lse" => each([b, h, n, 1], |at| self.if_marked(&self.scored, row(at), |answer, _| answer.lse[row(at)])),
-            "row_max" | "row_sum" => {
-                each([b, h, n, 1], |at| if self.scored[row(at)] { Expected::Free } else { Expected::SameBits })
-            }
+            "out" => each([b, h, n, e], |at| self.if_marked(&self.valued, row(at), |verdict| verdict.answer.out[at])),
+            "lse" => each([b, h, n, 1], |at| self.if_marked(&self.scored, row(at), |verdict| verdict.answer.lse[row(at)])),
+            "row_max" | "row_sum" => each([b, h, n, 1], |at| if self.scored[row(at)] { Expected::Free } else { Expected::SameBits }),
             "raw scores" => matrix(&|at| self.products[at], &|answer, at| answer.raw[at]),
             "capped scores" => matrix(&|at| self.products[at], &|answer, at| answer.capped[at]),
             "scores" => matrix(&|at| self.pairs[at], &|answer, at| answer.scores[at]),
             "weights" => matrix(&|at| self.scored[row(at)] && self.seen(at), &|answer, at| answer.applied[at]),
-            "dq" => each([b, h, n, d], |at| self.if_marked(&self.differentiated, row(at), |_, g| g.dq[at])),
+            "dq" => each([b, h, n, d], |at| self.if_marked(&self.differentiated, row(at), |verdict| verdict.gradients.dq[at])),
             "dk" => {
                 let keys = self.keys_of(&self.differentiated);
-                each([b, kv, m, d], |at| self.if_marked(&keys, row(at), |_, g| g.dk[at]))
+                each([b, kv, m, d], |at| self.if_marked(&keys, row(at), |verdict| verdict.gradients.dk[at]))
             }
             "dv" => {
                 let keys = [self.keys_of(&self.scored), self.keys_of(&self.d_out)];
                 let keys = Array3::from_shape_fn(keys[0].raw_dim(), |at| keys[0][at] || keys[1][at]);
-                each([b, kv, m, e], |at| self.if_marked(&keys, row(at), |_, g| g.dv[at]))
+                each([b, kv, m, e], |at| self.if_marked(&keys, row(at), |verdict| verdict.gradients.dv[at]))
             }
             "d_sink" => (0..h)
                 .map(|h| {
                     let marked = (0..b).any(|b| (0..n).any(|i| self.differentiated[[b, h, i]]));
-                    if marked { self.judged(|_, g| g.d_sink[h]) } else { Expected::SameBits }
+                    if marked { self.judged(|verdict| verdict.gradients.d_sink[h]) } else { Expected::SameBits }
                 })
                 .collect(),
             "d_scores rows" => each([b, h, n, 1], |at| {
-                self.if_marked(&self.differentiated, row(at), |_, g| {
-                    (0..m).map(|j| g.d_scores[[at[0], at[1], at[2], j]].powi(2)).sum::<f64>().sqrt()
+                self.if_marked(&self.differentiated, row(at), |verdict| {
+                    (0..m).map(|j| verdict.gradients.d_scores[[at[0], at[1], at[2], j]].powi(2)).sum::<f64>().sqrt()
                 })
             }),
             "heat map mean" => self.cells_of(|answer| oracle::heat_map(answer, self.cells.0, self.cells.1).0),
             "heat map max" => self.cells_of(|answer| oracle::heat_map(answer, self.cells.0, self.cells.1).1),
             "column sums" => {
-                let sums = self.answers.each_ref().map(oracle::column_sums);
+                let sums: Vec<_> = self.verdicts.iter().map(|verdict| oracle::column_sums(&verdict.answer)).collect();
                 each([b, h, m, 1], |[b, h, j, _]| {
                     let marked = (0..n).any(|i| self.scored[[b, h, i]] && self.seen([b, h, i, j]));
-                    if marked { self.one_of(sums[0][[b, h, j]], sums[1][[b, h, j]]) } else { Expected::SameBits }
+                    let either = || self.either(sums[0][[b, h, j]], sums[sums.len() - 1][[b, h, j]]);
+                    if marked { either() } else { Expected::SameBits }
                 })
             }
             "centred cosine" => self.heads_of(|similarity| similarity.centred_cosine),
@@ -185,26 +207,17 @@ impl Judgement {
                 marked[bias.place(&self.clean.pair(at)).0] = true;
             }
         }
-        let judged = |place: usize| self.judged(|_, g| g.d_biases[0][place]);
+        let judged = |place: usize| self.judged(|verdict| verdict.gradients.d_biases[0][place]);
         marked.into_iter().enumerate().map(|(place, marked)| if marked { judged(place) } else { Expected::SameBits }).collect()
     }
 
-    fn if_marked(&self, rows: &Array3<bool>, row: [usize; 3], of: impl Fn(&Answer, &BackwardAnswer) -> f64) -> Expected {
+    fn if_marked(&self, rows: &Array3<bool>, row: [usize; 3], of: impl Fn(&Verdict) -> f64) -> Expected {
         if rows[row] { self.judged(of) } else { Expected::SameBits }
     }
 
-    /// Of a number whose two answers are known.
-    fn one_of(&self, x: f64, y: f64) -> Expected {
-        match () {
-            () if self.unpromised => Expected::Free,
-            () if !x.is_finite() && !y.is_finite() => Expected::NotFinite,
-            () if (x - y).abs() <= 1e-9 * (1.0 + x.abs()) => Expected::Near(x),
-            () => Expected::Free,
-        }
-    }
-
     fn cells_of(&self, of: impl Fn(&Answer) -> Array4<f64>) -> Vec<Expected> {
-        let maps = self.answers.each_ref().map(of);
+        let maps: Vec<_> = self.verdicts.iter().map(|verdict| of(&verdict.answer)).collect();
+        let last = &maps[maps.len() - 1];
         let [_, _, n, m] = self.dims.scores();
         let (_, _, rows, cols) = maps[0].dim();
         let mut marked = Array4::from_elem(maps[0].raw_dim(), false);
@@ -214,7 +227,7 @@ impl Judgement {
             }
         }
         let shape = [maps[0].dim().0, maps[0].dim().1, rows, cols];
-        each(shape, |at| if marked[at] { self.one_of(maps[0][at], maps[1][at]) } else { Expected::SameBits })
+        each(shape, |at| if marked[at] { self.either(maps[0][at], last[at]) } else { Expected::SameBits })
     }
 
     fn heads_of(&self, of: impl Fn(oracle::Similarity) -> f64) -> Vec<Expected> {
@@ -225,8 +238,7 @@ impl Judgement {
             // Whether a spoiled head is like itself is not asked.
             () if f == g => Expected::Free,
             () => {
-                let [x, y] = self.answers.each_ref().map(|answer| of(oracle::similarity(answer, b, f, g)));
-                match self.one_of(x, y) {
+                match self.judged(|verdict| of(oracle::similarity(&verdict.answer, b, f, g))) {
                     Expected::NotFinite => Expected::Nan,
                     // Where a map hardly varies, the correlation is anything.
                     Expected::Near(_) => Expected::Free,
@@ -245,7 +257,7 @@ impl Judgement {
                 return Expected::SameBits;
             }
             let of = |pick: &dyn Fn(&RowStatistics) -> f64| {
-                self.judged_nan(|answer, _| pick(&oracle::row_statistics(answer, row, STATS.local_window)))
+                self.judged_nan(|verdict| pick(&verdict.statistics[(b * self.dims.heads_q + h) * n + i]))
             };
             // A mass of keys that the row does not see: nothing, or not a number like the rest of the row.
             let mass = |pick: &dyn Fn(&RowStatistics) -> f64| match of(pick) {
@@ -270,7 +282,7 @@ impl Judgement {
 
     /// Does a row see this key, in the poisoned call?
     pub fn sees(&self, [b, h, i]: [usize; 3], key: f64) -> bool {
-        key >= 0.0 && self.answers[0].visible[[b, h, i, key as usize]]
+        key >= 0.0 && self.verdicts[0].answer.visible[[b, h, i, key as usize]]
     }
 }
 

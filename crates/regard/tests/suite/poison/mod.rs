@@ -18,7 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use trial::Trial;
 
 /// How many trials of all four element types, unless told otherwise.
-const TRIALS: usize = 1200;
+const TRIALS: usize = 800;
 
 fn setting(name: &str) -> Option<usize> {
     std::env::var(name).ok().map(|x| x.parse().unwrap_or_else(|_| panic!("{name} is {x:?}; it must be a whole number")))

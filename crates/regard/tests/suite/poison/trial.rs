@@ -144,7 +144,10 @@ impl<E: Number> Trial<E> {
         let levels: Vec<Level> = Level::available().collect();
         let level = levels[random.below(levels.len())];
         let cells = (1 + random.below(9), 1 + random.below(40));
-        let what = format!("trial {number}, {} {}: {poison:?} in {poisoned:?}, mask {kind}, {layouts:?}, {dims:?}", std::any::type_name::<E>(), level.name());
+        let (name, on) = (std::any::type_name::<E>(), level.name());
+        let Options { offset, softcap, sink, dropout, top_k, .. } = &options;
+        let rest = format!("{offset:?}, softcap {softcap:?}, sink {sink:?}, {dropout:?}, top k {top_k:?}");
+        let what = format!("trial {number}, {name} {on}: {poison:?} in {poisoned:?}, mask {kind}, {layouts:?}, {dims:?}, {rest}");
         Self { what, dims, level, poisoned, clean_options, options, clean, bad, cells }
     }
 }
@@ -154,8 +157,8 @@ fn sizes(random: &mut Normal) -> Dims {
     let mut between = |low: usize, high: usize| low + random.below(high + 1 - low);
     let (seq_q, seq_kv, large) = match between(0, 99) {
         0..25 => (between(1, 4), between(1, 400), false),
-        25..75 => (between(1, 50), between(1, 160), false),
-        75..98 => (between(64, 200), between(128, 300), true),
+        25..86 => (between(1, 50), between(1, 160), false),
+        86..98 => (between(64, 200), between(128, 300), true),
         98 => (between(1, 20), between(2040, 2200), true),
         _ => (between(200, 300), between(256, 400), true),
     };

@@ -1,6 +1,6 @@
 //! The judge's backward pass: each line is the one of the forward pass that it differentiates, from the last to the first.
 
-use super::forward::{Answer, dot};
+use super::forward::{Answer, dot, row};
 use super::options::Options;
 use ndarray::Array4;
 
@@ -38,19 +38,20 @@ pub fn backward(
     for b in 0..dims.batch {
         for h in 0..dims.heads_q {
             for i in 0..dims.seq_q {
-                row(options, answer, [b, h, i], [q, k, v, d_out], &mut to);
+                differentiate(options, answer, [b, h, i], [q, k, v, d_out], &mut to);
             }
         }
     }
     to
 }
 
-fn row(options: &Options, answer: &Answer, [b, h, i]: [usize; 3], [q, k, v, d_out]: [&Array4<f64>; 4], to: &mut BackwardAnswer) {
+/// What one query adds.
+fn differentiate(options: &Options, answer: &Answer, [b, h, i]: [usize; 3], [q, k, v, d_out]: [&Array4<f64>; 4], to: &mut BackwardAnswer) {
     let dims = answer.dims;
     let kv = dims.kv_head(h);
     let seen: Vec<usize> = (0..dims.seq_kv).filter(|&j| answer.visible[[b, h, i, j]]).collect();
     let kept = |j: usize| options.dropout.map_or(1.0, |dropout| dropout.factor(&answer.pair([b, h, i, j])));
-    let d_weights: Vec<f64> = seen.iter().map(|&j| kept(j) * dot(d_out, [b, h, i], v, [b, kv, j])).collect();
+    let d_weights: Vec<f64> = seen.iter().map(|&j| kept(j) * dot(row(d_out, [b, h, i]), row(v, [b, kv, j]))).collect();
     // The softmax: every weight has a part in the sum that all are divided by.
     let delta: f64 = seen.iter().zip(&d_weights).map(|(&j, d)| answer.weights[[b, h, i, j]] * d).sum();
     if let Some(sink) = options.sink.as_ref().map(|logits| logits[h])
@@ -61,8 +62,8 @@ fn row(options: &Options, answer: &Answer, [b, h, i]: [usize; 3], [q, k, v, d_ou
     }
     for (&j, d_weight) in seen.iter().zip(&d_weights) {
         let at = [b, h, i, j];
-        for e in 0..dims.value_dim {
-            to.dv[[b, kv, j, e]] += answer.applied[at] * d_out[[b, h, i, e]];
+        for (e, x) in row(d_out, [b, h, i]).iter().enumerate() {
+            to.dv[[b, kv, j, e]] += answer.applied[at] * x;
         }
         let d_score = answer.weights[at] * (d_weight - delta);
         to.d_scores[at] = d_score;
@@ -72,9 +73,9 @@ fn row(options: &Options, answer: &Answer, [b, h, i]: [usize; 3], [q, k, v, d_ou
         }
         let slope = options.softcap.map_or(1.0, |cap| 1.0 - (answer.capped[at] / cap).powi(2));
         let d_dot = d_score * slope * options.factor(&dims);
-        for d in 0..dims.head_dim {
-            to.dq[[b, h, i, d]] += d_dot * k[[b, kv, j, d]];
-            to.dk[[b, kv, j, d]] += d_dot * q[[b, h, i, d]];
+        for (d, (q, k)) in row(q, [b, h, i]).iter().zip(row(k, [b, kv, j])).enumerate() {
+            to.dq[[b, h, i, d]] += d_dot * k;
+            to.dk[[b, kv, j, d]] += d_dot * q;
         }
     }
 }

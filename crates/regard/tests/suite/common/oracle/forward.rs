@@ -80,25 +80,38 @@ pub fn attention_with(options: &Options, minus_infinity: MinusInfinity, q: &Arra
     answer
 }
 
+/// One row of a tensor in standard layout.
+pub(super) fn row(x: &Array4<f64>, [b, h, i]: [usize; 3]) -> &[f64] {
+    let (_, heads, rows, dims) = x.dim();
+    &x.as_slice().expect("standard layout")[((b * heads + h) * rows + i) * dims..][..dims]
+}
+
 /// Two rows multiplied.
-pub(super) fn dot(x: &Array4<f64>, [b, h, i]: [usize; 3], y: &Array4<f64>, [c, g, j]: [usize; 3]) -> f64 {
-    (0..x.dim().3).map(|d| x[[b, h, i, d]] * y[[c, g, j, d]]).sum()
+pub(super) fn dot(x: &[f64], y: &[f64]) -> f64 {
+    x.iter().zip(y).map(|(x, y)| x * y).sum()
 }
 
 /// Scores of one query, and which of its keys are visible.
-fn score_row(options: &Options, minus_infinity: MinusInfinity, answer: &mut Answer, [b, h, i]: [usize; 3], q: &Array4<f64>, k: &Array4<f64>) {
+fn score_row(
+    options: &Options,
+    minus_infinity: MinusInfinity,
+    answer: &mut Answer,
+    [b, h, i]: [usize; 3],
+    q: &Array4<f64>,
+    k: &Array4<f64>,
+) {
     let dims = answer.dims;
     let (scale, kv) = (options.factor(&dims), dims.kv_head(h));
     let mut order = Vec::new();
     for j in 0..dims.seq_kv {
         let at = [b, h, i, j];
         let pair = answer.pair(at);
-        let raw = dot(q, [b, h, i], k, [b, kv, j]) * scale;
+        let raw = dot(row(q, [b, h, i]), row(k, [b, kv, j])) * scale;
         let capped = options.softcap.map_or(raw, |cap| cap * (raw / cap).tanh());
         (answer.raw[at], answer.capped[at]) = (raw, capped);
-        let biases: Vec<f64> = options.biases.iter().map(|bias| bias.at(&pair)).collect();
-        let score = biases.iter().fold(capped, |score, bias| score + bias);
-        let shown = options.mask.visible(&pair) && !biases.contains(&f64::NEG_INFINITY);
+        let biases = || options.biases.iter().map(|bias| bias.at(&pair));
+        let score = biases().fold(capped, |score, bias| score + bias);
+        let shown = options.mask.visible(&pair) && biases().all(|bias| bias != f64::NEG_INFINITY);
         if shown && (score != f64::NEG_INFINITY || minus_infinity == MinusInfinity::Visible) {
             answer.scores[at] = score;
             answer.candidate[at] = true;
@@ -134,8 +147,8 @@ fn weigh_row(options: &Options, answer: &mut Answer, [b, h, i]: [usize; 3], v: &
         let weight = (answer.scores[at] - max).exp() / sum;
         let applied = weight * options.dropout.map_or(1.0, |dropout| dropout.factor(&answer.pair(at)));
         (answer.weights[at], answer.applied[at]) = (weight, applied);
-        for e in 0..dims.value_dim {
-            answer.out[[b, h, i, e]] += applied * v[[b, dims.kv_head(h), j, e]];
+        for (e, x) in row(v, [b, dims.kv_head(h), j]).iter().enumerate() {
+            answer.out[[b, h, i, e]] += applied * x;
         }
     }
 }

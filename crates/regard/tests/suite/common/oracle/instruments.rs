@@ -84,8 +84,7 @@ pub fn similarity(answer: &Answer, batch: usize, f: usize, g: usize) -> Similari
     let [_, _, n, m] = answer.dims.scores();
     let places = (0..n).flat_map(|i| (0..m).map(move |j| (i, j)));
     let seen = places.filter(|&(i, j)| answer.visible[[batch, f, i, j]] || answer.visible[[batch, g, i, j]]);
-    let pairs: Vec<(f64, f64)> =
-        seen.map(|(i, j)| (answer.weights[[batch, f, i, j]], answer.weights[[batch, g, i, j]])).collect();
+    let pairs: Vec<(f64, f64)> = seen.map(|(i, j)| (answer.weights[[batch, f, i, j]], answer.weights[[batch, g, i, j]])).collect();
     let count = pairs.len().max(1) as f64;
     let mean = |of: &dyn Fn(&(f64, f64)) -> f64| pairs.iter().map(of).sum::<f64>() / count;
     let (mx, my) = (mean(&|p| p.0), mean(&|p| p.1));

@@ -14,9 +14,16 @@ pub enum Mask {
     Window(Option<usize>, Option<usize>),
     FirstKeys(usize),
     KeyLengths(Vec<usize>),
-    Documents { queries: Array2<u32>, keys: Array2<u32> },
+    Documents {
+        queries: Array2<u32>,
+        keys: Array2<u32>,
+    },
     Dense(Array4<bool>),
-    Blocks { table: Array3<bool>, q_block: usize, kv_block: usize },
+    Blocks {
+        table: Array3<bool>,
+        q_block: usize,
+        kv_block: usize,
+    },
     /// A rule of the user's: every third key, looking back from the query's position, and key 0.
     Dilated,
     And(Box<Self>, Box<Self>),
@@ -70,9 +77,7 @@ impl Mask {
                 let (b, h, n, m) = table.dim();
                 table[[broadcast(p.batch, b), broadcast(p.head, h), broadcast(p.query, n), broadcast(p.key, m)]]
             }
-            Self::Blocks { table, q_block, kv_block } => {
-                table[[broadcast(p.head, table.dim().0), p.query / q_block, p.key / kv_block]]
-            }
+            Self::Blocks { table, q_block, kv_block } => table[[broadcast(p.head, table.dim().0), p.query / q_block, p.key / kv_block]],
             Self::Dilated => p.key == 0 || (p.distance() <= 0 && p.distance() % 3 == 0),
             Self::And(a, b) => a.visible(p) && b.visible(p),
             Self::Or(a, b) => a.visible(p) || b.visible(p),

@@ -23,9 +23,10 @@ pub fn refusal(options: &Options, q: &[usize], k: &[usize], v: &[usize], narrow:
         (options.threads != Some(0), "threads"),
         (options.dropout.is_none_or(|dropout| (0.0..1.0).contains(&dropout.probability)), "dropout"),
         (
-            options.sink.as_ref().is_none_or(|sink| {
-                sink.len() == q[1] && sink.iter().all(|&logit| logit == f64::NEG_INFINITY || finite(logit))
-            }),
+            options
+                .sink
+                .as_ref()
+                .is_none_or(|sink| sink.len() == q[1] && sink.iter().all(|&logit| logit == f64::NEG_INFINITY || finite(logit))),
             "sink",
         ),
         (!matches!(&options.offset, Offset::PerBatch(offsets) if offsets.len() != q[0]), "offsets"),
