@@ -181,7 +181,7 @@ fn the_gradient_of_a_bias_that_many_pairs_share_is_added_up_well() {
     let s = Shape::single(512, 512, 16).heads(8, 8).batch(4);
     let x = Inputs::<f32>::normal(s, 1);
     let d_out = d_out_for(&x, 2);
-    let (mut one, mut keys, mut size) = (0.0, vec![0.0; 512], 0.0f64);
+    let (mut one, mut keys, mut squares) = (0.0, vec![0.0; 512], 0.0);
     let mut exact_keys = vec![0.0; 512];
     for (b, h) in (0..4).flat_map(|b| (0..8).map(move |h| (b, h))) {
         let [q, k, v, d_out] = [&x.q, &x.k, &x.v, &d_out].map(|x| rows(x, b, h));
@@ -191,14 +191,16 @@ fn the_gradient_of_a_bias_that_many_pairs_share_is_added_up_well() {
             for (j, ds) in d_scores.iter().map(|&ds| f64::from(ds)).enumerate() {
                 one += ds;
                 keys[j] += ds;
-                size = size.max(ds.abs());
+                squares += ds * ds;
             }
             for (j, ds) in exact_row(q[i], &k, &v, d_out[i], 0.25).into_iter().enumerate() {
                 exact_keys[j] += ds;
             }
         }
     }
-    let floor = |pairs: f64| f64::from(f32::EPSILON) * size * pairs.sqrt();
+    // What rounding each d_score once leaves of the sum, three times over.
+    let size = f64::sqrt(squares / (32.0 * 512.0 * 512.0));
+    let floor = |pairs: f64| 3.0 * f64::from(f32::EPSILON) * size * pairs.sqrt();
     let far = |keys: &[f64]| keys.iter().zip(&exact_keys).map(|(x, y)| (x - y).abs()).fold(0.0, f64::max);
     for level in levels() {
         let bias_gradient = |shape: [usize; 4]| {

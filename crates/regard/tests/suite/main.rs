@@ -23,6 +23,7 @@ mod large_scores;
 mod linear_memory;
 mod poison;
 mod properties;
+mod random_calls;
 mod ranges;
 mod stats;
 mod strides;

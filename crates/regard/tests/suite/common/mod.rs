@@ -3,6 +3,7 @@
 mod gradients;
 mod masks;
 pub mod oracle;
+pub mod random_call;
 mod recipe;
 
 pub use gradients::{assert_same_gradients, bias_numbers, check_gradients, d_out_for, gradients};
