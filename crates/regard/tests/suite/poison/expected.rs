@@ -25,8 +25,8 @@ pub enum Expected {
 struct Verdict {
     answer: Answer,
     gradients: BackwardAnswer,
-    /// Of every row.
-    statistics: Vec<RowStatistics>,
+    /// Of every row whose scores see the poison.
+    statistics: Vec<Option<RowStatistics>>,
 }
 
 /// The judge's answers, clean and poisoned.
@@ -66,13 +66,11 @@ impl Judgement {
         let answer = |meaning| {
             let answer = oracle::attention_with(&trial.options, meaning, &bad[0], &bad[1], &bad[2]);
             let gradients = oracle::backward(&trial.options, &answer, &bad[0], &bad[1], &bad[2], &bad[3]);
-            let statistics = ndarray::indices([dims.batch, dims.heads_q, dims.seq_q]).into_iter();
-            let statistics = statistics.map(|(b, h, i)| oracle::row_statistics(&answer, [b, h, i], STATS.local_window)).collect();
-            Verdict { answer, gradients, statistics }
+            Verdict { answer, gradients, statistics: Vec::new() }
         };
         let strict = answer(MinusInfinity::Visible);
         let alike = !strict.answer.candidate.iter().zip(&strict.answer.scores).any(|(&seen, &score)| seen && score == f64::NEG_INFINITY);
-        let verdicts = if alike { vec![strict] } else { vec![strict, answer(MinusInfinity::Hidden)] };
+        let mut verdicts = if alike { vec![strict] } else { vec![strict, answer(MinusInfinity::Hidden)] };
         let before = oracle::attention(&trial.clean_options, &clean[0], &clean[1], &clean[2]);
         let [q, k, v, d_out] = [0, 1, 2, 3].map(|n| changed(&clean[n], &bad[n]));
         let same = |x: f64, y: f64| x.to_bits() == y.to_bits();
@@ -94,6 +92,10 @@ impl Judgement {
         let scored = rows(&|at| pairs[at]);
         let valued = rows(&|at| scored[[at[0], at[1], at[2]]] || (before.visible[at] && v[[at[0], dims.kv_head(at[1]), at[3]]]));
         let differentiated = rows(&|at| valued[[at[0], at[1], at[2]]] || (before.visible[at] && d_out[[at[0], at[1], at[2]]]));
+        for verdict in &mut verdicts {
+            let statistics = |row| oracle::row_statistics(&verdict.answer, row, STATS.local_window);
+            verdict.statistics = scored.indexed_iter().map(|((b, h, i), seen)| seen.then(|| statistics([b, h, i]))).collect();
+        }
         let unpromised = trial.options.top_k.is_some() && scored.iter().any(|&row| row);
         Self { dims, cells: trial.cells, clean: before, verdicts, unpromised, scored, valued, differentiated, d_out, pairs, products }
     }
@@ -257,7 +259,7 @@ impl Judgement {
                 return Expected::SameBits;
             }
             let of = |pick: &dyn Fn(&RowStatistics) -> f64| {
-                self.judged_nan(|verdict| pick(&verdict.statistics[(b * self.dims.heads_q + h) * n + i]))
+                self.judged_nan(|verdict| verdict.statistics[(b * self.dims.heads_q + h) * n + i].as_ref().map_or(f64::NAN, pick))
             };
             // A mass of keys that the row does not see: nothing, or not a number like the rest of the row.
             let mass = |pick: &dyn Fn(&RowStatistics) -> f64| match of(pick) {

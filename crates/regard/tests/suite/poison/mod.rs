@@ -11,7 +11,7 @@ mod trial;
 use crate::common::oracle::Number;
 use expected::{Expected, Judgement};
 use half::{bf16, f16};
-use passes::passes;
+use passes::{Numbers, passes, textbook};
 use regard::Element;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -24,7 +24,7 @@ fn setting(name: &str) -> Option<usize> {
     std::env::var(name).ok().map(|x| x.parse().unwrap_or_else(|_| panic!("{name} is {x:?}; it must be a whole number")))
 }
 
-/// Is this what was asked for? `size` is the largest number of the clean result.
+/// Is this what was asked for?
 fn fits(expected: Expected, clean: f64, got: f64, judgement: &Judgement, tolerance: f64) -> bool {
     let bits = |x: f64| if x.is_nan() { u64::MAX } else { x.to_bits() };
     match expected {
@@ -37,17 +37,12 @@ fn fits(expected: Expected, clean: f64, got: f64, judgement: &Judgement, toleran
     }
 }
 
-/// What is wrong with one trial: the result, and the first number of it that is.
-fn faults<E: Number>(trial: &Trial<E>) -> Vec<(&'static str, String)>
-where
-    <E as Element>::Real: Number,
-{
+/// What is wrong with the passes over one trial: the result, and the first number of it that is.
+fn faults<E: Number>(trial: &Trial<E>, clean: &[Numbers], bad: &[Numbers]) -> Vec<(&'static str, String)> {
     let judgement = Judgement::new(trial);
-    let clean = passes(trial, &trial.clean_options, &trial.clean);
-    let bad = passes(trial, &trial.options, &trial.bad);
     let tolerance = if size_of::<E>() == 2 { 0.1 } else { 1e-2 };
     let mut faults = Vec::new();
-    for ((name, clean), (_, got)) in clean.iter().zip(&bad) {
+    for ((name, clean), (_, got)) in clean.iter().zip(bad) {
         let expected = match *name {
             "d_bias" => judgement.expected_d_bias(&trial.options),
             "d_sink" if got.is_empty() => Vec::new(),
@@ -64,6 +59,31 @@ where
     faults
 }
 
+/// Those of the library.
+fn faults_of_the_library<E: Number>(trial: &Trial<E>) -> Vec<(&'static str, String)>
+where
+    <E as Element>::Real: Number,
+{
+    faults(trial, &passes(trial, &trial.clean_options, &trial.clean), &passes(trial, &trial.options, &trial.bad))
+}
+
+/// The expectations themselves: the textbook fulfils them, and a textbook that forgets the poison does not.
+#[test]
+fn the_textbook_keeps_the_promises_about_poisons() {
+    let (mut seen, mut all) = (0, 0);
+    for number in 0..400 {
+        let trial = Trial::<f64>::new(number);
+        let clean = textbook(&trial, &trial.clean_options, &trial.clean);
+        let bad = textbook(&trial, &trial.options, &trial.bad);
+        let faults_now = faults(&trial, &clean, &bad);
+        assert!(faults_now.is_empty(), "{}\n{faults_now:?}", trial.what);
+        all += 1;
+        seen += usize::from(!faults(&trial, &clean, &clean).is_empty());
+    }
+    // The others put it where nobody looks, or hide a pair by it.
+    assert!(seen > all * 2 / 3, "only {seen} of {all} poisons are seen by anybody");
+}
+
 /// Every fourth trial is of this element type.
 fn run<E: Number>(element: usize)
 where
@@ -74,7 +94,7 @@ where
     let mut wrong = 0;
     for number in (first..first + count).filter(|number| number / trial::MASKS % 4 == element) {
         let trial = Trial::<E>::new(number);
-        let faults = catch_unwind(AssertUnwindSafe(|| faults(&trial))).unwrap_or_else(|_| vec![("panic", String::new())]);
+        let faults = catch_unwind(AssertUnwindSafe(|| faults_of_the_library(&trial))).unwrap_or_else(|_| vec![("panic", String::new())]);
         wrong += usize::from(!faults.is_empty());
         for (name, fault) in faults {
             by_result.entry(name).or_insert_with(|| (0, format!("{}\n    {fault}", trial.what))).0 += 1;
