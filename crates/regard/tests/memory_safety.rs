@@ -138,18 +138,27 @@ fn nothing_outside_of_masks_and_biases_is_touched() {
     }
 }
 
+/// Results go into a view of a larger array: the view is written whole, with what a call of its own gives, and nothing around it.
 #[test]
 fn nothing_outside_of_the_results_is_written() {
     for (n, e) in [(1, 1), (3, 5), (20, 9), (33, 16)] {
         let (q, k, v) = (exact::<f16>([1, 2, n, 3], 1), exact::<f16>([1, 1, 40, 3], 2), exact::<f16>([1, 1, 40, e], 3));
+        // No result is as large: every value is below 6, and the sum of the weights is 1.
+        let (mark, lse_mark) = (to::<f16>(1000.0), 1e30f32);
         for level in levels() {
             let a = with_level(Attention::new(), level).threads(1);
-            let mut out = exact::<f16>([1, n, 2, e], 4);
-            let mut lse = Array3::<f32>::zeros((1, 2, n));
-            let mut to_out = out.view_mut().permuted_axes([0, 2, 1, 3]);
-            to_out.invert_axis(Axis(3));
-            a.forward_into(&q, &k, &v, to_out, Some(lse.view_mut())).expect("fits");
-            assert!(out.iter().all(|&x| x != to::<f16>(f64::INFINITY)) && lse.iter().all(|x| x.is_finite()));
+            let whole = a.forward(&q, &k, &v).expect("fits");
+            let mut out = Array4::from_elem([1, n + 2, 4, e + 3], mark);
+            let mut lse = Array3::from_elem((1, 2, 2 * n + 1), lse_mark);
+            // Heads inside, every second of them, the last axis backwards, and a border on all sides.
+            let mut to_out = out.slice_mut(s![.., 1..=n, ..;2, 2..e + 2;-1]).permuted_axes([0, 2, 1, 3]);
+            let mut to_lse = lse.slice_mut(s![.., .., 1..;2]);
+            a.forward_into(&q, &k, &v, to_out.view_mut(), Some(to_lse.view_mut())).expect("fits");
+            assert_eq!(to_out, whole.out);
+            assert_eq!(to_lse, whole.lse);
+            to_out.fill(mark);
+            to_lse.fill(lse_mark);
+            assert!(out.iter().all(|&x| x == mark) && lse.iter().all(|&x| x == lse_mark), "something around the results was written");
         }
     }
 }

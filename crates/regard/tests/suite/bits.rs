@@ -1,6 +1,6 @@
 //! Bits that do not move: the same for any number of threads, alone or in a batch, decoded or prefilled.
 
-use crate::common::{Inputs, Recipe, Shape, assert_same_bits, levels, masks};
+use crate::common::{Inputs, Recipe, Shape, assert_same_bits, levels, masks, skip};
 use half::{bf16, f16};
 use ndarray::{Axis, s};
 use regard::{Attention, Bias, Element, Forward, Level, Mask, StatsOptions, alibi_slopes};
@@ -163,8 +163,7 @@ fn a_row_decoded_alone_has_the_bits_of_a_long_prefill() {
 #[test]
 fn levels_with_fused_multiply_add_give_the_same_bits() {
     if !(Level::Avx2.is_available() && Level::Avx512.is_available()) {
-        println!("not compared: this CPU has only {:?}", levels());
-        return;
+        return skip(&format!("AVX2 and AVX-512 cannot be compared, this CPU has only {:?}", levels()));
     }
     fn compare<E: Element>() {
         for s in [Shape::new(1, 200, 17), Shape::new(7, 200, 17), Shape::new(70, 200, 64), Shape::single(3, 4300, 8)] {

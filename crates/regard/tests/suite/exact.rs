@@ -311,6 +311,4 @@ fn forward_into_gives_the_same_as_forward() {
     out.fill(to(f64::NAN));
     a.forward_into(&x.q, &x.k, &x.v, out.view_mut(), Some(lse.view_mut())).expect("fits");
     assert_eq!((out, lse), (whole.out, whole.lse));
-    // The log-sum-exp and the output do not depend on the length of the other.
-    assert!(out_floor::<f16>(&reference::attention(&a, &x.q, &x.k, &x.v).expect("fits")) > 0.0);
 }

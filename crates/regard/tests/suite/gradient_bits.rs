@@ -1,6 +1,6 @@
 //! Bits of gradients that do not move: the same for any number of threads, with statistics or without, alone or in a batch.
 
-use crate::common::{Inputs, Recipe, Shape, assert_same_bits, assert_same_gradients, d_out_for, gradients, levels, masks};
+use crate::common::{Inputs, Recipe, Shape, assert_same_bits, assert_same_gradients, d_out_for, gradients, levels, masks, skip};
 use half::f16;
 use ndarray::{Array2, Array4, s};
 use regard::{Attention, Bias, Element, Level, alibi_slopes};
@@ -177,8 +177,7 @@ fn padding_does_not_change_the_gradients() {
 #[test]
 fn levels_with_fused_multiply_add_give_the_same_gradients() {
     if !(Level::Avx2.is_available() && Level::Avx512.is_available()) {
-        println!("not compared: this CPU has only {:?}", levels());
-        return;
+        return skip(&format!("AVX2 and AVX-512 cannot be compared, this CPU has only {:?}", levels()));
     }
     fn compare<E: Element>() {
         for s in [Shape::new(1, 200, 17), Shape::new(7, 200, 17), Shape::new(70, 200, 33), Shape::single(3, 1100, 8)] {

@@ -43,7 +43,8 @@ fn poison<E: Element>(recipe: &Recipe<'_>, what: &str, x: &Inputs<E>, key: usize
 
 #[test]
 fn a_hidden_key_never_contributes_even_if_it_is_nan() {
-    for s in [Shape::new(3, 140, 8), Shape::new(40, 140, 8).heads(2, 1)] {
+    // Few rows, a panel and a part of one, and several panels to a tile, some of which see all of it.
+    for s in [Shape::new(3, 140, 8), Shape::new(40, 140, 8).heads(2, 1), Shape::single(70, 300, 8)] {
         let x = Inputs::<f32>::normal(s, 3);
         for (name, recipe) in masks(&s) {
             for key in [0, 20, 139] {
@@ -59,12 +60,20 @@ fn a_hidden_key_never_contributes_even_if_it_is_nan() {
 #[test]
 fn a_hidden_nan_stays_hidden_in_every_element_type() {
     fn all<E: Element>() {
-        for s in [Shape::new(3, 40, 8), Shape::new(40, 40, 8)] {
+        for s in [Shape::new(3, 40, 8), Shape::new(40, 40, 8), Shape::single(70, 140, 8)] {
             let x = Inputs::<E>::normal(s, 3);
-            for recipe in [Recipe::new().with(|a| a.causal()), Recipe::new().dense_bias(s.scores(), 5)] {
-                poison(&recipe, "causal or bias", &x, 20, f64::NAN, Where::K);
-                poison(&recipe, "causal or bias", &x, 20, f64::NAN, Where::V);
-                poison(&recipe, "causal or bias", &x, 20, f64::INFINITY, Where::V);
+            for (name, recipe) in [
+                ("causal", Recipe::new().with(|a| a.causal())),
+                // Every panel sees the first keys, the later ones all of the tile.
+                ("causal, further on", Recipe::new().with(|a| a.causal().q_offset(30))),
+                // The first panels see key 20, the later ones do not.
+                ("open window", Recipe::new().with(|a| a.mask(Mask::window(Some(9), None)))),
+                ("bias", Recipe::new().dense_bias(s.scores(), 5)),
+            ] {
+                for number in [f64::NAN, f64::INFINITY] {
+                    poison(&recipe, name, &x, 20, number, Where::V);
+                }
+                poison(&recipe, name, &x, 20, f64::NAN, Where::K);
             }
         }
     }

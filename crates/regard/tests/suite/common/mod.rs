@@ -120,6 +120,14 @@ impl<E: Element> Inputs<E> {
     }
 }
 
+/// Says aloud what cannot be tested on this machine: past the capture of passing tests, and as a failure where `REGARD_NO_SKIPS` is set.
+pub fn skip(what: &str) {
+    use std::io::Write;
+    assert!(std::env::var_os("REGARD_NO_SKIPS").is_none(), "REGARD_NO_SKIPS is set, and this would be skipped: {what}");
+    let name = std::thread::current().name().unwrap_or("a test").to_owned();
+    writeln!(std::io::stderr(), "SKIPPED {name}: {what}").expect("stderr takes it");
+}
+
 /// The levels of this CPU.
 pub fn levels() -> Vec<Level> {
     Level::available().collect()

@@ -1,6 +1,6 @@
 //! The judge's backward pass: each line is the one of the forward pass that it differentiates, from the last to the first.
 
-use super::forward::{Answer, dot, row};
+use super::forward::{Answer, add, dot, row};
 use super::options::Options;
 use ndarray::Array4;
 
@@ -62,9 +62,7 @@ fn differentiate(options: &Options, answer: &Answer, [b, h, i]: [usize; 3], [q, 
     }
     for (&j, d_weight) in seen.iter().zip(&d_weights) {
         let at = [b, h, i, j];
-        for (e, x) in row(d_out, [b, h, i]).iter().enumerate() {
-            to.dv[[b, kv, j, e]] += answer.applied[at] * x;
-        }
+        add(&mut to.dv, [b, kv, j], answer.applied[at], row(d_out, [b, h, i]));
         let d_score = answer.weights[at] * (d_weight - delta);
         to.d_scores[at] = d_score;
         for (bias, gradient) in options.biases.iter().zip(&mut to.d_biases) {
@@ -73,10 +71,8 @@ fn differentiate(options: &Options, answer: &Answer, [b, h, i]: [usize; 3], [q, 
         }
         let slope = options.softcap.map_or(1.0, |cap| 1.0 - (answer.capped[at] / cap).powi(2));
         let d_dot = d_score * slope * options.factor(&dims);
-        for (d, (q, k)) in row(q, [b, h, i]).iter().zip(row(k, [b, kv, j])).enumerate() {
-            to.dq[[b, h, i, d]] += d_dot * k;
-            to.dk[[b, kv, j, d]] += d_dot * q;
-        }
+        add(&mut to.dq, [b, h, i], d_dot, row(k, [b, kv, j]));
+        add(&mut to.dk, [b, kv, j], d_dot, row(q, [b, h, i]));
     }
 }
 

@@ -86,6 +86,13 @@ pub(super) fn row(x: &Array4<f64>, [b, h, i]: [usize; 3]) -> &[f64] {
     &x.as_slice().expect("standard layout")[((b * heads + h) * rows + i) * dims..][..dims]
 }
 
+/// `to += by * x`, row by row.
+pub(super) fn add(to: &mut Array4<f64>, [b, h, i]: [usize; 3], by: f64, x: &[f64]) {
+    let (_, heads, rows, dims) = to.dim();
+    let to = &mut to.as_slice_mut().expect("standard layout")[((b * heads + h) * rows + i) * dims..][..dims];
+    to.iter_mut().zip(x).for_each(|(to, x)| *to += by * x);
+}
+
 /// Two rows multiplied.
 pub(super) fn dot(x: &[f64], y: &[f64]) -> f64 {
     x.iter().zip(y).map(|(x, y)| x * y).sum()
@@ -147,9 +154,7 @@ fn weigh_row(options: &Options, answer: &mut Answer, [b, h, i]: [usize; 3], v: &
         let weight = (answer.scores[at] - max).exp() / sum;
         let applied = weight * options.dropout.map_or(1.0, |dropout| dropout.factor(&answer.pair(at)));
         (answer.weights[at], answer.applied[at]) = (weight, applied);
-        for (e, x) in row(v, [b, dims.kv_head(h), j]).iter().enumerate() {
-            answer.out[[b, h, i, e]] += applied * x;
-        }
+        add(&mut answer.out, [b, h, i], applied, row(v, [b, dims.kv_head(h), j]));
     }
 }
 
