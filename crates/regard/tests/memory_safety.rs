@@ -62,7 +62,7 @@ fn tour<E: Element>() {
             };
             for level in levels() {
                 for (_, recipe) in masks(&s).into_iter().step_by(3) {
-                    let a = with_level(recipe.attention, level).threads(1);
+                    let a = with_level(recipe.attention(), level).threads(1);
                     a.forward(seen(&q), seen(&k), seen(&v)).expect("fits");
                 }
                 let a = with_level(Attention::new().causal_bottom_right().top_k(3).softcap(2.0).sink(vec![0.0; 2]), level).threads(1);

@@ -12,7 +12,7 @@ fn assert_same<E: Element>(what: &str, a: &Forward<E>, b: &Forward<E>) {
 }
 
 /// Options that change what is computed, not how long it takes.
-fn options(s: &Shape) -> Vec<(&'static str, Recipe<'static>)> {
+fn options(s: &Shape) -> Vec<(&'static str, Recipe)> {
     vec![
         ("full", Recipe::new()),
         ("causal", Recipe::new().with(|a| a.causal_bottom_right())),
@@ -34,7 +34,7 @@ fn threads_do_not_change_the_result() {
         let x = Inputs::<f32>::normal(s, 1);
         for (name, recipe) in options(&s) {
             for level in levels() {
-                let a = recipe.attention.clone().level(level);
+                let a = recipe.attention().level(level);
                 let stats = StatsOptions { local_window: 3, top_keys: 2 };
                 let go = |threads| a.clone().threads(threads).forward_with_stats(&x.q, &x.k, &x.v, stats).expect("fits");
                 let (one, one_stats) = go(1);
@@ -169,7 +169,7 @@ fn levels_with_fused_multiply_add_give_the_same_bits() {
         for s in [Shape::new(1, 200, 17), Shape::new(7, 200, 17), Shape::new(70, 200, 64), Shape::single(3, 4300, 8)] {
             let x = Inputs::<E>::normal(s, 1);
             for (name, recipe) in masks(&s).into_iter().chain(options(&s)) {
-                let go = |level| recipe.attention.clone().level(level).forward(&x.q, &x.k, &x.v).expect("fits");
+                let go = |level| recipe.attention().level(level).forward(&x.q, &x.k, &x.v).expect("fits");
                 assert_same(&format!("{name}, {s:?}"), &go(Level::Avx2), &go(Level::Avx512));
             }
         }
@@ -186,7 +186,7 @@ fn statistics_do_not_change_the_result() {
         let x = Inputs::<f32>::normal(s, 1);
         for (name, recipe) in masks(&s) {
             for level in levels() {
-                let a = recipe.attention.clone().level(level);
+                let a = recipe.attention().level(level);
                 let plain = a.forward(&x.q, &x.k, &x.v).expect("fits");
                 let (got, _) = a.forward_with_stats(&x.q, &x.k, &x.v, StatsOptions { local_window: 9, top_keys: 4 }).expect("fits");
                 assert_same(&format!("{name}, {s:?}"), &plain, &got);

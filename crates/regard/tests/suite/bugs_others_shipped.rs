@@ -1,10 +1,10 @@
 //! What went wrong in other attention kernels, one test for each.
 //! Hidden NaN, empty dimensions and strides have modules of their own. Those of the backward pass are in [`crate::gradient_bugs`].
 
-use crate::common::{Inputs, Recipe, Shape, assert_same_bits, check, levels, to, wide};
+use crate::common::{Inputs, Recipe, Shape, assert_same_bits, check, levels, oracle, textbook, to, wide};
 use half::{bf16, f16};
 use ndarray::{Array3, Array4, s};
-use regard::{Attention, Bias, Error, Mask, Scale, alibi_slopes, merge, reference};
+use regard::{Attention, Bias, Error, Mask, Scale, alibi_slopes, merge};
 
 fn drawing(a: &Attention<'_>, n: usize, m: usize) -> Vec<String> {
     let (q, k) = (Array4::<f32>::zeros((1, 1, n, 2)), Array4::<f32>::zeros((1, 1, m, 2)));
@@ -47,7 +47,7 @@ fn a_mask_of_the_most_negative_number_is_added_like_any_number() {
         let mut bias = Array4::from_elem([1, 1, n, 30], 0f32);
         bias.slice_mut(s![.., .., 0, ..]).fill(f32::MIN);
         bias.slice_mut(s![.., .., 1, 5..]).fill(f32::MIN);
-        check("finfo.min", &Recipe::new().with(|a| a.bias(Bias::Dense(bias.view().into()))), &x);
+        check("finfo.min", &Recipe::new().with(|a| a.bias(oracle::Bias::Dense(bias.clone()))), &x);
         for level in levels() {
             let a = Attention::new().bias(Bias::Dense(bias.view().into())).level(level);
             let w = a.weights(&x.q, &x.k).expect("fits");
@@ -65,11 +65,11 @@ fn a_first_tile_without_visible_keys_does_not_spoil_later_ones() {
             let m = first + 70;
             let shape = Shape::single(n, m, 8);
             let x = Inputs::<f32>::normal(shape, 1);
-            check(&format!("mask, {first} hidden"), &Recipe::new().with(|a| a.mask(!Mask::first_keys(first))), &x);
+            check(&format!("mask, {first} hidden"), &Recipe::new().with(|a| a.mask(!oracle::Mask::FirstKeys(first))), &x);
             let bias = Array4::from_shape_fn([1, 1, 1, m], |(_, _, _, j)| if j < first { f32::NEG_INFINITY } else { 0.5 });
-            check(&format!("bias, {first} hidden"), &Recipe::new().with(|a| a.bias(Bias::Dense(bias.into()))), &x);
+            check(&format!("bias, {first} hidden"), &Recipe::new().with(|a| a.bias(oracle::Bias::Dense(bias))), &x);
             let table = Array4::from_shape_fn([1, 1, n, m], |(_, _, i, j)| j >= first || i == 1);
-            check(&format!("dense, {first} hidden"), &Recipe::new().with(|a| a.mask(Mask::dense(table))), &x);
+            check(&format!("dense, {first} hidden"), &Recipe::new().with(|a| a.mask(oracle::Mask::Dense(table))), &x);
         }
     }
 }
@@ -86,7 +86,7 @@ fn a_mask_broadcast_over_the_batch_serves_every_entry() {
     let s = Shape::new(9, 20, 8).batch(5);
     let x = Inputs::<f32>::normal(s, 1);
     let table = crate::common::random_bools([1, 1, 9, 20], 7);
-    check("broadcast mask", &Recipe::new().with(|a| a.mask(Mask::dense(table))), &x);
+    check("broadcast mask", &Recipe::new().with(|a| a.mask(oracle::Mask::Dense(table))), &x);
 }
 
 #[test]
@@ -178,7 +178,7 @@ fn softcap_comes_before_the_mask() {
 #[test]
 fn softcap_comes_before_the_bias() {
     let x = Inputs::<f32>::normal(Shape::new(20, 20, 8), 1);
-    check("softcap", &Recipe::new().softcap(0.5).with(|a| a.bias(Bias::Alibi(vec![0.5; 4]))), &x);
+    check("softcap", &Recipe::new().softcap(0.5).with(|a| a.bias(oracle::Bias::Alibi(vec![0.5; 4]))), &x);
 }
 
 #[test]
@@ -299,11 +299,11 @@ fn alibi_slopes_are_those_of_the_paper_for_any_number_of_heads() {
     assert!(twelve[8..].iter().zip([0.5f64, 1.5, 2.5, 3.5]).all(|(&slope, n)| (slope - 0.5f64.powf(n)).abs() < 1e-15));
     for heads in [1, 3, 6, 12] {
         let x = Inputs::<f32>::normal(Shape::new(20, 30, 8).heads(heads, 1), 1);
-        let a = Attention::new().bias(Bias::Alibi(alibi_slopes(heads))).causal();
-        let plain = reference::attention(&a, &x.q, &x.k, &x.v).expect("fits");
+        let recipe = Recipe::new().with(|a| a.bias(oracle::Bias::Alibi(alibi_slopes(heads))).causal());
+        let plain = textbook(&recipe.options, &x);
         let last = heads - 1;
         let slope = alibi_slopes(heads)[last];
         assert!((plain.scores[[0, last, 9, 4]] - plain.raw[[0, last, 9, 4]] + 5.0 * slope).abs() < 1e-12);
-        check("alibi", &Recipe::new().with(|b| b.bias(Bias::Alibi(alibi_slopes(heads))).causal()), &x);
+        check("alibi", &recipe, &x);
     }
 }

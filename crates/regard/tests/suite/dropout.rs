@@ -1,7 +1,7 @@
 //! Dropout: which weights are dropped is a pure function of the seed and of (batch, head, query, key). Since the batch index is part of it, an entry
 //! that is moved to another place in the batch loses other weights; what its neighbours hold does not matter.
 
-use crate::common::{Inputs, Recipe, Shape, assert_same_bits, assert_same_gradients, check, d_out_for, gradients, levels, masks};
+use crate::common::{Inputs, Recipe, Shape, assert_same_bits, assert_same_gradients, check, d_out_for, gradients, levels, masks, textbook};
 use half::f16;
 use ndarray::{Array4, s};
 use regard::{Attention, Element, Error, Scale, StatsOptions, reference};
@@ -19,11 +19,11 @@ fn the_textbook_agrees_with_every_mask() {
         let x = Inputs::<f32>::normal(s, 1);
         for (name, recipe) in masks(&s) {
             let recipe = recipe.with(|a| a.dropout(0.4, 3));
-            let exact = reference::attention(&recipe.attention, &x.q, &x.k, &x.v).expect(name);
-            let ends = reference::attention(&recipe.attention.clone().dropout(0.0, 3), &x.q, &x.k, &x.v).expect(name);
+            let exact = textbook(&recipe.options, &x);
+            let ends = textbook(&recipe.options.clone().dropout(0.0, 3), &x);
             assert_eq!(exact.weights, ends.weights, "dropout comes after the softmax");
             for level in levels() {
-                let a = recipe.attention.clone().level(level);
+                let a = recipe.attention().level(level);
                 let got = a.forward(&x.q, &x.k, &x.v).expect(name);
                 let close = |x: f32, y: f64| f64::from(x) == y || (f64::from(x) - y).abs() < 2e-5 * (1.0 + y.abs());
                 assert!(got.out.iter().zip(&exact.out).all(|(&x, &y)| close(x, y)), "out, {name}, {s:?}");

@@ -1,11 +1,11 @@
 //! Forward, log-sum-exp, weights and scores against the textbook in f64.
 
 use crate::common::{
-    Inputs, Normal, Recipe, Shape, assert_as_good_as_naive, check, levels, masks, naive, out_floor, score_floor, to, unit,
+    Inputs, Normal, Recipe, Shape, assert_as_good_as_naive, check, levels, masks, naive, oracle, score_floor, textbook, to, unit,
 };
 use half::{bf16, f16};
 use ndarray::{Array2, Array4};
-use regard::{Bias, Element, Mask, Scale, Stage, alibi_slopes, reference};
+use regard::{Element, Scale, Stage, alibi_slopes};
 
 /// 0, 1, and the neighbours of the sizes at which kernels change: vectors, panels, tiles.
 const SIZES: [usize; 16] = [0, 1, 7, 8, 9, 15, 16, 17, 63, 64, 65, 127, 128, 129, 130, 257];
@@ -116,8 +116,8 @@ fn rows_longer_than_a_span_are_merged_right() {
                 ("sink", bottom.clone().some_sink(&shape)),
                 ("top left", Recipe::new().with(|a| a.causal())),
                 ("window", bottom.clone().with(|a| a.window(2100, 0))),
-                ("the last keys", Recipe::new().with(|a| a.mask(!Mask::first_keys(m - 30)))),
-                ("both ends", Recipe::new().with(|a| a.mask(Mask::first_keys(3) | !Mask::first_keys(m - 30)))),
+                ("the last keys", Recipe::new().with(|a| a.mask(!oracle::Mask::FirstKeys(m - 30)))),
+                ("both ends", Recipe::new().with(|a| a.mask(oracle::Mask::FirstKeys(3) | !oracle::Mask::FirstKeys(m - 30)))),
                 ("top k", bottom.with(|a| a.top_k(100))),
                 ("softcap", Recipe::new().softcap(2.0)),
             ] {
@@ -149,7 +149,7 @@ fn a_bias_in_f64_is_added_in_full() {
     let s = Shape::new(19, 33, 8);
     let mut numbers = Normal::new(8);
     let bias = Array4::from_shape_simple_fn(s.scores(), || numbers.number());
-    let recipe = || Recipe::new().with(|a| a.bias(Bias::Dense64(bias.clone().into())));
+    let recipe = || Recipe::new().with(|a| a.bias(oracle::Bias::Dense64(bias.clone())));
     check("f64", &recipe(), &Inputs::<f64>::normal(s, 2));
     check("f32", &recipe(), &Inputs::<f32>::normal(s, 2));
 }
@@ -162,9 +162,9 @@ fn biases_of_the_distance_are_added() {
         let mut numbers = Normal::new(8);
         let mut table = |rows| Array2::from_shape_simple_fn((rows, 13), || numbers.number() as f32);
         for (name, bias) in [
-            ("alibi", Bias::Alibi(alibi_slopes(6))),
-            ("relative", Bias::Relative(table(6).into())),
-            ("relative for all", Bias::Relative(table(1).into())),
+            ("alibi", oracle::Bias::Alibi(alibi_slopes(6))),
+            ("relative", oracle::Bias::Relative(table(6))),
+            ("relative for all", oracle::Bias::Relative(table(1))),
         ] {
             let recipe = Recipe::new().with(|a| a.bias(bias));
             check(&format!("{name} {s:?}"), &recipe, &x);
@@ -241,11 +241,11 @@ fn stages_for<E: Element>() {
         let x = Inputs::<E>::normal(s, 17);
         for (name, recipe) in masks(&s) {
             let recipe = recipe.softcap(1.5).dense_bias([1, s.heads_q, s.seq_q, 1], 6).some_sink(&s);
-            let exact = reference::attention(&recipe.attention, &x.q, &x.k, &x.v).expect(name);
+            let exact = textbook(&recipe.options, &x);
             let plain = naive(&recipe, &x, &exact);
             let floor = score_floor::<E>(&exact);
             for level in levels() {
-                let a = recipe.attention.clone().level(level);
+                let a = recipe.attention().level(level);
                 let what = format!("{name}, {s:?}, {}", level.name());
                 for (stage, plain, exact) in [
                     (Stage::Raw, &plain.raw, &exact.raw),
@@ -275,10 +275,10 @@ fn weights_of_long_rows_and_of_top_k_are_right() {
         let s = Shape::single(n, m, 8).heads(2, 1);
         let x = Inputs::<f32>::normal(s, 1);
         let recipe = Recipe::new().some_sink(&s).with(|a| if let Some(k) = k { a.top_k(k) } else { a });
-        let exact = reference::attention(&recipe.attention, &x.q, &x.k, &x.v).expect("fits");
+        let exact = textbook(&recipe.options, &x);
         let plain = naive(&recipe, &x, &exact);
         for level in levels() {
-            let got = recipe.attention.clone().level(level).weights(&x.q, &x.k).expect("fits");
+            let got = recipe.attention().level(level).weights(&x.q, &x.k).expect("fits");
             assert_as_good_as_naive(&format!("{s:?} {k:?}"), &got, &plain.weights, &exact.weights, 4.0 * unit::<f32>());
         }
     }

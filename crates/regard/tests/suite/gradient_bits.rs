@@ -1,12 +1,12 @@
 //! Bits of gradients that do not move: the same for any number of threads, with statistics or without, alone or in a batch.
 
-use crate::common::{Inputs, Recipe, Shape, assert_same_bits, assert_same_gradients, d_out_for, gradients, levels, masks, skip};
+use crate::common::{Inputs, Recipe, Shape, assert_same_bits, assert_same_gradients, d_out_for, gradients, levels, masks, oracle, skip};
 use half::f16;
 use ndarray::{Array2, Array4, s};
-use regard::{Attention, Bias, Element, Level, alibi_slopes};
+use regard::{Attention, Element, Level, alibi_slopes};
 
 /// Options that change what is computed. Among them biases that several heads and batch entries add to.
-fn options(s: &Shape) -> Vec<(&'static str, Recipe<'static>)> {
+fn options(s: &Shape) -> Vec<(&'static str, Recipe)> {
     let (n, m) = (s.seq_q, s.seq_kv);
     let table = Array2::from_shape_fn((1, 9), |(_, c)| c as f32 / 4.0);
     vec![
@@ -21,8 +21,8 @@ fn options(s: &Shape) -> Vec<(&'static str, Recipe<'static>)> {
         ("bias of the keys of each head", Recipe::new().dense_bias([1, s.heads_q, 1, m], 3)),
         ("bias of the queries of each entry", Recipe::new().dense_bias([s.batch, 1, n, 1], 3)),
         ("one bias", Recipe::new().dense_bias([1, 1, 1, 1], 4)),
-        ("alibi", Recipe::new().with(|a| a.bias(Bias::Alibi(alibi_slopes(s.heads_q))))),
-        ("relative", Recipe::new().with(|a| a.bias(Bias::Relative(table.into())))),
+        ("alibi", Recipe::new().with(|a| a.bias(oracle::Bias::Alibi(alibi_slopes(s.heads_q))))),
+        ("relative", Recipe::new().with(|a| a.bias(oracle::Bias::Relative(table)))),
     ]
 }
 
@@ -31,7 +31,7 @@ fn threads_change_nothing<E: Element>(s: Shape, every: usize) {
     let d_out = d_out_for(&x, 2);
     for level in levels() {
         for (name, recipe) in options(&s).into_iter().step_by(if level == Level::Portable { 2 * every } else { every }) {
-            let a = recipe.attention.level(level);
+            let a = recipe.attention().level(level);
             let saved = a.forward_saved(&x.q, &x.k, &x.v).expect("fits");
             let go = |threads| a.clone().threads(threads).backward_with_stats(&x.q, &x.k, &x.v, &saved, &d_out).expect("fits");
             let (one, one_stats) = go(1);
@@ -71,7 +71,8 @@ fn threads_do_not_change_the_gradients_of_many_queries() {
         let x = Inputs::<f32>::normal(s, 1);
         let d_out = d_out_for(&x, 2);
         for shape in [s.scores(), [1, 1, 1, s.seq_kv], [1, 1, 1, 1]] {
-            let a = Recipe::new().dense_bias(shape, 5).attention;
+            let recipe = Recipe::new().dense_bias(shape, 5);
+            let a = recipe.attention();
             let go = |threads| gradients(&a.clone().threads(threads), &x, &d_out);
             assert_same_gradients(&format!("bias {shape:?}, {s:?}"), &go(1), &go(2));
         }
@@ -184,7 +185,7 @@ fn levels_with_fused_multiply_add_give_the_same_gradients() {
             let x = Inputs::<E>::normal(s, 1);
             let d_out = d_out_for(&x, 2);
             for (name, recipe) in masks(&s).into_iter().chain(options(&s)) {
-                let go = |level| gradients(&recipe.attention.clone().level(level), &x, &d_out);
+                let go = |level| gradients(&recipe.attention().level(level), &x, &d_out);
                 assert_same_gradients(&format!("{name}, {s:?}"), &go(Level::Avx2), &go(Level::Avx512));
             }
         }

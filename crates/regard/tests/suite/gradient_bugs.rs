@@ -1,10 +1,13 @@
 //! What went wrong in the backward passes of other attention kernels, one test for each.
 //! Hidden NaN and empty dimensions are in [`crate::gradient_hidden`], strides in [`crate::strides`], threads and batches in [`crate::gradient_bits`].
 
-use crate::common::{Inputs, Recipe, Shape, assert_same_bits, bias_numbers, check_gradients, d_out_for, gradients, levels, to, wide};
+use crate::common::{
+    Inputs, Recipe, Shape, assert_same_bits, bias_numbers, check_gradients, d_out_for, gradients, levels, oracle, textbook_backward, to,
+    wide,
+};
 use half::{bf16, f16};
 use ndarray::{Array4, s};
-use regard::{Attention, Bias, Element, Error, Mask, Scale, alibi_slopes, reference};
+use regard::{Attention, Bias, Element, Error, Mask, Scale, alibi_slopes};
 
 #[test]
 fn a_fully_masked_row_does_not_poison_the_gradients() {
@@ -13,7 +16,7 @@ fn a_fully_masked_row_does_not_poison_the_gradients() {
         let d_out = d_out_for(&x, 1);
         let mut table = Array4::from_elem([1, 1, n, 30], true);
         table.slice_mut(s![.., .., 2, ..]).fill(false);
-        check_gradients("one row sees nothing", &Recipe::new().with(|a| a.mask(Mask::dense(&table))), &x, 1);
+        check_gradients("one row sees nothing", &Recipe::new().with(|a| a.mask(oracle::Mask::Dense(table.clone()))), &x, 1);
         for level in levels() {
             let got = gradients(&Attention::new().mask(Mask::dense(&table)).level(level), &x, &d_out);
             assert!(got.dq.slice(s![.., .., 2, ..]).iter().all(|&x| x == 0.0));
@@ -51,12 +54,12 @@ fn a_first_tile_without_visible_keys_does_not_spoil_the_gradients() {
         for first in [1, 127, 128, 129, 256, 300] {
             let m = first + 70;
             let x = Inputs::<f32>::normal(Shape::single(n, m, 8), 1);
-            check_gradients(&format!("mask, {first} hidden"), &Recipe::new().with(|a| a.mask(!Mask::first_keys(first))), &x, 1);
+            check_gradients(&format!("mask, {first} hidden"), &Recipe::new().with(|a| a.mask(!oracle::Mask::FirstKeys(first))), &x, 1);
             let bias = Array4::from_shape_fn([1, 1, 1, m], |(_, _, _, j)| if j < first { f32::NEG_INFINITY } else { 0.5 });
-            let recipe = Recipe::new().with(|a| a.bias(Bias::Dense(bias.into())).bias_gradient(false));
+            let recipe = Recipe::new().with(|a| a.bias(oracle::Bias::Dense(bias)).bias_gradient(false));
             check_gradients(&format!("bias, {first} hidden"), &recipe, &x, 1);
             let table = Array4::from_shape_fn([1, 1, n, m], |(_, _, i, j)| j >= first || i == 1);
-            check_gradients(&format!("dense, {first} hidden"), &Recipe::new().with(|a| a.mask(Mask::dense(table))), &x, 1);
+            check_gradients(&format!("dense, {first} hidden"), &Recipe::new().with(|a| a.mask(oracle::Mask::Dense(table))), &x, 1);
         }
     }
 }
@@ -73,7 +76,7 @@ fn gradients_of_keys_and_values_of_different_length_are_refused() {
 fn gradients_through_a_mask_broadcast_over_the_batch_are_right() {
     let x = Inputs::<f32>::normal(Shape::new(9, 20, 8).batch(5), 1);
     let table = crate::common::random_bools([1, 1, 9, 20], 7);
-    check_gradients("broadcast mask", &Recipe::new().with(|a| a.mask(Mask::dense(table))), &x, 1);
+    check_gradients("broadcast mask", &Recipe::new().with(|a| a.mask(oracle::Mask::Dense(table))), &x, 1);
     check_gradients("broadcast bias", &Recipe::new().dense_bias([1, 1, 9, 20], 3), &x, 1);
 }
 
@@ -82,14 +85,14 @@ fn gradients_through_a_mask_broadcast_over_the_batch_are_right() {
 fn gradients_are_aligned_like_the_result_when_queries_and_keys_differ() {
     for (n, m) in [(3, 5), (5, 3), (150, 70), (70, 150)] {
         let x = Inputs::<f32>::normal(Shape::single(n, m, 4), 1);
-        for (name, a) in [
-            ("causal", Attention::new().causal()),
-            ("bottom right", Attention::new().causal_bottom_right()),
-            ("offset", Attention::new().causal().q_offset(1)),
-            ("window", Attention::new().window(2, 1).align_end()),
+        for (name, recipe) in [
+            ("causal", Recipe::new().with(|a| a.causal())),
+            ("bottom right", Recipe::new().with(|a| a.causal_bottom_right())),
+            ("offset", Recipe::new().with(|a| a.causal().q_offset(1))),
+            ("window", Recipe::new().with(|a| a.window(2, 1).align_end())),
         ] {
             for level in levels() {
-                let a = a.clone().level(level);
+                let a = recipe.attention().level(level);
                 let saved = a.forward_saved(&x.q, &x.k, &x.v).expect("fits");
                 let weights = a.weights(&x.q, &x.k).expect("fits");
                 for i in [0, 1, n / 2, n - 1] {
@@ -103,7 +106,7 @@ fn gradients_are_aligned_like_the_result_when_queries_and_keys_differ() {
                     }
                 }
             }
-            check_gradients(&format!("{name}, {n} x {m}"), &Recipe::new().with(|_| a), &x, 1);
+            check_gradients(&format!("{name}, {n} x {m}"), &recipe, &x, 1);
         }
     }
 }
@@ -161,7 +164,7 @@ fn gradients_of_a_window_hold_without_any_other_mask() {
 fn the_softcap_is_differentiated_before_bias_and_mask() {
     let x = Inputs::<f32>::normal(Shape::new(20, 20, 8), 1);
     check_gradients("mask", &Recipe::new().softcap(0.1).with(|a| a.causal()), &x, 1);
-    let recipe = Recipe::new().softcap(0.5).with(|a| a.bias(Bias::Alibi(vec![0.5; 4])).bias_gradient(false));
+    let recipe = Recipe::new().softcap(0.5).with(|a| a.bias(oracle::Bias::Alibi(vec![0.5; 4])).bias_gradient(false));
     check_gradients("bias", &recipe, &x, 1);
 }
 
@@ -176,8 +179,9 @@ fn gradients_of_more_than_65536_keys_are_right() {
         check_gradients("65,537 keys", &Recipe::new().with(|a| a.causal_bottom_right().threads(threads)), &x, 1);
     }
     // Dropout does not repeat itself.
-    let a = Attention::new().dropout(0.5, 1);
-    let exact = reference::backward(&a, &x.q, &x.k, &x.v, &d_out).expect("fits");
+    let options = oracle::Options::new().dropout(0.5, 1);
+    let a = options.attention();
+    let exact = textbook_backward(&options, &x, &d_out);
     for level in levels() {
         let got = gradients(&a.clone().level(level), &x, &d_out);
         assert!(got.dv.iter().zip(&exact.dv).all(|(&x, &y)| (f64::from(x) - y).abs() < 1e-8 + 1e-4 * y.abs()));
@@ -250,7 +254,7 @@ fn the_bias_alone_has_its_gradient() {
     let recipe = Recipe::new().dense_bias(s.scores(), 3);
     check_gradients("bias", &recipe, &x, 1);
     for level in levels() {
-        let got = gradients(&recipe.attention.clone().level(level), &x, &d_out);
+        let got = gradients(&recipe.attention().level(level), &x, &d_out);
         assert!(got.dq.iter().chain(&got.dk).all(|&x| x == 0.0));
         assert!(bias_numbers(&got).iter().filter(|&&x| x != 0.0).count() > s.scores().iter().product::<usize>() / 2);
     }
@@ -327,8 +331,9 @@ fn alibi_slopes_of_any_number_of_heads_have_gradients() {
     for heads in [1, 3, 6, 12] {
         let x = Inputs::<f64>::normal(Shape::new(20, 30, 8).heads(heads, 1), 1);
         let d_out = d_out_for(&x, 1);
-        let a = Attention::new().bias(Bias::Alibi(alibi_slopes(heads))).causal();
-        let exact = reference::backward(&a, &x.q, &x.k, &x.v, &d_out).expect("fits");
+        let options = oracle::Options::new().bias(oracle::Bias::Alibi(alibi_slopes(heads))).causal();
+        let a = options.attention();
+        let exact = textbook_backward(&options, &x, &d_out);
         for level in levels() {
             let got = bias_numbers(&gradients(&a.clone().level(level), &x, &d_out));
             assert_eq!(got.len(), heads);

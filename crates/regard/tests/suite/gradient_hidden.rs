@@ -1,10 +1,12 @@
 //! Hidden means hidden on the way back, too: what a row does not see, and a row that sees nothing, never reaches any other gradient. What is seen
 //! propagates. Empty dimensions are legal.
 
-use crate::common::{Inputs, Recipe, Shape, bits, check_gradients, d_out_for, gradients, levels, masks, to, wide};
+use crate::common::oracle::BackwardAnswer;
+use crate::common::{
+    Inputs, Recipe, Shape, bits, check_gradients, d_out_for, gradients, levels, masks, oracle, textbook_backward, to, wide,
+};
 use half::{bf16, f16};
 use ndarray::{Array4, s};
-use regard::reference::{self, ReferenceGradients};
 use regard::{Attention, Bias, BiasGradient, Element, Mask};
 
 /// What the poison is put into.
@@ -27,7 +29,7 @@ struct Poison {
 
 /// Poison one row of every head. Gradients that it has no part in keep their bits; the others are finite where the textbook's are.
 #[track_caller]
-fn poison<E: Element>(recipe: &Recipe<'_>, what: &str, x: &Inputs<E>, clean: &ReferenceGradients, poison: Poison) {
+fn poison<E: Element>(recipe: &Recipe, what: &str, x: &Inputs<E>, clean: &BackwardAnswer, poison: Poison) {
     let d_out = d_out_for(x, 5);
     let put = |number: f64| {
         let (mut bad, mut bad_out) = (x.clone(), d_out.clone());
@@ -45,8 +47,7 @@ fn poison<E: Element>(recipe: &Recipe<'_>, what: &str, x: &Inputs<E>, clean: &Re
         }
         (bad, bad_out)
     };
-    let a = &recipe.attention;
-    let textbook = |(x, d_out): &(Inputs<E>, Array4<E>)| reference::backward(a, &x.q, &x.k, &x.v, d_out).expect(what);
+    let textbook = |(x, d_out): &(Inputs<E>, Array4<E>)| textbook_backward(&recipe.options, x, d_out);
     let (bad, bad_out) = put(poison.number);
     // NaN shows what it has a part in; an infinite key may make a score of minus infinity, which is as good as hidden.
     let touched = textbook(&put(f64::NAN));
@@ -54,7 +55,7 @@ fn poison<E: Element>(recipe: &Recipe<'_>, what: &str, x: &Inputs<E>, clean: &Re
     let exact = if poison.number.is_nan() || may_hide { touched.clone() } else { textbook(&(bad.clone(), bad_out.clone())) };
     for level in levels() {
         let what = format!("{what}: {poison:?}, {} {}", std::any::type_name::<E>(), level.name());
-        let a = a.clone().level(level);
+        let a = recipe.attention().level(level);
         let (before, after) = (gradients(&a, x, &d_out), gradients(&a, &bad, &bad_out));
         for (name, before, after, clean, touched, exact) in [
             ("dq", &before.dq, &after.dq, &clean.dq, &touched.dq, &exact.dq),
@@ -77,11 +78,11 @@ fn poison<E: Element>(recipe: &Recipe<'_>, what: &str, x: &Inputs<E>, clean: &Re
 }
 
 /// The gradients without any poison.
-fn clean<E: Element>(recipe: &Recipe<'_>, x: &Inputs<E>) -> ReferenceGradients {
-    reference::backward(&recipe.attention, &x.q, &x.k, &x.v, &d_out_for(x, 5)).expect("it fits")
+fn clean<E: Element>(recipe: &Recipe, x: &Inputs<E>) -> BackwardAnswer {
+    textbook_backward(&recipe.options, x, &d_out_for(x, 5))
 }
 
-fn all_places(recipe: &Recipe<'_>, what: &str, x: &Inputs<f32>) {
+fn all_places(recipe: &Recipe, what: &str, x: &Inputs<f32>) {
     let clean = clean(recipe, x);
     let (n, m) = (x.q.dim().2, x.k.dim().2);
     for number in [f64::NAN, f64::INFINITY] {
@@ -113,7 +114,7 @@ fn what_an_option_hides_never_reaches_a_gradient() {
             ("bias", Recipe::new().dense_bias(s.scores(), 5)),
             ("bias and causal", Recipe::new().dense_bias(s.scores(), 5).with(|a| a.causal_bottom_right())),
             ("sink and causal", Recipe::new().some_sink(&s).with(|a| a.causal_bottom_right())),
-            ("alibi and causal", Recipe::new().with(|a| a.bias(Bias::Alibi(vec![0.5; s.heads_q])).causal_bottom_right())),
+            ("alibi and causal", Recipe::new().with(|a| a.bias(oracle::Bias::Alibi(vec![0.5; s.heads_q])).causal_bottom_right())),
         ] {
             all_places(&recipe, &format!("{name}, {s:?}"), &x);
         }

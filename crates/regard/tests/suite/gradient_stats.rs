@@ -1,9 +1,9 @@
 //! Statistics of gradients against the textbook's norms.
 
-use crate::common::{Inputs, Recipe, Shape, d_out_for, levels, masks, naive, naive_backward, unit};
+use crate::common::{Inputs, Recipe, Shape, d_out_for, levels, masks, naive, naive_backward, textbook, textbook_backward, unit};
 use half::f16;
 use ndarray::{Array3, Array4, Axis};
-use regard::{Attention, Element, GradientStats, Real, Scale, reference};
+use regard::{Attention, Element, GradientStats, Real, Scale};
 
 fn row_norms(x: &Array4<f64>) -> Array3<f64> {
     x.map_axis(Axis(3), |row| row.dot(&row).sqrt())
@@ -14,11 +14,10 @@ fn norm(x: &Array4<f64>) -> f64 {
 }
 
 #[track_caller]
-fn check<E: Element>(what: &str, recipe: &Recipe<'_>, x: &Inputs<E>) {
+fn check<E: Element>(what: &str, recipe: &Recipe, x: &Inputs<E>) {
     let d_out = d_out_for(x, 1);
-    let a = &recipe.attention;
-    let exact = reference::backward(a, &x.q, &x.k, &x.v, &d_out).expect(what);
-    let forward = reference::attention(a, &x.q, &x.k, &x.v).expect(what);
+    let exact = textbook_backward(&recipe.options, x, &d_out);
+    let forward = textbook(&recipe.options, x);
     let plain = naive_backward(recipe, x, &d_out, &forward, &naive(recipe, x, &forward));
     let (dq, ds) = (row_norms(&exact.dq), row_norms(&exact.d_scores));
     // Norms are no further off than the numbers in them, and the plain loop's are off by so much.
@@ -30,7 +29,7 @@ fn check<E: Element>(what: &str, recipe: &Recipe<'_>, x: &Inputs<E>) {
     let dq_error = 3.0 * columns(x.q.dim().3) * (far(&wide(&plain.dq), &exact.dq) + 4.0 * unit::<E>() * plain.sizes[0]);
     for level in levels() {
         let what = format!("{what}, {} {}", std::any::type_name::<E>(), level.name());
-        let a = a.clone().level(level);
+        let a = recipe.attention().level(level);
         let saved = a.forward_saved(&x.q, &x.k, &x.v).expect(&what);
         let (got, stats) = a.backward_with_stats(&x.q, &x.k, &x.v, &saved, &d_out).expect(&what);
         for (name, got, exact, error) in

@@ -1,11 +1,12 @@
 //! Gradients against the textbook in f64: at most three times as far off as plain loops of the same precision.
 
 use crate::common::{
-    Inputs, Normal, Recipe, Shape, assert_within, bias_numbers, check_gradients, d_out_for, gradients, levels, masks, naive, naive_backward,
+    Inputs, Normal, Recipe, Shape, assert_within, bias_numbers, check_gradients, d_out_for, gradients, levels, masks, naive,
+    naive_backward, oracle, textbook, textbook_backward,
 };
 use half::{bf16, f16};
 use ndarray::{Array1, Array2};
-use regard::{Attention, Bias, Element, Real, Scale, alibi_slopes, reference};
+use regard::{Element, Real, Scale, alibi_slopes};
 
 /// 0, 1, and the neighbours of the sizes at which kernels change: vectors, panels, tiles, spans.
 const SIZES: [usize; 13] = [0, 1, 7, 8, 9, 15, 16, 17, 63, 65, 128, 129, 257];
@@ -33,7 +34,7 @@ fn every_mask_is_right_at_every_size_of_keys() {
 }
 
 /// Everything that a call can ask for, alone and together.
-fn options(s: &Shape) -> Vec<(&'static str, Recipe<'static>)> {
+fn options(s: &Shape) -> Vec<(&'static str, Recipe)> {
     vec![
         ("softcap", Recipe::new().softcap(1.5)),
         ("smallest softcap", Recipe::new().softcap(1e-30)),
@@ -122,9 +123,9 @@ fn rows_that_see_nothing_between_rows_that_do_add_nothing() {
             for (from, to) in [(0, s.seq_kv), (0, 100), (60, s.seq_kv), (128, s.seq_kv)] {
                 let hidden = |i: usize, j: usize| (first..last).contains(&i) && (from..to).contains(&j);
                 let table = ndarray::Array4::from_shape_fn([1, 1, s.seq_q, s.seq_kv], |(_, _, i, j)| !hidden(i, j));
-                let recipe = Recipe::new().with(|a| a.mask(regard::Mask::dense(table.clone())));
+                let recipe = Recipe::new().with(|a| a.mask(oracle::Mask::Dense(table.clone())));
                 check_gradients(&format!("rows {first}..{last} do not see {from}..{to}, {s:?}"), &recipe, &x, 4);
-                let recipe = Recipe::new().with(|a| a.mask(regard::Mask::dense(table)).dropout(0.1, 1));
+                let recipe = Recipe::new().with(|a| a.mask(oracle::Mask::Dense(table)).dropout(0.1, 1));
                 check_gradients(&format!("dropout, rows {first}..{last} do not see {from}..{to}, {s:?}"), &recipe, &x, 4);
             }
         }
@@ -155,9 +156,9 @@ fn biases_of_the_distance_have_their_gradients() {
         let mut numbers = Normal::new(8);
         let mut table = |rows| Array2::from_shape_simple_fn((rows, 13), || numbers.number() as f32);
         for (name, bias, per_head, places) in [
-            ("alibi", Bias::Alibi(alibi_slopes(6)), true, 1),
-            ("relative", Bias::Relative(table(6).into()), true, 13),
-            ("relative for all", Bias::Relative(table(1).into()), false, 13),
+            ("alibi", oracle::Bias::Alibi(alibi_slopes(6)), true, 1),
+            ("relative", oracle::Bias::Relative(table(6)), true, 13),
+            ("relative for all", oracle::Bias::Relative(table(1)), false, 13),
         ] {
             let recipe = Recipe::new().with(|a| a.bias(bias).causal().q_offsets(vec![(m - n) as i64, -3]));
             let sums = |d_scores: &dyn Fn([usize; 4]) -> f64| {
@@ -174,13 +175,12 @@ fn biases_of_the_distance_have_their_gradients() {
                 }
                 sums
             };
-            let a = &recipe.attention;
-            let forward = reference::attention(a, &x.q, &x.k, &x.v).expect(name);
-            let exact = reference::backward(a, &x.q, &x.k, &x.v, &d_out).expect(name);
+            let forward = textbook(&recipe.options, &x);
+            let exact = textbook_backward(&recipe.options, &x, &d_out);
             let plain = naive_backward(&recipe, &x, &d_out, &forward, &naive(&recipe, &x, &forward));
             let (exact, naive) = (sums(&|at| exact.d_scores[at]), sums(&|at| plain.d_scores[at].to_f64()));
             for level in levels() {
-                let got = bias_numbers(&gradients(&a.clone().level(level), &x, &d_out));
+                let got = bias_numbers(&gradients(&recipe.attention().level(level), &x, &d_out));
                 let floor = 4.0 * f64::from(f32::EPSILON) * plain.sizes[3] * if places == 1 { m as f64 } else { 1.0 };
                 assert_within(&format!("{name}, {s:?}, {}", level.name()), 3.0, &got, &naive, &exact, floor);
             }
@@ -214,9 +214,9 @@ fn the_gradient_of_a_bias_can_be_left_out() {
     let x = Inputs::<f32>::normal(s, 3);
     let d_out = d_out_for(&x, 1);
     let recipe = Recipe::new().dense_bias(s.scores(), 3);
-    let with = gradients(&recipe.attention, &x, &d_out);
-    let without = gradients(&recipe.attention.clone().bias_gradient(false), &x, &d_out);
-    assert!(!with.d_biases.is_empty() && without.d_biases.is_empty());
+    let with = gradients(&recipe.attention(), &x, &d_out);
+    let without = gradients(&recipe.attention().bias_gradient(false), &x, &d_out);
+    assert!(with.d_biases.first().is_some() && without.d_biases.is_empty());
     assert_eq!((with.dq, with.dk, with.dv), (without.dq, without.dk, without.dv));
 }
 

@@ -1,10 +1,11 @@
 //! Hidden means hidden: a masked key never contributes, whatever it holds. A row without any visible key is zero.
 //! Empty dimensions are legal.
 
-use crate::common::{Inputs, Recipe, Shape, bits, levels, masks, to, wide};
+use crate::common::oracle::Options;
+use crate::common::{Inputs, Recipe, Shape, bits, levels, masks, oracle, textbook, to, wide};
 use half::{bf16, f16};
 use ndarray::{Array4, s};
-use regard::{Attention, Bias, Element, Mask, StatsOptions, reference};
+use regard::{Attention, Bias, Element, Mask, StatsOptions};
 
 /// What the poison is put into.
 #[derive(Debug, Clone, Copy)]
@@ -14,22 +15,22 @@ enum Where {
 }
 
 /// Poison one key. Rows that do not see it keep their bits; rows that do are what the textbook says: NaN or infinite.
-fn poison<E: Element>(recipe: &Recipe<'_>, what: &str, x: &Inputs<E>, key: usize, number: f64, place: Where) {
-    let clean = reference::attention(&recipe.attention, &x.q, &x.k, &x.v).expect(what);
+fn poison<E: Element>(recipe: &Recipe, what: &str, x: &Inputs<E>, key: usize, number: f64, place: Where) {
+    let clean = textbook(&recipe.options, x);
     let mut bad = x.clone();
     match place {
         Where::K => bad.k.slice_mut(s![.., .., key, ..]).fill(to(number)),
         Where::V => bad.v.slice_mut(s![.., .., key, 0]).fill(to(number)),
     }
-    let exact = reference::attention(&recipe.attention, &bad.q, &bad.k, &bad.v).expect(what);
+    let exact = textbook(&recipe.options, &bad);
     for level in levels() {
         let what = format!("{what}: {number} in {place:?} at {key}, {} {}", std::any::type_name::<E>(), level.name());
-        let a = recipe.attention.clone().level(level);
+        let a = recipe.attention().level(level);
         let before = a.forward(&x.q, &x.k, &x.v).expect(&what);
         let after = a.forward(&bad.q, &bad.k, &bad.v).expect(&what);
         for ((at, &x), &y) in before.out.indexed_iter().zip(&after.out) {
             let (b, h, i, d) = at;
-            if clean.scores[[b, h, i, key]] == f64::NEG_INFINITY {
+            if !clean.visible[[b, h, i, key]] {
                 assert!(bits(x) == bits(y), "{what}: a hidden key changed {x:?} to {y:?} at {at:?}");
                 assert!(bits(before.lse[[b, h, i]]) == bits(after.lse[[b, h, i]]), "{what}: lse at {at:?}");
             } else {
@@ -67,7 +68,7 @@ fn a_hidden_nan_stays_hidden_in_every_element_type() {
                 // Every panel sees the first keys, the later ones all of the tile.
                 ("causal, further on", Recipe::new().with(|a| a.causal().q_offset(30))),
                 // The first panels see key 20, the later ones do not.
-                ("open window", Recipe::new().with(|a| a.mask(Mask::window(Some(9), None)))),
+                ("open window", Recipe::new().with(|a| a.mask(oracle::Mask::Window(Some(9), None)))),
                 ("bias", Recipe::new().dense_bias(s.scores(), 5)),
             ] {
                 for number in [f64::NAN, f64::INFINITY] {
@@ -217,11 +218,11 @@ fn empty_dimensions_are_legal() {
         };
         let x = Inputs::<f32>::normal(shape, 1);
         for level in levels() {
-            for a in [Attention::new(), Attention::new().causal(), Attention::new().top_k(2), Attention::new().causal_bottom_right()] {
-                let a = a.level(level);
+            for options in [Options::new(), Options::new().causal(), Options::new().top_k(2), Options::new().causal_bottom_right()] {
+                let a = options.attention().level(level);
                 let what = format!("{shape:?}");
                 let got = a.forward(&x.q, &x.k, &x.v).expect(&what);
-                let exact = reference::attention(&a, &x.q, &x.k, &x.v).expect(&what);
+                let exact = textbook(&options, &x);
                 assert_eq!(got.out.shape(), exact.out.shape());
                 assert!(got.out.iter().zip(&exact.out).all(|(&x, &y)| (f64::from(x) - y).abs() < 1e-5), "{what}");
                 assert!(got.lse.iter().zip(&exact.lse).all(|(&x, &y)| f64::from(x) == y || (f64::from(x) - y).abs() < 1e-5), "{what}");

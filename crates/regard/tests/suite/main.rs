@@ -25,5 +25,6 @@ mod poison;
 mod properties;
 mod random_calls;
 mod ranges;
+mod reference;
 mod stats;
 mod strides;

@@ -1,9 +1,10 @@
 //! What holds for any attention, tried on random ones.
 
-use crate::common::{DILATED, Inputs, Normal, Recipe, Shape, check_gradients, d_out_for, gradients, levels, random_bools};
+use crate::common::oracle::{self, Options};
+use crate::common::{Inputs, Normal, Recipe, Shape, check_gradients, d_out_for, gradients, levels, random_bools};
 use ndarray::{Array1, Array2, Array4, Axis, s};
 use proptest::prelude::*;
-use regard::{Attention, Bias, BiasGradient, HeadPosition, Mask, TileCoverage, merge, reference};
+use regard::{Attention, Bias, BiasGradient, Mask, HeadPosition, TileCoverage, merge};
 
 fn shapes() -> impl Strategy<Value = Shape> {
     (1..3usize, 1..3usize, 1..4usize, 1..45usize, 1..150usize, 1..12usize, 1..12usize).prop_map(
@@ -20,31 +21,35 @@ fn shapes() -> impl Strategy<Value = Shape> {
 }
 
 /// A random expression.
-fn mask(s: &Shape, numbers: &mut Normal, depth: usize) -> Mask<'static> {
+fn mask(s: &Shape, numbers: &mut Normal, depth: usize) -> oracle::Mask {
     let (n, m) = (s.seq_q, s.seq_kv);
     let side = |numbers: &mut Normal| if numbers.below(4) == 0 { None } else { Some(numbers.below(m + 1)) };
     match numbers.below(if depth == 0 { 9 } else { 13 }) {
-        0 => Mask::everything(),
-        1 => Mask::causal(),
-        2 => [Mask::reverse(), Mask::strictly_future()][numbers.below(2)].clone(),
-        3 => Mask::window(side(numbers), side(numbers)),
-        4 => Mask::first_keys(numbers.below(m + 2)),
-        5 => Mask::key_lengths((0..s.batch).map(|_| numbers.below(m + 1)).collect::<Vec<_>>()),
+        0 => oracle::Mask::Everything,
+        1 => oracle::Mask::Causal,
+        2 => [oracle::Mask::Reverse, oracle::Mask::StrictlyFuture][numbers.below(2)].clone(),
+        3 => oracle::Mask::Window(side(numbers), side(numbers)),
+        4 => oracle::Mask::FirstKeys(numbers.below(m + 2)),
+        5 => oracle::Mask::KeyLengths((0..s.batch).map(|_| numbers.below(m + 1)).collect()),
         6 => {
             let rows = if numbers.below(2) == 0 { 1 } else { s.batch };
             let size = 1 + numbers.below(40);
             let mut ids = |n: usize| Array2::from_shape_fn((rows, n), |(b, i)| ((i + 3 * b) / size + numbers.below(20) / 19) as u32);
-            Mask::documents(ids(n), ids(m))
+            oracle::Mask::Documents { queries: ids(n), keys: ids(m) }
         }
         7 => {
             let one_or = |n: usize, numbers: &mut Normal| if numbers.below(2) == 0 { 1 } else { n };
             let shape = [one_or(s.batch, numbers), one_or(s.heads_q, numbers), one_or(n, numbers), one_or(m, numbers)];
-            Mask::dense(random_bools(shape, numbers.below(1 << 20) as u64))
+            oracle::Mask::Dense(random_bools(shape, numbers.below(1 << 20) as u64))
         }
-        8 if numbers.below(2) == 0 => Mask::custom(DILATED),
+        8 if numbers.below(2) == 0 => oracle::Mask::Dilated,
         8 => {
             let (q, kv) = (1 + numbers.below(70), 1 + numbers.below(70));
-            Mask::blocks(random_bools((1, n.div_ceil(q), m.div_ceil(kv)), numbers.below(1 << 20) as u64), q, kv)
+            oracle::Mask::Blocks {
+                table: random_bools((1, n.div_ceil(q), m.div_ceil(kv)), numbers.below(1 << 20) as u64),
+                q_block: q,
+                kv_block: kv,
+            }
         }
         9 | 10 => mask(s, numbers, depth - 1) & mask(s, numbers, depth - 1),
         11 => mask(s, numbers, depth - 1) | mask(s, numbers, depth - 1),
@@ -52,12 +57,13 @@ fn mask(s: &Shape, numbers: &mut Normal, depth: usize) -> Mask<'static> {
     }
 }
 
-fn attention(s: &Shape, numbers: &mut Normal) -> Attention<'static> {
-    let a = Attention::new().mask(mask(s, numbers, 3));
+fn options(s: &Shape, numbers: &mut Normal) -> Options {
+    let options = Options::new().mask(mask(s, numbers, 3));
     match numbers.below(3) {
-        0 => a,
-        1 => a.align_end(),
-        _ => a.q_offset(numbers.below(2 * s.seq_kv) as i64 - s.seq_kv as i64 / 2),
+        0 => options,
+        // With two lengths there are two ends.
+        1 if options.mask.lengths().len() < 2 => options.align_end(),
+        _ => options.q_offset(numbers.below(2 * s.seq_kv) as i64 - s.seq_kv as i64 / 2),
     }
 }
 
@@ -67,15 +73,15 @@ proptest! {
     #[test]
     fn random_attention_is_right(s in shapes(), seed in any::<u32>()) {
         let mut numbers = Normal::new(seed.into());
-        let a = attention(&s, &mut numbers);
-        let recipe = Recipe::new().with(|_| a);
-        crate::common::check(&format!("{:?}, {s:?}", recipe.attention), &recipe, &Inputs::<f32>::normal(s, seed.into()));
+        let recipe = Recipe { options: options(&s, &mut numbers) };
+        crate::common::check(&format!("{:?}, {s:?}", recipe.options), &recipe, &Inputs::<f32>::normal(s, seed.into()));
     }
 
     #[test]
     fn rows_of_weights_sum_to_one_or_are_empty(s in shapes(), seed in any::<u32>()) {
         let mut numbers = Normal::new(seed.into());
-        let a = attention(&s, &mut numbers);
+        let options = options(&s, &mut numbers);
+        let a = options.attention();
         let x = Inputs::<f32>::normal(s, 1);
         for level in levels() {
             let a = a.clone().level(level);
@@ -92,7 +98,8 @@ proptest! {
     #[test]
     fn adding_the_same_to_all_scores_changes_nothing_but_the_lse(s in shapes(), seed in any::<u32>(), shift in -50.0..50.0f64) {
         let mut numbers = Normal::new(seed.into());
-        let a = attention(&s, &mut numbers);
+        let options = options(&s, &mut numbers);
+        let a = options.attention();
         let x = Inputs::<f64>::normal(s, 1);
         for level in levels() {
             let a = a.clone().level(level);
@@ -126,13 +133,14 @@ proptest! {
     #[test]
     fn the_result_lies_between_the_visible_values(s in shapes(), seed in any::<u32>()) {
         let mut numbers = Normal::new(seed.into());
-        let a = attention(&s, &mut numbers);
+        let options = options(&s, &mut numbers);
+        let a = options.attention();
         let x = Inputs::<f32>::normal(s, 1);
-        let exact = reference::attention(&a, &x.q, &x.k, &x.v).unwrap();
+        let exact = crate::common::textbook(&options, &x);
         for level in levels() {
             let out = a.clone().level(level).forward(&x.q, &x.k, &x.v).unwrap().out;
             for ((b, h, i, d), &got) in out.indexed_iter() {
-                let seen = (0..s.seq_kv).filter(|&j| exact.scores[[b, h, i, j]] > f64::NEG_INFINITY);
+                let seen = (0..s.seq_kv).filter(|&j| exact.visible[[b, h, i, j]]);
                 let values = seen.map(|j| x.v[[b, h * s.heads_kv / s.heads_q, j, d]]);
                 let (low, high) = values.fold((f32::INFINITY, f32::NEG_INFINITY), |(l, u), v| (l.min(v), u.max(v)));
                 if low > high {
@@ -147,7 +155,8 @@ proptest! {
     #[test]
     fn two_halves_merged_are_the_whole(s in shapes(), seed in any::<u32>(), cut in 0.0..1.0f64) {
         let mut numbers = Normal::new(seed.into());
-        let a = attention(&s, &mut numbers);
+        let options = options(&s, &mut numbers);
+        let a = options.attention();
         let x = Inputs::<f64>::normal(s, 1);
         let cut = (cut * s.seq_kv as f64) as usize;
         let (lower, upper) = (a.clone().mask(Mask::first_keys(cut)), a.clone().mask(!Mask::first_keys(cut)));
@@ -163,7 +172,8 @@ proptest! {
     #[test]
     fn a_linear_change_of_the_values_changes_the_result_alike(s in shapes(), seed in any::<u32>(), factor in -3.0..3.0f64) {
         let mut numbers = Normal::new(seed.into());
-        let a = attention(&s, &mut numbers);
+        let options = options(&s, &mut numbers);
+        let a = options.attention();
         let x = Inputs::<f64>::normal(s, 1);
         let shift = Array1::from_shape_simple_fn(s.value_dim, || numbers.number());
         let v = &x.v * factor + &shift;
@@ -182,8 +192,7 @@ proptest! {
     #[test]
     fn random_gradients_are_right(s in shapes(), seed in any::<u32>()) {
         let mut numbers = Normal::new(seed.into());
-        let a = attention(&s, &mut numbers);
-        let mut recipe = Recipe::new().with(|_| a);
+        let mut recipe = Recipe { options: options(&s, &mut numbers) };
         if numbers.below(3) == 0 {
             recipe = recipe.softcap(0.5 + numbers.uniform());
         }
@@ -197,13 +206,14 @@ proptest! {
         if numbers.below(3) == 0 {
             recipe = recipe.with(|a| a.dropout(0.3, seed.into()));
         }
-        check_gradients(&format!("{:?}, {s:?}", recipe.attention), &recipe, &Inputs::<f32>::normal(s, seed.into()), 1);
+        check_gradients(&format!("{:?}, {s:?}", recipe.options), &recipe, &Inputs::<f32>::normal(s, seed.into()), 1);
     }
 
     #[test]
     fn adding_the_same_to_all_scores_changes_no_gradient(s in shapes(), seed in any::<u32>(), shift in -50.0..50.0f64) {
         let mut numbers = Normal::new(seed.into());
-        let a = attention(&s, &mut numbers).dropout(0.2, seed.into());
+        let options = options(&s, &mut numbers).dropout(0.2, seed.into());
+        let a = options.attention();
         let x = Inputs::<f64>::normal(s, 1);
         let d_out = d_out_for(&x, 1);
         for level in levels() {
@@ -245,7 +255,8 @@ proptest! {
     #[test]
     fn gradients_are_linear_in_d_out(s in shapes(), seed in any::<u32>(), factor in -3.0..3.0f64) {
         let mut numbers = Normal::new(seed.into());
-        let a = attention(&s, &mut numbers).softcap(3.0).dropout(0.1, seed.into());
+        let options = options(&s, &mut numbers).softcap(3.0).dropout(0.1, seed.into());
+        let a = options.attention();
         let x = Inputs::<f64>::normal(s, 1);
         let (one, two) = (d_out_for(&x, 1), d_out_for(&x, 2));
         for level in levels() {
@@ -262,7 +273,8 @@ proptest! {
     #[test]
     fn dv_of_a_sum_is_the_number_of_rows_that_see_anything(s in shapes(), seed in any::<u32>()) {
         let mut numbers = Normal::new(seed.into());
-        let a = attention(&s, &mut numbers);
+        let options = options(&s, &mut numbers);
+        let a = options.attention();
         let x = Inputs::<f64>::normal(s, 1);
         for level in levels() {
             let a = a.clone().level(level);
@@ -281,6 +293,11 @@ proptest! {
         let mask = mask(&s, &mut numbers, 4);
         let q_offset = numbers.below(2 * s.seq_kv) as i64 - s.seq_kv as i64 / 2;
         let place = HeadPosition { batch: numbers.below(s.batch), head: numbers.below(s.heads_q), q_offset };
+        let library = mask.library();
+        let visible = |query: usize, key: usize| {
+            let position = i128::from(q_offset) + query as i128;
+            mask.visible(&oracle::Pair { batch: place.batch, head: place.head, query, key, position })
+        };
         for _ in 0..20 {
             let range = |n: usize, numbers: &mut Normal| {
                 let start = numbers.below(n);
@@ -288,14 +305,14 @@ proptest! {
             };
             let (queries, keys) = (range(s.seq_q, &mut numbers), range(s.seq_kv, &mut numbers));
             let pairs = || queries.clone().flat_map(|i| keys.clone().map(move |j| (i, j)));
-            match mask.coverage(&place, queries.clone(), keys.clone()) {
-                TileCoverage::Full => prop_assert!(pairs().all(|(i, j)| mask.visible(&place, i, j)), "{mask:?}"),
-                TileCoverage::Empty => prop_assert!(!pairs().any(|(i, j)| mask.visible(&place, i, j)), "{mask:?}"),
+            match library.coverage(&place, queries.clone(), keys.clone()) {
+                TileCoverage::Full => prop_assert!(pairs().all(|(i, j)| visible(i, j)), "{mask:?}"),
+                TileCoverage::Empty => prop_assert!(!pairs().any(|(i, j)| visible(i, j)), "{mask:?}"),
                 TileCoverage::Partial => {}
             }
-            let found = mask.key_range(&place, queries.clone(), keys.clone());
+            let found = library.key_range(&place, queries.clone(), keys.clone());
             prop_assert!(keys.start <= found.start && found.end <= keys.end, "{mask:?}: {found:?} of {keys:?}");
-            prop_assert!(pairs().all(|(i, j)| found.contains(&j) || !mask.visible(&place, i, j)), "{mask:?}: {found:?}");
+            prop_assert!(pairs().all(|(i, j)| found.contains(&j) || !visible(i, j)), "{mask:?}: {found:?}");
         }
     }
 
@@ -308,9 +325,10 @@ proptest! {
         let q = Array4::<f32>::zeros([s.batch, s.heads_q, s.seq_q, 1]);
         let k = Array4::<f32>::zeros([s.batch, s.heads_kv, s.seq_kv, 1]);
         for level in levels() {
-            let weights = Attention::new().mask(mask.clone()).q_offset(q_offset).level(level).weights(&q, &k).unwrap();
+            let weights = Attention::new().mask(mask.library()).q_offset(q_offset).level(level).weights(&q, &k).unwrap();
             for ((batch, head, i, j), &w) in weights.indexed_iter() {
-                prop_assert_eq!(w > 0.0, mask.visible(&HeadPosition { batch, head, q_offset }, i, j), "{:?} at {} {}", mask, i, j);
+                let pair = oracle::Pair { batch, head, query: i, key: j, position: i128::from(q_offset) + i as i128 };
+                prop_assert_eq!(w > 0.0, mask.visible(&pair), "{:?} at {} {}", mask, i, j);
             }
         }
     }

@@ -1,8 +1,8 @@
 //! Statistics, heat maps, column sums and head similarity against the matrix, laid out.
 
-use crate::common::{Inputs, Recipe, Shape, levels, masks};
+use crate::common::{Inputs, Recipe, Shape, levels, masks, oracle, textbook};
 use ndarray::{Array3, Array4, ArrayView1, s};
-use regard::{Attention, Mask, RowStats, StatsOptions, reference};
+use regard::{Attention, RowStats, StatsOptions};
 
 const OPTIONS: StatsOptions = StatsOptions { local_window: 4, top_keys: 5 };
 
@@ -69,10 +69,10 @@ fn check_rows(what: &str, stats: &RowStats<f32>, scores: &Array4<f64>, weights: 
     }
 }
 
-fn check(what: &str, recipe: &Recipe<'_>, x: &Inputs<f32>, positions: &[i64]) {
-    let exact = reference::attention(&recipe.attention, &x.q, &x.k, &x.v).expect(what);
+fn check(what: &str, recipe: &Recipe, x: &Inputs<f32>, positions: &[i64]) {
+    let exact = textbook(&recipe.options, x);
     for level in levels() {
-        let a = recipe.attention.clone().level(level);
+        let a = recipe.attention().level(level);
         let (_, stats) = a.forward_with_stats(&x.q, &x.k, &x.v, OPTIONS).expect(what);
         check_rows(&format!("{what}, {}", level.name()), &stats, &exact.scores, &exact.weights, positions);
     }
@@ -114,8 +114,13 @@ fn row_statistics_of_long_rows_are_those_of_the_matrix() {
         check("full", &Recipe::new(), &x, &[0]);
         check("causal", &Recipe::new().with(|a| a.causal_bottom_right()), &x, &end);
         check("sink", &Recipe::new().some_sink(&s).with(|a| a.causal_bottom_right()), &x, &end);
-        check("last keys", &Recipe::new().with(|a| a.mask(!Mask::first_keys(4200))), &x, &[0]);
-        check("both ends", &Recipe::new().with(|a| a.mask(Mask::first_keys(3) | !Mask::first_keys(4200)).q_offset(4000)), &x, &[4000]);
+        check("last keys", &Recipe::new().with(|a| a.mask(!oracle::Mask::FirstKeys(4200))), &x, &[0]);
+        check(
+            "both ends",
+            &Recipe::new().with(|a| a.mask(oracle::Mask::FirstKeys(3) | !oracle::Mask::FirstKeys(4200)).q_offset(4000)),
+            &x,
+            &[4000],
+        );
         check("sharp", &Recipe::new().scale(regard::Scale::By(3.0)), &x, &[0]);
     }
 }
@@ -175,9 +180,9 @@ fn column_sums_are_those_of_the_matrix() {
         for (name, recipe) in
             masks(&s).into_iter().chain([("sink", Recipe::new().some_sink(&s)), ("top", Recipe::new().with(|a| a.top_k(5)))])
         {
-            let exact = reference::attention(&recipe.attention, &x.q, &x.k, &x.v).expect(name);
+            let exact = textbook(&recipe.options, &x);
             for level in levels() {
-                let got = recipe.attention.clone().level(level).column_sums(&x.q, &x.k).expect(name);
+                let got = recipe.attention().level(level).column_sums(&x.q, &x.k).expect(name);
                 for ((b, h, j), &sum) in got.indexed_iter() {
                     let column = exact.weights.slice(s![b, h, .., j]).sum();
                     assert_near(&format!("{name}, key {j}, {s:?}"), f64::from(sum), column, 1e-6 * s.seq_q as f64);
@@ -197,7 +202,7 @@ fn a_heat_map_is_the_matrix_pooled() {
     ] {
         let x = Inputs::<f32>::normal(s, 3);
         for (name, recipe) in masks(&s) {
-            let exact = reference::attention(&recipe.attention, &x.q, &x.k, &x.v).expect(name);
+            let exact = textbook(&recipe.options, &x);
             for (rows, cols) in [(1, 1), (7, 9), (64, 33), (5000, 5000)] {
                 let (r, c) = (rows.min(s.seq_q), cols.min(s.seq_kv));
                 // Pool once; every level must agree.
@@ -210,7 +215,7 @@ fn a_heat_map_is_the_matrix_pooled() {
                     tops[at] = tops[at].max(w);
                 }
                 for level in levels() {
-                    let map = recipe.attention.clone().level(level).heat_map(&x.q, &x.k, rows, cols).expect(name);
+                    let map = recipe.attention().level(level).heat_map(&x.q, &x.k, rows, cols).expect(name);
                     assert_eq!(map.mean.dim(), sums.dim());
                     for (at, &mean) in map.mean.indexed_iter() {
                         let what = format!("{name}, cell {at:?} of {rows} x {cols}, {s:?}");
@@ -229,9 +234,9 @@ fn head_similarity_is_that_of_the_matrices() {
     for s in [Shape::new(1, 40, 8), Shape::new(37, 150, 8).heads(4, 2), Shape::single(3, 2300, 8).heads(3, 1)] {
         let x = Inputs::<f32>::normal(s, 3);
         for (name, recipe) in masks(&s).into_iter().chain([("sink", Recipe::new().some_sink(&s))]) {
-            let exact = reference::attention(&recipe.attention, &x.q, &x.k, &x.v).expect(name);
+            let exact = textbook(&recipe.options, &x);
             for level in levels() {
-                let got = recipe.attention.clone().level(level).head_similarity(&x.q, &x.k).expect(name);
+                let got = recipe.attention().level(level).head_similarity(&x.q, &x.k).expect(name);
                 for ((b, f, g), &cosine) in got.centred_cosine.indexed_iter() {
                     let what = format!("{name}, heads {f} and {g}, {s:?}");
                     let divergence = got.jensen_shannon[[b, f, g]];

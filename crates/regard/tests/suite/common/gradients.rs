@@ -1,8 +1,11 @@
 //! Gradients: what is asked of them, and their bits.
 
-use super::{Inputs, Recipe, assert_same_bits, assert_within, largest, levels, naive, naive_backward, normal, unit, wide};
+use super::{
+    Inputs, Recipe, assert_same_bits, assert_within, largest, levels, naive, naive_backward, normal, textbook, textbook_backward, unit,
+    wide,
+};
 use ndarray::{Array1, Array4, Dimension};
-use regard::{Attention, BiasGradient, Element, Gradients, Real, reference};
+use regard::{Attention, BiasGradient, Element, Gradients, Real};
 
 /// Gradients may be off by so many times the error of the plain loop.
 const FACTOR: f64 = 3.0;
@@ -42,11 +45,10 @@ fn storage_unit<E: Element>() -> f64 {
 
 /// Gradients of every level against the textbook's: at most three times as far off as the plain loop, and a few roundings.
 #[track_caller]
-pub fn check_gradients<E: Element>(what: &str, recipe: &Recipe<'_>, x: &Inputs<E>, seed: u64) {
+pub fn check_gradients<E: Element>(what: &str, recipe: &Recipe, x: &Inputs<E>, seed: u64) {
     let d_out = d_out_for(x, seed);
-    let a = &recipe.attention;
-    let exact = reference::backward(a, &x.q, &x.k, &x.v, &d_out).expect(what);
-    let forward = reference::attention(a, &x.q, &x.k, &x.v).expect(what);
+    let exact = textbook_backward(&recipe.options, x, &d_out);
+    let forward = textbook(&recipe.options, x);
     let plain = naive_backward(recipe, x, &d_out, &forward, &naive(recipe, x, &forward));
     // In f64 the plain loop is the textbook itself: what rounding a score costs.
     let roundings = if size_of::<E::Real>() == 8 { 16.0 * (1.0 + largest(&forward.raw)) } else { 4.0 };
@@ -56,7 +58,7 @@ pub fn check_gradients<E: Element>(what: &str, recipe: &Recipe<'_>, x: &Inputs<E
     let [dq_size, dk_size, dv_size, ds_size] = plain.sizes;
     for level in levels() {
         let what = format!("{what}, {} {}", std::any::type_name::<E>(), level.name());
-        let got = gradients(&a.clone().level(level), x, &d_out);
+        let got = gradients(&recipe.attention().level(level), x, &d_out);
         for (name, got, plain, exact, size) in [
             ("dq", &got.dq, &plain.dq, &exact.dq, dq_size),
             ("dk", &got.dk, &plain.dk, &exact.dk, dk_size),

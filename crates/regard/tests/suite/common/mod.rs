@@ -7,11 +7,12 @@ pub mod random_call;
 mod recipe;
 
 pub use gradients::{assert_same_gradients, bias_numbers, check_gradients, d_out_for, gradients};
-pub use masks::{DILATED, masks, random_bools};
+pub use masks::{masks, random_bools};
 pub use recipe::{Recipe, naive, naive_backward};
 
 use ndarray::{Array, Array4, Dimension};
-use regard::{Element, Level, Real, Storage, reference};
+use oracle::{Answer, BackwardAnswer, Options};
+use regard::{Element, Level, Real, Storage};
 
 /// Normal numbers from a seed (splitmix64 and Box-Muller).
 pub struct Normal(u64);
@@ -111,6 +112,13 @@ pub struct Inputs<E> {
 }
 
 impl<E: Element> Inputs<E> {
+    /// In f64, as the judge reads them.
+    pub fn widened(&self) -> Inputs<f64> {
+        // Whatever the strides were.
+        let wide = |x: &Array4<E>| x.as_standard_layout().mapv(wide);
+        Inputs { q: wide(&self.q), k: wide(&self.k), v: wide(&self.v) }
+    }
+
     pub fn normal(s: Shape, seed: u64) -> Self {
         Self {
             q: normal([s.batch, s.heads_q, s.seq_q, s.head_dim], seed),
@@ -131,6 +139,19 @@ pub fn skip(what: &str) {
 /// The levels of this CPU.
 pub fn levels() -> Vec<Level> {
     Level::available().collect()
+}
+
+/// The judge's answer.
+pub fn textbook<E: Element>(options: &Options, x: &Inputs<E>) -> Answer {
+    let x = x.widened();
+    oracle::attention(options, &x.q, &x.k, &x.v)
+}
+
+/// The judge's gradients.
+pub fn textbook_backward<E: Element>(options: &Options, x: &Inputs<E>, d_out: &Array4<E>) -> BackwardAnswer {
+    let answer = textbook(options, x);
+    let x = x.widened();
+    oracle::backward(options, &answer, &x.q, &x.k, &x.v, &d_out.mapv(wide))
 }
 
 /// All bits are the same.
@@ -189,12 +210,12 @@ pub fn unit<E: Element>() -> f64 {
 
 /// Forward and log-sum-exp of every level against the textbook.
 #[track_caller]
-pub fn check<E: Element>(what: &str, recipe: &Recipe<'_>, x: &Inputs<E>) {
-    let exact = reference::attention(&recipe.attention, &x.q, &x.k, &x.v).expect(what);
+pub fn check<E: Element>(what: &str, recipe: &Recipe, x: &Inputs<E>) {
+    let exact = textbook(&recipe.options, x);
     let plain = naive(recipe, x, &exact);
     for level in levels() {
         let what = format!("{what}, {} {}", std::any::type_name::<E>(), level.name());
-        let got = recipe.attention.clone().level(level).forward(&x.q, &x.k, &x.v).expect(&what);
+        let got = recipe.attention().level(level).forward(&x.q, &x.k, &x.v).expect(&what);
         assert_as_good_as_naive(&format!("out of {what}"), &got.out, &plain.out, &exact.out, out_floor::<E>(&exact));
         assert_as_good_as_naive(&format!("lse of {what}"), &got.lse, &plain.lse, &exact.lse, score_floor::<E>(&exact));
     }
@@ -205,11 +226,11 @@ pub fn largest<'a>(numbers: impl IntoIterator<Item = &'a f64>) -> f64 {
 }
 
 /// A few roundings of the largest number; in f64, where the plain loop is the textbook itself, what rounding a score costs.
-pub fn out_floor<E: Element>(exact: &reference::Reference) -> f64 {
+fn out_floor<E: Element>(exact: &Answer) -> f64 {
     let score = if size_of::<E::Real>() == 8 { 16.0 * (1.0 + largest(&exact.raw)) } else { 4.0 };
     score * unit::<E>() * largest(&exact.out)
 }
 
-pub fn score_floor<E: Element>(exact: &reference::Reference) -> f64 {
+pub fn score_floor<E: Element>(exact: &Answer) -> f64 {
     8.0 * unit::<E>() * (1.0 + largest(&exact.raw).max(largest(&exact.lse)))
 }

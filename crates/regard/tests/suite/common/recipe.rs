@@ -1,52 +1,45 @@
-//! Options together with what a plain loop needs to know of them.
+//! Options together with the plain loops that they are compared with.
 
+use super::oracle::{Answer, Bias, Options};
 use super::{Inputs, Normal, Shape, to};
 use ndarray::{Array3, Array4};
-use regard::reference::Reference;
-use regard::{Attention, Bias, Element, Real, Scale};
+use regard::{Attention, Element, Real, Scale};
 
-/// What the dot products are multiplied with.
-fn factor(scale: Scale, head_dim: usize) -> f64 {
-    match scale {
-        Scale::InvSqrtDim => 1.0 / (head_dim.max(1) as f64).sqrt(),
-        Scale::Off => 1.0,
-        Scale::By(x) => x,
-    }
-}
-
-/// [`Attention`] keeps its options to itself; the plain computation needs those that are not in the textbook's scores.
+/// What is asked of a call, in words that the judge and the library both understand.
 #[derive(Debug, Clone, Default)]
-pub struct Recipe<'a> {
-    pub attention: Attention<'a>,
-    scale: Scale,
-    softcap: Option<f64>,
-    sink: Option<Vec<f64>>,
-    bias_shape: Option<[usize; 4]>,
+pub struct Recipe {
+    pub options: Options,
 }
 
-impl<'a> Recipe<'a> {
+impl Recipe {
     pub fn new() -> Self {
         Self::default()
     }
 
-    pub fn with(mut self, f: impl FnOnce(Attention<'a>) -> Attention<'a>) -> Self {
-        self.attention = f(self.attention);
-        self
+    /// The call of the library.
+    pub fn attention(&self) -> Attention<'_> {
+        self.options.attention()
     }
 
-    pub fn scale(mut self, scale: Scale) -> Self {
-        self.scale = scale;
-        self.with(|a| a.scale(scale))
+    pub fn with(self, f: impl FnOnce(Options) -> Options) -> Self {
+        Self { options: f(self.options) }
     }
 
-    pub fn softcap(mut self, cap: f64) -> Self {
-        self.softcap = Some(cap);
-        self.with(|a| a.softcap(cap))
+    pub fn scale(self, scale: Scale) -> Self {
+        let scale = match scale {
+            Scale::InvSqrtDim => None,
+            Scale::Off => Some(1.0),
+            Scale::By(x) => Some(x),
+        };
+        self.with(|o| Options { scale, ..o })
     }
 
-    pub fn sink(mut self, logits: Vec<f64>) -> Self {
-        self.sink = Some(logits.clone());
-        self.with(|a| a.sink(logits))
+    pub fn softcap(self, cap: f64) -> Self {
+        self.with(|o| o.softcap(cap))
+    }
+
+    pub fn sink(self, logits: Vec<f64>) -> Self {
+        self.with(|o| o.sink(logits))
     }
 
     /// A dense bias of that shape; every seventh or so number hides its key.
@@ -56,17 +49,19 @@ impl<'a> Recipe<'a> {
             0 => f32::NEG_INFINITY,
             _ => numbers.number() as f32,
         });
-        let this = Self { bias_shape: Some(shape), ..self };
-        this.with(|a| a.bias(Bias::Dense(bias.into())))
+        self.with(|o| o.bias(Bias::Dense(bias)))
     }
 
     pub fn has_sink(&self) -> bool {
-        self.sink.is_some()
+        self.options.sink.is_some()
     }
 
     /// The shape of the dense bias, if there is one.
     pub fn bias_shape(&self) -> Option<[usize; 4]> {
-        self.bias_shape
+        self.options.biases.iter().find_map(|bias| match bias {
+            Bias::Dense(x) if self.options.bias_gradient => Some(x.dim().into()),
+            _ => None,
+        })
     }
 
     /// Sink logits for every head of a shape.
@@ -87,13 +82,13 @@ pub struct Plain<E: Element> {
     pub out: Array4<E>,
 }
 
-/// Three loops in the arithmetic of `E`, nothing clever. What is hidden, and the bias, are read off the textbook's scores.
-pub fn naive<E: Element>(recipe: &Recipe<'_>, x: &Inputs<E>, exact: &Reference) -> Plain<E> {
+/// Three loops in the arithmetic of `E`, nothing clever. What is hidden, and the bias, are the judge's.
+pub fn naive<E: Element>(recipe: &Recipe, x: &Inputs<E>, exact: &Answer) -> Plain<E> {
     let real = E::Real::from_f64;
     let exp = |x: E::Real| real(x.to_f64().exp());
     let (batch, heads_q, seq_q, head_dim) = x.q.dim();
     let (_, heads_kv, seq_kv, value_dim) = x.v.dim();
-    let scale = real(factor(recipe.scale, head_dim));
+    let scale = real(recipe.options.factor(&exact.dims));
     let shape = [batch, heads_q, seq_q, seq_kv];
     let zeros = || Array4::from_elem(shape, E::Real::ZERO);
     let (mut raw, mut capped, mut scores, mut weights) = (zeros(), zeros(), zeros(), zeros());
@@ -104,7 +99,7 @@ pub fn naive<E: Element>(recipe: &Recipe<'_>, x: &Inputs<E>, exact: &Reference) 
         for h in 0..heads_q {
             let kv = h / (heads_q / heads_kv);
             for i in 0..seq_q {
-                let mut max = recipe.sink.as_ref().map_or(E::Real::MASKED, |s| real(s[h]));
+                let mut max = recipe.options.sink.as_ref().map_or(E::Real::MASKED, |s| real(s[h]));
                 for j in 0..seq_kv {
                     let at = [b, h, i, j];
                     let mut dot = E::Real::ZERO;
@@ -112,8 +107,8 @@ pub fn naive<E: Element>(recipe: &Recipe<'_>, x: &Inputs<E>, exact: &Reference) 
                         dot += x.q[[b, h, i, d]].to_real() * x.k[[b, kv, j, d]].to_real();
                     }
                     raw[at] = dot * scale;
-                    capped[at] = recipe.softcap.map_or(raw[at], |cap| real(cap) * real((raw[at] / real(cap)).to_f64().tanh()));
-                    let hidden = exact.scores[at] == f64::NEG_INFINITY;
+                    capped[at] = recipe.options.softcap.map_or(raw[at], |cap| real(cap) * real((raw[at] / real(cap)).to_f64().tanh()));
+                    let hidden = !exact.visible[at];
                     scores[at] = if hidden { E::Real::MASKED } else { capped[at] + real(exact.scores[at] - exact.capped[at]) };
                     if max < scores[at] {
                         max = scores[at];
@@ -122,14 +117,14 @@ pub fn naive<E: Element>(recipe: &Recipe<'_>, x: &Inputs<E>, exact: &Reference) 
                 if max == E::Real::MASKED {
                     continue;
                 }
-                let mut sum = recipe.sink.as_ref().map_or(E::Real::ZERO, |s| exp(real(s[h]) - max));
+                let mut sum = recipe.options.sink.as_ref().map_or(E::Real::ZERO, |s| exp(real(s[h]) - max));
                 for j in 0..seq_kv {
                     sum += exp(scores[[b, h, i, j]] - max);
                 }
                 (maxima[[b, h, i]], sums[[b, h, i]]) = (max, sum);
                 lse[[b, h, i]] = max + sum.ln();
                 let mut row = vec![E::Real::ZERO; value_dim];
-                for j in (0..seq_kv).filter(|&j| exact.scores[[b, h, i, j]] != f64::NEG_INFINITY) {
+                for j in (0..seq_kv).filter(|&j| exact.visible[[b, h, i, j]]) {
                     let w = exp(scores[[b, h, i, j]] - max) / sum;
                     weights[[b, h, i, j]] = w;
                     for (d, o) in row.iter_mut().enumerate() {
@@ -156,19 +151,19 @@ pub struct PlainGradients<E: Element> {
     pub sizes: [f64; 4],
 }
 
-/// The textbook's loops in the arithmetic of `E`, every sum one chain. Dropout is read off the textbook.
+/// The textbook's loops in the arithmetic of `E`, every sum one chain. Dropout is the judge's.
 pub fn naive_backward<E: Element>(
-    recipe: &Recipe<'_>,
+    recipe: &Recipe,
     x: &Inputs<E>,
     d_out: &Array4<E>,
-    exact: &Reference,
+    exact: &Answer,
     plain: &Plain<E>,
 ) -> PlainGradients<E> {
     let real = E::Real::from_f64;
     let size = |x: E::Real| if x.is_finite() { x.to_f64().abs() } else { 0.0 };
     let (batch, heads_q, seq_q, head_dim) = x.q.dim();
     let (_, heads_kv, seq_kv, value_dim) = x.v.dim();
-    let scale = real(factor(recipe.scale, head_dim));
+    let scale = real(recipe.options.factor(&exact.dims));
     let zeros = |of: &Array4<E>| Array4::from_elem(of.raw_dim(), E::Real::ZERO);
     let (mut dq, mut dk, mut dv) = (zeros(&x.q), zeros(&x.k), zeros(&x.v));
     let mut d_scores = Array4::from_elem(plain.scores.raw_dim(), E::Real::ZERO);
@@ -179,7 +174,7 @@ pub fn naive_backward<E: Element>(
         for h in 0..heads_q {
             let kv = h / (heads_q / heads_kv);
             for i in 0..seq_q {
-                let seen: Vec<usize> = (0..seq_kv).filter(|&j| exact.scores[[b, h, i, j]] != f64::NEG_INFINITY).collect();
+                let seen: Vec<usize> = (0..seq_kv).filter(|&j| exact.visible[[b, h, i, j]]).collect();
                 let kept = |j: usize| {
                     let (w, applied) = (exact.weights[[b, h, i, j]], exact.applied[[b, h, i, j]]);
                     if w == 0.0 { E::Real::ONE } else { real(applied / w) }
@@ -196,7 +191,7 @@ pub fn naive_backward<E: Element>(
                     delta += plain.weights[[b, h, i, j]] * d_weights[j];
                     delta_size += size(plain.weights[[b, h, i, j]]) * dot_size[j];
                 }
-                if let Some(sink) = &recipe.sink
+                if let Some(sink) = &recipe.options.sink
                     && sink[h] > f64::NEG_INFINITY
                 {
                     let share = (real(sink[h]) - plain.max[[b, h, i]]).to_f64().exp() / plain.sum[[b, h, i]].to_f64();
@@ -207,7 +202,7 @@ pub fn naive_backward<E: Element>(
                     let w = plain.weights[at];
                     d_scores[at] = w * (d_weights[j] - delta);
                     ds_size[at] = size(w) * (dot_size[j] + delta_size);
-                    let slope = recipe.softcap.map_or(E::Real::ONE, |cap| {
+                    let slope = recipe.options.softcap.map_or(E::Real::ONE, |cap| {
                         let t = plain.capped[at] / real(cap);
                         E::Real::ONE - t * t
                     });

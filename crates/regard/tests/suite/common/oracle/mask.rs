@@ -1,7 +1,7 @@
 //! Who sees whom, as the judge says it: one expression, asked pair by pair.
 
 use ndarray::{Array2, Array3, Array4};
-use regard::{MaskRule, Place, TileCoverage};
+use regard::{MaskRule, HeadPosition, TileCoverage};
 use std::ops::{BitAnd, BitOr, Not, Range};
 
 /// A mask of the library's, and a rule of the judge's own for it.
@@ -54,10 +54,6 @@ pub(super) fn broadcast(index: usize, len: usize) -> usize {
 }
 
 impl Mask {
-    pub fn key_lengths(lengths: impl Into<Vec<usize>>) -> Self {
-        Self::KeyLengths(lengths.into())
-    }
-
     /// May the query attend to the key?
     pub fn visible(&self, p: &Pair) -> bool {
         match self {
@@ -154,18 +150,18 @@ impl Not for Mask {
 struct Dilated;
 
 impl MaskRule for Dilated {
-    fn visible(&self, place: &Place, query: usize, key: usize) -> bool {
+    fn visible(&self, place: &HeadPosition, query: usize, key: usize) -> bool {
         let back = i128::from(place.q_offset) + query as i128 - key as i128;
         key == 0 || (back >= 0 && back % 3 == 0)
     }
 
-    fn coverage(&self, place: &Place, queries: Range<usize>, keys: Range<usize>) -> TileCoverage {
+    fn coverage(&self, place: &HeadPosition, queries: Range<usize>, keys: Range<usize>) -> TileCoverage {
         let last = i128::from(place.q_offset) + queries.end as i128 - 1;
         let none = keys.start > 0 && keys.start as i128 > last;
         if none { TileCoverage::Empty } else { TileCoverage::Partial }
     }
 
-    fn key_range(&self, place: &Place, queries: Range<usize>, keys: Range<usize>) -> Range<usize> {
+    fn key_range(&self, place: &HeadPosition, queries: Range<usize>, keys: Range<usize>) -> Range<usize> {
         let end = (i128::from(place.q_offset) + queries.end as i128).clamp(1, keys.end.max(1) as i128) as usize;
         keys.start..keys.end.min(end)
     }

@@ -21,7 +21,7 @@ pub use backward::{BackwardAnswer, backward};
 pub use forward::{Answer, MinusInfinity, attention, attention_with};
 pub use instruments::{RowStatistics, Similarity, column_sums, heat_map, heaviest_first, row_statistics, similarity};
 pub use mask::{Mask, Pair};
-pub use options::{Bias, Dims, Dropout, Offset, Options};
+pub use options::{Bias, Dims, Options};
 pub use refusal::refusal;
 
 use ndarray::{Array4, ArrayView4};
@@ -100,7 +100,7 @@ pub fn widened<E: Number>(x: ArrayView4<'_, E>) -> Array4<f64> {
 
 /// The gradient of each bias, in the order given, flat.
 pub fn bias_gradients<E: Element>(gradients: &Gradients<E>) -> Vec<Vec<f64>> {
-    gradients.d_bias.iter().map(flat_bias_gradient).collect()
+    gradients.d_biases.first().iter().map(flat_bias_gradient).collect()
 }
 
 fn flat_bias_gradient(gradient: &BiasGradient) -> Vec<f64> {

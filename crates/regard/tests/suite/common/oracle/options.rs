@@ -135,6 +135,7 @@ pub struct Options {
     pub scale: Option<f64>,
     pub softcap: Option<f64>,
     pub biases: Vec<Bias>,
+    pub bias_gradient: bool,
     pub mask: Mask,
     pub offset: Offset,
     pub top_k: Option<usize>,
@@ -149,6 +150,7 @@ impl Default for Options {
             scale: None,
             softcap: None,
             biases: Vec::new(),
+            bias_gradient: true,
             mask: Mask::Everything,
             offset: Offset::Same(0),
             top_k: None,
@@ -176,6 +178,10 @@ impl Options {
     pub fn bias(mut self, bias: Bias) -> Self {
         self.biases.push(bias);
         self
+    }
+
+    pub fn bias_gradient(self, wanted: bool) -> Self {
+        Self { bias_gradient: wanted, ..self }
     }
 
     pub fn mask(mut self, mask: Mask) -> Self {
@@ -257,7 +263,7 @@ impl Options {
 
     /// The call of the library.
     pub fn attention(&self) -> Attention<'_> {
-        let mut a = Attention::new().mask(self.mask.library());
+        let mut a = Attention::new().mask(self.mask.library()).bias_gradient(self.bias_gradient);
         if let Some(scale) = self.scale {
             a = a.scale(Scale::By(scale));
         }
