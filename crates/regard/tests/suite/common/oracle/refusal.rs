@@ -16,7 +16,7 @@ pub fn refusal(options: &Options, q: &[usize], k: &[usize], v: &[usize], narrow:
         (k[3] == q[3], "head_dim differs"),
         (k[1] == v[1], "heads of k and v differ"),
         (k[2] == v[2], "lengths of k and v differ"),
-        (q[1] == 0 || (k[1] != 0 && q[1] % k[1] == 0), "heads cannot be shared out"),
+        (q[1].is_multiple_of(k[1]), "heads cannot be shared out"),
         (options.scale.is_none_or(finite), "scale"),
         (options.softcap.is_none_or(|cap| (1e-30..=1e30).contains(&cap)), "softcap"),
         (options.top_k != Some(0), "top_k"),
