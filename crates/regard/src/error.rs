@@ -231,6 +231,7 @@ pub(crate) fn checked_len(what: &'static str, shape: [usize; 4]) -> Result<usize
     shape
         .iter()
         .try_fold(1usize, |n, &d| n.checked_mul(d))
-        .filter(|&n| n <= isize::MAX as usize / 16)
+        // 2^44 elements, of eight bytes each, are what a process can address.
+        .filter(|&n| n <= isize::MAX as usize >> 19)
         .ok_or(Error::TooLarge { what, shape: Shape4(shape) })
 }

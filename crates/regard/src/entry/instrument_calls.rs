@@ -116,6 +116,8 @@ impl Attention<'_> {
     ) -> Result<HeatMap<E::Real>> {
         let (q, k) = (q.into(), k.into());
         let plan = self.plan(&q, &k, None)?;
+        let d = &plan.dims;
+        checked_len("a heat map", [d.batch, d.heads_q, rows.min(d.seq_q), cols.min(d.seq_kv)])?;
         let states = find_row_states(&plan, &q, &k)?;
         E::heat_map(&plan, q, k, &states, Rectangle::all(&plan), [rows, cols])
     }

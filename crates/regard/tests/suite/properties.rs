@@ -4,7 +4,7 @@ use crate::common::oracle::{self, Options};
 use crate::common::{Inputs, Normal, Recipe, Shape, check_gradients, d_out_for, gradients, levels, random_bools};
 use ndarray::{Array1, Array2, Array4, Axis, s};
 use proptest::prelude::*;
-use regard::{Attention, Bias, BiasGradient, Mask, HeadPosition, TileCoverage, merge};
+use regard::{Attention, Bias, BiasGradient, HeadPosition, Mask, TileCoverage, merge};
 
 fn shapes() -> impl Strategy<Value = Shape> {
     (1..3usize, 1..3usize, 1..4usize, 1..45usize, 1..150usize, 1..12usize, 1..12usize).prop_map(

@@ -1,9 +1,9 @@
 //! The ends of ranges, and options that contradict each other: a right answer or an error, never a panic and never silence.
 
 use crate::common::oracle::{self, Mask, Number, Options};
-use crate::common::{Inputs, Shape, d_out_for, levels};
+use crate::common::{Inputs, Shape, d_out_for, gradients, levels};
 use half::{bf16, f16};
-use ndarray::{Array4, s};
+use ndarray::{Array2, Array4, s};
 use regard::{Attention, Bias, Element, Error, Scale, Stage, StatsOptions};
 
 #[track_caller]
@@ -238,6 +238,61 @@ fn any_number_of_cells_is_answered_or_refused() {
     // Two thousand million queries and as many keys, all of them one number: too many pairs for any memory.
     let one = Array4::<f32>::zeros([1, 1, 1, 1]);
     let many = one.broadcast([1, 1, 1 << 31, 1]).expect("a stride of 0");
+    let error = Attention::new().heat_map(many, many, usize::MAX, usize::MAX).expect_err("too large");
+    assert!(matches!(error, Error::TooLarge { .. }), "{error}");
+}
+
+/// d_biases are in the order in which the biases were given, each in its own shape.
+#[test]
+fn each_of_several_biases_has_its_gradient() {
+    for (n, m) in [(2, 20), (40, 150), (20, 300)] {
+        let s = Shape::new(n, m, 4);
+        let x = Inputs::<f32>::normal(s, 1);
+        let d_out = d_out_for(&x, 2);
+        let keys = Array4::from_shape_fn([1, 1, 1, m], |(_, _, _, j)| if j % 5 == 3 { f32::NEG_INFINITY } else { (j as f32).sin() });
+        let pairs = Array4::from_shape_fn(s.scores(), |(_, h, i, j)| f64::cos((h + 3 * i + 7 * j) as f64));
+        let table = Array2::from_shape_fn((1, 9), |(_, c)| c as f32 / 8.0);
+        let options = Options::new()
+            .causal_bottom_right()
+            .bias(oracle::Bias::Dense(keys))
+            .bias(oracle::Bias::Alibi(regard::alibi_slopes(s.heads_q)))
+            .bias(oracle::Bias::Dense64(pairs))
+            .bias(oracle::Bias::Relative(table));
+        let [q, k, v, wide_d_out] = [&x.q, &x.k, &x.v, &d_out].map(|x| oracle::widened(x.view()));
+        let exact = oracle::backward(&options, &oracle::attention(&options, &q, &k, &v), &q, &k, &v, &wide_d_out);
+        for level in levels() {
+            let got = oracle::bias_gradients(&gradients(&options.attention().level(level), &x, &d_out));
+            assert_eq!(got.len(), 4);
+            for (number, (got, exact)) in got.iter().zip(&exact.d_biases).enumerate() {
+                assert_eq!(got.len(), exact.len(), "bias {number}");
+                let size = exact.iter().fold(1.0, |m: f64, x| m.max(x.abs()));
+                for (place, (x, y)) in got.iter().zip(exact).enumerate() {
+                    assert!((x - y).abs() <= 1e-4 * size, "bias {number} at {place}: {x} instead of {y}, {n} x {m}, {}", level.name());
+                }
+            }
+        }
+    }
+}
+
+/// Left out, all of them.
+#[test]
+fn the_gradients_of_several_biases_can_be_left_out() {
+    let s = Shape::new(20, 30, 8);
+    let x = Inputs::<f32>::normal(s, 3);
+    let bias = || regard::Bias::Dense(Array4::zeros([1, 1, 1, 30]).into());
+    let a = Attention::new().bias(bias()).bias(bias());
+    let d_out = d_out_for(&x, 1);
+    let (with, without) = (gradients(&a, &x, &d_out), gradients(&a.clone().bias_gradient(false), &x, &d_out));
+    assert_eq!((with.d_biases.len(), without.d_biases.len()), (2, 0));
+    assert_eq!((with.dq, with.dk, with.dv), (without.dq, without.dk, without.dv));
+}
+
+/// Memory that no machine has: refused before anything is reserved. (Where it is not, the process is aborted, not only this test.)
+#[test]
+fn what_no_memory_holds_is_refused() {
+    let one = Array4::<f32>::zeros([1, 1, 1, 1]);
+    let many = one.broadcast([1, 1, 1 << 24, 1]).expect("a stride of 0");
+    // 2^48 cells.
     let error = Attention::new().heat_map(many, many, usize::MAX, usize::MAX).expect_err("too large");
     assert!(matches!(error, Error::TooLarge { .. }), "{error}");
 }

@@ -8,7 +8,7 @@ use super::oracle::{
     row_statistics, similarity, widened,
 };
 use ndarray::{Array2, Array3, Array4, ArrayView4, Axis};
-use regard::{Attention, Element, Level, Stage, StatsOptions};
+use regard::{Attention, Level, Stage, StatsOptions};
 
 /// Biases that are given at most. More than one add up.
 const MAX_BIASES: usize = 1;
@@ -149,7 +149,7 @@ impl Call {
     /// Run every pass, and panic where one of them is wrong.
     pub fn judge<E: Number>(&self)
     where
-        <E as Element>::Real: Number,
+        <E as regard::Storage>::Real: Number,
     {
         let mut numbers = Numbers(self.seed);
         let stored: [Array4<E>; 4] = std::array::from_fn(|operand| self.stored(operand, &mut numbers));
@@ -205,7 +205,7 @@ impl Call {
 
     fn matrices<E: Number>(&self, a: &Attention<'_>, [q, k]: [ArrayView4<'_, E>; 2], answer: &Answer, near: Near)
     where
-        <E as Element>::Real: Number,
+        <E as regard::Storage>::Real: Number,
     {
         for (name, stage, exact) in [
             ("raw scores", Stage::Raw, &answer.raw),
@@ -224,7 +224,7 @@ impl Call {
 
     fn statistics<E: Number>(&self, a: &Attention<'_>, [q, k, v]: [ArrayView4<'_, E>; 3], out: &Array4<E>, answer: &Answer, near: Near)
     where
-        <E as Element>::Real: Number,
+        <E as regard::Storage>::Real: Number,
     {
         let options = StatsOptions { local_window: self.cells.0, top_keys: 2 };
         let (again, stats) = a.forward_with_stats(q, k, v, options).expect("it was accepted");
@@ -251,7 +251,7 @@ impl Call {
 
     fn maps<E: Number>(&self, a: &Attention<'_>, [q, k]: [ArrayView4<'_, E>; 2], answer: &Answer, near: Near)
     where
-        <E as Element>::Real: Number,
+        <E as regard::Storage>::Real: Number,
     {
         let (rows, cols) = self.cells;
         let map = a.heat_map(q, k, rows, cols);
@@ -280,7 +280,7 @@ impl Call {
         exact: &BackwardAnswer,
         near: Near,
     ) where
-        <E as Element>::Real: Number,
+        <E as regard::Storage>::Real: Number,
     {
         let Dims { heads_q, heads_kv, value_dim, .. } = answer.dims;
         // Numbers are below 2. What a gradient is a sum of: d_out . v, weighed; once over the keys and once over the rows that see one.

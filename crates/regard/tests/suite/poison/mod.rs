@@ -12,7 +12,6 @@ use crate::common::oracle::Number;
 use expected::{Expected, Judgement};
 use half::{bf16, f16};
 use passes::{Numbers, passes, textbook};
-use regard::Element;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use trial::Trial;
@@ -62,7 +61,7 @@ fn faults<E: Number>(trial: &Trial<E>, clean: &[Numbers], bad: &[Numbers]) -> Ve
 /// Those of the library.
 fn faults_of_the_library<E: Number>(trial: &Trial<E>) -> Vec<(&'static str, String)>
 where
-    <E as Element>::Real: Number,
+    <E as regard::Storage>::Real: Number,
 {
     faults(trial, &passes(trial, &trial.clean_options, &trial.clean), &passes(trial, &trial.options, &trial.bad))
 }
@@ -87,7 +86,7 @@ fn the_textbook_keeps_the_promises_about_poisons() {
 /// Every fourth trial is of this element type.
 fn run<E: Number>(element: usize)
 where
-    <E as Element>::Real: Number,
+    <E as regard::Storage>::Real: Number,
 {
     let (first, count) = (setting("REGARD_POISON_FIRST").unwrap_or(0), setting("REGARD_POISON_CASES").unwrap_or(TRIALS));
     let mut by_result: BTreeMap<&str, (usize, String)> = BTreeMap::new();

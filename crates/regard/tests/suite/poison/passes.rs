@@ -3,7 +3,7 @@
 use super::trial::{Tensor, Trial};
 use crate::common::oracle::{self, MinusInfinity, Number, Options, RowStatistics, bias_gradients, widened};
 use ndarray::{Array, Dimension};
-use regard::{Attention, Element, Stage, StatsOptions};
+use regard::{Attention, Stage, StatsOptions};
 
 /// What statistics are asked for.
 pub const STATS: StatsOptions = StatsOptions { local_window: 4, top_keys: 3 };
@@ -22,7 +22,7 @@ fn keys<D: Dimension>(name: &'static str, x: &Array<i64, D>) -> Numbers {
 /// Everything that the library says about a call.
 pub fn passes<E: Number>(trial: &Trial<E>, options: &Options, operands: &[Tensor<E>; 4]) -> Vec<Numbers>
 where
-    <E as Element>::Real: Number,
+    <E as regard::Storage>::Real: Number,
 {
     let a: Attention<'_> = options.attention().level(trial.level);
     let [q, k, v, d_out] = [0, 1, 2, 3].map(|n| operands[n].view());

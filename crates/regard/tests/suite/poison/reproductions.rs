@@ -4,7 +4,7 @@ use crate::common::oracle::{Number, Poison};
 use crate::common::{Inputs, Shape, bits, levels, normal};
 use half::{bf16, f16};
 use ndarray::{Array4, ArrayView4, Axis, s};
-use regard::{Attention, Bias, Element, Mask, StatsOptions};
+use regard::{Attention, Bias, Mask, StatsOptions};
 
 /// The same numbers, stored with the last two axes exchanged.
 fn transposed<E: Number>(x: &Array4<E>) -> Array4<E> {
@@ -255,12 +255,8 @@ fn a_hidden_nan_stays_hidden_in_a_bias_and_under_every_stride() {
 #[test]
 fn poisons_are_nan_or_infinite_in_every_element_type() {
     fn all<E: Number>() {
-        assert!(
-            Poison::ALL
-                .iter()
-                .take(4)
-                .all(|&p| E::poison(p).wide().is_nan() && <E as Element>::to_real(E::poison(p)) != <E as Element>::to_real(E::poison(p)))
-        );
+        assert!(Poison::ALL.iter().take(4).all(|&p| E::poison(p).wide().is_nan()
+            && <E as regard::Storage>::to_real(E::poison(p)) != <E as regard::Storage>::to_real(E::poison(p))));
         assert_eq!((E::poison(Poison::Infinity).wide(), E::poison(Poison::MinusInfinity).wide()), (f64::INFINITY, f64::NEG_INFINITY));
         assert_eq!(E::narrow(-1.5).wide(), -1.5);
     }

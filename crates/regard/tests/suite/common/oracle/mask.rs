@@ -1,7 +1,7 @@
 //! Who sees whom, as the judge says it: one expression, asked pair by pair.
 
 use ndarray::{Array2, Array3, Array4};
-use regard::{MaskRule, HeadPosition, TileCoverage};
+use regard::{HeadPosition, MaskRule, TileCoverage};
 use std::ops::{BitAnd, BitOr, Not, Range};
 
 /// A mask of the library's, and a rule of the judge's own for it.

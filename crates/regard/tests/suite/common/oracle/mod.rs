@@ -100,7 +100,7 @@ pub fn widened<E: Number>(x: ArrayView4<'_, E>) -> Array4<f64> {
 
 /// The gradient of each bias, in the order given, flat.
 pub fn bias_gradients<E: Element>(gradients: &Gradients<E>) -> Vec<Vec<f64>> {
-    gradients.d_biases.first().iter().map(flat_bias_gradient).collect()
+    gradients.d_biases.iter().map(flat_bias_gradient).collect()
 }
 
 fn flat_bias_gradient(gradient: &BiasGradient) -> Vec<f64> {
