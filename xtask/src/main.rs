@@ -7,6 +7,8 @@
 mod bench;
 mod command;
 mod fuzz;
+#[cfg(test)]
+mod house;
 mod levels;
 mod memcheck;
 mod parity;

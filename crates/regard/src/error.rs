@@ -27,186 +27,68 @@ impl From<&[usize]> for Shape4 {
 /// Why a call was refused. No output has been touched when one of these is returned.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
+#[expect(missing_docs, reason = "the message of a variant says what its fields are")]
 pub enum Error {
     /// The batch dimensions of two operands differ.
     #[error("{operand} {shape} and q {q} differ in batch; broadcast with a stride of 0 where one entry serves all")]
-    Batch {
-        /// The operand that does not fit.
-        operand: &'static str,
-        /// Its shape.
-        shape: Shape4,
-        /// The shape of q.
-        q: Shape4,
-    },
+    Batch { operand: &'static str, shape: Shape4, q: Shape4 },
     /// k and v have different numbers of heads.
     #[error("k {k} and v {v} differ in heads; both need heads_kv")]
-    KeyValueHeads {
-        /// The shape of k.
-        k: Shape4,
-        /// The shape of v.
-        v: Shape4,
-    },
+    KeyValueHeads { k: Shape4, v: Shape4 },
     /// Query heads cannot be shared out evenly over the key/value heads.
     #[error("q {q} has {heads_q} heads and k {k} has {heads_kv}; heads_q must be a multiple of heads_kv")]
-    HeadGroups {
-        /// The shape of q.
-        q: Shape4,
-        /// The shape of k.
-        k: Shape4,
-        /// Heads of q.
-        heads_q: usize,
-        /// Heads of k and v.
-        heads_kv: usize,
-    },
+    HeadGroups { q: Shape4, k: Shape4, heads_q: usize, heads_kv: usize },
     /// q and k have different head dimensions.
     #[error("q {q} and k {k} differ in head_dim (the last axis)")]
-    HeadDim {
-        /// The shape of q.
-        q: Shape4,
-        /// The shape of k.
-        k: Shape4,
-    },
+    HeadDim { q: Shape4, k: Shape4 },
     /// k and v have different lengths.
     #[error("k {k} and v {v} differ in length (axis 2); every key needs one value")]
-    KeyValueLength {
-        /// The shape of k.
-        k: Shape4,
-        /// The shape of v.
-        v: Shape4,
-    },
+    KeyValueLength { k: Shape4, v: Shape4 },
     /// A buffer handed in for results has the wrong shape.
     #[error("{operand} has shape {got:?}, expected {expected:?}")]
-    OutputShape {
-        /// Which buffer.
-        operand: &'static str,
-        /// Its shape.
-        got: Vec<usize>,
-        /// What it must be.
-        expected: Vec<usize>,
-    },
+    OutputShape { operand: &'static str, got: Vec<usize>, expected: Vec<usize> },
     /// A mask or bias cannot be broadcast to the scores.
     #[error("{operand} {shape} cannot be broadcast to the scores {scores} (batch, heads_q, seq_q, seq_kv); each axis must be 1 or equal")]
-    Broadcast {
-        /// Which operand.
-        operand: &'static str,
-        /// Its shape.
-        shape: Shape4,
-        /// The shape of the scores.
-        scores: Shape4,
-    },
+    Broadcast { operand: &'static str, shape: Shape4, scores: Shape4 },
     /// A per-batch, per-head or per-token list has the wrong length.
     #[error("{operand} has {got} entries, expected {expected} ({per})")]
-    Length {
-        /// Which operand.
-        operand: &'static str,
-        /// Its length.
-        got: usize,
-        /// What it must be.
-        expected: usize,
-        /// What there is one entry for.
-        per: &'static str,
-    },
+    Length { operand: &'static str, got: usize, expected: usize, per: &'static str },
     /// A key length is longer than the keys there are.
     #[error("key_lengths[{batch}] is {length}, but k has only {seq_kv} keys")]
-    KeyLength {
-        /// The batch entry.
-        batch: usize,
-        /// Its length.
-        length: usize,
-        /// How many keys there are.
-        seq_kv: usize,
-    },
+    KeyLength { batch: usize, length: usize, seq_kv: usize },
     /// A number that must be finite (or positive) is not.
     #[error("{name} is {value}; it must be {requirement}")]
-    Number {
-        /// Which option.
-        name: &'static str,
-        /// What was given.
-        value: f64,
-        /// What is allowed.
-        requirement: &'static str,
-    },
+    Number { name: &'static str, value: f64, requirement: &'static str },
     /// A count that must be at least one is zero.
     #[error("{name} is 0; it must be at least 1")]
-    Zero {
-        /// Which option.
-        name: &'static str,
-    },
+    Zero { name: &'static str },
     /// A SIMD level was forced that this CPU does not have.
     #[error("SIMD level {asked} was asked for, but this CPU has only {available}")]
-    Level {
-        /// The level asked for.
-        asked: String,
-        /// The levels there are.
-        available: String,
-    },
+    Level { asked: String, available: String },
     /// Worker threads could not be started.
     #[error("could not start {threads} threads: {reason}")]
-    Threads {
-        /// How many were asked for.
-        threads: usize,
-        /// What the system said.
-        reason: String,
-    },
+    Threads { threads: usize, reason: String },
     /// Two settings of one option contradict each other.
     #[error("{option} was given twice, as {first} and as {second}; give it once")]
-    Conflict {
-        /// Which option.
-        option: &'static str,
-        /// The first setting.
-        first: String,
-        /// The second one.
-        second: String,
-    },
+    Conflict { option: &'static str, first: String, second: String },
     /// The memory for a result could not be had.
     #[error("no memory for {what}: {bytes} bytes")]
-    OutOfMemory {
-        /// What it was for.
-        what: &'static str,
-        /// How much was asked for.
-        bytes: usize,
-    },
+    OutOfMemory { what: &'static str, bytes: usize },
     /// The flag of [`crate::Attention::interrupt`] was raised.
     #[error("interrupted")]
     Interrupted,
     /// Cumulative lengths that are no such thing.
     #[error("{operand}[{index}] is {value}; cumulative lengths start with 0, do not fall and end with the number of tokens, {tokens}")]
-    CumulativeLengths {
-        /// Which operand.
-        operand: &'static str,
-        /// Where it goes wrong.
-        index: usize,
-        /// What is there.
-        value: usize,
-        /// How many tokens there are.
-        tokens: usize,
-    },
+    CumulativeLengths { operand: &'static str, index: usize, value: usize, tokens: usize },
     /// Options that do not go together.
     #[error("{what} cannot be had")]
-    Unsupported {
-        /// What was asked for.
-        what: &'static str,
-    },
+    Unsupported { what: &'static str },
     /// A range that is not inside what it is a range of.
     #[error("{operand} {start}..{end} is not inside 0..{len}")]
-    Range {
-        /// Which operand.
-        operand: &'static str,
-        /// Where it begins.
-        start: usize,
-        /// Where it ends.
-        end: usize,
-        /// How long it may be.
-        len: usize,
-    },
+    Range { operand: &'static str, start: usize, end: usize, len: usize },
     /// A result would have more elements than memory can address.
     #[error("{what} of shape {shape} is too large to address")]
-    TooLarge {
-        /// What was asked for.
-        what: &'static str,
-        /// Its shape.
-        shape: Shape4,
-    },
+    TooLarge { what: &'static str, shape: Shape4 },
 }
 
 impl From<regard_simd::MissingLevel> for Error {

@@ -47,6 +47,38 @@ macro_rules! lane_ops {
 }
 pub(super) use lane_ops;
 
+/// How a kernel is entered, and memory.
+macro_rules! basics {
+    ($t:ty, $v:ty, $features:literal, $load:ident, $store:ident) => {
+        #[inline]
+        fn call<K: Kernel<$t>>(self, kernel: K) -> K::Output {
+            #[target_feature(enable = $features)]
+            #[inline(never)]
+            fn inner<S: Simd<T = $t>, K: Kernel<$t>>(simd: S, kernel: K) -> K::Output {
+                kernel.run(simd)
+            }
+            // SAFETY: `self` proves that the features are there.
+            unsafe { inner(self, kernel) }
+        }
+        #[inline(always)]
+        unsafe fn load(self, p: *const $t) -> $v {
+            // SAFETY: the caller vouches for the memory, `self` for the instruction.
+            unsafe { $load(p) }
+        }
+        #[inline(always)]
+        unsafe fn store(self, p: *mut $t, v: $v) {
+            // SAFETY: the caller vouches for the memory, `self` for the instruction.
+            unsafe { $store(p, v) }
+        }
+        #[inline(always)]
+        fn prefetch<E>(self, p: *const E) {
+            // SAFETY: a prefetch never faults.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+        }
+    };
+}
+pub(super) use basics;
+
 impl Simd for F32 {
     type T = f32;
     type V = __m256;
@@ -59,26 +91,7 @@ impl Simd for F32 {
     fn narrow(self) -> Self {
         self
     }
-    #[inline]
-    fn call<K: Kernel<f32>>(self, kernel: K) -> K::Output {
-        #[target_feature(enable = "avx2,fma,f16c")]
-        #[inline(never)]
-        fn inner<K: Kernel<f32>>(simd: F32, kernel: K) -> K::Output {
-            kernel.run(simd)
-        }
-        // SAFETY: `self` proves that the features are there.
-        unsafe { inner(self, kernel) }
-    }
-    #[inline(always)]
-    unsafe fn load(self, p: *const f32) -> __m256 {
-        // SAFETY: the caller vouches for the memory, `self` for the instruction.
-        unsafe { _mm256_loadu_ps(p) }
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f32, v: __m256) {
-        // SAFETY: the caller vouches for the memory, `self` for the instruction.
-        unsafe { _mm256_storeu_ps(p, v) }
-    }
+    basics!(f32, __m256, "avx2,fma,f16c", _mm256_loadu_ps, _mm256_storeu_ps);
     lane_ops! {
         fn splat(x: f32) -> __m256 = _mm256_set1_ps(x);
         fn add(a: __m256, b: __m256) -> __m256 = _mm256_add_ps(a, b);
@@ -124,11 +137,6 @@ impl Simd for F32 {
         }
         // SAFETY: `self` proves that the features are there.
         unsafe { inner(a) }
-    }
-    #[inline(always)]
-    fn prefetch<E>(self, p: *const E) {
-        // SAFETY: a prefetch never faults.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
 }
 
@@ -211,26 +219,7 @@ impl Simd for F64 {
     fn narrow(self) -> Self {
         self
     }
-    #[inline]
-    fn call<K: Kernel<f64>>(self, kernel: K) -> K::Output {
-        #[target_feature(enable = "avx2,fma,f16c")]
-        #[inline(never)]
-        fn inner<K: Kernel<f64>>(simd: F64, kernel: K) -> K::Output {
-            kernel.run(simd)
-        }
-        // SAFETY: `self` proves that the features are there.
-        unsafe { inner(self, kernel) }
-    }
-    #[inline(always)]
-    unsafe fn load(self, p: *const f64) -> __m256d {
-        // SAFETY: the caller vouches for the memory, `self` for the instruction.
-        unsafe { _mm256_loadu_pd(p) }
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f64, v: __m256d) {
-        // SAFETY: the caller vouches for the memory, `self` for the instruction.
-        unsafe { _mm256_storeu_pd(p, v) }
-    }
+    basics!(f64, __m256d, "avx2,fma,f16c", _mm256_loadu_pd, _mm256_storeu_pd);
     lane_ops! {
         fn splat(x: f64) -> __m256d = _mm256_set1_pd(x);
         fn add(a: __m256d, b: __m256d) -> __m256d = _mm256_add_pd(a, b);
@@ -266,11 +255,6 @@ impl Simd for F64 {
         }
         // SAFETY: `self` proves that the features are there.
         unsafe { inner(a) }
-    }
-    #[inline(always)]
-    fn prefetch<E>(self, p: *const E) {
-        // SAFETY: a prefetch never faults.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
     }
 }
 

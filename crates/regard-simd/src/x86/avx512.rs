@@ -1,6 +1,6 @@
 //! 512-bit lanes: AVX-512 F. Transposition is left to the 256-bit lanes, which every such CPU has too.
 
-use super::avx2::{self, lane_ops};
+use super::avx2::{self, basics, lane_ops};
 use crate::simd::{Kernel, Simd};
 use std::arch::x86_64::*;
 
@@ -42,26 +42,7 @@ impl Simd for F32 {
         // SAFETY: `detect` asked for AVX2, FMA and F16C as well.
         unsafe { avx2::F32::assume() }
     }
-    #[inline]
-    fn call<K: Kernel<f32>>(self, kernel: K) -> K::Output {
-        #[target_feature(enable = "avx512f,avx2,fma,f16c")]
-        #[inline(never)]
-        fn inner<K: Kernel<f32>>(simd: F32, kernel: K) -> K::Output {
-            kernel.run(simd)
-        }
-        // SAFETY: `self` proves that the features are there.
-        unsafe { inner(self, kernel) }
-    }
-    #[inline(always)]
-    unsafe fn load(self, p: *const f32) -> __m512 {
-        // SAFETY: the caller vouches for the memory, `self` for the instruction.
-        unsafe { _mm512_loadu_ps(p) }
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f32, v: __m512) {
-        // SAFETY: the caller vouches for the memory, `self` for the instruction.
-        unsafe { _mm512_storeu_ps(p, v) }
-    }
+    basics!(f32, __m512, "avx512f,avx2,fma,f16c", _mm512_loadu_ps, _mm512_storeu_ps);
     #[inline(always)]
     unsafe fn load_f16(self, p: *const half::f16) -> __m512 {
         // SAFETY: the caller vouches for sixteen numbers of two bytes.
@@ -98,10 +79,6 @@ impl Simd for F32 {
             _mm512_slli_epi32::<23>(_mm512_castps_si512(t)),
         ));
     }
-    #[inline(always)]
-    fn prefetch<E>(self, p: *const E) {
-        self.narrow().prefetch(p);
-    }
 }
 
 impl Simd for F64 {
@@ -117,26 +94,7 @@ impl Simd for F64 {
         // SAFETY: `detect` asked for AVX2, FMA and F16C as well.
         unsafe { avx2::F64::assume() }
     }
-    #[inline]
-    fn call<K: Kernel<f64>>(self, kernel: K) -> K::Output {
-        #[target_feature(enable = "avx512f,avx2,fma,f16c")]
-        #[inline(never)]
-        fn inner<K: Kernel<f64>>(simd: F64, kernel: K) -> K::Output {
-            kernel.run(simd)
-        }
-        // SAFETY: `self` proves that the features are there.
-        unsafe { inner(self, kernel) }
-    }
-    #[inline(always)]
-    unsafe fn load(self, p: *const f64) -> __m512d {
-        // SAFETY: the caller vouches for the memory, `self` for the instruction.
-        unsafe { _mm512_loadu_pd(p) }
-    }
-    #[inline(always)]
-    unsafe fn store(self, p: *mut f64, v: __m512d) {
-        // SAFETY: the caller vouches for the memory, `self` for the instruction.
-        unsafe { _mm512_storeu_pd(p, v) }
-    }
+    basics!(f64, __m512d, "avx512f,avx2,fma,f16c", _mm512_loadu_pd, _mm512_storeu_pd);
     #[inline(always)]
     fn mask_from_bits(self, bits: u32, n: usize) -> __mmask8 {
         (bits >> (n * Self::LANES)) as __mmask8
@@ -162,9 +120,5 @@ impl Simd for F64 {
             _mm512_set1_epi64(0x3ff0_0000_0000_0000),
             _mm512_slli_epi64::<52>(_mm512_castpd_si512(t)),
         ));
-    }
-    #[inline(always)]
-    fn prefetch<E>(self, p: *const E) {
-        self.narrow().prefetch(p);
     }
 }

@@ -28,10 +28,10 @@ use crate::plan::Plan;
 use crate::walk::dropout::DropoutFactors;
 use crate::walk::operand::{NonFinite, Operand};
 use crate::walk::scores::{Scorer, Stage, pack_panels, tile_keys, tile_queries};
-use crate::walk::tiling::{GRADIENT_SPLIT, KV_TILE, Need, Panel, QueryTile, lanes, tile_shape};
+use crate::walk::tiling::{GRADIENT_SPLIT, KV_TILE, MAX_PANEL, Need, Panel, QueryTile, lanes, tile_shape};
 use crate::walk::top_k::Cutoffs;
 use crate::walk::{KvTile, Visitor, walk};
-use ndarray::{ArrayView3, ArrayView4, ArrayViewMut2, ArrayViewMut3};
+use ndarray::{Array3, ArrayView3, ArrayView4, ArrayViewMut2, ArrayViewMut3};
 use regard_simd::scratch::Scratch;
 use regard_simd::strided::{CopyScaled, Rows};
 use regard_simd::{Driver, Real, Simd, Storage};
@@ -47,6 +47,22 @@ pub(super) struct Given<'c, 'x, E: Storage> {
     pub(super) d_out: ArrayView4<'x, E>,
     /// Of every query tile of the call in order, with top-k.
     pub(super) cutoffs: Option<Vec<Cutoffs<E::Real>>>,
+    /// `sum(p * d_p)` of every row, where the scale is so large that `d_out . out` will not do.
+    pub(super) deltas: Option<Array3<E::Real>>,
+}
+
+impl<'x, E: Storage> Given<'_, 'x, E> {
+    /// What makes the scores of a query tile.
+    pub(super) fn scorer(&self, tile: QueryTile) -> Scorer<'_, E> {
+        let cutoffs = self.cutoffs.as_ref().map(|all| Arc::clone(&all[tile_index(self.plan, &tile)]));
+        Scorer { panels_only: true, cutoffs, ..Scorer::new(self.plan, &self.inputs.q, &self.inputs.k, tile) }
+    }
+
+    /// (row_max, 1 / row_sum) of a row; zeros where it saw nothing.
+    fn row_state(&self, place: [usize; 3]) -> [E::Real; 2] {
+        let (max, sum) = (self.saved.row_max[place], self.saved.row_sum[place]);
+        if sum == E::Real::ZERO { [E::Real::ZERO; 2] } else { [max, E::Real::ONE / sum] }
+    }
 }
 
 /// Sums over the keys that are kept row by row, `[head of the group, query]`.
@@ -122,8 +138,7 @@ impl<E: Storage, X: Storage<Real = E::Real>> Unit<'_, '_, '_, '_, E, X> {
     ) {
         let given = self.given;
         let plan = given.plan;
-        let cutoffs = given.cutoffs.as_ref().map(|all| Arc::clone(&all[tile_index(plan, &tile)]));
-        let scorer = Scorer { panels_only: true, cutoffs, ..Scorer::new(plan, &given.inputs.q, &given.inputs.k, tile) };
+        let scorer = given.scorer(tile);
         let d_out = tile_queries(plan, &given.d_out, &tile);
         let direct = buffers.begin(simd, given, &scorer, &d_out);
         let d_out_rows = direct.unwrap_or(&*buffers.d_out_rows);
@@ -314,14 +329,12 @@ impl<'b, T: Real> Buffers<'b, T> {
         copy_padded(simd, &scorer.q, Some(T::from_f64(plan.scale)), on.q_rows);
         (on.wild_d_out, on.wild_q) = (Vec::new(), Vec::new());
         for r in 0..on.row_max.len() {
-            let (mut max, mut sum) = (T::ZERO, T::ZERO);
-            if r < tile.rows() {
-                let place = tile.place(plan, r);
-                (max, sum) = (given.saved.row_max[place], given.saved.row_sum[place]);
+            let state = if r < tile.rows() { given.row_state(tile.place(plan, r)) } else { [T::ZERO; 2] };
+            [on.row_max[r], on.inv_row_sum[r]] = state;
+            // What is not finite is so in both.
+            if let Some(deltas) = given.deltas.as_ref().filter(|_| r < tile.rows() && on.delta[r].is_finite()) {
+                on.delta[r] = deltas[tile.place(plan, r)];
             }
-            let empty = sum == T::ZERO;
-            on.row_max[r] = if empty { T::ZERO } else { max };
-            on.inv_row_sum[r] = if empty { T::ZERO } else { T::ONE / sum };
         }
         on.acc.fill(T::ZERO);
         on.total.fill(T::ZERO);
@@ -561,6 +574,80 @@ impl<E: Storage> Differentiate<'_, '_, '_, E> {
                     *sum += weights[(key - seen.start) * pitch + x.key] * x.value;
                 }
             }
+        }
+    }
+}
+
+/// `delta = sum(p * d_p)` of every row of a query tile, by a pass of its own.
+///
+/// `d_out . out` is the same number, but its rounding is not that of `d_p`. In a row that is nearly certain of one key, `d_p - delta` is what is left
+/// when both are nearly equal, and the scale multiplies it: with this sum, what `d_p` is off by cancels.
+pub(super) struct TileDeltas<'u, 'c, 'x, E: Storage> {
+    pub(super) given: &'u Given<'c, 'x, E>,
+    pub(super) tile: QueryTile,
+}
+
+impl<E: Storage> Driver<E::Real> for TileDeltas<'_, '_, '_, E> {
+    type Output = Vec<E::Real>;
+
+    fn run<S: Simd<T = E::Real>>(self, simd: S) -> Self::Output {
+        let Self { given, tile } = self;
+        let (plan, scorer, lanes) = (given.plan, given.scorer(tile), lanes::<S>(tile.rows()));
+        let v = Rows::new(&tile_keys(plan, &given.inputs.v, &tile));
+        let mut d_out = vec![E::Real::ZERO; lanes * plan.dims.value_dim];
+        pack_panels(simd, &tile, &tile_queries(plan, &given.d_out, &tile), &mut d_out);
+        let states = (0..lanes).map(|r| if r < tile.rows() { given.row_state(tile.place(plan, r)) } else { [E::Real::ZERO; 2] });
+        let (row_max, inv_row_sum) = states.map(|[max, inverse]| (max, inverse)).unzip();
+        let panel = vec![E::Real::ZERO; KV_TILE * 2 * S::LANES];
+        let mut copy = vec![E::Real::ZERO; Operand::copy_len(&v)];
+        let values = Operand::new(v, plan.part.key, &mut copy);
+        let mut visitor =
+            SumDeltas { values, d_out, row_max, inv_row_sum, factors: panel.clone(), p: panel.clone(), ds: panel, sums: vec![0.0; lanes] };
+        walk(simd, &scorer, scorer.all_keys(), usize::MAX, &mut visitor);
+        visitor.sums[..tile.rows()].iter().map(|&sum| E::Real::from_f64(sum)).collect()
+    }
+}
+
+struct SumDeltas<'w, E: Storage> {
+    values: Operand<'w, E>,
+    d_out: Vec<E::Real>,
+    row_max: Vec<E::Real>,
+    inv_row_sum: Vec<E::Real>,
+    factors: Vec<E::Real>,
+    p: Vec<E::Real>,
+    ds: Vec<E::Real>,
+    sums: Vec<f64>,
+}
+
+impl<S: Simd, E: Storage<Real = S::T>> Visitor<S, E> for SumDeltas<'_, E> {
+    fn stage(&self) -> Stage {
+        Stage::Bias
+    }
+
+    fn begin(&mut self, _: S, tile: &mut KvTile<'_, '_, E>, _: &[Need]) {
+        self.values.begin(tile.keys.clone(), None);
+    }
+
+    fn panel(&mut self, simd: S, tile: &mut KvTile<'_, '_, E>, need: &Need, scores: &mut [S::T]) {
+        let (plan, panel) = (tile.scorer.plan, need.panel);
+        let Self { values, d_out, row_max, inv_row_sum, factors, p, ds, sums } = self;
+        let (row_max, inv_row_sum) = (&row_max[panel.lanes()], &inv_row_sum[panel.lanes()]);
+        let factors = plan.dropout().map(|dropout| {
+            let factors = &mut factors[..scores.len()];
+            simd.call(DropoutFactors { dropout, tile: tile.scorer.tile, need, factors });
+            &*factors
+        });
+        let (v, d_out) = (values.rows(simd, &need.keys), &d_out[panel.start * plan.dims.value_dim..]);
+        let (pitch, delta, visible) = (panel.width, &[S::T::ZERO; MAX_PANEL][..], None);
+        if panel.width > S::LANES {
+            simd.call(RecomputeWeights::<_, 2> { scores, factors, row_max, inv_row_sum, pitch, p });
+            simd.call(ScoreGradients::<_, 2> { v, d_out, p: scores, factors, delta, visible, pitch, ds });
+        } else {
+            simd.call(RecomputeWeights::<_, 1> { scores, factors, row_max, inv_row_sum, pitch, p });
+            simd.call(ScoreGradients::<_, 1> { v, d_out, p: scores, factors, delta, visible, pitch, ds });
+        }
+        for line in ds.chunks_exact(pitch).take(need.keys.len()) {
+            sums[panel.lanes()].iter_mut().zip(line).for_each(|(sum, x)| *sum += x.to_f64());
         }
     }
 }

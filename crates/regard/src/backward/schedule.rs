@@ -4,22 +4,25 @@
 //! dk and dv there (see [`super::differentiate`]). Where there are few heads, each split of keys is a unit, and its share of dq is kept apart, for a
 //! chunk of queries at a time, and added up in the order of the keys.
 
-use super::differentiate::{Given, RowSums, Unit, padded};
+use super::differentiate::{Given, RowSums, TileDeltas, Unit, padded};
 use super::{GradientOutputs, GradientSums};
 use crate::arrays::{cut, filled, uninit};
 use crate::bias::gradient::{BiasSums, BiasTotals, UnitSizes};
 use crate::error::Result;
-use crate::forward::{Inputs, SavedView};
+use crate::forward::{Inputs, SavedView, row_array};
 use crate::plan::{Dims, Plan, WORTH_A_THREAD};
 use crate::walk::scores::Scorer;
 use crate::walk::tiling::{GRADIENT_SPLIT, query_tiles, tile_shape};
-use ndarray::{Array2, Array4, ArrayView4, ArrayViewMut4, Axis};
+use ndarray::{Array2, Array3, Array4, ArrayView4, ArrayViewMut4, Axis};
 use regard_simd::{Real, Storage};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
 /// Bytes of dq that are kept apart at a time, where keys are shared out over threads.
 const APART_BYTES: usize = 8 << 20;
+
+/// Scales beyond it are an experiment, not a model's: what is left of `d_p - delta` is then worth a pass of its own.
+const LARGE_SCALE: f64 = 4.0;
 
 /// Compute. On success every element of the outputs has been written.
 pub(crate) fn run<E: Storage>(
@@ -32,7 +35,7 @@ pub(crate) fn run<E: Storage>(
 ) -> Result<GradientSums> {
     let d = plan.dims;
     let inputs = Inputs { q: inputs.q.view(), k: inputs.k.view(), v: inputs.v.view() };
-    let mut given = Given { plan, inputs: &inputs, saved: &saved.reborrow(), d_out: d_out.view(), cutoffs: None };
+    let mut given = Given { plan, inputs: &inputs, saved: &saved.reborrow(), d_out: d_out.view(), cutoffs: None, deltas: None };
     let d_sink = plan.has_sink().then(|| sink_gradient(&given)).transpose()?;
     let mut biases = plan.biases_with_gradient().iter().map(|bias| BiasTotals::new(bias, d.scores())).collect::<Result<Vec<_>>>()?;
     let mut rows = RowTotals::new(plan, stats)?;
@@ -44,6 +47,9 @@ pub(crate) fn run<E: Storage>(
             let cutoffs = plan.for_tasks(query_tiles(plan), |tile| Scorer::new(plan, &inputs.q, &inputs.k, tile).with_cutoffs().cutoffs)?;
             given.cutoffs = cutoffs.into_iter().collect();
         }
+        if plan.scale.abs() > LARGE_SCALE {
+            given.deltas = Some(sum_deltas(&given)?);
+        }
         let GradientOutputs { dq, mut dk, mut dv } = outputs;
         let (mut dk, mut dv) = (PaddedSums::new(&mut dk)?, PaddedSums::new(&mut dv)?);
         let sums = KeySums { dk: dk.view(), dv: dv.view(), biases: &mut biases };
@@ -54,6 +60,17 @@ pub(crate) fn run<E: Storage>(
     let d_biases = biases.into_iter().zip(plan.biases()).map(|(totals, bias)| totals.finish(bias)).collect();
     let options = super::OptionGradients { d_biases, d_sink, d_scale: rows.scale.map(|rows| rows.iter().sum()) };
     Ok(GradientSums { options, squares: rows.squares.map(|rows| rows.remove_axis(Axis(3))) })
+}
+
+/// See [`TileDeltas`].
+fn sum_deltas<E: Storage>(given: &Given<'_, '_, E>) -> Result<Array3<E::Real>> {
+    let plan = given.plan;
+    let mut deltas = row_array(plan, E::Real::ZERO)?;
+    let tiles = plan.for_tasks(query_tiles(plan), |tile| (tile, E::Real::dispatch(plan.level, TileDeltas { given, tile })))?;
+    for (tile, rows) in tiles {
+        rows.into_iter().enumerate().for_each(|(r, delta)| deltas[tile.place(plan, r)] = delta);
+    }
+    Ok(deltas)
 }
 
 /// Forward, a sink takes the share `exp(logit - row_max) / row_sum` and hands nothing on: its gradient is minus that share of delta.

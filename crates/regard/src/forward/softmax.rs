@@ -303,6 +303,7 @@ pub(crate) struct Update<V> {
     /// The new maximum; 0 where nothing was seen.
     pub(crate) top: V,
     pub(crate) old_sum: V,
+    pub(crate) new_sum: V,
 }
 
 /// One vector of rows takes in one tile.
@@ -349,9 +350,10 @@ fn update<S: Simd, O: Observer<S::T>>(simd: S, strip: &Strip<'_>, scores: &mut [
         }
         let old_sum = simd.load(row_sum);
         simd.store(row_max, new_max);
-        simd.store(row_sum, simd.mul_add(old_sum, by, sum));
+        let new_sum = simd.mul_add(old_sum, by, sum);
+        simd.store(row_sum, new_sum);
         simd.store(alpha.as_mut_ptr(), by);
-        state.observer.weights(simd, strip, scores, &Update { alpha: by, old_max, top, old_sum }, sums);
+        state.observer.weights(simd, strip, scores, &Update { alpha: by, old_max, top, old_sum, new_sum }, sums);
     }
 }
 

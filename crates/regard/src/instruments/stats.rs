@@ -15,7 +15,7 @@
 //! | `top_keys` | the keys with the largest weights, and these |
 //!
 //! The weights are those of the keys. With a sink logit they sum to less than one, and so do the masses.
-//! A row without any visible key has zeros throughout; a row that a NaN or an infinity spoils has NaN, and no `argmax` (-1). Distances are exact up to
+//! A row without any visible key has zeros throughout; a row that a NaN or an infinity spoils has NaN, and the key that did it as `argmax`. Distances are exact up to
 //! 2^24 keys in f32.
 
 use crate::arrays::filled;
@@ -44,57 +44,70 @@ impl Default for StatsOptions {
     }
 }
 
-/// Statistics of every row, each `[batch, heads_q, seq_q]`. The [module](crate::stats) has the definitions.
-#[derive(Debug, Clone)]
-#[expect(missing_docs, reason = "the table of the module defines them")]
-pub struct RowStats<T> {
-    pub entropy: Array3<T>,
-    pub max_weight: Array3<T>,
-    pub argmax: Array3<i64>,
-    pub sum_of_squares: Array3<T>,
-    pub diagonal_mass: Array3<T>,
-    pub previous_token_mass: Array3<T>,
-    pub first_token_mass: Array3<T>,
-    pub local_mass: Array3<T>,
-    pub mean_distance: Array3<T>,
-    /// Key numbers, heaviest first, `[batch, heads_q, seq_q, top_keys]`; -1 where there are fewer visible keys.
-    pub top_keys: Array4<i64>,
-    /// Their weights.
-    pub top_weights: Array4<T>,
-}
-
-/// Means over the rows of a head that see any key, each `[batch, heads_q]`.
-#[derive(Debug, Clone)]
-#[expect(missing_docs, reason = "the table of the module defines them")]
-pub struct HeadStats {
-    pub entropy: Array2<f64>,
-    pub max_weight: Array2<f64>,
-    pub sum_of_squares: Array2<f64>,
-    pub diagonal_mass: Array2<f64>,
-    pub previous_token_mass: Array2<f64>,
-    pub first_token_mass: Array2<f64>,
-    pub local_mass: Array2<f64>,
-    pub mean_distance: Array2<f64>,
-}
-
-impl<T: Real> RowStats<T> {
-    /// Mean of each statistic over the rows that see any key; 0 for a head without such a row.
-    pub fn heads(&self) -> HeadStats {
-        // Rows that see no key are zeros; a spoiled one makes NaN of any mean.
-        let counts = self.argmax.map_axis(Axis(2), |keys| keys.iter().filter(|&&key| key >= 0).count().max(1) as f64);
-        let mean = |rows: &Array3<T>| rows.map_axis(Axis(2), |rows| rows.iter().map(|x| x.to_f64()).sum::<f64>()) / &counts;
-        HeadStats {
-            entropy: mean(&self.entropy),
-            max_weight: mean(&self.max_weight),
-            sum_of_squares: mean(&self.sum_of_squares),
-            diagonal_mass: mean(&self.diagonal_mass),
-            previous_token_mass: mean(&self.previous_token_mass),
-            first_token_mass: mean(&self.first_token_mass),
-            local_mass: mean(&self.local_mass),
-            mean_distance: mean(&self.mean_distance),
+/// The statistics that are one number per row: what is kept of rows, of heads, and of a row that is finished.
+macro_rules! statistics {
+    ($($name:ident),*) => {
+        /// Statistics of every row, each `[batch, heads_q, seq_q]`. The [module](crate::stats) has the definitions.
+        #[derive(Debug, Clone)]
+        #[expect(missing_docs, reason = "the table of the module defines them")]
+        pub struct RowStats<T> {
+            $(pub $name: Array3<T>,)*
+            pub argmax: Array3<i64>,
+            /// Key numbers, heaviest first, `[batch, heads_q, seq_q, top_keys]`; -1 where there are fewer visible keys.
+            pub top_keys: Array4<i64>,
+            /// Their weights.
+            pub top_weights: Array4<T>,
         }
-    }
+
+        /// Means over the rows of a head that see any key, each `[batch, heads_q]`.
+        #[derive(Debug, Clone)]
+        #[expect(missing_docs, reason = "the table of the module defines them")]
+        pub struct HeadStats {
+            $(pub $name: Array2<f64>,)*
+        }
+
+        /// The finished statistics of one row.
+        pub(crate) struct RowSummary {
+            $($name: f64,)*
+            argmax: i64,
+            /// Keys and weights; -1 in a spoiled row.
+            tops: Vec<(i64, f64)>,
+        }
+
+        impl<T: Real> RowStats<T> {
+            /// Mean of each statistic over the rows that see any key; 0 for a head without such a row.
+            pub fn heads(&self) -> HeadStats {
+                // Rows that see no key are zeros; a spoiled one makes NaN of any mean.
+                let counts = self.argmax.map_axis(Axis(2), |keys| keys.iter().filter(|&&key| key >= 0).count().max(1) as f64);
+                let mean = |rows: &Array3<T>| rows.map_axis(Axis(2), |rows| rows.iter().map(|x| x.to_f64()).sum::<f64>()) / &counts;
+                HeadStats { $($name: mean(&self.$name),)* }
+            }
+
+            fn zeros(shape: [usize; 3], top_keys: usize) -> Result<Self> {
+                let [b, h, n] = shape;
+                let what = "statistics";
+                Ok(Self {
+                    $($name: filled(what, [b, h, n, 1], T::ZERO)?.remove_axis(Axis(3)),)*
+                    argmax: filled(what, [b, h, n, 1], -1)?.remove_axis(Axis(3)),
+                    top_keys: filled(what, [b, h, n, top_keys], -1)?,
+                    top_weights: filled(what, [b, h, n, top_keys], T::ZERO)?,
+                })
+            }
+
+            fn set(&mut self, at: [usize; 3], row: &RowSummary) {
+                $(self.$name[at] = T::from_f64(row.$name);)*
+                self.argmax[at] = row.argmax;
+                let [b, h, i] = at;
+                for (n, &(key, weight)) in row.tops.iter().enumerate() {
+                    self.top_keys[[b, h, i, n]] = key;
+                    self.top_weights[[b, h, i, n]] = T::from_f64(weight);
+                }
+            }
+        }
+    };
 }
+
+statistics!(entropy, max_weight, sum_of_squares, diagonal_mass, previous_token_mass, first_token_mass, local_mass, mean_distance);
 
 /// Sums that are linear in `p`, so that a new maximum multiplies them with `alpha`.
 const DISTANCE: usize = 0;
@@ -120,6 +133,8 @@ pub(crate) struct StatSums<T> {
     positions: Vec<i64>,
     position_values: Vec<T>,
     argmax: Vec<Option<usize>>,
+    /// The first key whose weight is NaN.
+    spoiled: Vec<Option<usize>>,
     /// `[lane][top_keys]`, best first.
     tops: Vec<(T, usize)>,
 }
@@ -135,7 +150,16 @@ impl<T: Real> StatSums<T> {
         let top_keys = options.top_keys.min(plan.dims.seq_kv);
         let options = StatsOptions { top_keys, local_window: options.local_window.min(1 << 62) };
         let tops = vec![Self::NO_KEY; top_keys * lanes];
-        Self { options, lanes, sums: vec![T::ZERO; SUMS * lanes], positions, position_values, argmax: vec![None; lanes], tops }
+        Self {
+            options,
+            lanes,
+            sums: vec![T::ZERO; SUMS * lanes],
+            positions,
+            position_values,
+            argmax: vec![None; lanes],
+            spoiled: vec![None; lanes],
+            tops,
+        }
     }
 
     const NO_KEY: (T, usize) = (T::MASKED, usize::MAX);
@@ -203,6 +227,15 @@ impl<T: Real> StatSums<T> {
         }
     }
 
+    /// Rows that became NaN.
+    fn note_spoiled(&mut self, strip: &Strip<'_>, weights: &[T]) {
+        for x in 0..strip.rows {
+            let mut row = strip.keys.clone().zip(weights[strip.offset + x..].iter().step_by(strip.width));
+            let first = &mut self.spoiled[strip.lane + x];
+            *first = first.or_else(|| row.find(|(_, p)| p.to_f64().is_nan()).map(|(key, _)| key));
+        }
+    }
+
     #[inline(always)]
     fn add_local<S: Simd<T = T>>(&mut self, simd: S, strip: &Strip<'_>, weights: &[T]) {
         let positions = &self.positions[strip.lane..strip.lane + strip.rows.max(1)];
@@ -242,6 +275,7 @@ impl<T: Real> Observer<T> for StatSums<T> {
     fn reset(&mut self) {
         self.sums.fill(T::ZERO);
         self.argmax.fill(None);
+        self.spoiled.fill(None);
         self.tops.fill(Self::NO_KEY);
     }
 
@@ -293,6 +327,9 @@ impl<T: Real> Observer<T> for StatSums<T> {
         }
         self.note_places(strip, weights);
         self.add_local(simd, strip, weights);
+        if simd.bits_from_mask(simd.eq(update.new_sum, update.new_sum)) != u32::MAX >> (32 - S::LANES) {
+            self.note_spoiled(strip, weights);
+        }
     }
 
     fn combine(&mut self, later: &Self, states: [[&[T]; 2]; 2], factors: [&[T]; 2]) {
@@ -312,6 +349,7 @@ impl<T: Real> Observer<T> for StatSums<T> {
             if max[r] < later_max[r] {
                 self.argmax[r] = later.argmax[r];
             }
+            self.spoiled[r] = self.spoiled[r].or(later.spoiled[r]);
             for &top in &later.tops[r * k..(r + 1) * k] {
                 if self.tops[r * k + k - 1].0 < top.0 {
                     insert(&mut self.tops[r * k..(r + 1) * k], top);
@@ -326,7 +364,7 @@ impl<T: Real> Observer<T> for StatSums<T> {
         let k = self.options.top_keys;
         // With a spoiled row every weight is NaN; else somebody has the largest.
         let spoiled = sum.is_nan() || total.is_nan();
-        let argmax = if spoiled { -1 } else { self.argmax[r]? as i64 };
+        let argmax = (if spoiled { self.spoiled[r] } else { None }).or(self.argmax[r])? as i64;
         let at = |sum: usize| if spoiled { f64::NAN } else { self.sums[sum * self.lanes + r].to_f64() };
         let unit = if max == top { 1.0 } else { (max - top).exp() } / total;
         // -sum w ln w with w = p unit; rounding may leave a certain row a hair below zero.
@@ -360,111 +398,14 @@ pub(crate) fn forward_with_stats<E: Storage>(
     let d = plan.dims;
     let mut stats = RowStats::zeros([d.batch, d.heads_q, d.seq_q], options.top_keys)?;
     let tiles = schedule::run(plan, &inputs, outputs, &|tile, lanes| StatSums::new(options, plan, tile, lanes))?;
-    let mut places = stats.places();
     for (tile, rows) in tiles {
         for (r, summary) in rows.iter().enumerate() {
             if let Some(summary) = summary {
-                let [batch, head, query] = tile.place(plan, r);
-                places.set((batch * d.heads_q + head) * d.seq_q + query, summary);
+                stats.set(tile.place(plan, r), summary);
             }
         }
     }
     Ok(stats)
-}
-
-/// The finished statistics of one row.
-pub(crate) struct RowSummary {
-    /// -1 in a spoiled row.
-    argmax: i64,
-    max_weight: f64,
-    sum_of_squares: f64,
-    entropy: f64,
-    mean_distance: f64,
-    diagonal_mass: f64,
-    previous_token_mass: f64,
-    first_token_mass: f64,
-    local_mass: f64,
-    /// -1 in a spoiled row.
-    tops: Vec<(i64, f64)>,
-}
-
-impl<T: Real> RowStats<T> {
-    fn zeros(shape: [usize; 3], top_keys: usize) -> Result<Self> {
-        let [b, h, n] = shape;
-        let what = "statistics";
-        let rows = || -> Result<_> { Ok(filled(what, [b, h, n, 1], T::ZERO)?.remove_axis(Axis(3))) };
-        Ok(Self {
-            entropy: rows()?,
-            max_weight: rows()?,
-            argmax: filled(what, [b, h, n, 1], -1)?.remove_axis(Axis(3)),
-            sum_of_squares: rows()?,
-            diagonal_mass: rows()?,
-            previous_token_mass: rows()?,
-            first_token_mass: rows()?,
-            local_mass: rows()?,
-            mean_distance: rows()?,
-            top_keys: filled("top_keys", [b, h, n, top_keys], -1)?,
-            top_weights: filled("top_keys", [b, h, n, top_keys], T::ZERO)?,
-        })
-    }
-
-    /// Where its numbers go. Only for new statistics, which lie side by side.
-    fn places(&mut self) -> Places<'_, T> {
-        fn flat<X, D: ndarray::Dimension>(x: &mut ndarray::Array<X, D>) -> &mut [X] {
-            x.as_slice_mut().expect("a new array lies side by side")
-        }
-        Places {
-            top: self.top_keys.len_of(Axis(3)),
-            entropy: flat(&mut self.entropy),
-            max_weight: flat(&mut self.max_weight),
-            argmax: flat(&mut self.argmax),
-            sum_of_squares: flat(&mut self.sum_of_squares),
-            diagonal_mass: flat(&mut self.diagonal_mass),
-            previous_token_mass: flat(&mut self.previous_token_mass),
-            first_token_mass: flat(&mut self.first_token_mass),
-            local_mass: flat(&mut self.local_mass),
-            mean_distance: flat(&mut self.mean_distance),
-            top_keys: flat(&mut self.top_keys),
-            top_weights: flat(&mut self.top_weights),
-        }
-    }
-}
-
-/// The numbers of [`RowStats`], side by side.
-struct Places<'s, T> {
-    /// Keys listed per row.
-    top: usize,
-    entropy: &'s mut [T],
-    max_weight: &'s mut [T],
-    argmax: &'s mut [i64],
-    sum_of_squares: &'s mut [T],
-    diagonal_mass: &'s mut [T],
-    previous_token_mass: &'s mut [T],
-    first_token_mass: &'s mut [T],
-    local_mass: &'s mut [T],
-    mean_distance: &'s mut [T],
-    top_keys: &'s mut [i64],
-    top_weights: &'s mut [T],
-}
-
-impl<T: Real> Places<'_, T> {
-    /// Row number `at` of all.
-    fn set(&mut self, at: usize, row: &RowSummary) {
-        let f = T::from_f64;
-        self.entropy[at] = f(row.entropy);
-        self.max_weight[at] = f(row.max_weight);
-        self.argmax[at] = row.argmax;
-        self.sum_of_squares[at] = f(row.sum_of_squares);
-        self.diagonal_mass[at] = f(row.diagonal_mass);
-        self.previous_token_mass[at] = f(row.previous_token_mass);
-        self.first_token_mass[at] = f(row.first_token_mass);
-        self.local_mass[at] = f(row.local_mass);
-        self.mean_distance[at] = f(row.mean_distance);
-        for (n, &(key, weight)) in row.tops.iter().enumerate() {
-            self.top_keys[at * self.top + n] = key;
-            self.top_weights[at * self.top + n] = f(weight);
-        }
-    }
 }
 
 /// Insert into a list that is sorted by score, dropping the last; equal scores stay in the order of arrival.

@@ -108,10 +108,8 @@ pub(super) enum Rule<'a> {
     Not(Box<Mask<'a>>),
 }
 
-/// Far beyond any sequence, and far from overflow.
-fn clamp(n: usize) -> i64 {
-    i64::try_from(n).unwrap_or(i64::MAX / 4).min(i64::MAX / 4)
-}
+/// Reaches from here on are unbounded: sums of them and of positions stay far from overflow.
+const FARTHEST: i64 = i64::MAX / 4;
 
 impl<'a> Mask<'a> {
     /// Everything is visible.
@@ -136,7 +134,8 @@ impl<'a> Mask<'a> {
 
     /// At most `left` keys before and `right` keys after the query's own position; `None` is unbounded.
     pub fn window(left: Option<usize>, right: Option<usize>) -> Self {
-        Self(Rule::Band { low: left.map(|n| -clamp(n)), high: right.map(clamp) })
+        let reach = |n: usize| i64::try_from(n).ok().filter(|&n| n < FARTHEST);
+        Self(Rule::Band { low: left.and_then(reach).map(|n| -n), high: right.and_then(reach) })
     }
 
     /// The first `count` keys ("sinks").

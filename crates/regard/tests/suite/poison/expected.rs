@@ -160,7 +160,9 @@ impl Judgement {
             "row_max" | "row_sum" => each([b, h, n, 1], |at| if self.scored[row(at)] { Expected::Free } else { Expected::SameBits }),
             "raw scores" => matrix(&|at| self.products[at], &|answer, at| answer.raw[at]),
             "capped scores" => matrix(&|at| self.products[at], &|answer, at| answer.capped[at]),
-            "scores" => matrix(&|at| self.pairs[at], &|answer, at| answer.scores[at]),
+            "scores" => {
+                matrix(&|at| self.pairs[at] || (self.unpromised && self.scored[row(at)] && self.seen(at)), &|answer, at| answer.scores[at])
+            }
             "weights" => matrix(&|at| self.scored[row(at)] && self.seen(at), &|answer, at| answer.applied[at]),
             "dq" => each([b, h, n, d], |at| self.if_marked(&self.differentiated, row(at), |verdict| verdict.gradients.dq[at])),
             "dk" => {

@@ -134,6 +134,10 @@ fn score_row(
     for j in order {
         answer.visible[[b, h, i, j]] = true;
     }
+    // What top-k leaves out does not go into the softmax.
+    for j in (0..dims.seq_kv).filter(|&j| !answer.visible[[b, h, i, j]]) {
+        answer.scores[[b, h, i, j]] = f64::NEG_INFINITY;
+    }
 }
 
 /// The softmax of one query's visible keys and its sink, and the sum of their values.
