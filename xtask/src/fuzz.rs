@@ -24,7 +24,8 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         bail!("there is no fuzz target in crates/regard/fuzz");
     }
     let limit = format!("-max_total_time={}", options.seconds);
-    let mut fuzz = cargo(&["+nightly", "fuzz", "run", "attention", "--", &limit]);
+    // A call is some hundred bytes: a start from short inputs would take hours to get there.
+    let mut fuzz = cargo(&["+nightly", "fuzz", "run", "attention", "--", &limit, "-len_control=0", "-max_len=600"]);
     fuzz.current_dir(home);
     start(fuzz)
 }

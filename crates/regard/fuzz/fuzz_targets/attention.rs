@@ -2,7 +2,7 @@
 //! gives. It does not panic. The calls and their judge are those of the tests.
 //!
 //! ```text
-//! cd crates/regard && cargo +nightly fuzz run attention
+//! cd crates/regard && cargo +nightly fuzz run attention -- -len_control=0 -max_len=600
 //! ```
 
 #![no_main]
