@@ -116,26 +116,65 @@ def flex_call(work, threads):
     return lambda: compiled(q, k, v, block_mask=blocks, enable_gqa=work.heads_q != work.heads_kv)
 
 
-def ort_call(work, threads):
+def onnx_session(threads, operator, domain, feeds, out_shape, **attributes):
+    """A session of ONNX Runtime for one operator, and its call."""
     import onnxruntime
     from onnx import TensorProto, helper
 
+    kinds = {name: TensorProto.BOOL if x.dtype == bool else TensorProto.FLOAT for name, x in feeds.items()}
+    declared = [helper.make_tensor_value_info(name, kinds[name], x.shape) for name, x in feeds.items()]
+    result = helper.make_tensor_value_info("out", TensorProto.FLOAT, out_shape)
+    node = helper.make_node(operator, list(feeds), ["out"], domain=domain, **attributes)
+    graph = helper.make_graph([node], "attention", declared, [result])
+    opsets = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=11)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    return lambda: session.run(None, feeds)
+
+
+def dense_inputs(work):
+    """q, k, v and a mask of all pairs where there is one."""
     if work.kind in ("statistics", "training") or work.dtype != "float32":
         raise Unable
     feeds = dict(zip("qkv", work.inputs()))
     mask = work.dense_mask()
     if mask is not None:
         feeds["mask"] = np.ascontiguousarray(np.broadcast_to(mask, (1, 1, work.seq_q, work.seq_kv)))
-    kinds = {name: TensorProto.BOOL if x.dtype == bool else TensorProto.FLOAT for name, x in feeds.items()}
-    declared = [helper.make_tensor_value_info(name, kinds[name], x.shape) for name, x in feeds.items()]
-    result = helper.make_tensor_value_info("out", TensorProto.FLOAT, feeds["q"].shape)
-    node = helper.make_node("Attention", list(feeds), ["out"], is_causal=int(work.mask == "causal"))
-    graph = helper.make_graph([node], "attention", declared, [result])
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11)
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = threads
-    session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
-    return lambda: session.run(None, feeds)
+    return feeds
 
 
-PEERS = {"ort": ort_call, "flex": flex_call}
+def ort_call(work, threads):
+    """The standard operator."""
+    feeds = dense_inputs(work)
+    return onnx_session(threads, "Attention", "", feeds, feeds["q"].shape, is_causal=int(work.mask == "causal"))
+
+
+def ort_mha_call(work, threads):
+    """The contributed operator, in its own layout: [batch, seq, heads * dim]."""
+    feeds = dense_inputs(work)
+    if work.mask not in ("full", "causal") or work.heads_q != work.heads_kv:
+        raise Unable
+    feeds = {name: np.ascontiguousarray(x.swapaxes(1, 2)).reshape(x.shape[0], x.shape[2], -1) for name, x in feeds.items()}
+    causal = int(work.mask == "causal")
+    shape = feeds["q"].shape
+    return onnx_session(threads, "MultiHeadAttention", "com.microsoft", feeds, shape, num_heads=work.heads_q, unidirectional=causal)
+
+
+def openvino_call(work, threads):
+    import openvino
+    from openvino import opset13
+
+    feeds = list(dense_inputs(work).values())
+    if work.heads_q != work.heads_kv:
+        raise Unable
+    parameters = [opset13.parameter(list(x.shape), x.dtype) for x in feeds]
+    node = opset13.scaled_dot_product_attention(*parameters, causal=work.mask == "causal")
+    settings = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+    request = openvino.Core().compile_model(openvino.Model([node], parameters), "CPU", settings).create_infer_request()
+    return lambda: request.infer(feeds, share_inputs=True, share_outputs=True)
+
+
+PEERS = {"ort": ort_call, "ort-mha": ort_mha_call, "openvino": openvino_call, "flex": flex_call}

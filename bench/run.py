@@ -1,6 +1,6 @@
 """Times regard against PyTorch, in turns in one process per thread count, and prints the ratios.
 
-    python bench/run.py [--threads 1 2] [--rounds 9] [--only REGEX] [--peers ort flex]
+    python bench/run.py [--threads 1 2] [--rounds 9] [--only REGEX] [--peers ort ort-mha openvino flex]
 
 Writes results/latest.json and results/table.md beside this file.
 """
@@ -162,7 +162,7 @@ def machine():
     except (OSError, AttributeError):
         cpu = platform.processor() or platform.machine()
     versions = {}
-    for name in ("regard", "torch", "numpy", "onnxruntime"):
+    for name in ("regard", "torch", "numpy", "onnxruntime", "openvino"):
         try:
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
@@ -185,7 +185,7 @@ def table(report, peers):
     lines = [f"{about['cpu']}, {about['cores']} cores, SIMD level {about['simd']}; {versions}; {about['date']}."]
     for threads, bandwidth in report["bandwidth"].items():
         lines.append(f"Reading memory with {threads} thread(s): {bandwidth:.1f} GB/s.")
-    head = ["workload", "threads", "PyTorch ms", "regard ms", "ratio", "median ratio", "K and V read", *peers]
+    head = ["workload", "threads", "PyTorch ms", "regard ms", "ratio", "median ratio", "K and V read", *peers, "best of these / regard"]
     lines += ["", "| " + " | ".join(head) + " |", "|---|" + "---:|" * (len(head) - 1)]
     order = {work.name: place for place, work in enumerate(WORKLOADS)}
     for entry in sorted(report["results"], key=lambda e: (order[e["workload"]], e["threads"])):
@@ -196,6 +196,8 @@ def table(report, peers):
             f"{entry['ratio']:.2f}x", f"{entry['median_ratio']:.2f}x", share,
         ]
         cells += [f"{times[name]:.3f} ms" if name in times else "" for name in peers]
+        others = [times[name] for name in peers if name in times]
+        cells.append(f"{min(others) / times['regard']:.2f}x" if others else "")
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -206,9 +208,10 @@ def main():
     parser.add_argument("--rounds", type=int, default=9, help="turns of each library (fewer for slow calls, at least 3)")
     parser.add_argument("--seconds", type=float, default=0.08, help="least length of a turn")
     parser.add_argument("--only", default="", metavar="REGEX", help="workloads whose name matches")
-    parser.add_argument("--peers", nargs="+", default=[], choices=sorted(PEERS), help="extra columns")
+    parser.add_argument("--peers", nargs="+", default=["ort", "ort-mha", "openvino"], choices=["none", *sorted(PEERS)], help="further libraries, or none")
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    options.peers = [name for name in options.peers if name != "none"]
     if options.worker:
         return worker(options)
     if not selected(options.only):
@@ -217,7 +220,7 @@ def main():
     for threads in options.threads:
         settings = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")}
         arguments = ["--worker", "--threads", threads, "--rounds", options.rounds, "--seconds", options.seconds]
-        arguments += ["--only", options.only, *(["--peers", *options.peers] if options.peers else [])]
+        arguments += ["--only", options.only, "--peers", *(options.peers or ["none"])]
         command = [sys.executable, __file__, *map(str, arguments)]
         process = subprocess.run(command, env=os.environ | settings, stdout=subprocess.PIPE, text=True)
         failed |= process.returncode != 0

@@ -18,7 +18,7 @@ pub(crate) struct Options {
     /// Only workloads whose name matches; `sweep` is the laboratory's sweep, `model` a training step of whole models
     #[arg(long, value_name = "REGEX")]
     only: Option<String>,
-    /// Further libraries as extra columns, where importable: ort flex
+    /// Further libraries beside PyTorch: ort ort-mha openvino (all three unless told otherwise) flex, or none
     #[arg(long, num_args = 1.., value_name = "PEER")]
     peers: Vec<String>,
     #[command(flatten)]
