@@ -29,7 +29,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run every check that must hold on each commit (10 to 15 minutes on two cores)
+    /// Run every check that must hold on each commit (about 10 minutes on two cores, from a fresh clone)
     ///
     /// Rust tests and doc tests, the tests once more at every SIMD level of this CPU, the examples,
     /// the memory checks, and the Python package with its tests in a virtual environment of its own.
@@ -39,10 +39,12 @@ enum Command {
     ///
     /// Miri and AddressSanitizer come with the nightly toolchain:
     ///   rustup toolchain install nightly --component miri
-    /// valgrind comes from the system's packages. A tool that is missing is named and passed over;
-    /// when all are missing the command fails.
+    /// valgrind comes from the system's packages. A tool that is missing is named and passed over, and is
+    /// a failure where the environment has CI=true.
     #[command(verbatim_doc_comment)]
     Memcheck,
+    /// Test the package for candle, which stands outside of the ordinary build
+    Candle,
     /// Compare with PyTorch on its own sample inputs, or rewrite the golden vectors
     ///
     /// The first run downloads PyTorch into target/venv-torch (several gigabytes on disk).
@@ -60,6 +62,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Test => test::run(),
         Command::Memcheck => memcheck::run_checks(),
+        Command::Candle => test::run_candle().map(|()| ExitCode::SUCCESS),
         Command::Parity(options) => parity::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Bench(options) => bench::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Fuzz(options) => fuzz::run(&options).map(|()| ExitCode::SUCCESS),

@@ -1,7 +1,8 @@
 //! `cargo xtask memcheck`: the memory-safety tests under every checker that is installed.
 //!
 //! Miri sees undefined behaviour but only the portable level. AddressSanitizer sees every level of
-//! this CPU. valgrind needs no nightly toolchain; it hides AVX-512 from the program.
+//! this CPU. valgrind needs no nightly toolchain; it hides AVX-512 from the program. A level that one
+//! checker has looked at is not given to the next.
 
 use std::process::{Command, ExitCode};
 
@@ -11,10 +12,9 @@ use serde_json::Value;
 use crate::command::{cargo, command, run, run_quietly, target_dir, text, works};
 use crate::levels;
 use crate::steps::{Steps, skipped};
+use crate::test::ORDINARY;
 
 const PROGRAM: &str = "memory_safety";
-/// The test program that is made for this, of the whole workspace, so that the build is the one that `cargo test --workspace` made.
-const TEST: [&str; 3] = ["--workspace", "--test", PROGRAM];
 
 fn host() -> Result<String> {
     let version = text(command("rustc", &["--version", "--verbose"]))?;
@@ -24,7 +24,7 @@ fn host() -> Result<String> {
 
 fn under_miri() -> Result<()> {
     let mut miri = cargo(&["+nightly", "miri", "test", "--quiet"]);
-    miri.args(TEST).env(levels::FORCE, "portable").env("MIRIFLAGS", "-Zmiri-disable-isolation");
+    miri.args(["--package", "regard", "--test", PROGRAM]).env(levels::FORCE, "portable").env("MIRIFLAGS", "-Zmiri-disable-isolation");
     run(miri)
 }
 
@@ -43,7 +43,7 @@ fn under_address_sanitizer(host: &str, level: &str) -> Result<()> {
 /// Path of the test program, built by the ordinary compiler.
 fn test_program() -> Result<String> {
     let mut build = cargo(&["test", "--quiet", "--no-run", "--message-format=json"]);
-    build.args(TEST);
+    build.args(ORDINARY).args(["--test", PROGRAM]);
     let messages = text(build)?;
     let program = messages
         .lines()
@@ -65,52 +65,78 @@ fn nightly(arguments: &[&str]) -> Command {
     cargo(&words)
 }
 
-/// One step per checker and level; an error when no checker is installed.
-pub(crate) fn add_steps(steps: &mut Steps) -> Result<()> {
-    let mut checkers = 0;
+/// A checker that is not installed: said aloud and passed over at home, a failure where everything must be there.
+fn missing(steps: &mut Steps, required: bool, name: &str, why: &'static str) {
+    if required { steps.step(name, || bail!("{why}")) } else { skipped(name, why) }
+}
+
+/// One step per level of this CPU, under the first checker that can look at it.
+pub(crate) fn add_steps(steps: &mut Steps, required: bool) -> Result<()> {
+    let mut left: Vec<&str> = levels::available().collect();
     if works(nightly(&["miri", "--version"])) {
-        checkers += 1;
         steps.step("memory safety under Miri, portable", under_miri);
+        left.retain(|level| *level != "portable");
     } else {
-        skipped("memory safety under Miri", "`cargo +nightly miri --version` does not work here");
+        let why = "`cargo +nightly miri --version` does not work here: rustup toolchain install nightly --component miri";
+        missing(steps, required, "memory safety under Miri", why);
     }
 
     let host = host()?;
     if works(nightly(&["--version"])) {
-        checkers += 1;
-        for level in levels::available() {
+        for level in left.drain(..) {
             steps.step(&format!("memory safety under AddressSanitizer, {level}"), || under_address_sanitizer(&host, level));
         }
     } else {
-        skipped("memory safety under AddressSanitizer", "there is no nightly toolchain");
+        missing(steps, required, "memory safety under AddressSanitizer", "there is no nightly toolchain: rustup toolchain install nightly");
     }
 
-    if works(command("valgrind", &["--version"])) {
-        checkers += 1;
-        let program = test_program();
-        for level in levels::available() {
-            let name = format!("memory safety under valgrind, {level}");
-            if level == "avx512" {
-                skipped(&name, "valgrind hides AVX-512 from the program");
-                continue;
-            }
-            steps.step(&name, || match &program {
-                Ok(program) => under_valgrind(program, level),
-                Err(error) => bail!("{error:#}"),
-            });
+    if left.is_empty() {
+        return Ok(());
+    }
+    if !works(command("valgrind", &["--version"])) {
+        skipped("memory safety under valgrind", "the command is not installed; it comes from the system's packages");
+        return Ok(());
+    }
+    let program = test_program();
+    for level in left {
+        let name = format!("memory safety under valgrind, {level}");
+        if level == "avx512" {
+            skipped(&name, "valgrind hides AVX-512 from the program");
+            continue;
         }
-    } else {
-        skipped("memory safety under valgrind", "the command is not installed");
-    }
-
-    if checkers == 0 {
-        steps.step("memory safety", || bail!("none of Miri, AddressSanitizer, valgrind is installed"));
+        steps.step(&name, || match &program {
+            Ok(program) => under_valgrind(program, level),
+            Err(error) => bail!("{error:#}"),
+        });
     }
     Ok(())
 }
 
+/// Whether this is continuous integration, where nothing may be passed over for want of a tool.
+pub(crate) fn in_ci() -> bool {
+    std::env::var("CI").is_ok_and(|value| value == "true" || value == "1")
+}
+
 pub(crate) fn run_checks() -> Result<ExitCode> {
     let mut steps = Steps::default();
-    add_steps(&mut steps)?;
+    add_steps(&mut steps, in_ci())?;
     Ok(steps.finish())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Steps, missing};
+    use std::process::ExitCode;
+
+    #[test]
+    fn a_missing_checker_is_passed_over_at_home_and_fails_in_ci() {
+        let mut home = Steps::default();
+        missing(&mut home, false, "a checker", "it is not installed");
+        home.step("the rest", || Ok(()));
+        assert_eq!(home.finish(), ExitCode::SUCCESS);
+        let mut ci = Steps::default();
+        missing(&mut ci, true, "a checker", "it is not installed");
+        ci.step("the rest", || Ok(()));
+        assert_eq!(ci.finish(), ExitCode::FAILURE);
+    }
 }

@@ -10,6 +10,15 @@ use crate::command::{command, root, run, target_dir, text};
 /// The folder of the Python tests.
 pub(crate) const TESTS: &str = "python/tests";
 
+/// How the extension is compiled.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Build {
+    /// As the Rust tests are: optimised, with debug assertions, and out of the library that they have compiled.
+    Tested,
+    /// As users have it.
+    Release,
+}
+
 /// A Python with packages of its own.
 pub(crate) struct Environment {
     python: PathBuf,
@@ -22,7 +31,7 @@ impl Environment {
     pub(crate) fn make(name: &str, requirements: &[&str]) -> Result<Self> {
         let base = std::env::var("PYTHON").unwrap_or_else(|_| "python3".to_owned());
         let folder = target_dir().join(name);
-        let python = folder.join("bin/python");
+        let python = folder.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" });
         let stamp_file = folder.join("requirements.stamp");
 
         let mut stamp = text(command(&base, &["--version"]))?;
@@ -61,10 +70,13 @@ impl Environment {
         &self.python
     }
 
-    /// Builds `./python` in release mode and installs it, always anew.
-    pub(crate) fn install_regard(&self) -> Result<()> {
+    /// Builds `./python` and installs it, always anew.
+    pub(crate) fn install_regard(&self, build: Build) -> Result<()> {
         let mut install = self.pip_install();
         install.args(["--force-reinstall", "--no-deps", "./python"]);
+        if build == Build::Tested {
+            install.env("MATURIN_PEP517_ARGS", "--profile dev");
+        }
         run(install)
     }
 

@@ -7,8 +7,12 @@ use anyhow::{Context, Result};
 use crate::command::{self, cargo, command, root, run_quietly, target_dir};
 use crate::levels;
 use crate::memcheck;
-use crate::python::{self, Environment};
+use crate::python::{self, Build, Environment};
 use crate::steps::{Steps, skipped};
+
+/// The packages of every ordinary build: all of the workspace but the two that other worlds are compiled for. The same words in every step, so
+/// that each dependency is built once.
+pub(crate) const ORDINARY: [&str; 5] = ["--workspace", "--exclude", "regard-candle", "--exclude", "regard-python"];
 
 fn run_at_every_level(steps: &mut Steps) {
     for level in levels::ALL {
@@ -18,8 +22,8 @@ fn run_at_every_level(steps: &mut Steps) {
             Some(why) => skipped(&name, why),
             None => steps.step(&name, || {
                 for only in [["suite", "golden::"], ["memory_safety", ""]] {
-                    let mut tests = cargo(&["test", "--quiet", "--workspace", "--test", only[0], "--", only[1]]);
-                    tests.env(levels::FORCE, level);
+                    let mut tests = cargo(&["test", "--quiet"]);
+                    tests.args(ORDINARY).args(["--test", only[0], "--", only[1]]).env(levels::FORCE, level);
                     command::run(tests)?;
                 }
                 Ok(())
@@ -50,8 +54,11 @@ fn run_examples(steps: &mut Steps) -> Result<()> {
         skipped("examples", "crates/regard/examples has none");
         return Ok(());
     }
-    // Of the whole workspace, so that the build is the one that `cargo test --workspace` made.
-    steps.step("examples are built", || command::run(cargo(&["build", "--quiet", "--workspace", "--examples"])));
+    steps.step("examples are built", || {
+        let mut build = cargo(&["build", "--quiet", "--examples"]);
+        build.args(ORDINARY);
+        command::run(build)
+    });
     for name in names {
         steps.step(&format!("example {name}"), || {
             let mut example = command(target_dir().join("debug/examples").join(&name), &[]);
@@ -66,7 +73,7 @@ fn run_python(steps: &mut Steps) {
     let mut environment = None;
     steps.step("Python package is built and installed", || {
         let made = Environment::make("venv", &["python/tests/requirements.txt"])?;
-        made.install_regard()?;
+        made.install_regard(Build::Tested)?;
         environment = Some(made);
         Ok(())
     });
@@ -81,10 +88,19 @@ fn run_python(steps: &mut Steps) {
 
 pub(crate) fn run() -> Result<ExitCode> {
     let mut steps = Steps::default();
-    steps.step("Rust tests and doc tests", || command::run(cargo(&["test", "--quiet", "--workspace", "--no-fail-fast"])));
+    steps.step("Rust tests and doc tests", || {
+        let mut tests = cargo(&["test", "--quiet", "--no-fail-fast"]);
+        tests.args(ORDINARY);
+        command::run(tests)
+    });
     run_at_every_level(&mut steps);
     run_examples(&mut steps)?;
-    memcheck::add_steps(&mut steps)?;
+    memcheck::add_steps(&mut steps, memcheck::in_ci())?;
     run_python(&mut steps);
     Ok(steps.finish())
+}
+
+/// `cargo xtask candle`: the package that stands outside of the ordinary build, because candle takes as long to compile as all the rest.
+pub(crate) fn run_candle() -> Result<()> {
+    command::run(cargo(&["test", "--quiet", "--package", "regard-candle"]))
 }

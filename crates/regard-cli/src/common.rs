@@ -1,5 +1,6 @@
 //! What the sub-commands share: options, lists, output, and which errors are the arguments' fault.
 
+use crate::output::{line_width, note, print};
 use crate::progress::Bar;
 use anyhow::{Context, Result};
 use clap::Args;
@@ -16,6 +17,20 @@ pub(crate) enum Outcome {
     Disagrees,
     /// Ctrl-C, and what was done until then is saved.
     Interrupted,
+}
+
+/// More threads than any machine has cores for.
+const MAX_THREADS: usize = 4096;
+
+/// `RAYON_NUM_THREADS` is obeyed by the thread pool itself, whatever it says: a slip of the finger would never end.
+pub(crate) fn check_thread_variable() -> Result<()> {
+    let Some(value) = std::env::var_os("RAYON_NUM_THREADS") else { return Ok(()) };
+    match value.to_str().map(str::parse::<usize>) {
+        Some(Ok(threads)) if threads > MAX_THREADS => {
+            Err(Unusable(format!("RAYON_NUM_THREADS = {threads} is not possible: it must be at most {MAX_THREADS}")).into())
+        }
+        _ => Ok(()),
+    }
 }
 
 #[derive(Args, Debug, Clone)]
@@ -42,8 +57,8 @@ impl Common {
     /// The bar, and as many threads as were asked for.
     pub(crate) fn start(&self, what: &'static str) -> Result<Bar> {
         if let Some(threads) = self.threads {
-            if threads == 0 || threads > 4096 {
-                return Err(Unusable(format!("threads = {threads} is not possible: it must be from 1 to 4096")).into());
+            if !(1..=MAX_THREADS).contains(&threads) {
+                return Err(Unusable(format!("threads = {threads} is not possible: it must be from 1 to {MAX_THREADS}")).into());
             }
             rayon::ThreadPoolBuilder::new().num_threads(threads).build_global().context("cannot start the threads")?;
         }
@@ -54,48 +69,57 @@ impl Common {
     pub(crate) fn show(&self, tables: &[Table]) -> Result<()> {
         if self.json {
             let all: Vec<_> = tables.iter().map(Table::to_json).collect();
-            println!("{}", serde_json::to_string_pretty(&all)?);
+            print(serde_json::to_string_pretty(&all)?)?;
         } else if !self.quiet {
             // What is longer than a screen is for programs.
             for table in tables.iter().filter(|table| table.rows.len() <= 100) {
-                println!("{}", table.to_text(100));
+                print(table.to_text(100, line_width()))?;
             }
         }
         Ok(())
     }
 
+    /// Tell what an earlier run wrote and this one did not.
+    pub(crate) fn removed(&self, folder: &std::path::Path, names: &[String]) {
+        if !self.quiet && !names.is_empty() {
+            note(format_args!("removed {} of an earlier run from {}", names.join(", "), folder.display()));
+        }
+    }
+
     /// Tell where the files are; on the standard error, so that JSON stays alone.
     pub(crate) fn wrote(&self, folder: &std::path::Path, names: &[String]) {
         if !self.quiet {
-            eprintln!("wrote {} in {}", names.join(", "), folder.display());
+            note(format_args!("wrote {} in {}", names.join(", "), folder.display()));
         }
     }
 }
 
-/// Write the tables into the folder.
-pub(crate) fn write_tables(folder: &mut Folder, tables: &[Table]) -> Result<Vec<String>> {
-    let mut names = Vec::new();
-    for table in tables {
-        let name = format!("{}.csv", table.name);
-        folder.write(&name, &table.to_csv())?;
-        names.push(name);
-    }
-    Ok(names)
+/// The tables as files.
+pub(crate) fn table_files(tables: &[Table]) -> Vec<(String, Vec<u8>)> {
+    tables.iter().map(|table| (format!("{}.csv", table.name), table.to_csv())).collect()
 }
 
-/// Write each figure as SVG and PNG; drawn on all threads.
-pub(crate) fn write_figures(folder: &mut Folder, figures: &[Figure]) -> Result<Vec<String>> {
+/// Each figure as SVG and PNG; drawn on all threads.
+pub(crate) fn figure_files(figures: &[Figure]) -> Result<Vec<(String, Vec<u8>)>> {
     let drawn: Vec<_> =
         figures.par_iter().map(|figure| Ok((figure.svg()?, figure.png(Theme::Light)?))).collect::<Result<_, FigureError>>()?;
-    let mut names = Vec::new();
+    let mut files = Vec::new();
     for (figure, (svg, png)) in figures.iter().zip(drawn) {
-        for (ending, bytes) in [("svg", svg.as_bytes()), ("png", &png)] {
-            let name = format!("{}.{ending}", figure.name);
-            folder.write(&name, bytes)?;
-            names.push(name);
-        }
+        files.push((format!("{}.svg", figure.name), svg.into_bytes()));
+        files.push((format!("{}.png", figure.name), png));
     }
-    Ok(names)
+    Ok(files)
+}
+
+/// Put the files into the folder, and say which, and what went because of them.
+pub(crate) fn write_files(mut folder: Folder, files: &[(String, Vec<u8>)], common: &Common) -> Result<()> {
+    folder.write_all(files)?;
+    let path = folder.path().to_owned();
+    let removed = folder.finish()?;
+    let names: Vec<String> = files.iter().map(|(name, _)| name.clone()).collect();
+    common.wrote(&path, &names);
+    common.removed(&path, &removed);
+    Ok(())
 }
 
 /// Arguments or inputs that cannot be used, found outside of the laboratory.
@@ -126,6 +150,11 @@ pub(crate) fn is_unusable(error: &anyhow::Error) -> bool {
                 | Error::Directory { .. }
                 | Error::NotOurs { .. }
                 | Error::Busy { .. }
+                | Error::Changed { .. }
+                | Error::Gone { .. }
+                | Error::Memory { .. }
+                | Error::Record { .. }
+                | Error::Text { .. }
                 | Error::NotATable { .. }
                 | Error::NoTable { .. }
                 | Error::NoRow { .. }

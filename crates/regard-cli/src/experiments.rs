@@ -1,6 +1,7 @@
 //! The experiments' arguments.
 
-use crate::common::{Common, Out, Outcome, Sizes, Unusable, write_figures, write_tables};
+use crate::common::{Common, Out, Outcome, Sizes, Unusable, figure_files, table_files, write_files};
+use crate::output::note;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use regard_lab::experiments::{
@@ -38,7 +39,7 @@ pub(crate) fn experiment(
     run: impl FnOnce(&dyn Progress) -> regard_lab::Result<Vec<Table>>,
 ) -> Result<Outcome> {
     let bar = common.start(name)?;
-    let mut folder = Folder::open(&out.out, name)?;
+    let folder = Folder::open(&out.out, name)?;
     let mut tables = Tables::from(run(&bar)?);
     drop(bar);
     let judged = claims::judge_what_is_there(&tables);
@@ -47,11 +48,11 @@ pub(crate) fn experiment(
         verdicts.origin.clone_from(&tables.all()[0].origin);
         tables.put(verdicts);
     }
-    let mut names = write_tables(&mut folder, tables.all())?;
-    names.extend(write_figures(&mut folder, &draw::all(&tables)?)?);
-    folder.finish()?;
+    // Everything is drawn before anything is written.
+    let mut files = table_files(tables.all());
+    files.extend(figure_files(&draw::all(&tables)?)?);
+    write_files(folder, &files, common)?;
     common.show(tables.all())?;
-    common.wrote(&out.out, &names);
     Ok(Outcome::Done)
 }
 
@@ -291,7 +292,7 @@ impl Checks {
 
 /// Compare with PyTorch: stored answers always, PyTorch itself where a Python has it
 ///
-/// Looks for PyTorch in the active virtual environment, in target/venv-torch, in python3 and in python, and says so when it is in none of them.
+/// Looks for PyTorch in the active virtual environment, in python3 and in python, and says so when it is in none of them.
 /// The exit code is 1 when a comparison does not hold. Writes parity_golden.csv and parity_torch.csv.
 #[derive(Args, Debug)]
 #[command(after_help = "Example:\n  regard parity --python .venv/bin/python")]
@@ -299,6 +300,9 @@ pub(crate) struct Parity {
     /// A Python that has PyTorch
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
+    /// Seconds that Python is waited for
+    #[arg(long, default_value_t = 120, value_name = "S")]
+    timeout: u64,
     #[command(flatten)]
     out: Out,
     #[command(flatten)]
@@ -307,7 +311,7 @@ pub(crate) struct Parity {
 
 impl Parity {
     pub(crate) fn run(self) -> Result<Outcome> {
-        let python = find_torch(self.python.as_deref());
+        let python = find_torch(self.python.as_deref(), self.timeout)?;
         if let (Some(given), None) = (&self.python, &python) {
             return Err(Unusable(format!(
                 "{} cannot import torch: give a Python that has PyTorch, or leave --python out",
@@ -316,17 +320,17 @@ impl Parity {
             .into());
         }
         if python.is_none() {
-            eprintln!("no Python with PyTorch was found (python3 -c 'import torch' fails): comparing with the stored answers only");
+            note("no Python with PyTorch was found (python3 -c 'import torch' fails): comparing with the stored answers only");
         }
         let mut holds = true;
-        let config = ParityConfig { python };
+        let config = ParityConfig { python, timeout: self.timeout };
         experiment("parity", &self.common, &self.out, |progress| {
             let tables = config.run(progress)?;
             holds = agrees(&tables);
             Ok(tables)
         })?;
         if !self.common.quiet {
-            eprintln!("{}", if holds { "every comparison holds" } else { "a comparison does not hold: see the column `agrees`" });
+            note(if holds { "every comparison holds" } else { "a comparison does not hold: see the column `agrees`" });
         }
         Ok(if holds { Outcome::Done } else { Outcome::Disagrees })
     }

@@ -1,12 +1,12 @@
 //! The arguments of the experiments that train.
 
-use crate::common::{Common, Out, Outcome, Sizes, Unusable};
+use crate::common::{Common, Out, Outcome, Sizes};
 use crate::experiments::experiment;
 use anyhow::Result;
 use clap::Args;
 use regard_lab::experiments::{
     LearningConfig, LearningText, MaskTrainingConfig, PairTask, PairTasksConfig, ScaleTrainingConfig, TrainedHeadsConfig, Variant,
-    task_name, variant_name,
+    read_text, task_name, variant_name,
 };
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -14,7 +14,7 @@ use std::str::FromStr;
 /// Text, model and training.
 #[derive(Args, Debug)]
 pub(crate) struct Learning {
-    /// Learn this text (UTF-8), character by character [default: a million characters of Regard's own stories, whose entropy is known]
+    /// Learn this text (UTF-8; - is the standard input), character by character [default: a million characters of Regard's own stories, whose entropy is known]
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
     /// Windows of text in a step
@@ -41,12 +41,7 @@ impl Learning {
     fn config(&self, steps: u64, windows: usize) -> Result<LearningConfig> {
         let text = match &self.text {
             None => LearningText::Stories,
-            Some(path) => {
-                let cannot = |reason: String| Unusable(format!("cannot read {}: {reason}; give a text file in UTF-8", path.display()));
-                let bytes = std::fs::read(path).map_err(|e| cannot(e.to_string()))?;
-                let content = String::from_utf8(bytes).map_err(|_| cannot("it is not UTF-8".to_owned()))?;
-                LearningText::Given { name: path.display().to_string(), content }
-            }
+            Some(path) => LearningText::Given { name: path.display().to_string(), content: read_text(path)? },
         };
         Ok(LearningConfig {
             text,
@@ -94,6 +89,7 @@ impl FromStr for Tasks {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        let text = if text == "both" { "reverse,number-words" } else { text };
         named(text, "task", &[PairTask::Reverse, PairTask::NumberWords], |task| task_name(task).to_owned()).map(Self)
     }
 }

@@ -10,6 +10,7 @@ mod experiments;
 mod generate;
 mod learning;
 mod model_folder;
+mod output;
 mod plot;
 mod progress;
 mod report;
@@ -84,28 +85,42 @@ const UNUSABLE: u8 = 2;
 /// Stopped by Ctrl-C, as shells count it: 128 and the signal's number.
 const INTERRUPTED: u8 = 130;
 
+/// The words of the command line; `help --help` asks for help on help, which is help.
+fn words() -> Vec<std::ffi::OsString> {
+    let mut words: Vec<_> = std::env::args_os().collect();
+    if words.get(1).is_some_and(|word| word == "help") {
+        words.retain(|word| word != "--help" && word != "-h");
+    }
+    words
+}
+
 fn main() -> ExitCode {
-    let arguments = match Arguments::try_parse() {
+    let arguments = match Arguments::try_parse_from(words()) {
         Ok(arguments) => arguments,
         Err(error) if !error.use_stderr() => {
-            let _ = error.print();
-            return ExitCode::SUCCESS;
+            return match output::forgiven(error.print()) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(reason) => {
+                    output::note(format_args!("error: cannot write to the standard output: {reason}"));
+                    ExitCode::FAILURE
+                }
+            };
         }
         Err(error) if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
             let _ = error.print();
             return ExitCode::from(UNUSABLE);
         }
         Err(error) => {
-            eprintln!("{}", common::one_line(&error.render().to_string()));
+            output::note(common::one_line(&error.render().to_string()));
             return ExitCode::from(UNUSABLE);
         }
     };
-    match run(arguments.command) {
+    match common::check_thread_variable().and_then(|()| run(arguments.command)) {
         Ok(Outcome::Done) => ExitCode::SUCCESS,
         Ok(Outcome::Disagrees) => ExitCode::FAILURE,
         Ok(Outcome::Interrupted) => ExitCode::from(INTERRUPTED),
         Err(error) => {
-            eprintln!("error: {}", common::causes(&error));
+            output::note(format_args!("error: {}", common::causes(&error)));
             if common::is_unusable(&error) { ExitCode::from(UNUSABLE) } else { ExitCode::FAILURE }
         }
     }

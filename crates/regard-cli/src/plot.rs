@@ -1,6 +1,6 @@
 //! `regard plot`.
 
-use crate::common::{Common, Out, Outcome, Unusable, write_figures, write_tables};
+use crate::common::{Common, Out, Outcome, Unusable, figure_files, table_files, write_files};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use regard_lab::Folder;
@@ -89,6 +89,9 @@ pub(crate) struct Plot {
     common: Common,
 }
 
+/// What is written.
+const FILES: [&str; 3] = ["attention_plot.csv", "attention_plot.svg", "attention_plot.png"];
+
 /// Whatever is wrong with an input file or with what is asked of it, other arguments mend it.
 fn unusable(error: impl std::fmt::Display) -> anyhow::Error {
     Unusable(error.to_string()).into()
@@ -105,7 +108,8 @@ impl Plot {
 
     pub(crate) fn run(self) -> Result<Outcome> {
         let bar = self.common.start("plot")?;
-        let mut folder = Folder::open(&self.out.out, "plot")?;
+        let folder = Folder::open(&self.out.out, "plot")?;
+        folder.reserve(&FILES)?;
         let input = self.input()?;
         let listed = |tokens: &Option<String>| tokens.as_deref().map(read_tokens).transpose().map_err(unusable);
         let options = PlotOptions {
@@ -137,12 +141,27 @@ impl Plot {
         drop(bar);
         let (mut figure, mut table) = (plotted.figure, plotted.table);
         (figure.name, table.name) = ("attention_plot".to_owned(), "attention_plot".to_owned());
+        table.origin = regard_lab::plot::origin(&command_line())?;
         let tables = [table];
-        let mut names = write_tables(&mut folder, &tables)?;
-        names.extend(write_figures(&mut folder, &[figure])?);
-        folder.finish()?;
+        let mut files = table_files(&tables);
+        files.extend(figure_files(&[figure])?);
+        write_files(folder, &files, &self.common)?;
         self.common.show(&tables)?;
-        self.common.wrote(&self.out.out, &names);
         Ok(Outcome::Done)
     }
+}
+
+/// The command as it was given, without what cannot change a result.
+fn command_line() -> Vec<String> {
+    let mut words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+    let mut kept = vec!["regard".to_owned()];
+    while let Some(word) = words.next() {
+        match word.as_str() {
+            "--json" | "--quiet" | "-q" => {}
+            "--out" | "--threads" => _ = words.next(),
+            other if other.starts_with("--out=") || other.starts_with("--threads=") => {}
+            _ => kept.push(word),
+        }
+    }
+    kept
 }

@@ -28,7 +28,7 @@ impl Bar {
     /// A line of its own, for what takes long and cannot say how long; only where a bar would be shown.
     pub(crate) fn note(&self, what: &str) {
         if self.waiting.load(Ordering::Relaxed) {
-            eprintln!("{what}");
+            crate::output::note(what);
         }
     }
 

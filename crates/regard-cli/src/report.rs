@@ -1,6 +1,7 @@
 //! `regard report`.
 
-use crate::common::{Common, Outcome, Unusable, write_figures, write_tables};
+use crate::common::{Common, Outcome, Unusable, figure_files, table_files};
+use crate::output::note;
 use anyhow::Result;
 use clap::Args;
 use regard_lab::experiments::find_torch;
@@ -42,11 +43,14 @@ pub(crate) struct Report {
     common: Common,
 }
 
+/// Seconds that Python is waited for.
+const PATIENCE: u64 = 120;
+
 impl Report {
     pub(crate) fn run(self) -> Result<Outcome> {
         let bar = self.common.start("report")?;
         if let Some(python) = &self.python
-            && find_torch(Some(python)).is_none()
+            && find_torch(Some(python), PATIENCE)?.is_none()
         {
             return Err(Unusable(format!(
                 "{} cannot import torch: give a Python that has PyTorch, or leave --python out",
@@ -70,22 +74,24 @@ impl Report {
         };
         drop(bar);
         let (page, figures) = render(&tables)?;
+        let mut files = figure_files(&figures)?;
+        files.push(("index.html".to_owned(), page.html()?.into_bytes()));
         if in_place {
             tables.all().iter().for_each(|table| folder.keep(&format!("{}.csv", table.name)));
         } else {
-            write_tables(&mut folder, tables.all())?;
+            files.extend(table_files(tables.all()));
         }
-        write_figures(&mut folder, &figures)?;
-        folder.write("index.html", page.html()?.as_bytes())?;
-        folder.finish()?;
+        folder.write_all(&files)?;
+        let removed = folder.finish()?;
         if self.common.json {
             self.common.show(tables.all())?;
         } else if !self.common.quiet {
             self.common.show(tables.find("published_claims").map(std::slice::from_ref).unwrap_or_default())?;
         }
         self.common.wrote(&out, &[format!("{} tables", tables.all().len()), format!("{} figures", figures.len()), "index.html".to_owned()]);
+        self.common.removed(&out, &removed);
         if !self.common.quiet {
-            eprintln!("open {}", out.join("index.html").display());
+            note(format_args!("open {}", out.join("index.html").display()));
         }
         Ok(Outcome::Done)
     }

@@ -143,7 +143,7 @@ fn bad_arguments_get_one_line_and_exit_code_2() {
         (&["masks", "--variants", "sideways"][..], "there is no variant \"sideways\"; there are causal, reverse, strictly-future, none"),
         (&["masks", "--variants", ""], "variants is an empty list"),
         (&["masks", "--text", "nowhere.txt"], "cannot read nowhere.txt"),
-        (&["masks", "--text", "latin1.txt"], "latin1.txt: it is not UTF-8"),
+        (&["masks", "--text", "latin1.txt"], "latin1.txt: it is not UTF-8: byte 3"),
         (&["masks", "--text", "short.txt"], "give a longer text or a smaller context"),
         (&["masks", "--text", "."], "cannot read ."),
         (&["masks", "--steps", "0"], "steps = 0 is not possible"),

@@ -185,25 +185,34 @@ fn robustness(tables: &Tables) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
+/// The number of a column in the row where each key column has its value; NaN where there is no such row, so that nothing is drawn there.
+fn joined(table: &Table, at: &[(&str, Value)], column: &str) -> f64 {
+    let rows = part(table, at);
+    rows.rows.first().map_or(f64::NAN, |row| rows.number(row, column))
+}
+
 fn percentiles(quoted: &Table) -> Result<Figure> {
     let statistics = [("max_weight", "largest weight"), ("entropy", "entropy"), ("norm_dq", "norm of dQ"), ("norm_dk", "norm of dK")];
-    let cells: Vec<String> = {
-        let mut cells: Vec<String> = Vec::new();
-        for row in &quoted.rows {
-            let name = format!(
-                "{}, {}",
-                quoted.number(row, "d_k"),
-                if *quoted.value(row, "scaled") == true.into() { "scaled" } else { "unscaled" }
-            );
-            if !cells.contains(&name) {
-                cells.push(name);
-            }
+    let mut cells: Vec<[Value; 3]> = Vec::new();
+    for row in &quoted.rows {
+        let cell = ["seq", "d_k", "scaled"].map(|column| quoted.value(row, column).clone());
+        if !cells.contains(&cell) {
+            cells.push(cell);
         }
-        cells
+    }
+    let several = cells.iter().any(|[seq, ..]| *seq != cells[0][0]);
+    let name = |[seq, d_k, scaled]: &[Value; 3]| {
+        let tokens = if several { format!("{} tokens, ", seq.to_field()) } else { String::new() };
+        format!("{tokens}{}, {}", d_k.to_field(), if *scaled == true.into() { "scaled" } else { "unscaled" })
     };
-    let mut plot = BarPlot::new("", "d_{k}, scale", cells, Axis::linear("percentile of the published value").limits(0.0, 100.0)).lying();
+    let axis = Axis::linear("percentile of the published value").limits(0.0, 100.0);
+    let mut plot = BarPlot::new("", "d_{k}, scale", cells.iter().map(name).collect(), axis).lying();
     for (word, name) in statistics {
-        plot = plot.bars(name, numbers(&part(quoted, &[("statistic", word.into())]), "percentile")?);
+        let percentile = |[seq, d_k, scaled]: &[Value; 3]| {
+            let at = [("seq", seq.clone()), ("d_k", d_k.clone()), ("scaled", scaled.clone()), ("statistic", word.into())];
+            joined(quoted, &at, "percentile")
+        };
+        plot = plot.bars(name, cells.iter().map(percentile).collect());
     }
     let plot = plot.reference(2.5, "2.5").reference(97.5, "97.5");
     Ok(Figure::new("published_percentiles", "Where the published draws lie among all draws").panel(plot).caption(
@@ -297,13 +306,17 @@ fn patterns(tables: &Tables) -> Result<Vec<Figure>> {
 fn heads(tables: &Tables) -> Result<Vec<Figure>> {
     let table = with(tables.get("head_diversity")?, "mean");
     let plain = part(&table, &[("measure", "plain_cosine".into())]);
-    let centred = part(&table, &[("measure", "centred_cosine".into())]);
-    let around = |rows: &Table| -> Result<Vec<(f64, f64)>> { Ok(numbers(rows, "q025")?.into_iter().zip(numbers(rows, "q975")?).collect()) };
+    // By the number of heads, so that a bar cannot stand under another one's name.
+    let of = |measure: &str, column: &str| -> Vec<f64> {
+        let heads = plain.rows.iter().map(|row| plain.value(row, "heads").clone());
+        heads.map(|heads| joined(&table, &[("measure", measure.into()), ("heads", heads)], column)).collect()
+    };
+    let around = |measure: &str| of(measure, "q025").into_iter().zip(of(measure, "q975")).collect();
     let bars = BarPlot::new("Measured and published", "heads", texts(&plain, "heads")?, Axis::linear("similarity of two heads"))
-        .bars_with_intervals("plain cosine", numbers(&plain, "mean")?, around(&plain)?)
-        .bars("of independent heads", numbers(&plain, "independent")?)
-        .bars("published", numbers(&plain, "published")?)
-        .bars_with_intervals("centred cosine", numbers(&centred, "mean")?, around(&centred)?);
+        .bars_with_intervals("plain cosine", of("plain_cosine", "mean"), around("plain_cosine"))
+        .bars("of independent heads", of("plain_cosine", "independent"))
+        .bars("published", of("plain_cosine", "published"))
+        .bars_with_intervals("centred cosine", of("centred_cosine", "mean"), around("centred_cosine"));
     let sharpness = tables.get("head_sharpness")?;
     let mut plot = LinePlot::new(
         "Independent heads at other sharpness",
@@ -355,4 +368,40 @@ fn checks(tables: &Tables) -> Result<Vec<Figure>> {
             .panel(bars)
             .caption("Left: dot products of random vectors. Right: ranks at 12 tokens, by singular values in double precision."),
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiments::{RobustnessConfig, Unwatched};
+    use crate::figure::Panel;
+
+    #[test]
+    fn a_bar_stands_under_the_name_of_its_own_cell() {
+        // In this order the published cells of the statistics are not the same, and lists would be out of step.
+        let config = RobustnessConfig { d_k: vec![8, 64, 256], seq: vec![20, 8], seeds: 20, seed: 1 };
+        let table = config.run(&Unwatched).unwrap().remove(0);
+        let figure = percentiles(&with(&table, "percentile")).unwrap();
+        let Panel::Bars(bars) = &figure.panels[0] else { panic!("bars") };
+        assert!(bars.categories.contains(&"20 tokens, 8, unscaled".to_owned()), "{:?}", bars.categories);
+        let mut drawn = 0;
+        for (series, word) in bars.series.iter().zip(["max_weight", "entropy", "norm_dq", "norm_dk"]) {
+            assert_eq!(series.values.len(), bars.categories.len());
+            for (name, value) in bars.categories.iter().zip(&series.values) {
+                let mut words = name.split(", ");
+                let seq: usize = words.next().unwrap().trim_end_matches(" tokens").parse().unwrap();
+                let d_k: usize = words.next().unwrap().parse().unwrap();
+                let at = [
+                    ("seq", seq.into()),
+                    ("d_k", d_k.into()),
+                    ("scaled", (words.next() == Some("scaled")).into()),
+                    ("statistic", word.into()),
+                ];
+                let known = joined(&table, &at, "percentile");
+                assert!(known == *value || (known.is_nan() && value.is_nan()), "{name}, {word}: {value} instead of {known}");
+                drawn += usize::from(value.is_finite());
+            }
+        }
+        assert_eq!(drawn, 16 + 6);
+    }
 }

@@ -24,6 +24,16 @@ pub enum Error {
         /// A list that would work.
         example: &'static str,
     },
+    /// More memory would be needed than there is.
+    #[error("{what} would take {needed}, and {free} are free: choose smaller sizes")]
+    Memory {
+        /// What would take it.
+        what: String,
+        /// How much.
+        needed: String,
+        /// How much there is.
+        free: String,
+    },
     /// A directory cannot be made or written to.
     #[error("cannot write into {}: {source}; choose another directory with --out", path.display())]
     Directory {
@@ -42,10 +52,38 @@ pub enum Error {
         /// What the system says.
         source: std::io::Error,
     },
+    /// A text to learn from cannot be used.
+    #[error("cannot read {}: {reason}", path.display())]
+    Text {
+        /// The file, or `-` for the standard input.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A file that Regard would write is there already, and is not one of Regard's.
     #[error("{} was not written by regard and is left alone: move it, or choose another directory with --out", path.display())]
     NotOurs {
         /// The file.
+        path: PathBuf,
+    },
+    /// A file that Regard wrote has other bytes now.
+    #[error("{} was changed since regard wrote it and is left alone: move it, or choose another directory with --out", path.display())]
+    Changed {
+        /// The file.
+        path: PathBuf,
+    },
+    /// The record of what Regard wrote into a directory cannot be trusted.
+    #[error("{} is not a record that regard wrote: {reason}; remove it, or choose another directory", path.display())]
+    Record {
+        /// The record.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A table that is recorded is gone.
+    #[error("{} is recorded in .regard.json but is not there: put it back, or run the command that made it again", path.display())]
+    Gone {
+        /// The table.
         path: PathBuf,
     },
     /// Another run of Regard writes to this directory.

@@ -15,11 +15,12 @@
 //!
 //! Q and K never become an `n x n` matrix unless the whole of it is drawn cell by cell: maps are pooled and statistics summed on the way.
 
+use crate::experiments::shell_word;
 use crate::figure::{Figure, FigureError, HeatPlot, Norm};
-use crate::plot_input::Pattern;
+use crate::plot_input::{Held, Pattern};
 use crate::table::{Column, Table, Value};
 use ndarray::{Array2, Array4, ArrayView2, ArrayView4, Axis, Slice};
-use regard::{Attention, Mask, Shape4, StatsOptions};
+use regard::{Attention, Mask, Real, Shape4, StatsOptions};
 
 /// What stands in a cell that pools many pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -111,6 +112,35 @@ pub enum PlotError {
         /// How many keys.
         keys: usize,
     },
+    /// `--causal` with weights that look ahead: they are what they are.
+    #[error(
+        "row {row} of head {head} has a weight of {weight} on key {key}, after the query: finished weights cannot be made causal; leave --causal out, or give q and k"
+    )]
+    NotCausal {
+        /// The head, from 0.
+        head: usize,
+        /// The row, from 0.
+        row: usize,
+        /// The key, from 0.
+        key: usize,
+        /// The weight there.
+        weight: f64,
+    },
+    /// Products of queries and keys are too large for their type.
+    #[error(
+        "row {row} of head {head} has scores that are not finite: q and k are too large for {kind}; divide them, or store them as float64"
+    )]
+    Overflow {
+        /// The head, from 0.
+        head: usize,
+        /// The row, from 0.
+        row: usize,
+        /// The type that the scores are computed in.
+        kind: &'static str,
+    },
+    /// Queries in one precision and keys in another.
+    #[error("q and k have different types; give both as float32 or both as float64")]
+    Precision,
     /// Pooling to nothing.
     #[error("pool is 0; it must be at least 1")]
     Pool,
@@ -120,6 +150,17 @@ pub enum PlotError {
     /// The figure could not be made.
     #[error(transparent)]
     Figure(#[from] FigureError),
+}
+
+/// Where a plot's table came from: the words of the command.
+///
+/// # Errors
+/// When the SIMD level that the environment asks for is not there.
+pub fn origin(command: &[String]) -> crate::Result<Vec<(String, String)>> {
+    let words: Vec<String> = command.iter().map(|word| shell_word(word)).collect();
+    let level = regard::Level::preferred()?.name();
+    let origin = [("regard", env!("CARGO_PKG_VERSION").to_owned()), ("command", words.join(" ")), ("simd", level.to_owned())];
+    Ok(origin.map(|(key, value)| (key.to_owned(), value)).to_vec())
 }
 
 /// Means over the rows of one head.
@@ -141,7 +182,9 @@ struct HeadSums {
 /// # Errors
 /// When a head, the tokens or the shapes do not fit.
 pub fn plot(pattern: &Pattern, options: &PlotOptions, progress: &mut dyn FnMut(usize, usize)) -> Result<Plotted, PlotError> {
-    let (batches, heads, queries, keys) = dims(pattern);
+    let (batches, heads) = match pattern {
+        Pattern::Weights(x) | Pattern::QueriesKeys { q: x, .. } => (x.shape()[0], x.shape()[1]),
+    };
     for (what, got, count) in [("batch entry", options.batch, batches), ("head", options.head.unwrap_or(0), heads)] {
         if got >= count {
             return Err(PlotError::Index { what, got, count });
@@ -150,9 +193,29 @@ pub fn plot(pattern: &Pattern, options: &PlotOptions, progress: &mut dyn FnMut(u
     if options.pool == Some(0) {
         return Err(PlotError::Pool);
     }
-    if let Pattern::QueriesKeys { q, k } = pattern {
-        check_heads(q, k)?;
+    match pattern {
+        Pattern::Weights(Held::Single(weights)) => draw(&Source::Weights(weights.view()), options, progress),
+        Pattern::Weights(Held::Double(weights)) => draw(&Source::Weights(weights.view()), options, progress),
+        Pattern::QueriesKeys { q: Held::Single(q), k: Held::Single(k) } => draw(&Source::Vectors(q.view(), k.view()), options, progress),
+        Pattern::QueriesKeys { q: Held::Double(q), k: Held::Double(k) } => draw(&Source::Vectors(q.view(), k.view()), options, progress),
+        Pattern::QueriesKeys { .. } => Err(PlotError::Precision),
     }
+}
+
+/// A pattern in one precision.
+enum Source<'p, T> {
+    Weights(ArrayView4<'p, T>),
+    Vectors(ArrayView4<'p, T>, ArrayView4<'p, T>),
+}
+
+fn draw<T: Real>(source: &Source<'_, T>, options: &PlotOptions, progress: &mut dyn FnMut(usize, usize)) -> Result<Plotted, PlotError> {
+    let (heads, queries, keys) = match source {
+        Source::Weights(w) => (w.shape()[1], w.shape()[2], w.shape()[3]),
+        Source::Vectors(q, k) => {
+            check_heads(q, k)?;
+            (q.shape()[1], q.shape()[2], k.shape()[2])
+        }
+    };
     let chosen: Vec<usize> = options.head.map_or_else(|| (0..heads).collect(), |h| vec![h]);
     let alone = chosen.len() == 1;
     let limit = options.pool.unwrap_or(if alone { 512 } else { 128 });
@@ -163,22 +226,25 @@ pub fn plot(pattern: &Pattern, options: &PlotOptions, progress: &mut dyn FnMut(u
     let mut sums = Vec::new();
     for (place, &head) in chosen.iter().enumerate() {
         let mut done = |part: usize| progress(place * (STEPS_PER_HEAD + 1) + part, steps);
-        let (cells, hidden, head_sums) = match pattern {
-            Pattern::Weights(weights) => {
-                let map = weights.index_axis(Axis(0), options.batch).index_axis_move(Axis(0), head);
-                let causal = options.causal || looks_causal(&map, offset(options, queries, keys));
+        let (cells, hidden, head_sums) = match source {
+            Source::Weights(weights) => {
+                let map = weights.index_axis(Axis(0), options.batch);
+                let map = map.index_axis(Axis(0), head);
+                let ahead = first_ahead(&map, offset(options, queries, keys));
+                if let (true, Some((row, key, weight))) = (options.causal, ahead) {
+                    return Err(PlotError::NotCausal { head, row, key, weight });
+                }
                 let cells = pooled(&map, rows, cols, options.cell);
                 done(STEPS_PER_HEAD);
-                (cells, causal, weight_sums(&map, options))
+                (cells, ahead.is_none() && has_ahead(queries, keys, offset(options, queries, keys)), weight_sums(&map, options))
             }
-            Pattern::QueriesKeys { q, k } => {
+            Source::Vectors(q, k) => {
                 let kv = head / (heads / k.shape()[1]);
-                let q = one_head(q, options.batch, head);
-                let k = one_head(k, options.batch, kv);
-                let sums = vector_sums(q, k, options, &mut done)?;
+                let (q, k) = (one_head(q, options.batch, head), one_head(k, options.batch, kv));
+                let sums = vector_sums(q, k, head, options, &mut done)?;
                 let map = attention(options, queries, keys, 0).heat_map(q, k, rows, cols)?;
                 let values = if options.cell == CellValue::Mean { map.mean } else { map.max };
-                (values.index_axis(Axis(0), 0).index_axis(Axis(0), 0).mapv(f64::from), options.causal, sums)
+                (values.index_axis(Axis(0), 0).index_axis(Axis(0), 0).mapv(|x| x.to_f64()), options.causal, sums)
             }
         };
         done(STEPS_PER_HEAD + 1);
@@ -192,15 +258,8 @@ pub fn plot(pattern: &Pattern, options: &PlotOptions, progress: &mut dyn FnMut(u
 /// Parts that the statistics of a head are cut into, so that progress can be told.
 const STEPS_PER_HEAD: usize = 16;
 
-fn dims(pattern: &Pattern) -> (usize, usize, usize, usize) {
-    match pattern {
-        Pattern::Weights(w) => (w.shape()[0], w.shape()[1], w.shape()[2], w.shape()[3]),
-        Pattern::QueriesKeys { q, k } => (q.shape()[0], q.shape()[1], q.shape()[2], k.shape()[2]),
-    }
-}
-
 /// Heads are looked at one by one, so what concerns all of them together is checked here; the rest the attention checks.
-fn check_heads(q: &Array4<f32>, k: &Array4<f32>) -> Result<(), regard::Error> {
+fn check_heads<T>(q: &ArrayView4<'_, T>, k: &ArrayView4<'_, T>) -> Result<(), regard::Error> {
     let (heads_q, heads_kv) = (q.shape()[1], k.shape()[1]);
     let (qs, ks) = (Shape4::from(q.shape()), Shape4::from(k.shape()));
     if q.shape()[0] != k.shape()[0] {
@@ -213,8 +272,8 @@ fn check_heads(q: &Array4<f32>, k: &Array4<f32>) -> Result<(), regard::Error> {
 }
 
 /// `[1, 1, token, dim]` of a head.
-fn one_head(x: &Array4<f32>, batch: usize, head: usize) -> ArrayView4<'_, f32> {
-    let mut view = x.view();
+fn one_head<'x, T>(x: &ArrayView4<'x, T>, batch: usize, head: usize) -> ArrayView4<'x, T> {
+    let mut view = *x;
     view.slice_axis_inplace(Axis(0), Slice::from(batch..=batch));
     view.slice_axis_inplace(Axis(1), Slice::from(head..=head));
     view
@@ -243,37 +302,42 @@ fn attention(options: &PlotOptions, queries: usize, keys: usize, first: usize) -
 }
 
 /// Statistics of one head from Q and K, some rows at a time.
-fn vector_sums(
-    q: ArrayView4<'_, f32>,
-    k: ArrayView4<'_, f32>,
+fn vector_sums<T: Real>(
+    q: ArrayView4<'_, T>,
+    k: ArrayView4<'_, T>,
+    head: usize,
     options: &PlotOptions,
     done: &mut dyn FnMut(usize),
 ) -> Result<HeadSums, PlotError> {
     let (queries, keys) = (q.shape()[2], k.shape()[2]);
     // Statistics need no values: one number serves all keys.
-    let nothing = Array4::<f32>::zeros((1, 1, 1, 1));
+    let nothing = Array4::from_elem((1, 1, 1, 1), T::ZERO);
     let v = nothing.broadcast((1, 1, keys, 1)).ok_or(regard::Error::Zero { name: "keys" })?;
     let stats = StatsOptions { local_window: options.local_window, top_keys: 0 };
     let mut sums = HeadSums::default();
     let part = queries.div_ceil(STEPS_PER_HEAD).max(64);
     for first in (0..queries).step_by(part) {
         let rows = q.slice_axis(Axis(2), Slice::from(first..queries.min(first + part)));
-        let (_, rows) = attention(options, queries, keys, first).forward_with_stats(rows, k, v, stats)?;
-        for (i, seen) in rows.argmax.iter().enumerate() {
-            if *seen >= 0 {
-                let at = [0, 0, i];
-                sums.add(&HeadSums {
-                    rows: 1.0,
-                    max_attention: rows.max_weight[at].into(),
-                    entropy: rows.entropy[at].into(),
-                    sum_of_squares: rows.sum_of_squares[at].into(),
-                    diagonal: rows.diagonal_mass[at].into(),
-                    previous: rows.previous_token_mass[at].into(),
-                    first: rows.first_token_mass[at].into(),
-                    local: rows.local_mass[at].into(),
-                    distance: rows.mean_distance[at].into(),
-                });
+        let (result, rows) = attention(options, queries, keys, first).forward_with_stats(rows, k, v, stats)?;
+        for (i, lse) in result.lse.iter().enumerate() {
+            if options.causal && offset(options, queries, keys) + ((first + i) as i64) < 0 {
+                continue;
             }
+            if !lse.to_f64().is_finite() {
+                return Err(PlotError::Overflow { head, row: first + i, kind: if size_of::<T>() == 8 { "float64" } else { "float32" } });
+            }
+            let at = [0, 0, i];
+            sums.add(&HeadSums {
+                rows: 1.0,
+                max_attention: rows.max_weight[at].to_f64(),
+                entropy: rows.entropy[at].to_f64(),
+                sum_of_squares: rows.sum_of_squares[at].to_f64(),
+                diagonal: rows.diagonal_mass[at].to_f64(),
+                previous: rows.previous_token_mass[at].to_f64(),
+                first: rows.first_token_mass[at].to_f64(),
+                local: rows.local_mass[at].to_f64(),
+                distance: rows.mean_distance[at].to_f64(),
+            });
         }
         done((first / part + 1).min(STEPS_PER_HEAD));
     }
@@ -281,14 +345,14 @@ fn vector_sums(
 }
 
 /// The same from weights that are laid out.
-fn weight_sums(map: &ArrayView2<'_, f64>, options: &PlotOptions) -> HeadSums {
+fn weight_sums<T: Real>(map: &ArrayView2<'_, T>, options: &PlotOptions) -> HeadSums {
     let (queries, keys) = map.dim();
     let offset = offset(options, queries, keys);
     let mut sums = HeadSums::default();
     for (query, row) in map.outer_iter().enumerate() {
         let position = query as i64 + offset;
         let mut one = HeadSums::default();
-        for (key, &w) in row.iter().enumerate().filter(|(_, w)| **w > 0.0) {
+        for (key, w) in row.iter().map(|w| w.to_f64()).enumerate().filter(|(_, w)| *w > 0.0) {
             let away = (position - key as i64).unsigned_abs();
             one.rows = 1.0;
             one.max_attention = one.max_attention.max(w);
@@ -319,12 +383,15 @@ impl HeadSums {
     }
 }
 
-/// Are all weights after the query's own position zero, and any before it not?
-fn looks_causal(map: &ArrayView2<'_, f64>, offset: i64) -> bool {
-    let after = |query: usize, key: usize| key as i64 > query as i64 + offset;
-    let (queries, keys) = map.dim();
-    let mut hidden = (0..queries).flat_map(|i| (0..keys).map(move |j| (i, j))).filter(|&(i, j)| after(i, j)).peekable();
-    hidden.peek().is_some() && hidden.all(|(i, j)| map[[i, j]] == 0.0)
+/// The first weight after its query's own position that is not zero.
+fn first_ahead<T: Real>(map: &ArrayView2<'_, T>, offset: i64) -> Option<(usize, usize, f64)> {
+    let ahead = |&((query, key), weight): &((usize, usize), &T)| key as i64 > query as i64 + offset && weight.to_f64() != 0.0;
+    map.indexed_iter().find(ahead).map(|((query, key), weight)| (query, key, weight.to_f64()))
+}
+
+/// Whether any key stands after a query's own position.
+fn has_ahead(queries: usize, keys: usize, offset: i64) -> bool {
+    queries > 0 && keys as i64 - 1 > offset
 }
 
 /// First index of a cell: the rule of [`regard::HeatMap`].
@@ -332,14 +399,14 @@ fn edge(cell: usize, length: usize, cells: usize) -> usize {
     (cell as u128 * length as u128).div_ceil(cells as u128) as usize
 }
 
-fn pooled(map: &ArrayView2<'_, f64>, rows: usize, cols: usize, value: CellValue) -> Array2<f64> {
+fn pooled<T: Real>(map: &ArrayView2<'_, T>, rows: usize, cols: usize, value: CellValue) -> Array2<f64> {
     let (queries, keys) = map.dim();
     Array2::from_shape_fn((rows, cols), |(r, c)| {
         let cell = map.slice_axis(Axis(0), Slice::from(edge(r, queries, rows)..edge(r + 1, queries, rows)));
         let cell = cell.slice_axis(Axis(1), Slice::from(edge(c, keys, cols)..edge(c + 1, keys, cols)));
         match value {
-            CellValue::Mean => cell.sum() / cell.len().max(1) as f64,
-            CellValue::Max => cell.iter().copied().fold(0.0, f64::max),
+            CellValue::Mean => cell.iter().map(|w| w.to_f64()).sum::<f64>() / cell.len().max(1) as f64,
+            CellValue::Max => cell.iter().map(|w| w.to_f64()).fold(0.0, f64::max),
         }
     })
 }

@@ -2,17 +2,22 @@
 //!
 //! Nothing is believed that a header says: sizes are checked against the file before memory is asked for, and a file that is cut short,
 //! of another kind, or made up gives an [`InputError`] that names it. Arrays of 16, 32 and 64 bit floats are read, in either byte
-//! order, and in C or Fortran order.
+//! order, and in C or Fortran order: in pieces, into the one array that is kept, single precision or less as f32 and double as f64.
 
 mod npy;
 mod tensors;
 
 use ndarray::{Array2, Array4, ArrayD, Axis, IxDyn, ShapeBuilder};
+use regard::Real;
 use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Bytes that one array may have at most, unpacked. (A small archive can claim to hold a thousand times its size.)
-const MAX_BYTES: u64 = 8 << 30;
+/// Bytes of memory that one array may take at most. (A small archive can claim to hold a thousand times its size.)
+const MAX_BYTES: u64 = 4 << 30;
+
+/// Bytes of a CSV file that are read at most: as numbers in memory they take four times as much.
+const MAX_CSV: u64 = 256 << 20;
 
 /// Why a file could not be read as a pattern. Each says what to do.
 #[derive(Debug, thiserror::Error)]
@@ -55,14 +60,20 @@ pub enum InputError {
         got: u64,
     },
     /// An array is larger than this program will read.
-    #[error("{}: array {array} has {bytes} bytes; at most {MAX_BYTES} are read", path.display())]
+    #[error("{}: array {array} would take {bytes} bytes of memory; at most {MAX_BYTES} are taken", path.display())]
     TooLarge {
         /// The file.
         path: PathBuf,
         /// The array's name.
         array: String,
-        /// Its size.
+        /// What it would take.
         bytes: u64,
+    },
+    /// A CSV file is longer than this program will read.
+    #[error("{}: longer than {MAX_CSV} bytes; save the numbers as .npy", path.display())]
+    LongCsv {
+        /// The file.
+        path: PathBuf,
     },
     /// The elements are not floating-point numbers.
     #[error("{}: array {array} has elements of type {dtype}; save it as float16, float32 or float64", path.display())]
@@ -134,6 +145,12 @@ pub enum InputError {
         /// What is wrong with it.
         problem: String,
     },
+    /// Neither a list nor a file.
+    #[error("{text:?} is one word, and no file has that name: give a token per key, as a list (the,cat,sat) or in a file, one per line")]
+    OneToken {
+        /// What was given.
+        text: String,
+    },
     /// A list of tokens is empty.
     #[error("{}: no tokens; give one per line", path.display())]
     NoTokens {
@@ -144,28 +161,66 @@ pub enum InputError {
 
 /// An array out of a file, with where it came from.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Loaded {
+struct Loaded {
     /// The file.
-    pub path: PathBuf,
+    path: PathBuf,
     /// Its name in the file; the file's stem where arrays have no names.
-    pub name: String,
-    /// The numbers. Single precision stays exact in double.
-    pub values: ArrayD<f64>,
+    name: String,
+    /// The numbers.
+    values: Numbers,
     /// Names of the last axis, where a CSV file has them.
-    pub column_names: Vec<String>,
+    column_names: Vec<String>,
+}
+
+/// Numbers in the precision that is needed for them, of any rank.
+#[derive(Debug, Clone, PartialEq)]
+enum Numbers {
+    Single(ArrayD<f32>),
+    Double(ArrayD<f64>),
+}
+
+/// `[batch, head, row, column]` in the precision of the file.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Held {
+    /// Of 16 and 32 bits.
+    Single(Array4<f32>),
+    /// Of 64 bits.
+    Double(Array4<f64>),
+}
+
+impl From<Array4<f32>> for Held {
+    fn from(numbers: Array4<f32>) -> Self {
+        Self::Single(numbers)
+    }
+}
+
+impl From<Array4<f64>> for Held {
+    fn from(numbers: Array4<f64>) -> Self {
+        Self::Double(numbers)
+    }
+}
+
+impl Held {
+    /// Length of each axis.
+    pub fn shape(&self) -> &[usize] {
+        match self {
+            Self::Single(x) => x.shape(),
+            Self::Double(x) => x.shape(),
+        }
+    }
 }
 
 /// What a plot is made of.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Pattern {
     /// Weights, `[batch, head, query, key]`.
-    Weights(Array4<f64>),
+    Weights(Held),
     /// Queries and keys, `[batch, head, token, dim]` each, from which weights are computed without laying them out.
     QueriesKeys {
         /// Queries.
-        q: Array4<f32>,
+        q: Held,
         /// Keys.
-        k: Array4<f32>,
+        k: Held,
     },
 }
 
@@ -240,73 +295,96 @@ pub fn read_vectors(q: &Path, k: &Path, names: &Names) -> Result<Input, InputErr
     vectors(one(q, &names.q, &QUERY_NAMES)?, one(k, &names.k, &KEY_NAMES)?)
 }
 
-/// Tokens from a text file, one per line, blanks kept; or from a list with commas, where no such file exists.
+/// Tokens from a text file, one per line, blanks kept; or, where no such file exists, from a list with commas, or with blanks.
 ///
 /// # Errors
-/// When the file cannot be read, or has no lines.
+/// When it is neither, the file cannot be read, or has no lines.
 pub fn read_tokens(text_or_path: &str) -> Result<Vec<String>, InputError> {
     let path = Path::new(text_or_path);
-    if !path.is_file() && text_or_path.contains(',') {
-        return Ok(text_or_path.split(',').map(str::to_owned).collect());
+    if !path.exists() {
+        let by_blanks: Vec<String> = text_or_path.split_whitespace().map(str::to_owned).collect();
+        return match (text_or_path.contains(','), by_blanks.len()) {
+            (true, _) => Ok(text_or_path.split(',').map(str::to_owned).collect()),
+            (false, 2..) => Ok(by_blanks),
+            _ => Err(InputError::OneToken { text: text_or_path.to_owned() }),
+        };
     }
     let text = std::fs::read_to_string(path).map_err(|source| InputError::Io { path: path.to_owned(), source })?;
-    let tokens: Vec<String> = text.lines().map(str::to_owned).collect();
+    let tokens: Vec<String> = text.strip_prefix('\u{feff}').unwrap_or(&text).lines().map(str::to_owned).collect();
     if tokens.is_empty() { Err(InputError::NoTokens { path: path.to_owned() }) } else { Ok(tokens) }
 }
 
 fn vectors(q: Loaded, k: Loaded) -> Result<Input, InputError> {
-    Ok(Input {
-        pattern: Pattern::QueriesKeys {
-            q: q.four("[.., token, dim]")?.mapv(|x| x as f32),
-            k: k.four("[.., token, dim]")?.mapv(|x| x as f32),
-        },
-        tokens: Vec::new(),
-    })
+    let pattern = match (q.four("[.., token, dim]")?, k.four("[.., token, dim]")?) {
+        // Weights are computed in one precision: that of the finer one.
+        (Held::Single(q), Held::Double(k)) => Pattern::QueriesKeys { q: q.mapv(f64::from).into(), k: k.into() },
+        (Held::Double(q), Held::Single(k)) => Pattern::QueriesKeys { q: q.into(), k: k.mapv(f64::from).into() },
+        (q, k) => Pattern::QueriesKeys { q, k },
+    };
+    Ok(Input { pattern, tokens: Vec::new() })
 }
 
 fn weights(loaded: Loaded) -> Result<Input, InputError> {
     let (path, name, tokens) = (loaded.path.clone(), loaded.name.clone(), loaded.column_names.clone());
     let weights = loaded.four("[.., query, key]")?;
-    for (place, row) in weights.rows().into_iter().enumerate() {
-        let sum: f64 = row.sum();
-        let problem = if let Some(low) = row.iter().find(|w| **w < -1e-6) {
-            format!("has a weight of {low}")
-        } else if sum > 1.01 {
-            format!("sums to {sum:.4}")
-        } else {
-            continue;
-        };
-        let queries = weights.shape()[2].max(1);
-        return Err(InputError::NotWeights { path, array: name, head: place / queries, row: place % queries, problem });
+    let wrong = match &weights {
+        Held::Single(weights) => row_that_is_none(weights),
+        Held::Double(weights) => row_that_is_none(weights),
+    };
+    match wrong {
+        Some((head, row, problem)) => Err(InputError::NotWeights { path, array: name, head, row, problem }),
+        None => Ok(Input { pattern: Pattern::Weights(weights), tokens }),
     }
-    Ok(Input { pattern: Pattern::Weights(weights), tokens })
+}
+
+/// Head and number of the first row that cannot be weights, and why.
+fn row_that_is_none<T: Real>(weights: &Array4<T>) -> Option<(usize, usize, String)> {
+    let queries = weights.shape()[2].max(1);
+    weights.rows().into_iter().enumerate().find_map(|(place, row)| {
+        let sum: f64 = row.iter().map(|w| w.to_f64()).sum();
+        let problem = match row.iter().map(|w| w.to_f64()).find(|w| *w < -1e-6) {
+            Some(low) => format!("has a weight of {low}"),
+            None if sum > 1.01 => format!("sums to {sum:.4}"),
+            None => return None,
+        };
+        Some((place / queries, place % queries, problem))
+    })
 }
 
 impl Loaded {
     /// With leading axes of one where there are fewer than four.
-    fn four(self, expected: &'static str) -> Result<Array4<f64>, InputError> {
-        let shape = self.values.shape().to_vec();
-        let wrong = |expected| InputError::Dimensions { path: self.path.clone(), array: self.name.clone(), shape: shape.clone(), expected };
-        if !(2..=4).contains(&shape.len()) {
-            return Err(wrong(match expected {
-                "[.., token, dim]" => "expected 2 to 4 dimensions, [.., token, dim]",
-                _ => "expected 2 to 4 dimensions, [.., query, key]",
-            }));
+    fn four(self, expected: &'static str) -> Result<Held, InputError> {
+        let Self { path, name: array, values, .. } = self;
+        match values {
+            Numbers::Single(values) => four(values, path, array, expected).map(Held::Single),
+            Numbers::Double(values) => four(values, path, array, expected).map(Held::Double),
         }
-        if shape.contains(&0) {
-            return Err(wrong("expected no empty dimension"));
-        }
-        let mut values = self.values.view();
-        while values.ndim() < 4 {
-            values = values.insert_axis(Axis(0));
-        }
-        if let Some((at, value)) = self.values.indexed_iter().find(|(_, v)| !v.is_finite()) {
-            use ndarray::Dimension as _;
-            let at = at.as_array_view().to_vec();
-            return Err(InputError::NotFinite { path: self.path.clone(), array: self.name.clone(), value: *value, at });
-        }
-        values.to_owned().into_dimensionality().map_err(|_| wrong("expected 2 to 4 dimensions"))
     }
+}
+
+/// The same memory with four axes.
+fn four<T: Real>(values: ArrayD<T>, path: PathBuf, array: String, expected: &'static str) -> Result<Array4<T>, InputError> {
+    let shape = values.shape().to_vec();
+    let wrong = |expected| InputError::Dimensions { path: path.clone(), array: array.clone(), shape: shape.clone(), expected };
+    if !(2..=4).contains(&shape.len()) {
+        return Err(wrong(match expected {
+            "[.., token, dim]" => "expected 2 to 4 dimensions, [.., token, dim]",
+            _ => "expected 2 to 4 dimensions, [.., query, key]",
+        }));
+    }
+    if shape.contains(&0) {
+        return Err(wrong("expected no empty dimension"));
+    }
+    if let Some((at, value)) = values.indexed_iter().find(|(_, v)| !v.to_f64().is_finite()) {
+        use ndarray::Dimension as _;
+        let (at, value) = (at.as_array_view().to_vec(), value.to_f64());
+        return Err(InputError::NotFinite { path, array, value, at });
+    }
+    let mut values = values;
+    while values.ndim() < 4 {
+        values = values.insert_axis(Axis(0));
+    }
+    values.into_dimensionality().map_err(|_| wrong("expected 2 to 4 dimensions"))
 }
 
 /// An open file with arrays in it.
@@ -376,7 +454,7 @@ impl Source {
             Self::Tensors(tensors) => (tensors.read(name)?, Vec::new()),
             Self::Csv(_, file) => {
                 let (values, names) = read_csv(&path, file)?;
-                (values.into_dyn(), names)
+                (Numbers::Double(values.into_dyn()), names)
             }
         };
         Ok(Loaded { path, name: name.to_owned(), values, column_names })
@@ -390,14 +468,16 @@ fn stem(path: &Path) -> String {
 /// Numbers in lines; lines that begin with `#` are comments, and a first line without any number is a header.
 fn read_csv(path: &Path, file: &mut File) -> Result<(Array2<f64>, Vec<String>), InputError> {
     let malformed = |reason: String| InputError::Malformed { path: path.to_owned(), kind: "CSV", reason };
-    let mut reader = csv::ReaderBuilder::new().has_headers(false).comment(Some(b'#')).from_reader(file);
+    // One byte more than is allowed: whoever reads it has a file that is too long.
+    let mut limited = file.take(MAX_CSV + 1);
+    let mut reader = csv::ReaderBuilder::new().has_headers(false).comment(Some(b'#')).from_reader(&mut limited);
     let (mut values, mut header, mut cols, mut rows) = (Vec::new(), Vec::new(), 0, 0usize);
     for record in reader.records() {
         let record = record.map_err(|e| malformed(e.to_string()))?;
         let line = record.position().map_or(0, csv::Position::line);
         let numbers: Vec<Option<f64>> = record.iter().map(|cell| cell.trim().parse().ok()).collect();
         if rows == 0 && header.is_empty() && numbers.iter().all(Option::is_none) {
-            header = record.iter().map(str::to_owned).collect();
+            header = record.iter().map(|cell| cell.trim_start_matches('\u{feff}').to_owned()).collect();
             continue;
         }
         cols = numbers.len();
@@ -406,6 +486,9 @@ fn read_csv(path: &Path, file: &mut File) -> Result<(Array2<f64>, Vec<String>), 
             values.push(number.ok_or_else(|| InputError::Cell { path: path.to_owned(), line, column: column + 1, text: text() })?);
         }
         rows += 1;
+    }
+    if limited.limit() == 0 {
+        return Err(InputError::LongCsv { path: path.to_owned() });
     }
     let values = Array2::from_shape_vec((rows, cols), values).map_err(|e| malformed(e.to_string()))?;
     if rows == 0 { Err(malformed("no line of numbers".to_owned())) } else { Ok((values, header)) }
@@ -420,6 +503,17 @@ enum Stored {
     F64,
 }
 
+/// Why an array was not read.
+enum ReadError {
+    /// It ended after so many bytes.
+    Short(u64),
+    Memory,
+    Io(std::io::Error),
+}
+
+/// Bytes that are read at once.
+const PIECE: usize = 1 << 16;
+
 impl Stored {
     fn size(self) -> usize {
         match self {
@@ -429,34 +523,86 @@ impl Stored {
         }
     }
 
-    /// Bytes as numbers.
-    fn numbers(self, bytes: &[u8], big_endian: bool) -> Vec<f64> {
-        fn each<const N: usize>(bytes: &[u8], big_endian: bool, f: impl Fn([u8; N]) -> f64) -> Vec<f64> {
-            let turned = |chunk: &[u8]| {
-                let mut b = [0; N];
-                b.copy_from_slice(chunk);
-                if big_endian {
-                    b.reverse();
-                }
-                f(b)
-            };
-            bytes.chunks_exact(N).map(turned).collect()
-        }
+    /// Bytes of memory that an element takes.
+    fn held(self) -> u64 {
+        if self == Self::F64 { 8 } else { 4 }
+    }
+
+    /// Read `shape` out of a stream, piece by piece, into the one array that is kept.
+    fn read(self, stream: &mut impl Read, big_endian: bool, fortran: bool, shape: &[usize]) -> Result<Numbers, ReadError> {
+        let mut single = |read: fn([u8; 4]) -> f32| fill(stream, self.size(), big_endian, fortran, shape, read);
         match self {
-            Self::F16 => each(bytes, big_endian, |b| half::f16::from_le_bytes(b).to_f64()),
-            Self::Bf16 => each(bytes, big_endian, |b| half::bf16::from_le_bytes(b).to_f64()),
-            Self::F32 => each(bytes, big_endian, |b| f64::from(f32::from_le_bytes(b))),
-            Self::F64 => each(bytes, big_endian, f64::from_le_bytes),
+            Self::F16 => single(|[a, b, ..]| half::f16::from_le_bytes([a, b]).to_f32()).map(Numbers::Single),
+            Self::Bf16 => single(|[a, b, ..]| half::bf16::from_le_bytes([a, b]).to_f32()).map(Numbers::Single),
+            Self::F32 => single(f32::from_le_bytes).map(Numbers::Single),
+            Self::F64 => fill(stream, 8, big_endian, fortran, shape, f64::from_le_bytes).map(Numbers::Double),
         }
     }
 }
 
-/// Bytes that an array of this shape has, if that can be said in 64 bits.
+/// Elements of `size` bytes, each given to `read` with its least byte first.
+fn fill<T, const N: usize>(
+    stream: &mut impl Read,
+    size: usize,
+    big_endian: bool,
+    fortran: bool,
+    shape: &[usize],
+    read: impl Fn([u8; N]) -> T,
+) -> Result<ArrayD<T>, ReadError> {
+    let count: usize = shape.iter().product();
+    let mut values = Vec::new();
+    // Memory is taken as it is filled: a header that lies costs addresses only.
+    values.try_reserve_exact(count).map_err(|_| ReadError::Memory)?;
+    let mut piece = [0; PIECE];
+    while values.len() < count {
+        let wanted = (count - values.len()).saturating_mul(size).min(PIECE);
+        let got = read_full(stream, &mut piece[..wanted]).map_err(ReadError::Io)?;
+        if got < wanted {
+            return Err(ReadError::Short((values.len() * size + got) as u64));
+        }
+        values.extend(piece[..wanted].chunks_exact(size).map(|element| {
+            let mut bytes = [0; N];
+            bytes[..size].copy_from_slice(element);
+            if big_endian {
+                bytes[..size].reverse();
+            }
+            read(bytes)
+        }));
+    }
+    ArrayD::from_shape_vec(IxDyn(shape).set_f(fortran), values).map_err(|_| ReadError::Memory)
+}
+
+/// As much as there is, up to the whole of the buffer.
+fn read_full(stream: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
+    let mut filled = 0;
+    while filled < buffer.len() {
+        match stream.read(&mut buffer[filled..]) {
+            Ok(0) => break,
+            Ok(n) => filled += n,
+            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(filled)
+}
+
+/// Bytes that an array of this shape has in its file, if that can be said in 64 bits.
 fn byte_length(shape: &[usize], stored: Stored) -> Option<u64> {
     shape.iter().try_fold(stored.size() as u64, |n, &d| n.checked_mul(d as u64))
 }
 
-/// Put numbers into their shape.
-fn shaped(shape: &[usize], fortran: bool, values: Vec<f64>) -> Option<ArrayD<f64>> {
-    ArrayD::from_shape_vec(IxDyn(shape).set_f(fortran), values).ok()
+/// Refuse an array that would take more memory than is given to one; `bytes` is its length in the file.
+fn check_size(path: &Path, array: &str, bytes: u64, stored: Stored) -> Result<(), InputError> {
+    let held = bytes / stored.size() as u64 * stored.held();
+    if held <= MAX_BYTES { Ok(()) } else { Err(InputError::TooLarge { path: path.to_owned(), array: array.to_owned(), bytes: held }) }
+}
+
+/// A failure to read, of an array whose header asks for `expected` bytes.
+fn unread(path: &Path, array: &str, expected: u64, error: ReadError) -> InputError {
+    let (path, array) = (path.to_owned(), array.to_owned());
+    match error {
+        ReadError::Short(got) => InputError::Length { path, array, expected, got },
+        ReadError::Memory => InputError::TooLarge { path, array, bytes: expected },
+        ReadError::Io(source) => InputError::Io { path, source },
+    }
 }

@@ -76,7 +76,7 @@ impl ReportConfig {
         tables.extend(PatternsConfig { seed, timed_seq, ..PatternsConfig::default() }.run(progress)?);
         tables.extend(HeadsConfig { seeds, seed, ..HeadsConfig::default() }.run(progress)?);
         tables.extend(ChecksConfig { seeds: seeds.min(1000), seed, ..ChecksConfig::default() }.run(progress)?);
-        tables.extend(ParityConfig { python: self.python.clone() }.run(progress)?);
+        tables.extend(ParityConfig { python: self.python.clone(), ..ParityConfig::default() }.run(progress)?);
         if self.timing {
             tables.extend(BenchConfig { seconds: 0.5, ..BenchConfig::default() }.run(progress)?);
         }

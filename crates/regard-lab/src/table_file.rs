@@ -1,10 +1,8 @@
-//! Tables as files: CSV with `# key: value` lines above it, and JSON. Both are written beside their place and renamed, so
-//! that an interrupted run leaves no half of a file.
+//! Tables as files: CSV with `# key: value` lines above it, and JSON.
 
 use crate::error::{Error, Result};
 use crate::table::{Column, Table, Value};
 use serde_json::{Map, json};
-use std::io::Write;
 use std::path::Path;
 
 const CAPTION: &str = "caption";
@@ -43,7 +41,8 @@ impl Table {
         for line in text.split_inclusive('\n') {
             let Some(comment) = line.strip_prefix("# ") else { break };
             body += line.len();
-            let (key, value) = comment.trim_end().split_once(": ").ok_or("a line above the header is not `# key: value`")?;
+            let (key, value) =
+                comment.trim_end_matches(['\r', '\n']).split_once(": ").ok_or("a line above the header is not `# key: value`")?;
             match key.strip_prefix(TITLE) {
                 Some(column) => titles.push((column, value)),
                 None if key == CAPTION => table.caption = value.to_owned(),
@@ -98,23 +97,4 @@ fn json_value(value: &Value) -> serde_json::Value {
         Value::Flag(flag) => json!(flag),
         Value::Missing => serde_json::Value::Null,
     }
-}
-
-/// Write beside the place and rename.
-///
-/// # Errors
-/// When the system refuses; nothing is left behind then.
-pub fn write_atomically(path: &Path, bytes: &[u8]) -> Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(format!(".{}.part", std::process::id()));
-    let write = || -> std::io::Result<()> {
-        let mut file = std::fs::File::create(&beside)?;
-        file.write_all(bytes)?;
-        file.sync_all()?;
-        std::fs::rename(&beside, path)
-    };
-    write().map_err(|source| {
-        let _ = std::fs::remove_file(&beside);
-        Error::File { action: "write", path: path.to_owned(), source }
-    })
 }

@@ -1,6 +1,7 @@
 //! The tables of a report, by name.
 
 use crate::error::{Error, Result};
+use crate::folder::recorded;
 use crate::table::{Table, Value};
 use std::path::{Path, PathBuf};
 
@@ -19,11 +20,15 @@ impl From<Vec<Table>> for Tables {
 }
 
 impl Tables {
-    /// Every CSV file of a directory that is a table with an origin; other files are passed over.
+    /// Every CSV file of a directory that is a table with an origin; other files are passed over, unless the directory's record has them.
     ///
     /// # Errors
-    /// When the directory cannot be read, or a table in it is damaged.
+    /// When the directory cannot be read, a table in it is damaged, or one that is recorded is gone.
     pub fn read(folder: &Path) -> Result<Self> {
+        let recorded: Vec<PathBuf> = recorded(folder)?.iter().filter(|name| name.ends_with(".csv")).map(|name| folder.join(name)).collect();
+        if let Some(path) = recorded.iter().find(|path| !path.exists()) {
+            return Err(Error::Gone { path: path.clone() });
+        }
         let cannot = |source| Error::File { action: "read", path: folder.to_owned(), source };
         let mut paths = Vec::new();
         for entry in std::fs::read_dir(folder).map_err(cannot)? {
@@ -35,9 +40,14 @@ impl Tables {
         paths.sort();
         let mut tables = Vec::new();
         for path in paths {
-            let start = std::fs::read(&path).map_err(|source| Error::File { action: "read", path: path.clone(), source })?;
-            if start.starts_with(b"# caption: ") {
+            let bytes = std::fs::read(&path).map_err(|source| Error::File { action: "read", path: path.clone(), source })?;
+            if bytes.starts_with(b"# caption: ") {
                 tables.push(Table::read(&path)?);
+            } else if recorded.contains(&path) {
+                return Err(Error::NotATable {
+                    path,
+                    reason: "it does not begin with a caption; put the table back that was there".to_owned(),
+                });
             }
         }
         Ok(Self { tables, folder: folder.to_owned() })

@@ -4,7 +4,7 @@ use ndarray::{Array4, ArrayD, IxDyn};
 use regard::{Attention, StatsOptions};
 use regard_lab::figure::{Norm, Panel, Theme};
 use regard_lab::plot::{CellValue, PlotError, PlotOptions, Plotted, plot};
-use regard_lab::plot_input::{Input, InputError, Names, Pattern, read_pattern, read_tokens, read_vectors};
+use regard_lab::plot_input::{Held, Input, InputError, Names, Pattern, read_pattern, read_tokens, read_vectors};
 use regard_lab::{Table, Value};
 use std::io::Write as _;
 use std::path::{Path, PathBuf};
@@ -59,15 +59,17 @@ impl Files {
 
 fn weights_of(input: Input) -> Array4<f64> {
     match input.pattern {
-        Pattern::Weights(weights) => weights,
+        Pattern::Weights(Held::Single(weights)) => weights.mapv(f64::from),
+        Pattern::Weights(Held::Double(weights)) => weights,
         Pattern::QueriesKeys { .. } => panic!("weights were expected"),
     }
 }
 
 fn vectors_of(input: Input) -> (Array4<f32>, Array4<f32>) {
     match input.pattern {
-        Pattern::QueriesKeys { q, k } => (q, k),
-        Pattern::Weights(_) => panic!("q and k were expected"),
+        Pattern::QueriesKeys { q: Held::Single(q), k: Held::Single(k) } => (q, k),
+        Pattern::QueriesKeys { q: Held::Double(q), k: Held::Double(k) } => (q.mapv(|x| x as f32), k.mapv(|x| x as f32)),
+        other => panic!("q and k were expected: {other:?}"),
     }
 }
 
@@ -126,7 +128,10 @@ fn tokens_come_from_a_file_or_a_list() {
     let path = files.write("tokens.txt", "The\r\n cat\n\n");
     assert_eq!(read_tokens(path.to_str().unwrap()).unwrap(), ["The", " cat", ""]);
     assert_eq!(read_tokens("a,b,,c").unwrap(), ["a", "b", "", "c"]);
-    assert!(matches!(read_tokens("no such file"), Err(InputError::Io { .. })));
+    assert_eq!(read_tokens("the cat sat").unwrap(), ["the", "cat", "sat"]);
+    assert!(matches!(read_tokens("cat"), Err(InputError::OneToken { .. })));
+    let marked = files.write("marked.txt", "\u{feff}The\ncat\n");
+    assert_eq!(read_tokens(marked.to_str().unwrap()).unwrap(), ["The", "cat"]);
     let empty = files.write("empty.txt", "");
     assert!(matches!(read_tokens(empty.to_str().unwrap()), Err(InputError::NoTokens { .. })));
 }
@@ -244,6 +249,58 @@ fn a_damaged_archive_is_an_error_wherever_it_is_cut_or_changed() {
 }
 
 #[test]
+fn an_archive_whose_checksum_does_not_fit_is_an_error() {
+    let files = Files::new();
+    // Stored, not packed: a changed number leaves a perfect archive but for its checksum.
+    let mut writer = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
+    let options = zip::write::SimpleFileOptions::default().compression_method(zip::CompressionMethod::Stored);
+    writer.start_file("weights.npy", options).unwrap();
+    writer.write_all(&npy("<f4", false, "(2, 2)", &f32s(&HALVES))).unwrap();
+    let mut bytes = writer.finish().unwrap().into_inner();
+    assert!(files.read("good.npz", &bytes).is_ok());
+    let number = 0.75f32.to_le_bytes();
+    let at = bytes.windows(4).position(|window| window == number).unwrap();
+    bytes[at..at + 4].copy_from_slice(&0.5f32.to_le_bytes());
+    let error = files.read("flipped.npz", &bytes).unwrap_err();
+    assert!(matches!(&error, InputError::Malformed { kind: ".npz", .. }), "{error:?}");
+}
+
+#[test]
+fn a_csv_file_that_does_not_end_is_refused() {
+    let files = Files::new();
+    let path = files.write("long.csv", "0.5,0.5\n");
+    std::fs::OpenOptions::new().write(true).open(&path).unwrap().set_len((256 << 20) + 1).unwrap();
+    let error = read_pattern(&path, &Names::default()).unwrap_err();
+    assert!(matches!(error, InputError::LongCsv { .. } | InputError::Cell { .. } | InputError::Malformed { .. }), "{error:?}");
+}
+
+#[test]
+fn finished_weights_cannot_be_made_causal() {
+    let full = Pattern::Weights(Array4::from_elem((1, 2, 4, 4), 0.25).into());
+    let causal = PlotOptions { causal: true, ..PlotOptions::default() };
+    let error = plot(&full, &causal, &mut |_, _| {}).unwrap_err();
+    assert_eq!(error, PlotError::NotCausal { head: 0, row: 0, key: 1, weight: 0.25 });
+    let lower = Array4::from_shape_fn((1, 1, 4, 4), |(_, _, i, j)| if j <= i { 1.0 / (i + 1) as f64 } else { 0.0 });
+    assert_eq!(heat(&draw(&Pattern::Weights(lower.into()), &causal)).hidden.iter().filter(|h| **h).count(), 6);
+}
+
+#[test]
+fn large_vectors_are_computed_in_their_own_precision_or_refused() {
+    let files = Files::new();
+    let large: Vec<f64> = (0..12).map(|i| 1e30 * f64::from(i % 5 - 2)).collect();
+    let bytes: Vec<u8> = large.iter().flat_map(|v| v.to_le_bytes()).collect();
+    let path = files.write("q.npy", npy("<f8", false, "(4, 3)", &bytes));
+    let double = read_vectors(&path, &path, &Names::default()).unwrap();
+    let table = draw(&double.pattern, &PlotOptions::default()).table;
+    assert!((number(&table, 0, "max_attention") - 0.875).abs() < 1e-9, "one key takes all of three rows, and two share the third one");
+    let single: Vec<f32> = large.iter().map(|&x| x as f32).collect();
+    let path = files.write("q.npy", npy("<f4", false, "(4, 3)", &f32s(&single)));
+    let single = read_vectors(&path, &path, &Names::default()).unwrap();
+    let error = plot(&single.pattern, &PlotOptions::default(), &mut |_, _| {}).unwrap_err();
+    assert!(matches!(error, PlotError::Overflow { kind: "float32", .. }), "{error:?}");
+}
+
+#[test]
 fn integers_and_records_are_errors_that_name_the_type() {
     let files = Files::new();
     for (descr, name) in [("<i8", "<i8"), ("|b1", "|b1"), ("<c8", "<c8"), ("|O", "|O"), ("<U3", "<U3")] {
@@ -333,8 +390,8 @@ fn statistics_from_vectors_equal_those_from_weights_and_the_library() {
     let attention = Attention::new().causal();
     let weights = attention.weights(&q, &k).unwrap().mapv(f64::from);
     let options = PlotOptions { causal: true, batch: 1, ..PlotOptions::default() };
-    let from_vectors = draw(&Pattern::QueriesKeys { q: q.clone(), k: k.clone() }, &options).table;
-    let from_weights = draw(&Pattern::Weights(weights), &PlotOptions { causal: false, ..options }).table;
+    let from_vectors = draw(&Pattern::QueriesKeys { q: q.clone().into(), k: k.clone().into() }, &options).table;
+    let from_weights = draw(&Pattern::Weights(weights.into()), &PlotOptions { causal: false, ..options }).table;
     let (_, stats) = attention.forward_with_stats(&q, &k, &k, StatsOptions::default()).unwrap();
     let stats = stats.heads();
     assert_eq!(from_vectors.rows.len(), 4);
@@ -363,7 +420,7 @@ fn statistics_from_vectors_equal_those_from_weights_and_the_library() {
 #[test]
 fn statistics_of_known_patterns() {
     let diagonal = Array4::from_shape_fn((1, 1, 5, 5), |(_, _, i, j)| f64::from(u8::from(i == j)));
-    let table = draw(&Pattern::Weights(diagonal), &PlotOptions { local_window: 0, ..PlotOptions::default() }).table;
+    let table = draw(&Pattern::Weights(diagonal.into()), &PlotOptions { local_window: 0, ..PlotOptions::default() }).table;
     let expected = [
         ("max_attention", 1.0),
         ("entropy", 0.0),
@@ -378,7 +435,7 @@ fn statistics_of_known_patterns() {
     assert_eq!(number(&table, 0, "local_vs_global"), f64::INFINITY);
     // One query at the end of four keys looks at the key before its own.
     let last = Array4::from_shape_vec((1, 1, 1, 4), vec![0.0, 0.0, 1.0, 0.0]).unwrap();
-    let table = draw(&Pattern::Weights(last), &PlotOptions { align_end: true, ..PlotOptions::default() }).table;
+    let table = draw(&Pattern::Weights(last.into()), &PlotOptions { align_end: true, ..PlotOptions::default() }).table;
     assert_eq!((number(&table, 0, "previous_token_mass"), number(&table, 0, "mean_distance")), (1.0, 1.0));
 }
 
@@ -388,7 +445,7 @@ fn pooling_weights_and_vectors_gives_the_same_map() {
     let weights = Attention::new().weights(&q, &k).unwrap().mapv(f64::from);
     for cell in [CellValue::Mean, CellValue::Max] {
         let options = PlotOptions { pool: Some(16), cell, ..PlotOptions::default() };
-        let maps: Vec<_> = [Pattern::QueriesKeys { q: q.clone(), k: k.clone() }, Pattern::Weights(weights.clone())]
+        let maps: Vec<_> = [Pattern::QueriesKeys { q: q.clone().into(), k: k.clone().into() }, Pattern::Weights(weights.clone().into())]
             .iter()
             .map(|p| match draw(p, &options).figure.panels.remove(0) {
                 Panel::Heat(map) => map,
@@ -412,15 +469,15 @@ fn heat(plotted: &Plotted) -> &regard_lab::figure::HeatPlot {
 #[test]
 fn causal_weights_are_recognised_and_hatched() {
     let causal = Array4::from_shape_fn((1, 1, 4, 4), |(_, _, i, j)| if j <= i { 1.0 / (i + 1) as f64 } else { 0.0 });
-    let plotted = draw(&Pattern::Weights(causal), &PlotOptions::default());
+    let plotted = draw(&Pattern::Weights(causal.into()), &PlotOptions::default());
     assert_eq!(heat(&plotted).hidden.iter().filter(|h| **h).count(), 6);
     let full = Array4::from_elem((1, 1, 4, 4), 0.25);
-    assert!(heat(&draw(&Pattern::Weights(full), &PlotOptions::default())).hidden.is_empty());
+    assert!(heat(&draw(&Pattern::Weights(full.into()), &PlotOptions::default())).hidden.is_empty());
 }
 
 #[test]
 fn one_head_has_tokens_and_several_are_a_grid() {
-    let weights = Pattern::Weights(Array4::from_elem((1, 6, 3, 3), 1.0 / 3.0));
+    let weights = Pattern::Weights(Array4::from_elem((1, 6, 3, 3), 1.0 / 3.0).into());
     let tokens: Vec<String> = ["a", "b", "<i>"].map(str::to_owned).to_vec();
     let one = draw(&weights, &PlotOptions { head: Some(4), tokens: tokens.clone(), ..PlotOptions::default() });
     assert_eq!((one.figure.panels.len(), &heat(&one).row_labels, one.table.rows.len()), (1, &tokens, 1));
@@ -433,7 +490,7 @@ fn one_head_has_tokens_and_several_are_a_grid() {
 
 #[test]
 fn what_does_not_fit_is_an_error() {
-    let weights = Pattern::Weights(Array4::from_elem((1, 2, 3, 4), 0.25));
+    let weights = Pattern::Weights(Array4::from_elem((1, 2, 3, 4), 0.25).into());
     let error = |options: PlotOptions| plot(&weights, &options, &mut |_, _| {}).unwrap_err();
     let tokens: Vec<String> = vec!["a".to_owned(); 4];
     let message = error(PlotOptions { tokens: tokens.clone(), ..PlotOptions::default() }).to_string();
@@ -450,7 +507,7 @@ fn what_does_not_fit_is_an_error() {
     assert_eq!(error(PlotOptions { batch: 1, ..PlotOptions::default() }), PlotError::Index { what: "batch entry", got: 1, count: 1 });
     assert_eq!(error(PlotOptions { pool: Some(0), ..PlotOptions::default() }), PlotError::Pool);
     for (q, k) in [([1, 1, 3, 4], [1, 1, 3, 5]), ([1, 3, 3, 4], [1, 2, 3, 4]), ([2, 1, 3, 4], [1, 1, 3, 4])] {
-        let vectors = Pattern::QueriesKeys { q: random(q, 1), k: random(k, 2) };
+        let vectors = Pattern::QueriesKeys { q: random(q, 1).into(), k: random(k, 2).into() };
         for batch in 0..q[0] {
             let result = plot(&vectors, &PlotOptions { batch, ..PlotOptions::default() }, &mut |_, _| {});
             assert!(matches!(result, Err(PlotError::Attention(_))), "{q:?} and {k:?}: {result:?}");
@@ -460,7 +517,7 @@ fn what_does_not_fit_is_an_error() {
 
 #[test]
 fn progress_only_goes_forward_and_ends() {
-    let vectors = Pattern::QueriesKeys { q: random([1, 3, 200, 4], 1), k: random([1, 1, 200, 4], 2) };
+    let vectors = Pattern::QueriesKeys { q: random([1, 3, 200, 4], 1).into(), k: random([1, 1, 200, 4], 2).into() };
     let mut heard = Vec::new();
     plot(&vectors, &PlotOptions::default(), &mut |done, all| heard.push((done, all))).unwrap();
     assert!(heard.windows(2).all(|w| w[0].0 <= w[1].0 && w[0].1 == w[1].1));
@@ -472,8 +529,10 @@ fn a_long_pattern_is_pooled_in_linear_memory() {
     // 20,000 x 20,000 weights would be 1.6 GB; the address space that this test may take is not limited, but nothing here asks for it.
     let n = 20_000;
     let x = random([1, 1, n, 4], 5);
-    let plotted =
-        draw(&Pattern::QueriesKeys { q: x.clone(), k: x }, &PlotOptions { causal: true, pool: Some(100), ..PlotOptions::default() });
+    let plotted = draw(
+        &Pattern::QueriesKeys { q: x.clone().into(), k: x.into() },
+        &PlotOptions { causal: true, pool: Some(100), ..PlotOptions::default() },
+    );
     let map = heat(&plotted);
     assert_eq!((map.rows, map.cols, map.norm, map.row_span), (100, 100, Norm::Log, Some(n)));
     // Every row of weights sums to one: so do rows of cells, times the keys in a cell.

@@ -2,6 +2,7 @@
 
 use crate::error::{Result, require};
 use crate::experiments::{Progress, origin};
+use crate::memory;
 use crate::rng::{Draw, Purpose};
 use crate::table::Table;
 use ndarray::Array4;
@@ -74,21 +75,24 @@ impl BenchConfig {
         }
         require(self.heads.is_multiple_of(self.kv_heads), "kv_heads", self.kv_heads, "a divisor of heads")?;
         require(self.seconds > 0.0 && self.seconds <= 600.0, "seconds", self.seconds, "above 0, at most 600")?;
-        let numbers = [self.heads * self.seq_q, self.kv_heads * self.seq_kv]
-            .map(|rows| rows.saturating_mul(self.batch).saturating_mul(self.head_dim));
-        require(
-            numbers.iter().all(|&n| n <= 1 << 31),
-            "the shape",
-            format!("{} numbers in a tensor", numbers[0].max(numbers[1])),
-            "at most 2^31 numbers in a tensor",
-        )
+        memory::check("q, k, v and out", self.tensor_bytes())
+    }
+
+    /// Bytes of q, k, v and out.
+    fn tensor_bytes(&self) -> u128 {
+        let rows = |heads: usize, seq: usize| heads as u128 * seq as u128;
+        let size = if self.double { 8 } else { 4 };
+        let rows = rows(self.heads, self.seq_q).saturating_add(rows(self.kv_heads, self.seq_kv)).saturating_mul(2);
+        rows.saturating_mul(self.batch as u128).saturating_mul(self.head_dim as u128).saturating_mul(size)
     }
 
     /// Pairs of query and key that are visible, over all heads.
     fn pairs(&self) -> f64 {
-        let per_head =
-            if self.causal { (0..self.seq_q).map(|i| (i + 1).min(self.seq_kv)).sum::<usize>() } else { self.seq_q * self.seq_kv };
-        per_head as f64 * (self.batch * self.heads) as f64
+        let (queries, keys) = (self.seq_q as f64, self.seq_kv as f64);
+        // Under a causal mask the first queries see 1, 2, 3, ... keys, until they see all of them.
+        let rising = queries.min(keys);
+        let per_head = if self.causal { rising * (rising + 1.0) / 2.0 + (queries - rising) * keys } else { queries * keys };
+        per_head * self.batch as f64 * self.heads as f64
     }
 
     /// `bench`: one row of time, speed and memory per line.
@@ -148,7 +152,7 @@ impl BenchConfig {
 
     fn weight_bytes(&self) -> f64 {
         let size = if self.double { 8.0 } else { 4.0 };
-        size * (self.batch * self.heads * self.seq_q) as f64 * self.seq_kv as f64
+        [self.batch, self.heads, self.seq_q, self.seq_kv].into_iter().fold(size, |bytes, n| bytes * n as f64)
     }
 
     fn time<T: Real>(&self) -> Result<Timing> {

@@ -1,8 +1,8 @@
 //! How different are the heads of untrained multi-head attention? Three measures beside each other, and what the first really measures.
 
-use crate::error::{Error, Result, require};
+use crate::error::{Result, require};
 use crate::experiments::robustness::{PERCENTILE, SUMMARY_COLUMNS, summary_values};
-use crate::experiments::{Numbers, Progress, check_seeds, check_seq, listed, origin};
+use crate::experiments::{Numbers, Progress, check_list, check_seeds, check_seq, listed, origin};
 use crate::published::{self, Statistic};
 use crate::rng::{Draw, Purpose};
 use crate::summary::Summary;
@@ -53,9 +53,7 @@ impl HeadsConfig {
         check_seq(self.seq)?;
         check_seeds(self.seeds, 2)?;
         require((1..=1024).contains(&self.d_model), "d_model", self.d_model, "from 1 to 1024")?;
-        if self.heads.is_empty() {
-            return Err(Error::EmptyList { name: "heads", example: "1,2,4,8" });
-        }
+        check_list("heads", &self.heads, "1,2,4,8")?;
         self.heads.iter().try_for_each(|&h| require(h > 0 && self.d_model.is_multiple_of(h), "heads", h, "a divisor of d_model"))
     }
 

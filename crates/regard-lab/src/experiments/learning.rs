@@ -1,13 +1,17 @@
 //! What the experiments that train have in common: the text, the model, the training, and how far they have come.
 
-use crate::error::{Result, require};
-use crate::experiments::{Progress, origin};
+use crate::error::{Error, Result, require};
+use crate::experiments::{Progress, origin, shell_word};
+use crate::memory;
 use crate::table::{Table, Value};
 use regard_nn::config::ModelConfig;
 use regard_nn::data::Text;
 use regard_nn::stories;
 use regard_nn::tokenizer::{Tokenizer, TokenizerKind};
 use regard_nn::train::TrainConfig;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
 
 /// Characters of the stories that are written where no text is given, and their seed: all seeds of a training learn the same text.
 const STORIES: (usize, u64) = (1_000_000, 1);
@@ -47,6 +51,35 @@ impl LearningText {
             Self::Given { name, content } => format!("{name}, {} characters", content.chars().count()),
         }
     }
+}
+
+/// Bytes of a text that are read at most.
+const MAX_TEXT: u64 = 512 << 20;
+
+/// A text in UTF-8 out of a file, or out of the standard input where the file is `-`. A byte order mark is no part of it.
+///
+/// # Errors
+/// [`Error::Text`] when it cannot be read, is not UTF-8, is empty, or does not end.
+pub fn read_text(path: &Path) -> Result<String> {
+    let refused = |reason: String| Error::Text { path: path.to_owned(), reason };
+    let read = |stream: &mut dyn Read| -> std::io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        stream.take(MAX_TEXT + 1).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    let bytes =
+        if path == Path::new("-") { read(&mut std::io::stdin().lock()) } else { File::open(path).and_then(|mut file| read(&mut file)) };
+    let bytes = bytes.map_err(|e| refused(e.to_string()))?;
+    if bytes.len() as u64 > MAX_TEXT {
+        return Err(refused(format!("it is longer than {MAX_TEXT} bytes; give a part of it")));
+    }
+    let mut text = String::from_utf8(bytes).map_err(|e| {
+        refused(format!("it is not UTF-8: byte {} is no part of a character; convert it first", e.utf8_error().valid_up_to()))
+    })?;
+    if text.starts_with('\u{feff}') {
+        text.remove(0);
+    }
+    if text.is_empty() { Err(refused("it is empty; give a text to learn".to_owned())) } else { Ok(text) }
 }
 
 /// A small language model of characters, and its training.
@@ -93,6 +126,13 @@ pub(crate) fn check_steps(steps: u64) -> Result<()> {
     require((1..=1_000_000).contains(&steps), "steps", steps, "from 1 to 1000000")
 }
 
+/// Bytes that a step holds at the very least, in single precision: of every token and block what the backward pass reads again (two norms, queries,
+/// keys, values, the mixed values, and the wide layer with its derivative: 4 of 4 widths), and the parameters with gradients and two moments.
+pub(crate) fn training_bytes(tokens: usize, width: usize, layers: usize) -> u128 {
+    let (tokens, width, layers) = (tokens as u128, width as u128, layers as u128);
+    4 * layers * (14 * tokens * width + 4 * 12 * width * width)
+}
+
 impl LearningConfig {
     pub(crate) fn check(&self) -> Result<()> {
         check_steps(self.steps)?;
@@ -101,14 +141,15 @@ impl LearningConfig {
         require((1..=1024).contains(&self.width), "width", self.width, "from 1 to 1024")?;
         require((1..=64).contains(&self.heads), "heads", self.heads, "from 1 to 64")?;
         require((1..=32).contains(&self.layers), "layers", self.layers, "from 1 to 32")?;
-        require((1..=10_000).contains(&self.windows), "windows", self.windows, "from 1 to 10000")
+        require((1..=10_000).contains(&self.windows), "windows", self.windows, "from 1 to 10000")?;
+        memory::check("one step of this training", training_bytes(self.batch * self.context, self.width, self.layers))
     }
 
     /// The options of the command line that say the same.
     pub(crate) fn options(&self) -> String {
         let text = match &self.text {
             LearningText::Stories => String::new(),
-            LearningText::Given { name, .. } => format!("--text {name} "),
+            LearningText::Given { name, .. } => format!("--text {} ", shell_word(name)),
         };
         format!(
             "{text}--steps {} --batch {} --context {} --width {} --heads {} --layers {} --windows {} --seed {}",
@@ -187,6 +228,29 @@ pub(crate) fn quoted(text: &str, most: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_text_is_read_without_its_byte_order_mark_and_refused_where_it_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("text");
+        std::fs::write(&path, "\u{feff}caf\u{e9}").unwrap();
+        assert_eq!(read_text(&path).unwrap(), "caf\u{e9}");
+        for (bytes, words) in
+            [(&b"caf\xe9"[..], "byte 3 is no part of a character"), (b"", "it is empty"), (b"\xef\xbb\xbf", "it is empty")]
+        {
+            std::fs::write(&path, bytes).unwrap();
+            let error = read_text(&path).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+        assert!(read_text(&dir.path().join("nowhere")).is_err());
+    }
+
+    #[test]
+    fn a_step_that_cannot_fit_is_refused_before_it_begins() {
+        let config = LearningConfig { batch: 4096, context: 1024, width: 1024, layers: 32, ..LearningConfig::default() };
+        assert!(matches!(config.check(), Err(Error::Memory { .. })));
+        assert!(LearningConfig::default().check().is_ok());
+    }
 
     #[test]
     fn shown_texts_are_short_and_on_one_line() {

@@ -1,8 +1,9 @@
 //! Tasks that need cross-attention: an encoder-decoder reads a sequence and writes another one.
 
 use crate::error::{Error, Result, require};
-use crate::experiments::learning::{Relay, brief, check_steps};
+use crate::experiments::learning::{Relay, brief, check_steps, training_bytes};
 use crate::experiments::{Progress, listed, origin};
+use crate::memory;
 use crate::table::Table;
 use regard_nn::config::ModelConfig;
 use regard_nn::experiments::pairs::{PairKind, PairsConfig, PairsResult, learn_pairs};
@@ -87,7 +88,8 @@ impl PairTasksConfig {
         if self.tasks.is_empty() {
             return Err(Error::EmptyList { name: "task", example: "reverse,number-words" });
         }
-        Ok(())
+        let longest = self.tasks.iter().map(|task| task.context()).max().unwrap_or(1);
+        memory::check("one step of this training", training_bytes(self.batch * longest, self.width, 2 * self.layers))
     }
 
     /// `pairs_results`, one row per task; `pairs_curves`; `pairs_examples`; `pairs_heads`, cross-attention head by head; `pairs_tokens` and

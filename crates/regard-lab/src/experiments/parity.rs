@@ -1,24 +1,37 @@
 //! Our attention against another implementation: the golden vectors that PyTorch's own mathematics gave, and PyTorch itself where it is.
 
 use crate::error::{Error, Result};
-use crate::experiments::{Progress, origin};
+use crate::experiments::{Progress, origin, shell_word};
 use crate::rng::{Draw, Purpose};
 use crate::table::Table;
 use ndarray::Array4;
 use regard::{Attention, Bias, Element, Mask, Real, Scale, Stage};
 use serde::{Deserialize, Serialize};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
 
 const GOLDEN: &str = include_str!("../../../regard/tests/golden/attention.json");
 const PROGRAM: &str = include_str!("parity_torch.py");
 
+/// Taken out before anything is imported: with `-c` Python would look for modules in the current directory first, and whoever made that
+/// directory would have their `torch.py` run.
+const SAFE_PATH: &str = "import sys\nsys.path[:] = [p for p in sys.path if p]\n";
+
 /// What to compare with.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ParityConfig {
     /// A Python with PyTorch, as [`find_torch`] finds it; without it only the golden vectors are compared.
     pub python: Option<PathBuf>,
+    /// Seconds that Python is waited for.
+    pub timeout: u64,
+}
+
+impl Default for ParityConfig {
+    fn default() -> Self {
+        Self { python: None, timeout: 120 }
+    }
 }
 
 #[derive(Deserialize)]
@@ -66,7 +79,10 @@ const GOLDEN_TOLERANCE: [(&str, f64); 2] = [("float32", 2e-6), ("float64", 1e-6)
 impl ParityConfig {
     /// The command that compares the same.
     pub fn command(&self) -> String {
-        self.python.as_ref().map_or_else(|| "regard parity".to_owned(), |python| format!("regard parity --python {}", python.display()))
+        self.python.as_ref().map_or_else(
+            || "regard parity".to_owned(),
+            |python| format!("regard parity --python {}", shell_word(&python.display().to_string())),
+        )
     }
 
     /// `parity_golden`, and `parity_torch` where there is a Python with PyTorch.
@@ -96,7 +112,7 @@ impl ParityConfig {
         table.origin = origin(ParityConfig::default().command(), 0, &golden.about)?;
         let mut tables = vec![table];
         if let Some(python) = &self.python {
-            tables.push(against_torch(python, &self.command())?);
+            tables.push(against_torch(python, self.timeout, &self.command())?);
         }
         Ok(tables)
     }
@@ -156,20 +172,78 @@ fn largest_error(pairs: impl Iterator<Item = (f64, f64)>) -> f64 {
     pairs.map(error).fold(0.0, |most, e| if e.is_nan() || e > most { if e.is_nan() { f64::INFINITY } else { e } } else { most })
 }
 
-/// The first of these that can import PyTorch: the given one alone, or the active environment's, this repository's, the system's.
-pub fn find_torch(given: Option<&Path>) -> Option<PathBuf> {
+/// The Python of a virtual environment.
+fn python_in(environment: &Path) -> PathBuf {
+    environment.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" })
+}
+
+/// The first of these that can import PyTorch: the given one alone, or the active environment's, then the system's. Nothing in the current
+/// directory is started unless it is given.
+///
+/// # Errors
+/// [`Error::Peer`] when the given one does not answer in so many seconds.
+pub fn find_torch(given: Option<&Path>, timeout: u64) -> Result<Option<PathBuf>> {
     let candidates = match given {
         Some(python) => vec![python.to_owned()],
         None => {
-            let active = std::env::var_os("VIRTUAL_ENV").map(|dir| Path::new(&dir).join("bin/python"));
-            active.into_iter().chain(["target/venv-torch/bin/python", "python3", "python"].map(PathBuf::from)).collect()
+            let active = std::env::var_os("VIRTUAL_ENV").map(|dir| python_in(Path::new(&dir)));
+            active.into_iter().chain(["python3", "python"].map(PathBuf::from)).collect()
         }
     };
-    candidates.into_iter().find(|python| {
-        let mut check = Command::new(python);
-        check.args(["-c", "import torch"]).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        check.status().is_ok_and(|status| status.success())
-    })
+    for python in candidates {
+        match run_python(&python, &format!("{SAFE_PATH}import torch"), Vec::new(), timeout) {
+            Ok(_) => return Ok(Some(python)),
+            Err(Silence::TimedOut) if given.is_some() => return Err(timed_out(&python, timeout)),
+            Err(_) => {}
+        }
+    }
+    Ok(None)
+}
+
+fn timed_out(python: &Path, timeout: u64) -> Error {
+    Error::Peer { python: python.to_owned(), reason: format!("no answer within {timeout} seconds; --timeout waits longer") }
+}
+
+/// Why a program said nothing.
+enum Silence {
+    TimedOut,
+    Failed(String),
+}
+
+/// What a program prints, given its input, in limited time. It is killed when the time is over.
+fn run_python(python: &Path, program: &str, input: Vec<u8>, timeout: u64) -> std::result::Result<Vec<u8>, Silence> {
+    let failed = |e: std::io::Error| Silence::Failed(e.to_string());
+    let mut command = Command::new(python);
+    command.args(["-c", program]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut process = command.spawn().map_err(failed)?;
+    let (mut stdin, stdout, stderr) = (process.stdin.take(), process.stdout.take(), process.stderr.take());
+    let (send, receive) = std::sync::mpsc::channel();
+    // Each pipe has a thread, so that none of them fills up; the last word of standard output is that of the program.
+    std::thread::spawn(move || stdin.take().map(|mut pipe| pipe.write_all(&input)));
+    let errors = std::thread::spawn(move || read_all(stderr));
+    std::thread::spawn(move || send.send(read_all(stdout)));
+    let deadline = Instant::now() + Duration::from_secs(timeout);
+    let printed = receive.recv_timeout(Duration::from_secs(timeout));
+    while printed.is_ok() && Instant::now() < deadline {
+        if let Some(status) = process.try_wait().map_err(failed)? {
+            if status.success() {
+                return Ok(printed.unwrap_or_default());
+            }
+            let message = errors.join().unwrap_or_default();
+            let message = String::from_utf8_lossy(&message);
+            return Err(Silence::Failed(message.lines().last().unwrap_or("it ended early").to_owned()));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    let _ = process.kill();
+    let _ = process.wait();
+    Err(Silence::TimedOut)
+}
+
+fn read_all(pipe: Option<impl Read>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
+    bytes
 }
 
 #[derive(Serialize)]
@@ -217,32 +291,19 @@ fn questions() -> Vec<Question> {
     ]
 }
 
-fn ask(python: &Path, questions: &[Question]) -> Result<Answers> {
+fn ask(python: &Path, timeout: u64, questions: &[Question]) -> Result<Answers> {
     let failed = |reason: String| Error::Peer { python: python.to_owned(), reason };
-    let io = |e: std::io::Error| failed(e.to_string());
-    let mut process = Command::new(python)
-        .args(["-c", PROGRAM])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(io)?;
     let text = serde_json::to_vec(questions).expect("numbers and names are JSON");
-    let mut stdin = process.stdin.take().expect("it was asked for");
-    // The program reads all before it writes anything.
-    let sent = stdin.write_all(&text);
-    drop(stdin);
-    let output = process.wait_with_output().map_err(io)?;
-    if !output.status.success() || sent.is_err() {
-        let message = String::from_utf8_lossy(&output.stderr);
-        return Err(failed(message.lines().last().unwrap_or("it ended early").to_owned()));
-    }
-    serde_json::from_slice(&output.stdout).map_err(|e| failed(format!("it did not answer in JSON ({e})")))
+    let answer = run_python(python, &format!("{SAFE_PATH}{PROGRAM}"), text, timeout).map_err(|silence| match silence {
+        Silence::TimedOut => timed_out(python, timeout),
+        Silence::Failed(reason) => failed(reason),
+    })?;
+    serde_json::from_slice(&answer).map_err(|e| failed(format!("it did not answer in JSON ({e})")))
 }
 
-fn against_torch(python: &Path, command: &str) -> Result<Table> {
+fn against_torch(python: &Path, timeout: u64, command: &str) -> Result<Table> {
     let questions = questions();
-    let answers = ask(python, &questions)?;
+    let answers = ask(python, timeout, &questions)?;
     let columns = [
         ("case", "case"),
         ("type", "type"),

@@ -5,7 +5,7 @@ use crate::experiments::{Numbers, Progress, origin};
 use crate::rng::{Draw, Purpose};
 use crate::table::{Table, Value};
 use ndarray::{Array3, Array4};
-use regard::{Attention, HeadPosition, Mask, MaskRule, Stage, StatsOptions};
+use regard::{Attention, Mask, MaskRule, Place, Stage, StatsOptions};
 use std::time::Instant;
 
 /// Sizes of the patterns.
@@ -41,7 +41,7 @@ struct Dilated {
 }
 
 impl MaskRule for Dilated {
-    fn visible(&self, place: &HeadPosition, query: usize, key: usize) -> bool {
+    fn visible(&self, place: &Place, query: usize, key: usize) -> bool {
         (place.position(query) - key as i64).unsigned_abs().is_multiple_of(self.step as u64)
     }
 }
@@ -49,7 +49,10 @@ impl MaskRule for Dilated {
 /// The names, in the order of the tables.
 pub const PATTERNS: [&str; 8] = ["full", "causal", "local", "reverse", "strictly future", "dilated", "block-sparse", "sinks + window"];
 
-const HERE: Place = HeadPosition { batch: 0, head: 0, q_offset: 0 };
+/// The longest sequence that is timed; nothing in a pattern needs to reach farther.
+const MAX_TIMED_SEQ: usize = 65_536;
+
+const HERE: Place = Place { batch: 0, head: 0, q_offset: 0 };
 
 impl PatternsConfig {
     /// The command that makes the same tables.
@@ -63,11 +66,14 @@ impl PatternsConfig {
 
     fn check(&self) -> Result<()> {
         require((2..=256).contains(&self.seq), "seq", self.seq, "from 2 to 256 tokens")?;
-        require(self.dilation > 0, "dilation", self.dilation, "at least 1")?;
-        require(self.block > 0, "block", self.block, "at least 1")?;
+        for (name, value, least) in
+            [("window", self.window, 0), ("dilation", self.dilation, 1), ("block", self.block, 1), ("sinks", self.sinks, 0)]
+        {
+            require((least..=MAX_TIMED_SEQ).contains(&value), name, value, if least == 0 { "from 0 to 65536" } else { "from 1 to 65536" })?;
+        }
         crate::experiments::check_d_k(&[self.d_k])?;
         let timed = self.timed_seq.unwrap_or(2);
-        require((2..=65_536).contains(&timed), "timed_seq", timed, "from 2 to 65536 tokens")
+        require((2..=MAX_TIMED_SEQ).contains(&timed), "timed_seq", timed, "from 2 to 65536 tokens")
     }
 
     /// The block-sparse table: blocks on the diagonal, and the first block of keys for all.

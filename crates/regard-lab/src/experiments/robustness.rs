@@ -1,8 +1,8 @@
 //! The sweep over many seeds: how far single draws lie from their expectation, and the expectation itself.
 
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::experiments::cell::{Cell, Loss, Measured, Numbers};
-use crate::experiments::{Progress, check_d_k, check_seeds, check_seq, listed, origin};
+use crate::experiments::{Progress, check_d_k, check_list, check_seeds, check_seq, listed, origin};
 use crate::published::{self, Statistic};
 use crate::summary::Summary;
 use crate::table::{Table, Value};
@@ -77,9 +77,7 @@ impl RobustnessConfig {
     /// When a setting is not possible.
     pub fn run(&self, progress: &dyn Progress) -> Result<Vec<Table>> {
         check_d_k(&self.d_k)?;
-        if self.seq.is_empty() {
-            return Err(Error::EmptyList { name: "seq", example: "4,8" });
-        }
+        check_list("seq", &self.seq, "4,8")?;
         self.seq.iter().try_for_each(|&n| check_seq(n))?;
         check_seeds(self.seeds, 2)?;
         progress.expect((self.seq.len() * self.d_k.len() * self.seeds) as u64);

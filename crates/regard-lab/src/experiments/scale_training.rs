@@ -1,8 +1,8 @@
 //! The same language model with and without 1/sqrt(d_k), at several head sizes: what becomes of loss, heads and gradients as it learns.
 
-use crate::error::{Error, Result, require};
+use crate::error::{Result, require};
 use crate::experiments::learning::{LearningConfig, Relay, brief};
-use crate::experiments::{Progress, listed};
+use crate::experiments::{Progress, check_list, listed};
 use crate::table::Table;
 use regard_nn::attention::ScaleKind;
 use regard_nn::experiments::ablate_scale::{AblateConfig, AblateRun, Moment, ablate_scale};
@@ -36,9 +36,7 @@ impl ScaleTrainingConfig {
 
     fn check(&self) -> Result<()> {
         self.learning.check()?;
-        if self.head_dims.is_empty() {
-            return Err(Error::EmptyList { name: "head_dims", example: "4,16,64,256" });
-        }
+        check_list("head_dims", &self.head_dims, "4,16,64,256")?;
         self.head_dims.iter().try_for_each(|&d| require((1..=1024).contains(&d), "head_dims", d, "from 1 to 1024"))
     }
 

@@ -229,7 +229,7 @@ fn table(out: &mut String, table: &Table) {
         }
         out.push_str("</tr>");
     }
-    let csv = base64::engine::general_purpose::STANDARD.encode(csv(table));
+    let csv = base64::engine::general_purpose::STANDARD.encode(table.to_csv());
     let _ = writeln!(
         out,
         "</tbody></table></div><p class=\"take\"><a download=\"{}.csv\" href=\"data:text/csv;charset=utf-8;base64,{csv}\">Download CSV</a></p></details>",
@@ -241,30 +241,6 @@ fn table(out: &mut String, table: &Table) {
 fn anchor_name(name: &str) -> String {
     let clean: String = name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' }).collect();
     if clean.is_empty() { "table".to_owned() } else { clean }
-}
-
-/// The table as it goes home with the reader: `# key: value` lines, a header, rows in full precision.
-fn csv(table: &Table) -> Vec<u8> {
-    let mut out = Vec::new();
-    for (key, value) in &table.origin {
-        let line = format!("# {key}: {value}").replace(['\r', '\n'], " ");
-        out.extend_from_slice(line.as_bytes());
-        out.push(b'\n');
-    }
-    let mut writer = csv::Writer::from_writer(out);
-    let full = |value: &Value| match value {
-        Value::Number(x) => x.to_string(),
-        Value::Integer(x) => x.to_string(),
-        Value::Text(text) => text.clone(),
-        Value::Flag(flag) => flag.to_string(),
-        Value::Missing => String::new(),
-    };
-    // Writing to memory cannot fail, and all records are as long as the header.
-    let _ = writer.write_record(table.columns.iter().map(|c| c.name.as_str()));
-    for row in &table.rows {
-        let _ = writer.write_record(row.iter().map(full));
-    }
-    writer.into_inner().unwrap_or_default()
 }
 
 fn origin(out: &mut String, origin: &[(String, String)]) {

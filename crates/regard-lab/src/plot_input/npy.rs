@@ -4,8 +4,7 @@
 //! `fortran_order` and `shape`. It is read here rather than by a crate, because the readers at hand take the header's word for how
 //! much memory to ask for, and parse it with a general parser of Python literals.
 
-use super::{InputError, MAX_BYTES, Stored, byte_length, shaped};
-use ndarray::ArrayD;
+use super::{InputError, Numbers, Stored, byte_length, check_size, unread};
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -37,13 +36,13 @@ impl From<&str> for HeaderError {
 }
 
 /// The array of a `.npy` file.
-pub(super) fn read_file(path: &Path, file: &mut File) -> Result<ArrayD<f64>, InputError> {
+pub(super) fn read_file(path: &Path, file: &mut File) -> Result<Numbers, InputError> {
     let length = file.metadata().map_err(|source| InputError::Io { path: path.to_owned(), source })?.len();
     read(path, &super::stem(path), BufReader::new(file), length)
 }
 
 /// An array out of a stream of `length` bytes.
-fn read(path: &Path, array: &str, mut stream: impl Read, length: u64) -> Result<ArrayD<f64>, InputError> {
+fn read(path: &Path, array: &str, mut stream: impl Read, length: u64) -> Result<Numbers, InputError> {
     let (header, used) = read_header(&mut stream).map_err(|e| match e {
         HeaderError::Text(reason) => InputError::Malformed { path: path.to_owned(), kind: ".npy", reason },
         HeaderError::DType(dtype) => InputError::DType { path: path.to_owned(), array: array.to_owned(), dtype },
@@ -54,17 +53,15 @@ fn read(path: &Path, array: &str, mut stream: impl Read, length: u64) -> Result<
     if expected != got {
         return Err(wrong(expected));
     }
-    if expected > MAX_BYTES {
-        return Err(InputError::TooLarge { path: path.to_owned(), array: array.to_owned(), bytes: expected });
+    check_size(path, array, expected, header.stored)?;
+    let numbers = header.stored.read(&mut stream, header.big_endian, header.fortran, &header.shape);
+    let numbers = numbers.map_err(|e| unread(path, array, expected, e))?;
+    // An archive compares its checksum when its end is reached, and not before.
+    match stream.read(&mut [0]) {
+        Ok(0) => Ok(numbers),
+        Ok(_) => Err(wrong(expected)),
+        Err(e) => Err(InputError::Malformed { path: path.to_owned(), kind: ".npz", reason: e.to_string() }),
     }
-    // An archive may lie about the length, too: memory grows with what is really there.
-    let mut bytes = Vec::new();
-    stream.take(expected).read_to_end(&mut bytes).map_err(|source| InputError::Io { path: path.to_owned(), source })?;
-    if bytes.len() as u64 != expected {
-        return Err(InputError::Length { path: path.to_owned(), array: array.to_owned(), expected, got: bytes.len() as u64 });
-    }
-    let values = header.stored.numbers(&bytes, header.big_endian);
-    shaped(&header.shape, header.fortran, values).ok_or_else(|| wrong(expected))
 }
 
 /// The header, and how many bytes it took.
@@ -159,7 +156,7 @@ impl Archive {
         names
     }
 
-    pub(super) fn read(&mut self, name: &str) -> Result<ArrayD<f64>, InputError> {
+    pub(super) fn read(&mut self, name: &str) -> Result<Numbers, InputError> {
         let path = self.path.clone();
         let entry = self.zip.by_name(&format!("{name}.npy")).map_err(|e| malformed(&path, &e.to_string()))?;
         let length = entry.size();

@@ -1,12 +1,11 @@
 //! `.safetensors` files. The header is parsed by the crate of that name; offsets and sizes are then checked against the file, and only
 //! the array that is asked for is read.
 
-use super::{InputError, MAX_BYTES, Stored, byte_length, shaped};
-use ndarray::ArrayD;
+use super::{InputError, Numbers, ReadError, Stored, byte_length, check_size, unread};
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 /// The format's own limit.
@@ -47,7 +46,7 @@ impl Tensors {
         names
     }
 
-    pub(super) fn read(&mut self, name: &str) -> Result<ArrayD<f64>, InputError> {
+    pub(super) fn read(&mut self, name: &str) -> Result<Numbers, InputError> {
         let (path, array) = (self.path.clone(), name.to_owned());
         let malformed = |reason: &str| InputError::Malformed { path: self.path.clone(), kind: ".safetensors", reason: reason.to_owned() };
         let info = self.metadata.info(name).ok_or_else(|| malformed("a name without an array"))?.clone();
@@ -67,16 +66,9 @@ impl Tensors {
         if expected > there {
             return Err(InputError::Length { path, array, expected, got: there });
         }
-        if expected > MAX_BYTES {
-            return Err(InputError::TooLarge { path, array, bytes: expected });
-        }
-        let mut bytes = Vec::new();
-        let read = self.file.seek(SeekFrom::Start(self.start + from)).and_then(|_| (&mut self.file).take(expected).read_to_end(&mut bytes));
-        read.map_err(|source| InputError::Io { path: path.clone(), source })?;
-        if bytes.len() as u64 != expected {
-            return Err(InputError::Length { path, array, expected, got: bytes.len() as u64 });
-        }
-        let values = stored.numbers(&bytes, false);
-        shaped(&info.shape, false, values).ok_or(InputError::Length { path, array, expected, got: expected })
+        check_size(&path, &array, expected, stored)?;
+        let read = self.file.seek(SeekFrom::Start(self.start + from)).map_err(ReadError::Io);
+        let read = read.and_then(|_| stored.read(&mut BufReader::new(&mut self.file), false, false, &info.shape));
+        read.map_err(|e| unread(&path, &array, expected, e))
     }
 }
