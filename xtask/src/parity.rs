@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::command::{command, root, run as start};
@@ -10,6 +10,10 @@ use crate::python::{Build, Environment, TESTS};
 
 /// Requirement files of the environment with PyTorch, shared by `parity` and `bench`.
 pub(crate) const REQUIREMENTS: [&str; 2] = ["python/tests/parity/requirements.txt", "bench/requirements.txt"];
+
+/// The library's golden vectors, and the laboratory's copy of them: a package includes nothing from outside of it.
+const GOLDEN: &str = "crates/regard/tests/golden/attention.json";
+const LABORATORY: &str = "crates/regard-lab/src/experiments/parity/stored/attention.json";
 
 /// Which Python has PyTorch.
 #[derive(Args)]
@@ -48,10 +52,8 @@ pub(crate) struct Options {
 pub(crate) fn run(options: &Options) -> Result<()> {
     let environment = options.torch.prepare()?;
     if options.write_golden {
-        start(command(
-            environment.python(),
-            &["python/tests/parity/golden_maker.py", "--npz", "python/tests/golden", "--json", "crates/regard/tests/golden/attention.json"],
-        ))?;
+        start(command(environment.python(), &["python/tests/parity/golden_maker.py", "--npz", "python/tests/golden", "--json", GOLDEN]))?;
+        std::fs::copy(root().join(GOLDEN), root().join(LABORATORY)).context("cannot copy the golden vectors")?;
     }
     let mut pytest = command(environment.python(), &["-m", "pytest", "--quiet", "-p", "no:cacheprovider", "parity", "test_golden.py"]);
     pytest.current_dir(root().join(TESTS));

@@ -140,30 +140,21 @@ fn networks(error: &regard_nn::Error) -> bool {
     !matches!(error, Error::File { action: "write", .. } | Error::Diverged { .. } | Error::BackwardFirst)
 }
 
+/// Of the folders' and tables' errors, the same: not a file that cannot be written.
+fn files(error: &regard_plot::Error) -> bool {
+    use regard_plot::Error;
+    !matches!(error, Error::File { action: "write" | "remove", .. } | Error::Figure(_))
+}
+
 /// Whether the user can mend it by other arguments.
 pub(crate) fn is_unusable(error: &anyhow::Error) -> bool {
-    let theirs = |e: &Error| {
-        matches!(
-            e,
-            Error::Setting { .. }
-                | Error::EmptyList { .. }
-                | Error::Directory { .. }
-                | Error::NotOurs { .. }
-                | Error::Busy { .. }
-                | Error::Changed { .. }
-                | Error::Gone { .. }
-                | Error::Memory { .. }
-                | Error::Record { .. }
-                | Error::Text { .. }
-                | Error::NotATable { .. }
-                | Error::NoTable { .. }
-                | Error::NoRow { .. }
-                | Error::File { action: "read", .. }
-                | Error::Attention(_)
-                | Error::Learning(_)
-        )
-    };
-    error.chain().any(|e| e.is::<Unusable>() || e.downcast_ref().is_some_and(theirs) || e.downcast_ref().is_some_and(networks))
+    let laboratory = |e: &Error| !matches!(e, Error::Peer { .. } | Error::Figure(_) | Error::Plot(_) | Error::Learning(_));
+    error.chain().any(|e| {
+        e.is::<Unusable>()
+            || e.downcast_ref().is_some_and(laboratory)
+            || e.downcast_ref().is_some_and(files)
+            || e.downcast_ref().is_some_and(networks)
+    })
 }
 
 /// A list of sizes: `4,16,64`.

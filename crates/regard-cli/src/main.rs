@@ -8,7 +8,6 @@ mod common;
 mod eval;
 mod experiments;
 mod generate;
-mod learning;
 mod model_folder;
 mod output;
 mod plot;
@@ -40,19 +39,9 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Report(report::Report),
-    Sweep(experiments::Sweep),
-    Robustness(experiments::Robustness),
-    Entropy(experiments::Entropy),
-    Patterns(experiments::Patterns),
-    Heads(experiments::Heads),
-    Checks(experiments::Checks),
-    Masks(learning::Masks),
-    AblateScale(learning::AblateScale),
-    TrainedHeads(learning::TrainedHeads),
-    Pairs(learning::Pairs),
-    Parity(experiments::Parity),
+    #[command(flatten)]
+    Experiment(experiments::Experiment),
     Plot(plot::Plot),
-    Bench(experiments::Bench),
     Train(train::Train),
     Eval(eval::Eval),
     Generate(generate::Generate),
@@ -61,19 +50,8 @@ enum Command {
 fn run(command: Command) -> anyhow::Result<Outcome> {
     match command {
         Command::Report(options) => options.run(),
-        Command::Sweep(options) => options.run(),
-        Command::Robustness(options) => options.run(),
-        Command::Entropy(options) => options.run(),
-        Command::Patterns(options) => options.run(),
-        Command::Heads(options) => options.run(),
-        Command::Checks(options) => options.run(),
-        Command::Masks(options) => options.run(),
-        Command::AblateScale(options) => options.run(),
-        Command::TrainedHeads(options) => options.run(),
-        Command::Pairs(options) => options.run(),
-        Command::Parity(options) => options.run(),
+        Command::Experiment(experiment) => experiment.run(),
         Command::Plot(options) => options.run(),
-        Command::Bench(options) => options.run(),
         Command::Train(options) => options.run(),
         Command::Eval(options) => options.run(),
         Command::Generate(options) => options.run(),

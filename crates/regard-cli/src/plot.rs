@@ -6,8 +6,8 @@ use clap::{Args, ValueEnum};
 use regard_lab::Folder;
 use regard_lab::experiments::Progress;
 use regard_lab::figure::Norm;
-use regard_lab::plot::{CellValue, PlotOptions, plot};
-use regard_lab::plot_input::{Input, Names, read_pattern, read_tokens, read_vectors};
+use regard_lab::pattern::input::{Input, Names, read_pattern, read_tokens, read_vectors};
+use regard_lab::pattern::{CellValue, PlotOptions, plot};
 use std::path::PathBuf;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -141,7 +141,7 @@ impl Plot {
         drop(bar);
         let (mut figure, mut table) = (plotted.figure, plotted.table);
         (figure.name, table.name) = ("attention_plot".to_owned(), "attention_plot".to_owned());
-        table.origin = regard_lab::plot::origin(&command_line())?;
+        table.origin = regard_lab::pattern::origin(&command_line())?;
         let tables = [table];
         let mut files = table_files(&tables);
         files.extend(figure_files(&[figure])?);

@@ -13,6 +13,7 @@ pub(crate) struct Bar {
     what: &'static str,
     started: Instant,
     waiting: AtomicBool,
+    quiet: bool,
 }
 
 impl Bar {
@@ -22,7 +23,7 @@ impl Bar {
         bar.set_style(style.progress_chars("=> "));
         bar.set_message(what);
         let wanted = !quiet && std::io::stderr().is_terminal();
-        Self { bar, what, started: Instant::now(), waiting: AtomicBool::new(wanted) }
+        Self { bar, what, started: Instant::now(), waiting: AtomicBool::new(wanted), quiet }
     }
 
     /// A line of its own, for what takes long and cannot say how long; only where a bar would be shown.
@@ -52,6 +53,12 @@ impl Progress for Bar {
 
     fn say(&self, what: &str) {
         self.bar.set_message(format!("{}: {what}", self.what));
+    }
+
+    fn warn(&self, what: &str) {
+        if !self.quiet {
+            self.bar.suspend(|| crate::output::note(what));
+        }
     }
 }
 

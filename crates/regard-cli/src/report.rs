@@ -1,11 +1,10 @@
 //! `regard report`.
 
-use crate::common::{Common, Outcome, Unusable, figure_files, table_files};
+use crate::common::{Common, Outcome, figure_files, table_files};
 use crate::output::note;
 use anyhow::Result;
 use clap::Args;
-use regard_lab::experiments::find_torch;
-use regard_lab::report::{ReportConfig, render};
+use regard_lab::report::{self, ReportConfig, render};
 use regard_lab::{Folder, Tables};
 use std::path::PathBuf;
 
@@ -19,10 +18,10 @@ use std::path::PathBuf;
 )]
 pub(crate) struct Report {
     /// Draws per cell
-    #[arg(long, default_value_t = 2000, value_name = "N")]
+    #[arg(long, default_value_t = ReportConfig::default().seeds, value_name = "N")]
     seeds: usize,
     /// Which draws
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = ReportConfig::default().seed)]
     seed: u64,
     /// Directory for the page, its tables and figures [default: report, or the directory of --from]
     #[arg(long, value_name = "DIR")]
@@ -43,21 +42,12 @@ pub(crate) struct Report {
     common: Common,
 }
 
-/// Seconds that Python is waited for.
-const PATIENCE: u64 = 120;
+/// The page.
+const PAGE: &str = "index.html";
 
 impl Report {
     pub(crate) fn run(self) -> Result<Outcome> {
         let bar = self.common.start("report")?;
-        if let Some(python) = &self.python
-            && find_torch(Some(python), PATIENCE)?.is_none()
-        {
-            return Err(Unusable(format!(
-                "{} cannot import torch: give a Python that has PyTorch, or leave --python out",
-                python.display()
-            ))
-            .into());
-        }
         let out = self.out.as_ref().or(self.from.as_ref()).cloned().unwrap_or_else(|| PathBuf::from("report"));
         let in_place = self.from.as_ref() == Some(&out);
         let tables = match &self.from {
@@ -65,6 +55,9 @@ impl Report {
             None => Tables::default(),
         };
         let mut folder = Folder::open(&out, "report")?;
+        // What is in the way is found before any work: with --from in place the tables are not written.
+        let written = report::files().into_iter().filter(|name| !(in_place && name.ends_with(".csv")));
+        folder.reserve(&written.chain([PAGE.to_owned()]).collect::<Vec<_>>())?;
         let tables = match &self.from {
             Some(_) => tables,
             None => {
@@ -75,7 +68,7 @@ impl Report {
         drop(bar);
         let (page, figures) = render(&tables)?;
         let mut files = figure_files(&figures)?;
-        files.push(("index.html".to_owned(), page.html()?.into_bytes()));
+        files.push((PAGE.to_owned(), page.html()?.into_bytes()));
         if in_place {
             tables.all().iter().for_each(|table| folder.keep(&format!("{}.csv", table.name)));
         } else {
@@ -86,12 +79,12 @@ impl Report {
         if self.common.json {
             self.common.show(tables.all())?;
         } else if !self.common.quiet {
-            self.common.show(tables.find("published_claims").map(std::slice::from_ref).unwrap_or_default())?;
+            self.common.show(tables.find(regard_lab::judging::CLAIMS).map(std::slice::from_ref).unwrap_or_default())?;
         }
-        self.common.wrote(&out, &[format!("{} tables", tables.all().len()), format!("{} figures", figures.len()), "index.html".to_owned()]);
+        self.common.wrote(&out, &[format!("{} tables", tables.all().len()), format!("{} figures", figures.len()), PAGE.to_owned()]);
         self.common.removed(&out, &removed);
         if !self.common.quiet {
-            note(format_args!("open {}", out.join("index.html").display()));
+            note(format_args!("open {}", out.join(PAGE).display()));
         }
         Ok(Outcome::Done)
     }

@@ -54,7 +54,7 @@ fn small<'a>(command: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 #[test]
 fn masks_writes_what_each_step_of_the_protocol_found() {
     let dir = with_text();
-    let text = works(&small("masks", &["--variants", "causal,reverse,none,right-to-left", "--samples", "2"]), dir.path());
+    let text = works(&small("mask-training", &["--variants", "causal,reverse,none,right-to-left", "--samples", "2"]), dir.path());
     assert!(text.contains("mask_training: ") && text.contains("\u{201c}"), "{text}");
     let out = dir.path().join("results");
     let written = tables(&out);
@@ -62,7 +62,7 @@ fn masks_writes_what_each_step_of_the_protocol_found() {
     // All variants that claims are about are there, but four steps teach nothing: no claim is judged by them.
     assert_eq!(written.keys().collect::<Vec<_>>(), names);
     assert_eq!(figures(&out), ["mask_training", "mask_training_use"]);
-    let command = "# command: regard masks --variants causal,reverse,none,right-to-left --text text.txt --steps 4 --batch 4 --context 16 \
+    let command = "# command: regard mask-training --variants causal,reverse,none,right-to-left --steps 4 --text text.txt --batch 4 --context 16 \
                    --width 16 --heads 2 --layers 2 --windows 6 --seed 1 --samples 2\n";
     for key in [command, "# seed: 1\n", "# simd: ", "# numbers: text.txt, "] {
         assert!(written["mask_training"].contains(key), "{}", written["mask_training"]);
@@ -73,7 +73,7 @@ fn masks_writes_what_each_step_of_the_protocol_found() {
 #[test]
 fn an_honest_mask_leaks_nothing_and_json_says_so() {
     let dir = with_text();
-    let json = works(&small("masks", &["--variants", "causal,none", "--samples", "1", "--json", "--seed", "3"]), dir.path());
+    let json = works(&small("mask-training", &["--variants", "causal,none", "--samples", "1", "--json", "--seed", "3"]), dir.path());
     let tables: serde_json::Value = serde_json::from_str(&json).expect("nothing but JSON");
     let origin = &tables[0]["origin"];
     assert!(origin["seed"] == "3" && origin["command"].as_str().unwrap().contains("--seed 3 "), "{origin}");
@@ -113,7 +113,7 @@ fn the_other_commands_write_their_tables_and_figures() {
 fn the_number_of_threads_changes_no_byte() {
     let dir = with_text();
     for command in [
-        small("masks", &["--variants", "strictly-future,future-without-target", "--samples", "2"]),
+        small("mask-training", &["--variants", "strictly-future,future-without-target", "--samples", "2"]),
         small("ablate-scale", &["--head-dims", "16"]),
         small("trained-heads", &[]),
         vec!["pairs", "--task", "number-words", "--steps", "3", "--batch", "8", "--width", "16", "--held-out", "5"],
@@ -173,7 +173,7 @@ fn bad_arguments_get_one_line_and_exit_code_2() {
 fn help_teaches_with_examples() {
     let dir = tempfile::tempdir().unwrap();
     let general = works(&["--help"], dir.path());
-    for command in ["masks", "ablate-scale", "trained-heads", "pairs"] {
+    for command in ["mask-training", "scale-training", "trained-heads", "pairs"] {
         assert!(general.contains(command));
         let help = works(&[command, "--help"], dir.path());
         assert!(help.contains("Examples:") && help.contains(&format!("regard {command}")) && help.contains("--seed"), "{help}");

@@ -3,9 +3,9 @@
 
 use ndarray::Array4;
 use regard::{Attention, Mask, Scale};
-use regard_lab::figure::{Axis, BarPlot, ColourMap, Figure, HeatPlot, LinePlot, Names, Norm, Series, Theme};
-use regard_lab::page::{Claim, Lead, Page, Section, Verdict};
-use regard_lab::{Column, Table, Value};
+use regard_plot::figure::{Axis, BarPlot, ColourMap, Figure, HeatPlot, LinePlot, Names, Norm, Series, Theme};
+use regard_plot::page::{Claim, Lead, Page, Section, Verdict};
+use regard_plot::{Column, Table, Value};
 use std::error::Error;
 use std::path::PathBuf;
 
@@ -246,7 +246,7 @@ fn page(figures: Vec<Figure>) -> Page {
                 claim("Maximum weights of 0.8, 0.95, 0.99 and 1.0.", Verdict::Illustrative, "No set-up gives all four."),
             ],
             figures: figures.by_ref().take(2).collect(),
-            tables: vec![table()],
+            tables: vec![table().into()],
             notes: vec!["Mean saturation is a power law in d_{k}; only the median row saturates exponentially.".to_owned()],
             command: "regard sweep --d-k 4,16,64,256,1024 --seeds 200".to_owned(),
         },

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// Why an experiment did not run, or a file was not written.
+/// Why an experiment did not run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -34,24 +34,6 @@ pub enum Error {
         /// How much there is.
         free: String,
     },
-    /// A directory cannot be made or written to.
-    #[error("cannot write into {}: {source}; choose another directory with --out", path.display())]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-        /// What the system says.
-        source: std::io::Error,
-    },
-    /// A file cannot be read or written.
-    #[error("cannot {action} {}: {source}", path.display())]
-    File {
-        /// `read` or `write`.
-        action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        source: std::io::Error,
-    },
     /// A text to learn from cannot be used.
     #[error("cannot read {}: {reason}", path.display())]
     Text {
@@ -60,65 +42,6 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
-    /// A file that Regard would write is there already, and is not one of Regard's.
-    #[error("{} was not written by regard and is left alone: move it, or choose another directory with --out", path.display())]
-    NotOurs {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A file that Regard wrote has other bytes now.
-    #[error("{} was changed since regard wrote it and is left alone: move it, or choose another directory with --out", path.display())]
-    Changed {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The record of what Regard wrote into a directory cannot be trusted.
-    #[error("{} is not a record that regard wrote: {reason}; remove it, or choose another directory", path.display())]
-    Record {
-        /// The record.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// A table that is recorded is gone.
-    #[error("{} is recorded in .regard.json but is not there: put it back, or run the command that made it again", path.display())]
-    Gone {
-        /// The table.
-        path: PathBuf,
-    },
-    /// Another run of Regard writes to this directory.
-    #[error("another run of regard is writing to {}: wait until it ends, or choose another directory with --out", path.display())]
-    Busy {
-        /// The directory.
-        path: PathBuf,
-    },
-    /// A CSV file is not a table.
-    #[error("{} is not a table that regard wrote: {reason}", path.display())]
-    NotATable {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// A directory does not hold the tables of a report.
-    #[error("{} has no {table}.csv: run `regard report --out {}` first", path.display(), path.display())]
-    NoTable {
-        /// The directory.
-        path: PathBuf,
-        /// The table that is missing.
-        table: String,
-    },
-    /// A table lacks a row that a figure or a verdict needs.
-    #[error("table {table} has no row with {wanted}: run `regard report` again")]
-    NoRow {
-        /// The table.
-        table: String,
-        /// Which row.
-        wanted: String,
-    },
-    /// A figure could not be drawn.
-    #[error(transparent)]
-    Figure(#[from] crate::figure::FigureError),
     /// The attention library refused a call.
     #[error(transparent)]
     Attention(#[from] regard::Error),
@@ -131,6 +54,24 @@ pub enum Error {
         /// The interpreter.
         python: PathBuf,
         /// Its last line.
+        reason: String,
+    },
+    /// A figure could not be drawn.
+    #[error(transparent)]
+    Figure(#[from] regard_plot::figure::FigureError),
+    /// A table or a folder could not be used.
+    #[error(transparent)]
+    Plot(#[from] regard_plot::Error),
+    /// A Python has no PyTorch.
+    #[error("{} cannot import torch: give a Python that has PyTorch, or leave --python out", python.display())]
+    NoTorch {
+        /// The interpreter.
+        python: PathBuf,
+    },
+    /// Arguments that the command line let through and the experiment does not take.
+    #[error("{reason}")]
+    Arguments {
+        /// What is wrong with them.
         reason: String,
     },
 }

@@ -1,35 +1,25 @@
-//! The laboratory: experiments on attention, each a pure function from a configuration to a [`Table`], and the figures and
-//! reports that are made of tables alone.
+//! The laboratory: experiments on attention, each a function from a configuration to tables, and the report that is made of tables alone.
+//!
+//! [`EXPERIMENTS`] is the list that everything goes over; [`experiment`] says what an experiment is. Tables, figures and pages are those of
+//! `regard-plot`, whose names are here too.
 #![forbid(unsafe_code)]
 
-pub mod claims;
-pub mod draw;
+mod drawing;
 mod error;
+pub mod experiment;
 pub mod experiments;
-pub mod figure;
-mod folder;
+pub mod judging;
+mod learning;
 mod memory;
-pub mod page;
-pub mod plot;
-pub mod plot_input;
+mod options;
+pub mod pattern;
 pub mod published;
-mod rank;
 pub mod report;
-mod rng;
-mod summary;
-mod table;
-mod table_file;
-mod table_text;
-mod tables;
-pub mod theory;
-mod torch_randn;
-mod trained;
-mod write;
+pub mod statistics;
 
 pub use error::{Error, Result};
-pub use folder::{Folder, MANIFEST, recorded};
-pub use table::{Column, Table, Value};
-pub use table_text::short_number;
-pub use tables::Tables;
-pub use torch_randn::TorchRandn;
-pub use write::write_atomic;
+pub use experiment::Entry;
+pub use experiments::EXPERIMENTS;
+pub use regard_plot::{Column, Folder, MANIFEST, Table, Tables, Value, figure, page, short_number, write_atomic};
+pub use statistics::theory;
+pub use statistics::torch_randn::TorchRandn;

@@ -1,0 +1,27 @@
+//! How scores grow, and what becomes of rank.
+
+use crate::drawing::{GREY, OTHER, SCALED, UNSCALED, d_k_axis};
+use crate::error::Result;
+use regard_plot::Tables;
+use regard_plot::figure::{Axis, BarPlot, Figure, LinePlot, Series, numbers, texts};
+
+pub(super) fn figures(tables: &Tables) -> Result<Vec<Figure>> {
+    let growth = tables.get("check_growth")?;
+    let d_k = numbers(growth, "d_k")?;
+    let plot = LinePlot::new("Growth of q.k", d_k_axis(), Axis::log2("score"))
+        .series(Series::new("largest of 25", &d_k, &numbers(growth, "largest")?).colour(OTHER))
+        .series(Series::new("std, unscaled", &d_k, &numbers(growth, "std")?).colour(UNSCALED))
+        .series(Series::new("sqrt(d_{k})", &d_k, &numbers(growth, "sqrt_d_k")?).theory().colour(GREY))
+        .series(Series::new("std, scaled", &d_k, &numbers(growth, "scaled_std")?).colour(SCALED));
+    let ranks = tables.get("check_rank")?;
+    let bars = BarPlot::new("Rank in and out", "case", texts(ranks, "case")?, Axis::linear("rank").ticks([0.0, 4.0, 8.0, 12.0]))
+        .bars("in", numbers(ranks, "input_rank")?)
+        .bars("out", numbers(ranks, "output_rank")?)
+        .lying();
+    Ok(vec![
+        Figure::new("attention_checks", "How scores grow, and what attention does to rank")
+            .panel(plot)
+            .panel(bars)
+            .caption("Left: dot products of random vectors. Right: ranks at 12 tokens, by singular values in double precision."),
+    ])
+}

@@ -1,0 +1,240 @@
+//! Four questions about attention, each answered by an experiment.
+//!
+//! 1. How does q.k grow with d_k?  2. Why hide with -inf and not with 0?  3. Who sets the width of the output?
+//! 4. Can the output have a higher rank than the input?
+
+use super::{Checks, gradient_test};
+use crate::error::Result;
+use crate::experiment::{Progress, defaults, origin};
+use crate::experiments::patterns::textbook_softmax;
+use crate::options::sizes;
+use crate::options::{check_d_k, check_seeds};
+use crate::statistics::cell::Numbers;
+use crate::statistics::draws::{Draw, Purpose};
+use crate::statistics::rank::{rank, singular_values};
+use crate::statistics::summary::Summary;
+use crate::statistics::theory;
+use clap::Args;
+use ndarray::{Array1, Array2, Array4, ArrayView4};
+use rayon::prelude::*;
+use regard::{Attention, Scale, Stage};
+use regard_plot::Table;
+use serde::Serialize;
+
+/// Four questions about attention, each answered by an experiment
+///
+/// How q.k grows with d_k; why to hide with -inf and not with 0; who sets the width of the output; whether the output can have a higher rank than
+/// the input. And a popular test for vanishing gradients, run on attention that should fail it.
+#[derive(Debug, Clone, PartialEq, Args, Serialize)]
+#[command(after_help = "Example:\n  regard checks --d-k 16,64,256,1024 --seeds 4000")]
+pub struct ChecksConfig {
+    /// Head dimensions of the first question
+    #[arg(long, value_parser = sizes, default_value = "1,4,16,64,256,512,1024,4096", value_name = "LIST")]
+    pub d_k: ::std::vec::Vec<usize>,
+    /// Draws per dimension
+    #[arg(long, default_value_t = 1000, value_name = "N")]
+    pub seeds: usize,
+    /// Which draws
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+impl Default for ChecksConfig {
+    fn default() -> Self {
+        defaults()
+    }
+}
+
+/// Tokens of the first question.
+const GROWTH_SEQ: usize = 5;
+/// The range that the problem sheet gives for the scores at d_k = 512.
+const RANGE: f64 = crate::published::PROBLEM_SHEET_RANGE.1;
+
+impl ChecksConfig {
+    /// `check_growth`, `check_masking`, `check_output_width`, `check_rank`, `check_gradient_test`.
+    ///
+    /// # Errors
+    /// When a setting is not possible.
+    pub fn run(&self, progress: &dyn Progress) -> Result<Vec<Table>> {
+        check_d_k(&self.d_k)?;
+        check_seeds(self.seeds, 2)?;
+        let origin = origin::<Checks>(self, self.seed, Numbers::Regard.describe())?;
+        let mut tables =
+            vec![self.growth(progress)?, self.masking()?, self.output_width()?, self.ranks()?, gradient_test::gradients(self.seed)?];
+        tables.iter_mut().for_each(|table| table.origin.clone_from(&origin));
+        Ok(tables)
+    }
+
+    fn normal(&self, place: usize, shape: [usize; 4]) -> Array4<f64> {
+        let mut x = Array4::zeros(shape);
+        Draw::new(self.seed, Purpose::Checks, [place, shape[3]], 0).normal(x.as_slice_mut().expect("a new array lies side by side"));
+        x
+    }
+
+    fn growth(&self, progress: &dyn Progress) -> Result<Table> {
+        let columns = [
+            ("d_k", "d_k"),
+            ("std", "std of q.k"),
+            ("sqrt_d_k", "sqrt(d_k)"),
+            ("ratio", "ratio"),
+            ("largest", "mean largest |q.k| of 5 x 5"),
+            ("within_50", "share within -50 .. 50"),
+            ("scaled_std", "std of q.k / sqrt(d_k)"),
+            ("scaled_largest", "mean largest, scaled"),
+        ];
+        let caption = format!("How dot products of random vectors grow: {} draws of 5 queries and 5 keys", self.seeds);
+        let mut table = Table::new("check_growth", &caption, &columns);
+        for &d_k in &self.d_k {
+            let draw = |draw: usize| -> Result<(f64, f64, usize)> {
+                let mut numbers = Draw::new(self.seed, Purpose::Checks, [0, d_k], draw as u64);
+                let [q, k] = [(); 2].map(|()| {
+                    let mut x = Array4::zeros((1, 1, GROWTH_SEQ, d_k));
+                    numbers.normal(x.as_slice_mut().expect("a new array lies side by side"));
+                    x
+                });
+                let scores = Attention::new().threads(1).scale(Scale::Off).scores(&q, &k, Stage::Raw)?;
+                progress.advance(1);
+                let square = scores.iter().map(|s| s * s).sum::<f64>() / scores.len() as f64;
+                Ok((square, scores.fold(0.0, |a: f64, s| a.max(s.abs())), scores.iter().filter(|s| s.abs() < RANGE).count()))
+            };
+            let draws = (0..self.seeds).into_par_iter().map(draw).collect::<Vec<_>>().into_iter().collect::<Result<Vec<_>>>()?;
+            let std = Summary::new(&draws.iter().map(|d| d.0).collect::<Vec<_>>()).mean.sqrt();
+            let largest = Summary::new(&draws.iter().map(|d| d.1).collect::<Vec<_>>()).mean;
+            let within = draws.iter().map(|d| d.2).sum::<usize>() as f64 / (self.seeds * GROWTH_SEQ * GROWTH_SEQ) as f64;
+            let root = theory::dot_product_deviation(d_k);
+            let numbers = [std, root, std / root, largest, within, std / root, largest / root];
+            table.push(std::iter::once(d_k.into()).chain(numbers.map(Into::into)).collect());
+        }
+        Ok(table)
+    }
+
+    fn masking(&self) -> Result<Table> {
+        let columns = [
+            ("method", "how the future is hidden"),
+            ("hidden_weight", "mean weight on hidden keys"),
+            ("least_row_sum", "smallest sum of a row"),
+            ("leak", "change of earlier outputs when the last value changes by 1"),
+        ];
+        let mut table = Table::new("check_masking", "Hiding keys: before the softmax by -inf, by 0, and after it", &columns);
+        let n = 6;
+        let [q, k, v] = [1, 2, 3].map(|place| self.normal(place, [1, 1, n, 8]));
+        let mut moved = v.clone();
+        moved.iter_mut().skip((n - 1) * 8).for_each(|x| *x += 1.0);
+        let causal = Attention::new().causal();
+        let exact = causal.weights(&q, &k)?.into_shape_with_order((n, n)).expect("one head");
+        let leak = (causal.forward(&q, &k, &v)?.out - causal.forward(&q, &k, &moved)?.out)
+            .iter()
+            .take((n - 1) * 8)
+            .fold(0.0, |a: f64, x| a.max(x.abs()));
+        let raw = Attention::new().scores(&q, &k, Stage::Raw)?.into_shape_with_order((n, n)).expect("one head");
+        let zeroed = Array2::from_shape_fn((n, n), |(i, j)| if j <= i { raw[[i, j]] } else { 0.0 });
+        let zero_before = rows_softmax(&zeroed);
+        let plain = rows_softmax(&raw);
+        let zero_after = Array2::from_shape_fn((n, n), |(i, j)| if j <= i { plain[[i, j]] } else { 0.0 });
+        for (method, weights, leak) in [
+            ("-inf before the softmax (Regard)", &exact, Some(leak)),
+            ("0 before the softmax", &zero_before, None),
+            ("0 after the softmax", &zero_after, None),
+        ] {
+            let hidden: f64 = weights.indexed_iter().filter(|((i, j), _)| j > i).map(|(_, w)| w).sum();
+            let least = weights.rows().into_iter().map(|row| row.sum()).fold(f64::INFINITY, f64::min);
+            // A value moved by 1 in every component moves an output by the weight that it has.
+            let leak = leak.unwrap_or_else(|| (0..n - 1).map(|i| weights[[i, n - 1]]).fold(0.0, f64::max));
+            table.push(vec![method.into(), (hidden / (n * (n - 1) / 2) as f64).into(), least.into(), leak.into()]);
+        }
+        Ok(table)
+    }
+
+    fn output_width(&self) -> Result<Table> {
+        let columns = [
+            ("d_k", "d_k (queries and keys)"),
+            ("d_v", "d_v (values)"),
+            ("out", "width of the output"),
+            ("weights", "shape of the weights"),
+        ];
+        let mut table = Table::new(
+            "check_output_width",
+            "The weights are tokens by tokens whatever d_k is; the output is made of values, so it is as wide as they are",
+            &columns,
+        );
+        for (d_k, d_v) in [(8, 8), (64, 8), (8, 64), (1, 3)] {
+            let (q, k, v) = (self.normal(4, [1, 1, 6, d_k]), self.normal(5, [1, 1, 6, d_k]), self.normal(6, [1, 1, 6, d_v]));
+            let (out, weights) = (Attention::new().forward(&q, &k, &v)?.out, Attention::new().weights(&q, &k)?);
+            let shape = format!("{} x {}", weights.dim().2, weights.dim().3);
+            table.push(vec![d_k.into(), d_v.into(), out.dim().3.into(), shape.into()]);
+        }
+        Ok(table)
+    }
+
+    fn ranks(&self) -> Result<Table> {
+        let columns = [
+            ("case", "case"),
+            ("input_rank", "rank of what goes in"),
+            ("output_rank", "rank of what comes out"),
+            ("bound", "bound"),
+            ("raised", "higher than the input"),
+            ("smallest", "smallest singular value / largest"),
+        ];
+        let mut table = Table::new(
+            "check_rank",
+            "Ranks at 12 tokens, by singular values in double precision: one head over values of rank 3; one head with uniform weights; the softmax of scores of rank 1 (q and k spread evenly over -4 .. 4); heads side by side over tokens of rank 2",
+            &columns,
+        );
+        let n = 12;
+        let flat = |x: Array4<f64>| -> Array2<f64> {
+            let (_, _, rows, cols) = x.dim();
+            x.into_shape_with_order((rows, cols)).expect("one head")
+        };
+        let mut push = |case: &str, input: usize, output: &Array2<f64>, bound: usize| {
+            let (values, out) = (singular_values(output), rank(output));
+            let ratio = values.last().copied().unwrap_or(0.0) / values.first().copied().unwrap_or(1.0);
+            table.push(vec![case.into(), input.into(), out.into(), bound.into(), (out > input).into(), ratio.into()]);
+        };
+        // One head: values of rank 3 in 12 dimensions.
+        let v = flat(self.normal(7, [1, 1, n, 3])).dot(&flat(self.normal(8, [1, 1, 3, 12])));
+        let values = v.view().into_shape_with_order((1, 1, n, 12)).expect("one head");
+        let (q, k) = (self.normal(9, [1, 1, n, 16]), self.normal(10, [1, 1, n, 16]));
+        push("values of rank 3", rank(&v), &flat(Attention::new().forward(&q, &k, values)?.out), 3);
+        let full = self.normal(11, [1, 1, n, 12]);
+        let uniform = Attention::new().scale(Scale::By(0.0)).forward(&q, &k, &full)?.out;
+        push("uniform weights", rank(&flat(full)), &flat(uniform), 1);
+        // d_k = 1: the scores have rank 1; the softmax of them has full rank, since exp(q k) is strictly totally positive. Numbers spread evenly
+        // show that in double precision; of random ones two may lie too close together.
+        let q = Array4::from_shape_fn((1, 1, n, 1), |(_, _, i, _)| 8.0 * i as f64 / (n - 1) as f64 - 4.0);
+        let k = q.clone();
+        let scores = flat(Attention::new().scores(&q, &k, Stage::Raw)?);
+        push("softmax, d_k = 1", rank(&scores), &flat(Attention::new().weights(&q, &k)?), n);
+        // Heads side by side, over tokens that span two directions only.
+        let x = flat(self.normal(14, [1, 1, n, 2])).dot(&flat(self.normal(15, [1, 1, 2, 16])));
+        for heads in [1, 2, 4, 8] {
+            let bound = (heads * 2.min(16 / heads)).min(n);
+            push(&format!("rank-2 tokens, heads: {heads}"), rank(&x), &self.concatenated(&x, heads)?, bound);
+        }
+        Ok(table)
+    }
+
+    /// Untrained multi-head self-attention, heads side by side, before any output projection.
+    fn concatenated(&self, x: &Array2<f64>, heads: usize) -> Result<Array2<f64>> {
+        let (n, d) = x.dim();
+        let mut project = Vec::new();
+        for place in 0..3 {
+            let w = self.normal(16 + 3 * heads + place, [1, 1, d, d]).into_shape_with_order((d, d)).expect("one matrix") / 4.0;
+            project.push(x.dot(&w));
+        }
+        let split = |x: &Array2<f64>| {
+            let view: ArrayView4<'_, f64> = x.view().into_shape_with_order((1, n, heads, d / heads)).expect("heads divide the width");
+            view.permuted_axes([0, 2, 1, 3]).to_owned()
+        };
+        let out = Attention::new().forward(&split(&project[0]), &split(&project[1]), &split(&project[2]))?.out;
+        Ok(Array2::from_shape_fn((n, d), |(i, c)| out[[0, c / (d / heads), i, c % (d / heads)]]))
+    }
+}
+
+fn rows_softmax(scores: &Array2<f64>) -> Array2<f64> {
+    let mut weights = scores.clone();
+    for mut row in weights.rows_mut() {
+        let softened = textbook_softmax(&row.to_vec());
+        row.assign(&Array1::from(softened));
+    }
+    weights
+}

@@ -1,0 +1,34 @@
+//! Entropy against d_k, and one row weight by weight.
+
+use crate::drawing::{WORDS, d_k_axis, part, with_published};
+use crate::error::Result;
+use regard_plot::Tables;
+use regard_plot::figure::{Axis, BarPlot, Figure, LinePlot, Names, Series, numbers, texts};
+
+pub(super) fn figures(tables: &Tables) -> Result<Vec<Figure>> {
+    let table = tables.get("attention_entropy")?;
+    let seq = numbers(table, "seq")?.first().copied().unwrap_or(1.0);
+    let mut plot = LinePlot::new("Entropy against d_{k}", d_k_axis(), Axis::linear("mean entropy (nats)"))
+        .horizontal(seq.ln(), format!("ln {seq}: uniform"))
+        .names(Names::Legend);
+    for (scaled, word, colour) in WORDS {
+        let rows = part(table, &[("scaled", scaled.into())]);
+        let series = Series::from_table(word, &rows, "d_k", "exact")?.band(&numbers(&rows, "q025")?, &numbers(&rows, "q975")?);
+        plot = plot.series(series.colour(colour));
+    }
+    let plot = with_published(plot, table)?;
+    let row = tables.get("attention_entropy_row")?;
+    let d_k = numbers(row, "d_k")?.first().copied().unwrap_or(0.0);
+    let mut bars = BarPlot::new(format!("Weights of one row at d_{{k}} = {d_k}"), "key", texts(row, "key")?, Axis::linear("weight"));
+    bars.show_values = false;
+    for (_, word, colour) in WORDS {
+        bars = bars.bars(word, numbers(row, word)?);
+        if let Some(series) = bars.series.last_mut() {
+            series.colour = Some(colour);
+        }
+    }
+    Ok(vec![Figure::new("attention_entropy", format!("Entropy of attention over {seq} tokens"))
+        .panel(plot)
+        .panel(bars)
+        .caption("Left: lines are exact expectations, bands hold 95 % of single matrices, points are published draws. Right: the same row without and with the scale.")])
+}

@@ -1,0 +1,53 @@
+//! Entropy of the weights against d_k, and the weights of one row.
+
+mod claims;
+mod figures;
+mod run;
+
+pub use run::EntropyConfig;
+
+use crate::error::Result;
+use crate::experiment::{Experiment, HIDDEN, Progress, Shown};
+use crate::judging::Judged;
+use crate::report::ReportConfig;
+use regard_plot::figure::Figure;
+use regard_plot::{Table, Tables};
+
+/// The experiment.
+#[derive(Debug)]
+pub struct Entropy;
+
+impl Experiment for Entropy {
+    type Config = EntropyConfig;
+
+    const ID: &'static str = "entropy";
+    const SECTION: &'static str = include_str!("section.md");
+    const TABLES: &'static [Shown] = &[
+        (
+            "attention_entropy",
+            Some(&["d_k", "scaled", "mean", "std", "ci_low", "ci_high", "exact", "deviation", "published", "percentile"]),
+        ),
+        ("attention_entropy_row", HIDDEN),
+    ];
+    const FIGURES: &'static [&'static str] = &["attention_entropy"];
+
+    fn work(config: &EntropyConfig) -> u64 {
+        (config.d_k.len() * config.seeds) as u64
+    }
+
+    fn run(config: &EntropyConfig, progress: &dyn Progress) -> Result<Vec<Table>> {
+        config.run(progress)
+    }
+
+    fn figures(tables: &Tables) -> Result<Vec<Figure>> {
+        figures::figures(tables)
+    }
+
+    fn claims(tables: &Tables) -> Result<Vec<Judged>> {
+        claims::claims(tables)
+    }
+
+    fn in_report(report: &ReportConfig) -> Option<EntropyConfig> {
+        Some(EntropyConfig { seeds: report.seeds, seed: report.seed, ..EntropyConfig::default() })
+    }
+}

@@ -1,0 +1,65 @@
+//! Gradients at widths up to 4096: what vanishes without the scale, and what does not.
+
+mod claims;
+mod figures;
+mod run;
+
+pub use run::GradientsConfig;
+
+use crate::error::Result;
+use crate::experiment::{Experiment, Progress, Shown};
+use crate::judging::Judged;
+use crate::report::ReportConfig;
+use regard_plot::figure::Figure;
+use regard_plot::{Table, Tables};
+
+/// The experiment.
+#[derive(Debug)]
+pub struct Gradients;
+
+impl Experiment for Gradients {
+    type Config = GradientsConfig;
+
+    const ID: &'static str = "gradients";
+    const SECTION: &'static str = include_str!("section.md");
+    const TABLES: &'static [Shown] = &[(
+        "attention_gradients",
+        Some(&[
+            "d_k",
+            "scaled",
+            "seeds",
+            "grad_norm_q",
+            "grad_norm_k",
+            "grad_norm_v",
+            "row_dq_rms",
+            "row_dq_median",
+            "row_d_scores_rms",
+            "row_d_scores_median",
+            "rows_below_1e_8",
+            "rows_holding_90_percent",
+        ]),
+    )];
+    const FIGURES: &'static [&'static str] = &["attention_gradients"];
+
+    fn work(config: &GradientsConfig) -> u64 {
+        (config.d_k.len() * config.seeds) as u64
+    }
+
+    fn run(config: &GradientsConfig, progress: &dyn Progress) -> Result<Vec<Table>> {
+        config.run(progress)
+    }
+
+    fn figures(tables: &Tables) -> Result<Vec<Figure>> {
+        figures::figures(tables)
+    }
+
+    fn claims(tables: &Tables) -> Result<Vec<Judged>> {
+        claims::claims(tables)
+    }
+
+    fn in_report(report: &ReportConfig) -> Option<GradientsConfig> {
+        // The widest heads cost as much as all others together; a fifth of the draws still gives thousands of rows.
+        let seeds = (report.seeds / 5).max(report.seeds.min(200));
+        Some(GradientsConfig { seeds, seed: report.seed, ..GradientsConfig::default() })
+    }
+}

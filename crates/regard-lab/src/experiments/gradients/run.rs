@@ -1,0 +1,52 @@
+//! The sweep's cells with a loss that asks the same of every width.
+
+use super::Gradients;
+use crate::error::Result;
+use crate::experiment::{Progress, defaults, origin, signed};
+use crate::experiments::SweepConfig;
+use crate::options::sizes;
+use crate::statistics::cell::{Loss, Numbers};
+use clap::Args;
+use regard_plot::Table;
+use serde::Serialize;
+
+/// Gradients of a loss in a random direction, at widths up to 4096: what vanishes without the scale
+///
+/// The gradient on each weight has variance 1 at every width. For each row of dQ its own norm: their median, and how few rows hold most of it.
+/// Writes attention_gradients.csv.
+#[derive(Debug, Clone, PartialEq, Args, Serialize)]
+#[command(after_help = "Example:\n  regard gradients --d-k 16,256,4096 --seeds 1000")]
+pub struct GradientsConfig {
+    /// Head dimensions, each up to 4096
+    #[arg(long, value_parser = sizes, default_value = "4,16,64,256,1024,4096", value_name = "LIST")]
+    pub d_k: ::std::vec::Vec<usize>,
+    /// Tokens: queries and keys of each matrix
+    #[arg(long, default_value_t = 8, value_name = "N")]
+    pub seq: usize,
+    /// Draws per cell
+    #[arg(long, default_value_t = 400, value_name = "N")]
+    pub seeds: usize,
+    /// Which draws
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+}
+
+impl Default for GradientsConfig {
+    fn default() -> Self {
+        defaults()
+    }
+}
+
+impl GradientsConfig {
+    /// `attention_gradients`, one row per d_k, unscaled and scaled.
+    ///
+    /// # Errors
+    /// When a setting is not possible.
+    pub fn run(&self, progress: &dyn Progress) -> Result<Vec<Table>> {
+        let (numbers, loss) = (Numbers::Regard, Loss::Unit);
+        let sweep = SweepConfig { d_k: self.d_k.clone(), seq: self.seq, seeds: self.seeds, seed: self.seed, numbers, loss };
+        let mut table = sweep.run(progress)?.swap_remove(0);
+        table.name = "attention_gradients".to_owned();
+        Ok(signed(vec![table], &origin::<Gradients>(self, self.seed, numbers.describe())?))
+    }
+}

@@ -1,0 +1,328 @@
+//! The same language model trained under six masks, then judged as it would be used.
+//!
+//! Five steps: a leak probe, the teacher-forced loss, the loss from the prefix alone, a placeholder for the future, and writing.
+
+use super::MaskTraining;
+use crate::error::{Error, Result, require};
+use crate::experiment::{Progress, defaults, origin, signed};
+use crate::learning::{LearningConfig, Relay, brief, every, quoted};
+use crate::options::named;
+use clap::Args;
+use regard_nn::data::Target;
+use regard_nn::experiments::masks::{Baselines, MasksConfig, VariantResult, Written, masks};
+use regard_nn::look::MaskKind;
+use regard_nn::tokenizer::{Tokenizer, TokenizerKind};
+use regard_nn::train::TrainConfig;
+use regard_plot::{Table, Value};
+use serde::{Serialize, Serializer};
+
+pub use regard_nn::experiments::masks::Variant;
+
+/// Train the same language model under six masks: who cheats, and how it shows
+///
+/// A model that sees the token it must predict looks perfect in training and in validation alike, because both hand it the future; it fails
+/// when it must write. Five steps find that out: a leak probe (change what must not matter), the usual loss, the loss from the prefix alone, a
+/// placeholder for the future, and writing. Variants: causal, reverse, strictly-future, none, future-without-target, right-to-left (the reverse mask
+/// with the target that fits it). Writes mask_training.csv and four tables that it rests on.
+#[derive(Debug, Clone, PartialEq, Args, Serialize)]
+#[command(
+    after_help = "Examples:\n  regard mask-training                                         all six on Regard's stories\n  regard mask-training --variants causal,reverse --steps 200   a first look\n  regard mask-training --text book.txt --out masks-of-a-book   your own text"
+)]
+pub struct MaskTrainingConfig {
+    /// Which masks, in this order
+    #[arg(
+        long,
+        value_parser = variants,
+        default_value = "causal,reverse,strictly-future,none,future-without-target,right-to-left",
+        value_name = "LIST"
+    )]
+    #[serde(serialize_with = "variant_names")]
+    pub variants: ::std::vec::Vec<Variant>,
+    /// Steps of training of each
+    #[arg(long, default_value_t = TrainConfig::default().steps, value_name = "N")]
+    pub steps: u64,
+    /// Text and model.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub learning: LearningConfig,
+    /// Validation windows that each model is judged by
+    #[arg(long, default_value_t = 512, value_name = "N")]
+    pub windows: usize,
+    /// Of first values and windows
+    #[arg(long, default_value_t = TrainConfig::default().seed)]
+    pub seed: u64,
+    /// Texts that each model writes
+    #[arg(long, default_value_t = 32, value_name = "N")]
+    pub samples: usize,
+}
+
+impl Default for MaskTrainingConfig {
+    fn default() -> Self {
+        defaults()
+    }
+}
+
+/// Characters that each text has.
+const SAMPLE_TOKENS: usize = 256;
+/// Characters of a text that a table shows.
+const SHOWN: usize = 120;
+
+fn variants(text: &str) -> std::result::Result<Vec<Variant>, String> {
+    named(text, "variant", &Variant::ALL, variant_name)
+}
+
+fn variant_names<S: Serializer>(variants: &[Variant], serializer: S) -> std::result::Result<S::Ok, S::Error> {
+    serializer.collect_seq(variants.iter().map(|&variant| variant_name(variant)))
+}
+
+/// The name of a variant on a command line.
+pub fn variant_name(variant: Variant) -> String {
+    variant.name().replace(' ', "-")
+}
+
+/// Which keys a query sees.
+const fn sees(variant: Variant) -> &'static str {
+    match variant.mask() {
+        MaskKind::Causal => "j <= i",
+        MaskKind::Reverse => "j >= i",
+        MaskKind::StrictlyFuture => "j > i",
+        MaskKind::Everything => "every j",
+        MaskKind::SkipNext => "j = i or j > i + 1",
+    }
+}
+
+const fn predicts(variant: Variant) -> &'static str {
+    match variant.target() {
+        Target::Next => "token i + 1",
+        Target::Previous => "token i - 1",
+    }
+}
+
+impl MaskTrainingConfig {
+    /// Steps that a run will tell of.
+    pub(super) fn work(&self) -> u64 {
+        self.variants.len() as u64 * (self.steps + self.learning.context as u64 + 2 * SAMPLE_TOKENS as u64)
+    }
+
+    fn check(&self) -> Result<()> {
+        self.learning.check(self.steps, self.windows)?;
+        require((1..=1000).contains(&self.samples), "samples", self.samples, "from 1 to 1000")?;
+        if self.variants.is_empty() {
+            return Err(Error::EmptyList { name: "variants", example: "causal,reverse" });
+        }
+        Ok(())
+    }
+
+    /// `mask_training`, what became of each variant; `mask_training_curves`; `mask_training_prefix`, the loss by the length of the prefix;
+    /// `mask_training_baselines`; `mask_training_samples`.
+    ///
+    /// # Errors
+    /// When a setting is not possible, or the text too short.
+    pub fn run(&self, progress: &dyn Progress) -> Result<Vec<Table>> {
+        self.check()?;
+        let learning = &self.learning;
+        let config = MasksConfig {
+            model: learning.model(1),
+            train: learning.train(self.steps, self.seed),
+            variants: self.variants.clone(),
+            windows: self.windows,
+            samples: self.samples,
+            sample_tokens: SAMPLE_TOKENS,
+            curve_every: every(self.steps, 20),
+        };
+        let text = learning.content()?;
+        let tokenizer = Tokenizer::train(TokenizerKind::Char, &text)?;
+        let mut relay = Relay::new(progress);
+        let result = masks(&config, &text, &tokenizer, &mut |now| relay.watch(now))?;
+        let tables = vec![
+            outcome(&result.variants),
+            curves(&result.variants),
+            prefixes(&result.variants),
+            baselines(&result.baselines, learning.entropy()),
+            samples(&result.variants),
+        ];
+        Ok(signed(tables, &origin::<MaskTraining>(self, self.seed, &learning.describe(&text))?))
+    }
+}
+
+fn outcome(variants: &[VariantResult]) -> Table {
+    let columns = [
+        ("variant", "mask"),
+        ("sees", "query i sees key j where"),
+        ("predicts", "and predicts"),
+        ("train_loss", "training loss"),
+        ("validation_loss", "validation loss"),
+        ("accuracy", "accuracy"),
+        ("last_position_loss", "loss where the target is outside the window"),
+        ("prefix_only_loss", "loss from the prefix alone"),
+        ("causal_mask_loss", "loss with a causal mask put in"),
+        ("leak_before", "leak before training"),
+        ("leak", "leak after training"),
+        ("placeholder_q", "predicts the placeholder q"),
+        ("placeholder_e", "predicts the placeholder e"),
+        ("real_words", "real words written"),
+        ("surprise", "surprise of a 5-gram (nats)"),
+        ("greedy_real_words", "real words, greedily"),
+        ("greedy_distinct", "different characters, greedily"),
+    ];
+    let caption = "Language models that differ in their mask alone, judged as they are trained (validation) and as they are used (prefix alone, writing)";
+    let mut table = Table::new("mask_training", caption, &columns);
+    for v in variants {
+        let placeholder = |text: &str| v.placeholder.iter().find(|(name, _)| name == text).map(|(_, share)| *share);
+        let sampled = |f: fn(&Written) -> f64| v.sampled.as_ref().map(f);
+        // A causal mask shows a right-to-left model its targets: nothing is judged by that.
+        let swapped = (v.variant.target() == Target::Next).then_some(v.causal_swapped_in);
+        table.push(vec![
+            v.variant.name().into(),
+            sees(v.variant).into(),
+            predicts(v.variant).into(),
+            v.curve.last().map(|point| point.loss).into(),
+            v.validation.into(),
+            v.accuracy.into(),
+            v.last_position.into(),
+            v.prefix_only_mean.into(),
+            swapped.into(),
+            v.leak_before.into(),
+            v.leak.into(),
+            placeholder("q").into(),
+            placeholder("e").into(),
+            sampled(|w| w.real_words).into(),
+            sampled(|w| w.surprise).into(),
+            v.greedy.as_ref().map(|w| w.real_words).into(),
+            v.greedy.as_ref().map(|w| w.distinct).into(),
+        ]);
+    }
+    table
+}
+
+fn curves(variants: &[VariantResult]) -> Table {
+    let columns = [("variant", "mask"), ("step", "step"), ("loss", "training loss (nats per token)")];
+    let mut table = Table::new("mask_training_curves", "Training loss, the mean since the point before", &columns);
+    for v in variants {
+        for point in &v.curve {
+            table.push(vec![v.variant.name().into(), (point.step as usize).into(), brief(point.loss)]);
+        }
+    }
+    table
+}
+
+fn prefixes(variants: &[VariantResult]) -> Table {
+    let columns = [("variant", "mask"), ("length", "tokens of the prefix"), ("loss", "validation loss (nats per token)")];
+    let caption = "Validation loss when the model is given only the first tokens of a window (from right to left: the last)";
+    let mut table = Table::new("mask_training_prefix", caption, &columns);
+    for v in variants {
+        for (at, &loss) in v.prefix_only.iter().enumerate() {
+            table.push(vec![v.variant.name().into(), (at + 1).into(), brief(loss)]);
+        }
+    }
+    table
+}
+
+fn baselines(baselines: &Baselines, entropy: Option<f64>) -> Table {
+    let columns = [("name", "name"), ("value", "value"), ("meaning", "meaning")];
+    let mut table =
+        Table::new("mask_training_baselines", "What simple models reach on the same text, and what no model can beat", &columns);
+    let mut add = |name: &str, value: Value, meaning: &str| table.push(vec![name.into(), value, meaning.into()]);
+    add("vocab", baselines.vocab.into(), "different characters");
+    add("tokens", baselines.tokens.into(), "characters of the text; the last tenth is for validation");
+    add("uniform", baselines.uniform.into(), "loss of knowing nothing: ln(vocab)");
+    add("unigram", baselines.unigram.into(), "loss of knowing how frequent characters are");
+    add("bigram", baselines.bigram.into(), "loss of knowing the character before");
+    add("five_gram", baselines.five_gram.into(), "loss of knowing four characters before");
+    if let Some(entropy) = entropy {
+        add("entropy", entropy.into(), "entropy per character of the text's grammar: the floor");
+    }
+    add("real_words", baselines.real_words.into(), "share of the validation text's words that the training text has");
+    table
+}
+
+fn samples(variants: &[VariantResult]) -> Table {
+    let columns = [
+        ("variant", "mask"),
+        ("temperature", "temperature"),
+        ("real_words", "real words"),
+        ("surprise", "surprise of a 5-gram (nats)"),
+        ("distinct", "different characters"),
+        ("prompt", "given"),
+        ("written", "written"),
+    ];
+    let caption = format!("What each model writes: the first {SHOWN} characters of the first text");
+    let mut table = Table::new("mask_training_samples", &caption, &columns);
+    for v in variants {
+        for (temperature, written) in [(1usize, &v.sampled), (0, &v.greedy)] {
+            let Some(written) = written else { continue };
+            table.push(vec![
+                v.variant.name().into(),
+                temperature.into(),
+                written.real_words.into(),
+                written.surprise.into(),
+                written.distinct.into(),
+                quoted(&written.prompt, SHOWN).into(),
+                quoted(&written.sample, SHOWN).into(),
+            ]);
+        }
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use regard_nn::experiments::CurvePoint;
+
+    #[test]
+    fn every_number_of_a_variant_stands_in_its_column() {
+        let written = |real_words: f64, surprise: f64, distinct: usize| {
+            let (prompt, sample) = ("given".to_owned(), format!("written {distinct}"));
+            Some(Written { real_words, words: 7, surprise, distinct, prompt, sample })
+        };
+        let variant = VariantResult {
+            variant: Variant::Reverse,
+            leak_before: 1.0,
+            leak: 2.0,
+            curve: vec![CurvePoint { step: 1, loss: 30.0 }, CurvePoint { step: 50, loss: 3.0 }],
+            validation: 4.0,
+            accuracy: 5.0,
+            last_position: 6.0,
+            prefix_only: vec![70.0, 71.0],
+            prefix_only_mean: 7.0,
+            causal_swapped_in: 8.0,
+            placeholder: vec![("e".to_owned(), 9.0), ("q".to_owned(), 10.0)],
+            sampled: written(11.0, 12.0, 13),
+            greedy: written(14.0, 15.0, 16),
+        };
+        let right_to_left = VariantResult { variant: Variant::RightToLeft, sampled: None, greedy: None, ..variant.clone() };
+        let both = [variant, right_to_left];
+        let table = outcome(&both);
+        for (column, value) in [
+            ("train_loss", 3.0),
+            ("validation_loss", 4.0),
+            ("accuracy", 5.0),
+            ("last_position_loss", 6.0),
+            ("prefix_only_loss", 7.0),
+            ("causal_mask_loss", 8.0),
+            ("leak_before", 1.0),
+            ("leak", 2.0),
+            ("placeholder_q", 10.0),
+            ("placeholder_e", 9.0),
+            ("real_words", 11.0),
+            ("surprise", 12.0),
+            ("greedy_real_words", 14.0),
+            ("greedy_distinct", 16.0),
+        ] {
+            assert_eq!(table.number(&table.rows[0], column), value, "{column}");
+        }
+        assert_eq!(["variant", "sees", "predicts"].map(|c| table.text(&table.rows[0], c)), ["reverse", "j >= i", "token i + 1"]);
+        assert_eq!(["variant", "sees", "predicts"].map(|c| table.text(&table.rows[1], c)), ["right to left", "j >= i", "token i - 1"]);
+        for column in ["causal_mask_loss", "real_words", "surprise", "greedy_real_words", "greedy_distinct"] {
+            assert_eq!(*table.value(&table.rows[1], column), Value::Missing, "{column}");
+        }
+        let texts = samples(&both);
+        let row = |i: usize| ["temperature", "real_words", "surprise", "distinct"].map(|column| texts.number(&texts.rows[i], column));
+        assert_eq!((row(0), row(1), texts.rows.len()), ([1.0, 11.0, 12.0, 13.0], [0.0, 14.0, 15.0, 16.0], 2));
+        let shown = ["prompt", "written"].map(|column| texts.text(&texts.rows[1], column));
+        assert_eq!(shown, ["\u{201c}given\u{201d}", "\u{201c}written 16\u{201d}"]);
+        let prefix = prefixes(&both);
+        assert_eq!(["length", "loss"].map(|column| prefix.number(&prefix.rows[1], column)), [2.0, 71.0]);
+    }
+}

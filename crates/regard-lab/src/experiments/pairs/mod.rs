@@ -1,0 +1,56 @@
+//! Tasks that need cross-attention: an encoder-decoder reads a sequence and writes another one.
+
+mod claims;
+mod figures;
+mod run;
+
+pub use run::{PairTask, PairTasksConfig, task_name};
+
+use crate::error::Result;
+use crate::experiment::{Experiment, HIDDEN, Progress, Shown, WHOLE};
+use crate::judging::Judged;
+use crate::report::ReportConfig;
+use regard_plot::figure::Figure;
+use regard_plot::{Table, Tables};
+
+/// The experiment.
+#[derive(Debug)]
+pub struct Pairs;
+
+impl Experiment for Pairs {
+    type Config = PairTasksConfig;
+
+    const ID: &'static str = "pairs";
+    const SECTION: &'static str = include_str!("section.md");
+    const TABLES: &'static [Shown] = &[
+        ("pairs_results", WHOLE),
+        ("pairs_heads", WHOLE),
+        ("pairs_examples", WHOLE),
+        ("pairs_curves", HIDDEN),
+        ("pairs_tokens", HIDDEN),
+        ("pairs_maps", HIDDEN),
+    ];
+    const FIGURES: &'static [&'static str] = &["pairs_reverse", "pairs_number_words", "pairs_learning"];
+    const STORED: &'static [(&'static str, &'static [u8])] =
+        &stored!["pairs_results", "pairs_curves", "pairs_examples", "pairs_heads", "pairs_tokens", "pairs_maps"];
+
+    fn work(config: &PairTasksConfig) -> u64 {
+        config.task.len() as u64 * config.steps
+    }
+
+    fn run(config: &PairTasksConfig, progress: &dyn Progress) -> Result<Vec<Table>> {
+        config.run(progress)
+    }
+
+    fn figures(tables: &Tables) -> Result<Vec<Figure>> {
+        figures::figures(tables)
+    }
+
+    fn claims(tables: &Tables) -> Result<Vec<Judged>> {
+        claims::claims(tables)
+    }
+
+    fn in_report(report: &ReportConfig) -> Option<PairTasksConfig> {
+        Some(PairTasksConfig { seed: report.seed, ..PairTasksConfig::default() })
+    }
+}

@@ -1,0 +1,44 @@
+//! What masks cost, and what a row without keys becomes.
+
+use crate::error::Result;
+use crate::judging::{Judged, holds, short};
+use crate::published::Document;
+use regard_plot::Tables;
+
+pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
+    let maps = tables.get("attention_patterns_maps")?;
+    let above: f64 = maps
+        .rows_where("pattern", "causal")
+        .filter(|row| maps.number(row, "key") > maps.number(row, "query"))
+        .map(|row| maps.number(row, "weight"))
+        .sum();
+    let pairs = |pattern: &str| tables.number("attention_patterns", &[("pattern", pattern.into())], "pairs");
+    let empty = tables.get("attention_empty_rows")?;
+    let nan = empty.rows.iter().filter(|row| empty.number(row, "textbook_sum").is_nan()).count();
+    let zero = empty.rows.iter().all(|row| empty.number(row, "visible_keys") > 0.0 || empty.number(row, "regard_out") == 0.0);
+    Ok(vec![
+        Judged {
+            document: Document::Insights,
+            claim: "full attention costs n^{2}, causal half of it, local attention n times the window, at the price of the global context",
+            verdict: holds(pairs("local")? < pairs("causal")? && pairs("causal")? < pairs("full")?),
+            because: format!(
+                "Of {} pairs causal attention needs {} and the window {}; the time follows, because what is hidden is not computed.",
+                short(pairs("full")?),
+                short(pairs("causal")?),
+                short(pairs("local")?)
+            ),
+        },
+        Judged {
+            document: Document::Notebook,
+            claim: "with a causal mask the heat map is lower-triangular",
+            verdict: holds(above == 0.0),
+            because: format!("The weights above the diagonal sum to exactly {above}, in every row."),
+        },
+        Judged {
+            document: Document::Surgeon,
+            claim: "a row whose keys are all masked gives NaN in the softmax, and must be set to 0",
+            verdict: holds(nan == 1 && zero),
+            because: "The last query of a strictly-future mask sees nothing: NaN in the textbook softmax, exactly zero in Regard, where no NaN arises in the first place.".to_owned(),
+        },
+    ])
+}

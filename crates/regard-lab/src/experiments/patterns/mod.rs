@@ -1,0 +1,49 @@
+//! Masks as patterns: what each looks like, what it costs, and what becomes of a row that sees nothing.
+
+mod claims;
+mod figures;
+mod run;
+
+pub(crate) use run::textbook_softmax;
+pub use run::{PATTERNS, PatternsConfig};
+
+use crate::error::Result;
+use crate::experiment::{Experiment, HIDDEN, Progress, Shown, WHOLE};
+use crate::judging::Judged;
+use crate::report::ReportConfig;
+use regard_plot::figure::Figure;
+use regard_plot::{Table, Tables};
+
+/// The experiment.
+#[derive(Debug)]
+pub struct Patterns;
+
+impl Experiment for Patterns {
+    type Config = PatternsConfig;
+
+    const ID: &'static str = "patterns";
+    const SECTION: &'static str = include_str!("section.md");
+    const TABLES: &'static [Shown] =
+        &[("attention_patterns", WHOLE), ("attention_empty_rows", WHOLE), ("patterns_time", WHOLE), ("attention_patterns_maps", HIDDEN)];
+    const FIGURES: &'static [&'static str] = &["attention_patterns", "attention_pattern_cost"];
+
+    fn work(config: &PatternsConfig) -> u64 {
+        PATTERNS.len() as u64 * (1 + u64::from(!config.no_timing))
+    }
+
+    fn run(config: &PatternsConfig, progress: &dyn Progress) -> Result<Vec<Table>> {
+        config.run(progress)
+    }
+
+    fn figures(tables: &Tables) -> Result<Vec<Figure>> {
+        figures::figures(tables)
+    }
+
+    fn claims(tables: &Tables) -> Result<Vec<Judged>> {
+        claims::claims(tables)
+    }
+
+    fn in_report(report: &ReportConfig) -> Option<PatternsConfig> {
+        Some(PatternsConfig { seed: report.seed, no_timing: !report.timing, ..PatternsConfig::default() })
+    }
+}

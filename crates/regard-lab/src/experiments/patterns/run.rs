@@ -1,0 +1,284 @@
+//! Masks as patterns: what each looks like, what it costs, and what becomes of a row that sees nothing.
+
+use super::Patterns;
+use crate::error::{Result, require};
+use crate::experiment::{Progress, defaults, origin};
+use crate::statistics::cell::Numbers;
+use crate::statistics::draws::{Draw, Purpose};
+use clap::Args;
+use ndarray::{Array3, Array4};
+use regard::{Attention, Mask, MaskRule, Place, Stage, StatsOptions};
+use regard_plot::{Table, Value};
+use serde::Serialize;
+use std::time::Instant;
+
+/// Masks as patterns: pictures, cost, statistics, and rows that see nothing
+///
+/// Full, causal, local, reverse, strictly future, dilated, block-sparse, sinks + window. Writes attention_patterns.csv, the weights, what becomes of
+/// rows without any visible key, and patterns_time.csv, the one table that differs from run to run.
+#[derive(Debug, Clone, PartialEq, Args, Serialize)]
+#[command(after_help = "Example:\n  regard patterns --seq 48 --window 5 --dilation 3 --timed-seq 8192")]
+pub struct PatternsConfig {
+    /// Tokens of the pictures, up to 256
+    #[arg(long, default_value_t = 32, value_name = "N")]
+    pub seq: usize,
+    /// Reach of the local patterns to each side
+    #[arg(long, default_value_t = 3, value_name = "N")]
+    pub window: usize,
+    /// Step of the dilated pattern
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    pub dilation: usize,
+    /// Side of a block of the block-sparse pattern
+    #[arg(long, default_value_t = 8, value_name = "N")]
+    pub block: usize,
+    /// Keys that every query sees in "sinks + window"
+    #[arg(long, default_value_t = 2, value_name = "N")]
+    pub sinks: usize,
+    /// Head dimension
+    #[arg(long, default_value_t = 64, value_name = "N")]
+    pub d_k: usize,
+    /// Which draw
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Tokens of the time measurement
+    #[arg(long, default_value_t = 4096, value_name = "N")]
+    pub timed_seq: usize,
+    /// Leave the time measurement out
+    #[arg(long)]
+    pub no_timing: bool,
+}
+
+impl Default for PatternsConfig {
+    fn default() -> Self {
+        defaults()
+    }
+}
+
+/// Every `step`-th key; the window around it is another mask.
+struct Dilated {
+    step: usize,
+}
+
+impl MaskRule for Dilated {
+    fn visible(&self, place: &Place, query: usize, key: usize) -> bool {
+        (place.position(query) - key as i64).unsigned_abs().is_multiple_of(self.step as u64)
+    }
+}
+
+/// The names, in the order of the tables.
+pub const PATTERNS: [&str; 8] = ["full", "causal", "local", "reverse", "strictly future", "dilated", "block-sparse", "sinks + window"];
+
+/// The longest sequence that is timed; nothing in a pattern needs to reach farther.
+const MAX_TIMED_SEQ: usize = 65_536;
+
+const HERE: Place = Place { batch: 0, head: 0, q_offset: 0 };
+
+impl PatternsConfig {
+    fn check(&self) -> Result<()> {
+        require((2..=256).contains(&self.seq), "seq", self.seq, "from 2 to 256 tokens")?;
+        for (name, value, least) in
+            [("window", self.window, 0), ("dilation", self.dilation, 1), ("block", self.block, 1), ("sinks", self.sinks, 0)]
+        {
+            require((least..=MAX_TIMED_SEQ).contains(&value), name, value, if least == 0 { "from 0 to 65536" } else { "from 1 to 65536" })?;
+        }
+        crate::options::check_d_k(&[self.d_k])?;
+        require((2..=MAX_TIMED_SEQ).contains(&self.timed_seq), "timed_seq", self.timed_seq, "from 2 to 65536 tokens")
+    }
+
+    /// The block-sparse table: blocks on the diagonal, and the first block of keys for all.
+    fn block_table(&self, seq: usize) -> Array3<bool> {
+        let blocks = seq.div_ceil(self.block);
+        Array3::from_shape_fn((1, blocks, blocks), |(_, q, k)| q == k || k == 0)
+    }
+
+    fn mask<'m>(&self, pattern: &str, blocks: &'m Array3<bool>, dilated: &'m Dilated) -> Mask<'m> {
+        let near = Mask::window(Some(self.window), Some(self.window));
+        match pattern {
+            "causal" => Mask::causal(),
+            "local" => near,
+            "reverse" => Mask::reverse(),
+            "strictly future" => Mask::strictly_future(),
+            "dilated" => {
+                let reach = Some(self.window * self.dilation);
+                Mask::window(reach, reach) & Mask::custom(dilated)
+            }
+            "block-sparse" => Mask::blocks(blocks.view(), self.block, self.block),
+            "sinks + window" => Mask::causal() & (Mask::first_keys(self.sinks) | Mask::window(Some(self.window), Some(0))),
+            _ => Mask::everything(),
+        }
+    }
+
+    /// q, k, v of the draw, each `[1, 1, seq, d_k]`.
+    fn draw(&self, seq: usize) -> [Array4<f64>; 3] {
+        let mut numbers = Draw::new(self.seed, Purpose::Patterns, [seq, self.d_k], 0);
+        [(); 3].map(|()| {
+            let mut x = Array4::zeros((1, 1, seq, self.d_k));
+            numbers.normal(x.as_slice_mut().expect("a new array lies side by side"));
+            x
+        })
+    }
+
+    /// `attention_patterns` (cost and statistics), `attention_patterns_maps` (the weights), `attention_empty_rows`, and
+    /// `patterns_time` unless the timing is left out: the one table that differs from run to run.
+    ///
+    /// # Errors
+    /// When a setting is not possible.
+    pub fn run(&self, progress: &dyn Progress) -> Result<Vec<Table>> {
+        self.check()?;
+        let origin = origin::<Patterns>(self, self.seed, Numbers::Regard.describe())?;
+        let (mut statistics, mut maps) = self.statistics(progress)?;
+        let mut empty = self.empty_rows()?;
+        (statistics.origin, maps.origin, empty.origin) = (origin.clone(), origin.clone(), origin.clone());
+        let mut tables = vec![statistics, maps, empty];
+        if !self.no_timing {
+            let mut times = self.times(self.timed_seq, progress)?;
+            times.origin = origin;
+            times.origin.push((
+                "timing".to_owned(),
+                format!("best of several runs on {} threads; differs from run to run", rayon::current_num_threads()),
+            ));
+            tables.push(times);
+        }
+        Ok(tables)
+    }
+
+    fn statistics(&self, progress: &dyn Progress) -> Result<(Table, Table)> {
+        let caption = format!("What each pattern lets through, and what attention does with it: {} tokens, d_k = {}", self.seq, self.d_k);
+        let columns = [
+            ("pattern", "pattern"),
+            ("pairs", "pairs of query and key"),
+            ("share", "share of all pairs"),
+            ("empty_rows", "rows that see nothing"),
+            ("entropy", "mean entropy (nats)"),
+            ("max_weight", "mean largest weight"),
+            ("diagonal_mass", "weight on itself"),
+            ("local_mass", "weight within 3 tokens"),
+            ("mean_distance", "mean distance (tokens)"),
+        ];
+        let mut statistics = Table::new("attention_patterns", &caption, &columns);
+        let columns = [("pattern", "pattern"), ("query", "query"), ("key", "key"), ("visible", "visible"), ("weight", "weight")];
+        let mut maps = Table::new("attention_patterns_maps", "The weights of each pattern", &columns);
+        let [q, k, v] = self.draw(self.seq);
+        let (blocks, dilated) = (self.block_table(self.seq), Dilated { step: self.dilation });
+        for pattern in PATTERNS {
+            let mask = self.mask(pattern, &blocks, &dilated);
+            let attention = Attention::new().mask(mask.clone());
+            let (_, rows) = attention.forward_with_stats(&q, &k, &v, StatsOptions::default())?;
+            let heads = rows.heads();
+            let pairs = visible_pairs(&mask, self.seq);
+            let empty = rows.argmax.iter().filter(|&&key| key < 0).count();
+            let mut row: Vec<Value> =
+                vec![pattern.into(), pairs.into(), (pairs as f64 / (self.seq * self.seq) as f64).into(), empty.into()];
+            let means = [&heads.entropy, &heads.max_weight, &heads.diagonal_mass, &heads.local_mass, &heads.mean_distance];
+            row.extend(means.map(|x| Value::Number(x[[0, 0]])));
+            statistics.push(row);
+            for ((_, _, query, key), &weight) in attention.weights(&q, &k)?.indexed_iter() {
+                maps.push(vec![pattern.into(), query.into(), key.into(), mask.visible(&HERE, query, key).into(), weight.into()]);
+            }
+            progress.advance(1);
+        }
+        Ok((statistics, maps))
+    }
+
+    /// What a textbook softmax makes of a row without any visible key, and what Regard does.
+    fn empty_rows(&self) -> Result<Table> {
+        let seq = self.seq.min(8);
+        let columns = [
+            ("query", "query"),
+            ("visible_keys", "visible keys"),
+            ("textbook_sum", "sum of the weights, textbook softmax"),
+            ("regard_sum", "sum of the weights, Regard"),
+            ("regard_out", "norm of the output, Regard"),
+            ("lse", "log-sum-exp, Regard"),
+            ("hidden_nan_ignored", "output unchanged when hidden keys are NaN"),
+        ];
+        let caption = "A strictly-future mask leaves the last query nothing: exp(-inf - -inf) is NaN in a textbook softmax, and zero here";
+        let mut table = Table::new("attention_empty_rows", caption, &columns);
+        let [q, k, v] = self.draw(seq);
+        let attention = Attention::new().strictly_future();
+        let (result, weights) = (attention.forward(&q, &k, &v)?, attention.weights(&q, &k)?);
+        let scores = attention.scores(&q, &k, Stage::Bias)?;
+        // Key 0 is hidden from every query.
+        let (mut broken_k, mut broken_v) = (k.clone(), v.clone());
+        broken_k.row_mut_of(0).fill(f64::NAN);
+        broken_v.row_mut_of(0).fill(f64::NAN);
+        let broken = attention.forward(&q, &broken_k, &broken_v)?;
+        for query in 0..seq {
+            let line = |x: &Array4<f64>| -> Vec<f64> { (0..x.dim().3).map(|d| x[[0, 0, query, d]]).collect() };
+            let (out, broken) = (line(&result.out), line(&broken.out));
+            table.push(vec![
+                query.into(),
+                (seq - 1 - query).into(),
+                textbook_softmax(&line(&scores)).iter().sum::<f64>().into(),
+                line(&weights).iter().sum::<f64>().into(),
+                out.iter().map(|x| x * x).sum::<f64>().sqrt().into(),
+                result.lse[[0, 0, query]].into(),
+                (out == broken).into(),
+            ]);
+        }
+        Ok(table)
+    }
+
+    fn times(&self, seq: usize, progress: &dyn Progress) -> Result<Table> {
+        let caption =
+            format!("Time of each pattern at {seq} tokens, one head of dimension {}, float32: what is hidden is not computed", self.d_k);
+        let columns = [
+            ("pattern", "pattern"),
+            ("seq", "tokens"),
+            ("pairs", "pairs of query and key"),
+            ("share", "share of all pairs"),
+            ("milliseconds", "time (ms)"),
+            ("of_full", "time as a share of full attention"),
+        ];
+        let mut table = Table::new("patterns_time", &caption, &columns);
+        let [q, k, v] = self.draw(seq).map(|x| x.mapv(|x| x as f32));
+        let (blocks, dilated) = (self.block_table(seq), Dilated { step: self.dilation });
+        let mut full = f64::NAN;
+        for pattern in PATTERNS {
+            let mask = self.mask(pattern, &blocks, &dilated);
+            let attention = Attention::new().mask(mask.clone());
+            let mut best = f64::INFINITY;
+            for _ in 0..4 {
+                let start = Instant::now();
+                std::hint::black_box(attention.forward(&q, &k, &v)?);
+                best = best.min(start.elapsed().as_secs_f64());
+            }
+            if pattern == "full" {
+                full = best;
+            }
+            let pairs = visible_pairs(&mask, seq);
+            let share = pairs as f64 / (seq as f64 * seq as f64);
+            table.push(vec![pattern.into(), seq.into(), pairs.into(), share.into(), (best * 1e3).into(), (best / full).into()]);
+            progress.advance(1);
+        }
+        Ok(table)
+    }
+}
+
+/// The key or value of one token.
+trait RowMut {
+    fn row_mut_of(&mut self, token: usize) -> ndarray::ArrayViewMut1<'_, f64>;
+}
+
+impl RowMut for Array4<f64> {
+    fn row_mut_of(&mut self, token: usize) -> ndarray::ArrayViewMut1<'_, f64> {
+        use ndarray::Axis;
+        self.index_axis_mut(Axis(0), 0).index_axis_move(Axis(0), 0).index_axis_move(Axis(0), token)
+    }
+}
+
+fn visible_pairs(mask: &Mask<'_>, seq: usize) -> usize {
+    let row = |query| {
+        let range = mask.key_range(&HERE, query..query + 1, 0..seq);
+        range.filter(|&key| mask.visible(&HERE, query, key)).count()
+    };
+    (0..seq).map(row).sum()
+}
+
+/// As it is usually written: NaN where every score is minus infinity.
+pub(crate) fn textbook_softmax(scores: &[f64]) -> Vec<f64> {
+    let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let powers: Vec<f64> = scores.iter().map(|s| (s - top).exp()).collect();
+    let sum: f64 = powers.iter().sum();
+    powers.into_iter().map(|p| p / sum).collect()
+}

@@ -1,0 +1,52 @@
+//! The sweep over many seeds: how far single draws lie from their expectation, and the expectation itself.
+
+mod claims;
+mod figures;
+mod run;
+
+pub(crate) use figures::with_draws;
+pub use run::RobustnessConfig;
+pub(crate) use run::{PERCENTILE, SUMMARY_COLUMNS, summary_values};
+
+use crate::error::Result;
+use crate::experiment::{Experiment, Progress, Shown};
+use crate::judging::Judged;
+use crate::report::ReportConfig;
+use regard_plot::figure::Figure;
+use regard_plot::{Table, Tables};
+
+/// The experiment.
+#[derive(Debug)]
+pub struct Robustness;
+
+impl Experiment for Robustness {
+    type Config = RobustnessConfig;
+
+    const ID: &'static str = "robustness";
+    const SECTION: &'static str = include_str!("section.md");
+    const TABLES: &'static [Shown] = &[(
+        "attention_robustness_summary",
+        Some(&["seq", "d_k", "scaled", "statistic", "mean", "std", "ci_low", "ci_high", "exact", "deviation", "published", "percentile"]),
+    )];
+    const FIGURES: &'static [&'static str] = &["attention_robustness", "published_percentiles"];
+
+    fn work(config: &RobustnessConfig) -> u64 {
+        (config.seq.len() * config.d_k.len() * config.seeds) as u64
+    }
+
+    fn run(config: &RobustnessConfig, progress: &dyn Progress) -> Result<Vec<Table>> {
+        config.run(progress)
+    }
+
+    fn figures(tables: &Tables) -> Result<Vec<Figure>> {
+        figures::figures(tables)
+    }
+
+    fn claims(tables: &Tables) -> Result<Vec<Judged>> {
+        claims::claims(tables)
+    }
+
+    fn in_report(report: &ReportConfig) -> Option<RobustnessConfig> {
+        Some(RobustnessConfig { seeds: report.seeds, seed: report.seed, ..RobustnessConfig::default() })
+    }
+}

@@ -1,0 +1,55 @@
+//! The same language model with and without 1/sqrt(d_k), at several head sizes.
+
+mod claims;
+mod figures;
+mod run;
+
+pub use run::ScaleTrainingConfig;
+
+use crate::error::Result;
+use crate::experiment::{Experiment, HIDDEN, Progress, Shown, WHOLE};
+use crate::judging::Judged;
+use crate::report::ReportConfig;
+use regard_plot::figure::Figure;
+use regard_plot::{Table, Tables};
+
+/// The experiment.
+#[derive(Debug)]
+pub struct ScaleTraining;
+
+impl Experiment for ScaleTraining {
+    type Config = ScaleTrainingConfig;
+
+    const ID: &'static str = "scale-training";
+    const ALIASES: &'static [&'static str] = &["ablate-scale"];
+    const SECTION: &'static str = include_str!("section.md");
+    const TABLES: &'static [Shown] = &[
+        ("scale_training", WHOLE),
+        ("scale_training_gradients", WHOLE),
+        ("scale_training_curves", HIDDEN),
+        ("scale_training_heads", HIDDEN),
+    ];
+    const FIGURES: &'static [&'static str] = &["scale_training", "scale_training_entropy", "scale_training_saturation"];
+    const STORED: &'static [(&'static str, &'static [u8])] =
+        &stored!["scale_training", "scale_training_curves", "scale_training_heads", "scale_training_gradients"];
+
+    fn work(config: &ScaleTrainingConfig) -> u64 {
+        2 * config.head_dims.len() as u64 * config.steps
+    }
+
+    fn run(config: &ScaleTrainingConfig, progress: &dyn Progress) -> Result<Vec<Table>> {
+        config.run(progress)
+    }
+
+    fn figures(tables: &Tables) -> Result<Vec<Figure>> {
+        figures::figures(tables)
+    }
+
+    fn claims(tables: &Tables) -> Result<Vec<Judged>> {
+        claims::claims(tables)
+    }
+
+    fn in_report(report: &ReportConfig) -> Option<ScaleTrainingConfig> {
+        Some(ScaleTrainingConfig { seed: report.seed, ..ScaleTrainingConfig::default() })
+    }
+}

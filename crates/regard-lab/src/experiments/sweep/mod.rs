@@ -1,0 +1,65 @@
+//! The sweep over d_k: what the scale does to the weights, the scores and the gradients.
+
+mod claims;
+mod figures;
+mod run;
+
+pub use run::SweepConfig;
+
+use crate::error::Result;
+use crate::experiment::{Experiment, HIDDEN, Progress, Shown};
+use crate::judging::Judged;
+use crate::report::ReportConfig;
+use regard_plot::figure::Figure;
+use regard_plot::{Table, Tables};
+
+/// The experiment.
+#[derive(Debug)]
+pub struct Sweep;
+
+impl Experiment for Sweep {
+    type Config = SweepConfig;
+
+    const ID: &'static str = "sweep";
+    const SECTION: &'static str = include_str!("section.md");
+    const TABLES: &'static [Shown] = &[
+        (
+            "attention_sweep_results",
+            Some(&[
+                "d_k",
+                "scaled",
+                "mean_max_weight",
+                "mean_entropy",
+                "mean_sum_of_squares",
+                "grad_norm_q",
+                "grad_norm_k",
+                "row_dq_median",
+                "row_d_scores_median",
+                "score_min",
+                "score_max",
+            ]),
+        ),
+        ("attention_sweep_weights", HIDDEN),
+    ];
+    const FIGURES: &'static [&'static str] = &["attention_sweep", "gradient_norms_vs_dk", "attention_heatmap_gallery"];
+
+    fn work(config: &SweepConfig) -> u64 {
+        (config.d_k.len() * config.seeds) as u64
+    }
+
+    fn run(config: &SweepConfig, progress: &dyn Progress) -> Result<Vec<Table>> {
+        config.run(progress)
+    }
+
+    fn figures(tables: &Tables) -> Result<Vec<Figure>> {
+        figures::figures(tables)
+    }
+
+    fn claims(tables: &Tables) -> Result<Vec<Judged>> {
+        claims::claims(tables)
+    }
+
+    fn in_report(_report: &ReportConfig) -> Option<SweepConfig> {
+        Some(SweepConfig::default())
+    }
+}

@@ -1,0 +1,223 @@
+//! What the experiments that train have in common: the text, the model, the training, and how far they have come.
+
+use crate::error::{Error, Result, require};
+use crate::experiment::{Progress, defaults};
+use crate::memory;
+use crate::options::path_as_text;
+use clap::Args;
+use regard_nn::config::ModelConfig;
+use regard_nn::data::Text;
+use regard_nn::stories;
+use regard_nn::tokenizer::{Tokenizer, TokenizerKind};
+use regard_nn::train::TrainConfig;
+use regard_plot::Value;
+use serde::Serialize;
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Characters of the stories that are written where no text is given, and their seed: all seeds of a training learn the same text.
+const STORIES: (usize, u64) = (1_000_000, 1);
+
+/// Bytes of a text that are read at most.
+const MAX_TEXT: u64 = 512 << 20;
+
+/// A text in UTF-8 out of a file, or out of the standard input where the file is `-`. A byte order mark is no part of it.
+///
+/// # Errors
+/// [`Error::Text`] when it cannot be read, is not UTF-8, is empty, or does not end.
+pub fn read_text(path: &Path) -> Result<String> {
+    let refused = |reason: String| Error::Text { path: path.to_owned(), reason };
+    let read = |stream: &mut dyn Read| -> std::io::Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        stream.take(MAX_TEXT + 1).read_to_end(&mut bytes)?;
+        Ok(bytes)
+    };
+    let bytes =
+        if path == Path::new("-") { read(&mut std::io::stdin().lock()) } else { File::open(path).and_then(|mut file| read(&mut file)) };
+    let bytes = bytes.map_err(|e| refused(e.to_string()))?;
+    if bytes.len() as u64 > MAX_TEXT {
+        return Err(refused(format!("it is longer than {MAX_TEXT} bytes; give a part of it")));
+    }
+    let mut text = String::from_utf8(bytes).map_err(|e| {
+        refused(format!("it is not UTF-8: byte {} is no part of a character; convert it first", e.utf8_error().valid_up_to()))
+    })?;
+    if text.starts_with('\u{feff}') {
+        text.remove(0);
+    }
+    if text.is_empty() { Err(refused("it is empty; give a text to learn".to_owned())) } else { Ok(text) }
+}
+
+/// A small language model of characters, and the text that it learns.
+#[derive(Debug, Clone, PartialEq, Args, Serialize)]
+pub struct LearningConfig {
+    /// Learn this text (UTF-8; - is the standard input), character by character [default: a million characters of Regard's own stories, whose
+    /// entropy is known]
+    #[arg(long, value_name = "FILE")]
+    #[serde(serialize_with = "path_as_text")]
+    pub text: Option<PathBuf>,
+    /// Windows of text in a step
+    #[arg(long, default_value_t = TrainConfig::default().batch, value_name = "N")]
+    pub batch: usize,
+    /// Tokens that the model sees at once
+    #[arg(long, default_value_t = ModelConfig::default().context, value_name = "N")]
+    pub context: usize,
+    /// Width of the model
+    #[arg(long, default_value_t = ModelConfig::default().width, value_name = "N")]
+    pub width: usize,
+    /// Heads of each block
+    #[arg(long, default_value_t = ModelConfig::default().heads, value_name = "N")]
+    pub heads: usize,
+    /// Blocks
+    #[arg(long, default_value_t = ModelConfig::default().layers, value_name = "N")]
+    pub layers: usize,
+}
+
+impl Default for LearningConfig {
+    fn default() -> Self {
+        defaults()
+    }
+}
+
+pub(crate) fn check_steps(steps: u64) -> Result<()> {
+    require((1..=1_000_000).contains(&steps), "steps", steps, "from 1 to 1000000")
+}
+
+/// Bytes that a step holds at the very least, in single precision: of every token and block what the backward pass reads again (two norms, queries,
+/// keys, values, the mixed values, and the wide layer with its derivative: 4 of 4 widths), and the parameters with gradients and two moments.
+pub(crate) fn training_bytes(tokens: usize, width: usize, layers: usize) -> u128 {
+    let (tokens, width, layers) = (tokens as u128, width as u128, layers as u128);
+    4 * layers * (14 * tokens * width + 4 * 12 * width * width)
+}
+
+impl LearningConfig {
+    pub(crate) fn check(&self, steps: u64, windows: usize) -> Result<()> {
+        check_steps(steps)?;
+        require((1..=4096).contains(&self.batch), "batch", self.batch, "from 1 to 4096 windows")?;
+        require((2..=1024).contains(&self.context), "context", self.context, "from 2 to 1024 tokens")?;
+        require((1..=1024).contains(&self.width), "width", self.width, "from 1 to 1024")?;
+        require((1..=64).contains(&self.heads), "heads", self.heads, "from 1 to 64")?;
+        require((1..=32).contains(&self.layers), "layers", self.layers, "from 1 to 32")?;
+        require((1..=10_000).contains(&windows), "windows", windows, "from 1 to 10000")?;
+        memory::check("one step of this training", training_bytes(self.batch * self.context, self.width, self.layers))
+    }
+
+    /// The text itself.
+    pub(crate) fn content(&self) -> Result<String> {
+        self.text.as_deref().map_or_else(|| Ok(stories::write(STORIES.0, STORIES.1)), read_text)
+    }
+
+    /// No model's loss per character can be lower in the long run; known of stories.
+    pub(crate) fn entropy(&self) -> Option<f64> {
+        self.text.is_none().then(stories::entropy_rate)
+    }
+
+    /// What is learnt, in a few words.
+    pub(crate) fn describe(&self, text: &str) -> String {
+        match &self.text {
+            None => format!("Regard's stories, {} characters", STORIES.0),
+            Some(path) => format!("{}, {} characters", path.display(), text.chars().count()),
+        }
+    }
+
+    pub(crate) fn model(&self, vocab: usize) -> ModelConfig {
+        ModelConfig { vocab, context: self.context, width: self.width, heads: self.heads, layers: self.layers, ..ModelConfig::default() }
+    }
+
+    pub(crate) fn train(&self, steps: u64, seed: u64) -> TrainConfig {
+        TrainConfig { steps, batch: self.batch, seed, ..TrainConfig::default() }
+    }
+
+    /// The text as tokens, one per character, how many different ones there are, and what the text is.
+    pub(crate) fn tokens(&self) -> Result<(Text, usize, String)> {
+        let text = self.content()?;
+        let tokenizer = Tokenizer::train(TokenizerKind::Char, &text)?;
+        Ok((Text::split(tokenizer.encode(&text)?, self.context)?, tokenizer.vocab(), self.describe(&text)))
+    }
+}
+
+/// A point of a curve every so many steps, for about `points` of them.
+pub(crate) fn every(steps: u64, points: u64) -> u64 {
+    (steps / points).max(1)
+}
+
+/// Passes on how far a training has come.
+pub(crate) struct Relay<'p> {
+    progress: &'p dyn Progress,
+    stage: String,
+    done: u64,
+}
+
+impl<'p> Relay<'p> {
+    pub(crate) fn new(progress: &'p dyn Progress) -> Self {
+        Self { progress, stage: String::new(), done: 0 }
+    }
+
+    pub(crate) fn watch(&mut self, now: &regard_nn::experiments::Progress<'_>) {
+        if self.stage != now.stage {
+            now.stage.clone_into(&mut self.stage);
+            self.done = 0;
+        }
+        match now.loss {
+            Some(loss) => self.progress.say(&format!("{}, loss {loss:.3}", now.stage)),
+            None => self.progress.say(now.stage),
+        }
+        self.progress.advance(now.step.saturating_sub(self.done));
+        self.done = now.step;
+    }
+}
+
+/// Five digits that count: more are noise in a curve, and bytes in a file.
+pub(crate) fn brief(x: f64) -> Value {
+    Value::Number(if x.is_finite() { format!("{x:.4e}").parse().unwrap_or(x) } else { x })
+}
+
+/// A text that people are shown: on one line, between quotes, and not too long.
+pub(crate) fn quoted(text: &str, most: usize) -> String {
+    let mut shown: String = text.chars().take(most).map(|c| if c == '\n' { '\u{21b5}' } else { c }).collect();
+    if text.chars().count() > most {
+        shown.push('\u{2026}');
+    }
+    format!("\u{201c}{shown}\u{201d}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_text_is_read_without_its_byte_order_mark_and_refused_where_it_is_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("text");
+        std::fs::write(&path, "\u{feff}caf\u{e9}").unwrap();
+        assert_eq!(read_text(&path).unwrap(), "caf\u{e9}");
+        for (bytes, words) in
+            [(&b"caf\xe9"[..], "byte 3 is no part of a character"), (b"", "it is empty"), (b"\xef\xbb\xbf", "it is empty")]
+        {
+            std::fs::write(&path, bytes).unwrap();
+            let error = read_text(&path).unwrap_err().to_string();
+            assert!(error.contains(words), "{error}");
+        }
+        assert!(read_text(&dir.path().join("nowhere")).is_err());
+    }
+
+    #[test]
+    fn a_step_that_cannot_fit_is_refused_before_it_begins() {
+        let config = LearningConfig { batch: 4096, context: 1024, width: 1024, layers: 32, ..LearningConfig::default() };
+        assert!(matches!(config.check(1, 1), Err(Error::Memory { .. })));
+        assert!(LearningConfig::default().check(1, 1).is_ok());
+    }
+
+    #[test]
+    fn shown_texts_are_short_and_on_one_line() {
+        assert_eq!(quoted("a\nb", 5), "\u{201c}a\u{21b5}b\u{201d}");
+        assert_eq!(quoted("abcdef", 3), "\u{201c}abc\u{2026}\u{201d}");
+    }
+
+    #[test]
+    fn brief_numbers_have_five_digits() {
+        assert_eq!(brief(1.234_567_89), Value::Number(1.2346));
+        assert_eq!(brief(0.0), Value::Number(0.0));
+        assert!(matches!(brief(f64::NAN), Value::Number(x) if x.is_nan()));
+    }
+}

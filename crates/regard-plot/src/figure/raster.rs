@@ -1,0 +1,64 @@
+//! Pixels: the picture inside a large heat map, and whole drawings as PNG with fonts of our own.
+
+use super::colour_map::{ColourMap, STEPS};
+use super::{FigureError, fonts};
+use resvg::{tiny_skia, usvg};
+use std::sync::{Arc, OnceLock};
+
+/// Pixels of a PNG per unit of a drawing.
+pub(crate) const PIXELS_PER_UNIT: f64 = 2.0;
+
+/// The palette index of hidden cells (transparent: the hatching below shows), and of NaN.
+pub(crate) const HIDDEN: u8 = STEPS as u8;
+pub(crate) const NOT_A_NUMBER: u8 = STEPS as u8 + 1;
+
+/// The colour of NaN in a picture.
+const NAN_COLOUR: [u8; 3] = [0xc4, 0x00, 0x6a];
+
+/// A PNG with one indexed pixel per cell; indices are steps of the map, [`HIDDEN`] or [`NOT_A_NUMBER`].
+pub(crate) fn indexed_png(map: ColourMap, cells: &[u8], rows: usize, cols: usize) -> Result<Vec<u8>, FigureError> {
+    let size = |n: usize| u32::try_from(n).map_err(|_| FigureError::TooLarge { rows, cols });
+    let mut bytes = Vec::new();
+    let mut encoder = png::Encoder::new(&mut bytes, size(cols)?, size(rows)?);
+    encoder.set_color(png::ColorType::Indexed);
+    encoder.set_depth(png::BitDepth::Eight);
+    encoder.set_compression(png::Compression::High);
+    let mut palette: Vec<u8> = (0..STEPS as u8).flat_map(|s| map.step_colour(s)).collect();
+    palette.extend([0, 0, 0]);
+    palette.extend(NAN_COLOUR);
+    encoder.set_palette(palette);
+    let mut alpha = vec![255; STEPS];
+    alpha.extend([0, 255]);
+    encoder.set_trns(alpha);
+    let written = encoder.write_header().and_then(|mut w| {
+        w.write_image_data(cells)?;
+        w.finish()
+    });
+    written.map_err(|e| FigureError::Png { reason: e.to_string() })?;
+    Ok(bytes)
+}
+
+fn database() -> Arc<usvg::fontdb::Database> {
+    static FONTS: OnceLock<Arc<usvg::fontdb::Database>> = OnceLock::new();
+    Arc::clone(FONTS.get_or_init(|| {
+        let mut db = usvg::fontdb::Database::new();
+        db.load_font_data(fonts::NOTO_SANS.to_vec());
+        db.load_font_data(fonts::NOTO_SANS_BOLD.to_vec());
+        db.load_font_data(fonts::DEJAVU_SANS.to_vec());
+        db.set_sans_serif_family("Noto Sans");
+        Arc::new(db)
+    }))
+}
+
+/// Draw an SVG as PNG. No font of the system is looked at: the same bytes everywhere.
+pub(crate) fn render(svg: &str) -> Result<Vec<u8>, FigureError> {
+    let options = usvg::Options { fontdb: database(), font_family: "Noto Sans".to_owned(), ..usvg::Options::default() };
+    let tree = usvg::Tree::from_str(svg, &options).map_err(|e| FigureError::Png { reason: e.to_string() })?;
+    let size = tree.size();
+    let pixels = |x: f32| (f64::from(x) * PIXELS_PER_UNIT).ceil() as u32;
+    let mut pixmap = tiny_skia::Pixmap::new(pixels(size.width()), pixels(size.height()))
+        .ok_or_else(|| FigureError::Png { reason: format!("a picture of {} x {} has no pixels", size.width(), size.height()) })?;
+    let transform = tiny_skia::Transform::from_scale(PIXELS_PER_UNIT as f32, PIXELS_PER_UNIT as f32);
+    resvg::render(&tree, transform, &mut pixmap.as_mut());
+    pixmap.encode_png().map_err(|e| FigureError::Png { reason: e.to_string() })
+}

@@ -1,0 +1,17 @@
+//! Tables, figures and pages: what results are shown with, and the folders that they are kept in.
+//!
+//! A [`Table`] has named columns and says where it came from; [`figure`] draws tables as SVG and PNG; [`page`] sets both on one HTML page that works
+//! from a file, offline; a [`Folder`] knows which of its files are ours.
+#![forbid(unsafe_code)]
+
+mod error;
+pub mod figure;
+mod folder;
+pub mod page;
+mod table;
+mod write;
+
+pub use error::{Error, Result};
+pub use folder::{Folder, MANIFEST, recorded};
+pub use table::{Column, Table, Tables, Value, prose_number, short_number};
+pub use write::write_atomic;

@@ -1,0 +1,286 @@
+//! The page's markup. Everything that is not markup of ours is escaped by the templates; drawings are XML that [`Figure`] has escaped.
+
+use super::{Claim, Lead, Page, Section, Shown, Verdict};
+use crate::figure::{ColourMap, Figure, FigureError, Level, Theme, cell_text, painted_by_variables, plain, runs, variables};
+use crate::table::{Table, Value};
+use base64::Engine as _;
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+
+const STYLE: &str = include_str!("page.css");
+const SCRIPT: &str = include_str!("page.js");
+
+/// No request leaves the page, and nothing but its own style and script is obeyed.
+const POLICY: &str = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
+
+/// Tables of more rows than this are folded.
+const OPEN_ROWS: usize = 14;
+
+/// The whole page.
+pub(super) fn page(page: &Page) -> Result<String, FigureError> {
+    let main = main(page)?;
+    let script = format!("\"use strict\";const COLOURS={};\n{SCRIPT}", palettes(&main.0));
+    let whole = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta http-equiv="Content-Security-Policy" content=(POLICY);
+                meta name="color-scheme" content="light dark";
+                link rel="icon" href="data:,";
+                title { (plain(&page.title)) }
+                style { (PreEscaped(style())) }
+            }
+            body {
+                a.skip href="#main" { "Skip to the answer" }
+                header.top {
+                    div {
+                        h1 { (prose(&page.title)) }
+                        @if !page.subtitle.is_empty() { p.subtitle { (prose(&page.subtitle)) } }
+                    }
+                    button type="button" #theme aria-label="Switch between light and dark" { span aria-hidden="true" { "\u{25d0}" } }
+                }
+                (contents(page))
+                (main)
+                (origin(&page.origin))
+                dialog #zoom aria-label="Enlarged figure" {
+                    button type="button" #zoom-close aria-label="Close" { "\u{2715}" }
+                    div #zoom-body {}
+                }
+                div #tip role="status" aria-live="polite" {}
+                script { (PreEscaped(script)) }
+            }
+        }
+    };
+    Ok(whole.into_string())
+}
+
+fn main(page: &Page) -> Result<Markup, FigureError> {
+    let lead = lead(&page.lead)?;
+    let sections = page.sections.iter().map(section).collect::<Result<Vec<_>, _>>()?;
+    Ok(html! {
+        main #main {
+            (lead)
+            (glance(page))
+            @for section in &sections { (section) }
+        }
+    })
+}
+
+/// The style sheet, with the colours of figures for light, dark and paper.
+fn style() -> String {
+    let (light, dark) = (variables(Theme::Light), variables(Theme::Dark));
+    format!(
+        "{STYLE}:root{{{light}}}@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){{{dark}}}}}:root[data-theme=dark]{{{dark}}}\
+         @media print{{:root:root:root{{{light}}}}}{}",
+        painted_by_variables()
+    )
+}
+
+/// The colours of the maps that the page has pictures of, for reading values back.
+fn palettes(page: &str) -> String {
+    let maps = [ColourMap::Viridis, ColourMap::Cividis, ColourMap::Magma, ColourMap::PurpleOrange];
+    let used = maps.into_iter().filter(|m| page.contains(&format!("data-map=\"{m:?}\"")));
+    let parts: Vec<String> = used.map(|m| format!("\"{m:?}\":\"{}\"", m.palette_hex())).collect();
+    format!("{{{}}}", parts.join(","))
+}
+
+/// Text with the small markup: scripts and code.
+fn prose(text: &str) -> Markup {
+    let ticks = text.matches('`').count();
+    html! {
+        @for (i, part) in text.split('`').enumerate() {
+            // An odd part stands between two backticks, unless the last one was never closed.
+            @if i % 2 == 1 && ticks > i {
+                code { (part) }
+            } @else {
+                @if i % 2 == 1 { "`" }
+                @for (level, run) in runs(part) {
+                    @match level {
+                        Level::Line => { (run) }
+                        Level::Sub => { sub { (run) } }
+                        Level::Super => { sup { (run) } }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// An anchor: letters, digits and dashes only.
+fn anchor(id: &str) -> String {
+    let clean: String = id.chars().map(|c| if c.is_ascii_alphanumeric() { c.to_ascii_lowercase() } else { '-' }).collect();
+    if clean.is_empty() { "section".to_owned() } else { clean }
+}
+
+fn link(id: &str) -> String {
+    format!("#{}", anchor(id))
+}
+
+fn contents(page: &Page) -> Markup {
+    html! {
+        nav.toc aria-label="Contents" {
+            ol {
+                @for section in &page.sections { li { a href=(link(&section.id)) { (prose(&section.title)) } } }
+            }
+        }
+    }
+}
+
+fn lead(lead: &Lead) -> Result<Markup, FigureError> {
+    if lead.question.is_empty() && lead.answer.is_empty() && lead.figure.is_none() {
+        return Ok(Markup::default());
+    }
+    let figure = lead.figure.as_ref().map(|figure| self::figure(figure, "answer-figure")).transpose()?;
+    Ok(html! {
+        section.lead #answer {
+            h2 { (prose(&lead.question)) }
+            @if !lead.answer.is_empty() { p.answer { (prose(&lead.answer.join(" "))) } }
+            @if let Some(figure) = figure { (figure) }
+        }
+    })
+}
+
+fn badge(verdict: Verdict) -> Markup {
+    let (class, sign) = match verdict {
+        Verdict::Holds => ("good", "\u{2713}"),
+        Verdict::HoldsInPart => ("part", "\u{25d1}"),
+        Verdict::Illustrative => ("note", "\u{223c}"),
+        Verdict::LuckyDraw => ("part", "\u{2684}"),
+        Verdict::WrongAsWorded => ("bad", "\u{2260}"),
+        Verdict::Wrong => ("bad", "\u{2715}"),
+        Verdict::NotChecked => ("none", "?"),
+    };
+    html! { span.badge.(class) { span aria-hidden="true" { (sign) } " " (verdict.words()) } }
+}
+
+/// Every claim with its verdict, on one screen.
+fn glance(page: &Page) -> Markup {
+    if page.sections.iter().all(|s| s.claims.is_empty()) {
+        return Markup::default();
+    }
+    html! {
+        section.glance #glance {
+            h2 { "Every claim at a glance" }
+            ul {
+                @for section in &page.sections {
+                    @for claim in &section.claims { li { (badge(claim.verdict)) a href=(link(&section.id)) { (prose(&claim.text)) } } }
+                }
+            }
+        }
+    }
+}
+
+fn section(section: &Section) -> Result<Markup, FigureError> {
+    let id = anchor(&section.id);
+    let figures = section.figures.iter().enumerate().map(|(i, figure)| self::figure(figure, &format!("{id}-figure{}", i + 1)));
+    let figures = figures.collect::<Result<Vec<_>, _>>()?;
+    Ok(html! {
+        section id=(id) {
+            h2 { a.self href=(link(&id)) { (prose(&section.title)) } }
+            @if !section.intro.is_empty() { p { (prose(&section.intro)) } }
+            @for claim in &section.claims { (self::claim(claim)) }
+            @for figure in &figures { (figure) }
+            @for shown in &section.tables { (table(shown)) }
+            @for note in &section.notes { p.remark { (prose(note)) } }
+            @if !section.command.is_empty() {
+                div.rerun {
+                    span.tag { "Run it" }
+                    pre tabindex="0" { code { (section.command) } }
+                    button.copy type="button" { "Copy" }
+                }
+            }
+        }
+    })
+}
+
+fn claim(claim: &Claim) -> Markup {
+    html! {
+        div.claim {
+            p.said { span.tag { "Claim" } " " (prose(&claim.text)) }
+            p.verdict { (badge(claim.verdict)) " " (prose(&claim.because)) }
+        }
+    }
+}
+
+fn figure(figure: &Figure, id: &str) -> Result<Markup, FigureError> {
+    let title = plain(&figure.title);
+    let fragments = figure.fragments(id)?;
+    Ok(html! {
+        figure id=(id) {
+            div.figure-head {
+                h3 { (prose(&figure.title)) }
+                button.enlarge type="button" aria-label=(format!("Enlarge: {title}")) { span aria-hidden="true" { "\u{2922}" } }
+            }
+            div.plot tabindex="0" role="group"
+                aria-label=(format!("{}. Arrow keys read the values, Enter enlarges.", title.trim_end_matches('.'))) {
+                div.panels { @for fragment in &fragments { (PreEscaped(fragment)) } }
+            }
+            @if !figure.caption.is_empty() { figcaption { (prose(&figure.caption)) } }
+        }
+    })
+}
+
+/// Is every cell of a column a number (or missing)?
+fn numeric(table: &Table, column: usize) -> bool {
+    table.rows.iter().all(|r| !matches!(r.get(column), Some(Value::Text(_) | Value::Flag(_))))
+}
+
+fn table(Shown { table, columns }: &Shown) -> Markup {
+    let seen = if columns.is_empty() { table.clone() } else { table.select(&columns.iter().map(String::as_str).collect::<Vec<_>>()) };
+    let rows = seen.rows.len();
+    let kinds: Vec<&str> = (0..seen.columns.len()).map(|c| if numeric(&seen, c) { "n" } else { "t" }).collect();
+    // The whole table, as a run writes it.
+    let csv = base64::engine::general_purpose::STANDARD.encode(table.to_csv());
+    html! {
+        details.data open[rows <= OPEN_ROWS] {
+            summary {
+                span.tag { "Table" } " " (prose(&seen.caption)) " "
+                span.count { (rows) " row" @if rows != 1 { "s" } }
+            }
+            div.scroll tabindex="0" role="region" aria-label=(plain(&seen.caption)) {
+                table {
+                    thead { tr {
+                        @for (column, kind) in seen.columns.iter().zip(&kinds) {
+                            th scope="col" class=(kind) {
+                                button type="button" { (prose(if column.title.is_empty() { &column.name } else { &column.title })) }
+                            }
+                        }
+                    } }
+                    tbody {
+                        @for row in &seen.rows {
+                            tr { @for (value, kind) in row.iter().zip(&kinds) { (cell(value, kind)) } }
+                        }
+                    }
+                }
+            }
+            p.take {
+                a download=(format!("{}.csv", file_name(&table.name))) href=(format!("data:text/csv;charset=utf-8;base64,{csv}")) { "Download CSV" }
+            }
+        }
+    }
+}
+
+fn cell(value: &Value, kind: &str) -> Markup {
+    match value {
+        Value::Number(x) => html! { td class=(kind) data-v=(x) { (cell_text(value)) } },
+        Value::Integer(x) => html! { td class=(kind) data-v=(x) { (cell_text(value)) } },
+        Value::Text(text) => html! { td class=(kind) { (prose(text)) } },
+        Value::Flag(_) | Value::Missing => html! { td class=(kind) { (cell_text(value)) } },
+    }
+}
+
+/// A file name without anything that could lead out of a folder.
+fn file_name(name: &str) -> String {
+    let clean: String = name.chars().map(|c| if c.is_ascii_alphanumeric() || c == '_' || c == '-' { c } else { '_' }).collect();
+    if clean.is_empty() { "table".to_owned() } else { clean }
+}
+
+fn origin(origin: &[(String, String)]) -> Markup {
+    html! {
+        footer {
+            h2 { "Where this came from" }
+            dl { @for (key, value) in origin { div { dt { (key) } dd { (value) } } } }
+        }
+    }
+}

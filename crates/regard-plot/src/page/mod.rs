@@ -1,0 +1,128 @@
+//! The report: one self-contained HTML page that works from a file, offline, without any request.
+//!
+//! Light and dark follow the reader (with a switch), figures can be enlarged and read by mouse or keyboard, tables can be sorted and
+//! taken home as CSV. Everything that comes from outside is escaped. In prose `d_{k}` sets a subscript, `10^{-3}` a superscript and
+//! `` `code` `` code.
+
+mod html;
+
+use crate::figure::{Figure, FigureError};
+use crate::table::Table;
+
+/// What became of a claim.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Verdict {
+    /// The claim agrees with its true distribution.
+    Holds,
+    /// True of part of what it says, shown in the sentence.
+    HoldsInPart,
+    /// No experiment stands behind the numbers; they show a direction.
+    Illustrative,
+    /// One draw, far from the mean of its own experiment.
+    LuckyDraw,
+    /// The numbers are right, the sentence around them is not.
+    WrongAsWorded,
+    /// Does not hold.
+    Wrong,
+    /// Could not be checked here; the sentence says why.
+    NotChecked,
+}
+
+impl Verdict {
+    /// In words.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Holds => "holds",
+            Self::HoldsInPart => "holds in part",
+            Self::Illustrative => "illustrative",
+            Self::LuckyDraw => "lucky draw",
+            Self::WrongAsWorded => "wrong as worded",
+            Self::Wrong => "wrong",
+            Self::NotChecked => "not checked",
+        }
+    }
+}
+
+/// A claim with what became of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Claim {
+    /// What was said, and where.
+    pub text: String,
+    /// What became of it.
+    pub verdict: Verdict,
+    /// Why, in one sentence.
+    pub because: String,
+}
+
+/// A table on a page. Whoever takes it home as CSV gets all of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Shown {
+    /// The table.
+    pub table: Table,
+    /// The columns that are seen, in this order; all where none are named.
+    pub columns: Vec<String>,
+}
+
+impl From<Table> for Shown {
+    fn from(table: Table) -> Self {
+        Self { table, columns: Vec::new() }
+    }
+}
+
+/// One experiment.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Section {
+    /// Anchor in the page, for example `sweep`.
+    pub id: String,
+    /// Heading.
+    pub title: String,
+    /// What is done and why, a few sentences.
+    pub intro: String,
+    /// What was claimed, and what became of it.
+    pub claims: Vec<Claim>,
+    /// Figures, in order.
+    pub figures: Vec<Figure>,
+    /// Tables, in order.
+    pub tables: Vec<Shown>,
+    /// Remarks, one paragraph each.
+    pub notes: Vec<String>,
+    /// The command that runs this experiment alone.
+    pub command: String,
+}
+
+/// The opening: the answer, in one figure and a few sentences.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Lead {
+    /// The question, as a heading.
+    pub question: String,
+    /// The answer, sentence by sentence.
+    pub answer: Vec<String>,
+    /// The figure that shows it.
+    pub figure: Option<Figure>,
+}
+
+/// A report.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Page {
+    /// Title of the page.
+    pub title: String,
+    /// A line below the title.
+    pub subtitle: String,
+    /// The answer first.
+    pub lead: Lead,
+    /// The experiments.
+    pub sections: Vec<Section>,
+    /// Where everything came from: version, seed, SIMD level, command line.
+    pub origin: Vec<(String, String)>,
+}
+
+impl Page {
+    /// The whole page as HTML.
+    ///
+    /// # Errors
+    /// When a figure cannot be drawn.
+    pub fn html(&self) -> Result<String, FigureError> {
+        html::page(self)
+    }
+}

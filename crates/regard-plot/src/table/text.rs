@@ -1,0 +1,166 @@
+//! Tables for a terminal.
+
+use crate::table::{Table, Value};
+
+/// A number with about four digits that count.
+pub fn short_number(x: f64) -> String {
+    let size = x.abs();
+    match size {
+        _ if !x.is_finite() => format!("{x}"),
+        _ if size == 0.0 => "0".to_owned(),
+        _ if !(1e-4..1e6).contains(&size) => format!("{x:.2e}"),
+        _ => {
+            let decimals = (3 - size.log10().floor() as i32).clamp(0, 6) as usize;
+            format!("{x:.decimals$}")
+        }
+    }
+}
+
+/// A number within a sentence: about three digits that count, no zeros behind them, small ones as `2.4 x 10^{-5}`.
+pub fn prose_number(x: f64) -> String {
+    let size = x.abs();
+    if size != 0.0 && size < 1e-3 {
+        let power = size.log10().floor() as i32;
+        return format!("{:.1} x 10^{{{power}}}", x / 10f64.powi(power));
+    }
+    let decimals = if size == 0.0 { 0 } else { (2 - size.log10().floor() as i32).clamp(0, 5) as usize };
+    let text = format!("{x:.decimals$}");
+    if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+fn shown(value: &Value) -> String {
+    match value {
+        Value::Number(x) => short_number(*x),
+        Value::Flag(flag) => (if *flag { "yes" } else { "no" }).to_owned(),
+        other => other.to_field(),
+    }
+}
+
+/// The widest that a cell may be where lines are limited; longer texts go on below.
+const CELL: usize = 44;
+
+/// Words of a text on lines of at most so many characters; a word that is longer is cut.
+fn wrapped(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split(' ') {
+        let mut word: Vec<char> = word.chars().collect();
+        while !word.is_empty() {
+            let line = lines.last_mut().expect("there is a first line");
+            let used = line.chars().count();
+            let room = if used == 0 { width } else { width.saturating_sub(used + 1) };
+            if word.len() > room && used > 0 {
+                lines.push(String::new());
+                continue;
+            }
+            if used > 0 {
+                line.push(' ');
+            }
+            line.extend(word.drain(..room.min(word.len())));
+        }
+    }
+    lines
+}
+
+/// The columns that stand beside each other: as many as fit, each group led by the first column, which names the row.
+fn groups(widths: &[usize], limit: usize) -> Vec<Vec<usize>> {
+    let mut groups: Vec<Vec<usize>> = vec![Vec::new()];
+    let mut used = 0;
+    for (column, width) in widths.iter().enumerate() {
+        let more = if column == 0 { *width } else { 2 + width };
+        if column > 1 && used + more > limit {
+            groups.push(vec![0]);
+            used = widths[0];
+        }
+        groups.last_mut().expect("there is a first group").push(column);
+        used += more;
+    }
+    groups
+}
+
+impl Table {
+    /// The caption and up to `most` rows in columns, on lines of at most `limit` characters where there is a limit: long texts are wrapped, and
+    /// columns that do not fit beside the others follow below them.
+    pub fn to_text(&self, most: usize, limit: Option<usize>) -> String {
+        let header: Vec<String> = self.columns.iter().map(|c| c.name.clone()).collect();
+        let body: Vec<Vec<String>> = self.rows.iter().take(most).map(|row| row.iter().map(shown).collect()).collect();
+        let cell = limit.map_or(usize::MAX, |limit| CELL.min(limit.saturating_sub(2) / 2).max(1));
+        let mut widths: Vec<usize> = header.iter().map(|name| name.chars().count()).collect();
+        for row in &body {
+            for (width, text) in widths.iter_mut().zip(row) {
+                *width = (*width).max(text.chars().count());
+            }
+        }
+        widths.iter_mut().for_each(|width| *width = (*width).min(cell));
+        let is_text: Vec<bool> = (0..self.columns.len()).map(|c| self.rows.iter().any(|row| matches!(row[c], Value::Text(_)))).collect();
+        let caption = format!("{}: {}", self.name, self.caption);
+        let mut text = limit.map_or_else(|| caption.clone(), |limit| wrapped(&caption, limit.max(1)).join("\n"));
+        text.push('\n');
+        for (place, columns) in groups(&widths, limit.unwrap_or(usize::MAX)).into_iter().enumerate() {
+            if place > 0 {
+                text.push('\n');
+            }
+            for row in std::iter::once(&header).chain(&body) {
+                let cells: Vec<Vec<String>> = columns.iter().map(|&c| wrapped(&row[c], widths[c].max(1))).collect();
+                for line in 0..cells.iter().map(Vec::len).max().unwrap_or(0) {
+                    let parts = columns.iter().zip(&cells).map(|(&c, cell)| {
+                        let (part, w) = (cell.get(line).map_or("", String::as_str), widths[c]);
+                        if is_text[c] { format!("{part:<w$}") } else { format!("{part:>w$}") }
+                    });
+                    text += parts.collect::<Vec<_>>().join("  ").trim_end();
+                    text.push('\n');
+                }
+            }
+        }
+        if self.rows.len() > most {
+            text += &format!("... {} more rows in the CSV file\n", self.rows.len() - most);
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_the_digits_that_count() {
+        let cases = [(0.99421, "0.9942"), (0.02960, "0.02960"), (12.5, "12.50"), (123456.0, "123456"), (1.6e-11, "1.60e-11"), (0.0, "0")];
+        for (x, text) in cases {
+            assert_eq!(short_number(x), text);
+        }
+    }
+
+    #[test]
+    fn numbers_in_sentences_are_brief() {
+        let cases =
+            [(0.93790, "0.938"), (5.0, "5"), (2000.0, "2000"), (97.32, "97.3"), (0.0, "0"), (2.42e-5, "2.4 x 10^{-5}"), (0.9982, "0.998")];
+        for (x, text) in cases {
+            assert_eq!(prose_number(x), text);
+        }
+    }
+
+    #[test]
+    fn columns_are_aligned_and_long_tables_are_cut() {
+        let mut table = Table::new("t", "about", &[("name", "name"), ("x", "x")]);
+        for n in 0..3usize {
+            table.push(vec!["ab".into(), n.into()]);
+        }
+        assert_eq!(table.to_text(2, None), "t: about\nname  x\nab    0\nab    1\n... 1 more rows in the CSV file\n");
+    }
+
+    #[test]
+    fn no_line_is_longer_than_the_terminal_is_wide() {
+        let columns: Vec<String> = (0..12).map(|c| format!("a_rather_long_column_{c}")).collect();
+        let columns: Vec<(&str, &str)> = columns.iter().map(|c| (c.as_str(), c.as_str())).collect();
+        let mut table = Table::new("wide", &"a caption of many words ".repeat(9), &columns);
+        let long = "a sentence that goes on and on, with averyverylongwordthatnobodywouldwriteinanylanguageofthisworld in it";
+        table.push((0..12).map(|c| if c % 3 == 0 { long.into() } else { f64::from(c).into() }).collect());
+        for limit in [40, 80, 132] {
+            let text = table.to_text(10, Some(limit));
+            assert!(text.lines().all(|line| line.chars().count() <= limit), "{limit}:\n{text}");
+            // Narrower than that, names are broken as texts are.
+            assert!(limit < 80 || columns.iter().all(|(name, _)| text.contains(name)), "every column is there:\n{text}");
+        }
+        assert_eq!(table.to_text(10, None).lines().count(), 3);
+    }
+}
