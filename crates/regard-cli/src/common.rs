@@ -148,7 +148,12 @@ fn files(error: &regard_plot::Error) -> bool {
 
 /// Whether the user can mend it by other arguments.
 pub(crate) fn is_unusable(error: &anyhow::Error) -> bool {
-    let laboratory = |e: &Error| !matches!(e, Error::Peer { .. } | Error::Figure(_) | Error::Plot(_) | Error::Learning(_));
+    // What the laboratory passes on is asked itself: it stands in for its cause.
+    let laboratory = |e: &Error| match e {
+        Error::Plot(inner) => files(inner),
+        Error::Learning(inner) => networks(inner),
+        other => !matches!(other, Error::Peer { .. } | Error::Figure(_)),
+    };
     error.chain().any(|e| {
         e.is::<Unusable>()
             || e.downcast_ref().is_some_and(laboratory)

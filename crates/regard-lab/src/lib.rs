@@ -4,6 +4,10 @@
 //! `regard-plot`, whose names are here too.
 #![forbid(unsafe_code)]
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 mod drawing;
 mod error;
 pub mod experiment;

@@ -4,6 +4,10 @@
 //! from a file, offline; a [`Folder`] knows which of its files are ours.
 #![forbid(unsafe_code)]
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
+
 mod error;
 pub mod figure;
 mod folder;
