@@ -5,7 +5,7 @@ use crate::progress::Bar;
 use anyhow::{Context, Result};
 use clap::Args;
 use rayon::prelude::*;
-use regard_lab::figure::{Figure, FigureError, Theme};
+use regard_lab::figure::{Figure, FigureError};
 use regard_lab::{Error, Folder, Table};
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -101,8 +101,7 @@ pub(crate) fn table_files(tables: &[Table]) -> Vec<(String, Vec<u8>)> {
 
 /// Each figure as SVG and PNG; drawn on all threads.
 pub(crate) fn figure_files(figures: &[Figure]) -> Result<Vec<(String, Vec<u8>)>> {
-    let drawn: Vec<_> =
-        figures.par_iter().map(|figure| Ok((figure.svg()?, figure.png(Theme::Light)?))).collect::<Result<_, FigureError>>()?;
+    let drawn: Vec<_> = figures.par_iter().map(Figure::files).collect::<Result<_, FigureError>>()?;
     let mut files = Vec::new();
     for (figure, (svg, png)) in figures.iter().zip(drawn) {
         files.push((format!("{}.svg", figure.name), svg.into_bytes()));

@@ -104,6 +104,13 @@ fn every_kind_of_figure_is_well_formed_and_keeps_its_bytes() {
 }
 
 #[test]
+fn both_files_of_one_layout_are_those_of_two() {
+    for figure in [lines(), Figure::new("map", "Map").panel(heat(100)), Figure::grid("grid", "Grid", vec![heat(8), heat(8)], 2)] {
+        assert!(figure.files().unwrap() == (figure.svg().unwrap(), figure.png(Theme::Light).unwrap()), "{}", figure.name);
+    }
+}
+
+#[test]
 fn ids_are_used_where_they_are_defined() {
     let figure = Figure::new("f", "t").panel(lines().panels.remove(0)).panel(heat(4).hidden(vec![true; 16]).unwrap());
     let svg = figure.svg().unwrap();

@@ -4,13 +4,15 @@
 //! of another kind, or made up gives an [`InputError`] that names it. Arrays of 16, 32 and 64 bit floats are read, in either byte
 //! order, and in C or Fortran order: in pieces, into the one array that is kept, single precision or less as f32 and double as f64.
 
+mod csv;
 mod npy;
+mod stored;
 mod tensors;
 
-use ndarray::{Array2, Array4, ArrayD, Axis, IxDyn, ShapeBuilder};
+use self::csv::read_csv;
+use ndarray::{Array4, ArrayD, Axis};
 use regard::Real;
 use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// Bytes of memory that one array may take at most. (A small archive can claim to hold a thousand times its size.)
@@ -463,146 +465,4 @@ impl Source {
 
 fn stem(path: &Path) -> String {
     path.file_stem().map_or_else(String::new, |s| s.to_string_lossy().into_owned())
-}
-
-/// Numbers in lines; lines that begin with `#` are comments, and a first line without any number is a header.
-fn read_csv(path: &Path, file: &mut File) -> Result<(Array2<f64>, Vec<String>), InputError> {
-    let malformed = |reason: String| InputError::Malformed { path: path.to_owned(), kind: "CSV", reason };
-    // One byte more than is allowed: whoever reads it has a file that is too long.
-    let mut limited = file.take(MAX_CSV + 1);
-    let mut reader = csv::ReaderBuilder::new().has_headers(false).comment(Some(b'#')).from_reader(&mut limited);
-    let (mut values, mut header, mut cols, mut rows) = (Vec::new(), Vec::new(), 0, 0usize);
-    for record in reader.records() {
-        let record = record.map_err(|e| malformed(e.to_string()))?;
-        let line = record.position().map_or(0, csv::Position::line);
-        let numbers: Vec<Option<f64>> = record.iter().map(|cell| cell.trim().parse().ok()).collect();
-        if rows == 0 && header.is_empty() && numbers.iter().all(Option::is_none) {
-            header = record.iter().map(|cell| cell.trim_start_matches('\u{feff}').to_owned()).collect();
-            continue;
-        }
-        cols = numbers.len();
-        for (column, number) in numbers.into_iter().enumerate() {
-            let text = || record.get(column).unwrap_or("").to_owned();
-            values.push(number.ok_or_else(|| InputError::Cell { path: path.to_owned(), line, column: column + 1, text: text() })?);
-        }
-        rows += 1;
-    }
-    if limited.limit() == 0 {
-        return Err(InputError::LongCsv { path: path.to_owned() });
-    }
-    let values = Array2::from_shape_vec((rows, cols), values).map_err(|e| malformed(e.to_string()))?;
-    if rows == 0 { Err(malformed("no line of numbers".to_owned())) } else { Ok((values, header)) }
-}
-
-/// How an element is stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stored {
-    F16,
-    Bf16,
-    F32,
-    F64,
-}
-
-/// Why an array was not read.
-enum ReadError {
-    /// It ended after so many bytes.
-    Short(u64),
-    Memory,
-    Io(std::io::Error),
-}
-
-/// Bytes that are read at once.
-const PIECE: usize = 1 << 16;
-
-impl Stored {
-    fn size(self) -> usize {
-        match self {
-            Self::F16 | Self::Bf16 => 2,
-            Self::F32 => 4,
-            Self::F64 => 8,
-        }
-    }
-
-    /// Bytes of memory that an element takes.
-    fn held(self) -> u64 {
-        if self == Self::F64 { 8 } else { 4 }
-    }
-
-    /// Read `shape` out of a stream, piece by piece, into the one array that is kept.
-    fn read(self, stream: &mut impl Read, big_endian: bool, fortran: bool, shape: &[usize]) -> Result<Numbers, ReadError> {
-        let mut single = |read: fn([u8; 4]) -> f32| fill(stream, self.size(), big_endian, fortran, shape, read);
-        match self {
-            Self::F16 => single(|[a, b, ..]| half::f16::from_le_bytes([a, b]).to_f32()).map(Numbers::Single),
-            Self::Bf16 => single(|[a, b, ..]| half::bf16::from_le_bytes([a, b]).to_f32()).map(Numbers::Single),
-            Self::F32 => single(f32::from_le_bytes).map(Numbers::Single),
-            Self::F64 => fill(stream, 8, big_endian, fortran, shape, f64::from_le_bytes).map(Numbers::Double),
-        }
-    }
-}
-
-/// Elements of `size` bytes, each given to `read` with its least byte first.
-fn fill<T, const N: usize>(
-    stream: &mut impl Read,
-    size: usize,
-    big_endian: bool,
-    fortran: bool,
-    shape: &[usize],
-    read: impl Fn([u8; N]) -> T,
-) -> Result<ArrayD<T>, ReadError> {
-    let count: usize = shape.iter().product();
-    let mut values = Vec::new();
-    // Memory is taken as it is filled: a header that lies costs addresses only.
-    values.try_reserve_exact(count).map_err(|_| ReadError::Memory)?;
-    let mut piece = [0; PIECE];
-    while values.len() < count {
-        let wanted = (count - values.len()).saturating_mul(size).min(PIECE);
-        let got = read_full(stream, &mut piece[..wanted]).map_err(ReadError::Io)?;
-        if got < wanted {
-            return Err(ReadError::Short((values.len() * size + got) as u64));
-        }
-        values.extend(piece[..wanted].chunks_exact(size).map(|element| {
-            let mut bytes = [0; N];
-            bytes[..size].copy_from_slice(element);
-            if big_endian {
-                bytes[..size].reverse();
-            }
-            read(bytes)
-        }));
-    }
-    ArrayD::from_shape_vec(IxDyn(shape).set_f(fortran), values).map_err(|_| ReadError::Memory)
-}
-
-/// As much as there is, up to the whole of the buffer.
-fn read_full(stream: &mut impl Read, buffer: &mut [u8]) -> std::io::Result<usize> {
-    let mut filled = 0;
-    while filled < buffer.len() {
-        match stream.read(&mut buffer[filled..]) {
-            Ok(0) => break,
-            Ok(n) => filled += n,
-            Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-            Err(e) => return Err(e),
-        }
-    }
-    Ok(filled)
-}
-
-/// Bytes that an array of this shape has in its file, if that can be said in 64 bits.
-fn byte_length(shape: &[usize], stored: Stored) -> Option<u64> {
-    shape.iter().try_fold(stored.size() as u64, |n, &d| n.checked_mul(d as u64))
-}
-
-/// Refuse an array that would take more memory than is given to one; `bytes` is its length in the file.
-fn check_size(path: &Path, array: &str, bytes: u64, stored: Stored) -> Result<(), InputError> {
-    let held = bytes / stored.size() as u64 * stored.held();
-    if held <= MAX_BYTES { Ok(()) } else { Err(InputError::TooLarge { path: path.to_owned(), array: array.to_owned(), bytes: held }) }
-}
-
-/// A failure to read, of an array whose header asks for `expected` bytes.
-fn unread(path: &Path, array: &str, expected: u64, error: ReadError) -> InputError {
-    let (path, array) = (path.to_owned(), array.to_owned());
-    match error {
-        ReadError::Short(got) => InputError::Length { path, array, expected, got },
-        ReadError::Memory => InputError::TooLarge { path, array, bytes: expected },
-        ReadError::Io(source) => InputError::Io { path, source },
-    }
 }

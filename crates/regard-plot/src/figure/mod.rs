@@ -240,6 +240,16 @@ impl Figure {
         raster::render(&self.drawing(theme, "f", Use::Png, None)?)
     }
 
+    /// Both files, light, laid out once.
+    ///
+    /// # Errors
+    /// When it cannot be rendered.
+    pub fn files(&self) -> Result<(String, Vec<u8>), FigureError> {
+        let (svg, width, height) = self.layout(Theme::Light, "f", None)?;
+        let alt = self.alt_text();
+        Ok((svg.finish(width, height, &alt, Use::File), raster::render(&svg.finish(width, height, &alt, Use::Png))?))
+    }
+
     /// The figure for a page: one SVG per panel, so that panels can stand below each other on a narrow screen. `id` must be
     /// unique in the page.
     pub(crate) fn fragments(&self, id: &str) -> Result<Vec<String>, FigureError> {
@@ -272,6 +282,12 @@ impl Figure {
     }
 
     fn drawing(&self, theme: Theme, id: &str, use_: Use, only: Option<usize>) -> Result<String, FigureError> {
+        let (svg, width, height) = self.layout(theme, id, only)?;
+        Ok(svg.finish(width, height, &self.alt_text(), use_))
+    }
+
+    /// Every mark in its place, and how large the whole is.
+    fn layout(&self, theme: Theme, id: &str, only: Option<usize>) -> Result<(Svg, f64, f64), FigureError> {
         let panels = self.scaled_panels();
         let columns = self.per_row();
         let around = |i: usize| self.around(i, columns, only);
@@ -311,7 +327,7 @@ impl Figure {
             }
             width += 4.0 + first.bar_width() + RIM;
         }
-        Ok(svg.finish(width, height, &self.alt_text(), use_))
+        Ok((svg, width, height))
     }
 
     /// The panels, heat maps with one scale where it is shared.

@@ -290,7 +290,7 @@ impl Svg {
 
     /// The whole document. A file of its own has colours for readers with a dark page.
     /// A part of a page needs no namespace, and a renderer no style sheet.
-    pub(crate) fn finish(self, width: f64, height: f64, alt: &str, use_: Use) -> String {
+    pub(crate) fn finish(&self, width: f64, height: f64, alt: &str, use_: Use) -> String {
         let (theme, id) = (self.theme, self.id.clone());
         let mut out = format!(
             "<svg{space}{limit} viewBox=\"0 0 {w} {h}\" width=\"{w}\" height=\"{h}\" role=\"img\" aria-label=\"{alt}\" font-family=\"{FONTS}\">",

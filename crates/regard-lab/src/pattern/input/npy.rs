@@ -4,7 +4,8 @@
 //! `fortran_order` and `shape`. It is read here rather than by a crate, because the readers at hand take the header's word for how
 //! much memory to ask for, and parse it with a general parser of Python literals.
 
-use super::{InputError, Numbers, Stored, byte_length, check_size, unread};
+use super::stored::{Stored, byte_length, check_size, unread};
+use super::{InputError, Numbers};
 use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::{Path, PathBuf};

@@ -1,7 +1,8 @@
 //! `.safetensors` files. The header is parsed by the crate of that name; offsets and sizes are then checked against the file, and only
 //! the array that is asked for is read.
 
-use super::{InputError, Numbers, ReadError, Stored, byte_length, check_size, unread};
+use super::stored::{ReadError, Stored, byte_length, check_size, unread};
+use super::{InputError, Numbers};
 use safetensors::Dtype;
 use safetensors::tensor::Metadata;
 use std::fs::File;
