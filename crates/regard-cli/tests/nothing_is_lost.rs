@@ -53,6 +53,23 @@ fn a_file_that_was_edited_is_not_overwritten() {
     assert_eq!(std::fs::read(&path).unwrap(), b"my notes");
 }
 
+#[test]
+fn what_is_in_the_way_is_found_before_any_work() {
+    for (arguments, name) in [
+        (&["report", "--train", "--out", "o"][..], "index.html"),
+        (&["report", "--seeds", "1000000", "--out", "o"], "attention_robustness.png"),
+        (&["mask-training", "--steps", "1000000", "--out", "o"], "mask_training_use.svg"),
+        (&["robustness", "--seeds", "1000000", "--out", "o"], "published_claims.csv"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("o")).unwrap();
+        std::fs::write(dir.path().join("o").join(name), "mine").unwrap();
+        // Had the work been done first, this would take hours.
+        refused(arguments, dir.path(), &format!("{name} was not written by regard and is left alone"));
+        assert_eq!(std::fs::read(dir.path().join("o").join(name)).unwrap(), b"mine");
+    }
+}
+
 /// A pipe whose reader reads ten bytes and goes away.
 fn into_a_closed_pipe(arguments: &[&str], folder: &Path) -> (Option<i32>, String) {
     let mut child = command(arguments, folder).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
