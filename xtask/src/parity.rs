@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 
 use crate::command::{command, root, run as start};
-use crate::python::{Build, Environment, TESTS};
+use crate::python::{Environment, TESTS};
 
 /// Requirement files of the environment with PyTorch, shared by `parity` and `bench`.
 pub(crate) const REQUIREMENTS: [&str; 2] = ["python/tests/parity/requirements.txt", "bench/requirements.txt"];
@@ -34,7 +34,7 @@ impl TorchPython {
             None => Environment::make("venv-torch", &REQUIREMENTS)?,
         };
         if !self.no_install {
-            environment.install_regard(Build::Release)?;
+            environment.install_regard()?;
         }
         Ok(environment)
     }

@@ -10,15 +10,6 @@ use crate::command::{command, root, run, target_dir, text};
 /// The folder of the Python tests.
 pub(crate) const TESTS: &str = "python/tests";
 
-/// How the extension is compiled.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Build {
-    /// As the Rust tests are: optimised, with debug assertions, and out of the library that they have compiled.
-    Tested,
-    /// As users have it.
-    Release,
-}
-
 /// A Python with packages of its own.
 pub(crate) struct Environment {
     python: PathBuf,
@@ -70,17 +61,43 @@ impl Environment {
         &self.python
     }
 
-    /// Builds `./python` and installs it, always anew.
-    pub(crate) fn install_regard(&self, build: Build) -> Result<()> {
+    /// Builds `./python` as users have it and installs it, always anew.
+    pub(crate) fn install_regard(&self) -> Result<()> {
         let mut install = self.pip_install();
         install.args(["--force-reinstall", "--no-deps", "./python"]);
-        if build == Build::Tested {
-            install.env("MATURIN_PEP517_ARGS", "--profile dev");
-        }
         run(install)
     }
 
     fn pip_install(&self) -> std::process::Command {
         command(&self.python, &["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
     }
+}
+
+/// The extension's file, as the compiler and as Python call it.
+const LIBRARY: (&str, &str) = if cfg!(windows) {
+    ("_regard.dll", "_regard.pyd")
+} else if cfg!(target_os = "macos") {
+    ("lib_regard.dylib", "_regard.abi3.so")
+} else {
+    ("lib_regard.so", "_regard.abi3.so")
+};
+
+/// The package out of the build that the Rust tests use, optimised and with debug assertions: a folder for Python's path.
+pub(crate) fn assemble(built: &Path) -> Result<PathBuf> {
+    let folder = target_dir().join("python");
+    if folder.exists() {
+        fs::remove_dir_all(&folder).with_context(|| format!("cannot remove {}", folder.display()))?;
+    }
+    let package = folder.join("regard");
+    fs::create_dir_all(&package).with_context(|| format!("cannot make {}", package.display()))?;
+    let source = root().join("python/package/regard");
+    for entry in source.read_dir().with_context(|| format!("cannot list {}", source.display()))? {
+        let path = entry?.path();
+        if let (true, Some(name)) = (path.is_file(), path.file_name()) {
+            fs::copy(&path, package.join(name)).with_context(|| format!("cannot copy {}", path.display()))?;
+        }
+    }
+    let library = built.join(LIBRARY.0);
+    fs::copy(&library, package.join(LIBRARY.1)).with_context(|| format!("cannot copy {}", library.display()))?;
+    Ok(folder)
 }

@@ -7,12 +7,12 @@ use anyhow::{Context, Result};
 use crate::command::{self, cargo, command, root, run_quietly, target_dir};
 use crate::levels;
 use crate::memcheck;
-use crate::python::{self, Build, Environment};
+use crate::python::{self, Environment};
 use crate::steps::{Steps, skipped};
 
-/// The packages of every ordinary build: all of the workspace but the two that other worlds are compiled for. The same words in every step, so
-/// that each dependency is built once.
-pub(crate) const ORDINARY: [&str; 5] = ["--workspace", "--exclude", "regard-candle", "--exclude", "regard-python"];
+/// The packages of every ordinary build: all of the workspace but candle's. The same words in every step, so that each dependency is built once, with
+/// the same features.
+pub(crate) const ORDINARY: [&str; 3] = ["--workspace", "--exclude", "regard-candle"];
 
 fn run_at_every_level(steps: &mut Steps) {
     for level in levels::ALL {
@@ -70,17 +70,19 @@ fn run_examples(steps: &mut Steps) -> Result<()> {
 }
 
 fn run_python(steps: &mut Steps) {
-    let mut environment = None;
-    steps.step("Python package is built and installed", || {
-        let made = Environment::make("venv", &["python/tests/requirements.txt"])?;
-        made.install_regard(Build::Tested)?;
-        environment = Some(made);
+    let mut ready = None;
+    steps.step("Python extension out of the same build", || {
+        let environment = Environment::make("venv", &["python/tests/requirements.txt"])?;
+        let mut build = cargo(&["build", "--quiet"]);
+        build.args(ORDINARY);
+        command::run(build)?;
+        ready = Some((environment, python::assemble(&target_dir().join("debug"))?));
         Ok(())
     });
-    if let Some(environment) = environment {
+    if let Some((environment, package)) = ready {
         steps.step("Python tests", || {
             let mut pytest = command(environment.python(), &["-m", "pytest", "--quiet", "--ignore=parity", "-p", "no:cacheprovider"]);
-            pytest.current_dir(root().join(python::TESTS));
+            pytest.current_dir(root().join(python::TESTS)).env("PYTHONPATH", package);
             command::run(pytest)
         });
     }
