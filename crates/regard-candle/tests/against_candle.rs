@@ -39,7 +39,9 @@ fn visible(n: usize, m: usize, f: impl Fn(usize, usize) -> bool) -> Result<Tenso
 }
 
 fn largest_difference(a: &Tensor, b: &Tensor) -> Result<f64> {
-    (a.to_dtype(DType::F64)? - b.to_dtype(DType::F64)?)?.abs()?.max_all()?.to_scalar()
+    let differences = (a.to_dtype(DType::F64)? - b.to_dtype(DType::F64)?)?.abs()?.flatten_all()?.to_vec1::<f64>()?;
+    // NaN is the largest of all.
+    Ok(differences.into_iter().fold(0.0, |max, x| if max.is_nan() || x <= max { max } else { x }))
 }
 
 #[track_caller]
@@ -70,6 +72,49 @@ fn result_and_gradients_agree_with_candles_own() -> Result<()> {
         compare(&causal, &visible(20, 20, |i, j| j <= i)?, dtype, tolerance)?;
         compare(&window, &visible(40, 40, |i, j| j + 5 >= i && j <= i + 2)?, dtype, tolerance)?;
     }
+    Ok(())
+}
+
+#[test]
+fn bias_that_is_a_tensor_gets_its_gradient() -> Result<()> {
+    // One per pair and head, one that serves all heads and batch entries, and one per key.
+    for shape in [(2, 4, 20, 33), (1, 1, 20, 33), (2, 1, 1, 33)] {
+        for (dtype, tolerance) in [(DType::F64, 1e-12), (DType::F32, 2e-5), (DType::BF16, 2e-1)] {
+            let (q, k, v) = (variable((2, 4, 20, 16), dtype, 1)?, variable((2, 2, 33, 16), dtype, 2)?, variable((2, 2, 33, 16), dtype, 3)?);
+            let (bias, weights) = (variable(shape, dtype, 5)?, variable((2, 4, 20, 16), dtype, 4)?);
+            let ours = regard_candle::attention_with_bias(&q, &k, &v, &bias, &Attention::new())?;
+            let group = |x: &Tensor| -> Result<Tensor> {
+                let (b, h, n, d) = x.dims4()?;
+                x.unsqueeze(2)?.broadcast_as((b, h, 2, n, d))?.reshape((b, 4, n, d))?.contiguous()
+            };
+            let scores = (q.matmul(&group(&k)?.t()?)? * 0.25)?.broadcast_add(bias.as_tensor())?;
+            let p = scores.broadcast_sub(&scores.max_keepdim(D::Minus1)?.detach())?.exp()?;
+            let theirs = p.broadcast_div(&p.sum_keepdim(D::Minus1)?)?.matmul(&group(&v)?)?;
+            assert!(largest_difference(&ours, &theirs)? < tolerance);
+            let ours = (ours * weights.as_tensor())?.sum_all()?.backward()?;
+            let theirs = (theirs * weights.as_tensor())?.sum_all()?.backward()?;
+            for (name, x) in [("dq", &q), ("dk", &k), ("dv", &v), ("d_bias", &bias)] {
+                let (ours, theirs) = (ours.get(x).expect(name), theirs.get(x).expect(name));
+                assert_eq!(ours.dims(), x.dims());
+                // A bias of one key sums over forty rows of every head.
+                let size = theirs.to_dtype(DType::F64)?.abs()?.max_all()?.to_scalar::<f64>()?;
+                let difference = largest_difference(ours, theirs)?;
+                assert!(difference < tolerance * size.max(1.0) && size > 1e-3, "{shape:?} {dtype:?} {name}: {difference:e} of {size:e}");
+            }
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn nothing_is_kept_where_no_gradient_will_come() -> Result<()> {
+    let x = variable((1, 2, 9, 8), DType::F32, 1)?.detach();
+    let out = regard_candle::attention(&x, &x, &x, &Attention::new().causal())?;
+    assert!(!out.track_op(), "the operation, and what it would keep, is not part of the result");
+    let tracked = Var::from_tensor(&x)?;
+    let kept = regard_candle::attention(&tracked, &x, &x, &Attention::new().causal())?;
+    assert!(kept.track_op());
+    assert_eq!(largest_difference(&out, &kept)?, 0.0);
     Ok(())
 }
 

@@ -136,7 +136,10 @@ impl std::error::Error for Unusable {}
 /// Of the networks' errors, those that other arguments or another input mend: not a full disk, and not a training that diverges.
 fn networks(error: &regard_nn::Error) -> bool {
     use regard_nn::Error;
-    !matches!(error, Error::File { action: "write", .. } | Error::Diverged { .. } | Error::BackwardFirst)
+    !matches!(
+        error,
+        Error::File { action: "write", .. } | Error::Diverged { .. } | Error::Gradient { .. } | Error::Logits | Error::BackwardFirst
+    )
 }
 
 /// Of the folders' and tables' errors, the same: not a file that cannot be written.

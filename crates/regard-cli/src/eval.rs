@@ -1,13 +1,15 @@
 //! `regard eval`.
 
-use crate::common::{Common, Outcome};
-use crate::model_folder::{TextSource, Trained, text_digest};
+use crate::common::{Common, Outcome, Unusable};
+use crate::train::warn_unverified;
 use anyhow::Result;
 use clap::Args;
 use regard_lab::Table;
 use regard_lab::experiments::Progress;
 use regard_nn::data::Text;
 use regard_nn::evaluate::evaluate;
+use regard_nn::training::folder::{Trained, text_digest};
+use regard_nn::training::source::TextSource;
 use std::f64::consts::LN_2;
 use std::path::PathBuf;
 
@@ -25,7 +27,7 @@ pub(crate) struct Eval {
     /// A folder that `regard train` wrote
     #[arg(value_name = "DIR")]
     folder: PathBuf,
-    /// Another text, or the same one where it has moved [default: the text that it was trained on]
+    /// Another text, or the same one where it has moved; - is the standard input [default: the text that it was trained on]
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
     /// Windows begin so many tokens apart; the shorter, the more context each token has [default: the context]
@@ -53,7 +55,14 @@ impl Eval {
     pub(crate) fn run(self) -> Result<Outcome> {
         let bar = self.common.start("eval")?;
         let trained = Trained::read(&self.folder)?;
-        let source = self.text.clone().map_or_else(|| trained.origin.text.clone(), |path| TextSource::File { path });
+        if !trained.verified {
+            warn_unverified(&self.folder);
+        }
+        let source = self.text.clone().map_or_else(|| trained.origin.text.clone(), TextSource::named);
+        if source == TextSource::Stdin && self.text.is_none() {
+            let message = "the text came from the standard input: give it again, with --text - or as a file with --text FILE";
+            return Err(Unusable(message.to_owned()).into());
+        }
         let text = source.read()?;
         let tokens = trained.tokenizer.encode(&text)?;
         let known = text_digest(&text) == trained.origin.text_sha256;
@@ -73,7 +82,11 @@ impl Eval {
         // The grammar's entropy is per character; tokens of this part may be longer or shorter than those of the whole text.
         let origin = &trained.origin;
         let entropy = origin.floor().filter(|_| known).map(|floor| floor * origin.tokens as f64 / origin.characters as f64);
-        let mut table = Table::new("eval", "How well the model predicts; a token is judged by the tokens before it", &COLUMNS);
+        let mut table = Table::new(
+            "eval",
+            "How well the model predicts; every token but the first is judged once, by the tokens before it. (`regard train` looks at some windows of the same text only.)",
+            &COLUMNS,
+        );
         table.push(vec![
             part.into(),
             i64::try_from(trained.step).unwrap_or(i64::MAX).into(),

@@ -1,13 +1,14 @@
 //! `regard generate`.
 
 use crate::common::{Common, Outcome, Sizes, Unusable};
-use crate::model_folder::Trained;
+use crate::train::warn_unverified;
 use anyhow::{Context, Result};
 use clap::Args;
 use regard_lab::experiments::Progress;
 use regard_nn::generate::{Sampling, Writer};
 use regard_nn::streaming::TextStream;
 use regard_nn::tokenizer::Tokenizer;
+use regard_nn::training::folder::Trained;
 use serde_json::json;
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
@@ -91,6 +92,9 @@ impl Generate {
     pub(crate) fn run(self) -> Result<Outcome> {
         let bar = Common { json: self.json, quiet: !self.json, threads: self.threads }.start("generate")?;
         let trained = Trained::read(&self.folder)?;
+        if !trained.verified {
+            warn_unverified(&self.folder);
+        }
         let prompt = self.prompt(&trained.tokenizer)?;
         if prompt.is_empty() {
             return Err(Unusable("the prompt has no tokens: give at least one, or leave it out".to_owned()).into());

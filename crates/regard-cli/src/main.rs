@@ -8,7 +8,6 @@ mod common;
 mod eval;
 mod experiments;
 mod generate;
-mod model_folder;
 mod output;
 mod plot;
 mod progress;

@@ -1,23 +1,15 @@
-//! `regard train`: a language model from a text, in steps that can be interrupted at any moment.
-//!
-//! The order of writing makes it so. The checkpoint is the first file of a training, and is replaced whole; the table of steps is
-//! written before each checkpoint, so it never has fewer rows than the checkpoint has steps, and what it has more is cut off when the
-//! training is taken up again.
+//! `regard train`: arguments, progress and exit codes of a training, which `regard_nn` does.
 
 use crate::common::{Common, Outcome, Unusable};
-use crate::model_folder::{FIGURES, FILES, LOG, MODEL, Origin, TOKENIZER, read_checkpoint, remove_half_written, text_digest, token_digest};
-use crate::progress::Bar;
-use crate::train_settings::{SettingArgs, Settings};
+use crate::train_settings::{CommandLine, SettingArgs, shell_quoted};
 use crate::training_log::TrainingLog;
 use anyhow::{Context, Result};
 use clap::Args;
+use regard_lab::Table;
 use regard_lab::experiments::Progress;
-use regard_lab::{Folder, Table};
-use regard_nn::checkpoint::{Checkpoint, save_with};
-use regard_nn::data::{Target, Text};
-use regard_nn::tokenizer::{Tokenizer, TokenizerKind};
-use regard_nn::train::{TextTask, Trainer};
-use regard_nn::{LanguageModel, Loss, MaskKind, ModelConfig};
+use regard_nn::training::folder::{FILES, LOG, ModelFolder};
+use regard_nn::training::run::{Settings, Training, VALIDATION_WINDOWS};
+use regard_nn::training::source::TextSource;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,7 +24,7 @@ use std::time::Instant;
 /// settings, for people), tokenizer.json, training.csv (one row per step), and at the end training.svg and training.png. The bytes do
 /// not depend on the number of threads or on interruptions.
 ///
-/// Ctrl-C finishes the step, saves and stops; a second Ctrl-C stops at once. After a crash at most the steps since the last checkpoint
+/// Ctrl-C (and SIGTERM) finishes the step, saves and stops; a second one stops at once. After a crash at most the steps since the last checkpoint
 /// are lost. --resume goes on in both cases, to the same bytes as a training that was never stopped.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
@@ -63,237 +55,79 @@ pub(crate) struct Train {
     common: Common,
 }
 
-/// Windows of the validation text that a measurement takes at least.
-const VALIDATION_WINDOWS: usize = 64;
-/// From so many bytes on a tokenizer is not made in an instant.
-const LONG_TEXT: usize = 1 << 20;
-/// More than this is a slip of the finger: 16 GB of parameters, gradients and moments; 8 GB of logits.
-const MAX_PARAMETERS: usize = 1 << 30;
-const MAX_LOGITS: usize = 1 << 31;
-
-/// A training, ready to go on.
-struct Training {
-    folder: PathBuf,
-    /// Nobody else writes there meanwhile.
-    _held: Folder,
-    settings: Settings,
-    origin: Origin,
-    tokenizer: Tokenizer,
-    text: Text,
-    model: LanguageModel,
-    trainer: Trainer,
-    log: TrainingLog,
+/// From first values, or from the checkpoint.
+fn prepared(arguments: &Train) -> Result<Training> {
+    if !arguments.resume {
+        let settings = arguments.settings.applied_to(Settings::default());
+        return Ok(Training::begin(&arguments.out, settings, arguments.overwrite)?);
+    }
+    let (folder, checkpoint) = ModelFolder::open_model(&arguments.out)?;
+    if !checkpoint.verified() {
+        warn_unverified(&arguments.out);
+    }
+    let before = Settings::of(&checkpoint)?;
+    let settings = settled(&arguments.out, &arguments.settings, &before)?;
+    let source = arguments.settings.applied_to(before).text;
+    if source == TextSource::Stdin && arguments.settings.text.is_none() {
+        let message = "the text came from the standard input: give it again, with --text - or as a file with --text FILE";
+        return Err(Unusable(message.to_owned()).into());
+    }
+    Ok(Training::resume(folder, checkpoint, settings, &source)?)
 }
 
-fn refuse<T>(message: String) -> Result<T> {
-    Err(Unusable(message).into())
-}
-
-/// The tokens of a text, and what a checkpoint says about both.
-fn tokenized(settings: &Settings, text: &str, tokenizer: &Tokenizer) -> Result<(Vec<u32>, Origin)> {
-    let tokens = tokenizer.encode(text)?;
-    let origin = Origin {
-        text: settings.text.clone(),
-        text_sha256: text_digest(text),
-        characters: text.chars().count(),
-        tokenizer: settings.tokenizer,
-        tokens: tokens.len(),
-        tokens_sha256: token_digest(&tokens),
-        validate_every: settings.validate_every,
-    };
-    Ok((tokens, origin))
-}
-
-/// Can this be held in memory at all?
-fn check_size(model: &LanguageModel, settings: &Settings) -> Result<()> {
-    let parameters = model.layout().len();
-    if parameters > MAX_PARAMETERS {
-        return refuse(format!("the model has {parameters} parameters, at most {MAX_PARAMETERS} are possible: make it smaller"));
-    }
-    let (batch, config) = (settings.train.batch / settings.train.micro_batches, model.config());
-    let logits = batch.saturating_mul(config.context).saturating_mul(config.vocab);
-    if logits > MAX_LOGITS {
-        return refuse(format!("a step of {batch} x {} tokens is too large for memory: give more --micro-batches", config.context));
-    }
-    Ok(())
-}
-
-impl Training {
-    /// From first values; nothing is written yet.
-    fn begin(folder: &Path, settings: Settings, overwrite: bool, bar: &Bar) -> Result<Self> {
-        if !overwrite && let Some(name) = FILES.iter().find(|name| folder.join(name).exists()) {
-            let shown = folder.display();
-            return if *name == MODEL {
-                refuse(format!("{shown} has a model already: go on with --resume, replace it with --overwrite, or choose another --out"))
-            } else {
-                refuse(format!("{shown} has a file {name} already: move it, replace it with --overwrite, or choose another --out"))
-            };
-        }
-        settings.model.check()?;
-        settings.train.check()?;
-        let text = settings.text.read()?;
-        let held = Folder::open(folder, "train")?;
-        remove_half_written(folder);
-        if settings.tokenizer != TokenizerKind::Char && text.len() > LONG_TEXT {
-            bar.note("making the tokenizer ...");
-        }
-        let tokenizer = Tokenizer::train(settings.tokenizer, &text)?;
-        let (tokens, origin) = tokenized(&settings, &text, &tokenizer)?;
-        let settings = Settings { model: ModelConfig { vocab: tokenizer.vocab(), ..settings.model }, ..settings };
-        let text = Text::split(tokens, settings.model.context)?;
-        let model = LanguageModel::new(settings.model.clone())?;
-        check_size(&model, &settings)?;
-        let trainer = Trainer::new(model.layout(), settings.train.clone())?;
-        let log = TrainingLog::new(&settings.command(), origin.floor())?;
-        Ok(Self { folder: folder.to_owned(), _held: held, settings, origin, tokenizer, text, model, trainer, log })
-    }
-
-    /// From the checkpoint.
-    fn take_up(folder: &Path, said: &SettingArgs) -> Result<Self> {
-        let checkpoint = read_checkpoint(folder)?;
-        let settings = settled(folder, said, &checkpoint)?;
-        let origin: Origin = checkpoint.origin()?;
-        let source = said.applied_to(settings.clone()).text;
-        let text = source.read()?;
-        if text_digest(&text) != origin.text_sha256 {
-            let shown = folder.display();
-            return refuse(format!("the text is not the one that the model in {shown} learns: give that one with --text, or train anew"));
-        }
-        let held = Folder::open(folder, "train")?;
-        remove_half_written(folder);
-        let (tokenizer, tokens) = same_tokens(folder, &settings, &text, &origin)?;
-        let text = Text::split(tokens, settings.model.context)?;
-        let model = LanguageModel::new(settings.model.clone())?;
-        check_size(&model, &settings)?;
-        let trainer = Trainer::resume(model.layout(), settings.train.clone(), checkpoint)?;
-        let mut log = TrainingLog::new(&settings.command(), origin.floor())?;
-        if !log.take_over(folder, trainer.step()) {
-            eprintln!("warning: {LOG} has not all {} steps that were done; it begins anew", trainer.step());
-        }
-        Ok(Self { folder: folder.to_owned(), _held: held, settings, origin, tokenizer, text, model, trainer, log })
-    }
-
-    /// The first files, the checkpoint before all: from now on there is something to resume.
-    fn write_first(&self) -> Result<()> {
-        self.save()?;
-        self.tokenizer.save(&self.folder.join(TOKENIZER))?;
-        self.log.write(&self.folder)?;
-        for name in FIGURES {
-            // Of the model that was replaced.
-            let _ = std::fs::remove_file(self.folder.join(name));
-        }
-        Ok(())
-    }
-
-    fn save(&self) -> Result<()> {
-        Ok(save_with(&self.folder.join(MODEL), &self.trainer, self.model.config(), &self.origin)?)
-    }
-
-    /// First the table, then the checkpoint.
-    fn write(&self) -> Result<()> {
-        self.log.write(&self.folder)?;
-        self.save()
-    }
-
-    /// Step until all are done, or `stop`.
-    fn run(&mut self, checkpoint_every: u64, stop: &AtomicBool, bar: &Bar) -> Result<Rate> {
-        let (mut rate, mut task) = (Rate::begin(), TextTask::new(&self.model, &self.text, MaskKind::Causal, Target::Next));
-        bar.expect(self.settings.train.steps.saturating_sub(self.trainer.step()));
-        while !self.trainer.finished() && !stop.load(Ordering::Relaxed) {
-            let report = self.trainer.advance(&mut task)?;
-            let due = report.step % self.settings.validate_every == 0 || self.trainer.finished();
-            let validation = due.then(|| validate(&mut task, &self.trainer)).transpose()?;
-            self.log.push(&report, validation);
-            rate.count(report.tokens);
-            if report.step % checkpoint_every == 0 && !self.trainer.finished() {
-                self.write()?;
-            }
-            bar.say(format!("train: loss {:.3}, {:.0} tokens/s", report.loss, rate.per_second()));
-            bar.advance(1);
-        }
-        self.write()?;
-        Ok(rate)
-    }
-
-    fn summary(&self, rate: &Rate) -> Table {
-        let columns = [
-            ("step", "steps done"),
-            ("loss", "loss of the last step (nats per token)"),
-            ("validation_loss", "last loss on text that is not learned (nats per token)"),
-            ("floor", "entropy of the text (nats per token), where it is known"),
-            ("accuracy", "share of tokens of the last step that were the likeliest"),
-            ("parameters", "parameters"),
-            ("tokens", "tokens of the text"),
-            ("tokens_per_second", "tokens trained per second, in this run"),
-        ];
-        let mut table = Table::new("training", "What was trained; losses in nats per token", &columns);
-        table.push(vec![
-            i64::try_from(self.trainer.step()).unwrap_or(i64::MAX).into(),
-            self.log.last("loss").into(),
-            self.log.last("validation_loss").into(),
-            self.origin.floor().into(),
-            self.log.last("accuracy").into(),
-            self.trainer.params().len().into(),
-            self.origin.tokens.into(),
-            (rate.tokens > 0).then(|| rate.per_second()).into(),
-        ]);
-        table
-    }
+/// Weights without a checksum may be damaged and nobody would know.
+pub(crate) fn warn_unverified(folder: &Path) {
+    eprintln!("warning: {} has no model.json with a checksum: the weights are read unchecked", folder.display());
 }
 
 /// The checkpoint's settings, with more steps where these were asked for. Any other wish is an error.
-fn settled(folder: &Path, said: &SettingArgs, checkpoint: &Checkpoint) -> Result<Settings> {
-    let origin: Origin = checkpoint.origin()?;
-    let Some(train) = checkpoint.train.clone() else {
-        return refuse(format!("{} does not say how it was trained: train anew", folder.join(MODEL).display()));
-    };
-    let Origin { text, tokenizer, validate_every, .. } = origin;
-    let before = Settings { text, tokenizer, model: checkpoint.model()?, train, validate_every };
+fn settled(folder: &Path, said: &SettingArgs, before: &Settings) -> Result<Settings> {
     let wanted = said.applied_to(before.clone());
     let differ = |(a, b): &(&(&str, String), &(&str, String))| a != b && !["--steps", "--text"].contains(&a.0);
     if let Some(((name, value), (old_name, old_value))) = wanted.options().iter().zip(&before.options()).find(differ) {
-        return refuse(format!(
+        return Err(Unusable(format!(
             "{name} {value} cannot be had with --resume: the model in {} is trained with {old_name} {old_value}; leave it out, or train anew",
             folder.display()
-        ));
+        ))
+        .into());
     }
-    let steps = wanted.train.steps;
-    if steps < before.train.steps {
-        return refuse(format!(
-            "--steps {steps} is less than the {} of the training that goes on: steps can only grow",
-            before.train.steps
-        ));
+    let (steps, done) = (wanted.train.steps, before.train.steps);
+    if steps < done {
+        return Err(Unusable(format!("--steps {steps} is less than the {done} of the training that goes on: steps can only grow")).into());
     }
-    Ok(Settings { train: wanted.train, ..before })
+    Ok(Settings { train: wanted.train, ..before.clone() })
 }
 
-/// The tokenizer of the folder, or one made anew, whichever gives the tokens that the model learns.
-fn same_tokens(folder: &Path, settings: &Settings, text: &str, origin: &Origin) -> Result<(Tokenizer, Vec<u32>)> {
-    let path = folder.join(TOKENIZER);
-    if let Ok(tokenizer) = Tokenizer::load(&path)
-        && let Ok((tokens, found)) = tokenized(settings, text, &tokenizer)
-        && found.tokens_sha256 == origin.tokens_sha256
-    {
-        return Ok((tokenizer, tokens));
-    }
-    let tokenizer = Tokenizer::train(settings.tokenizer, text)?;
-    let (tokens, found) = tokenized(settings, text, &tokenizer)?;
-    if found.tokens_sha256 != origin.tokens_sha256 {
-        return refuse(format!("{} is not the tokenizer that the model learns with: put that one back, or train anew", path.display()));
-    }
-    tokenizer.save(&path)?;
-    Ok((tokenizer, tokens))
-}
-
-/// The loss on validation windows, the same ones each time.
-fn validate(task: &mut TextTask<'_>, trainer: &Trainer) -> Result<f64> {
-    let config = trainer.config();
-    let count = config.batch / config.micro_batches;
-    let mut loss = Loss::default();
-    for group in 0..VALIDATION_WINDOWS.div_ceil(count) as u64 {
-        loss += task.validate(trainer.params(), count, config.seed.wrapping_add(group))?;
-    }
-    Ok(loss.mean())
+fn summary(training: &Training, log: &TrainingLog, rate: &Rate) -> Table {
+    let validation = format!(
+        "last loss on {VALIDATION_WINDOWS} windows or more of text that is not learned (nats per token); `regard eval` reads all of that text"
+    );
+    let columns = [
+        ("step", "steps done"),
+        ("loss", "loss of the last step (nats per token)"),
+        ("validation_loss", validation.as_str()),
+        ("floor", "entropy of the text (nats per token), where it is known"),
+        ("accuracy", "share of tokens of the last step that were the likeliest"),
+        ("parameters", "parameters"),
+        ("tokens", "tokens of the text"),
+        ("tokens_per_second", "tokens trained per second, in this run"),
+    ];
+    let caption = format!(
+        "What was trained; losses in nats per token. validation_loss is over {VALIDATION_WINDOWS} windows or more; `regard eval` reads all of the text \
+         that is not learned, so its loss differs a little"
+    );
+    let mut table = Table::new("training", &caption, &columns);
+    table.push(vec![
+        i64::try_from(training.trainer().step()).unwrap_or(i64::MAX).into(),
+        log.last("loss").into(),
+        log.last("validation_loss").into(),
+        training.origin().floor().into(),
+        log.last("accuracy").into(),
+        training.trainer().params().len().into(),
+        training.origin().tokens.into(),
+        (rate.tokens > 0).then(|| rate.per_second()).into(),
+    ]);
+    table
 }
 
 /// Tokens per second.
@@ -316,7 +150,7 @@ impl Rate {
     }
 }
 
-/// The first Ctrl-C asks for a stop after the step, the second stops at once.
+/// The first Ctrl-C (or SIGTERM) asks for a stop after the step, the second stops at once.
 fn stop_on_interrupt(quiet: bool) -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&stop);
@@ -332,34 +166,48 @@ fn stop_on_interrupt(quiet: bool) -> Result<Arc<AtomicBool>> {
     Ok(stop)
 }
 
+/// Errors after which the folder has a state to go on from.
+fn resumable(error: &regard_nn::Error) -> bool {
+    use regard_nn::Error;
+    matches!(error, Error::File { .. } | Error::Diverged { .. } | Error::Gradient { .. })
+}
+
 impl Train {
     pub(crate) fn run(self) -> Result<Outcome> {
         let bar = self.common.start("train")?;
-        let mut training = if self.resume {
-            Training::take_up(&self.out, &self.settings)?
-        } else {
-            let settings = self.settings.applied_to(Settings::default());
-            Training::begin(&self.out, settings, self.overwrite, &bar)?
-        };
+        let mut training = prepared(&self)?;
+        let mut log = TrainingLog::new(&training.settings().command(), training.origin().floor())?;
+        if self.resume && !log.take_over(&self.out, training.trainer().step()) {
+            eprintln!("warning: {LOG} has not all {} steps that were done; it begins anew", training.trainer().step());
+        }
         let stop = stop_on_interrupt(self.common.quiet)?;
         if !self.resume {
-            training.write_first()?;
+            training.write_first(&log)?;
         }
-        let again = format!("regard train --resume --out {}", self.out.display());
-        let rate = training.run(self.checkpoint_every, &stop, &bar);
+        let (steps, again) =
+            (training.settings().train.steps, format!("regard train --resume --out {}", shell_quoted(&self.out.display().to_string())));
+        bar.expect(steps.saturating_sub(training.trainer().step()));
+        let mut rate = Rate::begin();
+        let ran = training.run(self.checkpoint_every, &mut log, &mut |report| {
+            rate.count(report.tokens);
+            bar.say(format!("train: loss {:.3}, {:.0} tokens/s", report.loss, rate.per_second()));
+            bar.advance(1);
+            !stop.load(Ordering::Relaxed)
+        });
         drop(bar);
-        let rate = rate.map_err(|error| match error.downcast_ref() {
-            Some(regard_nn::Error::File { .. }) => error.context(format!("`{again}` goes on from the last checkpoint")),
-            _ => error,
+        ran.map_err(|error| {
+            let known = resumable(&error);
+            let error = anyhow::Error::from(error);
+            if known { error.context(format!("`{again}` goes on from the last checkpoint")) } else { error }
         })?;
-        if !training.trainer.finished() {
+        if !training.trainer().finished() {
             if !self.common.quiet {
-                eprintln!("saved after step {} of {}; go on with: {again}", training.trainer.step(), training.settings.train.steps);
+                eprintln!("saved after step {} of {steps}; go on with: {again}", training.trainer().step());
             }
             return Ok(Outcome::Interrupted);
         }
-        training.log.draw(&self.out)?;
-        self.common.show(&[training.summary(&rate)])?;
+        log.draw(&self.out)?;
+        self.common.show(&[summary(&training, &log, &rate)])?;
         self.common.wrote(&self.out, &FILES.map(str::to_owned));
         Ok(Outcome::Done)
     }

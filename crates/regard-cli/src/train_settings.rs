@@ -1,15 +1,14 @@
 //! The settings of a training: as options, as what they come to, and as a command line that says them all.
 
-use crate::model_folder::TextSource;
 use clap::builder::RangedU64ValueParser;
 use clap::{Args, ValueEnum};
-use regard_nn::ModelConfig;
 use regard_nn::mlp::MlpKind;
 use regard_nn::norm::NormKind;
 use regard_nn::positions::Positions;
 use regard_nn::sublayer::NormPlace;
 use regard_nn::tokenizer::TokenizerKind;
-use regard_nn::train::TrainConfig;
+use regard_nn::training::run::Settings;
+use regard_nn::training::source::TextSource;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -92,7 +91,7 @@ fn up_to(most: u64) -> RangedU64ValueParser<usize> {
 /// All are optional, so that a training that is taken up again knows which ones were said.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct SettingArgs {
-    /// Learn this text (UTF-8) [default: stories by a grammar of our own, whose entropy is known]
+    /// Learn this text (UTF-8); - is the standard input [default: stories by a grammar of our own, whose entropy is known]
     #[arg(long, value_name = "FILE", help_heading = "Text")]
     pub(crate) text: Option<PathBuf>,
     /// How long the stories are [default: 1000000]
@@ -163,30 +162,6 @@ pub(crate) struct SettingArgs {
     validate_every: Option<u64>,
 }
 
-/// All that decides what a training comes to.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Settings {
-    pub(crate) text: TextSource,
-    pub(crate) tokenizer: TokenizerKind,
-    /// Its vocabulary follows from text and tokenizer.
-    pub(crate) model: ModelConfig,
-    pub(crate) train: TrainConfig,
-    pub(crate) validate_every: u64,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        let train = TrainConfig::default();
-        Self {
-            text: TextSource::Stories { characters: 1_000_000, seed: train.seed },
-            tokenizer: TokenizerKind::Char,
-            model: ModelConfig::default(),
-            train,
-            validate_every: 100,
-        }
-    }
-}
-
 fn set<T>(place: &mut T, given: Option<T>) {
     if let Some(value) = given {
         *place = value;
@@ -199,10 +174,10 @@ impl SettingArgs {
         let Settings { text, tokenizer, model, train, validate_every } = &mut settings;
         set(&mut train.seed, self.seed);
         match (&self.text, self.characters, &mut *text) {
-            (Some(path), ..) => *text = TextSource::File { path: path.clone() },
+            (Some(path), ..) => *text = TextSource::named(path.clone()),
             (None, Some(characters), _) => *text = TextSource::Stories { characters, seed: train.seed },
             (None, None, TextSource::Stories { seed, .. }) => *seed = train.seed,
-            (None, None, TextSource::File { .. }) => {}
+            (None, None, TextSource::File { .. } | TextSource::Stdin) => {}
         }
         set(tokenizer, self.tokenizer.map(|t| t.0));
         set(&mut model.width, self.width);
@@ -273,15 +248,32 @@ fn word<A: ValueEnum + Copy, S: PartialEq>(setting: &S, of: impl Fn(A) -> S) -> 
     named.map_or_else(|| "other".to_owned(), |value| value.get_name().to_owned())
 }
 
-impl Settings {
+/// A word as a shell takes it back.
+pub(crate) fn shell_quoted(word: &str) -> String {
+    let plain = |c: char| c.is_alphanumeric() || "/._-+=:,@%".contains(c);
+    if !word.is_empty() && word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
+}
+
+/// Settings as they are said on a command line.
+pub(crate) trait CommandLine {
     /// Every setting as an option and its value, the text first.
-    pub(crate) fn options(&self) -> Vec<(&'static str, String)> {
+    fn options(&self) -> Vec<(&'static str, String)>;
+
+    /// A command line with every setting, and without what cannot change a result.
+    fn command(&self) -> String {
+        self.options().iter().fold("regard train".to_owned(), |line, (name, value)| format!("{line} {name} {}", shell_quoted(value)))
+    }
+}
+
+impl CommandLine for Settings {
+    fn options(&self) -> Vec<(&'static str, String)> {
         let Self { text, tokenizer, model, train, validate_every } = self;
         let optim = &train.optim;
         vec![
             match text {
                 TextSource::Stories { characters, .. } => ("--characters", characters.to_string()),
                 TextSource::File { path } => ("--text", path.display().to_string()),
+                TextSource::Stdin => ("--text", "-".to_owned()),
             },
             (
                 "--tokenizer",
@@ -312,10 +304,5 @@ impl Settings {
             ("--seed", train.seed.to_string()),
             ("--validate-every", validate_every.to_string()),
         ]
-    }
-
-    /// A command line with every setting, and without what cannot change a result.
-    pub(crate) fn command(&self) -> String {
-        self.options().iter().fold("regard train".to_owned(), |line, (name, value)| format!("{line} {name} {value}"))
     }
 }

@@ -1,11 +1,12 @@
 //! The table of a training, one row per step, and its figure. No times: two runs with the same settings write the same bytes.
 
-use crate::model_folder::{FIGURES, LOG};
 use anyhow::Result;
 use regard_lab::figure::{Axis, Figure, LinePlot, Series, Theme, numbers};
 use regard_lab::{Table, Value};
-use regard_nn::checkpoint::write_whole;
+use regard_nn::atomic::write_atomic;
 use regard_nn::train::StepReport;
+use regard_nn::training::folder::{FIGURES, LOG};
+use regard_nn::training::run::Journal;
 use std::path::Path;
 
 const CAPTION: &str = "Each step of the training; losses in nats per token";
@@ -54,16 +55,6 @@ impl TrainingLog {
         whole
     }
 
-    pub(crate) fn push(&mut self, report: &StepReport, validation: Option<f64>) {
-        let step = i64::try_from(report.step).unwrap_or(i64::MAX);
-        let StepReport { loss, accuracy, gradient_norm, rate, .. } = *report;
-        self.table.push(vec![step.into(), loss.into(), validation.into(), accuracy.into(), gradient_norm.into(), rate.into()]);
-    }
-
-    pub(crate) fn write(&self, folder: &Path) -> Result<()> {
-        Ok(write_whole(&folder.join(LOG), &self.table.to_csv())?)
-    }
-
     /// The last number of a column.
     pub(crate) fn last(&self, column: &str) -> Option<f64> {
         self.table.rows.iter().rev().find_map(|row| self.table.value(row, column).number())
@@ -94,9 +85,21 @@ impl TrainingLog {
         let figure = self.figure()?;
         let (svg, png) = (figure.svg()?, figure.png(Theme::Light)?);
         for (name, bytes) in FIGURES.iter().zip([svg.as_bytes(), &png]) {
-            write_whole(&folder.join(name), bytes)?;
+            write_atomic(&folder.join(name), bytes)?;
         }
         Ok(())
+    }
+}
+
+impl Journal for TrainingLog {
+    fn push(&mut self, report: &StepReport, validation: Option<f64>) {
+        let step = i64::try_from(report.step).unwrap_or(i64::MAX);
+        let StepReport { loss, accuracy, gradient_norm, rate, .. } = *report;
+        self.table.push(vec![step.into(), loss.into(), validation.into(), accuracy.into(), gradient_norm.into(), rate.into()]);
+    }
+
+    fn write(&self, folder: &Path) -> regard_nn::Result<()> {
+        write_atomic(&folder.join(LOG), &self.table.to_csv())
     }
 }
 

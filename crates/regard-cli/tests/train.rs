@@ -162,7 +162,12 @@ fn a_folder_takes_one_training_at_a_time() {
 
 #[cfg(unix)]
 fn interrupt(child: &Child) {
-    let sent = Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill is there");
+    signal(child, "-INT");
+}
+
+#[cfg(unix)]
+fn signal(child: &Child, name: &str) {
+    let sent = Command::new("kill").args([name, &child.id().to_string()]).status().expect("kill is there");
     assert!(sent.success());
 }
 
@@ -172,18 +177,22 @@ fn interrupted_training_saves_and_goes_on_to_the_same_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let whole = interrupted_settings("whole", "2", 600);
     works(&whole.iter().map(String::as_str).collect::<Vec<_>>(), dir.path());
-    let mut child = started(&interrupted_settings("model", "1", 600), dir.path(), "model", 7);
-    interrupt(&child);
-    let mut message = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut message).unwrap();
-    assert_eq!(child.wait().unwrap().code(), Some(130), "{message}");
-    assert!(message.contains("go on with: regard train --resume --out model"), "{message}");
-    let out = dir.path().join("model");
-    let done = step(&out).unwrap();
-    assert!((7..600).contains(&done) && message.contains(&format!("saved after step {done} of 600")), "{done}: {message}");
-    assert!(!out.join("training.svg").exists());
-    works(&["train", "--resume"], dir.path());
-    assert_same(&files(&dir.path().join("whole")), &files(&out), "after Ctrl-C");
+    // As a person does it, and as a system that shuts down.
+    for (name, model) in [("-INT", "model"), ("-TERM", "my model")] {
+        let mut child = started(&interrupted_settings(model, "1", 600), dir.path(), model, 7);
+        signal(&child, name);
+        let mut message = String::new();
+        child.stderr.take().unwrap().read_to_string(&mut message).unwrap();
+        assert_eq!(child.wait().unwrap().code(), Some(130), "{message}");
+        let quoted = if model.contains(' ') { format!("'{model}'") } else { model.to_owned() };
+        assert!(message.contains(&format!("go on with: regard train --resume --out {quoted}\n")), "{message}");
+        let out = dir.path().join(model);
+        let done = step(&out).unwrap();
+        assert!((7..600).contains(&done) && message.contains(&format!("saved after step {done} of 600")), "{done}: {message}");
+        assert!(!out.join("training.svg").exists());
+        works(&["train", "--resume", "--out", model], dir.path());
+        assert_same(&files(&dir.path().join("whole")), &files(&out), name);
+    }
 }
 
 #[cfg(unix)]
@@ -379,6 +388,8 @@ fn bad_texts_are_refused_in_one_line() {
         ("short.txt", "the training text has 16 tokens, but at least 66 are needed; give a longer text or a smaller context"),
         ("nowhere.txt", "cannot read nowhere.txt"),
         (".", "cannot read ."),
+        #[cfg(unix)]
+        ("/dev/zero", "/dev/zero has more than 512 MiB: give a shorter text"),
     ] {
         refused(&["train", "--text", text], dir.path(), words);
     }
@@ -416,7 +427,8 @@ fn bad_arguments_are_refused_in_one_line() {
         (&["--text", "x"], "cannot be used with"),
         (&["--threads", "0"], "threads = 0"),
         (&["--width", "65536", "--layers", "1000"], "parameters, at most"),
-        (&["--batch", "1048576", "--context", "200"], "too large for memory: give more --micro-batches"),
+        (&["--batch", "1048576", "--context", "200"], "GB are free: give more --micro-batches, or make the model smaller"),
+        (&["--width", "4096", "--heads", "4", "--batch", "4096"], "GB are free: give more --micro-batches, or make the model smaller"),
     ] {
         refused_training(more, dir.path(), words);
     }
@@ -439,6 +451,13 @@ fn bad_arguments_are_refused_in_one_line() {
     refused(&["eval"], dir.path(), "DIR");
 }
 
+/// With one bit changed.
+fn flipped(bytes: &[u8], at: usize) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    bytes[at] ^= 1;
+    bytes
+}
+
 fn replaced(bytes: &[u8], from: &str, to: &str) -> Vec<u8> {
     assert_eq!(from.len(), to.len());
     let at = bytes.windows(from.len()).position(|window| window == from.as_bytes()).expect("it is there");
@@ -458,8 +477,9 @@ fn spoiled_checkpoints_are_refused_in_one_line_and_left_alone() {
         (good[..good.len() / 2].to_vec(), "it is cut short"),
         (good[..3].to_vec(), "it is cut short"),
         (with_nan, "has NaN in it"),
-        (replaced(&good, r#"\"width\":16"#, r#"\"width\":32"#), "has shape [45, 16], the model needs [45, 32]"),
-        (replaced(&good, r#"\"layers\":1"#, r#"\"layers\":2"#), "blocks.1.attention.norm.gain"),
+        (replaced(&good, r#"\"width\":16"#, r#"\"width\":32"#), "it has another checksum than model.json says"),
+        (flipped(&good, good.len() - 6), "it has another checksum than model.json says"),
+        (flipped(&good, good.len() / 2), "it has another checksum than model.json says"),
         (replaced(&good, "regard-nn 2", "regard-nn 9"), "its format is \"regard-nn 9\""),
     ] {
         std::fs::write(&path, &bytes).unwrap();
@@ -524,6 +544,66 @@ fn full_disk_is_said_and_costs_nothing_that_was_saved() {
     assert_same(&patient, &files(&out), "after a full disk");
 }
 
+/// With this on its standard input.
+fn piped(arguments: &[&str], folder: &Path, input: &[u8]) -> Output {
+    use std::io::Write;
+    let mut child = command(arguments, folder).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn text_may_come_from_the_standard_input_and_begin_with_a_byte_order_mark() {
+    let dir = tempfile::tempdir().unwrap();
+    let text = regard_nn::stories::write(5000, 3);
+    std::fs::write(dir.path().join("plain.txt"), &text).unwrap();
+    let marked = format!("\u{FEFF}{text}");
+    std::fs::write(dir.path().join("marked.txt"), &marked).unwrap();
+    let small = |text: &'static str, out: &'static str| {
+        ["train", "--text", text, "--width", "16", "--heads", "2", "--context", "16", "--steps", "3", "--quiet", "--out", out]
+    };
+    works(&small("plain.txt", "plain"), dir.path());
+    works(&small("marked.txt", "marked"), dir.path());
+    let output = piped(&small("-", "piped"), dir.path(), marked.as_bytes());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let tokenizer = |out: &str| std::fs::read(dir.path().join(out).join("tokenizer.json")).unwrap();
+    assert!(tokenizer("plain") == tokenizer("marked") && tokenizer("plain") == tokenizer("piped"), "the mark is no character");
+    let loss = |more: &[&str]| json(&works(&[&["eval"], more, &["--json"]].concat(), dir.path()))[0]["rows"][0].clone();
+    assert_eq!(loss(&["plain"]), loss(&["marked"]));
+    assert_eq!(loss(&["plain"]), loss(&["piped", "--text", "plain.txt"]));
+    let output = piped(&["eval", "plain", "--text", "-", "--json"], dir.path(), text.as_bytes());
+    assert_eq!(json(&String::from_utf8(output.stdout).unwrap())[0]["rows"][0], loss(&["plain"]));
+    // A text that went by is not there any more.
+    for arguments in [&["eval", "piped"][..], &["train", "--resume", "--out", "piped", "--steps", "4"]] {
+        refused(arguments, dir.path(), "the text came from the standard input: give it again, with --text - or as a file with --text FILE");
+    }
+    works(&["train", "--resume", "--out", "piped", "--steps", "4", "--text", "plain.txt", "--quiet"], dir.path());
+    fails(&piped(&small("-", "none"), dir.path(), b""), 2, "the standard input is empty");
+}
+
+#[test]
+fn losses_that_differ_say_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let trained = trained(&["--steps", "2"], dir.path());
+    assert!(trained.contains("`regard eval` reads all of the text"), "{trained}");
+    let measured = works(&["eval", "model"], dir.path());
+    assert!(measured.contains("`regard train` looks at some windows"), "{measured}");
+}
+
+#[test]
+fn weights_that_cannot_be_checked_are_read_with_a_warning() {
+    let dir = tempfile::tempdir().unwrap();
+    trained(&["--steps", "2", "--quiet"], dir.path());
+    std::fs::remove_file(dir.path().join("model/model.json")).unwrap();
+    for arguments in [&["eval", "model", "--quiet"][..], &["generate", "model", "--tokens", "3"], &["train", "--resume", "--quiet"]] {
+        let output = regard(arguments, dir.path());
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() && message.starts_with("warning: model has no model.json with a checksum"), "{message}");
+    }
+    // The training that went on wrote it again.
+    assert!(regard(&["eval", "model", "--quiet"], dir.path()).stderr.is_empty());
+}
+
 #[test]
 fn training_that_diverges_keeps_its_last_good_checkpoint() {
     let dir = tempfile::tempdir().unwrap();
@@ -531,6 +611,12 @@ fn training_that_diverges_keeps_its_last_good_checkpoint() {
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
     fails(&regard(&all, dir.path()), 1, "lower the learning rate or clip gradients");
     works(&["eval", "model"], dir.path());
+    // With few checkpoints the state before the step that failed is saved, not the one of the last checkpoint.
+    let all = train(&["--steps", "50", "--rate", "1e19", "--clip", "none", "--warmup", "0", "--quiet", "--out", "rare"]);
+    let all: Vec<&str> = all.iter().map(String::as_str).collect();
+    fails(&regard(&all, dir.path()), 1, "`regard train --resume --out rare` goes on from the last checkpoint: the ");
+    assert!(step(&dir.path().join("rare")).is_some_and(|done| done > 0), "{:?}", step(&dir.path().join("rare")));
+    works(&["eval", "rare"], dir.path());
 }
 
 #[test]

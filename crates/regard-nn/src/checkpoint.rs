@@ -1,8 +1,9 @@
 //! Checkpoints: a safetensors file with everything that is needed to go on, and a JSON file beside it for people.
 //!
 //! Both are written beside and renamed, so a crash at any moment leaves the old file or the new one. All that resuming reads is in
-//! the one safetensors file.
+//! the one safetensors file; the other has its checksum, by which one changed bit is found.
 
+use crate::atomic::{Staged, write_atomic};
 use crate::error::{Error, Result};
 use crate::optim::Adam;
 use crate::params::Layout;
@@ -11,9 +12,8 @@ use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+use sha2::{Digest, Sha256};
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::Write;
 use std::path::{Path, PathBuf};
 
 const FIRST: &str = "adam.first.";
@@ -23,6 +23,10 @@ const FORMAT: &str = "regard-nn 2";
 /// The one entry of the metadata. The file lists entries in the order of a hash map, which differs from run to run: two would cost
 /// the promise that the same state is the same bytes.
 const METADATA: &str = "regard";
+/// Where the summary has the checksum of the file beside it.
+const SUM: &str = "sha256";
+/// Where it has those of the files that are being replaced.
+const REPLACES: &str = "replaces";
 
 /// What the file says beside the tensors.
 #[derive(Serialize, Deserialize)]
@@ -44,27 +48,13 @@ pub struct Checkpoint {
     pub train: Option<TrainConfig>,
     model: Value,
     origin: Value,
+    verified: bool,
     tensors: HashMap<String, (Vec<usize>, Vec<f32>)>,
 }
 
-/// Write a file beside and rename it, so that there is never half a file under its name.
-///
-/// # Errors
-/// [`Error::File`]; the old file is then untouched.
-pub fn write_whole(path: &Path, bytes: &[u8]) -> Result<()> {
-    let failed = |action| move |source| Error::File { action, path: path.to_owned(), source };
-    let name = path.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-    let beside = path.with_file_name(format!(".{name}.{}.partial", std::process::id()));
-    let written = File::create(&beside).and_then(|mut file| {
-        file.write_all(bytes)?;
-        file.sync_all()
-    });
-    let moved = written.and_then(|()| std::fs::rename(&beside, path));
-    if moved.is_err() {
-        // The disk may be full: leave nothing behind.
-        let _ = std::fs::remove_file(&beside);
-    }
-    moved.map_err(failed("write"))
+/// As `sha256sum` prints it.
+fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn bytes_of(numbers: &[f32]) -> Vec<u8> {
@@ -111,15 +101,35 @@ pub fn save_with(path: &Path, trainer: &Trainer, model: &impl Serialize, origin:
     let metadata = Metadata { format: FORMAT.to_owned(), step: trainer.step(), train: Some(trainer.config().clone()), model, origin };
     let text = serde_json::to_string(&metadata).map_err(|e| refused(e.to_string()))?;
     let bytes = safetensors::serialize(views, Some(HashMap::from([(METADATA.to_owned(), text)]))).map_err(|e| refused(e.to_string()))?;
-    write_whole(path, &bytes)?;
+    let staged = Staged::write(path, &bytes)?;
     let Metadata { step, train, model, origin, .. } = metadata;
     let parameters = trainer.params().len();
-    let summary = json!({ "step": step, "parameters": parameters, "model": model, "train": train, "origin": origin });
-    write_whole(&path.with_extension("json"), format!("{summary:#}\n").as_bytes())
+    let (sum, json) = (digest(&bytes), path.with_extension("json"));
+    let summary = |replaces: Vec<String>| {
+        let mut summary =
+            json!({ "step": step, "parameters": parameters, "sha256": sum, "model": model, "train": train, "origin": origin });
+        if !replaces.is_empty() {
+            summary[REPLACES] = replaces.into();
+        }
+        format!("{summary:#}\n")
+    };
+    // Killed between the two renames, the old file is still the one that the summary knows.
+    let replaced: Vec<String> = known_digests(&json).unwrap_or_default().into_iter().filter(|old| *old != sum).collect();
+    write_atomic(&json, summary(replaced.clone()).as_bytes())?;
+    staged.commit()?;
+    if replaced.is_empty() { Ok(()) } else { write_atomic(&json, summary(Vec::new()).as_bytes()) }
+}
+
+/// The checksums that the summary beside a checkpoint allows; `None` where there is no summary, or one without.
+fn known_digests(json: &Path) -> Option<Vec<String>> {
+    let summary: Value = serde_json::from_slice(&std::fs::read(json).ok()?).ok()?;
+    let replaced = summary[REPLACES].as_array().into_iter().flatten();
+    let known: Vec<String> = [&summary[SUM]].into_iter().chain(replaced).filter_map(|sum| sum.as_str().map(str::to_owned)).collect();
+    (!known.is_empty()).then_some(known)
 }
 
 impl Checkpoint {
-    /// Read a checkpoint and check that it is whole and has numbers in it.
+    /// Read a checkpoint and check that it is whole, has numbers in it, and the checksum that the summary beside it says.
     ///
     /// # Errors
     /// [`Error::File`] and [`Error::Checkpoint`].
@@ -149,7 +159,21 @@ impl Checkpoint {
             }
             tensors.insert(name, (view.shape().to_vec(), numbers));
         }
-        Ok(Self { path: path.to_owned(), step, train, model, origin, tensors })
+        let json = path.with_extension("json");
+        let known = known_digests(&json);
+        let verified = known.is_some();
+        if known.is_some_and(|known| !known.contains(&digest(&bytes))) {
+            let json = json.file_name().unwrap_or_default().to_string_lossy();
+            return Err(refused(format!(
+                "it has another checksum than {json} says: it is damaged, or of another training; take it from a copy"
+            )));
+        }
+        Ok(Self { path: path.to_owned(), step, train, model, origin, verified, tensors })
+    }
+
+    /// The summary beside it had a checksum, and it fits.
+    pub fn verified(&self) -> bool {
+        self.verified
     }
 
     fn refused(&self, reason: String) -> Error {
@@ -170,6 +194,29 @@ impl Checkpoint {
     /// [`Error::Checkpoint`] when that was something else, or nothing.
     pub fn origin<O: DeserializeOwned>(&self) -> Result<O> {
         O::deserialize(&self.origin).map_err(|e| self.refused(format!("it does not say where it comes from ({e})")))
+    }
+
+    /// How it was trained.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] when it does not say.
+    pub fn settings(&self) -> Result<&TrainConfig> {
+        self.train.as_ref().ok_or_else(|| self.refused("it does not say how it was trained: train anew".to_owned()))
+    }
+
+    /// Is it of a training with these settings? `steps` may differ.
+    pub(crate) fn check_training(&self, config: &TrainConfig) -> Result<()> {
+        let trained = self.settings()?;
+        let settings = |config: &TrainConfig| serde_json::to_value(TrainConfig { steps: 0, ..config.clone() }).unwrap_or_default();
+        let (before, wanted) = (settings(trained), settings(config));
+        let (Some(before), Some(wanted)) = (before.as_object(), wanted.as_object()) else { return Ok(()) };
+        match before.iter().find(|(name, value)| wanted.get(*name) != Some(value)) {
+            None => Ok(()),
+            Some((name, value)) => {
+                let other = wanted.get(name).map(ToString::to_string).unwrap_or_default();
+                Err(self.refused(format!("it was trained with {name} {value}, which cannot become {other} on the way")))
+            }
+        }
     }
 
     fn gather(&self, layout: &Layout, prefix: &str) -> Result<Vec<f32>> {

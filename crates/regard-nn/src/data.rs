@@ -99,6 +99,18 @@ mod tests {
     }
 
     #[test]
+    fn parts_of_a_batch_are_drawn_without_the_parts_before_them() {
+        let tokens: Vec<u32> = (0..500).collect();
+        let at = || Draws::at(3, &[7]);
+        let whole = Windows::draw(&tokens, 12, 8, Target::Next, &mut at());
+        for part in 0..3 {
+            let alone = Windows::draw(&tokens, 4, 8, Target::Next, &mut at().skip(4 * part as u64));
+            assert_eq!(alone.ids, whole.ids[part * 32..(part + 1) * 32]);
+            assert_eq!(alone.targets, whole.targets[part * 32..(part + 1) * 32]);
+        }
+    }
+
+    #[test]
     fn spread_windows_cover_the_text_evenly() {
         let tokens: Vec<u32> = (0..109).collect();
         let w = Windows::spread(&tokens, 4, 8, Target::Next);

@@ -80,6 +80,95 @@ pub enum Error {
         /// What the system said.
         source: std::io::Error,
     },
+    /// A text that cannot be used.
+    #[error("{problem}")]
+    Text {
+        /// Which text, and what is the matter with it.
+        problem: String,
+    },
+    /// A text that is not the one of the training that goes on.
+    #[error("the text is not the one that the model in {} learns: give that one with --text, or train anew", folder.display())]
+    OtherText {
+        /// Where the model is.
+        folder: PathBuf,
+    },
+    /// A tokenizer that gives other tokens than those of the training that goes on.
+    #[error("{} is not the tokenizer that the model learns with: put that one back, or train anew", path.display())]
+    OtherTokens {
+        /// The tokenizer.
+        path: PathBuf,
+    },
+    /// A tokenizer with another vocabulary than the model's.
+    #[error("{} has {tokens} tokens, but the model has {vocab}: it is the tokenizer of another model", path.display())]
+    OtherTokenizer {
+        /// The tokenizer.
+        path: PathBuf,
+        /// Its tokens.
+        tokens: usize,
+        /// The model's.
+        vocab: usize,
+    },
+    /// A folder without a model.
+    #[error("{0} has no {file}: train one first with `regard train --out {0}`", folder.display())]
+    NoModel {
+        /// The folder.
+        folder: PathBuf,
+        /// What is missing.
+        file: &'static str,
+    },
+    /// A folder that has a model, or a file that would be replaced.
+    #[error(
+        "{} has a {} already: {} it with --overwrite, or choose another --out",
+        folder.display(),
+        if *model { "model".to_owned() } else { format!("file {file}") },
+        if *model { "go on with --resume, replace" } else { "move it, replace" }
+    )]
+    Taken {
+        /// The folder.
+        folder: PathBuf,
+        /// Which file.
+        file: &'static str,
+        /// It is the model itself.
+        model: bool,
+    },
+    /// A folder that cannot be made or written to.
+    #[error("cannot write into {}: {source}; choose another directory with --out", path.display())]
+    Directory {
+        /// The folder.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// A folder that another run writes to.
+    #[error("another run of regard is writing to {}: wait until it ends, or choose another directory with --out", path.display())]
+    Busy {
+        /// The folder.
+        path: PathBuf,
+    },
+    /// A model that nobody means.
+    #[error("the model has {parameters} parameters, at most {most} are possible: make it smaller")]
+    TooManyParameters {
+        /// Its parameters.
+        parameters: usize,
+        /// How many are possible.
+        most: usize,
+    },
+    /// A training that does not fit into memory.
+    #[error(
+        "a step of {batch} x {seq} tokens needs about {} GB of memory, and {} GB are free: give more --micro-batches, or make the model smaller",
+        gigabytes(*needed),
+        gigabytes(*available)
+    )]
+    Memory {
+        /// Sequences that are computed at a time.
+        batch: usize,
+        /// Tokens of each.
+        seq: usize,
+        /// Bytes.
+        needed: u128,
+        /// Bytes.
+        available: u128,
+    },
     /// A checkpoint that cannot be used.
     #[error("checkpoint {path} cannot be used: {reason}")]
     Checkpoint {
@@ -88,6 +177,17 @@ pub enum Error {
         /// Why.
         reason: String,
     },
+    /// The gradient is not a number, or too large to be one.
+    #[error("the gradient's norm is {norm} at step {step}, so the step was not made; lower the learning rate or clip gradients")]
+    Gradient {
+        /// The step.
+        step: u64,
+        /// The norm.
+        norm: f64,
+    },
+    /// Logits that no token can be drawn from.
+    #[error("the logits of the next token are not numbers: the model's weights are damaged or have diverged")]
+    Logits,
     /// The loss is not a number any more.
     #[error("the loss is {loss} at step {step}; lower the learning rate or clip gradients")]
     Diverged {
@@ -100,3 +200,7 @@ pub enum Error {
 
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
+
+fn gigabytes(bytes: u128) -> String {
+    format!("{:.1}", bytes as f64 / 1e9)
+}

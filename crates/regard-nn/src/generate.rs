@@ -48,16 +48,22 @@ impl Sampling {
     }
 
     /// Draw a token from logits.
-    pub fn draw<T: Float>(&self, logits: &[T], draws: &mut Draws) -> u32 {
+    ///
+    /// # Errors
+    /// [`Error::Logits`] when one of them is NaN, or none is larger than minus infinity.
+    pub fn draw<T: Float>(&self, logits: &[T], draws: &mut Draws) -> Result<u32> {
+        if logits.iter().any(|x| x.to_f64().is_nan()) || logits.iter().all(|x| x.to_f64() == f64::NEG_INFINITY) {
+            return Err(Error::Logits);
+        }
         if self.temperature == 0.0 {
-            return argmax(logits) as u32;
+            return Ok(argmax(logits) as u32);
         }
         let max = logits.iter().map(|x| x.to_f64()).fold(f64::NEG_INFINITY, f64::max);
         let mut weights: Vec<f64> = logits.iter().map(|x| ((x.to_f64() - max) / self.temperature).exp()).collect();
         if self.top_k.is_some() || self.top_p.is_some() {
             self.cut(&mut weights);
         }
-        draws.weighted(&weights) as u32
+        Ok(draws.weighted(&weights) as u32)
     }
 
     /// Set the weights of tokens that may not be drawn to zero.
@@ -159,7 +165,7 @@ impl<'m, T: Float> Writer<'m, T> {
                 self.logits.extend_from_slice(&pass.logits()[(seen.len() - 1) * vocab..]);
             }
         }
-        let token = self.sampling.draw(&self.logits, &mut self.draws);
+        let token = self.sampling.draw(&self.logits, &mut self.draws)?;
         self.tokens.push(token);
         Ok(token)
     }

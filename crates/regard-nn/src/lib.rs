@@ -10,6 +10,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod atomic;
 pub mod attention;
 pub mod cache;
 pub mod checkpoint;
@@ -44,6 +45,7 @@ pub mod streaming;
 pub mod sublayer;
 pub mod tokenizer;
 pub mod train;
+pub mod training;
 
 pub use config::ModelConfig;
 pub use error::{Error, Result};

@@ -253,6 +253,9 @@ impl LanguageModel {
 
     fn extend_here<T: Float>(&self, p: &[T], ids: &[u32], batch: usize, cache: &mut StackCache<T>, logits: &mut Vec<T>) -> Result<()> {
         let (new, width) = (ids.len() / batch.max(1), self.config.width);
+        if new == 0 {
+            return Err(Error::Length { what: "the list of new tokens", got: ids.len(), expected: batch.max(1) });
+        }
         let call = Call { offset: cache.len(), ..Call::new(batch, new, MaskKind::Causal) };
         self.entry.check(ids, &call)?;
         let mut x = vec![T::ZERO; ids.len() * width];

@@ -130,9 +130,8 @@ impl<T: Float> Adam<T> {
         Self { first: vec![T::ZERO; count], second: vec![T::ZERO; count] }
     }
 
-    /// Update the parameters by the gradient of step `step` (from 1), and clear it. Returns the gradient's norm before clipping.
-    pub fn update(&mut self, config: &OptimConfig, layout: &Layout, p: &mut [T], g: &mut [T], step: u64, rate: f64) -> f64 {
-        let norm = norm(g);
+    /// Update the parameters by the gradient of step `step` (from 1), whose [`norm`] is given, and clear it.
+    pub fn update(&mut self, config: &OptimConfig, layout: &Layout, p: &mut [T], g: &mut [T], norm: f64, step: u64, rate: f64) {
         let scale = config.clip.map_or(1.0, |clip| (clip / (norm + 1e-6)).min(1.0));
         let power = |beta: f64| 1.0 - beta.powi(step.min(i32::MAX as u64) as i32);
         let update = Update {
@@ -157,7 +156,6 @@ impl<T: Float> Adam<T> {
             }
             update_chunk(update, p, g, m, v);
         });
-        norm
     }
 }
 
@@ -209,7 +207,8 @@ mod tests {
         for step in 1..=5u64 {
             let gradient = [3.0 * step as f64, -1.0, 0.2];
             let mut g = gradient.to_vec();
-            let norm = adam.update(&config, &layout, &mut p, &mut g, step, 0.01);
+            let norm = norm(&g);
+            adam.update(&config, &layout, &mut p, &mut g, norm, step, 0.01);
             assert_eq!(g, [0.0; 3]);
             let right_norm = gradient.iter().map(|x| x * x).sum::<f64>().sqrt();
             assert!((norm - right_norm).abs() < 1e-12);

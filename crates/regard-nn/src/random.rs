@@ -29,6 +29,12 @@ impl Draws {
         mix(self.state)
     }
 
+    /// The stream as it is after `count` more draws of [`Draws::bits`].
+    pub fn skip(mut self, count: u64) -> Self {
+        self.state = self.state.wrapping_add(GOLDEN.wrapping_mul(count));
+        self
+    }
+
     /// Uniform in [0, 1).
     pub fn uniform(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1u64 << 53) as f64

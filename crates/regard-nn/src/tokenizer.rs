@@ -1,7 +1,7 @@
 //! Texts to tokens and back: characters, byte-level BPE, WordPiece. All three are saved as a `tokenizer.json` that the `tokenizers`
 //! library reads in any language.
 
-use crate::checkpoint::write_whole;
+use crate::atomic::write_atomic;
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -191,7 +191,7 @@ impl Tokenizer {
             Inner::Char(characters) => format!("{:#}\n", characters.to_json()),
             Inner::Library(tokenizer) => tokenizer.to_string(true).map_err(refused)?,
         };
-        write_whole(path, json.as_bytes())
+        write_atomic(path, json.as_bytes())
     }
 
     /// Read `tokenizer.json`.

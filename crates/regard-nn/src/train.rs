@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::lm::{LanguageModel, LmPass};
 use crate::look::{Call, MaskKind};
 use crate::loss::Loss;
-use crate::optim::{Adam, OptimConfig};
+use crate::optim::{Adam, OptimConfig, norm};
 use crate::parallel::in_pool;
 use crate::params::Layout;
 use crate::random::Draws;
@@ -110,6 +110,7 @@ impl Trainer {
     /// # Errors
     /// When the checkpoint is of another model or training.
     pub fn resume(layout: &Layout, config: TrainConfig, checkpoint: Checkpoint) -> Result<Self> {
+        checkpoint.check_training(&config)?;
         let mut trainer = Self::new(layout, config)?;
         let (params, adam, step) = checkpoint.into_state(layout)?;
         trainer.params = params;
@@ -151,7 +152,7 @@ impl Trainer {
     /// One step.
     ///
     /// # Errors
-    /// When data and model do not fit together, or the loss is no number any more; the parameters are then as before the step.
+    /// When data and model do not fit together, or the loss or the gradient is no number any more; the parameters are then as before the step.
     pub fn advance(&mut self, task: &mut dyn Task) -> Result<StepReport> {
         in_pool(|| self.one_step(task))
     }
@@ -166,20 +167,24 @@ impl Trainer {
         if !loss.mean().is_finite() {
             return Err(Error::Diverged { step, loss: loss.mean() });
         }
+        let gradient_norm = norm(&self.gradient);
+        if !gradient_norm.is_finite() {
+            return Err(Error::Gradient { step, norm: gradient_norm });
+        }
         let rate = self.config.optim.rate_at(step, self.config.steps);
-        let gradient_norm = self.adam.update(&self.config.optim, &self.layout, &mut self.params, &mut self.gradient, step, rate);
+        self.adam.update(&self.config.optim, &self.layout, &mut self.params, &mut self.gradient, gradient_norm, step, rate);
         self.step = step;
         Ok(StepReport { step, loss: loss.mean(), accuracy: loss.accuracy(), gradient_norm, rate, tokens: loss.rows })
     }
 
-    /// Step until all are done or `watch` returns false.
+    /// Step until all are done or `watch` returns false: the one loop of every training.
     ///
     /// # Errors
-    /// As [`Trainer::advance`].
-    pub fn run(&mut self, task: &mut dyn Task, mut watch: impl FnMut(&Self, &StepReport) -> bool) -> Result<()> {
+    /// As [`Trainer::advance`], and what `watch` says.
+    pub fn run(&mut self, task: &mut dyn Task, mut watch: impl FnMut(&Self, &StepReport) -> Result<bool>) -> Result<()> {
         while !self.finished() {
             let report = self.advance(task)?;
-            if !watch(self, &report) {
+            if !watch(self, &report)? {
                 break;
             }
         }
@@ -217,12 +222,20 @@ impl<'t> TextTask<'t> {
     ///
     /// # Errors
     /// When text and model do not fit together.
-    pub fn validate(&mut self, p: &[f32], count: usize, seed: u64) -> Result<Loss> {
-        let seq = self.model.config().context;
-        let windows = Windows::draw(&self.text.validation, count, seq, self.target, &mut Draws::at(seed, &[0x7A11]));
-        let mut pass = self.model.plan(count, seq, false);
-        self.model.loss(p, &windows.ids, &windows.targets, &Call::new(count, seq, self.mask), &mut pass)
+    pub fn validate(&self, p: &[f32], count: usize, seed: u64) -> Result<Loss> {
+        validate(self.model, self.text, self.mask, self.target, p, count, seed)
     }
+}
+
+/// The loss on `count` validation windows that depend on the seed only.
+///
+/// # Errors
+/// When text and model do not fit together.
+pub fn validate(model: &LanguageModel, text: &Text, mask: MaskKind, target: Target, p: &[f32], count: usize, seed: u64) -> Result<Loss> {
+    let seq = model.config().context;
+    let windows = Windows::draw(&text.validation, count, seq, target, &mut Draws::at(seed, &[0x7A11]));
+    let mut pass = model.plan(count, seq, false);
+    model.loss(p, &windows.ids, &windows.targets, &Call::new(count, seq, mask), &mut pass)
 }
 
 impl Task for TextTask<'_> {
@@ -232,13 +245,14 @@ impl Task for TextTask<'_> {
 
     fn gradient(&mut self, p: &[f32], g: &mut [f32], config: &TrainConfig, step: u64, part: usize) -> Result<Loss> {
         let (seq, size) = (self.model.config().context, config.batch / config.micro_batches);
-        let all = Windows::draw(&self.text.train, config.batch, seq, self.target, &mut Draws::at(config.seed, &[WINDOWS, step]));
-        let range = part * size * seq..(part + 1) * size * seq;
+        // One draw per window: those of the parts before are passed over.
+        let mut draws = Draws::at(config.seed, &[WINDOWS, step]).skip((part * size) as u64);
+        let windows = Windows::draw(&self.text.train, size, seq, self.target, &mut draws);
         let dropout = (self.model.config().dropout > 0.0).then(|| Draws::at(config.seed, &[DROPOUT, step, part as u64]).bits());
         let call = Call { dropout, ..Call::new(size, seq, self.mask) };
         let mut pass = self.pass.take().filter(|pass| pass.shape() == (size, seq)).unwrap_or_else(|| self.model.plan(size, seq, true));
         let counted = (config.batch * seq) as f64;
-        let loss = self.model.loss_and_gradient(p, g, &all.ids[range.clone()], &all.targets[range], &call, counted, &mut pass);
+        let loss = self.model.loss_and_gradient(p, g, &windows.ids, &windows.targets, &call, counted, &mut pass);
         self.pass = Some(pass);
         loss
     }

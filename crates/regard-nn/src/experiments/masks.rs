@@ -378,7 +378,9 @@ impl Bench<'_> {
             let length = texts.first().map_or(0, Vec::len).min(seq);
             let ids: Vec<u32> = texts.iter().flat_map(|t| &t[t.len() - length..]).copied().collect();
             let logits = self.row_logits(p, variant.mask(), &ids, length, 0, length - 1)?;
-            texts.iter_mut().zip(&logits).for_each(|(t, l)| t.push(sampling.draw(l, &mut draws)));
+            for (text, logits) in texts.iter_mut().zip(&logits) {
+                text.push(sampling.draw(logits, &mut draws)?);
+            }
         }
         let (mut real, mut words) = (0, 0);
         for text in &texts {

@@ -44,16 +44,16 @@ fn train_with_curve(
 ) -> Result<Vec<CurvePoint>> {
     let (mut curve, mut sum, mut count) = (Vec::new(), 0.0, 0u64);
     let steps = trainer.config().steps;
-    while !trainer.finished() {
-        let report = trainer.advance(task)?;
+    trainer.run(task, |trainer, report| {
         sum += report.loss;
         count += 1;
         watch(&Progress { stage, step: report.step, steps, loss: Some(report.loss) });
         if report.step == 1 || report.step % every.max(1) == 0 || report.step == steps {
             curve.push(CurvePoint { step: report.step, loss: sum / count as f64 });
             (sum, count) = (0.0, 0);
-            look(trainer, &report)?;
+            look(trainer, report)?;
         }
-    }
+        Ok(true)
+    })?;
     Ok(curve)
 }

@@ -1,6 +1,6 @@
 //! Gradients against differences of the loss, in f64, where PyTorch's are not at hand: dropout, and sizes of several pieces.
 
-use crate::common::{numbers, parameters, tokens};
+use crate::common::{max, numbers, parameters, tokens};
 use regard_nn::loss::cross_entropy;
 use regard_nn::mlp::MlpKind;
 use regard_nn::norm::NormKind;
@@ -11,9 +11,9 @@ use regard_nn::{Call, EncoderDecoder, IGNORE, LanguageModel, MaskKind, ModelConf
 
 /// The largest relative difference between `gradient` and central differences of `loss`, over every `stride`-th parameter.
 fn compare(p: &[f64], gradient: &[f64], stride: usize, mut loss: impl FnMut(&[f64]) -> f64) -> f64 {
-    let size = gradient.iter().fold(0.0f64, |m, x| m.max(x.abs()));
+    let size = max(gradient.iter().map(|x| x.abs()));
     let mut p = p.to_vec();
-    let mut worst = 0.0f64;
+    let mut errors = Vec::new();
     for i in (0..p.len()).step_by(stride) {
         let (old, h) = (p[i], 1e-5);
         p[i] = old + h;
@@ -21,9 +21,9 @@ fn compare(p: &[f64], gradient: &[f64], stride: usize, mut loss: impl FnMut(&[f6
         p[i] = old - h;
         let below = loss(&p);
         p[i] = old;
-        worst = worst.max(((above - below) / (2.0 * h) - gradient[i]).abs() / size);
+        errors.push(((above - below) / (2.0 * h) - gradient[i]).abs() / size);
     }
-    worst
+    max(errors)
 }
 
 fn check_language_model(config: ModelConfig, batch: usize, dropout: Option<u64>, stride: usize) {

@@ -1,6 +1,6 @@
 //! Gradients of parts and whole models against PyTorch's, which `python/tests/parity/nn_golden_maker.py` wrote down.
 
-use crate::common::{numbers, parameters, tokens, worst};
+use crate::common::{max, numbers, parameters, tokens, worst};
 use regard_nn::attention::{AttentionConfig, MultiHeadAttention, ScaleKind};
 use regard_nn::linear::Linear;
 use regard_nn::mlp::{Mlp, MlpKind};
@@ -88,7 +88,7 @@ fn model<T: Float>(golden: &Model) -> (f64, Vec<T>) {
 }
 
 fn largest(x: &[f64]) -> f64 {
-    x.iter().fold(0.0, |m, x| x.abs().max(m))
+    max(x.iter().map(|x| x.abs()))
 }
 
 #[test]
@@ -186,8 +186,8 @@ fn part<T: Float>(name: &str) -> Made<T> {
 fn part_error<T: Float>(golden: &Part) -> (f64, f64) {
     let right = [&golden.y, &golden.dx, &golden.d_memory, &golden.gradients];
     let made = part::<T>(&golden.name);
-    let error = made.iter().zip(right).map(|(got, right)| worst(got, right)).fold(0.0, f64::max);
-    (error, right.iter().map(|x| largest(x)).fold(0.0, f64::max))
+    let error = max(made.iter().zip(right).map(|(got, right)| worst(got, right)));
+    (error, max(right.iter().map(|x| largest(x))))
 }
 
 #[test]

@@ -121,6 +121,14 @@ fn bad_calls_are_refused_with_one_clear_line() {
     let long = Call::new(1, 65, MaskKind::Causal);
     assert!(matches!(model.forward(&p, &[0; 65], &long, &mut model.plan(1, 65, false)), Err(Error::TooLong { .. })));
     assert!(matches!(Writer::new(&model, &p, &[], Sampling::default(), true), Err(Error::Length { .. })));
+    let nothing = model.extend(&p, &[], 1, &mut model.cache(&p, 1), &mut Vec::new()).expect_err("no tokens").to_string();
+    assert_eq!(nothing, "the list of new tokens has 0 entries, expected 1");
+    for logits in [[0.0, f64::NAN, 1.0], [f64::NEG_INFINITY; 3]] {
+        for temperature in [0.0, 1.0] {
+            let drawn = Sampling { temperature, ..Sampling::default() }.draw(&logits, &mut regard_nn::random::Draws::at(1, &[]));
+            assert!(matches!(drawn, Err(Error::Logits)), "{logits:?}: {drawn:?}");
+        }
+    }
     let odd = ModelConfig { heads: 3, ..ModelConfig::default() };
     assert_eq!(
         LanguageModel::new(odd).expect_err("64 / 3").to_string(),

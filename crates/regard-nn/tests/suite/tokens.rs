@@ -89,6 +89,25 @@ fn streamed_text_is_the_whole_text_and_no_character_is_torn() {
 }
 
 #[test]
+fn bytes_that_never_become_a_character_are_not_held_back_for_ever() {
+    let tokenizer = Tokenizer::train(TokenizerKind::Bpe(256), "日本 a").expect("trained");
+    let ids = tokenizer.encode("日").expect("encoded");
+    // A first byte over and over; a middle byte over and over; both in turn.
+    for pattern in [&ids[..1], &ids[1..2], &ids[..2]] {
+        let broken: Vec<u32> = pattern.iter().copied().cycle().take(3000).collect();
+        let whole = tokenizer.decode(&broken).expect("decoded");
+        let mut stream = TextStream::new(&tokenizer);
+        let mut shown = String::new();
+        for (i, &id) in broken.iter().enumerate() {
+            shown += &stream.push(id).expect("a token");
+            assert!(shown.chars().count() * pattern.len() + 3 > i, "{} characters after {i} tokens", shown.chars().count());
+        }
+        shown += &stream.finish().expect("a rest");
+        assert_eq!(shown, whole);
+    }
+}
+
+#[test]
 fn bytes_that_are_no_character_are_streamed_as_the_whole_text_has_them() {
     let tokenizer = Tokenizer::train(TokenizerKind::Bpe(256), "日本 a").expect("trained");
     let ids = tokenizer.encode("日本a").expect("encoded");

@@ -1,6 +1,7 @@
 //! Training: deterministic, resumable to the bit, and refusing what cannot be right.
 
-use regard_nn::checkpoint::{Checkpoint, save, save_with, write_whole};
+use regard_nn::atomic::write_atomic;
+use regard_nn::checkpoint::{Checkpoint, save, save_with};
 use regard_nn::data::{Target, Text};
 use regard_nn::optim::OptimConfig;
 use regard_nn::params::Layout;
@@ -132,13 +133,13 @@ fn bad_checkpoints_are_refused_with_one_clear_line() {
     assert!(line(&path, &deeper).contains("it has no tensor"));
 
     for cut in [0, 5, 100, bytes.len() / 2, bytes.len() - 1] {
-        write_whole(&path, &bytes[..cut]).expect("written");
+        write_atomic(&path, &bytes[..cut]).expect("written");
         assert!(line(&path, &model).contains("cut short"), "{}", line(&path, &model));
     }
     let mut spoiled = bytes.clone();
     let end = spoiled.len();
     spoiled[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
-    write_whole(&path, &spoiled).expect("written");
+    write_atomic(&path, &spoiled).expect("written");
     assert!(line(&path, &model).contains("has NaN in it"));
 }
 
@@ -149,10 +150,10 @@ fn failed_write_leaves_the_old_file_and_nothing_else() {
     std::fs::create_dir(&target).expect("made");
     std::fs::write(target.join("old"), "old").expect("written");
     // A folder cannot be replaced by a file, so the rename fails after the file was written.
-    assert!(matches!(write_whole(&target, b"new"), Err(Error::File { action: "write", .. })));
+    assert!(matches!(write_atomic(&target, b"new"), Err(Error::File { action: "write", .. })));
     assert_eq!(std::fs::read_to_string(target.join("old")).expect("still there"), "old");
     assert_eq!(std::fs::read_dir(folder.path()).expect("listed").count(), 1, "nothing half-written is left");
-    assert!(write_whole(&folder.path().join("no/such/place"), b"new").is_err());
+    assert!(write_atomic(&folder.path().join("no/such/place"), b"new").is_err());
 }
 
 #[test]
@@ -190,16 +191,71 @@ impl Task for Broken<'_> {
 }
 
 #[test]
-fn numbers_that_could_not_be_read_back_do_not_replace_a_checkpoint() {
+fn gradient_that_is_no_number_stops_the_training_before_the_update() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("model.safetensors");
     let model = LanguageModel::new(small()).expect("valid");
     let mut trainer = Trainer::new(model.layout(), config()).expect("valid");
+    let before = bits(trainer.params());
+    let refused = trainer.advance(&mut Broken(model.layout(), 1.0)).expect_err("refused");
+    assert!(matches!(refused, Error::Gradient { step: 1, .. }), "{refused}");
+    assert!(refused.to_string().contains("lower the learning rate or clip gradients"), "{refused}");
+    assert!(bits(trainer.params()) == before && trainer.step() == 0);
+    assert!(trainer.adam().first.iter().chain(&trainer.adam().second).all(|x| *x == 0.0), "the moments are untouched");
+    // The last good state can be saved, and the training goes on from it.
     save(&path, &trainer, model.config()).expect("saved");
-    let before = std::fs::read(&path).expect("there");
-    trainer.advance(&mut Broken(model.layout(), 1.0)).expect("a step");
-    assert!(matches!(save(&path, &trainer, model.config()), Err(Error::Diverged { step: 1, .. })));
-    assert!(std::fs::read(&path).expect("there") == before);
+    assert_eq!(run(&model, &mut trainer, 1).len(), 1);
+}
+
+#[test]
+fn one_changed_bit_of_a_checkpoint_is_found() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("model.safetensors");
+    let model = LanguageModel::new(small()).expect("valid");
+    let trainer = Trainer::new(model.layout(), config()).expect("valid");
+    save(&path, &trainer, model.config()).expect("saved");
+    assert!(Checkpoint::read(&path).expect("read").verified());
+    let good = std::fs::read(&path).expect("there");
+    // The lowest bit of a first weight, a sign, and a digit of the settings.
+    let digit = good.windows(12).position(|w| w == br#"\"batch\":8,"#).expect("the settings") + 10;
+    for (at, bit) in [(good.len() - 4, 1), (good.len() / 2 | 3, 0x80), (digit, 1)] {
+        let mut bytes = good.clone();
+        bytes[at] ^= bit;
+        std::fs::write(&path, &bytes).expect("written");
+        assert!(line(&path, &model).contains("another checksum than model.json says"), "{}", line(&path, &model));
+    }
+    // Killed after the summary was written and before the file was replaced: the old file is still good.
+    std::fs::write(&path, &good).expect("written");
+    let json = path.with_extension("json");
+    let text = std::fs::read_to_string(&json).expect("there");
+    let sum = text.lines().find_map(|line| line.trim().strip_prefix("\"sha256\": \"")?.strip_suffix("\",")).expect("a sum").to_owned();
+    let between = text.replace(&format!("\"sha256\": \"{sum}\""), &format!("\"sha256\": \"new\", \"replaces\": [\"{sum}\"]"));
+    std::fs::write(&json, between).expect("written");
+    assert!(Checkpoint::read(&path).expect("read").verified());
+    // And the next save forgets what was replaced.
+    save(&path, &trainer, model.config()).expect("saved");
+    assert_eq!(std::fs::read_to_string(&json).expect("there"), text);
+    std::fs::remove_file(&json).expect("removed");
+    assert!(!Checkpoint::read(&path).expect("read").verified(), "nothing to compare with");
+}
+
+#[test]
+fn checkpoint_of_another_training_is_not_resumed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("model.safetensors");
+    let model = LanguageModel::new(small()).expect("valid");
+    save(&path, &Trainer::new(model.layout(), config()).expect("valid"), model.config()).expect("saved");
+    let resume = |config| Trainer::resume(model.layout(), config, Checkpoint::read(&path).expect("read"));
+    assert!(resume(TrainConfig { steps: 99, ..config() }).is_ok(), "more steps are the same training");
+    let optim = OptimConfig { rate: 1e-4, ..OptimConfig::default() };
+    for (other, words) in [
+        (TrainConfig { batch: 4, ..config() }, "it was trained with batch 8, which cannot become 4"),
+        (TrainConfig { seed: 2, ..config() }, "seed 1, which cannot become 2"),
+        (TrainConfig { optim, ..config() }, "it was trained with optim"),
+    ] {
+        let refused = resume(other).expect_err("another training").to_string();
+        assert!(refused.contains(words), "{refused}");
+    }
 }
 
 #[test]

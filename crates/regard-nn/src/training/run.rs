@@ -1,0 +1,252 @@
+//! A training as a whole: its settings, its text, its folder; begun, interrupted at any moment, and taken up again.
+//!
+//! The order of writing makes it so. The checkpoint is the first file of a training, and is replaced whole; the table of steps is
+//! written before each checkpoint, so it never has fewer rows than the checkpoint has steps, and what it has more is cut off when the
+//! training is taken up again.
+
+use super::folder::{FIGURES, MODEL, ModelFolder, Origin, TOKENIZER, text_digest, token_digest};
+use super::memory::{available_bytes, training_bytes};
+use super::source::TextSource;
+use crate::checkpoint::{Checkpoint, save_with};
+use crate::config::ModelConfig;
+use crate::data::{Target, Text};
+use crate::error::{Error, Result};
+use crate::lm::LanguageModel;
+use crate::look::MaskKind;
+use crate::loss::Loss;
+use crate::tokenizer::{Tokenizer, TokenizerKind};
+use crate::train::{StepReport, TextTask, TrainConfig, Trainer, validate};
+use std::path::Path;
+
+/// Windows of the validation text that a measurement takes at least.
+pub const VALIDATION_WINDOWS: usize = 64;
+/// More than this is a slip of the finger: 16 GB of parameters, gradients and moments.
+pub const MAX_PARAMETERS: usize = 1 << 30;
+
+/// All that decides what a training comes to.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// What is learned.
+    pub text: TextSource,
+    /// How it is cut into tokens.
+    pub tokenizer: TokenizerKind,
+    /// The model; its vocabulary follows from text and tokenizer.
+    pub model: ModelConfig,
+    /// Steps, batches, rates.
+    pub train: TrainConfig,
+    /// Measure the loss on text that is not learned every so many steps.
+    pub validate_every: u64,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        let train = TrainConfig::default();
+        Self {
+            text: TextSource::Stories { characters: 1_000_000, seed: train.seed },
+            tokenizer: TokenizerKind::Char,
+            model: ModelConfig::default(),
+            train,
+            validate_every: 100,
+        }
+    }
+}
+
+impl Settings {
+    /// Those of a training that stopped.
+    ///
+    /// # Errors
+    /// [`Error::Checkpoint`] when it does not say them.
+    pub fn of(checkpoint: &Checkpoint) -> Result<Self> {
+        let Origin { text, tokenizer, validate_every, .. } = checkpoint.origin()?;
+        Ok(Self { text, tokenizer, model: checkpoint.model()?, train: checkpoint.settings()?.clone(), validate_every })
+    }
+}
+
+/// Where the steps of a training are written down.
+pub trait Journal {
+    /// A step, and the loss on text that is not learned where it was measured.
+    fn push(&mut self, report: &StepReport, validation: Option<f64>);
+
+    /// Write all steps to the folder.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    fn write(&self, folder: &Path) -> Result<()>;
+}
+
+/// A training, ready to go on.
+#[derive(Debug)]
+pub struct Training {
+    folder: ModelFolder,
+    settings: Settings,
+    origin: Origin,
+    tokenizer: Tokenizer,
+    text: Text,
+    model: LanguageModel,
+    trainer: Trainer,
+}
+
+/// The tokens of a text, and what a checkpoint says about both.
+fn tokenized(settings: &Settings, text: &str, tokenizer: &Tokenizer) -> Result<(Vec<u32>, Origin)> {
+    let tokens = tokenizer.encode(text)?;
+    let origin = Origin {
+        text: settings.text.clone(),
+        text_sha256: text_digest(text),
+        characters: text.chars().count(),
+        tokenizer: settings.tokenizer,
+        tokens: tokens.len(),
+        tokens_sha256: token_digest(&tokens),
+        validate_every: settings.validate_every,
+    };
+    Ok((tokens, origin))
+}
+
+/// Can this be held in memory at all?
+fn check_size(model: &LanguageModel, train: &TrainConfig) -> Result<()> {
+    let parameters = model.layout().len();
+    if parameters > MAX_PARAMETERS {
+        return Err(Error::TooManyParameters { parameters, most: MAX_PARAMETERS });
+    }
+    let batch = train.batch / train.micro_batches;
+    let (needed, available) = (training_bytes(model.config(), parameters, batch), available_bytes().unwrap_or(1 << 40));
+    if needed > available {
+        return Err(Error::Memory { batch, seq: model.config().context, needed, available });
+    }
+    Ok(())
+}
+
+impl Training {
+    /// From first values, in a folder without a model, or one that may be overwritten. Nothing is written yet.
+    ///
+    /// # Errors
+    /// When a setting, the text or the folder cannot be used, or there is not enough memory.
+    pub fn begin(folder: &Path, settings: Settings, overwrite: bool) -> Result<Self> {
+        settings.model.check()?;
+        settings.train.check()?;
+        let text = settings.text.read()?;
+        // Nobody can put a model there between looking and writing.
+        let folder = ModelFolder::open(folder)?;
+        if let Some(file) = folder.taken().filter(|_| !overwrite) {
+            return Err(Error::Taken { folder: folder.path().to_owned(), file, model: file == MODEL });
+        }
+        let tokenizer = Tokenizer::train(settings.tokenizer, &text)?;
+        let (tokens, origin) = tokenized(&settings, &text, &tokenizer)?;
+        let settings = Settings { model: ModelConfig { vocab: tokenizer.vocab(), ..settings.model }, ..settings };
+        let text = Text::split(tokens, settings.model.context)?;
+        let model = LanguageModel::new(settings.model.clone())?;
+        check_size(&model, &settings.train)?;
+        let trainer = Trainer::new(model.layout(), settings.train.clone())?;
+        Ok(Self { folder, settings, origin, tokenizer, text, model, trainer })
+    }
+
+    /// From a checkpoint, with its settings but for the number of steps; `source` has its text.
+    ///
+    /// # Errors
+    /// When text, tokenizer or settings are others than the checkpoint's.
+    pub fn resume(folder: ModelFolder, checkpoint: Checkpoint, settings: Settings, source: &TextSource) -> Result<Self> {
+        let origin: Origin = checkpoint.origin()?;
+        let text = source.read()?;
+        if text_digest(&text) != origin.text_sha256 {
+            return Err(Error::OtherText { folder: folder.path().to_owned() });
+        }
+        let (tokenizer, tokens) = same_tokens(folder.path(), &settings, &text, &origin)?;
+        let text = Text::split(tokens, settings.model.context)?;
+        let model = LanguageModel::new(settings.model.clone())?;
+        check_size(&model, &settings.train)?;
+        let trainer = Trainer::resume(model.layout(), settings.train.clone(), checkpoint)?;
+        Ok(Self { folder, settings, origin, tokenizer, text, model, trainer })
+    }
+
+    /// The settings.
+    pub fn settings(&self) -> &Settings {
+        &self.settings
+    }
+
+    /// Text and tokens.
+    pub fn origin(&self) -> &Origin {
+        &self.origin
+    }
+
+    /// Parameters and steps done.
+    pub fn trainer(&self) -> &Trainer {
+        &self.trainer
+    }
+
+    /// The first files, the checkpoint before all: from now on there is something to resume.
+    ///
+    /// # Errors
+    /// [`Error::File`].
+    pub fn write_first(&self, journal: &dyn Journal) -> Result<()> {
+        self.save()?;
+        self.tokenizer.save(&self.folder.path().join(TOKENIZER))?;
+        journal.write(self.folder.path())?;
+        for name in FIGURES {
+            // Of the model that was replaced.
+            let _ = std::fs::remove_file(self.folder.path().join(name));
+        }
+        Ok(())
+    }
+
+    fn save(&self) -> Result<()> {
+        save_with(&self.folder.path().join(MODEL), &self.trainer, self.model.config(), &self.origin)
+    }
+
+    /// First the table, then the checkpoint.
+    fn write(&self, journal: &dyn Journal) -> Result<()> {
+        journal.write(self.folder.path())?;
+        self.save()
+    }
+
+    /// Step until all are done or `watch` returns false; write a checkpoint every so many steps and at the end.
+    ///
+    /// # Errors
+    /// When a file cannot be written, and when loss or gradient are no numbers any more: the state before that step is then saved.
+    pub fn run(&mut self, checkpoint_every: u64, journal: &mut dyn Journal, watch: &mut dyn FnMut(&StepReport) -> bool) -> Result<()> {
+        let Self { folder, settings, origin, text, model, trainer, .. } = self;
+        let mut task = TextTask::new(model, text, MaskKind::Causal, Target::Next);
+        let path = folder.path();
+        let ran = trainer.run(&mut task, |trainer, report| {
+            let due = report.step % settings.validate_every == 0 || trainer.finished();
+            let validation = due.then(|| validation_loss(model, text, trainer)).transpose()?;
+            journal.push(report, validation);
+            if report.step % checkpoint_every == 0 && !trainer.finished() {
+                journal.write(path)?;
+                save_with(&path.join(MODEL), trainer, model.config(), origin)?;
+            }
+            Ok(watch(report))
+        });
+        let saved = self.write(journal);
+        // What went wrong first is what to tell; a state that cannot be saved is why the last checkpoint is kept.
+        ran.and(saved)
+    }
+}
+
+/// The loss on at least [`VALIDATION_WINDOWS`] windows of the validation text, the same ones each time.
+fn validation_loss(model: &LanguageModel, text: &Text, trainer: &Trainer) -> Result<f64> {
+    let config = trainer.config();
+    let count = config.batch / config.micro_batches;
+    let mut loss = Loss::default();
+    for group in 0..VALIDATION_WINDOWS.div_ceil(count) as u64 {
+        let seed = config.seed.wrapping_add(group);
+        loss += validate(model, text, MaskKind::Causal, Target::Next, trainer.params(), count, seed)?;
+    }
+    Ok(loss.mean())
+}
+
+/// The tokenizer of the folder, or one made anew, whichever gives the tokens that the model learns.
+fn same_tokens(folder: &Path, settings: &Settings, text: &str, origin: &Origin) -> Result<(Tokenizer, Vec<u32>)> {
+    let path = folder.join(TOKENIZER);
+    if let Ok(tokenizer) = Tokenizer::load(&path)
+        && let Ok((tokens, found)) = tokenized(settings, text, &tokenizer)
+        && found.tokens_sha256 == origin.tokens_sha256
+    {
+        return Ok((tokenizer, tokens));
+    }
+    let tokenizer = Tokenizer::train(settings.tokenizer, text)?;
+    let (tokens, found) = tokenized(settings, text, &tokenizer)?;
+    if found.tokens_sha256 != origin.tokens_sha256 {
+        return Err(Error::OtherTokens { path });
+    }
+    tokenizer.save(&path)?;
+    Ok((tokenizer, tokens))
+}
