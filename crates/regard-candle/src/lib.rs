@@ -138,7 +138,8 @@ impl Attend {
     fn operands<'a, E: Number>(&'a self, [q, second, third]: [Stored<'a>; 3]) -> Result<Operands<'a, E>> {
         let (q, options) = (view::<E>(q)?, self.options.clone());
         let Some(key_dim) = self.key_dim else {
-            return Ok(Operands { q, k: view(second)?, v: view(third)?, options });
+            // Nobody asks for the gradient of a constant.
+            return Ok(Operands { q, k: view(second)?, v: view(third)?, options: options.bias_gradient(false) });
         };
         let (k, v) = view::<E>(second)?.split_at(Axis(3), key_dim);
         let bias = match third.0 {
@@ -151,7 +152,7 @@ impl Attend {
     fn forward<E: Number>(&self, x: [Stored<'_>; 3]) -> Result<(CpuStorage, Shape)> {
         let Operands { q, k, v, options } = self.operands::<E>(x)?;
         if !self.tracked {
-            let out = options.forward(q, k, v).map_err(Error::wrap)?;
+            let out = options.forward(q, k, v).map_err(Error::wrap)?.out;
             let shape = Shape::from(out.dim());
             return Ok((E::to_cpu_storage_owned(out.iter().copied().collect()), shape));
         }

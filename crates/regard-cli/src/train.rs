@@ -1,12 +1,14 @@
 //! `regard train`: arguments, progress and exit codes of a training, which `regard_nn` does.
 
 use crate::common::{Common, Outcome, Unusable};
+use crate::progress::Bar;
 use crate::train_settings::{CommandLine, SettingArgs, shell_quoted};
 use crate::training_log::TrainingLog;
 use anyhow::{Context, Result};
 use clap::Args;
 use regard_lab::Table;
 use regard_lab::experiments::Progress;
+use regard_nn::tokenizer::TokenizerKind;
 use regard_nn::training::folder::{FILES, LOG, ModelFolder};
 use regard_nn::training::run::{Settings, Training, VALIDATION_WINDOWS};
 use regard_nn::training::source::TextSource;
@@ -56,9 +58,12 @@ pub(crate) struct Train {
 }
 
 /// From first values, or from the checkpoint.
-fn prepared(arguments: &Train) -> Result<Training> {
+fn prepared(arguments: &Train, bar: &Bar) -> Result<Training> {
     if !arguments.resume {
         let settings = arguments.settings.applied_to(Settings::default());
+        if settings.tokenizer != TokenizerKind::Char {
+            bar.note("making the tokenizer ...");
+        }
         return Ok(Training::begin(&arguments.out, settings, arguments.overwrite)?);
     }
     let (folder, checkpoint) = ModelFolder::open_model(&arguments.out)?;
@@ -175,7 +180,7 @@ fn resumable(error: &regard_nn::Error) -> bool {
 impl Train {
     pub(crate) fn run(self) -> Result<Outcome> {
         let bar = self.common.start("train")?;
-        let mut training = prepared(&self)?;
+        let mut training = prepared(&self, &bar)?;
         let mut log = TrainingLog::new(&training.settings().command(), training.origin().floor())?;
         if self.resume && !log.take_over(&self.out, training.trainer().step()) {
             eprintln!("warning: {LOG} has not all {} steps that were done; it begins anew", training.trainer().step());

@@ -169,6 +169,20 @@ pub enum Error {
         /// Bytes.
         available: u128,
     },
+    /// A tensor that is missing or cannot be used.
+    #[error("tensor {name} cannot be used: {reason}")]
+    Tensor {
+        /// Its name.
+        name: String,
+        /// Why.
+        reason: String,
+    },
+    /// A part that has no backward pass, or weights that cannot be trained.
+    #[error("{part} can be used, but not trained")]
+    Untrainable {
+        /// Which part.
+        part: &'static str,
+    },
     /// A checkpoint that cannot be used.
     #[error("checkpoint {path} cannot be used: {reason}")]
     Checkpoint {

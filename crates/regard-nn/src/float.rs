@@ -4,6 +4,8 @@
 //! time. Every multiply-add is spelled `mul_add` and every sum has a fixed number of partial sums, so the bits do not
 //! depend on the level.
 
+use crate::tensors::Numbers;
+use std::borrow::Cow;
 use std::iter::Sum;
 
 /// A number that parts compute with: f32 or f64.
@@ -18,6 +20,20 @@ pub trait Float: regard::Real + regard::Element + Default + Sum + std::fmt::Disp
     fn exp(self) -> Self;
     /// The standard normal distribution function and density at x.
     fn normal(self) -> (Self, Self);
+    /// Numbers of this type.
+    fn numbers(x: &[Self]) -> Numbers<'_>;
+    /// The reverse: as they lie, or owned; numbers of another type are given back.
+    ///
+    /// # Errors
+    /// The numbers themselves.
+    fn own<'w>(numbers: Numbers<'w>) -> std::result::Result<std::result::Result<&'w [Self], Vec<Self>>, Numbers<'w>>;
+}
+
+fn borrowed<'w, T: Clone>(numbers: Cow<'w, [T]>) -> std::result::Result<&'w [T], Vec<T>> {
+    match numbers {
+        Cow::Borrowed(x) => Ok(x),
+        Cow::Owned(x) => Err(x),
+    }
 }
 
 /// 2^f = 1 + f * poly(f) for |f| <= 1/2, lowest power first; fitted here, relative error 7e-9.
@@ -42,6 +58,15 @@ fn horner<const N: usize>(coefficients: &[f32; N], x: f32) -> f32 {
 }
 
 impl Float for f32 {
+    fn numbers(x: &[Self]) -> Numbers<'_> {
+        Numbers::F32(Cow::Borrowed(x))
+    }
+    fn own<'w>(numbers: Numbers<'w>) -> std::result::Result<std::result::Result<&'w [Self], Vec<Self>>, Numbers<'w>> {
+        match numbers {
+            Numbers::F32(x) => Ok(borrowed(x)),
+            other => Err(other),
+        }
+    }
     #[inline(always)]
     fn mul_add(self, a: Self, b: Self) -> Self {
         Self::mul_add(self, a, b)
@@ -81,6 +106,15 @@ impl Float for f32 {
 }
 
 impl Float for f64 {
+    fn numbers(x: &[Self]) -> Numbers<'_> {
+        Numbers::F64(Cow::Borrowed(x))
+    }
+    fn own<'w>(numbers: Numbers<'w>) -> std::result::Result<std::result::Result<&'w [Self], Vec<Self>>, Numbers<'w>> {
+        match numbers {
+            Numbers::F64(x) => Ok(borrowed(x)),
+            other => Err(other),
+        }
+    }
     #[inline(always)]
     fn mul_add(self, a: Self, b: Self) -> Self {
         Self::mul_add(self, a, b)

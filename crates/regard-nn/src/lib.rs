@@ -2,55 +2,44 @@
 //!
 //! # What it promises
 //!
-//! 1. **Explicit gradients**, checked by finite differences and against PyTorch's. No tape.
+//! 1. **Explicit gradients**, checked by finite differences and against PyTorch's. No tape of operations.
 //! 2. **Bits that do not move**: work is cut into fixed pieces, so losses and weights are the same for any number of threads.
-//! 3. **Nothing allocated per step** that grows with the model: buffers are planned once per shape.
+//! 3. **Weights apart from layers**: a layer keeps names of tensors; the numbers come from a training's buffer or a file, in f32, f64, f16, bf16
+//!    or quantised blocks, and are read where they lie.
+//! 4. **One implementation**: inference is the training's forward pass with [`Keep::Discard`].
 //!
-//! Parameters of a model lie in one buffer ([`params`]); parts know where theirs are. Rows are `[batch, seq, width]`, row-major.
+//! Rows are `[batch, seq, width]`, row-major.
+//!
+//! ```text
+//! tensors/   names, numbers, where they come from        layers/   parts: one file each        models/     whole models, as lists of parts
+//! training/  one loop, its folder and checkpoints        text/     tokenizers, stories         generate/   writing and judging
+//! ```
 
 #![forbid(unsafe_code)]
 
-pub mod atomic;
-pub mod attention;
-pub mod cache;
-pub mod checkpoint;
-pub mod config;
-pub mod data;
-pub mod dropout;
-pub mod embedding;
-pub mod encoder;
 pub mod error;
-pub mod evaluate;
 pub mod experiments;
 pub mod float;
 pub mod generate;
-pub mod linear;
-pub mod lm;
-pub mod look;
-pub mod loss;
-pub mod mlp;
-pub mod ngram;
-pub mod norm;
-pub mod optim;
+pub mod layers;
+pub mod models;
 mod parallel;
-pub mod params;
-pub mod pcfg;
-pub mod positions;
 pub mod random;
-pub mod scaled;
-pub mod seq2seq;
-pub mod stack;
-pub mod stories;
-pub mod streaming;
-pub mod sublayer;
-pub mod tokenizer;
-pub mod train;
+pub mod tensors;
+pub mod text;
 pub mod training;
 
-pub use config::ModelConfig;
 pub use error::{Error, Result};
 pub use float::Float;
-pub use lm::LanguageModel;
-pub use look::{Call, Look, MaskKind};
-pub use loss::{IGNORE, Loss};
-pub use seq2seq::EncoderDecoder;
+pub use generate::evaluate;
+pub use layers::loss::{IGNORE, Loss};
+pub use layers::pass::{MaskKind, Pass, Wanted};
+pub use layers::stack::Keep;
+pub use layers::{attention, cache, dropout, embedding, linear, loss, mlp, norm, pass as look, positions, scaled, stack, sublayer};
+pub use models::config::ModelConfig;
+pub use models::lm::LanguageModel;
+pub use models::seq2seq::EncoderDecoder;
+pub use models::{config, encoder, lm, seq2seq};
+pub use tensors::layout as params;
+pub use text::{ngram, pcfg, stories, streaming, tokenizer};
+pub use training::{atomic, checkpoint, data, optim, trainer as train};

@@ -2,8 +2,9 @@
 
 use crate::data::Windows;
 use crate::error::Result;
+use crate::layers::stack::Keep;
 use crate::lm::LanguageModel;
-use crate::look::{Call, MaskKind};
+use crate::look::{MaskKind, Pass};
 use regard::StatsOptions;
 use serde::{Deserialize, Serialize};
 
@@ -70,18 +71,19 @@ pub struct Inside {
 pub fn inspect(model: &LanguageModel, p: &[f32], windows: &Windows, mask: MaskKind) -> Result<Inside> {
     let seq = model.config().context;
     let batch = windows.ids.len() / seq;
-    let call = Call::new(batch, seq, mask);
-    let mut pass = model.plan(batch, seq, true);
+    let pass = Pass::new(batch, seq, mask);
+    let mut acts = model.plan(batch, seq, Keep::Tape);
     let mut g = vec![0.0; p.len()];
-    let loss = model.loss_and_gradient(p, &mut g, &windows.ids, &windows.targets, &call, (batch * seq) as f64, &mut pass)?;
+    let loss =
+        model.loss_and_gradient(&model.weights(p), &mut g, &windows.ids, &windows.targets, &pass, (batch * seq) as f64, &mut acts)?;
     let visible = visible_keys(mask, seq);
     let (mut heads, mut layers) = (Vec::new(), Vec::new());
-    for (layer, (attention, saved)) in model.stack().attentions(pass.stack()).enumerate() {
-        let stats = attention.stats(&call, saved, StatsOptions::default())?;
+    for (layer, (attention, saved)) in model.stack().attentions(acts.stack()).enumerate() {
+        let stats = attention.stats(&pass, saved, StatsOptions::default())?;
         for head in 0..attention.config().heads {
             heads.push(head_view(layer, head, batch, &visible, &stats));
         }
-        let similarity = attention.similarity(&call, saved)?;
+        let similarity = attention.similarity(&pass, saved)?;
         let [query_gradient, key_gradient, value_gradient] = projection_gradients(model, &g, layer);
         layers.push(LayerView {
             layer,

@@ -11,8 +11,9 @@ use crate::config::ModelConfig;
 use crate::data::{Target, Text, Windows};
 use crate::error::{Error, Result};
 use crate::generate::{Sampling, argmax};
+use crate::layers::stack::Keep;
 use crate::lm::LanguageModel;
-use crate::look::{Call, MaskKind};
+use crate::look::{MaskKind, Pass};
 use crate::loss::Loss;
 use crate::ngram::NGram;
 use crate::random::Draws;
@@ -286,8 +287,8 @@ impl Bench<'_> {
         let mut rows = Vec::new();
         for ids in ids.chunks(CHUNK * seq) {
             let batch = ids.len() / seq;
-            let mut pass = self.model.plan(batch, seq, false);
-            self.model.forward(p, ids, &Call { offset, ..Call::new(batch, seq, mask) }, &mut pass)?;
+            let mut pass = self.model.plan(batch, seq, Keep::Discard);
+            self.model.forward(&self.model.weights(p), ids, &Pass { offset, ..Pass::new(batch, seq, mask) }, &mut pass)?;
             rows.extend(pass.logits().chunks_exact(seq * vocab).map(|logits| logits[row * vocab..(row + 1) * vocab].to_vec()));
         }
         Ok(rows)
@@ -300,8 +301,8 @@ impl Bench<'_> {
         let (mut loss, mut last, mut count) = (Loss::default(), 0.0, 0);
         for (ids, targets) in windows.ids.chunks(CHUNK * seq).zip(windows.targets.chunks(CHUNK * seq)) {
             let batch = ids.len() / seq;
-            let mut pass = self.model.plan(batch, seq, false);
-            loss += self.model.loss(p, ids, targets, &Call::new(batch, seq, mask), &mut pass)?;
+            let mut pass = self.model.plan(batch, seq, Keep::Discard);
+            loss += self.model.loss(&self.model.weights(p), ids, targets, &Pass::new(batch, seq, mask), &mut pass)?;
             last += pass.row_losses().iter().skip(outside).step_by(seq).sum::<f64>();
             count += batch;
         }

@@ -3,10 +3,11 @@
 use super::{CurvePoint, Watch, train_with_curve};
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
+use crate::layers::stack::Keep;
 use crate::loss::{IGNORE, Loss};
 use crate::params::Layout;
 use crate::random::Draws;
-use crate::seq2seq::{EncoderDecoder, Pairs, PairsPass};
+use crate::seq2seq::{EncoderDecoder, PairActivations, Pairs};
 use crate::train::{Task, TrainConfig, Trainer};
 use ndarray::Array2;
 use serde::{Deserialize, Serialize};
@@ -239,7 +240,7 @@ pub struct PairsResult {
 struct PairTask<'t> {
     model: &'t EncoderDecoder,
     kind: PairKind,
-    pass: Option<PairsPass<f32>>,
+    pass: Option<PairActivations<f32>>,
 }
 
 impl Task for PairTask<'_> {
@@ -251,9 +252,9 @@ impl Task for PairTask<'_> {
         let size = config.batch / config.micro_batches;
         let pairs = self.kind.batch(size, false, &mut Draws::at(config.seed, &[0x9A18, step, part as u64]));
         let dropout = (self.model.config().dropout > 0.0).then(|| Draws::at(config.seed, &[0xD80F, step, part as u64]).bits());
-        let pass = self.pass.get_or_insert_with(|| self.model.plan(&pairs, true));
+        let pass = self.pass.get_or_insert_with(|| self.model.plan(&pairs, Keep::Tape));
         let counted = pairs.targets.iter().filter(|t| **t != IGNORE).count() * config.micro_batches;
-        self.model.loss_and_gradient(p, g, &pairs, dropout, counted as f64, pass)
+        self.model.loss_and_gradient(&self.model.weights(p), g, &pairs, dropout, counted as f64, pass)
     }
 }
 
@@ -272,7 +273,7 @@ pub fn learn_pairs(config: &PairsConfig, watch: Watch<'_>) -> Result<PairsResult
     let curve = train_with_curve("encoder-decoder", &mut trainer, &mut task, config.curve_every, watch, |_, _| Ok(()))?;
     let p = trainer.params();
     let pairs = kind.batch(config.held_out, true, &mut Draws::at(config.train.seed, &[0x4E1D]));
-    let written = model.write(p, &pairs, START, END, kind.context())?;
+    let written = model.write(&model.weights(p), &pairs, START, END, kind.context())?;
     let context = kind.context();
     let (mut right, mut examples) = (0, Vec::new());
     for (i, written) in written.iter().enumerate() {
@@ -300,8 +301,8 @@ fn maps(model: &EncoderDecoder, p: &[f32], kind: PairKind, seed: u64) -> Result<
     let pairs = kind.batch(64, true, &mut Draws::at(seed, &[0x3A9]));
     let context = kind.context();
     let longest = (0..pairs.batch).max_by_key(|&i| pairs.source_lengths[i]).unwrap_or(0);
-    let mut pass = model.plan(&pairs, false);
-    model.loss(p, &pairs, &mut pass)?;
+    let mut pass = model.plan(&pairs, Keep::Tape);
+    model.loss(&model.weights(p), &pairs, &mut pass)?;
     let keys = pairs.source_lengths[longest];
     let targets = &pairs.targets[longest * context..(longest + 1) * context];
     let rows = targets.iter().filter(|t| **t != IGNORE).count();

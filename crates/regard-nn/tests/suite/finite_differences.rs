@@ -7,7 +7,7 @@ use regard_nn::norm::NormKind;
 use regard_nn::positions::Positions;
 use regard_nn::seq2seq::Pairs;
 use regard_nn::sublayer::NormPlace;
-use regard_nn::{Call, EncoderDecoder, IGNORE, LanguageModel, MaskKind, ModelConfig};
+use regard_nn::{EncoderDecoder, IGNORE, Keep, LanguageModel, MaskKind, ModelConfig, Pass};
 
 /// The largest relative difference between `gradient` and central differences of `loss`, over every `stride`-th parameter.
 fn compare(p: &[f64], gradient: &[f64], stride: usize, mut loss: impl FnMut(&[f64]) -> f64) -> f64 {
@@ -32,13 +32,13 @@ fn check_language_model(config: ModelConfig, batch: usize, dropout: Option<u64>,
     let (seq, vocab) = (config.context, config.vocab);
     let (ids, mut targets) = (tokens(batch * seq, 1, vocab), tokens(batch * seq, 4, vocab));
     targets[3] = IGNORE;
-    let call = Call { dropout, ..Call::new(batch, seq, MaskKind::Causal) };
-    let mut pass = model.plan(batch, seq, true);
+    let call = Pass { dropout, ..Pass::new(batch, seq, MaskKind::Causal) };
+    let mut pass = model.plan(batch, seq, Keep::Tape);
     let counted = (batch * seq - 1) as f64;
     let mut g = vec![0.0; p.len()];
-    model.loss_and_gradient(&p, &mut g, &ids, &targets, &call, counted, &mut pass).expect("shapes fit");
+    model.loss_and_gradient(&model.weights(&p), &mut g, &ids, &targets, &call, counted, &mut pass).expect("shapes fit");
     assert!(model.layout().entries().iter().all(|e| g[e.range.clone()].iter().any(|g| *g != 0.0)), "every tensor has a gradient");
-    let error = compare(&p, &g, stride, |p| model.loss(p, &ids, &targets, &call, &mut pass).expect("shapes fit").mean());
+    let error = compare(&p, &g, stride, |p| model.loss(&model.weights(p), &ids, &targets, &call, &mut pass).expect("shapes fit").mean());
     assert!(error < 1e-7, "{config:?}: {error}");
 }
 
@@ -84,12 +84,13 @@ fn gradients_of_the_encoder_decoder_with_dropout_are_differences() {
     let p = parameters::<f64>(model.layout());
     let pairs =
         Pairs { batch: 2, source: tokens(10, 2, 7), source_lengths: vec![5, 3], written: tokens(8, 3, 7), targets: tokens(8, 5, 7) };
-    let mut pass = model.plan(&pairs, true);
+    let mut pass = model.plan(&pairs, Keep::Tape);
     let mut g = vec![0.0; p.len()];
-    model.loss_and_gradient(&p, &mut g, &pairs, Some(5), 8.0, &mut pass).expect("shapes fit");
+    model.loss_and_gradient(&model.weights(&p), &mut g, &pairs, Some(5), 8.0, &mut pass).expect("shapes fit");
     let mut unused = vec![0.0; p.len()];
-    let error =
-        compare(&p, &g, 5, |p| model.loss_and_gradient(p, &mut unused, &pairs, Some(5), 8.0, &mut pass).expect("shapes fit").mean());
+    let error = compare(&p, &g, 5, |p| {
+        model.loss_and_gradient(&model.weights(p), &mut unused, &pairs, Some(5), 8.0, &mut pass).expect("shapes fit").mean()
+    });
     assert!(error < 1e-7, "{error}");
 }
 

@@ -3,12 +3,14 @@
 use crate::common::{max, numbers, parameters, tokens, worst};
 use regard_nn::attention::{AttentionConfig, MultiHeadAttention, ScaleKind};
 use regard_nn::linear::Linear;
-use regard_nn::mlp::{Mlp, MlpKind};
+use regard_nn::mlp::{Mlp, MlpConfig, MlpKind};
 use regard_nn::norm::{NORM_STATS, Norm, NormKind};
-use regard_nn::params::Layout;
+use regard_nn::params::{Gradients, Layout};
+use regard_nn::positions::Rotary;
 use regard_nn::scaled::{ScaledAttention, ScaledSaved};
 use regard_nn::seq2seq::Pairs;
-use regard_nn::{Call, EncoderDecoder, Float, IGNORE, LanguageModel, MaskKind, ModelConfig};
+use regard_nn::tensors::Weights;
+use regard_nn::{EncoderDecoder, Float, IGNORE, Keep, LanguageModel, MaskKind, ModelConfig, Pass};
 use serde::Deserialize;
 
 const GOLDEN: &str = include_str!("../golden/gradients.json");
@@ -60,9 +62,9 @@ fn language_model<T: Float>(golden: &Model) -> (f64, Vec<T>) {
     let (ids, mut targets) = (tokens(18, 1, 7), tokens(18, 4, 7));
     targets[4] = IGNORE;
     targets[10] = IGNORE;
-    let call = Call::new(3, 6, golden.mask);
-    let mut pass = model.plan(3, 6, true);
-    let loss = model.loss_and_gradient(&p, &mut g, &ids, &targets, &call, 16.0, &mut pass).expect("shapes fit");
+    let call = Pass::new(3, 6, golden.mask);
+    let mut pass = model.plan(3, 6, Keep::Tape);
+    let loss = model.loss_and_gradient(&model.weights(&p), &mut g, &ids, &targets, &call, 16.0, &mut pass).expect("shapes fit");
     (loss.mean(), g)
 }
 
@@ -74,8 +76,8 @@ fn encoder_decoder<T: Float>(golden: &Model) -> (f64, Vec<T>) {
     let mut targets = tokens(12, 5, 7);
     targets[7] = IGNORE;
     let pairs = Pairs { batch: 3, source: tokens(15, 2, 7), source_lengths: vec![5, 2, 4], written: tokens(12, 3, 7), targets };
-    let mut pass = model.plan(&pairs, true);
-    let loss = model.loss_and_gradient(&p, &mut g, &pairs, None, 11.0, &mut pass).expect("shapes fit");
+    let mut pass = model.plan(&pairs, Keep::Tape);
+    let loss = model.loss_and_gradient(&model.weights(&p), &mut g, &pairs, None, 11.0, &mut pass).expect("shapes fit");
     (loss.mean(), g)
 }
 
@@ -123,8 +125,8 @@ fn part<T: Float>(name: &str) -> Made<T> {
             let part = Linear::new(&mut layout, "part", WIDTH, 5, true);
             let p = parameters::<T>(&layout);
             let (mut y, mut g) = (vec![T::ZERO; rows * 5], vec![T::ZERO; p.len()]);
-            part.forward(&p, &x, &mut y);
-            part.backward(&p, &mut g, &x, &numbers(y.len(), 0.3), &mut dx);
+            part.forward(&Weights::of_buffer(&layout, &p), &x, &mut y);
+            part.backward(&Weights::of_buffer(&layout, &p), &mut Gradients::new(&layout, &mut g), &x, &numbers(y.len(), 0.3), &mut dx);
             return [y, dx, Vec::new(), g];
         }
         "layer_norm" | "rms_norm" => {
@@ -133,37 +135,41 @@ fn part<T: Float>(name: &str) -> Made<T> {
             let p = parameters::<T>(&layout);
             let (mut y, mut g) = (vec![T::ZERO; rows * WIDTH], vec![T::ZERO; p.len()]);
             let (mut stats, mut partial) = (vec![T::ZERO; rows * NORM_STATS], vec![T::ZERO; 2 * WIDTH]);
-            part.forward(&p, &x, &mut y, &mut stats);
-            part.backward(&p, &x, &stats, &numbers(y.len(), 0.3), &mut dx, false, &mut partial);
-            part.reduce(&mut g, &partial);
+            part.forward(&Weights::of_buffer(&layout, &p), &x, &mut y, &mut stats);
+            part.backward(&Weights::of_buffer(&layout, &p), &x, &stats, &numbers(y.len(), 0.3), &mut dx, false, &mut partial);
+            part.reduce(&mut Gradients::new(&layout, &mut g), &partial);
             return [y, dx, Vec::new(), g];
         }
         "gelu_mlp" | "swiglu_mlp" => {
-            let part = Mlp::new(&mut layout, if name == "gelu_mlp" { MlpKind::Gelu } else { MlpKind::SwiGlu }, WIDTH, HIDDEN);
+            let kind = if name == "gelu_mlp" { MlpKind::Gelu } else { MlpKind::SwiGlu };
+            let part = Mlp::new(&mut layout, MlpConfig::named(kind, WIDTH, HIDDEN));
             let p = parameters::<T>(&layout);
+            let w = Weights::of_buffer(&layout, &p);
             let (mut y, mut g) = (vec![T::ZERO; rows * WIDTH], vec![T::ZERO; p.len()]);
-            let (mut inner, mut act) = (vec![T::ZERO; rows * part.inner()], vec![T::ZERO; rows * HIDDEN]);
-            let mut weights = Default::default();
-            part.pack(&p, &mut weights);
-            part.forward(&p, &weights, &x, &mut inner, &mut act, &mut y);
-            let (dy, mut d_act) = (numbers(y.len(), 0.3), act.clone());
-            part.pack_turned(&p, &mut weights);
-            part.backward(&weights, &dy, &mut d_act, &mut inner, &mut dx);
-            part.up_gradient(&mut g, &x, &inner);
-            part.down_gradient(&mut g, &act, &dy);
+            let kept = part.forward_all(&w, &x, &mut y);
+            part.backward_all(&w, &mut Gradients::new(&layout, &mut g), &x, kept, &numbers(y.len(), 0.3), &mut dx);
             return [y, dx, Vec::new(), g];
         }
         _ => {}
     }
     let lengths = [3, 5];
-    let mut call = Call { memory_seq: 5, memory_lengths: Some(&lengths), ..Call::new(2, 6, MaskKind::Causal) };
+    let mut call = Pass { memory_seq: 5, memory_lengths: Some(&lengths), ..Pass::new(2, 6, MaskKind::Causal) };
     if name == "scaled_attention" {
         let part = ScaledAttention::new(&mut layout, WIDTH, 4, 3, true, ScaleKind::InvSqrtDim);
         let p = parameters::<T>(&layout);
         let (mut y, mut g) = (vec![T::ZERO; rows * 3], vec![T::ZERO; p.len()]);
         let mut saved = ScaledSaved::default();
-        part.forward(&p, &call, &x, &mut y, &mut saved).expect("shapes fit");
-        part.backward(&p, &mut g, &call, &x, &saved, &numbers(y.len(), 0.3), &mut dx).expect("shapes fit");
+        part.forward(&Weights::of_buffer(&layout, &p), &call, &x, &mut y, &mut saved).expect("shapes fit");
+        part.backward(
+            &Weights::of_buffer(&layout, &p),
+            &mut Gradients::new(&layout, &mut g),
+            &call,
+            &x,
+            &saved,
+            &numbers(y.len(), 0.3),
+            &mut dx,
+        )
+        .expect("shapes fit");
         return [y, dx, Vec::new(), g];
     }
     let config = AttentionConfig::new(WIDTH, 4);
@@ -172,14 +178,28 @@ fn part<T: Float>(name: &str) -> Made<T> {
         MultiHeadAttention::cross(&mut layout, config)
     } else {
         assert_eq!(name, "self_attention");
-        call = Call::new(2, 6, MaskKind::Causal);
-        MultiHeadAttention::new(&mut layout, AttentionConfig { bias: true, kv_heads: 2, rotary: Some(100.0), ..config })
+        call = Pass::new(2, 6, MaskKind::Causal);
+        MultiHeadAttention::new(
+            &mut layout,
+            AttentionConfig { bias: true, out_bias: true, kv_heads: 2, rotary: Some(Rotary::new(100.0)), ..config },
+        )
     };
     let p = parameters::<T>(&layout);
     let (mut y, mut g) = (vec![T::ZERO; rows * WIDTH], vec![T::ZERO; p.len()]);
     let mut saved = part.plan(&call);
-    part.forward(&p, &call, &x, &memory, &mut y, &mut saved).expect("shapes fit");
-    part.backward(&p, &mut g, &call, &x, &memory, &saved, &numbers(y.len(), 0.3), &mut dx, &mut d_memory).expect("shapes fit");
+    part.forward(&Weights::of_buffer(&layout, &p), &call, &x, &memory, &mut y, &mut saved).expect("shapes fit");
+    part.backward(
+        &Weights::of_buffer(&layout, &p),
+        &mut Gradients::new(&layout, &mut g),
+        &call,
+        &x,
+        &memory,
+        &saved,
+        &numbers(y.len(), 0.3),
+        &mut dx,
+        &mut d_memory,
+    )
+    .expect("shapes fit");
     [y, dx, if cross { d_memory } else { Vec::new() }, g]
 }
 

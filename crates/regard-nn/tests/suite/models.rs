@@ -6,7 +6,7 @@ use regard_nn::generate::{Sampling, Writer};
 use regard_nn::positions::Positions;
 use regard_nn::seq2seq::Pairs;
 use regard_nn::sublayer::NormPlace;
-use regard_nn::{Call, EncoderDecoder, Error, LanguageModel, MaskKind, ModelConfig};
+use regard_nn::{EncoderDecoder, Error, Keep, LanguageModel, MaskKind, ModelConfig, Pass};
 
 fn gradient(threads: usize, batch: usize, config: &ModelConfig) -> (f64, Vec<f32>) {
     let model = LanguageModel::new(config.clone()).expect("valid");
@@ -15,9 +15,9 @@ fn gradient(threads: usize, batch: usize, config: &ModelConfig) -> (f64, Vec<f32
     let (ids, targets) = (tokens(batch * 64, 1, 65), tokens(batch * 64, 4, 65));
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
     let loss = pool.install(|| {
-        let mut pass = model.plan(batch, 64, true);
-        let call = Call { dropout: (config.dropout > 0.0).then_some(3), ..Call::new(batch, 64, MaskKind::Causal) };
-        model.loss_and_gradient(&p, &mut g, &ids, &targets, &call, (batch * 64) as f64, &mut pass).expect("shapes fit")
+        let mut pass = model.plan(batch, 64, Keep::Tape);
+        let call = Pass { dropout: (config.dropout > 0.0).then_some(3), ..Pass::new(batch, 64, MaskKind::Causal) };
+        model.loss_and_gradient(&model.weights(&p), &mut g, &ids, &targets, &call, (batch * 64) as f64, &mut pass).expect("shapes fit")
     });
     (loss.mean(), g)
 }
@@ -45,8 +45,8 @@ fn logits_of_a_row_do_not_depend_on_how_many_rows_there_are() {
         let p = model.layout().init::<f32>(1);
         let logits = |ids: &[u32]| {
             let batch = ids.len() / SEQ;
-            let mut pass = model.plan(batch, SEQ, false);
-            model.forward(&p, ids, &Call::new(batch, SEQ, MaskKind::Causal), &mut pass).expect("shapes fit");
+            let mut pass = model.plan(batch, SEQ, Keep::Discard);
+            model.forward(&model.weights(&p), ids, &Pass::new(batch, SEQ, MaskKind::Causal), &mut pass).expect("shapes fit");
             pass.logits().to_vec()
         };
         let ids = tokens(80 * SEQ, 1, 65);
@@ -96,15 +96,15 @@ fn encoder_decoder_writes_what_its_logits_say() {
     let model = EncoderDecoder::new(ModelConfig { vocab: 11, context: 9, width: 16, heads: 2, ..ModelConfig::default() }).expect("valid");
     let p: Vec<f64> = parameters(model.layout());
     let mut pairs = Pairs { batch: 2, source: tokens(12, 1, 11), source_lengths: vec![6, 3], ..Pairs::default() };
-    let written = model.write(&p, &pairs, 0, 99, 9).expect("shapes fit");
+    let written = model.write(&model.weights(&p), &pairs, 0, 99, 9).expect("shapes fit");
     // Fed with what it wrote, every likeliest next token must be the one that it wrote.
     for w in &written {
         pairs.written.push(0);
         pairs.written.extend(&w[..8]);
         pairs.targets.extend(w);
     }
-    let mut pass = model.plan(&pairs, false);
-    let loss = model.loss(&p, &pairs, &mut pass).expect("shapes fit");
+    let mut pass = model.plan(&pairs, Keep::Discard);
+    let loss = model.loss(&model.weights(&p), &pairs, &mut pass).expect("shapes fit");
     assert_eq!(loss.correct, 18);
 }
 
@@ -112,16 +112,20 @@ fn encoder_decoder_writes_what_its_logits_say() {
 fn bad_calls_are_refused_with_one_clear_line() {
     let model = LanguageModel::new(ModelConfig::default()).expect("valid");
     let p = model.layout().init::<f32>(1);
-    let call = Call::new(1, 4, MaskKind::Causal);
-    let mut pass = model.plan(1, 4, true);
-    let refused = model.forward(&p, &[1, 2, 65, 3], &call, &mut pass).expect_err("a token outside");
+    let call = Pass::new(1, 4, MaskKind::Causal);
+    let mut pass = model.plan(1, 4, Keep::Tape);
+    let refused = model.forward(&model.weights(&p), &[1, 2, 65, 3], &call, &mut pass).expect_err("a token outside");
     assert_eq!(refused.to_string(), "token 65 is outside the vocabulary of 65");
-    assert!(matches!(model.loss(&p, &[1, 2, 3, 4], &[0, 0, 0, 70], &call, &mut pass), Err(Error::Token { token: 70, .. })));
-    assert!(matches!(model.forward(&p, &[1, 2], &call, &mut pass), Err(Error::Length { .. })));
-    let long = Call::new(1, 65, MaskKind::Causal);
-    assert!(matches!(model.forward(&p, &[0; 65], &long, &mut model.plan(1, 65, false)), Err(Error::TooLong { .. })));
+    assert!(matches!(model.loss(&model.weights(&p), &[1, 2, 3, 4], &[0, 0, 0, 70], &call, &mut pass), Err(Error::Token { token: 70, .. })));
+    assert!(matches!(model.forward(&model.weights(&p), &[1, 2], &call, &mut pass), Err(Error::Length { .. })));
+    let long = Pass::new(1, 65, MaskKind::Causal);
+    assert!(matches!(
+        model.forward(&model.weights(&p), &[0; 65], &long, &mut model.plan(1, 65, Keep::Discard)),
+        Err(Error::TooLong { .. })
+    ));
     assert!(matches!(Writer::new(&model, &p, &[], Sampling::default(), true), Err(Error::Length { .. })));
-    let nothing = model.extend(&p, &[], 1, &mut model.cache(&p, 1), &mut Vec::new()).expect_err("no tokens").to_string();
+    let nothing =
+        model.extend(&model.weights(&p), &[], &mut model.cache(&model.weights(&p), 1), &mut Vec::new()).expect_err("no tokens").to_string();
     assert_eq!(nothing, "the list of new tokens has 0 entries, expected 1");
     for logits in [[0.0, f64::NAN, 1.0], [f64::NEG_INFINITY; 3]] {
         for temperature in [0.0, 1.0] {
@@ -155,9 +159,9 @@ fn evaluation_predicts_every_token_once_from_the_tokens_before_it() {
         // Token by token: the last row of a window that ends before it.
         let alone = |t: usize| {
             let start = t.saturating_sub(6);
-            let call = Call::new(1, t - start, MaskKind::Causal);
-            let mut pass = model.plan(1, t - start, false);
-            model.loss(&p, &text[start..t], &text[start + 1..=t], &call, &mut pass).expect("a loss");
+            let call = Pass::new(1, t - start, MaskKind::Causal);
+            let mut pass = model.plan(1, t - start, Keep::Discard);
+            model.loss(&model.weights(&p), &text[start..t], &text[start + 1..=t], &call, &mut pass).expect("a loss");
             pass.row_losses()[t - start - 1]
         };
         let sum: f64 = (1..count).map(alone).sum();

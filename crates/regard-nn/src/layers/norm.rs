@@ -9,7 +9,8 @@
 //! `dx = (e - mean(e) - n mean(e n)) / deviation`; RMS norm has no `mean(e)`.
 
 use crate::float::{Float, kernel, lane_sum, lane_sum2};
-use crate::params::{Init, Layout, Slot};
+use crate::params::{Gradients, Init, Layout, TensorId};
+use crate::tensors::Weights;
 use serde::{Deserialize, Serialize};
 
 /// Which normalisation.
@@ -23,14 +24,16 @@ pub enum NormKind {
     Rms,
 }
 
-const EPS: f64 = 1e-5;
+/// What most models keep small variances from dividing by zero with.
+pub const EPS: f64 = 1e-5;
 
 /// Normalisation of each row of `width` numbers.
 #[derive(Debug, Clone)]
 pub struct Norm {
     kind: NormKind,
-    gain: Slot,
-    shift: Option<Slot>,
+    eps: f64,
+    gain: TensorId,
+    shift: Option<TensorId>,
     width: usize,
 }
 
@@ -38,10 +41,16 @@ pub struct Norm {
 pub const NORM_STATS: usize = 2;
 
 impl Norm {
-    /// Gain 1, shift 0.
+    /// Gain 1, shift 0; [`EPS`] is added under the root.
     pub fn new(layout: &mut Layout, name: &str, kind: NormKind, width: usize) -> Self {
+        Self::with_eps(layout, name, kind, width, EPS)
+    }
+
+    /// The same with another number under the root.
+    pub fn with_eps(layout: &mut Layout, name: &str, kind: NormKind, width: usize, eps: f64) -> Self {
         layout.within(name, |layout| Self {
             kind,
+            eps,
             gain: layout.add("gain", &[width], Init::One, false),
             shift: (kind == NormKind::Layer).then(|| layout.add("shift", &[width], Init::Zero, false)),
             width,
@@ -54,48 +63,58 @@ impl Norm {
     }
 
     /// Normalise rows on the calling thread; `stats` gets [`NORM_STATS`] numbers per row.
-    pub fn forward<T: Float>(&self, p: &[T], x: &[T], y: &mut [T], stats: &mut [T]) {
+    pub fn forward<T: Float>(&self, w: &Weights<'_, T>, x: &[T], y: &mut [T], stats: &mut [T]) {
+        let eps = T::from_f64(self.eps);
         match self.shift {
-            Some(shift) => layer_rows(x, self.gain.of(p), shift.of(p), y, stats),
-            None => rms_rows(x, self.gain.of(p), y, stats),
+            Some(shift) => layer_rows(eps, x, w.own(self.gain), w.own(shift), y, stats),
+            None => rms_rows(eps, x, w.own(self.gain), y, stats),
+        }
+    }
+
+    /// Rows in their own place; nothing is kept for a backward pass.
+    pub fn apply<T: Float>(&self, w: &Weights<'_, T>, x: &mut [T]) {
+        let (mut row, mut stats) = (vec![T::ZERO; self.width], [T::ZERO; NORM_STATS]);
+        for x in x.chunks_exact_mut(self.width.max(1)) {
+            row.copy_from_slice(x);
+            self.forward(w, &row, x, &mut stats);
         }
     }
 
     /// Gradient of rows on the calling thread. Writes dx, or adds to it with `add`. The gradients of gain and shift are
     /// added to `partial`, which is `[2, width]`.
-    pub fn backward<T: Float>(&self, p: &[T], x: &[T], stats: &[T], dy: &[T], dx: &mut [T], add: bool, partial: &mut [T]) {
-        backward_rows(self.kind == NormKind::Layer, x, stats, self.gain.of(p), dy, dx, add, partial);
+    pub fn backward<T: Float>(&self, w: &Weights<'_, T>, x: &[T], stats: &[T], dy: &[T], dx: &mut [T], add: bool, partial: &mut [T]) {
+        backward_rows(self.kind == NormKind::Layer, x, stats, w.own(self.gain), dy, dx, add, partial);
     }
 
     /// [`Norm::backward`] with dx in the place of dy.
-    pub(crate) fn backward_in_place<T: Float>(&self, p: &[T], x: &[T], stats: &[T], d: &mut [T], partial: &mut [T]) {
+    pub(crate) fn backward_in_place<T: Float>(&self, w: &Weights<'_, T>, x: &[T], stats: &[T], d: &mut [T], partial: &mut [T]) {
         let mut dy = vec![T::ZERO; self.width];
         for ((x, stats), d) in x.chunks_exact(self.width).zip(stats.chunks_exact(NORM_STATS)).zip(d.chunks_exact_mut(self.width)) {
             dy.copy_from_slice(d);
-            self.backward(p, x, stats, &dy, d, false, partial);
+            self.backward(w, x, stats, &dy, d, false, partial);
         }
     }
 
     /// Add the partial sums of [`Norm::backward`], `[pieces, 2, width]`, to the gradients.
-    pub fn reduce<T: Float>(&self, g: &mut [T], partials: &[T]) {
+    pub fn reduce<T: Float>(&self, g: &mut Gradients<'_, T>, partials: &[T]) {
         for partial in partials.chunks_exact((2 * self.width).max(1)) {
             let (gain, shift) = partial.split_at(self.width);
-            self.gain.of_mut(g).iter_mut().zip(gain).for_each(|(g, &x)| *g += x);
-            if let Some(slot) = self.shift {
-                slot.of_mut(g).iter_mut().zip(shift).for_each(|(g, &x)| *g += x);
+            g.of(self.gain).iter_mut().zip(gain).for_each(|(g, &x)| *g += x);
+            if let Some(id) = self.shift {
+                g.of(id).iter_mut().zip(shift).for_each(|(g, &x)| *g += x);
             }
         }
     }
 }
 
 kernel! {
-    fn layer_rows<'a, T>(x: &'a [T], gain: &'a [T], shift: &'a [T], y: &'a mut [T], stats: &'a mut [T]) -> () {
+    fn layer_rows<'a, T>(eps: T, x: &'a [T], gain: &'a [T], shift: &'a [T], y: &'a mut [T], stats: &'a mut [T]) -> () {
         let width = gain.len();
         let scale = T::from_f64(1.0 / width as f64);
         for ((x, y), stats) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)).zip(stats.chunks_exact_mut(NORM_STATS)) {
             let mean = lane_sum(x, |x, s| s + x) * scale;
             let variance = lane_sum(x, |x, s| (x - mean).mul_add(x - mean, s)) * scale;
-            let inverse = T::ONE / (variance + T::from_f64(EPS)).sqrt();
+            let inverse = T::ONE / (variance + eps).sqrt();
             for (((y, &x), &gain), &shift) in y.iter_mut().zip(x).zip(gain).zip(shift) {
                 *y = ((x - mean) * inverse).mul_add(gain, shift);
             }
@@ -106,11 +125,11 @@ kernel! {
 }
 
 kernel! {
-    fn rms_rows<'a, T>(x: &'a [T], gain: &'a [T], y: &'a mut [T], stats: &'a mut [T]) -> () {
+    fn rms_rows<'a, T>(eps: T, x: &'a [T], gain: &'a [T], y: &'a mut [T], stats: &'a mut [T]) -> () {
         let width = gain.len();
         let scale = T::from_f64(1.0 / width as f64);
         for ((x, y), stats) in x.chunks_exact(width).zip(y.chunks_exact_mut(width)).zip(stats.chunks_exact_mut(NORM_STATS)) {
-            let inverse = T::ONE / (lane_sum(x, |x, s| x.mul_add(x, s)) * scale + T::from_f64(EPS)).sqrt();
+            let inverse = T::ONE / (lane_sum(x, |x, s| x.mul_add(x, s)) * scale + eps).sqrt();
             for ((y, &x), &gain) in y.iter_mut().zip(x).zip(gain) {
                 *y = x * inverse * gain;
             }

@@ -1,9 +1,11 @@
 //! Token embedding: rows of a table; and the table as the last layer, when both are tied.
 
+use super::linear::{Linear, Write, matrix_mut};
 use crate::float::Float;
-use crate::linear::{Write, matrix, matrix_mut};
 use crate::parallel::{Cut, for_pieces};
-use crate::params::{Init, Layout, Slot};
+use crate::params::{Gradients, Init, Layout, TensorId};
+use crate::tensors::weights::matrix;
+use crate::tensors::{Order, Weights};
 use ndarray::Axis;
 use rayon::prelude::*;
 use regard::matmul::matmul;
@@ -11,7 +13,7 @@ use regard::matmul::matmul;
 /// A table of one row per token.
 #[derive(Debug, Clone)]
 pub struct Embedding {
-    table: Slot,
+    table: TensorId,
     count: usize,
     width: usize,
 }
@@ -35,22 +37,18 @@ impl Embedding {
         self.width
     }
 
-    /// One row.
-    pub fn row<'p, T>(&self, p: &'p [T], id: usize) -> &'p [T] {
-        &self.table.of(p)[id * self.width..(id + 1) * self.width]
-    }
-
     /// `y[i] = table[ids[i]]`.
-    pub fn forward<T: Float>(&self, p: &[T], ids: &[u32], y: &mut [T]) {
+    pub fn forward<T: Float>(&self, w: &Weights<'_, T>, ids: &[u32], y: &mut [T]) {
+        let table = w.matrix(self.table, self.width, self.count, Order::OutIn);
         for (y, &id) in y.chunks_exact_mut(self.width).zip(ids) {
-            y.copy_from_slice(self.row(p, id as usize));
+            table.line(id as usize, y);
         }
     }
 
     /// `d_table[ids[i]] += dy[i]`, in the order of i.
-    pub fn backward<T: Float>(&self, g: &mut [T], ids: &[u32], dy: &[T]) {
+    pub fn backward<T: Float>(&self, g: &mut Gradients<'_, T>, ids: &[u32], dy: &[T]) {
         let width = self.width;
-        self.table.of_mut(g).par_chunks_mut(OWNED_ROWS * width).enumerate().for_each(|(i, owned)| {
+        g.of(self.table).par_chunks_mut(OWNED_ROWS * width).enumerate().for_each(|(i, owned)| {
             let first = i * OWNED_ROWS;
             for (dy, &id) in dy.chunks_exact(width).zip(ids) {
                 if let Some(at) = (id as usize).checked_sub(first).filter(|at| *at < OWNED_ROWS) {
@@ -60,22 +58,19 @@ impl Embedding {
         });
     }
 
-    /// `logits = x table^T`.
-    pub fn unembed<T: Float>(&self, p: &[T], x: &[T], logits: &mut [T]) {
-        let table = matrix(self.table.of(p), self.width);
-        let cut = Cut::rows_of(x, self.width);
-        let tasks = cut.pieces(x, self.width).zip(cut.pieces_mut(logits, self.count)).collect();
-        for_pieces(tasks, |_, (x, y)| matmul(matrix_mut(y, self.count), Write::Replace, matrix(x, self.width), table.t()));
+    /// The table as a layer: `logits = x table^T`.
+    pub fn unembedding(&self) -> Linear {
+        Linear::of_table(self.table, self.count, self.width)
     }
 
-    /// Backward of [`Embedding::unembed`]: writes dx, adds to the table's gradient.
-    pub fn unembed_backward<T: Float>(&self, p: &[T], g: &mut [T], x: &[T], d_logits: &[T], dx: &mut [T]) {
-        let table = matrix(self.table.of(p), self.width);
+    /// Backward of [`Embedding::unembedding`]: writes dx, adds to the table's gradient.
+    pub fn unembed_backward<T: Float>(&self, w: &Weights<'_, T>, g: &mut Gradients<'_, T>, x: &[T], d_logits: &[T], dx: &mut [T]) {
+        let table = matrix(w.own(self.table), self.width);
         let cut = Cut::rows_of(x, self.width);
         let tasks = cut.pieces(d_logits, self.count).zip(cut.pieces_mut(dx, self.width)).collect();
         for_pieces(tasks, |_, (dy, dx)| matmul(matrix_mut(dx, self.width), Write::Replace, matrix(dy, self.count), table));
         let (x, dy) = (matrix(x, self.width), matrix(d_logits, self.count));
-        let mut d_table = matrix_mut(self.table.of_mut(g), self.width);
+        let mut d_table = matrix_mut(g.of(self.table), self.width);
         let tasks = d_table.axis_chunks_iter_mut(Axis(0), 4 * OWNED_ROWS).zip(dy.axis_chunks_iter(Axis(1), 4 * OWNED_ROWS)).collect();
         for_pieces(tasks, |_, (d_table, dy)| matmul(d_table, Write::Add, dy.t(), x));
     }

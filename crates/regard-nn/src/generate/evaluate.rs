@@ -11,8 +11,9 @@
 //! gives every token at least `context - stride` tokens before it, and costs `context / stride` times as much.
 
 use crate::error::{Error, Result};
+use crate::layers::stack::Keep;
 use crate::lm::LanguageModel;
-use crate::look::{Call, MaskKind};
+use crate::look::{MaskKind, Pass};
 use crate::loss::{IGNORE, Loss};
 
 /// Rows of one forward pass, and numbers of its logits, at most.
@@ -46,6 +47,7 @@ pub fn evaluate(model: &LanguageModel, params: &[f32], tokens: &[u32], stride: u
     let seq = context.min(tokens.len() - 1);
     let starts = starts(tokens.len(), seq, stride.min(seq));
     let rows = ROWS.min(LOGITS / model.config().vocab);
+    let weights = model.weights(params);
     let (mut loss, mut done) = (Loss::default(), 0);
     let mut pass = None;
     for group in starts.chunks((rows / seq).max(1)) {
@@ -55,11 +57,11 @@ pub fn evaluate(model: &LanguageModel, params: &[f32], tokens: &[u32], stride: u
             targets.extend(std::iter::repeat_n(IGNORE, predicted));
             targets.extend_from_slice(&tokens[start + 1 + predicted..start + 1 + seq]);
         }
-        let mut planned = pass.take().unwrap_or_else(|| model.plan(group.len(), seq, false));
+        let mut planned = pass.take().unwrap_or_else(|| model.plan(group.len(), seq, Keep::Discard));
         if planned.shape().0 != group.len() {
-            planned = model.plan(group.len(), seq, false);
+            planned = model.plan(group.len(), seq, Keep::Discard);
         }
-        loss += model.loss(params, &ids, &targets, &Call::new(group.len(), seq, MaskKind::Causal), &mut planned)?;
+        loss += model.loss(&weights, &ids, &targets, &Pass::new(group.len(), seq, MaskKind::Causal), &mut planned)?;
         pass = Some(planned);
         done += group.len();
         watch(done, starts.len());

@@ -4,15 +4,16 @@
 //! out = softmax(x Wq (x Wk)^T / sqrt(d_k)) x Wv
 //! ```
 
-use crate::attention::ScaleKind;
+use super::attention::ScaleKind;
+use super::pass::Pass;
 use crate::error::{Error, Result};
 use crate::float::Float;
 use crate::linear::Linear;
-use crate::look::Call;
-use crate::params::Layout;
+use crate::params::{Gradients, Layout};
 use crate::positions::add;
+use crate::tensors::Weights;
 use ndarray::{Array4, ArrayView4};
-use regard::{Attention, RowStats, Saved, Scale, StatsOptions};
+use regard::{Attention, RowStats, Saved, StatsOptions};
 
 /// Single-head self-attention.
 #[derive(Debug, Clone)]
@@ -33,8 +34,8 @@ pub struct ScaledSaved<T: Float> {
 }
 
 /// Rows as the only head of `[batch, 1, seq, width]`.
-fn head<'r, T>(rows: &'r [T], call: &Call<'_>, width: usize) -> ArrayView4<'r, T> {
-    ArrayView4::from_shape((call.batch, 1, call.seq, width), rows).expect("as many rows as the call has")
+fn head<'r, T>(rows: &'r [T], pass: &Pass<'_>, width: usize) -> ArrayView4<'r, T> {
+    ArrayView4::from_shape((pass.batch, 1, pass.seq, width), rows).expect("as many rows as the pass has")
 }
 
 impl ScaledAttention {
@@ -48,13 +49,9 @@ impl ScaledAttention {
         }
     }
 
-    fn attention<'a>(&self, call: &Call<'a>) -> Attention<'a> {
-        let scale = match self.scale {
-            ScaleKind::InvSqrtDim => Scale::InvSqrtDim,
-            ScaleKind::Off => Scale::Off,
-        };
-        let attention = Attention::new().scale(scale).mask(call.look.mask.mask());
-        match call.look.key_lengths {
+    fn attention<'a>(&self, pass: &Pass<'a>) -> Attention<'a> {
+        let attention = Attention::new().scale(self.scale.into()).mask(pass.mask.clone());
+        match pass.key_lengths {
             Some(lengths) => attention.key_lengths(lengths),
             None => attention,
         }
@@ -63,24 +60,24 @@ impl ScaledAttention {
     /// Rows `[batch, seq, width]` to rows `[batch, seq, value_dim]`.
     ///
     /// # Errors
-    /// When the call does not fit the rows.
-    pub fn forward<T: Float>(&self, p: &[T], call: &Call<'_>, x: &[T], out: &mut [T], saved: &mut ScaledSaved<T>) -> Result<()> {
-        if x.len() != call.rows() * self.q.inputs() {
-            return Err(Error::Length { what: "x", got: x.len(), expected: call.rows() * self.q.inputs() });
+    /// When the pass does not fit the rows.
+    pub fn forward<T: Float>(&self, w: &Weights<'_, T>, pass: &Pass<'_>, x: &[T], out: &mut [T], saved: &mut ScaledSaved<T>) -> Result<()> {
+        if x.len() != pass.rows() * self.q.inputs() {
+            return Err(Error::Length { what: "x", got: x.len(), expected: pass.rows() * self.q.inputs() });
         }
         for (linear, rows) in [(&self.q, &mut saved.q), (&self.k, &mut saved.k), (&self.v, &mut saved.v)] {
-            rows.resize(call.rows() * linear.outputs(), T::ZERO);
-            linear.forward(p, x, rows);
+            rows.resize(pass.rows() * linear.outputs(), T::ZERO);
+            linear.forward(w, x, rows);
         }
-        let (q, k, v) = self.views(call, saved);
-        let kept = self.attention(call).forward_saved(q, k, v)?;
+        let (q, k, v) = self.views(pass, saved);
+        let kept = self.attention(pass).forward_saved(q, k, v)?;
         out.copy_from_slice(kept.out.as_slice().expect("standard layout"));
         saved.kept = Some(kept);
         Ok(())
     }
 
-    fn views<'s, T: Float>(&self, call: &Call<'_>, saved: &'s ScaledSaved<T>) -> (ArrayView4<'s, T>, ArrayView4<'s, T>, ArrayView4<'s, T>) {
-        let view = |linear: &Linear, rows: &'s [T]| head(rows, call, linear.outputs());
+    fn views<'s, T: Float>(&self, pass: &Pass<'_>, saved: &'s ScaledSaved<T>) -> (ArrayView4<'s, T>, ArrayView4<'s, T>, ArrayView4<'s, T>) {
+        let view = |linear: &Linear, rows: &'s [T]| head(rows, pass, linear.outputs());
         (view(&self.q, &saved.q), view(&self.k, &saved.k), view(&self.v, &saved.v))
     }
 
@@ -90,21 +87,21 @@ impl ScaledAttention {
     /// When there was no forward pass.
     pub fn backward<T: Float>(
         &self,
-        p: &[T],
-        g: &mut [T],
-        call: &Call<'_>,
+        w: &Weights<'_, T>,
+        g: &mut Gradients<'_, T>,
+        pass: &Pass<'_>,
         x: &[T],
         saved: &ScaledSaved<T>,
         d_out: &[T],
         dx: &mut [T],
     ) -> Result<()> {
         let kept = saved.kept.as_ref().ok_or(Error::BackwardFirst)?;
-        let (q, k, v) = self.views(call, saved);
-        let gradients = self.attention(call).backward(q, k, v, kept, head(d_out, call, self.v.outputs()))?;
+        let (q, k, v) = self.views(pass, saved);
+        let gradients = self.attention(pass).backward(q, k, v, kept, head(d_out, pass, self.v.outputs()))?;
         let mut part = vec![T::ZERO; dx.len()];
         dx.fill(T::ZERO);
         for (linear, d) in [(&self.q, &gradients.dq), (&self.k, &gradients.dk), (&self.v, &gradients.dv)] {
-            linear.backward(p, g, x, d.as_slice().expect("standard layout"), &mut part);
+            linear.backward(w, g, x, d.as_slice().expect("standard layout"), &mut part);
             add(dx, &part);
         }
         Ok(())
@@ -113,18 +110,18 @@ impl ScaledAttention {
     /// The weights of the last forward pass, `[batch, 1, seq, seq]`.
     ///
     /// # Errors
-    /// When the call is another one.
-    pub fn weights<T: Float>(&self, call: &Call<'_>, saved: &ScaledSaved<T>) -> Result<Array4<T>> {
-        let (q, k, _) = self.views(call, saved);
-        Ok(self.attention(call).weights(q, k)?)
+    /// When the pass is another one.
+    pub fn weights<T: Float>(&self, pass: &Pass<'_>, saved: &ScaledSaved<T>) -> Result<Array4<T>> {
+        let (q, k, _) = self.views(pass, saved);
+        Ok(self.attention(pass).weights(q, k)?)
     }
 
     /// What each row of the last forward pass attended to.
     ///
     /// # Errors
-    /// When the call is another one.
-    pub fn stats<T: Float>(&self, call: &Call<'_>, saved: &ScaledSaved<T>, options: StatsOptions) -> Result<RowStats<T>> {
-        let (q, k, v) = self.views(call, saved);
-        Ok(self.attention(call).forward_with_stats(q, k, v, options)?.1)
+    /// When the pass is another one.
+    pub fn stats<T: Float>(&self, pass: &Pass<'_>, saved: &ScaledSaved<T>, options: StatsOptions) -> Result<RowStats<T>> {
+        let (q, k, v) = self.views(pass, saved);
+        Ok(self.attention(pass).forward_with_stats(q, k, v, options)?.1)
     }
 }

@@ -1,15 +1,17 @@
 //! An encoder-decoder: the decoder writes, and looks at what was read by cross-attention.
 
+use super::transformer::{InputEmbedding, OutputHead};
 use crate::attention::{AttentionSaved, MultiHeadAttention};
 use crate::config::ModelConfig;
 use crate::encoder::Encoder;
 use crate::error::{Error, Result};
 use crate::float::Float;
-use crate::lm::{Entry, Exit};
-use crate::look::{Call, Look, MaskKind};
+use crate::layers::pass::{MaskKind, Pass};
+use crate::layers::probe::Blind;
+use crate::layers::stack::{Activations, Keep, Memory, Stack};
 use crate::loss::{Loss, cross_entropy};
-use crate::params::Layout;
-use crate::stack::{Memory, Stack, StackSaved};
+use crate::params::{Gradients, Layout};
+use crate::tensors::Weights;
 
 /// Encoder and decoder over one vocabulary, each with an embedding of its own.
 #[derive(Debug, Clone)]
@@ -17,9 +19,9 @@ pub struct EncoderDecoder {
     config: ModelConfig,
     layout: Layout,
     encoder: Encoder,
-    entry: Entry,
+    entry: InputEmbedding,
     decoder: Stack,
-    exit: Exit,
+    exit: OutputHead,
 }
 
 /// Tokens of a batch: what is read, what is written, what should be written next.
@@ -38,16 +40,16 @@ pub struct Pairs {
 }
 
 impl Pairs {
-    fn calls(&self, dropout: Option<u64>) -> (Call<'_>, Call<'_>) {
+    fn passes(&self, dropout: Option<u64>) -> (Pass<'_>, Pass<'_>) {
         let (source_seq, seq) = (self.source.len() / self.batch.max(1), self.written.len() / self.batch.max(1));
-        let look = Look { mask: MaskKind::Everything, key_lengths: Some(&self.source_lengths) };
-        let encode = Call { look, dropout, ..Call::new(self.batch, source_seq, MaskKind::Everything) };
+        let read = Pass::new(self.batch, source_seq, MaskKind::Everything);
+        let encode = Pass { key_lengths: Some(&self.source_lengths), dropout, ..read };
         let dropout = dropout.map(|seed| seed ^ 0x5EED_DEC0);
-        let decode = Call {
+        let decode = Pass {
             memory_seq: source_seq,
             memory_lengths: Some(&self.source_lengths),
             dropout,
-            ..Call::new(self.batch, seq, MaskKind::Causal)
+            ..Pass::new(self.batch, seq, MaskKind::Causal)
         };
         (encode, decode)
     }
@@ -55,14 +57,14 @@ impl Pairs {
 
 /// Buffers of one shape of an encoder-decoder's pass.
 #[derive(Debug, Clone)]
-pub struct PairsPass<T: Float> {
-    encoder: StackSaved<T>,
-    decoder: StackSaved<T>,
+pub struct PairActivations<T: Float> {
+    encoder: Activations<T>,
+    decoder: Activations<T>,
     logits: Vec<T>,
     row_losses: Vec<f64>,
 }
 
-impl<T: Float> PairsPass<T> {
+impl<T: Float> PairActivations<T> {
     /// `[batch, target_seq, vocab]`.
     pub fn logits(&self) -> &[T] {
         &self.logits
@@ -78,9 +80,11 @@ impl EncoderDecoder {
         config.check()?;
         let mut layout = Layout::new();
         let encoder = layout.within("encoder", |layout| Encoder::new(layout, &config))?;
-        let (entry, decoder) =
-            layout.within("decoder", |layout| (Entry::new(layout, &config), Stack::new(layout, &config, config.layers, true)));
-        let exit = Exit::new(&mut layout, &config);
+        let (entry, decoder) = layout.within("decoder", |layout| {
+            let entry = InputEmbedding::new(layout, &config.embedding(), config.width);
+            (entry, Stack::new(layout, config.width, &config.blocks(true), config.last_norm()))
+        });
+        let exit = OutputHead::new(&mut layout, &config.head(), &entry.tokens, config.width);
         Ok(Self { config, layout, encoder, entry, decoder, exit })
     }
 
@@ -89,29 +93,37 @@ impl EncoderDecoder {
         &self.config
     }
 
+    /// The parameters of a training as weights.
+    ///
+    /// # Panics
+    /// When there are not as many as the model has.
+    pub fn weights<'w, T: Float>(&self, params: &'w [T]) -> Weights<'w, T> {
+        Weights::of_buffer(&self.layout, params)
+    }
+
     /// Its parameters.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
 
     /// Buffers for batches of this shape.
-    pub fn plan<T: Float>(&self, pairs: &Pairs, backward: bool) -> PairsPass<T> {
-        let (encode, decode) = pairs.calls(None);
-        PairsPass {
-            encoder: self.encoder.plan(&encode, backward),
-            decoder: self.decoder.plan(&decode, backward),
+    pub fn plan<T: Float>(&self, pairs: &Pairs, keep: Keep) -> PairActivations<T> {
+        let (encode, decode) = pairs.passes(None);
+        PairActivations {
+            encoder: self.encoder.plan(&encode, keep),
+            decoder: self.decoder.plan(&decode, keep),
             logits: vec![T::ZERO; pairs.written.len() * self.config.vocab],
             row_losses: vec![0.0; pairs.written.len()],
         }
     }
 
-    fn forward<T: Float>(&self, p: &[T], pairs: &Pairs, dropout: Option<u64>, pass: &mut PairsPass<T>) -> Result<()> {
-        let (encode, decode) = pairs.calls(dropout);
-        self.encoder.forward(p, &pairs.source, &encode, &mut pass.encoder)?;
+    fn forward<T: Float>(&self, w: &Weights<'_, T>, pairs: &Pairs, dropout: Option<u64>, pass: &mut PairActivations<T>) -> Result<()> {
+        let (encode, decode) = pairs.passes(dropout);
+        self.encoder.forward(w, &pairs.source, &encode, &mut pass.encoder)?;
         self.entry.check(&pairs.written, &decode)?;
-        self.entry.forward(p, &pairs.written, &decode, pass.decoder.input());
-        self.decoder.forward(p, &decode, pass.encoder.output(), &mut pass.decoder)?;
-        self.exit.forward(&self.entry.tokens, p, pass.decoder.output(), &mut pass.logits);
+        self.entry.forward(w, &pairs.written, &decode, pass.decoder.input());
+        self.decoder.forward(w, &decode, pass.encoder.output(), &mut pass.decoder)?;
+        self.exit.forward(w, pass.decoder.output(), &mut pass.logits);
         Ok(())
     }
 
@@ -129,9 +141,9 @@ impl EncoderDecoder {
     ///
     /// # Errors
     /// When tokens or shapes do not fit.
-    pub fn loss<T: Float>(&self, p: &[T], pairs: &Pairs, pass: &mut PairsPass<T>) -> Result<Loss> {
+    pub fn loss<T: Float>(&self, w: &Weights<'_, T>, pairs: &Pairs, pass: &mut PairActivations<T>) -> Result<Loss> {
         self.check_targets(pairs)?;
-        self.forward(p, pairs, None, pass)?;
+        self.forward(w, pairs, None, pass)?;
         Ok(cross_entropy(&mut pass.logits, &pairs.targets, None, &mut pass.row_losses))
     }
 
@@ -141,24 +153,25 @@ impl EncoderDecoder {
     /// When tokens or shapes do not fit.
     pub fn loss_and_gradient<T: Float>(
         &self,
-        p: &[T],
+        w: &Weights<'_, T>,
         g: &mut [T],
         pairs: &Pairs,
         dropout: Option<u64>,
         divisor: f64,
-        pass: &mut PairsPass<T>,
+        pass: &mut PairActivations<T>,
     ) -> Result<Loss> {
         self.check_targets(pairs)?;
-        self.forward(p, pairs, dropout, pass)?;
+        self.forward(w, pairs, dropout, pass)?;
+        let g = &mut Gradients::new(&self.layout, g);
         let loss = cross_entropy(&mut pass.logits, &pairs.targets, Some(divisor), &mut pass.row_losses);
-        let (encode, decode) = pairs.calls(dropout);
+        let (encode, decode) = pairs.passes(dropout);
         let (out, d) = pass.decoder.output_and_gradient();
-        self.exit.backward(&self.entry.tokens, p, g, out, &pass.logits, d);
+        self.exit.backward(&self.entry.tokens, w, g, out, &pass.logits, d);
         let (memory, d_memory) = pass.encoder.output_and_gradient();
         d_memory.fill(T::ZERO);
-        self.decoder.backward(p, g, &decode, memory, d_memory, &mut pass.decoder)?;
+        self.decoder.backward(w, g, &decode, memory, d_memory, &mut pass.decoder)?;
         self.entry.backward(g, &pairs.written, &decode, pass.decoder.gradient());
-        self.encoder.backward(p, g, &pairs.source, &encode, &mut pass.encoder)?;
+        self.encoder.backward(w, g, &pairs.source, &encode, &mut pass.encoder)?;
         Ok(loss)
     }
 
@@ -166,23 +179,23 @@ impl EncoderDecoder {
     ///
     /// # Errors
     /// When tokens or shapes do not fit.
-    pub fn write<T: Float>(&self, p: &[T], pairs: &Pairs, start: u32, end: u32, most: usize) -> Result<Vec<Vec<u32>>> {
-        let (encode, _) = pairs.calls(None);
-        let mut read = self.encoder.plan(&encode, false);
-        self.encoder.forward(p, &pairs.source, &encode, &mut read)?;
+    pub fn write<T: Float>(&self, w: &Weights<'_, T>, pairs: &Pairs, start: u32, end: u32, most: usize) -> Result<Vec<Vec<u32>>> {
+        let (encode, _) = pairs.passes(None);
+        let mut read = self.encoder.plan(&encode, Keep::Discard);
+        self.encoder.forward(w, &pairs.source, &encode, &mut read)?;
         let (batch, vocab, width) = (pairs.batch, self.config.vocab, self.config.width);
         let most = most.min(self.config.context);
         let memory = Memory { rows: read.output(), seq: encode.seq, lengths: Some(&pairs.source_lengths) };
-        let mut cache = self.decoder.cache(p, batch, most, Some(memory));
+        let mut cache = self.decoder.cache(w, batch, Some(memory));
         let mut last = vec![start; batch];
         let mut written = vec![Vec::new(); batch];
         let (mut x, mut logits) = (vec![T::ZERO; batch * width], vec![T::ZERO; batch * vocab]);
         for offset in 0..most {
-            let call = Call { offset, ..Call::new(batch, 1, MaskKind::Causal) };
-            self.entry.check(&last, &call)?;
-            self.entry.forward(p, &last, &call, &mut x);
-            self.decoder.extend(p, &mut x, &mut cache)?;
-            self.exit.forward(&self.entry.tokens, p, &x, &mut logits);
+            let pass = Pass { offset, ..Pass::new(batch, 1, MaskKind::Causal) };
+            self.entry.check(&last, &pass)?;
+            self.entry.forward(w, &last, &pass, &mut x);
+            let rows = self.decoder.extend(w, &x, &pass, &mut cache, &Blind)?;
+            self.exit.forward(w, rows, &mut logits);
             for ((last, written), logits) in last.iter_mut().zip(&mut written).zip(logits.chunks_exact(vocab)) {
                 if written.last() != Some(&end) {
                     *last = crate::generate::argmax(logits) as u32;
@@ -200,8 +213,8 @@ impl EncoderDecoder {
     pub fn cross_attentions<'s, T: Float>(
         &'s self,
         pairs: &'s Pairs,
-        pass: &'s PairsPass<T>,
-    ) -> (Call<'s>, Vec<(&'s MultiHeadAttention, &'s AttentionSaved<T>)>) {
-        (pairs.calls(None).1, self.decoder.attentions(&pass.decoder).skip(1).step_by(2).collect())
+        pass: &'s PairActivations<T>,
+    ) -> (Pass<'s>, Vec<(&'s MultiHeadAttention, &'s AttentionSaved<T>)>) {
+        (pairs.passes(None).1, self.decoder.attentions(&pass.decoder).skip(1).step_by(2).collect())
     }
 }

@@ -1,8 +1,12 @@
 //! The shape of a model.
 
-use crate::attention::ScaleKind;
+use super::transformer::{EmbeddingConfig, HeadConfig, TransformerConfig, usual_norm};
+use crate::attention::{AttentionConfig, ScaleKind};
 use crate::error::{Error, Result};
-use crate::mlp::MlpKind;
+use crate::layers::norm::EPS;
+use crate::layers::positions::Rotary;
+use crate::layers::stack::{BlockConfig, BlockWiring};
+use crate::mlp::{MlpConfig, MlpKind};
 use crate::norm::NormKind;
 use crate::positions::Positions;
 use crate::sublayer::NormPlace;
@@ -84,6 +88,67 @@ impl ModelConfig {
     /// Units of each block's network.
     pub fn hidden(&self) -> usize {
         self.hidden.unwrap_or(4 * self.width)
+    }
+
+    /// Its embedding.
+    pub(crate) fn embedding(&self) -> EmbeddingConfig {
+        EmbeddingConfig {
+            vocab: self.vocab,
+            width: self.width,
+            positions: self.positions,
+            context: self.context,
+            dropout: self.dropout,
+            ..EmbeddingConfig::default()
+        }
+    }
+
+    /// Its blocks, with cross-attention or without.
+    pub(crate) fn blocks(&self, cross: bool) -> Vec<BlockConfig> {
+        let attention = AttentionConfig {
+            kv_heads: self.kv_heads(),
+            head_dim: self.head_dim(),
+            bias: self.attention_bias,
+            out_bias: self.attention_bias,
+            alibi: self.positions == Positions::Alibi,
+            rotary: if let Positions::Rotary(base) = self.positions { Some(Rotary::new(base)) } else { None },
+            scale: self.scale,
+            dropout: self.dropout,
+            ..AttentionConfig::new(self.width, self.heads)
+        };
+        let block = |number: usize| BlockConfig {
+            name: format!("blocks.{number}"),
+            wiring: match self.norm_place {
+                NormPlace::Pre => BlockWiring::PreNorm,
+                NormPlace::Post => BlockWiring::PostNorm,
+            },
+            norm: self.norm,
+            eps: EPS,
+            attention,
+            cross,
+            mlp: MlpConfig::named(self.mlp, self.width, self.hidden()),
+            dropout: self.dropout,
+        };
+        (0..self.layers).map(block).collect()
+    }
+
+    /// The norm behind its last block: with pre-norm the stream itself has none.
+    pub(crate) fn last_norm(&self) -> Option<(NormKind, f64)> {
+        (self.norm_place == NormPlace::Pre).then(|| usual_norm(self.norm))
+    }
+
+    pub(crate) fn head(&self) -> HeadConfig {
+        HeadConfig { tied: self.tied, bias: !self.tied, ..HeadConfig::default() }
+    }
+
+    /// A language model of this shape as a list of parts.
+    pub fn parts(&self) -> TransformerConfig {
+        TransformerConfig {
+            width: self.width,
+            embedding: self.embedding(),
+            blocks: self.blocks(false),
+            last_norm: self.last_norm(),
+            head: Some(self.head()),
+        }
     }
 
     /// Can such a model be built?

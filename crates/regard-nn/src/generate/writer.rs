@@ -2,10 +2,12 @@
 
 use crate::error::{Error, Result};
 use crate::float::Float;
+use crate::layers::pass::{MaskKind, Pass, Wanted};
+use crate::layers::stack::{Keep, StackCache};
 use crate::lm::LanguageModel;
-use crate::look::{Call, MaskKind};
+use crate::parallel::in_pool;
 use crate::random::Draws;
-use crate::stack::StackCache;
+use crate::tensors::Weights;
 
 /// How the next token is drawn.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -97,7 +99,7 @@ pub fn argmax<T: Float>(x: &[T]) -> usize {
 #[derive(Debug)]
 pub struct Writer<'m, T: Float> {
     model: &'m LanguageModel,
-    params: &'m [T],
+    weights: Weights<'m, T>,
     sampling: Sampling,
     draws: Draws,
     tokens: Vec<u32>,
@@ -121,14 +123,15 @@ impl<'m, T: Float> Writer<'m, T> {
         if let Some(&token) = prompt.iter().find(|t| **t as usize >= vocab) {
             return Err(Error::Token { token, vocab });
         }
+        let weights = model.weights(params);
         Ok(Self {
             model,
-            params,
             sampling,
             draws: Draws::at(sampling.seed, &[0x6E4]),
             tokens: prompt.to_vec(),
             first: prompt.len().saturating_sub(model.config().context),
-            cache: cached.then(|| model.cache(params, 1)),
+            cache: cached.then(|| model.cache(&weights, 1)),
+            weights,
             logits: Vec::new(),
         })
     }
@@ -151,18 +154,22 @@ impl<'m, T: Float> Writer<'m, T> {
             }
         }
         let seen = &self.tokens[self.first..];
+        let (model, weights, logits) = (self.model, &self.weights, &mut self.logits);
         match &mut self.cache {
             Some(cache) => {
                 let new = &seen[cache.len()..];
-                self.model.extend(self.params, new, 1, cache, &mut self.logits)?;
+                if model.is_small() {
+                    model.extend(weights, new, cache, logits)?;
+                } else {
+                    in_pool(|| model.extend(weights, new, cache, logits))?;
+                }
             }
             None => {
-                let call = Call::new(1, seen.len(), MaskKind::Causal);
-                let mut pass = self.model.plan(1, seen.len(), false);
-                self.model.forward(self.params, seen, &call, &mut pass)?;
-                let vocab = self.model.config().vocab;
-                self.logits.clear();
-                self.logits.extend_from_slice(&pass.logits()[(seen.len() - 1) * vocab..]);
+                let pass = Pass { wanted: Wanted::LastRow, ..Pass::new(1, seen.len(), MaskKind::Causal) };
+                let mut acts = model.plan(1, seen.len(), Keep::Discard);
+                model.forward(weights, seen, &pass, &mut acts)?;
+                logits.clear();
+                logits.extend_from_slice(acts.logits());
             }
         }
         let token = self.sampling.draw(&self.logits, &mut self.draws)?;

@@ -4,8 +4,9 @@
 use crate::checkpoint::Checkpoint;
 use crate::data::{Target, Text, Windows};
 use crate::error::{Error, Result};
-use crate::lm::{LanguageModel, LmPass};
-use crate::look::{Call, MaskKind};
+use crate::layers::stack::Keep;
+use crate::lm::{LanguageModel, LmActivations};
+use crate::look::{MaskKind, Pass};
 use crate::loss::Loss;
 use crate::optim::{Adam, OptimConfig, norm};
 use crate::parallel::in_pool;
@@ -204,7 +205,7 @@ pub struct TextTask<'t> {
     text: &'t Text,
     mask: MaskKind,
     target: Target,
-    pass: Option<LmPass<f32>>,
+    pass: Option<LmActivations<f32>>,
 }
 
 impl<'t> TextTask<'t> {
@@ -214,7 +215,7 @@ impl<'t> TextTask<'t> {
     }
 
     /// The pass of the last step, for those who want to look inside.
-    pub fn last_pass(&self) -> Option<&LmPass<f32>> {
+    pub fn last_pass(&self) -> Option<&LmActivations<f32>> {
         self.pass.as_ref()
     }
 
@@ -234,8 +235,8 @@ impl<'t> TextTask<'t> {
 pub fn validate(model: &LanguageModel, text: &Text, mask: MaskKind, target: Target, p: &[f32], count: usize, seed: u64) -> Result<Loss> {
     let seq = model.config().context;
     let windows = Windows::draw(&text.validation, count, seq, target, &mut Draws::at(seed, &[0x7A11]));
-    let mut pass = model.plan(count, seq, false);
-    model.loss(p, &windows.ids, &windows.targets, &Call::new(count, seq, mask), &mut pass)
+    let mut pass = model.plan(count, seq, Keep::Discard);
+    model.loss(&model.weights(p), &windows.ids, &windows.targets, &Pass::new(count, seq, mask), &mut pass)
 }
 
 impl Task for TextTask<'_> {
@@ -249,10 +250,11 @@ impl Task for TextTask<'_> {
         let mut draws = Draws::at(config.seed, &[WINDOWS, step]).skip((part * size) as u64);
         let windows = Windows::draw(&self.text.train, size, seq, self.target, &mut draws);
         let dropout = (self.model.config().dropout > 0.0).then(|| Draws::at(config.seed, &[DROPOUT, step, part as u64]).bits());
-        let call = Call { dropout, ..Call::new(size, seq, self.mask) };
-        let mut pass = self.pass.take().filter(|pass| pass.shape() == (size, seq)).unwrap_or_else(|| self.model.plan(size, seq, true));
+        let call = Pass { dropout, ..Pass::new(size, seq, self.mask) };
+        let mut pass =
+            self.pass.take().filter(|pass| pass.shape() == (size, seq)).unwrap_or_else(|| self.model.plan(size, seq, Keep::Tape));
         let counted = (config.batch * seq) as f64;
-        let loss = self.model.loss_and_gradient(p, g, &windows.ids, &windows.targets, &call, counted, &mut pass);
+        let loss = self.model.loss_and_gradient(&self.model.weights(p), g, &windows.ids, &windows.targets, &call, counted, &mut pass);
         self.pass = Some(pass);
         loss
     }

@@ -1,0 +1,646 @@
+//! Attention with its projections: [`MultiHeadAttention`].
+//!
+//! ```text
+//! self    [q | k | v] = x Wqkv        cross    q = x Wq,  [k | v] = memory Wkv
+//! heads are columns of these rows; out = concat over heads of attention(q, k, v);  y = out Wo
+//! ```
+//!
+//! `kv_heads` below `heads` is grouped-query attention, 1 is multi-query. Heads are never transposed: attention reads and
+//! writes strided views of the rows.
+
+use super::cache::KvCache;
+use super::linear::{Joined, Linear, Prepared, packs};
+use super::norm::{Norm, NormKind};
+use super::pass::Pass;
+use super::positions::{Angles, Rotary};
+use super::probe::Probe;
+use super::stack::Keep;
+use crate::error::{Error, Result};
+use crate::float::Float;
+use crate::parallel::{Cut, for_pieces};
+use crate::params::{Gradients, Layout};
+use crate::random::Draws;
+use crate::tensors::{Order, Weights};
+use ndarray::{Array3, Array4, ArrayView4, ArrayViewMut4, ShapeBuilder};
+use rayon::prelude::*;
+use regard::matmul::Packed;
+use regard::{Attention, Bias, HeadSimilarity, Mask, RowStats, SavedView, Scale, StatsOptions};
+use serde::{Deserialize, Serialize};
+
+/// What the dot products are multiplied with.
+#[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ScaleKind {
+    /// `1 / sqrt(head_dim)`.
+    #[default]
+    InvSqrtDim,
+    /// Nothing: the experiment.
+    Off,
+    /// Any number.
+    Value(f64),
+}
+
+impl From<ScaleKind> for Scale {
+    fn from(kind: ScaleKind) -> Self {
+        match kind {
+            ScaleKind::InvSqrtDim => Self::InvSqrtDim,
+            ScaleKind::Off => Self::Off,
+            ScaleKind::Value(x) => Self::By(x),
+        }
+    }
+}
+
+/// How queries, keys and values are made of rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Projection {
+    /// One matrix: all queries, all keys, all values.
+    #[default]
+    Joined,
+    /// Three matrices.
+    Separate,
+    /// One matrix: query, key and value of one head after another; as many key and value heads as query heads.
+    PerHead,
+}
+
+/// The options of [`MultiHeadAttention`].
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AttentionConfig {
+    /// Width of the residual stream.
+    pub width: usize,
+    /// Query heads.
+    pub heads: usize,
+    /// Key and value heads; divides `heads`.
+    pub kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Biases in the projections to queries, keys and values.
+    pub bias: bool,
+    /// A bias in the output projection.
+    pub out_bias: bool,
+    /// How queries, keys and values are made.
+    pub projection: Projection,
+    /// How the matrices lie.
+    pub order: Order,
+    /// RMS norms of each head's queries and keys, before positions; the number is their eps.
+    pub head_norms: Option<f64>,
+    /// ALiBi on the scores.
+    pub alibi: bool,
+    /// Rotary positions, if they are used.
+    pub rotary: Option<Rotary>,
+    /// What the scores are scaled by.
+    pub scale: ScaleKind,
+    /// Scores are bent to stay below this.
+    pub softcap: Option<f64>,
+    /// Only so many tokens before the query's own are seen.
+    pub window: Option<usize>,
+    /// Probability of dropping a weight in training.
+    pub dropout: f64,
+}
+
+impl AttentionConfig {
+    /// Heads of equal width that share out `width`; everything else off.
+    pub fn new(width: usize, heads: usize) -> Self {
+        Self {
+            width,
+            heads,
+            kv_heads: heads,
+            head_dim: width / heads.max(1),
+            bias: false,
+            out_bias: false,
+            projection: Projection::Joined,
+            order: Order::InOut,
+            head_norms: None,
+            alibi: false,
+            rotary: None,
+            scale: ScaleKind::InvSqrtDim,
+            softcap: None,
+            window: None,
+            dropout: 0.0,
+        }
+    }
+}
+
+/// Multi-head attention with its projections.
+#[derive(Debug, Clone)]
+pub struct MultiHeadAttention {
+    config: AttentionConfig,
+    input: Joined,
+    /// Of cross-attention: from the memory to keys and values.
+    memory: Option<Joined>,
+    /// Of each head's queries and keys.
+    norms: Option<[Norm; 2]>,
+    out: Linear,
+    slopes: Option<Vec<f64>>,
+}
+
+/// What the forward pass keeps: buffers planned once per shape.
+#[derive(Debug, Clone)]
+pub struct AttentionSaved<T: Float> {
+    /// Rows of `[q | k | v]`; of cross-attention, of q alone.
+    pub(crate) q: Vec<T>,
+    /// Rows of `[k | v]` of the memory; empty for self-attention.
+    pub(crate) kv: Vec<T>,
+    /// The heads' results, side by side.
+    pub(crate) out: Vec<T>,
+    angles: Option<Angles<T>>,
+    /// `row_max` and `row_sum` of each row, for the backward pass.
+    ends: Option<[Array3<T::Real>; 2]>,
+}
+
+/// Rows of sequences, and which columns of them are heads.
+#[derive(Debug, Clone, Copy)]
+struct HeadView {
+    batch: usize,
+    seq: usize,
+    /// Of a row.
+    width: usize,
+    first: usize,
+    /// From one head to the next.
+    stride: usize,
+    heads: usize,
+    dim: usize,
+}
+
+impl HeadView {
+    fn shape(&self) -> ndarray::StrideShape<ndarray::Ix4> {
+        (self.batch, self.heads, self.seq, self.dim).strides((self.seq * self.width, self.stride, self.width, 1))
+    }
+
+    /// As `[batch, head, seq, dim]`.
+    fn of<'r, T>(&self, rows: &'r [T]) -> ArrayView4<'r, T> {
+        ArrayView4::from_shape(self.shape(), rows.get(self.first..).unwrap_or_default()).expect("columns of whole rows")
+    }
+
+    /// The same, to write.
+    fn of_mut<'r, T>(&self, rows: &'r mut [T]) -> ArrayViewMut4<'r, T> {
+        ArrayViewMut4::from_shape(self.shape(), rows.get_mut(self.first..).unwrap_or_default()).expect("columns of whole rows")
+    }
+
+    /// Where head `h` of a row lies.
+    fn head(&self, h: usize) -> std::ops::Range<usize> {
+        self.first + h * self.stride..self.first + h * self.stride + self.dim
+    }
+
+    /// Copy `[batch, head, seq, dim]` to these columns.
+    fn put<T: Float>(&self, from: &Array4<T>, rows: &mut [T]) {
+        let sequence = (self.seq * self.width).max(1);
+        let from = from.as_slice().expect("standard layout");
+        let size = (self.heads * self.seq * self.dim).max(1);
+        let tasks = rows.par_chunks_mut(sequence).zip(from.par_chunks(size));
+        tasks.for_each(|(rows, from)| {
+            for (h, from) in from.chunks_exact((self.seq * self.dim).max(1)).enumerate() {
+                for (row, from) in rows.chunks_exact_mut(self.width).zip(from.chunks_exact(self.dim.max(1))) {
+                    row[self.head(h)].copy_from_slice(from);
+                }
+            }
+        });
+    }
+}
+
+/// The three operands of attention.
+#[derive(Debug, Clone, Copy)]
+struct Operands {
+    q: HeadView,
+    k: HeadView,
+    v: HeadView,
+}
+
+/// Queries, keys and values of a pass, `[batch, head, seq, dim]`.
+#[derive(Debug, Clone)]
+pub struct Heads<'s, T> {
+    /// Queries.
+    pub q: ArrayView4<'s, T>,
+    /// Keys.
+    pub k: ArrayView4<'s, T>,
+    /// Values.
+    pub v: ArrayView4<'s, T>,
+}
+
+/// The rows of a pass as heads, one operand at a time, to change.
+#[derive(Debug)]
+pub struct HeadsMut<'s, T> {
+    rows: &'s mut [T],
+    /// Of cross-attention.
+    kv: &'s mut [T],
+    operands: Operands,
+}
+
+impl<T> HeadsMut<'_, T> {
+    /// Queries.
+    pub fn q(&mut self) -> ArrayViewMut4<'_, T> {
+        self.operands.q.of_mut(self.rows)
+    }
+
+    /// Keys.
+    pub fn k(&mut self) -> ArrayViewMut4<'_, T> {
+        self.operands.k.of_mut(if self.kv.is_empty() { self.rows } else { self.kv })
+    }
+
+    /// Values.
+    pub fn v(&mut self) -> ArrayViewMut4<'_, T> {
+        self.operands.v.of_mut(if self.kv.is_empty() { self.rows } else { self.kv })
+    }
+}
+
+/// What attention remembers of the tokens before.
+#[derive(Debug, Clone)]
+pub(crate) enum Past<T> {
+    /// Keys and values of the same sequences.
+    Tokens(KvCache<T>),
+    /// Rows of keys and values of the memory.
+    Memory(Vec<T>),
+}
+
+impl MultiHeadAttention {
+    /// Queries, keys and values from the same rows.
+    pub fn new(layout: &mut Layout, config: AttentionConfig) -> Self {
+        let AttentionConfig { width, bias, order, .. } = config;
+        let (q, kv) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
+        let input = match config.projection {
+            Projection::Joined | Projection::PerHead => Joined::new(layout, width, &[("qkv", q + 2 * kv)], bias, order),
+            Projection::Separate => Joined::new(layout, width, &[("q", q), ("k", kv), ("v", kv)], bias, order),
+        };
+        Self::build(layout, config, input, None)
+    }
+
+    /// Queries from the rows, keys and values from a memory. Positions do not enter.
+    pub fn cross(layout: &mut Layout, config: AttentionConfig) -> Self {
+        let projection = if config.projection == Projection::PerHead { Projection::Joined } else { config.projection };
+        let config = AttentionConfig { rotary: None, alibi: false, window: None, projection, ..config };
+        let AttentionConfig { width, bias, order, .. } = config;
+        let (q, kv) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
+        let input = Joined::new(layout, width, &[("q", q)], bias, order);
+        let memory = match projection {
+            Projection::Separate => Joined::new(layout, width, &[("k", kv), ("v", kv)], bias, order),
+            _ => Joined::new(layout, width, &[("kv", 2 * kv)], bias, order),
+        };
+        Self::build(layout, config, input, Some(memory))
+    }
+
+    fn build(layout: &mut Layout, config: AttentionConfig, input: Joined, memory: Option<Joined>) -> Self {
+        let norms =
+            config.head_norms.map(|eps| ["q_norm", "k_norm"].map(|name| Norm::with_eps(layout, name, NormKind::Rms, config.head_dim, eps)));
+        let out = Linear::with_order(layout, "out", config.heads * config.head_dim, config.width, config.out_bias, config.order);
+        Self { config, input, memory, norms, out, slopes: config.alibi.then(|| regard::alibi_slopes(config.heads)) }
+    }
+
+    /// The options.
+    pub fn config(&self) -> &AttentionConfig {
+        &self.config
+    }
+
+    pub(crate) fn is_cross(&self) -> bool {
+        self.memory.is_some()
+    }
+
+    /// A part that has no backward pass.
+    pub(crate) fn untrainable(&self) -> Option<&'static str> {
+        self.norms.as_ref().map(|_| "attention with norms of queries and keys")
+    }
+
+    /// The layers that make queries (and of self-attention keys and values) of rows.
+    pub(crate) fn input(&self) -> &Joined {
+        &self.input
+    }
+
+    pub(crate) fn output(&self) -> &Linear {
+        &self.out
+    }
+
+    /// Numbers per row of keys and values of a memory.
+    pub(crate) fn memory_width(&self) -> usize {
+        self.memory.as_ref().map_or(0, Joined::outputs)
+    }
+
+    fn q_width(&self) -> usize {
+        self.config.heads * self.config.head_dim
+    }
+
+    fn operands(&self, pass: &Pass<'_>) -> Operands {
+        let AttentionConfig { heads, kv_heads, head_dim: dim, .. } = self.config;
+        let (q_width, kv_width) = (heads * dim, kv_heads * dim);
+        let q = HeadView { batch: pass.batch, seq: pass.seq, width: self.input.outputs(), first: 0, stride: dim, heads, dim };
+        if self.is_cross() {
+            let k = HeadView { seq: pass.memory_seq, width: 2 * kv_width, heads: kv_heads, ..q };
+            return Operands { q, k, v: HeadView { first: kv_width, ..k } };
+        }
+        if self.config.projection == Projection::PerHead {
+            let q = HeadView { stride: 3 * dim, ..q };
+            return Operands { q, k: HeadView { first: dim, ..q }, v: HeadView { first: 2 * dim, ..q } };
+        }
+        let k = HeadView { first: q_width, heads: kv_heads, ..q };
+        Operands { q, k, v: HeadView { first: q_width + kv_width, ..k } }
+    }
+
+    fn out_view(&self, pass: &Pass<'_>) -> HeadView {
+        let AttentionConfig { heads, head_dim: dim, .. } = self.config;
+        HeadView { batch: pass.batch, seq: pass.seq, width: heads * dim, first: 0, stride: dim, heads, dim }
+    }
+
+    /// Buffers for a shape.
+    pub fn plan<T: Float>(&self, pass: &Pass<'_>) -> AttentionSaved<T> {
+        AttentionSaved {
+            q: vec![T::ZERO; pass.rows() * self.input.outputs()],
+            kv: vec![T::ZERO; pass.memory_rows() * self.memory_width()],
+            out: vec![T::ZERO; pass.rows() * self.q_width()],
+            angles: None,
+            ends: None,
+        }
+    }
+
+    /// Make sure that there are angles for the positions of a pass.
+    pub(crate) fn fit<T: Float>(&self, pass: &Pass<'_>, saved: &mut AttentionSaved<T>) {
+        let count = pass.end();
+        match (self.config.rotary, &saved.angles) {
+            (None, _) => saved.angles = None,
+            (Some(rotary), Some(angles)) if angles.serves(rotary, count) => {}
+            (Some(rotary), before) => {
+                // One token more at a time must not make them anew each time.
+                let count = if before.is_some() { count.next_power_of_two() } else { count };
+                saved.angles = Some(Angles::new(rotary, self.config.head_dim, count));
+            }
+        }
+    }
+
+    /// The attention itself, for a pass.
+    fn attention<'a>(&self, pass: &Pass<'a>, layer: u64) -> Attention<'a> {
+        let mut attention = Attention::new().scale(self.config.scale.into());
+        if let Some(slopes) = &self.slopes {
+            attention = attention.bias(Bias::Alibi(slopes.clone()));
+        }
+        if let Some(cap) = self.config.softcap {
+            attention = attention.softcap(cap);
+        }
+        let lengths = if self.is_cross() {
+            pass.memory_lengths
+        } else {
+            attention = attention.mask(pass.mask.clone());
+            if let Some(left) = self.config.window {
+                attention = attention.mask(Mask::window(Some(left), None));
+            }
+            pass.key_lengths
+        };
+        if let Some(lengths) = lengths {
+            attention = attention.key_lengths(lengths);
+        }
+        match pass.dropout {
+            Some(seed) if self.config.dropout > 0.0 => attention.dropout(self.config.dropout, Draws::at(seed, &[0xA77E, layer]).bits()),
+            _ => attention,
+        }
+    }
+
+    /// Queries (keys, values) of rows on the calling thread; the first is row `first` of all.
+    pub(crate) fn project<T: Float>(
+        &self,
+        w: &Weights<'_, T>,
+        ready: &[Prepared<'_, T>],
+        x: &[T],
+        first: usize,
+        pass: &Pass<'_>,
+        angles: Option<&Angles<T>>,
+        q: &mut [T],
+    ) {
+        self.input.product(ready, x, q);
+        self.input.add_biases(w, q);
+        if let Some([q_norm, k_norm]) = &self.norms {
+            let operands = self.operands(pass);
+            for row in q.chunks_exact_mut(self.input.outputs().max(1)) {
+                (0..operands.q.heads).for_each(|h| q_norm.apply(w, &mut row[operands.q.head(h)]));
+                if !self.is_cross() {
+                    (0..operands.k.heads).for_each(|h| k_norm.apply(w, &mut row[operands.k.head(h)]));
+                }
+            }
+        }
+        self.rotate(angles, first, pass, q, false);
+    }
+
+    fn rotate<T: Float>(&self, angles: Option<&Angles<T>>, first: usize, pass: &Pass<'_>, rows: &mut [T], back: bool) {
+        let Some(angles) = angles else { return };
+        let (operands, dim) = (self.operands(pass), self.config.head_dim);
+        for (row, numbers) in (first..).zip(rows.chunks_exact_mut(self.input.outputs().max(1))) {
+            let position = pass.position(row);
+            if operands.q.stride == dim {
+                // Keys lie behind the queries.
+                let end = (self.config.heads + self.config.kv_heads) * dim;
+                angles.rotate_heads(&mut numbers[..end], dim, position, back);
+            } else {
+                for h in 0..self.config.heads {
+                    angles.rotate(&mut numbers[operands.q.head(h)], position, back);
+                    angles.rotate(&mut numbers[operands.k.head(h)], position, back);
+                }
+            }
+        }
+    }
+
+    /// Keys and values of the memory's rows.
+    pub(crate) fn project_memory<T: Float>(&self, w: &Weights<'_, T>, memory: &[T], kv: &mut [T]) {
+        let Some(layers) = &self.memory else { return };
+        layers.forward(w, false, &mut packs(), memory, kv);
+        if let Some([_, k_norm]) = &self.norms {
+            for row in kv.chunks_exact_mut(layers.outputs().max(1)) {
+                k_norm.apply(w, &mut row[..self.config.kv_heads * self.config.head_dim]);
+            }
+        }
+    }
+
+    /// The past of an empty text, or of a memory.
+    pub(crate) fn past<T: Float>(&self, w: &Weights<'_, T>, batch: usize, memory: Option<&[T]>) -> Past<T> {
+        if self.is_cross() {
+            let memory = memory.unwrap_or_default();
+            let mut kv = vec![T::ZERO; memory.len() / self.config.width.max(1) * self.memory_width()];
+            self.project_memory(w, memory, &mut kv);
+            Past::Memory(kv)
+        } else {
+            Past::Tokens(KvCache::new(&self.config, batch))
+        }
+    }
+
+    /// The rows and the rotary angles of a plan.
+    pub(crate) fn split<T: Float>(saved: &mut AttentionSaved<T>) -> (&mut Vec<T>, Option<&Angles<T>>) {
+        (&mut saved.q, saved.angles.as_ref())
+    }
+
+    /// Queries, keys and values of the last forward pass, for the instruments of `regard`.
+    pub fn heads<'s, T: Float>(&self, pass: &Pass<'_>, saved: &'s AttentionSaved<T>) -> Heads<'s, T> {
+        let operands = self.operands(pass);
+        let kv = if self.is_cross() { &saved.kv } else { &saved.q };
+        Heads { q: operands.q.of(&saved.q), k: operands.k.of(kv), v: operands.v.of(kv) }
+    }
+
+    /// Attend: `saved.out` from the projected rows, over these alone or over the past and them.
+    ///
+    /// # Errors
+    /// When key lengths do not fit the pass.
+    pub(crate) fn attend<T: Float>(
+        &self,
+        pass: &Pass<'_>,
+        layer: u64,
+        saved: &mut AttentionSaved<T>,
+        keep: Keep,
+        past: Option<&mut Past<T>>,
+        probe: &dyn Probe<T>,
+    ) -> Result<()> {
+        let operands = self.operands(pass);
+        probe.heads(layer as usize, &mut HeadsMut { rows: &mut saved.q, kv: &mut saved.kv, operands });
+        let AttentionSaved { q, kv, out, ends, .. } = saved;
+        let rows = if self.is_cross() { &*kv } else { &*q };
+        let mut attention = self.attention(pass, layer);
+        let offsets: Vec<i64>;
+        let heads = match &past {
+            None => Heads { q: operands.q.of(q), k: operands.k.of(rows), v: operands.v.of(rows) },
+            Some(Past::Memory(kv)) => Heads { q: operands.q.of(q), k: operands.k.of(kv), v: operands.v.of(kv) },
+            Some(Past::Tokens(_)) => {
+                offsets = (0..pass.batch).map(|b| pass.start(b) as i64).collect();
+                attention = attention.q_offsets(offsets);
+                let Some(Past::Tokens(cache)) = past else { unreachable!("matched above") };
+                cache.push(pass, operands.k.of(q), operands.v.of(q));
+                let (k, v) = cache.views();
+                Heads { q: operands.q.of(q), k, v }
+            }
+        };
+        let attention = probe.options(layer as usize, attention);
+        let view = self.out_view(pass);
+        match keep {
+            Keep::Discard => {
+                attention.forward_into(heads.q, heads.k, heads.v, view.of_mut(out), None)?;
+                *ends = None;
+            }
+            Keep::Tape => {
+                let kept = attention.forward_saved(heads.q, heads.k, heads.v)?;
+                view.put(&kept.out, out);
+                *ends = Some([kept.row_max, kept.row_sum]);
+            }
+        }
+        probe.results(layer as usize, &attention, &heads, view.of_mut(out));
+        Ok(())
+    }
+
+    /// Gradients on the projected rows: `d_q` (and of cross-attention `d_kv`), from the gradient on `saved.out`.
+    pub(crate) fn attend_backward<T: Float>(
+        &self,
+        pass: &Pass<'_>,
+        layer: u64,
+        saved: &AttentionSaved<T>,
+        d_out: &[T],
+        d_q: &mut [T],
+        d_kv: &mut [T],
+    ) -> Result<()> {
+        let heads = self.heads(pass, saved);
+        let [row_max, row_sum] = saved.ends.as_ref().ok_or(Error::BackwardFirst)?;
+        let view = self.out_view(pass);
+        let kept = SavedView { out: view.of(&saved.out), row_max: row_max.view(), row_sum: row_sum.view() };
+        let gradients = self.attention(pass, layer).backward(heads.q, heads.k, heads.v, kept, view.of(d_out))?;
+        let operands = self.operands(pass);
+        operands.q.put(&gradients.dq, d_q);
+        let d_kv = if self.is_cross() { d_kv } else { &mut *d_q };
+        operands.k.put(&gradients.dk, d_kv);
+        operands.v.put(&gradients.dv, d_kv);
+        if saved.angles.is_some() {
+            let cut = Cut::new(pass.rows());
+            let tasks = cut.pieces_mut(d_q, self.input.outputs()).collect();
+            for_pieces(tasks, |i, d_q| self.rotate(saved.angles.as_ref(), cut.first(i), pass, d_q, true));
+        }
+        Ok(())
+    }
+
+    /// The whole module: `y = attention(x) Wo`, of a memory where it is cross-attention.
+    ///
+    /// # Errors
+    /// When key lengths do not fit the pass.
+    pub fn forward<T: Float>(
+        &self,
+        w: &Weights<'_, T>,
+        pass: &Pass<'_>,
+        x: &[T],
+        memory: &[T],
+        y: &mut [T],
+        saved: &mut AttentionSaved<T>,
+    ) -> Result<()> {
+        self.fit(pass, saved);
+        let (q, angles) = Self::split(saved);
+        let cut = Cut::rows_of(x, self.config.width);
+        let tasks = cut.pieces(x, self.config.width).zip(cut.pieces_mut(q, self.input.outputs())).collect();
+        let mut packs = packs();
+        let ready = self.input.prepare(w, false, &mut packs);
+        for_pieces(tasks, |i, (x, q)| self.project(w, &ready, x, cut.first(i), pass, angles, q));
+        self.project_memory(w, memory, &mut saved.kv);
+        self.attend(pass, 0, saved, Keep::Tape, None, &super::probe::Blind)?;
+        self.out.forward(w, &saved.out, y);
+        Ok(())
+    }
+
+    /// The whole module backwards: writes dx, adds to `d_memory` and to the parameters' gradients.
+    ///
+    /// # Errors
+    /// When there was no forward pass with these buffers.
+    pub fn backward<T: Float>(
+        &self,
+        w: &Weights<'_, T>,
+        g: &mut Gradients<'_, T>,
+        pass: &Pass<'_>,
+        x: &[T],
+        memory: &[T],
+        saved: &AttentionSaved<T>,
+        dy: &[T],
+        dx: &mut [T],
+        d_memory: &mut [T],
+    ) -> Result<()> {
+        let mut d_out = vec![T::ZERO; saved.out.len()];
+        let (mut d_q, mut d_kv) = (vec![T::ZERO; saved.q.len()], vec![T::ZERO; saved.kv.len()]);
+        self.out.backward(w, g, &saved.out, dy, &mut d_out);
+        self.attend_backward(pass, 0, saved, &d_out, &mut d_q, &mut d_kv)?;
+        let mut packs = packs();
+        self.input.pack_transposed(w, &mut packs);
+        let cut = Cut::rows_of(x, self.config.width);
+        let tasks = cut.pieces(&d_q, self.input.outputs()).zip(cut.pieces_mut(dx, self.config.width)).collect();
+        for_pieces(tasks, |_, (d_q, dx)| self.input.input_gradient(&packs, d_q, dx));
+        self.input.weight_gradient(g, x, &d_q);
+        self.memory_backward(w, g, memory, &d_kv, d_memory, &mut packs);
+        Ok(())
+    }
+
+    /// Adds to `d_memory` and the gradients of the memory's projection.
+    pub(crate) fn memory_backward<T: Float>(
+        &self,
+        w: &Weights<'_, T>,
+        g: &mut Gradients<'_, T>,
+        memory: &[T],
+        d_kv: &[T],
+        d_memory: &mut [T],
+        packs: &mut [Packed<T>],
+    ) {
+        let Some(layers) = &self.memory else { return };
+        let cut = Cut::rows_of(memory, self.config.width);
+        let tasks = cut.pieces(d_kv, layers.outputs()).zip(cut.pieces_mut(d_memory, self.config.width)).collect();
+        layers.pack_transposed(w, packs);
+        for_pieces(tasks, |_, (dy, dx)| layers.add_input_gradient(packs, dy, dx));
+        layers.weight_gradient(g, memory, d_kv);
+    }
+
+    /// The weights of the last forward pass, `[batch, heads, seq, keys]`: quadratic in memory.
+    ///
+    /// # Errors
+    /// When key lengths do not fit the pass.
+    pub fn weights<T: Float>(&self, pass: &Pass<'_>, saved: &AttentionSaved<T>) -> Result<Array4<T>> {
+        let heads = self.heads(pass, saved);
+        Ok(self.attention(pass, 0).weights(heads.q, heads.k)?)
+    }
+
+    /// What each row of the last forward pass attended to, in linear memory.
+    ///
+    /// # Errors
+    /// When key lengths do not fit the pass.
+    pub fn stats<T: Float>(&self, pass: &Pass<'_>, saved: &AttentionSaved<T>, options: StatsOptions) -> Result<RowStats<T>> {
+        let heads = self.heads(pass, saved);
+        Ok(self.attention(pass, 0).forward_with_stats(heads.q, heads.k, heads.v, options)?.1)
+    }
+
+    /// How alike the heads of the last forward pass are.
+    ///
+    /// # Errors
+    /// When key lengths do not fit the pass.
+    pub fn similarity<T: Float>(&self, pass: &Pass<'_>, saved: &AttentionSaved<T>) -> Result<HeadSimilarity> {
+        let heads = self.heads(pass, saved);
+        Ok(self.attention(pass, 0).head_similarity(heads.q, heads.k)?)
+    }
+}

@@ -1,0 +1,355 @@
+//! Linear layer: `y = x W + b`, with `W` stored `[inputs, outputs]` or `[outputs, inputs]`.
+//!
+//! ```text
+//! forward    y  = x W + b           pieces of rows
+//! backward   dx = dy W^T            pieces of rows
+//!            dW += x^T dy           pieces of dW's longer side
+//!            db += sum of dy's rows
+//! ```
+//!
+//! Few rows (a token that is decoded) go through a product of our own, one chain of multiply-adds per output. Several layers of the same
+//! rows ([`Joined`]: queries, keys and values; gate and up) write side by side into one row, as one layer would.
+
+use crate::float::{Float, kernel};
+use crate::parallel::{Cut, for_pieces};
+use crate::params::{Gradients, Init, Layout, TensorId};
+use crate::tensors::weights::matrix;
+use crate::tensors::{Matrix, Order, Weights};
+use ndarray::{ArrayView2, ArrayViewMut2, Axis, Slice};
+pub use regard::matmul::Write;
+use regard::matmul::{Packed, matmul};
+
+/// Up to so many rows the one-row product is faster than packing matrices.
+pub(crate) const FEW_ROWS: usize = 4;
+/// Columns of a weight gradient that one thread takes at least: fewer would pack the other matrix too often.
+const WEIGHT_COLUMNS: usize = 384;
+/// Rows of a partial sum of bias gradients.
+const SUM_ROWS: usize = 64;
+/// Outputs of a wide layer that are packed at a time: 8 MB of f32 at a depth of 512.
+const STRIP: usize = 4096;
+/// Matrices of a sublayer, at most.
+const PACKS: usize = 4;
+
+/// Room for the packed matrices of a sublayer.
+pub(crate) fn packs<T: Float>() -> [Packed<T>; PACKS] {
+    [(); PACKS].map(|()| Packed::default())
+}
+
+/// `y = x W + b`.
+#[derive(Debug, Clone)]
+pub struct Linear {
+    weight: TensorId,
+    bias: Option<TensorId>,
+    inputs: usize,
+    outputs: usize,
+    order: Order,
+}
+
+pub(crate) fn matrix_mut<T>(x: &mut [T], width: usize) -> ArrayViewMut2<'_, T> {
+    ArrayViewMut2::from_shape((x.len() / width.max(1), width), x).expect("whole rows")
+}
+
+/// Some columns of rows.
+fn columns<T>(rows: &[T], width: usize, first: usize, count: usize) -> ArrayView2<'_, T> {
+    matrix(rows, width).slice_axis_move(Axis(1), Slice::from(first..first + count))
+}
+
+/// The same, to write.
+fn columns_mut<T>(rows: &mut [T], width: usize, first: usize, count: usize) -> ArrayViewMut2<'_, T> {
+    matrix_mut(rows, width).slice_axis_move(Axis(1), Slice::from(first..first + count))
+}
+
+/// A matrix that is ready for products: packed, or as it is for few rows.
+#[derive(Debug)]
+pub(crate) enum Prepared<'w, T> {
+    Packed(&'w Packed<T>, usize),
+    Rows(Matrix<'w, T>),
+}
+
+impl<T: Float> Prepared<'_, T> {
+    /// `y = x W` or `y += x W`, without a bias, on the calling thread; y is columns `first ..` of rows of `width`.
+    pub(crate) fn product(&self, x: &[T], inputs: usize, y: &mut [T], width: usize, first: usize, write: Write) {
+        match self {
+            Self::Packed(packed, outputs) => packed.matmul(columns_mut(y, width, first, *outputs), write, matrix(x, inputs)),
+            Self::Rows(matrix) => {
+                for (x, y) in x.chunks_exact(inputs.max(1)).zip(y.chunks_exact_mut(width.max(1))) {
+                    matrix.row_product(x, &mut y[first..first + matrix.outputs()], write);
+                }
+            }
+        }
+    }
+}
+
+impl Linear {
+    /// Weights `[inputs, outputs]` and bias begin uniform in `(-1, 1) / sqrt(inputs)`.
+    pub fn new(layout: &mut Layout, name: &str, inputs: usize, outputs: usize, bias: bool) -> Self {
+        Self::with_order(layout, name, inputs, outputs, bias, Order::InOut)
+    }
+
+    /// The same with the weights in either order.
+    pub fn with_order(layout: &mut Layout, name: &str, inputs: usize, outputs: usize, bias: bool, order: Order) -> Self {
+        let init = Init::Uniform(1.0 / (inputs.max(1) as f64).sqrt());
+        let shape = if order == Order::InOut { [inputs, outputs] } else { [outputs, inputs] };
+        layout.within(name, |layout| Self {
+            weight: layout.add("weight", &shape, init, true),
+            bias: bias.then(|| layout.add("bias", &[outputs], init, false)),
+            inputs,
+            outputs,
+            order,
+        })
+    }
+
+    /// A table of tokens as a layer without bias, from rows to one number per token.
+    pub(crate) fn of_table(table: TensorId, count: usize, width: usize) -> Self {
+        Self { weight: table, bias: None, inputs: width, outputs: count, order: Order::OutIn }
+    }
+
+    /// Width of x.
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    /// Width of y.
+    pub fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    /// The bias, if there is one.
+    pub fn bias<'w, T: Float>(&self, w: &'w Weights<'_, T>) -> Option<&'w [T]> {
+        self.bias.map(|b| w.own(b))
+    }
+
+    /// The weights.
+    pub fn matrix<'w, T: Float>(&self, w: &'w Weights<'_, T>) -> Matrix<'w, T> {
+        w.matrix(self.weight, self.inputs, self.outputs, self.order)
+    }
+
+    /// `y = x W + b` for any number of rows.
+    pub fn forward<T: Float>(&self, w: &Weights<'_, T>, x: &[T], y: &mut [T]) {
+        let (weights, bias) = (self.matrix(w), self.bias(w));
+        if y.len() <= FEW_ROWS * self.outputs {
+            for (x, y) in x.chunks_exact(self.inputs.max(1)).zip(y.chunks_exact_mut(self.outputs.max(1))) {
+                weights.row_product(x, y, Write::Replace);
+                if let Some(bias) = bias {
+                    add_to_rows(y, bias);
+                }
+            }
+            return;
+        }
+        let cut = Cut::rows_of(x, self.inputs);
+        let mut packed = Packed::default();
+        for first in (0..self.outputs).step_by(STRIP) {
+            let strip = first..(first + STRIP).min(self.outputs);
+            weights.pack(strip.clone(), &mut packed);
+            let ready = Prepared::Packed(&packed, strip.len());
+            let tasks = cut.pieces(x, self.inputs).zip(cut.pieces_mut(y, self.outputs)).collect();
+            for_pieces(tasks, |_, (x, y)| {
+                ready.product(x, self.inputs, y, self.outputs, first, Write::Replace);
+                if let Some(bias) = bias {
+                    add_to_columns(y, self.outputs, first, &bias[strip.clone()]);
+                }
+            });
+        }
+    }
+
+    /// W for [`Prepared::product`]: packed once for all pieces of rows, unless these are few.
+    pub(crate) fn prepare<'w, T: Float>(&self, w: &'w Weights<'_, T>, few: bool, packed: &'w mut Packed<T>) -> Prepared<'w, T> {
+        if few {
+            return Prepared::Rows(self.matrix(w));
+        }
+        self.matrix(w).pack(0..self.outputs, packed);
+        Prepared::Packed(packed, self.outputs)
+    }
+
+    /// Pack W^T for [`Linear::input_gradient`].
+    pub(crate) fn pack_transposed<T: Float>(&self, w: &Weights<'_, T>, packed: &mut Packed<T>) {
+        self.matrix(w).pack_transposed(packed);
+    }
+
+    /// `dx = dy W^T` or `dx += dy W^T`, on the calling thread; dy is columns `first ..` of rows of `width`.
+    pub(crate) fn input_gradient<T: Float>(&self, packed: &Packed<T>, dy: &[T], width: usize, first: usize, dx: &mut [T], write: Write) {
+        packed.matmul(matrix_mut(dx, self.inputs), write, columns(dy, width, first, self.outputs));
+    }
+
+    /// `dW += x^T dy` and `db += sum of dy's rows`; dy is columns `first ..` of rows of `width`.
+    pub(crate) fn weight_gradient<T: Float>(&self, g: &mut Gradients<'_, T>, x: &[T], dy: &[T], width: usize, first: usize) {
+        enum Task<'t, T> {
+            Weight(ArrayViewMut2<'t, T>, ArrayView2<'t, T>, ArrayView2<'t, T>),
+            Bias(&'t mut [T], usize),
+        }
+        let (inputs, outputs) = (self.inputs, self.outputs);
+        let mut tasks = Vec::new();
+        let (weight, bias) = match self.bias {
+            None => (g.of(self.weight), None),
+            Some(bias) => {
+                let (weight, bias) = g.both(self.weight, bias);
+                (weight, Some(bias))
+            }
+        };
+        let (x2, dy2) = (matrix(x, inputs), columns(dy, width, first, outputs));
+        let long = inputs.max(outputs);
+        // An even number of pieces: two threads have the same to do.
+        let count = if x.len() * outputs < 1 << 18 { 1 } else { long.div_ceil(WEIGHT_COLUMNS).next_multiple_of(2) };
+        let size = long.div_ceil(count).next_multiple_of(16);
+        let mut dw = match self.order {
+            Order::InOut => matrix_mut(weight, outputs),
+            Order::OutIn => matrix_mut(weight, inputs).reversed_axes(),
+        };
+        if inputs >= outputs {
+            let xs = x2.axis_chunks_iter(Axis(1), size);
+            tasks.extend(dw.axis_chunks_iter_mut(Axis(0), size).zip(xs).map(|(dw, x)| Task::Weight(dw, x, dy2)));
+        } else {
+            let dys = dy2.axis_chunks_iter(Axis(1), size);
+            tasks.extend(dw.axis_chunks_iter_mut(Axis(1), size).zip(dys).map(|(dw, dy)| Task::Weight(dw, x2, dy)));
+        }
+        if let Some(bias) = bias {
+            let size = if dy.len() < 1 << 16 { outputs.max(1) } else { 128 };
+            tasks.extend(bias.chunks_mut(size).enumerate().map(|(i, db)| Task::Bias(db, i * size)));
+        }
+        for_pieces(tasks, |_, task| match task {
+            Task::Weight(dw, x, dy) => matmul(dw, Write::Add, x.reversed_axes(), dy),
+            Task::Bias(db, column) => column_sums(dy, width, first + column, db),
+        });
+    }
+
+    /// The whole backward pass: gradients of the parameters are added to `g`; `dx` is written.
+    pub fn backward<T: Float>(&self, w: &Weights<'_, T>, g: &mut Gradients<'_, T>, x: &[T], dy: &[T], dx: &mut [T]) {
+        let cut = Cut::rows_of(x, self.inputs);
+        let tasks = cut.pieces(dy, self.outputs).zip(cut.pieces_mut(dx, self.inputs)).collect();
+        let weights = self.matrix(w);
+        let turned = weights.own().reversed_axes();
+        for_pieces(tasks, |_, (dy, dx)| matmul(matrix_mut(dx, self.inputs), Write::Replace, matrix(dy, self.outputs), turned));
+        self.weight_gradient(g, x, dy, self.outputs, 0);
+    }
+}
+
+/// Layers that read the same rows and write side by side.
+#[derive(Debug, Clone)]
+pub(crate) struct Joined {
+    parts: Vec<Linear>,
+    inputs: usize,
+}
+
+impl Joined {
+    /// One layer per name and number of outputs.
+    pub(crate) fn new(layout: &mut Layout, inputs: usize, parts: &[(&str, usize)], bias: bool, order: Order) -> Self {
+        assert!(parts.len() < PACKS, "room for their matrices and one more");
+        let linear = |(name, outputs): &(&str, usize)| Linear::with_order(layout, name, inputs, *outputs, bias, order);
+        Self { parts: parts.iter().map(linear).collect(), inputs }
+    }
+
+    pub(crate) fn parts(&self) -> &[Linear] {
+        &self.parts
+    }
+
+    pub(crate) fn outputs(&self) -> usize {
+        self.parts.iter().map(Linear::outputs).sum()
+    }
+
+    /// The layers, and where each writes.
+    fn placed(&self) -> impl Iterator<Item = (&Linear, usize)> {
+        self.parts.iter().scan(0, |next, part| {
+            let first = *next;
+            *next += part.outputs;
+            Some((part, first))
+        })
+    }
+
+    pub(crate) fn prepare<'w, T: Float>(&self, w: &'w Weights<'_, T>, few: bool, packs: &'w mut [Packed<T>]) -> Vec<Prepared<'w, T>> {
+        self.parts.iter().zip(packs).map(|(part, packed)| part.prepare(w, few, packed)).collect()
+    }
+
+    /// The products, without biases, on the calling thread.
+    pub(crate) fn product<T: Float>(&self, ready: &[Prepared<'_, T>], x: &[T], y: &mut [T]) {
+        let width = self.outputs();
+        for ((_, first), ready) in self.placed().zip(ready) {
+            ready.product(x, self.inputs, y, width, first, Write::Replace);
+        }
+    }
+
+    pub(crate) fn add_biases<T: Float>(&self, w: &Weights<'_, T>, y: &mut [T]) {
+        let width = self.outputs();
+        for (part, first) in self.placed() {
+            if let Some(bias) = part.bias(w) {
+                add_to_columns(y, width, first, bias);
+            }
+        }
+    }
+
+    /// All rows, with biases, in pieces.
+    pub(crate) fn forward<T: Float>(&self, w: &Weights<'_, T>, few: bool, packs: &mut [Packed<T>], x: &[T], y: &mut [T]) {
+        let ready = self.prepare(w, few, packs);
+        let cut = Cut::rows_of(x, self.inputs);
+        let tasks = cut.pieces(x, self.inputs).zip(cut.pieces_mut(y, self.outputs())).collect();
+        for_pieces(tasks, |_, (x, y)| {
+            self.product(&ready, x, y);
+            self.add_biases(w, y);
+        });
+    }
+
+    pub(crate) fn pack_transposed<T: Float>(&self, w: &Weights<'_, T>, packs: &mut [Packed<T>]) {
+        self.parts.iter().zip(packs).for_each(|(part, packed)| part.pack_transposed(w, packed));
+    }
+
+    /// dx, written.
+    pub(crate) fn input_gradient<T: Float>(&self, packs: &[Packed<T>], dy: &[T], dx: &mut [T]) {
+        let width = self.outputs();
+        for (i, ((part, first), packed)) in self.placed().zip(packs).enumerate() {
+            part.input_gradient(packed, dy, width, first, dx, if i == 0 { Write::Replace } else { Write::Add });
+        }
+    }
+
+    /// dx, added to.
+    pub(crate) fn add_input_gradient<T: Float>(&self, packs: &[Packed<T>], dy: &[T], dx: &mut [T]) {
+        let width = self.outputs();
+        for ((part, first), packed) in self.placed().zip(packs) {
+            part.input_gradient(packed, dy, width, first, dx, Write::Add);
+        }
+    }
+
+    pub(crate) fn weight_gradient<T: Float>(&self, g: &mut Gradients<'_, T>, x: &[T], dy: &[T]) {
+        let width = self.outputs();
+        for (part, first) in self.placed() {
+            part.weight_gradient(g, x, dy, width, first);
+        }
+    }
+}
+
+/// Add `bias` to columns `first ..` of rows of `width`.
+fn add_to_columns<T: Float>(y: &mut [T], width: usize, first: usize, bias: &[T]) {
+    if bias.len() == width {
+        return add_to_rows(y, bias);
+    }
+    for y in y.chunks_exact_mut(width.max(1)) {
+        add_to_rows(&mut y[first..first + bias.len()], bias);
+    }
+}
+
+kernel! {
+    /// Add `bias` to every row.
+    pub(crate) fn add_to_rows<'a, T>(y: &'a mut [T], bias: &'a [T]) -> () {
+        for y in y.chunks_exact_mut(bias.len().max(1)) {
+            for (y, &b) in y.iter_mut().zip(bias) {
+                *y += b;
+            }
+        }
+    }
+}
+
+kernel! {
+    /// Add the sums of columns `first ..` of dy, which has rows of `width`, to db.
+    fn column_sums<'a, T>(dy: &'a [T], width: usize, first: usize, db: &'a mut [T]) -> () {
+        let mut sums = vec![T::ZERO; db.len()];
+        for rows in dy.chunks(SUM_ROWS * width.max(1)) {
+            sums.fill(T::ZERO);
+            for row in rows.chunks_exact(width) {
+                for (sum, &x) in sums.iter_mut().zip(&row[first..]) {
+                    *sum += x;
+                }
+            }
+            for (db, &sum) in db.iter_mut().zip(&sums) {
+                *db += sum;
+            }
+        }
+    }
+}

@@ -1,0 +1,17 @@
+//! The parts of a transformer, one file each: which tensors a part has, its forward and its backward pass.
+
+pub mod activation;
+pub mod attention;
+pub mod cache;
+pub mod dropout;
+pub mod embedding;
+pub mod linear;
+pub mod loss;
+pub mod mlp;
+pub mod norm;
+pub mod pass;
+pub mod positions;
+pub mod probe;
+pub mod scaled;
+pub mod stack;
+pub mod sublayer;

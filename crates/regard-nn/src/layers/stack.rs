@@ -1,0 +1,419 @@
+//! Blocks of a transformer, one after the other: self-attention, (cross-attention,) network, each a [`Sublayer`].
+//!
+//! A pass keeps what its backward pass will need ([`Keep::Tape`]: every layer's own), or nothing ([`Keep::Discard`]: a few buffers that go
+//! round). Decoding is a pass like any other, over new rows only, with the past from a [`StackCache`].
+
+use super::attention::{AttentionConfig, AttentionSaved, MultiHeadAttention, Past};
+use super::linear::packs;
+use super::mlp::{Mlp, MlpConfig};
+use super::norm::{NORM_STATS, Norm, NormKind};
+use super::pass::Pass;
+use super::probe::{Blind, Probe};
+use super::sublayer::{Branch, Scratch, Shared, Sublayer, SublayerSaved, Wiring};
+use crate::error::{Error, Result};
+use crate::float::Float;
+use crate::parallel::{Cut, for_pieces};
+use crate::params::{Gradients, Layout};
+use crate::tensors::Weights;
+use regard::matmul::Packed;
+
+/// What a pass keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Keep {
+    /// Nothing: memory does not grow with the number of layers.
+    Discard,
+    /// What the backward pass needs, and what can be looked at afterwards.
+    Tape,
+}
+
+/// How sublayers, their norms and the residual stream go together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BlockWiring {
+    /// Norm before each branch.
+    #[default]
+    PreNorm,
+    /// Norm of each sum.
+    PostNorm,
+    /// A norm before each branch and one of its result.
+    Sandwich,
+    /// Attention and network read the same rows, each with a norm of its own.
+    Parallel,
+}
+
+/// One block.
+#[derive(Debug, Clone, PartialEq)]
+pub struct BlockConfig {
+    /// What names of its tensors begin with; blocks of the same name are the same weights.
+    pub name: String,
+    /// How it goes together.
+    pub wiring: BlockWiring,
+    /// Which norms.
+    pub norm: NormKind,
+    /// What is added under their root.
+    pub eps: f64,
+    /// Self-attention.
+    pub attention: AttentionConfig,
+    /// Cross-attention behind it, of the same options.
+    pub cross: bool,
+    /// The network.
+    pub mlp: MlpConfig,
+    /// Probability of dropping, in training.
+    pub dropout: f64,
+}
+
+/// Blocks, and where wanted a last norm.
+#[derive(Debug, Clone)]
+pub struct Stack {
+    sublayers: Vec<Sublayer>,
+    last: Option<Norm>,
+    width: usize,
+}
+
+/// What a pass through a stack keeps, and the room for its gradients.
+#[derive(Debug, Clone)]
+pub struct Activations<T: Float> {
+    keep: Keep,
+    rows: usize,
+    /// The residual stream: before each sublayer and behind the last; or three that go round.
+    stream: Vec<Vec<T>>,
+    sublayers: Vec<SublayerSaved<T>>,
+    /// Which of them a sublayer has.
+    slots: Vec<usize>,
+    normed: Vec<T>,
+    stats: Vec<T>,
+    /// The matrices of one sublayer, packed.
+    packs: [Packed<T>; 4],
+    scratch: Option<Scratch<T>>,
+    d: Vec<T>,
+}
+
+impl<T: Float> Activations<T> {
+    /// Where rows go in.
+    pub fn input(&mut self) -> &mut [T] {
+        &mut self.stream[0]
+    }
+
+    /// The residual stream behind sublayer `number`.
+    fn stream(&self, number: usize) -> &[T] {
+        &self.stream[number % self.stream.len()]
+    }
+
+    /// The result of the last forward pass.
+    pub fn output(&self) -> &[T] {
+        if self.normed.is_empty() { self.stream(self.slots.len()) } else { &self.normed }
+    }
+
+    /// The gradient: of the result before [`Stack::backward`], of the input after it.
+    pub fn gradient(&mut self) -> &mut [T] {
+        self.d.resize(self.stream[0].len(), T::ZERO);
+        &mut self.d
+    }
+
+    /// The result and the place for its gradient.
+    pub(crate) fn output_and_gradient(&mut self) -> (&[T], &mut [T]) {
+        self.gradient();
+        let Self { stream, normed, d, slots, .. } = self;
+        (if normed.is_empty() { &stream[slots.len() % stream.len()] } else { normed }, d)
+    }
+}
+
+impl Stack {
+    /// These blocks, with a last norm or without.
+    pub fn new(layout: &mut Layout, width: usize, blocks: &[BlockConfig], last: Option<(NormKind, f64)>) -> Self {
+        let mut sublayers = Vec::new();
+        for block in blocks {
+            let mut add = |part: &str, branch: &dyn Fn(&mut Layout) -> Branch| {
+                let (wiring, branch) = layout.within(format!("{}.{part}", block.name), |layout| {
+                    let mut norm = |name| Norm::with_eps(layout, name, block.norm, width, block.eps);
+                    let wiring = match block.wiring {
+                        BlockWiring::PreNorm => Wiring::PreNorm(norm("norm")),
+                        BlockWiring::PostNorm => Wiring::PostNorm(norm("norm")),
+                        BlockWiring::Sandwich => Wiring::Sandwich(norm("norm"), norm("result_norm")),
+                        BlockWiring::Parallel if part == "mlp" => Wiring::Parallel(norm("norm")),
+                        BlockWiring::Parallel => Wiring::PreNorm(norm("norm")),
+                    };
+                    (wiring, branch(layout))
+                });
+                let number = sublayers.len() as u64;
+                sublayers.push(Sublayer { wiring, branch, dropout: block.dropout, number });
+            };
+            add("attention", &|layout| Branch::Attention(MultiHeadAttention::new(layout, block.attention)));
+            if block.cross {
+                add("cross", &|layout| Branch::Attention(MultiHeadAttention::cross(layout, block.attention)));
+            }
+            add("mlp", &|layout| Branch::Mlp(Mlp::new(layout, block.mlp)));
+        }
+        let last = last.map(|(kind, eps)| Norm::with_eps(layout, "last_norm", kind, width, eps));
+        Self { sublayers, last, width }
+    }
+
+    /// Sublayers: attention and network of each block.
+    pub fn sublayers(&self) -> usize {
+        self.sublayers.len()
+    }
+
+    /// Whether there is a backward pass.
+    ///
+    /// # Errors
+    /// [`Error::Untrainable`] with the first part that has none.
+    pub fn check_trainable(&self) -> Result<()> {
+        match self.sublayers.iter().find_map(Sublayer::untrainable) {
+            Some(part) => Err(Error::Untrainable { part }),
+            None => Ok(()),
+        }
+    }
+
+    /// Buffers for a shape; those of the backward pass are made when it comes.
+    pub fn plan<T: Float>(&self, pass: &Pass<'_>, keep: Keep) -> Activations<T> {
+        let rows = pass.rows();
+        let stream = || vec![T::ZERO; rows * self.width];
+        let (sublayers, slots) = match keep {
+            Keep::Tape => (self.sublayers.iter().map(|s| s.plan(pass, keep)).collect(), (0..self.sublayers.len()).collect()),
+            Keep::Discard => self.shared_plans(pass),
+        };
+        let streams = if keep == Keep::Tape { self.sublayers.len() + 1 } else { 3 };
+        Activations {
+            keep,
+            rows,
+            stream: (0..streams).map(|_| stream()).collect(),
+            sublayers,
+            slots,
+            normed: if self.last.is_some() { stream() } else { Vec::new() },
+            stats: vec![T::ZERO; rows * NORM_STATS],
+            packs: packs(),
+            scratch: None,
+            d: Vec::new(),
+        }
+    }
+
+    /// One plan for each kind and shape of sublayer.
+    fn shared_plans<T: Float>(&self, pass: &Pass<'_>) -> (Vec<SublayerSaved<T>>, Vec<usize>) {
+        let shape = |s: &Sublayer| match &s.branch {
+            Branch::Mlp(_) => (s.kind(), 0, 0),
+            Branch::Attention(a) => (s.kind(), a.input().outputs(), a.output().inputs()),
+        };
+        let (mut plans, mut shapes, mut slots) = (Vec::new(), Vec::new(), Vec::new());
+        for sublayer in &self.sublayers {
+            let slot = shapes.iter().position(|known| *known == shape(sublayer)).unwrap_or_else(|| {
+                plans.push(sublayer.plan(pass, Keep::Discard));
+                shapes.push(shape(sublayer));
+                shapes.len() - 1
+            });
+            slots.push(slot);
+        }
+        (plans, slots)
+    }
+
+    /// From [`Activations::input`] to [`Activations::output`].
+    ///
+    /// # Errors
+    /// When attention refuses the pass.
+    pub fn forward<T: Float>(&self, w: &Weights<'_, T>, pass: &Pass<'_>, memory: &[T], acts: &mut Activations<T>) -> Result<()> {
+        self.run(w, pass, memory, acts, None, &Blind)
+    }
+
+    /// The same, looked into.
+    ///
+    /// # Errors
+    /// As [`Stack::forward`].
+    pub fn probe<T: Float>(
+        &self,
+        w: &Weights<'_, T>,
+        pass: &Pass<'_>,
+        memory: &[T],
+        acts: &mut Activations<T>,
+        probe: &dyn Probe<T>,
+    ) -> Result<()> {
+        self.run(w, pass, memory, acts, None, probe)
+    }
+
+    pub(crate) fn run<T: Float>(
+        &self,
+        w: &Weights<'_, T>,
+        pass: &Pass<'_>,
+        memory: &[T],
+        acts: &mut Activations<T>,
+        mut past: Option<&mut [Option<Past<T>>]>,
+        probe: &dyn Probe<T>,
+    ) -> Result<()> {
+        let shared = Shared { w, pass, memory, keep: acts.keep, probe };
+        let count = acts.stream.len();
+        for (i, sublayer) in self.sublayers.iter().enumerate() {
+            probe.stream(i, &acts.stream[i % count]);
+            let mut y = std::mem::take(&mut acts.stream[(i + 1) % count]);
+            let x = &acts.stream[i % count];
+            let input = if sublayer.is_parallel() { &acts.stream[(i + count - 1) % count] } else { x };
+            let past = past.as_deref_mut().and_then(|past| past[i].as_mut());
+            let done = sublayer.forward(&shared, x, input, &mut y, &mut acts.sublayers[acts.slots[i]], &mut acts.packs, past);
+            acts.stream[(i + 1) % count] = y;
+            done?;
+        }
+        let last = &acts.stream[self.sublayers.len() % count];
+        probe.stream(self.sublayers.len(), last);
+        if let Some(norm) = &self.last {
+            let cut = Cut::rows_of(last, self.width);
+            let tasks = cut
+                .pieces(last, self.width)
+                .zip(cut.pieces_mut(&mut acts.normed, self.width))
+                .zip(cut.pieces_mut(&mut acts.stats, NORM_STATS));
+            for_pieces(tasks.collect(), |_, ((x, y), stats)| norm.forward(w, x, y, stats));
+        }
+        Ok(())
+    }
+
+    /// From the gradient of the output to that of the input, both in [`Activations::gradient`]; `d_memory` and `g` are added to.
+    ///
+    /// # Errors
+    /// When there was no forward pass with these buffers that kept what is needed.
+    pub fn backward<T: Float>(
+        &self,
+        w: &Weights<'_, T>,
+        g: &mut Gradients<'_, T>,
+        pass: &Pass<'_>,
+        memory: &[T],
+        d_memory: &mut [T],
+        acts: &mut Activations<T>,
+    ) -> Result<()> {
+        self.check_trainable()?;
+        if acts.keep != Keep::Tape {
+            return Err(Error::BackwardFirst);
+        }
+        let Activations { stream, sublayers, stats, scratch, d, packs, .. } = acts;
+        if scratch.as_ref().is_none_or(|scratch| !scratch.serves(pass)) {
+            *scratch = Some(Scratch::new(self.sublayers.iter(), self.width, pass));
+        }
+        let scratch = scratch.as_mut().ok_or(Error::BackwardFirst)?;
+        if let (Some(norm), Some(x)) = (&self.last, stream.last()) {
+            let width = self.width;
+            let cut = Cut::rows_of(x, width);
+            let mut partials = vec![T::ZERO; cut.count() * 2 * width];
+            let tasks = cut.pieces(x, width).zip(cut.pieces(stats, NORM_STATS)).zip(cut.pieces_mut(d, width));
+            let tasks = tasks.zip(partials.chunks_mut((2 * width).max(1))).collect();
+            for_pieces(tasks, |_, (((x, stats), d), partial)| norm.backward_in_place(w, x, stats, d, partial));
+            norm.reduce(g, &partials);
+        }
+        let shared = Shared { w, pass, memory, keep: Keep::Tape, probe: &Blind };
+        for (i, (sublayer, kept)) in self.sublayers.iter().zip(sublayers).enumerate().rev() {
+            sublayer.backward(&shared, g, &stream[i], kept, d, d_memory, packs, scratch)?;
+        }
+        Ok(())
+    }
+
+    /// The attention sublayers with what they kept, in order: self (and cross) of each block. Only what was kept can be looked at.
+    pub fn attentions<'s, T: Float>(
+        &'s self,
+        acts: &'s Activations<T>,
+    ) -> impl Iterator<Item = (&'s MultiHeadAttention, &'s AttentionSaved<T>)> {
+        let kept = if acts.keep == Keep::Tape { acts.sublayers.as_slice() } else { &[] };
+        self.sublayers.iter().zip(kept).filter_map(|(sublayer, kept)| match &sublayer.branch {
+            Branch::Attention(attention) => kept.attention().map(|kept| (attention, kept)),
+            Branch::Mlp(_) => None,
+        })
+    }
+
+    /// Caches for decoding `batch` sequences; with a memory, its keys and values are made here.
+    pub fn cache<T: Float>(&self, w: &Weights<'_, T>, batch: usize, memory: Option<Memory<'_, T>>) -> StackCache<T> {
+        let past = |sublayer: &Sublayer| match &sublayer.branch {
+            Branch::Mlp(_) => None,
+            Branch::Attention(a) => Some(a.past(w, batch, memory.map(|m| m.rows))),
+        };
+        StackCache {
+            past: self.sublayers.iter().map(past).collect(),
+            lengths: vec![0; batch],
+            memory_seq: memory.map_or(0, |m| m.seq),
+            memory_lengths: memory.and_then(|m| m.lengths).map(<[usize]>::to_vec),
+            acts: None,
+        }
+    }
+
+    /// Send the rows of `seq` more tokens per sequence through all blocks, with the past from the cache; returns the results. Of `pass`
+    /// its positions and its memory are the cache's.
+    ///
+    /// # Errors
+    /// When attention refuses the pass.
+    pub fn extend<'c, T: Float>(
+        &self,
+        w: &Weights<'_, T>,
+        x: &[T],
+        pass: &Pass<'_>,
+        cache: &'c mut StackCache<T>,
+        probe: &dyn Probe<T>,
+    ) -> Result<&'c [T]> {
+        let StackCache { past, lengths, memory_seq, memory_lengths, acts } = cache;
+        let pass = Pass {
+            offsets: Some(lengths),
+            memory_seq: *memory_seq,
+            memory_lengths: memory_lengths.as_deref(),
+            dropout: None,
+            ..pass.clone()
+        };
+        if acts.as_ref().is_some_and(|acts| acts.rows != pass.rows()) {
+            *acts = None;
+        }
+        // The memory's keys and values are in the cache: a plan needs no room for them.
+        let acts = acts.get_or_insert_with(|| self.plan(&Pass { memory_seq: 0, ..pass.clone() }, Keep::Discard));
+        acts.input().copy_from_slice(x);
+        self.run(w, &pass, &[], acts, Some(past), probe)?;
+        let seq = pass.seq;
+        lengths.iter_mut().for_each(|length| *length += seq);
+        Ok(acts.output())
+    }
+}
+
+/// What cross-attention reads.
+#[derive(Debug, Clone, Copy)]
+pub struct Memory<'m, T> {
+    /// `[batch, seq, width]`.
+    pub rows: &'m [T],
+    /// Tokens of each sequence.
+    pub seq: usize,
+    /// Only the first so many of these exist.
+    pub lengths: Option<&'m [usize]>,
+}
+
+/// The past of a stack, for decoding; it grows with its tokens, and each sequence has a length of its own.
+#[derive(Debug, Clone)]
+pub struct StackCache<T: Float> {
+    past: Vec<Option<Past<T>>>,
+    lengths: Vec<usize>,
+    memory_seq: usize,
+    memory_lengths: Option<Vec<usize>>,
+    acts: Option<Activations<T>>,
+}
+
+impl<T: Float> StackCache<T> {
+    /// Tokens of the longest sequence so far.
+    pub fn len(&self) -> usize {
+        self.lengths.iter().copied().max().unwrap_or(0)
+    }
+
+    /// Tokens of each sequence so far.
+    pub fn lengths(&self) -> &[usize] {
+        &self.lengths
+    }
+
+    /// Sequences.
+    pub fn batch(&self) -> usize {
+        self.lengths.len()
+    }
+
+    /// No tokens yet.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Forget the tokens of one sequence behind the first `length`.
+    pub fn truncate(&mut self, sequence: usize, length: usize) {
+        self.lengths[sequence] = self.lengths[sequence].min(length);
+    }
+
+    /// Forget the tokens; the memory stays.
+    pub fn clear(&mut self) {
+        self.lengths.fill(0);
+        for past in self.past.iter_mut().flatten() {
+            if let Past::Tokens(cache) = past {
+                cache.clear();
+            }
+        }
+    }
+}

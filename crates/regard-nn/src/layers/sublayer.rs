@@ -1,0 +1,512 @@
+//! A branch with its norm and its residual connection.
+//!
+//! ```text
+//! pre-norm     y = x + dropout(branch(norm(x)))
+//! post-norm    y = norm(x + dropout(branch(x)))
+//! sandwich     y = x + norm(branch(norm(x)))
+//! parallel     y = x + branch(norm(the sublayer's before it))          network beside attention
+//! ```
+//!
+//! All are computed piece by piece: a piece of rows goes through norm, branch and residual while it is in the cache. Of the two
+//! places that a sum or a normalised row can be kept in, `work` is the one that is not `y`.
+
+use super::attention::{AttentionSaved, MultiHeadAttention, Past};
+use super::dropout::Dropout;
+use super::linear::{FEW_ROWS, Write, add_to_rows};
+use super::mlp::Mlp;
+use super::norm::{NORM_STATS, Norm};
+use super::pass::Pass;
+use super::positions::add;
+use super::probe::Probe;
+use super::stack::Keep;
+use crate::error::Result;
+use crate::float::Float;
+use crate::parallel::{Cut, for_pieces};
+use crate::params::Gradients;
+use crate::tensors::Weights;
+use regard::matmul::Packed;
+use serde::{Deserialize, Serialize};
+
+/// Where the norm stands, of the models that [`crate::ModelConfig`] knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum NormPlace {
+    /// Before the branch; the residual stream itself is never normalised.
+    #[default]
+    Pre,
+    /// After the sum.
+    Post,
+}
+
+/// How a branch, its norms and the residual stream go together.
+#[derive(Debug, Clone)]
+pub enum Wiring {
+    /// Norm before the branch.
+    PreNorm(Norm),
+    /// Norm of the sum.
+    PostNorm(Norm),
+    /// A norm before the branch and one of its result.
+    Sandwich(Norm, Norm),
+    /// Norm before the branch, which reads what the sublayer before it read.
+    Parallel(Norm),
+}
+
+impl Wiring {
+    /// The norm before the branch.
+    fn before(&self) -> Option<&Norm> {
+        match self {
+            Self::PreNorm(norm) | Self::Sandwich(norm, _) | Self::Parallel(norm) => Some(norm),
+            Self::PostNorm(_) => None,
+        }
+    }
+
+    /// Any of its norms: of the one that a backward pass knows.
+    fn norm(&self) -> &Norm {
+        match self {
+            Self::PreNorm(norm) | Self::Sandwich(norm, _) | Self::Parallel(norm) | Self::PostNorm(norm) => norm,
+        }
+    }
+}
+
+/// What a sublayer does to normalised rows.
+#[derive(Debug, Clone)]
+pub enum Branch {
+    /// Self- or cross-attention.
+    Attention(MultiHeadAttention),
+    /// The two-layer network.
+    Mlp(Mlp),
+}
+
+/// A branch with its norm and its residual connection.
+#[derive(Debug, Clone)]
+pub struct Sublayer {
+    pub(crate) wiring: Wiring,
+    pub(crate) branch: Branch,
+    pub(crate) dropout: f64,
+    /// Names the sublayer where dropout draws its masks, and to probes.
+    pub(crate) number: u64,
+}
+
+/// What the forward pass of a sublayer keeps.
+#[derive(Debug, Clone)]
+pub struct SublayerSaved<T: Float> {
+    work: Vec<T>,
+    stats: Vec<T>,
+    branch: BranchSaved<T>,
+}
+
+#[derive(Debug, Clone)]
+enum BranchSaved<T: Float> {
+    Attention(Box<AttentionSaved<T>>),
+    /// Empty where no backward pass will come: a piece of rows has buffers of its own then.
+    Mlp {
+        inner: Vec<T>,
+        act: Vec<T>,
+    },
+}
+
+impl<T: Float> SublayerSaved<T> {
+    /// Of an attention sublayer: what its attention kept.
+    pub fn attention(&self) -> Option<&AttentionSaved<T>> {
+        if let BranchSaved::Attention(saved) = &self.branch { Some(saved) } else { None }
+    }
+}
+
+/// Buffers of the backward pass, shared by all sublayers of a stack.
+#[derive(Debug, Clone)]
+pub struct Scratch<T> {
+    d_normed: Vec<T>,
+    /// Of post-norm.
+    d_sum: Vec<T>,
+    /// Of dropout.
+    d_branch: Vec<T>,
+    d_act: Vec<T>,
+    d_out: Vec<T>,
+    d_q: Vec<T>,
+    d_kv: Vec<T>,
+    partials: Vec<T>,
+}
+
+impl<T: Float> Scratch<T> {
+    /// Room for the largest of the sublayers.
+    pub(crate) fn new<'s>(sublayers: impl Iterator<Item = &'s Sublayer> + Clone, width: usize, pass: &Pass<'_>) -> Self {
+        let rows = pass.rows();
+        let room = |per_row: fn(&Sublayer) -> usize| vec![T::ZERO; rows * sublayers.clone().map(per_row).max().unwrap_or(0)];
+        let stream_where = |needed: bool| if needed { vec![T::ZERO; rows * width] } else { Vec::new() };
+        let kv = sublayers.clone().map(|s| if let Branch::Attention(a) = &s.branch { a.memory_width() } else { 0 }).max().unwrap_or(0);
+        Self {
+            d_normed: stream_where(true),
+            d_sum: stream_where(sublayers.clone().any(|s| matches!(s.wiring, Wiring::PostNorm(_)))),
+            d_branch: stream_where(pass.dropout.is_some()),
+            d_act: room(|s| if let Branch::Mlp(mlp) = &s.branch { mlp.hidden() } else { 0 }),
+            d_out: room(|s| if let Branch::Attention(a) = &s.branch { a.output().inputs() } else { 0 }),
+            d_q: room(|s| if let Branch::Attention(a) = &s.branch { a.input().outputs() } else { 0 }),
+            d_kv: vec![T::ZERO; pass.memory_rows() * kv],
+            partials: vec![T::ZERO; Cut::new(rows).count() * 2 * width],
+        }
+    }
+
+    /// It has the buffers that a pass needs.
+    pub(crate) fn serves(&self, pass: &Pass<'_>) -> bool {
+        pass.dropout.is_none() || !self.d_branch.is_empty()
+    }
+}
+
+/// Pieces of a buffer that may be empty: then there is nothing for each piece.
+fn pieces_or_none<T>(cut: Cut, x: &mut [T], width: usize) -> Vec<&mut [T]> {
+    if x.is_empty() { (0..cut.count()).map(|_| <&mut [T]>::default()).collect() } else { cut.pieces_mut(x, width).collect() }
+}
+
+/// What all sublayers of a pass share.
+pub(crate) struct Shared<'p, T: Float> {
+    pub(crate) w: &'p Weights<'p, T>,
+    pub(crate) pass: &'p Pass<'p>,
+    pub(crate) memory: &'p [T],
+    pub(crate) keep: Keep,
+    pub(crate) probe: &'p dyn Probe<T>,
+}
+
+impl Sublayer {
+    /// Buffers for a shape.
+    pub fn plan<T: Float>(&self, pass: &Pass<'_>, keep: Keep) -> SublayerSaved<T> {
+        let rows = pass.rows();
+        let kept = if keep == Keep::Tape { rows } else { 0 };
+        SublayerSaved {
+            work: vec![T::ZERO; rows * self.width()],
+            stats: vec![T::ZERO; rows * NORM_STATS],
+            branch: match &self.branch {
+                Branch::Attention(attention) => BranchSaved::Attention(Box::new(attention.plan(pass))),
+                Branch::Mlp(mlp) => BranchSaved::Mlp { inner: vec![T::ZERO; kept * mlp.inner()], act: vec![T::ZERO; kept * mlp.hidden()] },
+            },
+        }
+    }
+
+    /// Sublayers of the same kind can share what is not kept.
+    pub(crate) fn kind(&self) -> usize {
+        match &self.branch {
+            Branch::Mlp(_) => 0,
+            Branch::Attention(attention) => 1 + usize::from(attention.is_cross()),
+        }
+    }
+
+    /// It reads what the sublayer before it read.
+    pub(crate) fn is_parallel(&self) -> bool {
+        matches!(self.wiring, Wiring::Parallel(_))
+    }
+
+    /// A part that has no backward pass.
+    pub(crate) fn untrainable(&self) -> Option<&'static str> {
+        match (&self.wiring, &self.branch) {
+            (Wiring::Sandwich(..), _) => Some("a norm of a branch's result"),
+            (Wiring::Parallel(_), _) => Some("a network in parallel with attention"),
+            (_, Branch::Attention(attention)) => attention.untrainable(),
+            _ => None,
+        }
+    }
+
+    fn drop(&self, pass: &Pass<'_>) -> Option<Dropout> {
+        pass.dropout.and_then(|seed| Dropout::new(self.dropout, seed, self.number))
+    }
+
+    fn width(&self) -> usize {
+        self.wiring.norm().width()
+    }
+
+    /// Rows through norm, branch and residual: `y = x + branch(input)`, where `input` is x but for parallel sublayers.
+    ///
+    /// # Errors
+    /// When attention refuses the pass.
+    pub(crate) fn forward<T: Float>(
+        &self,
+        shared: &Shared<'_, T>,
+        x: &[T],
+        input: &[T],
+        y: &mut [T],
+        saved: &mut SublayerSaved<T>,
+        packs: &mut [Packed<T>],
+        past: Option<&mut Past<T>>,
+    ) -> Result<()> {
+        let few = shared.keep == Keep::Discard && shared.pass.rows() <= FEW_ROWS;
+        match &self.branch {
+            Branch::Mlp(mlp) => {
+                self.forward_mlp(mlp, shared, x, input, y, saved, packs, few);
+                Ok(())
+            }
+            Branch::Attention(attention) => self.forward_attention(attention, shared, x, input, y, saved, packs, past, few),
+        }
+    }
+
+    fn forward_mlp<T: Float>(
+        &self,
+        mlp: &Mlp,
+        shared: &Shared<'_, T>,
+        x: &[T],
+        input: &[T],
+        y: &mut [T],
+        saved: &mut SublayerSaved<T>,
+        packs: &mut [Packed<T>],
+        few: bool,
+    ) {
+        let (w, width) = (shared.w, self.width());
+        let (cut, drop) = (Cut::rows_of(x, width), self.drop(shared.pass));
+        let SublayerSaved { work, stats, branch: BranchSaved::Mlp { inner, act } } = saved else {
+            unreachable!("planned by the same sublayer")
+        };
+        let ready = mlp.prepare(w, few, packs);
+        let kept = pieces_or_none(cut, inner, mlp.inner()).into_iter().zip(pieces_or_none(cut, act, mlp.hidden()));
+        let rows = cut.pieces(x, width).zip(cut.pieces(input, width)).zip(cut.pieces_mut(y, width));
+        let tasks = rows.zip(cut.pieces_mut(work, width)).zip(cut.pieces_mut(stats, NORM_STATS));
+        for_pieces(tasks.zip(kept).collect(), |i, (((((x, input), y), work), stats), (inner, act))| {
+            let rows = x.len() / width.max(1);
+            let own = |width| if inner.is_empty() { vec![T::ZERO; rows * width] } else { Vec::new() };
+            let (mut own_inner, mut own_act) = (own(mlp.inner()), own(mlp.hidden()));
+            let (inner, act) = if inner.is_empty() { (own_inner.as_mut_slice(), own_act.as_mut_slice()) } else { (inner, act) };
+            if let Some(norm) = self.wiring.before() {
+                norm.forward(w, input, work, stats);
+                let work = &*work;
+                self.residual(w, drop, cut.first(i), x, y, |sum| mlp.forward(w, &ready, work, inner, act, sum));
+            } else {
+                self.residual(w, drop, cut.first(i), x, work, |sum| mlp.forward(w, &ready, input, inner, act, sum));
+                self.wiring.norm().forward(w, work, y, stats);
+            }
+        });
+    }
+
+    fn forward_attention<T: Float>(
+        &self,
+        attention: &MultiHeadAttention,
+        shared: &Shared<'_, T>,
+        x: &[T],
+        input: &[T],
+        y: &mut [T],
+        saved: &mut SublayerSaved<T>,
+        packs: &mut [Packed<T>],
+        past: Option<&mut Past<T>>,
+        few: bool,
+    ) -> Result<()> {
+        let (w, pass, width, out) = (shared.w, shared.pass, self.width(), attention.output());
+        let (cut, drop, before) = (Cut::rows_of(x, width), self.drop(pass), self.wiring.before());
+        let SublayerSaved { work, stats, branch: BranchSaved::Attention(saved) } = saved else {
+            unreachable!("planned by the same sublayer")
+        };
+        attention.fit(pass, saved);
+        let (last, first) = packs.split_last_mut().expect("room for the output projection");
+        let ready = attention.input().prepare(w, few, first);
+        let (q, angles) = MultiHeadAttention::split(saved);
+        let tasks = cut.pieces(input, width).zip(cut.pieces_mut(work, width)).zip(cut.pieces_mut(stats, NORM_STATS));
+        let tasks = tasks.zip(cut.pieces_mut(q, attention.input().outputs())).collect();
+        for_pieces(tasks, |i, (((input, work), stats), q)| {
+            if let Some(norm) = before {
+                norm.forward(w, input, work, stats);
+            }
+            attention.project(w, &ready, if before.is_some() { work } else { input }, cut.first(i), pass, angles, q);
+        });
+        if past.is_none() {
+            attention.project_memory(w, shared.memory, &mut saved.kv);
+        }
+        attention.attend(pass, self.number, saved, shared.keep, past, shared.probe)?;
+        let ready = out.prepare(w, few, last);
+        let rows = cut.pieces(x, width).zip(cut.pieces_mut(y, width)).zip(cut.pieces_mut(work, width));
+        let tasks = rows.zip(cut.pieces_mut(stats, NORM_STATS)).zip(cut.pieces(&saved.out, out.inputs())).collect();
+        for_pieces(tasks, |i, ((((x, y), work), stats), heads)| {
+            let sum = if before.is_some() { &mut *y } else { &mut *work };
+            self.residual(w, drop, cut.first(i), x, sum, |sum| {
+                ready.product(heads, out.inputs(), sum, width, 0, Write::Add);
+                if let Some(bias) = out.bias(w) {
+                    add_to_rows(sum, bias);
+                }
+            });
+            if before.is_none() {
+                self.wiring.norm().forward(w, work, y, stats);
+            }
+        });
+        Ok(())
+    }
+
+    /// `sum = x + dropout(norm(branch))` for the piece from row `first` on, where `branch` adds to what it is given.
+    fn residual<T: Float>(
+        &self,
+        w: &Weights<'_, T>,
+        drop: Option<Dropout>,
+        first: usize,
+        x: &[T],
+        sum: &mut [T],
+        branch: impl FnOnce(&mut [T]),
+    ) {
+        let after = if let Wiring::Sandwich(_, norm) = &self.wiring { Some(norm) } else { None };
+        if drop.is_none() && after.is_none() {
+            sum.copy_from_slice(x);
+            return branch(sum);
+        }
+        sum.fill(T::ZERO);
+        branch(sum);
+        if let Some(norm) = after {
+            norm.apply(w, sum);
+        }
+        if let Some(drop) = drop {
+            drop.apply(first * self.width(), sum);
+        }
+        add(sum, x);
+    }
+
+    /// Gradients: `d` is that of y on entry and that of x on return; `d_memory` and the parameters' are added to.
+    ///
+    /// # Errors
+    /// When there was no forward pass with these buffers.
+    pub(crate) fn backward<T: Float>(
+        &self,
+        shared: &Shared<'_, T>,
+        g: &mut Gradients<'_, T>,
+        x: &[T],
+        saved: &mut SublayerSaved<T>,
+        d: &mut [T],
+        d_memory: &mut [T],
+        packs: &mut [Packed<T>],
+        scratch: &mut Scratch<T>,
+    ) -> Result<()> {
+        scratch.partials.fill(T::ZERO);
+        match &self.branch {
+            Branch::Mlp(mlp) => self.backward_mlp(mlp, shared, g, x, saved, d, packs, scratch),
+            Branch::Attention(attention) => self.backward_attention(attention, shared, g, x, saved, d, d_memory, packs, scratch)?,
+        }
+        self.wiring.norm().reduce(g, &scratch.partials);
+        Ok(())
+    }
+
+    fn is_pre(&self) -> bool {
+        self.wiring.before().is_some()
+    }
+
+    /// The gradient of the branch's result is the gradient of y itself: pre-norm without dropout.
+    fn shares_gradient(&self, drop: Option<Dropout>) -> bool {
+        self.is_pre() && drop.is_none()
+    }
+
+    fn backward_mlp<T: Float>(
+        &self,
+        mlp: &Mlp,
+        shared: &Shared<'_, T>,
+        g: &mut Gradients<'_, T>,
+        x: &[T],
+        saved: &mut SublayerSaved<T>,
+        d: &mut [T],
+        packs: &mut [Packed<T>],
+        scratch: &mut Scratch<T>,
+    ) {
+        let (w, width, drop) = (shared.w, self.width(), self.drop(shared.pass));
+        let SublayerSaved { work, stats, branch: BranchSaved::Mlp { inner, act } } = saved else {
+            unreachable!("planned by the same sublayer")
+        };
+        if self.shares_gradient(drop) {
+            // Before `d` becomes the gradient of x.
+            mlp.down_gradient(g, act, d);
+        }
+        mlp.pack_transposed(w, packs);
+        let cut = Cut::rows_of(x, width);
+        let backs = pieces_or_none(cut, &mut scratch.d_sum, width).into_iter().zip(pieces_or_none(cut, &mut scratch.d_branch, width));
+        let branch = cut.pieces_mut(inner, mlp.inner()).zip(cut.pieces_mut(&mut scratch.d_act, mlp.hidden()));
+        let rows = cut.pieces(x, width).zip(cut.pieces(work, width)).zip(cut.pieces(stats, NORM_STATS)).zip(cut.pieces_mut(d, width));
+        let norms = scratch.partials.chunks_mut((2 * width).max(1)).zip(cut.pieces_mut(&mut scratch.d_normed, width));
+        let tasks = rows.zip(backs).zip(branch).zip(norms).collect();
+        let packs = &*packs;
+        for_pieces(tasks, |i, ((((((x, work), stats), d), (d_sum, d_branch)), (inner, d_act)), (partial, d_normed))| {
+            let dy = self.enter(w, drop, cut.first(i), work, stats, d, d_sum, d_branch, partial);
+            mlp.backward(packs, dy, d_act, inner, d_normed);
+            self.leave(w, x, stats, d_normed, d, d_sum, partial);
+        });
+        if !self.shares_gradient(drop) {
+            mlp.down_gradient(g, act, if drop.is_some() { &scratch.d_branch } else { &scratch.d_sum });
+        }
+        mlp.up_gradient(g, if self.is_pre() { work } else { x }, inner);
+    }
+
+    fn backward_attention<T: Float>(
+        &self,
+        attention: &MultiHeadAttention,
+        shared: &Shared<'_, T>,
+        g: &mut Gradients<'_, T>,
+        x: &[T],
+        saved: &mut SublayerSaved<T>,
+        d: &mut [T],
+        d_memory: &mut [T],
+        packs: &mut [Packed<T>],
+        scratch: &mut Scratch<T>,
+    ) -> Result<()> {
+        let (w, pass, width, drop) = (shared.w, shared.pass, self.width(), self.drop(shared.pass));
+        let SublayerSaved { work, stats, branch: BranchSaved::Attention(kept) } = &*saved else {
+            unreachable!("planned by the same sublayer")
+        };
+        let (input, out) = (attention.input(), attention.output());
+        let (last, first) = packs.split_last_mut().expect("room for the output projection");
+        input.pack_transposed(w, first);
+        out.pack_transposed(w, last);
+        let Scratch { d_normed, d_sum, d_branch, d_out, d_q, d_kv, partials, .. } = scratch;
+        let (d_out, d_q) = (&mut d_out[..pass.rows() * out.inputs()], &mut d_q[..pass.rows() * input.outputs()]);
+        if self.shares_gradient(drop) {
+            out.weight_gradient(g, &kept.out, d, width, 0);
+        }
+        let cut = Cut::rows_of(x, width);
+        let backs = pieces_or_none(cut, d_sum, width).into_iter().zip(pieces_or_none(cut, d_branch, width));
+        let tasks = cut.pieces(work, width).zip(cut.pieces(stats, NORM_STATS)).zip(cut.pieces_mut(d, width));
+        let tasks = tasks.zip(backs.zip(cut.pieces_mut(d_out, out.inputs()))).zip(partials.chunks_mut((2 * width).max(1))).collect();
+        let turned = &*last;
+        for_pieces(tasks, |i, ((((work, stats), d), ((d_sum, d_branch), d_out)), partial)| {
+            let dy = self.enter(w, drop, cut.first(i), work, stats, d, d_sum, d_branch, partial);
+            out.input_gradient(turned, dy, width, 0, d_out, Write::Replace);
+        });
+        if !self.shares_gradient(drop) {
+            out.weight_gradient(g, &kept.out, if drop.is_some() { d_branch } else { d_sum }, width, 0);
+        }
+        attention.attend_backward(pass, self.number, kept, d_out, d_q, d_kv)?;
+        let tasks = cut.pieces(x, width).zip(cut.pieces(stats, NORM_STATS)).zip(cut.pieces(d_q, input.outputs()));
+        let backs = cut.pieces_mut(d, width).zip(pieces_or_none(cut, d_sum, width)).zip(cut.pieces_mut(d_normed, width));
+        let tasks = tasks.zip(backs).zip(partials.chunks_mut((2 * width).max(1))).collect();
+        let turned = &*first;
+        for_pieces(tasks, |_, ((((x, stats), d_q), ((d, d_sum), d_normed)), partial)| {
+            input.input_gradient(turned, d_q, d_normed);
+            self.leave(w, x, stats, d_normed, d, d_sum, partial);
+        });
+        input.weight_gradient(g, if self.is_pre() { work } else { x }, d_q);
+        attention.memory_backward(w, g, shared.memory, d_kv, d_memory, packs);
+        Ok(())
+    }
+
+    /// From the gradient of y to that of the branch's result, for the piece from row `first` on; of post-norm, also that of the sum.
+    fn enter<'b, T: Float>(
+        &self,
+        w: &Weights<'_, T>,
+        drop: Option<Dropout>,
+        first: usize,
+        work: &[T],
+        stats: &[T],
+        d: &'b [T],
+        d_sum: &'b mut [T],
+        d_branch: &'b mut [T],
+        partial: &mut [T],
+    ) -> &'b [T] {
+        let source = if let Wiring::PostNorm(norm) = &self.wiring {
+            norm.backward(w, work, stats, d, d_sum, false, partial);
+            &*d_sum
+        } else {
+            d
+        };
+        match drop {
+            None => source,
+            Some(drop) => {
+                d_branch.copy_from_slice(source);
+                drop.apply(first * self.width(), d_branch);
+                d_branch
+            }
+        }
+    }
+
+    /// From the gradient of the branch's input to that of x, for one piece.
+    fn leave<T: Float>(&self, w: &Weights<'_, T>, x: &[T], stats: &[T], d_input: &[T], d: &mut [T], d_sum: &[T], partial: &mut [T]) {
+        if let Wiring::PostNorm(_) = self.wiring {
+            d.copy_from_slice(d_sum);
+            add(d, d_input);
+        } else {
+            self.wiring.norm().backward(w, x, stats, d_input, d, true, partial);
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Whole models: lists of parts.
+
+pub mod config;
+pub mod encoder;
+pub mod lm;
+pub mod seq2seq;
+pub mod transformer;

@@ -1,0 +1,296 @@
+//! The weights of a model, bound once: names, shapes and types are checked, and everything after that is infallible.
+
+use super::layout::{Layout, TensorId};
+use super::numbers::Numbers;
+use super::source::Source;
+use crate::error::{Error, Result};
+use crate::float::{Float, kernel, lane_sum2};
+use ndarray::{ArrayView2, Axis, Slice};
+use rayon::prelude::*;
+use regard::matmul::{Packed, Write};
+use std::ops::Range;
+
+/// How the numbers of a matrix lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Order {
+    /// `[inputs, outputs]`: ours, and GPT-2's.
+    #[default]
+    InOut,
+    /// `[outputs, inputs]`: PyTorch's linear layers, and tables of tokens.
+    OutIn,
+}
+
+/// A tensor in the type of the computation where that costs nothing or little; as it is where it would cost.
+#[derive(Debug, Clone)]
+enum Held<'w, T> {
+    Own(&'w [T]),
+    Widened(Vec<T>),
+    Other(Numbers<'w>),
+}
+
+/// The weights of a model in the order of its [`Layout`].
+#[derive(Debug, Clone)]
+pub struct Weights<'w, T> {
+    tensors: Vec<Held<'w, T>>,
+    len: usize,
+}
+
+impl<'w, T: Float> Weights<'w, T> {
+    /// The buffer of a training.
+    ///
+    /// # Panics
+    /// When it is not as long as the layout.
+    pub fn of_buffer(layout: &Layout, buffer: &'w [T]) -> Self {
+        assert_eq!(layout.len(), buffer.len(), "parameters have the layout of the model");
+        Self { tensors: layout.entries().iter().map(|e| Held::Own(&buffer[e.range.clone()])).collect(), len: buffer.len() }
+    }
+
+    /// The tensors of a source. Vectors are widened here; matrices stay as they are.
+    ///
+    /// # Errors
+    /// [`Error::Tensor`] when one is missing or has another shape.
+    pub fn bind(layout: &Layout, source: &'w dyn Source) -> Result<Self> {
+        let mut tensors = Vec::with_capacity(layout.entries().len());
+        for entry in layout.entries() {
+            let tensor = source.tensor(&entry.name)?;
+            let refused = |reason: String| Error::Tensor { name: entry.name.clone(), reason };
+            if tensor.shape != entry.shape {
+                return Err(refused(format!("it has shape {:?}, the model needs {:?}", tensor.shape, entry.shape)));
+            }
+            if tensor.numbers.len() != entry.range.len() {
+                return Err(refused(format!("it has {} numbers for its shape {:?}", tensor.numbers.len(), tensor.shape)));
+            }
+            tensors.push(match T::own(tensor.numbers) {
+                Ok(own) => own.map_or_else(Held::Widened, Held::Own),
+                Err(numbers) if entry.shape.len() < 2 => {
+                    let mut widened = vec![T::ZERO; numbers.len()];
+                    numbers.widen(0..numbers.len(), &mut widened);
+                    Held::Widened(widened)
+                }
+                Err(numbers) => Held::Other(numbers),
+            });
+        }
+        Ok(Self { tensors, len: layout.len() })
+    }
+
+    /// Numbers in all tensors together.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// There are no tensors.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Every tensor is of the type of the computation, as a backward pass needs them.
+    pub fn is_trainable(&self) -> bool {
+        self.tensors.iter().all(|held| !matches!(held, Held::Other(_)))
+    }
+
+    /// A vector, or any tensor of a training.
+    ///
+    /// # Panics
+    /// When it is a matrix of other numbers: see [`Weights::is_trainable`].
+    pub fn own(&self, id: TensorId) -> &[T] {
+        match &self.tensors[id.index()] {
+            Held::Own(x) => x,
+            Held::Widened(x) => x,
+            Held::Other(x) => panic!("a matrix of {} numbers is used as a vector", x.kind()),
+        }
+    }
+
+    /// A matrix.
+    pub fn matrix(&self, id: TensorId, inputs: usize, outputs: usize, order: Order) -> Matrix<'_, T> {
+        let numbers = match &self.tensors[id.index()] {
+            Held::Own(x) => MatrixNumbers::Own(x),
+            Held::Widened(x) => MatrixNumbers::Own(x),
+            Held::Other(x) => MatrixNumbers::Other(x),
+        };
+        Matrix { numbers, inputs, outputs, order }
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+enum MatrixNumbers<'m, T> {
+    Own(&'m [T]),
+    Other(&'m Numbers<'m>),
+}
+
+/// A matrix of any numbers and order: `y = x W`, for one row or many.
+#[derive(Debug, Clone, Copy)]
+pub struct Matrix<'m, T> {
+    numbers: MatrixNumbers<'m, T>,
+    inputs: usize,
+    outputs: usize,
+    order: Order,
+}
+
+/// A one-row product with so many weights is worth several threads.
+pub(crate) const PARALLEL_WEIGHTS: usize = 1 << 18;
+/// Columns that one thread takes of a one-row product.
+const ROW_COLUMNS: usize = 256;
+
+impl<T: Float> Matrix<'_, T> {
+    /// Width of x.
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    /// Width of y.
+    pub fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    /// Pack some of the outputs for products with many rows.
+    pub fn pack(&self, outputs: Range<usize>, packed: &mut Packed<T>) {
+        let columns = Slice::from(outputs.clone());
+        match (self.numbers, self.order) {
+            (MatrixNumbers::Own(x), _) => packed.pack(self.view(x).slice_axis(Axis(1), columns)),
+            (MatrixNumbers::Other(x), Order::OutIn) => {
+                let mut widened = vec![T::ZERO; outputs.len() * self.inputs];
+                x.widen(outputs.start * self.inputs..outputs.end * self.inputs, &mut widened);
+                packed.pack(matrix(&widened, self.inputs).reversed_axes());
+            }
+            (MatrixNumbers::Other(x), Order::InOut) => {
+                let mut widened = vec![T::ZERO; x.len()];
+                x.widen(0..x.len(), &mut widened);
+                packed.pack(matrix(&widened, self.outputs).slice_axis(Axis(1), columns));
+            }
+        }
+    }
+
+    /// Pack the transposed matrix, for gradients of x.
+    ///
+    /// # Panics
+    /// When it is not of the type of the computation.
+    pub fn pack_transposed(&self, packed: &mut Packed<T>) {
+        packed.pack(self.own().reversed_axes());
+    }
+
+    /// `[inputs, outputs]`.
+    ///
+    /// # Panics
+    /// When it is not of the type of the computation.
+    pub fn own(&self) -> ArrayView2<'_, T> {
+        let MatrixNumbers::Own(x) = self.numbers else { panic!("a backward pass needs weights of the type of the computation") };
+        self.view(x)
+    }
+
+    fn view<'a>(&self, x: &'a [T]) -> ArrayView2<'a, T> {
+        match self.order {
+            Order::InOut => matrix(x, self.outputs),
+            Order::OutIn => matrix(x, self.inputs).reversed_axes(),
+        }
+    }
+
+    /// One row: `y = x W` or `y += x W`.
+    pub fn row_product(&self, x: &[T], y: &mut [T], write: Write) {
+        if let (MatrixNumbers::Other(numbers), Order::InOut) = (self.numbers, self.order) {
+            return scaled_rows(x, numbers, y, write);
+        }
+        let part = |first: usize, y: &mut [T]| match (self.numbers, self.order) {
+            (MatrixNumbers::Own(w), Order::InOut) => row_times_matrix(x, w, first, self.outputs, y, write),
+            (MatrixNumbers::Own(w), Order::OutIn) => dots(x, &w[first * self.inputs..][..y.len() * self.inputs], y, write),
+            (MatrixNumbers::Other(numbers), _) => {
+                let mut w = vec![T::ZERO; self.inputs];
+                for (output, y) in (first..).zip(y) {
+                    numbers.widen(output * self.inputs..(output + 1) * self.inputs, &mut w);
+                    dots(x, &w, std::slice::from_mut(y), write);
+                }
+            }
+        };
+        if self.inputs * self.outputs < PARALLEL_WEIGHTS {
+            part(0, y);
+        } else {
+            y.par_chunks_mut(ROW_COLUMNS).enumerate().for_each(|(i, y)| part(i * ROW_COLUMNS, y));
+        }
+    }
+
+    /// One of the rows as they lie: of a table of tokens.
+    pub fn line(&self, number: usize, to: &mut [T]) {
+        let width = to.len();
+        match self.numbers {
+            MatrixNumbers::Own(x) => to.copy_from_slice(&x[number * width..(number + 1) * width]),
+            MatrixNumbers::Other(x) => x.widen(number * width..(number + 1) * width, to),
+        }
+    }
+}
+
+pub(crate) fn matrix<T>(x: &[T], width: usize) -> ArrayView2<'_, T> {
+    ArrayView2::from_shape((x.len() / width.max(1), width), x).expect("whole rows")
+}
+
+/// `y (+)= sum over inputs of x[i] * row i`, where rows are widened one after the other.
+fn scaled_rows<T: Float>(x: &[T], numbers: &Numbers<'_>, y: &mut [T], write: Write) {
+    let width = y.len();
+    let (mut row, mut sums) = (vec![T::ZERO; width], vec![T::ZERO; width]);
+    for (i, &x) in x.iter().enumerate() {
+        numbers.widen(i * width..(i + 1) * width, &mut row);
+        add_scaled(x, &row, &mut sums);
+    }
+    for (y, &sum) in y.iter_mut().zip(&sums) {
+        *y = if write == Write::Add { *y + sum } else { sum };
+    }
+}
+
+kernel! {
+    fn add_scaled<'a, T>(x: T, row: &'a [T], sums: &'a mut [T]) -> () {
+        for (sum, &w) in sums.iter_mut().zip(row) {
+            *sum = x.mul_add(w, *sum);
+        }
+    }
+}
+
+kernel! {
+    /// y = x . w for as many rows w as y has numbers.
+    fn dots<'a, T>(x: &'a [T], w: &'a [T], y: &'a mut [T], write: Write) -> () {
+        for (y, w) in y.iter_mut().zip(w.chunks_exact(x.len().max(1))) {
+            let dot = lane_sum2(x, w, |x, w, s| x.mul_add(w, s));
+            *y = if write == Write::Add { *y + dot } else { dot };
+        }
+    }
+}
+
+kernel! {
+    /// Columns `first ..` of `x W`, for one row x and as many columns as y has.
+    fn row_times_matrix<'a, T>(x: &'a [T], w: &'a [T], first: usize, width: usize, y: &'a mut [T], write: Write) -> () {
+        const WIDE: usize = 32;
+        const NARROW: usize = 8;
+        let mut wide = y.chunks_exact_mut(WIDE);
+        let mut column = first;
+        for y in wide.by_ref() {
+            let y: &mut [T; WIDE] = y.try_into().expect("a whole chunk");
+            columns(x, w, column, width, y, write);
+            column += WIDE;
+        }
+        let mut narrow = wide.into_remainder().chunks_exact_mut(NARROW);
+        for y in narrow.by_ref() {
+            let y: &mut [T; NARROW] = y.try_into().expect("a whole chunk");
+            columns(x, w, column, width, y, write);
+            column += NARROW;
+        }
+        for y in narrow.into_remainder() {
+            columns(x, w, column, width, std::array::from_mut(y), write);
+            column += 1;
+        }
+    }
+}
+
+#[inline(always)]
+fn columns<T: Float, const N: usize>(x: &[T], w: &[T], column: usize, width: usize, y: &mut [T; N], write: Write) {
+    let mut sums = [T::ZERO; N];
+    for (&x, w) in x.iter().zip(w.chunks_exact(width)) {
+        let w: &[T; N] = w[column..column + N].try_into().expect("as many columns");
+        for (sum, &w) in sums.iter_mut().zip(w) {
+            *sum = x.mul_add(w, *sum);
+        }
+    }
+    if write == Write::Add {
+        for (y, sum) in y.iter_mut().zip(sums) {
+            *y += sum;
+        }
+    } else {
+        *y = sums;
+    }
+}

@@ -1,0 +1,7 @@
+//! Texts: tokenizers, characters as they are written, and stories of known entropy.
+
+pub mod ngram;
+pub mod pcfg;
+pub mod stories;
+pub mod streaming;
+pub mod tokenizer;
