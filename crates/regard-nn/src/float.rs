@@ -22,18 +22,11 @@ pub trait Float: regard::Real + regard::Element + Default + Sum + std::fmt::Disp
     fn normal(self) -> (Self, Self);
     /// Numbers of this type.
     fn numbers(x: &[Self]) -> Numbers<'_>;
-    /// The reverse: as they lie, or owned; numbers of another type are given back.
+    /// The reverse; numbers of another type are given back.
     ///
     /// # Errors
     /// The numbers themselves.
-    fn own<'w>(numbers: Numbers<'w>) -> std::result::Result<std::result::Result<&'w [Self], Vec<Self>>, Numbers<'w>>;
-}
-
-fn borrowed<'w, T: Clone>(numbers: Cow<'w, [T]>) -> std::result::Result<&'w [T], Vec<T>> {
-    match numbers {
-        Cow::Borrowed(x) => Ok(x),
-        Cow::Owned(x) => Err(x),
-    }
+    fn own(numbers: Numbers<'_>) -> Result<Cow<'_, [Self]>, Numbers<'_>>;
 }
 
 /// 2^f = 1 + f * poly(f) for |f| <= 1/2, lowest power first; fitted here, relative error 7e-9.
@@ -61,9 +54,9 @@ impl Float for f32 {
     fn numbers(x: &[Self]) -> Numbers<'_> {
         Numbers::F32(Cow::Borrowed(x))
     }
-    fn own<'w>(numbers: Numbers<'w>) -> std::result::Result<std::result::Result<&'w [Self], Vec<Self>>, Numbers<'w>> {
+    fn own(numbers: Numbers<'_>) -> Result<Cow<'_, [Self]>, Numbers<'_>> {
         match numbers {
-            Numbers::F32(x) => Ok(borrowed(x)),
+            Numbers::F32(x) => Ok(x),
             other => Err(other),
         }
     }
@@ -109,9 +102,9 @@ impl Float for f64 {
     fn numbers(x: &[Self]) -> Numbers<'_> {
         Numbers::F64(Cow::Borrowed(x))
     }
-    fn own<'w>(numbers: Numbers<'w>) -> std::result::Result<std::result::Result<&'w [Self], Vec<Self>>, Numbers<'w>> {
+    fn own(numbers: Numbers<'_>) -> Result<Cow<'_, [Self]>, Numbers<'_>> {
         match numbers {
-            Numbers::F64(x) => Ok(borrowed(x)),
+            Numbers::F64(x) => Ok(x),
             other => Err(other),
         }
     }

@@ -8,6 +8,7 @@ use crate::float::{Float, kernel, lane_sum2};
 use ndarray::{ArrayView2, Axis, Slice};
 use rayon::prelude::*;
 use regard::matmul::{Packed, Write};
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// How the numbers of a matrix lie.
@@ -22,15 +23,14 @@ pub enum Order {
 
 /// A tensor in the type of the computation where that costs nothing or little; as it is where it would cost.
 #[derive(Debug, Clone)]
-enum Held<'w, T> {
-    Own(&'w [T]),
-    Widened(Vec<T>),
+enum Held<'w, T: Float> {
+    Own(Cow<'w, [T]>),
     Other(Numbers<'w>),
 }
 
 /// The weights of a model in the order of its [`Layout`].
 #[derive(Debug, Clone)]
-pub struct Weights<'w, T> {
+pub struct Weights<'w, T: Float> {
     tensors: Vec<Held<'w, T>>,
     len: usize,
 }
@@ -42,7 +42,7 @@ impl<'w, T: Float> Weights<'w, T> {
     /// When it is not as long as the layout.
     pub fn of_buffer(layout: &Layout, buffer: &'w [T]) -> Self {
         assert_eq!(layout.len(), buffer.len(), "parameters have the layout of the model");
-        Self { tensors: layout.entries().iter().map(|e| Held::Own(&buffer[e.range.clone()])).collect(), len: buffer.len() }
+        Self { tensors: layout.entries().iter().map(|e| Held::Own(Cow::Borrowed(&buffer[e.range.clone()]))).collect(), len: buffer.len() }
     }
 
     /// The tensors of a source. Vectors are widened here; matrices stay as they are.
@@ -61,11 +61,11 @@ impl<'w, T: Float> Weights<'w, T> {
                 return Err(refused(format!("it has {} numbers for its shape {:?}", tensor.numbers.len(), tensor.shape)));
             }
             tensors.push(match T::own(tensor.numbers) {
-                Ok(own) => own.map_or_else(Held::Widened, Held::Own),
+                Ok(own) => Held::Own(own),
                 Err(numbers) if entry.shape.len() < 2 => {
                     let mut widened = vec![T::ZERO; numbers.len()];
                     numbers.widen(0..numbers.len(), &mut widened);
-                    Held::Widened(widened)
+                    Held::Own(Cow::Owned(widened))
                 }
                 Err(numbers) => Held::Other(numbers),
             });
@@ -95,7 +95,6 @@ impl<'w, T: Float> Weights<'w, T> {
     pub fn own(&self, id: TensorId) -> &[T] {
         match &self.tensors[id.index()] {
             Held::Own(x) => x,
-            Held::Widened(x) => x,
             Held::Other(x) => panic!("a matrix of {} numbers is used as a vector", x.kind()),
         }
     }
@@ -104,7 +103,6 @@ impl<'w, T: Float> Weights<'w, T> {
     pub fn matrix(&self, id: TensorId, inputs: usize, outputs: usize, order: Order) -> Matrix<'_, T> {
         let numbers = match &self.tensors[id.index()] {
             Held::Own(x) => MatrixNumbers::Own(x),
-            Held::Widened(x) => MatrixNumbers::Own(x),
             Held::Other(x) => MatrixNumbers::Other(x),
         };
         Matrix { numbers, inputs, outputs, order }

@@ -12,8 +12,8 @@ pub fn training_bytes(config: &ModelConfig, parameters: usize, batch: usize) -> 
     let (width, hidden, heads, kv) =
         (n(config.width), n(config.hidden()), n(config.heads) * n(config.head_dim()), n(config.kv_heads()) * n(config.head_dim()));
     let inner = if config.mlp == MlpKind::SwiGlu { 2 * hidden } else { hidden };
-    // Of each block: the stream before both sublayers and normalised; q, k, v and two results of the heads; the network's two layers.
-    let block = 4 * width + heads + 2 * kv + 2 * heads + inner + hidden;
+    // Of each block: the stream before both sublayers and normalised; q, k, v and the heads' results; the network's two layers.
+    let block = 4 * width + heads + 2 * kv + heads + inner + hidden;
     let gradients = 4 * width + hidden + 2 * heads + 2 * kv;
     let pass = rows * (n(config.layers) * block + gradients + 2 * width + n(config.vocab));
     // Parameters, gradients and two moments; a checkpoint's bytes, twice, while it is written.

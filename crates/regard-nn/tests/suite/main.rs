@@ -5,5 +5,7 @@ mod experiments;
 mod finite_differences;
 mod golden;
 mod models;
+mod parts;
+mod textbook;
 mod tokens;
 mod training;
