@@ -9,6 +9,8 @@
 //! writes strided views of the rows.
 
 use super::cache::KvCache;
+use super::heads::{HeadView, Operands};
+pub use super::heads::{Heads, HeadsMut};
 use super::linear::{Joined, Linear, Prepared, packs};
 use super::norm::{Norm, NormKind};
 use super::pass::Pass;
@@ -21,8 +23,7 @@ use crate::parallel::{Cut, for_pieces};
 use crate::params::{Gradients, Layout};
 use crate::random::Draws;
 use crate::tensors::{Order, Weights};
-use ndarray::{Array3, Array4, ArrayView4, ArrayViewMut4, ShapeBuilder};
-use rayon::prelude::*;
+use ndarray::{Array3, Array4};
 use regard::matmul::Packed;
 use regard::{Attention, Bias, HeadSimilarity, Mask, RowStats, SavedView, Scale, StatsOptions};
 use serde::{Deserialize, Serialize};
@@ -145,101 +146,6 @@ pub struct AttentionSaved<T: Float> {
     angles: Option<Angles<T>>,
     /// `row_max` and `row_sum` of each row, for the backward pass.
     ends: Option<[Array3<T::Real>; 2]>,
-}
-
-/// Rows of sequences, and which columns of them are heads.
-#[derive(Debug, Clone, Copy)]
-struct HeadView {
-    batch: usize,
-    seq: usize,
-    /// Of a row.
-    width: usize,
-    first: usize,
-    /// From one head to the next.
-    stride: usize,
-    heads: usize,
-    dim: usize,
-}
-
-impl HeadView {
-    fn shape(&self) -> ndarray::StrideShape<ndarray::Ix4> {
-        (self.batch, self.heads, self.seq, self.dim).strides((self.seq * self.width, self.stride, self.width, 1))
-    }
-
-    /// As `[batch, head, seq, dim]`.
-    fn of<'r, T>(&self, rows: &'r [T]) -> ArrayView4<'r, T> {
-        ArrayView4::from_shape(self.shape(), rows.get(self.first..).unwrap_or_default()).expect("columns of whole rows")
-    }
-
-    /// The same, to write.
-    fn of_mut<'r, T>(&self, rows: &'r mut [T]) -> ArrayViewMut4<'r, T> {
-        ArrayViewMut4::from_shape(self.shape(), rows.get_mut(self.first..).unwrap_or_default()).expect("columns of whole rows")
-    }
-
-    /// Where head `h` of a row lies.
-    fn head(&self, h: usize) -> std::ops::Range<usize> {
-        self.first + h * self.stride..self.first + h * self.stride + self.dim
-    }
-
-    /// Copy `[batch, head, seq, dim]` to these columns.
-    fn put<T: Float>(&self, from: &Array4<T>, rows: &mut [T]) {
-        let sequence = (self.seq * self.width).max(1);
-        let from = from.as_slice().expect("standard layout");
-        let size = (self.heads * self.seq * self.dim).max(1);
-        let tasks = rows.par_chunks_mut(sequence).zip(from.par_chunks(size));
-        tasks.for_each(|(rows, from)| {
-            for (h, from) in from.chunks_exact((self.seq * self.dim).max(1)).enumerate() {
-                for (row, from) in rows.chunks_exact_mut(self.width).zip(from.chunks_exact(self.dim.max(1))) {
-                    row[self.head(h)].copy_from_slice(from);
-                }
-            }
-        });
-    }
-}
-
-/// The three operands of attention.
-#[derive(Debug, Clone, Copy)]
-struct Operands {
-    q: HeadView,
-    k: HeadView,
-    v: HeadView,
-}
-
-/// Queries, keys and values of a pass, `[batch, head, seq, dim]`.
-#[derive(Debug, Clone)]
-pub struct Heads<'s, T> {
-    /// Queries.
-    pub q: ArrayView4<'s, T>,
-    /// Keys.
-    pub k: ArrayView4<'s, T>,
-    /// Values.
-    pub v: ArrayView4<'s, T>,
-}
-
-/// The rows of a pass as heads, one operand at a time, to change.
-#[derive(Debug)]
-pub struct HeadsMut<'s, T> {
-    rows: &'s mut [T],
-    /// Of cross-attention.
-    kv: &'s mut [T],
-    operands: Operands,
-}
-
-impl<T> HeadsMut<'_, T> {
-    /// Queries.
-    pub fn q(&mut self) -> ArrayViewMut4<'_, T> {
-        self.operands.q.of_mut(self.rows)
-    }
-
-    /// Keys.
-    pub fn k(&mut self) -> ArrayViewMut4<'_, T> {
-        self.operands.k.of_mut(if self.kv.is_empty() { self.rows } else { self.kv })
-    }
-
-    /// Values.
-    pub fn v(&mut self) -> ArrayViewMut4<'_, T> {
-        self.operands.v.of_mut(if self.kv.is_empty() { self.rows } else { self.kv })
-    }
 }
 
 /// What attention remembers of the tokens before.
@@ -481,7 +387,7 @@ impl MultiHeadAttention {
         probe: &dyn Probe<T>,
     ) -> Result<()> {
         let operands = self.operands(pass);
-        probe.heads(layer as usize, &mut HeadsMut { rows: &mut saved.q, kv: &mut saved.kv, operands });
+        probe.heads(layer as usize, &mut HeadsMut::new(&mut saved.q, self.is_cross().then_some(saved.kv.as_mut_slice()), operands));
         let AttentionSaved { q, kv, out, ends, .. } = saved;
         let rows = if self.is_cross() { &*kv } else { &*q };
         let mut attention = self.attention(pass, layer);

@@ -5,6 +5,7 @@ pub mod attention;
 pub mod cache;
 pub mod dropout;
 pub mod embedding;
+pub mod heads;
 pub mod linear;
 pub mod loss;
 pub mod mlp;

@@ -137,9 +137,9 @@ impl Stack {
                 let number = sublayers.len() as u64;
                 sublayers.push(Sublayer { wiring, branch, dropout: block.dropout, number });
             };
-            add("attention", &|layout| Branch::Attention(MultiHeadAttention::new(layout, block.attention)));
+            add("attention", &|layout| Branch::Attention(Box::new(MultiHeadAttention::new(layout, block.attention))));
             if block.cross {
-                add("cross", &|layout| Branch::Attention(MultiHeadAttention::cross(layout, block.attention)));
+                add("cross", &|layout| Branch::Attention(Box::new(MultiHeadAttention::cross(layout, block.attention))));
             }
             add("mlp", &|layout| Branch::Mlp(Mlp::new(layout, block.mlp)));
         }
@@ -306,7 +306,7 @@ impl Stack {
     ) -> impl Iterator<Item = (&'s MultiHeadAttention, &'s AttentionSaved<T>)> {
         let kept = if acts.keep == Keep::Tape { acts.sublayers.as_slice() } else { &[] };
         self.sublayers.iter().zip(kept).filter_map(|(sublayer, kept)| match &sublayer.branch {
-            Branch::Attention(attention) => kept.attention().map(|kept| (attention, kept)),
+            Branch::Attention(attention) => kept.attention().map(|kept| (&**attention, kept)),
             Branch::Mlp(_) => None,
         })
     }

@@ -72,7 +72,7 @@ impl Wiring {
 #[derive(Debug, Clone)]
 pub enum Branch {
     /// Self- or cross-attention.
-    Attention(MultiHeadAttention),
+    Attention(Box<MultiHeadAttention>),
     /// The two-layer network.
     Mlp(Mlp),
 }

@@ -1,6 +1,6 @@
 //! The shape of a model.
 
-use super::transformer::{EmbeddingConfig, HeadConfig, TransformerConfig, usual_norm};
+use super::transformer::{EmbeddingConfig, HeadConfig, TransformerConfig};
 use crate::attention::{AttentionConfig, ScaleKind};
 use crate::error::{Error, Result};
 use crate::layers::norm::EPS;
@@ -133,7 +133,7 @@ impl ModelConfig {
 
     /// The norm behind its last block: with pre-norm the stream itself has none.
     pub(crate) fn last_norm(&self) -> Option<(NormKind, f64)> {
-        (self.norm_place == NormPlace::Pre).then(|| usual_norm(self.norm))
+        (self.norm_place == NormPlace::Pre).then_some((self.norm, EPS))
     }
 
     pub(crate) fn head(&self) -> HeadConfig {

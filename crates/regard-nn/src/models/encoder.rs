@@ -1,6 +1,6 @@
 //! An encoder: every token sees every token that exists.
 
-use super::transformer::InputEmbedding;
+use super::ends::InputEmbedding;
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 use crate::float::Float;

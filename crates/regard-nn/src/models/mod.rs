@@ -2,6 +2,7 @@
 
 pub mod config;
 pub mod encoder;
+pub mod ends;
 pub mod lm;
 pub mod seq2seq;
 pub mod transformer;

@@ -1,6 +1,6 @@
 //! An encoder-decoder: the decoder writes, and looks at what was read by cross-attention.
 
-use super::transformer::{InputEmbedding, OutputHead};
+use super::ends::{InputEmbedding, OutputHead};
 use crate::attention::{AttentionSaved, MultiHeadAttention};
 use crate::config::ModelConfig;
 use crate::encoder::Encoder;

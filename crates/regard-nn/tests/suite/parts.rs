@@ -14,7 +14,7 @@ use regard_nn::layers::probe::Probe;
 use regard_nn::layers::stack::{BlockConfig, BlockWiring};
 use regard_nn::models::transformer::{EmbeddingConfig, HeadConfig, Transformer, TransformerConfig};
 use regard_nn::tensors::{BlockKind, Blocks, Buffer, Numbers, Order, Renamed, SafetensorsFile, Shards, Source, Tensor, Weights};
-use regard_nn::{Error, Float, Keep, MaskKind, Pass, Wanted};
+use regard_nn::{Error, Keep, MaskKind, Pass, Wanted};
 use std::cell::RefCell;
 
 const WIDTH: usize = 12;
@@ -33,15 +33,8 @@ fn llama() -> TransformerConfig {
         rotary: Some(Rotary::new(100.0)),
         ..AttentionConfig::new(WIDTH, 4)
     };
-    let mlp = MlpConfig {
-        width: WIDTH,
-        hidden: 10,
-        activation: Activation::Silu,
-        gated: true,
-        joined: false,
-        bias: false,
-        order: Order::OutIn,
-    };
+    let mlp =
+        MlpConfig { width: WIDTH, hidden: 10, activation: Activation::Silu, gated: true, joined: false, bias: false, order: Order::OutIn };
     let block = |i: usize| BlockConfig {
         name: format!("blocks.{i}"),
         wiring: BlockWiring::PreNorm,
@@ -76,13 +69,7 @@ fn bert() -> TransformerConfig {
     TransformerConfig {
         embedding: EmbeddingConfig { norm: Some((NormKind::Layer, 1e-12)), ..positions },
         last_norm: None,
-        head: Some(HeadConfig {
-            tied: true,
-            bias: true,
-            order: Order::OutIn,
-            transform: Some((Activation::Gelu, 1e-12)),
-            softcap: None,
-        }),
+        head: Some(HeadConfig { tied: true, bias: true, order: Order::OutIn, transform: Some((Activation::Gelu, 1e-12)), softcap: None }),
         ..config
     }
 }
@@ -196,7 +183,7 @@ fn decoding_with_a_cache_that_grows_gives_the_logits_of_the_whole_text() {
         let ids = tokens(2 * seq, 3, VOCAB);
         let mut acts = model.plan(2, seq, Keep::Discard);
         model.forward(&w, &ids, &Pass::new(2, seq, MaskKind::Causal), &mut acts).expect("shapes fit");
-        let whole = acts.logits().iter().copied().collect::<Vec<f64>>();
+        let whole = acts.logits().to_vec();
         let expect = |b: usize, t: usize| &whole[(b * seq + t) * VOCAB..(b * seq + t + 1) * VOCAB];
         let (mut cache, mut logits) = (model.cache(&w, 2), Vec::new());
         // Seven at once, six more, then one by one: more than the cache begins with.
@@ -243,7 +230,7 @@ fn only_the_wanted_rows_get_logits() {
 }
 
 /// A file with the tensors of a model in one type.
-fn file<T: Float>(model: &Transformer, p: &[f32], dtype: safetensors::Dtype, bytes: impl Fn(f32) -> Vec<u8>) -> SafetensorsFile {
+fn file(model: &Transformer, p: &[f32], dtype: safetensors::Dtype, bytes: impl Fn(f32) -> Vec<u8>) -> SafetensorsFile {
     let tensors: Vec<(String, Vec<usize>, Vec<u8>)> = model
         .layout()
         .entries()
@@ -271,10 +258,10 @@ fn numbers_of_every_type_in_either_order_give_the_same_logits() {
         let p: Vec<f32> = parameters::<f32>(model.layout()).iter().map(|x| bf16::from_f32((x * 64.0).round() / 64.0).to_f32()).collect();
         let source = |name: &str| -> Shards<SafetensorsFile> {
             Shards(vec![match name {
-                "f32" => file::<f32>(&model, &p, safetensors::Dtype::F32, |x| x.to_le_bytes().to_vec()),
-                "f64" => file::<f32>(&model, &p, safetensors::Dtype::F64, |x| f64::from(x).to_le_bytes().to_vec()),
-                "f16" => file::<f32>(&model, &p, safetensors::Dtype::F16, |x| f16::from_f32(x).to_le_bytes().to_vec()),
-                _ => file::<f32>(&model, &p, safetensors::Dtype::BF16, |x| bf16::from_f32(x).to_le_bytes().to_vec()),
+                "f32" => file(&model, &p, safetensors::Dtype::F32, |x| x.to_le_bytes().to_vec()),
+                "f64" => file(&model, &p, safetensors::Dtype::F64, |x| f64::from(x).to_le_bytes().to_vec()),
+                "f16" => file(&model, &p, safetensors::Dtype::F16, |x| f16::from_f32(x).to_le_bytes().to_vec()),
+                _ => file(&model, &p, safetensors::Dtype::BF16, |x| bf16::from_f32(x).to_le_bytes().to_vec()),
             }])
         };
         // Two rows go through the one-row product, nine are packed.
@@ -343,7 +330,10 @@ fn quantised_blocks_are_used_as_they_are_and_refused_for_training() {
         let mut acts = model.plan(1, 9, Keep::Tape);
         let (ids, mut g) = (tokens(9, 1, VOCAB), vec![0f32; p.len()]);
         let refused = model.loss_and_gradient(&w, &mut g, &ids, &ids, &Pass::new(1, 9, MaskKind::Causal), 9.0, &mut acts);
-        assert_eq!(refused.expect_err("no gradients").to_string(), "a matrix of other numbers than those of the computation can be used, but not trained");
+        assert_eq!(
+            refused.expect_err("no gradients").to_string(),
+            "a matrix of other numbers than those of the computation can be used, but not trained"
+        );
     }
 }
 

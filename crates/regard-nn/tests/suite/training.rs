@@ -218,7 +218,7 @@ fn one_changed_bit_of_a_checkpoint_is_found() {
     let good = std::fs::read(&path).expect("there");
     // The lowest bit of a first weight, a sign, and a digit of the settings.
     let digit = good.windows(12).position(|w| w == br#"\"batch\":8,"#).expect("the settings") + 10;
-    for (at, bit) in [(good.len() - 4, 1), (good.len() / 2 | 3, 0x80), (digit, 1)] {
+    for (at, bit) in [(good.len() - 4, 1), ((good.len() / 2) | 3, 0x80), (digit, 1)] {
         let mut bytes = good.clone();
         bytes[at] ^= bit;
         std::fs::write(&path, &bytes).expect("written");

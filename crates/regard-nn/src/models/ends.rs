@@ -1,0 +1,246 @@
+//! The two ends of a model: from tokens to rows, and from rows to logits.
+
+use crate::error::{Error, Result};
+use crate::float::Float;
+use crate::layers::activation::Activation;
+use crate::layers::dropout::Dropout;
+use crate::layers::embedding::Embedding;
+use crate::layers::linear::{Linear, add_to_rows};
+use crate::layers::norm::{Norm, NormKind};
+use crate::layers::pass::Pass;
+use crate::layers::positions::{Added, Positions};
+use crate::params::{Gradients, Init, Layout, TensorId};
+use crate::tensors::{Order, Weights};
+
+/// Where the embedding's dropout mask is drawn.
+const EMBEDDING_DROPOUT: u64 = u64::MAX;
+
+/// From tokens to rows.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EmbeddingConfig {
+    /// Tokens.
+    pub vocab: usize,
+    /// Of the table; another width than the stream's is mapped to it by a layer.
+    pub width: usize,
+    /// How positions are told: only what is added counts here.
+    pub positions: Positions,
+    /// Positions of a learned table.
+    pub context: usize,
+    /// The row of position 0 in a learned table.
+    pub first_position: usize,
+    /// A row is added that tells the kind of token; the first kind is used.
+    pub types: Option<usize>,
+    /// Rows of tokens are multiplied with this.
+    pub scale: Option<f64>,
+    /// A norm of the sum.
+    pub norm: Option<(NormKind, f64)>,
+    /// Probability of dropping, in training.
+    pub dropout: f64,
+}
+
+impl Default for EmbeddingConfig {
+    fn default() -> Self {
+        Self {
+            vocab: 0,
+            width: 0,
+            positions: Positions::None,
+            context: 0,
+            first_position: 0,
+            types: None,
+            scale: None,
+            norm: None,
+            dropout: 0.0,
+        }
+    }
+}
+
+/// From rows to logits.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HeadConfig {
+    /// The embedding's table is the matrix.
+    pub tied: bool,
+    /// A bias per token.
+    pub bias: bool,
+    /// How an own matrix lies.
+    pub order: Order,
+    /// A layer, this activation and a norm of this eps before it.
+    pub transform: Option<(Activation, f64)>,
+    /// Logits are bent to stay below this.
+    pub softcap: Option<f64>,
+}
+
+impl Default for HeadConfig {
+    fn default() -> Self {
+        Self { tied: false, bias: false, order: Order::InOut, transform: None, softcap: None }
+    }
+}
+
+/// Tokens to rows: embedding and added positions.
+#[derive(Debug, Clone)]
+pub(crate) struct InputEmbedding {
+    pub(crate) tokens: Embedding,
+    added: Added,
+    types: Option<TensorId>,
+    norm: Option<Norm>,
+    widen: Option<Linear>,
+    scale: Option<f64>,
+    dropout: f64,
+    width: usize,
+}
+
+impl InputEmbedding {
+    pub(crate) fn new(layout: &mut Layout, config: &EmbeddingConfig, width: usize) -> Self {
+        let inner = config.width;
+        let tokens = Embedding::new(layout, "tokens", config.vocab, inner, true);
+        let added = match config.positions {
+            Positions::Learned => Added::learned(layout, config.context, config.first_position, inner),
+            other => Added::new(layout, other, config.context, inner),
+        };
+        Self {
+            tokens,
+            added,
+            types: config.types.map(|count| layout.within("types", |l| l.add("table", &[count, inner], Init::Normal(0.02), false))),
+            norm: config.norm.map(|(kind, eps)| Norm::with_eps(layout, "embedding_norm", kind, inner, eps)),
+            widen: (inner != width).then(|| Linear::with_order(layout, "widen", inner, width, true, Order::OutIn)),
+            scale: config.scale,
+            dropout: config.dropout,
+            width,
+        }
+    }
+
+    pub(crate) fn untrainable(&self) -> Option<&'static str> {
+        let plain = self.types.is_none() && self.norm.is_none() && self.widen.is_none() && self.scale.is_none();
+        (!plain).then_some("an embedding with types, a norm, a scale or a layer")
+    }
+
+    /// Are these tokens, and do they fit?
+    pub(crate) fn check(&self, ids: &[u32], pass: &Pass<'_>) -> Result<()> {
+        if ids.len() != pass.rows() {
+            return Err(Error::Length { what: "the list of tokens", got: ids.len(), expected: pass.rows() });
+        }
+        if let Some(offsets) = pass.offsets.filter(|offsets| offsets.len() != pass.batch) {
+            return Err(Error::Length { what: "the list of offsets", got: offsets.len(), expected: pass.batch });
+        }
+        if let Some(&token) = ids.iter().find(|id| **id as usize >= self.tokens.count()) {
+            return Err(Error::Token { token, vocab: self.tokens.count() });
+        }
+        match self.added.limit() {
+            Some(context) if pass.end() > context => Err(Error::TooLong { tokens: pass.end(), context }),
+            _ => Ok(()),
+        }
+    }
+
+    fn drop(&self, pass: &Pass<'_>) -> Option<Dropout> {
+        pass.dropout.and_then(|seed| Dropout::new(self.dropout, seed, EMBEDDING_DROPOUT))
+    }
+
+    pub(crate) fn forward<T: Float>(&self, w: &Weights<'_, T>, ids: &[u32], pass: &Pass<'_>, x: &mut [T]) {
+        match &self.widen {
+            None => self.rows(w, ids, pass, x),
+            Some(widen) => {
+                let mut narrow = vec![T::ZERO; ids.len() * widen.inputs()];
+                self.rows(w, ids, pass, &mut narrow);
+                widen.forward(w, &narrow, x);
+            }
+        }
+        if let Some(drop) = self.drop(pass) {
+            drop.apply(0, x);
+        }
+    }
+
+    /// As wide as the table.
+    fn rows<T: Float>(&self, w: &Weights<'_, T>, ids: &[u32], pass: &Pass<'_>, x: &mut [T]) {
+        let width = self.tokens.width();
+        self.tokens.forward(w, ids, x);
+        if let Some(scale) = self.scale {
+            let scale = T::from_f64(scale);
+            x.iter_mut().for_each(|x| *x *= scale);
+        }
+        if let Some(types) = self.types {
+            let mut row = vec![T::ZERO; width];
+            w.matrix(types, width, 1, Order::OutIn).line(0, &mut row);
+            x.chunks_exact_mut(width.max(1)).for_each(|x| x.iter_mut().zip(&row).for_each(|(x, &r)| *x += r));
+        }
+        self.added.forward(w, x, pass, width);
+        if let Some(norm) = &self.norm {
+            norm.apply(w, x);
+        }
+    }
+
+    pub(crate) fn backward<T: Float>(&self, g: &mut Gradients<'_, T>, ids: &[u32], pass: &Pass<'_>, dx: &mut [T]) {
+        if let Some(drop) = self.drop(pass) {
+            drop.apply(0, dx);
+        }
+        self.added.backward(g, dx, pass, self.width);
+        self.tokens.backward(g, ids, dx);
+    }
+}
+
+/// Rows to logits: a layer of its own, or the embedding's table.
+#[derive(Debug, Clone)]
+pub(crate) struct OutputHead {
+    transform: Option<(Linear, Activation, Norm)>,
+    head: Linear,
+    /// Of a tied table.
+    bias: Option<TensorId>,
+    tied: bool,
+    softcap: Option<f64>,
+}
+
+impl OutputHead {
+    pub(crate) fn new(layout: &mut Layout, config: &HeadConfig, tokens: &Embedding, width: usize) -> Self {
+        let transform = config.transform.map(|(activation, eps)| {
+            let dense = Linear::with_order(layout, "transform", width, tokens.width(), true, config.order);
+            (dense, activation, Norm::with_eps(layout, "transform_norm", NormKind::Layer, tokens.width(), eps))
+        });
+        let inputs = if transform.is_some() { tokens.width() } else { width };
+        let (head, bias) = if config.tied {
+            let bias = config.bias.then(|| layout.within("head", |l| l.add("bias", &[tokens.count()], Init::Zero, false)));
+            (tokens.unembedding(), bias)
+        } else {
+            (Linear::with_order(layout, "head", inputs, tokens.count(), config.bias, config.order), None)
+        };
+        Self { transform, head, bias, tied: config.tied, softcap: config.softcap }
+    }
+
+    pub(crate) fn untrainable(&self) -> Option<&'static str> {
+        let plain = self.transform.is_none() && self.bias.is_none() && self.softcap.is_none();
+        (!plain).then_some("a head with a layer before it, a softcap, or a bias beside a tied table")
+    }
+
+    pub(crate) fn forward<T: Float>(&self, w: &Weights<'_, T>, x: &[T], logits: &mut [T]) {
+        match &self.transform {
+            None => self.head.forward(w, x, logits),
+            Some((dense, activation, norm)) => {
+                let mut inner = vec![T::ZERO; x.len() / dense.inputs().max(1) * dense.outputs()];
+                let mut act = inner.clone();
+                dense.forward(w, x, &mut inner);
+                activation.apply(None, &mut inner, &mut act);
+                norm.apply(w, &mut act);
+                self.head.forward(w, &act, logits);
+            }
+        }
+        if let Some(bias) = self.bias {
+            add_to_rows(logits, w.own(bias));
+        }
+        if let Some(cap) = self.softcap {
+            logits.iter_mut().for_each(|x| *x = T::from_f64(cap * (x.to_f64() / cap).tanh()));
+        }
+    }
+
+    pub(crate) fn backward<T: Float>(
+        &self,
+        tokens: &Embedding,
+        w: &Weights<'_, T>,
+        g: &mut Gradients<'_, T>,
+        x: &[T],
+        d_logits: &[T],
+        dx: &mut [T],
+    ) {
+        if self.tied {
+            tokens.unembed_backward(w, g, x, d_logits, dx);
+        } else {
+            self.head.backward(w, g, x, d_logits, dx);
+        }
+    }
+}
