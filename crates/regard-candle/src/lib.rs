@@ -176,11 +176,11 @@ impl Attend {
         let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let saved = kept.as_ref().and_then(E::kept).ok_or_else(|| Error::Msg("backward before forward".to_owned()))?;
         let gradients = options.backward(q, k, v, saved, view::<E>(stored[3])?).map_err(Error::wrap)?;
-        let Gradients { dq, dk, dv, d_bias, .. } = gradients;
+        let Gradients { dq, dk, dv, d_biases, .. } = gradients;
         if self.key_dim.is_none() {
             return Ok([tensor(dq)?, tensor(dk)?, tensor(dv)?]);
         }
-        let d_bias = match d_bias {
+        let d_bias = match d_biases.into_iter().next() {
             Some(BiasGradient::Dense(d)) => tensor(d)?,
             Some(BiasGradient::Dense64(d)) => tensor(d)?,
             _ => return Err(Error::Msg("attention gave no gradient on its bias".to_owned())),

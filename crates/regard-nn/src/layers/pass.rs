@@ -131,7 +131,7 @@ impl<'a> Pass<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use regard::Place;
+    use regard::HeadPosition;
 
     #[test]
     fn masks_are_what_they_are_called() {

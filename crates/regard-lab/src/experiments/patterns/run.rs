@@ -7,7 +7,7 @@ use crate::statistics::cell::Numbers;
 use crate::statistics::draws::{Draw, Purpose};
 use clap::Args;
 use ndarray::{Array3, Array4};
-use regard::{Attention, Mask, MaskRule, Place, Stage, StatsOptions};
+use regard::{Attention, Mask, MaskRule, HeadPosition, Stage, StatsOptions};
 use regard_plot::{Table, Value};
 use serde::Serialize;
 use std::time::Instant;
@@ -60,7 +60,7 @@ struct Dilated {
 }
 
 impl MaskRule for Dilated {
-    fn visible(&self, place: &Place, query: usize, key: usize) -> bool {
+    fn visible(&self, place: &HeadPosition, query: usize, key: usize) -> bool {
         (place.position(query) - key as i64).unsigned_abs().is_multiple_of(self.step as u64)
     }
 }
@@ -71,7 +71,7 @@ pub const PATTERNS: [&str; 8] = ["full", "causal", "local", "reverse", "strictly
 /// The longest sequence that is timed; nothing in a pattern needs to reach farther.
 const MAX_TIMED_SEQ: usize = 65_536;
 
-const HERE: Place = Place { batch: 0, head: 0, q_offset: 0 };
+const HERE: HeadPosition = HeadPosition { batch: 0, head: 0, q_offset: 0 };
 
 impl PatternsConfig {
     fn check(&self) -> Result<()> {
