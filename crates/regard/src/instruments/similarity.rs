@@ -149,6 +149,10 @@ impl PairSums {
         let (va, vb) = (self.aa - self.a * self.a / n, self.bb - self.b * self.b / n);
         // What rounding leaves of a constant map is no variation.
         let flat = |variance: f64, squares: f64| variance <= 1e-13 * squares;
-        if flat(va, self.aa) || flat(vb, self.bb) { 0.0 } else { (self.ab - self.a * self.b / n) / (va * vb).sqrt() }
+        match () {
+            () if va.is_nan() || vb.is_nan() => f64::NAN,
+            () if flat(va, self.aa) || flat(vb, self.bb) => 0.0,
+            () => (self.ab - self.a * self.b / n) / (va * vb).sqrt(),
+        }
     }
 }

@@ -367,8 +367,8 @@ impl<T: Real> Observer<T> for StatSums<T> {
         let argmax = (if spoiled { self.spoiled[r] } else { None }).or(self.argmax[r])? as i64;
         let at = |sum: usize| if spoiled { f64::NAN } else { self.sums[sum * self.lanes + r].to_f64() };
         let unit = if max == top { 1.0 } else { (max - top).exp() } / total;
-        // -sum w ln w with w = p unit; rounding may leave a certain row a hair below zero.
-        let entropy = -at(ENTROPY) * unit - sum * unit * unit.ln();
+        // -sum w ln w with w = p unit; rounding may leave a certain row a hair below zero. A sink may leave the keys nothing.
+        let entropy = if unit == 0.0 { 0.0 } else { -at(ENTROPY) * unit - sum * unit * unit.ln() };
         let tops = self.tops[r * k..(r + 1) * k].iter().filter(|(_, key)| spoiled || *key != usize::MAX);
         let top_weight = |&(score, key): &(T, usize)| {
             if spoiled { (-1, f64::NAN) } else { (key as i64, (score.to_f64() - top).exp() / total) }
