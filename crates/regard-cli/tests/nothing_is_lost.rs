@@ -70,6 +70,12 @@ fn what_is_in_the_way_is_found_before_any_work() {
     }
 }
 
+#[test]
+fn a_python_without_pytorch_is_found_before_any_work() {
+    let dir = tempfile::tempdir().unwrap();
+    refused(&["report", "--seeds", "1000000", "--train", "--python", "/does/not/exist"], dir.path(), "/does/not/exist cannot import torch");
+}
+
 /// A pipe whose reader reads ten bytes and goes away.
 fn into_a_closed_pipe(arguments: &[&str], folder: &Path) -> (Option<i32>, String) {
     let mut child = command(arguments, folder).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

@@ -61,6 +61,14 @@ pub trait Experiment: Sync {
     /// Steps that a run will tell of.
     fn work(config: &Self::Config) -> u64;
 
+    /// What can be found out before any work, by a report that has much of it to do.
+    ///
+    /// # Errors
+    /// When something that the run needs is not there.
+    fn check(_config: &Self::Config) -> Result<()> {
+        Ok(())
+    }
+
     /// The tables.
     ///
     /// # Errors
@@ -138,6 +146,11 @@ pub trait Entry: Sync {
     fn run(&self, matches: &ArgMatches, progress: &dyn Progress) -> Result<Vec<Table>>;
     /// Whether the comparisons of the tables hold; none where nothing is compared.
     fn agrees(&self, tables: &[Table]) -> Option<bool>;
+    /// What a report can find out before any work.
+    ///
+    /// # Errors
+    /// When something that the run needs is not there.
+    fn report_check(&self, report: &ReportConfig) -> Result<()>;
     /// Steps that a report will tell of.
     fn report_work(&self, report: &ReportConfig) -> u64;
     /// The tables of a report: stored ones, or those of a run.
@@ -204,6 +217,10 @@ impl<E: Experiment> Entry for E {
 
     fn agrees(&self, tables: &[Table]) -> Option<bool> {
         E::agrees(tables)
+    }
+
+    fn report_check(&self, report: &ReportConfig) -> Result<()> {
+        E::in_report(report).map_or(Ok(()), |config| E::check(&config))
     }
 
     fn report_work(&self, report: &ReportConfig) -> u64 {

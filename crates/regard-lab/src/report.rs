@@ -60,6 +60,7 @@ impl ReportConfig {
     /// # Errors
     /// When a setting is not possible.
     pub fn run(&self, progress: &dyn Progress) -> Result<Tables> {
+        EXPERIMENTS.iter().try_for_each(|experiment| experiment.report_check(self))?;
         progress.expect(EXPERIMENTS.iter().map(|experiment| experiment.report_work(self)).sum());
         let mut tables = Vec::new();
         for experiment in EXPERIMENTS {

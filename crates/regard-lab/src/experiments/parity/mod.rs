@@ -26,6 +26,10 @@ impl Experiment for Parity {
         run::cases()
     }
 
+    fn check(config: &ParityConfig) -> Result<()> {
+        config.check()
+    }
+
     fn run(config: &ParityConfig, progress: &dyn Progress) -> Result<Vec<Table>> {
         config.run(progress)
     }

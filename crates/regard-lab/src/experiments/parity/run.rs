@@ -91,6 +91,15 @@ struct Options {
 const GOLDEN_TOLERANCE: [(&str, f64); 2] = [("float32", 2e-6), ("float64", 1e-6)];
 
 impl ParityConfig {
+    /// Whether the given Python, if one is given, has PyTorch.
+    pub(super) fn check(&self) -> Result<()> {
+        let Some(given) = &self.python else { return Ok(()) };
+        match find_torch(Some(given), self.timeout)? {
+            Some(_) => Ok(()),
+            None => Err(Error::NoTorch { python: given.clone() }),
+        }
+    }
+
     /// `parity_golden`, and `parity_torch` where there is a Python with PyTorch.
     ///
     /// # Errors
