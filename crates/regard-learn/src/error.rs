@@ -1,0 +1,94 @@
+//! What stops the judge, as opposed to what makes an answer wrong.
+
+use std::path::{Path, PathBuf};
+
+/// Something that the judge cannot work without. Every message says what to do.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file or folder.
+    #[error("cannot {action} {}: {reason}{}", path.display(), remedy(action))]
+    File {
+        /// What was tried.
+        action: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// Why not.
+        reason: std::io::Error,
+    },
+    /// Python is not there.
+    #[error("there is no Python: `{python}` cannot be started ({reason}); install Python 3 or name one with --python PATH")]
+    NoPython {
+        /// What was tried.
+        python: String,
+        /// Why not.
+        reason: std::io::Error,
+    },
+    /// Python ends before it begins.
+    #[error("`{python}` does not run ({reason}); name a Python 3.9 or newer with --python PATH")]
+    BadPython {
+        /// Which one.
+        python: String,
+        /// What it said.
+        reason: String,
+    },
+    /// NumPy is not there.
+    #[error("{python} has no NumPy ({reason}); run `{python} -m pip install numpy`, or name another Python with --python PATH")]
+    NoNumpy {
+        /// Which Python.
+        python: String,
+        /// What it said.
+        reason: String,
+    },
+    /// rustc is not there.
+    #[error("there is no rustc ({reason}); install Rust with rustup, or do the exercises in Python with --lang python")]
+    NoRustc {
+        /// Why not.
+        reason: std::io::Error,
+    },
+    /// rustc is there, and fails for reasons of its own.
+    #[error("rustc cannot compile anything here: {reason}")]
+    BadRustc {
+        /// What it said.
+        reason: String,
+    },
+    /// A process or socket cannot be had.
+    #[error("cannot start the learner's program: {reason}")]
+    Process {
+        /// Why not.
+        reason: std::io::Error,
+    },
+    /// No such exercise.
+    #[error("there is no exercise {name:?}: give a number from 1 to {count}, or a name such as softmax; `regard learn list` has all of them")]
+    NoExercise {
+        /// What was asked for.
+        name: String,
+        /// How many there are.
+        count: usize,
+    },
+    /// Options that do not go together.
+    #[error("{0}")]
+    Usage(String),
+    /// The progress file is no progress file.
+    #[error("{} is not a progress file of this command ({reason}); move it away, and `regard learn check --all` makes it anew", path.display())]
+    Progress {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// Something about a file.
+    pub fn file(action: &'static str, path: &Path, reason: std::io::Error) -> Self {
+        Self::File { action, path: path.to_path_buf(), reason }
+    }
+}
+
+fn remedy(action: &str) -> &'static str {
+    if action == "read" { "" } else { "; free space or rights are missing there: name another folder with --dir PATH" }
+}
+
+/// Results of this crate.
+pub type Result<T> = std::result::Result<T, Error>;

@@ -1,0 +1,129 @@
+//! 01: dot products and cosines.
+
+use super::{different, normal, strided};
+use crate::exercise::{Exercise, Judging, Mistake, input, plain};
+use crate::formula::{How, dot, sum};
+use crate::real::Real;
+use crate::rng::Rng;
+use crate::value::{Call, Case, Reply, Value};
+use crate::{files, formula, session};
+
+pub(super) static EXERCISE: Exercise = Exercise {
+    number: 1,
+    name: "similarity",
+    title: "dot products and cosines",
+    dims: &["n", "m", "d"],
+    params: &[input("q", &["n", "d"]), input("k", &["m", "d"])],
+    results: &[("dots", &["n", "m"]), ("cosines", &["n", "m"])],
+    inputs: &[],
+    judged: &[],
+    mistakes: &[
+        Mistake { id: "only-q-norm", text: "cosines grow with the length of k: divide by |k| too" },
+        Mistake { id: "only-k-norm", text: "cosines grow with the length of q: divide by |q| too" },
+        Mistake { id: "l1-norm", text: "lengths are sums of |x|: a length is the root of the sum of squares" },
+        Mistake { id: "zero-nan", text: "a row of zeros has length 0, and 0/0 is NaN: its cosine is 0" },
+        Mistake { id: "distance", text: "these are distances, 1 - cosine: return the cosine" },
+        Mistake { id: "dots-normalised", text: "dots are divided by the lengths already: dots are plain q.k" },
+        Mistake { id: "no-norm", text: "cosines are plain dot products: divide by both lengths" },
+        Mistake { id: "squared-norm", text: "lengths lack their root: |q| is sqrt(q.q)" },
+        Mistake { id: "one-norm-for-all", text: "one length for the whole matrix: each row has its own" },
+        Mistake { id: "by-width", text: "the dots are divided by d: a dot product is a sum, not a mean" },
+        Mistake { id: "added-epsilon", text: "a small number is added to the lengths: very short rows lose their direction; only a length of 0 is special" },
+        Mistake { id: "results-swapped", text: "the two results are exchanged: dots first, then cosines" },
+    ],
+    twins: &[
+        "only-q-norm", "l1-norm", "zero-nan", "distance", "dots-normalised", "transposed", "only-k-norm", "no-norm", "squared-norm",
+        "one-norm-for-all", "by-width", "results-swapped", "added-epsilon/1e-6", "added-epsilon/1e-7", "added-epsilon/1e-8",
+        "added-epsilon/1e-9", "added-epsilon/1e-10", "added-epsilon/1e-12",
+    ],
+    hints: ["What is q.q, the dot product of a row with itself?", "A length per row: sqrt(q.q).", "Divide by both lengths where they are not 0."],
+    idea: "q.k = |q| |k| cos: the dot product knows direction and length, the cosine forgets length. Attention uses the dot product.",
+    floor: 0.0,
+    cases,
+    possible: |_| true,
+    judging: Judging::Numbers { formula: formula!(similarity), session: session!(plain) },
+    files: files!(),
+};
+
+const EPSILONS: [(&str, f64); 6] = [
+    ("added-epsilon/1e-6", 1e-6), ("added-epsilon/1e-7", 1e-7), ("added-epsilon/1e-8", 1e-8),
+    ("added-epsilon/1e-9", 1e-9), ("added-epsilon/1e-10", 1e-10), ("added-epsilon/1e-12", 1e-12),
+];
+
+fn length<T: Real>(how: &How, row: &[T]) -> T {
+    if how.is("l1-norm") {
+        return sum(how, row.len(), |c| row[c].abs());
+    }
+    let square = dot(how, row, row);
+    if how.is("squared-norm") { square } else { square.sqrt() }
+}
+
+fn similarity<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
+    let [q, k] = [&call.args[0], &call.args[1]];
+    let (n, m, zero) = (q.rows(), k.rows(), T::of(0.0));
+    let epsilon = EPSILONS.iter().find(|e| how.is(e.0)).map(|e| T::of(e.1));
+    let lengths = |x: &Value<T>, rows: usize| -> Vec<T> {
+        if how.is("one-norm-for-all") {
+            return vec![length(how, &x.data); rows];
+        }
+        (0..rows).map(|i| length(how, x.row(i))).collect()
+    };
+    let (q_lengths, k_lengths) = (lengths(q, n), lengths(k, m));
+    let (mut dots, mut cosines) = (Vec::new(), Vec::new());
+    for at in 0..n * m {
+        let (i, j) = (at / m, at % m);
+        let product = dot(how, q.row(i), k.row(j));
+        let by_q = if how.is("only-k-norm") || how.is("no-norm") { T::of(1.0) } else { q_lengths[i] };
+        let by_k = if how.is("only-q-norm") || how.is("no-norm") { T::of(1.0) } else { k_lengths[j] };
+        let empty = q_lengths[i].value() == 0.0 || k_lengths[j].value() == 0.0;
+        let cosine = match epsilon {
+            Some(epsilon) => product / (by_q * by_k + epsilon),
+            None if empty => if how.is("zero-nan") { T::of(f64::NAN) } else { zero },
+            None => product / by_q / by_k,
+        };
+        let product = if how.is("by-width") { product / T::of(q.width() as f64) } else { product };
+        dots.push(if how.is("dots-normalised") { cosine } else { product });
+        cosines.push(if how.is("distance") { T::of(1.0) - cosine } else { cosine });
+    }
+    let (mut dots, mut cosines) = (Value::new(&[n, m], dots), Value::new(&[n, m], cosines));
+    if how.is("transposed") {
+        (dots, cosines) = (dots.transposed(), cosines.transposed());
+    }
+    Ok(if how.is("results-swapped") { vec![cosines, dots] } else { vec![dots, cosines] })
+}
+
+fn cases(rng: &mut Rng) -> Vec<Case> {
+    let mut cases = Vec::new();
+    let mut add = |rng: &mut Rng, label: &str, [n, m, d]: [usize; 3], change: fn(&mut [f64], &mut [f64], usize)| {
+        let (mut q, mut k) = (normal(rng, &[n, d]), normal(rng, &[m, d]));
+        change(&mut q.data, &mut k.data, d);
+        cases.push(Case::new(label, &[n, m, d], vec![q, k]));
+    };
+    let as_is = |_: &mut [f64], _: &mut [f64], _: usize| {};
+    add(rng, "one query, one key", [1, 1, 3], as_is);
+    add(rng, "one query", [1, 4, 3], as_is);
+    add(rng, "one key", [4, 1, 3], as_is);
+    add(rng, "d = 1", [3, 2, 1], as_is);
+    add(rng, "a row of zeros in q", [3, 4, 5], |q, _, d| q[d..2 * d].fill(0.0));
+    add(rng, "a row of zeros in k", [4, 3, 5], |_, k, d| k[..d].fill(0.0));
+    add(rng, "zeros in both", [3, 3, 4], |q, k, d| {
+        q[..d].fill(0.0);
+        k[d..2 * d].fill(0.0);
+    });
+    add(rng, "rows times 2^-40", [3, 4, 5], |q, k, _| q.iter_mut().chain(k.iter_mut()).for_each(|x| *x *= 2f64.powi(-40)));
+    add(rng, "rows times 2^40", [4, 3, 5], |q, k, _| q.iter_mut().chain(k.iter_mut()).for_each(|x| *x *= 2f64.powi(40)));
+    add(rng, "rows times 2^-40 and 2^40", [4, 3, 6], |q, k, d| {
+        q[..d].iter_mut().for_each(|x| *x *= 2f64.powi(-40));
+        k[..d].iter_mut().for_each(|x| *x *= 2f64.powi(40));
+    });
+    add(rng, "opposite rows", [2, 2, 4], |q, k, _| k.iter_mut().zip(q).for_each(|(k, q)| *k = -*q));
+    for _ in 0..10 {
+        let sizes = different(rng, 2, 8);
+        add(rng, "random", sizes, as_is);
+    }
+    for size in [2, 4, 5] {
+        add(rng, "square", [size, size, size], as_is);
+    }
+    add(rng, "long rows", [3, 5, 64], as_is);
+    strided(cases)
+}

@@ -1,0 +1,263 @@
+//! Attention as a formula, once, with the known mistakes at the places where they are made.
+//!
+//! An exercise evaluates this in f64 (the oracle), in f32 in four orders (the honest error), with tracked magnitudes (what cancels), and with mistakes
+//! switched on (the twins).
+
+use crate::real::Real;
+use crate::value::{Trouble, Value};
+
+/// How a formula is evaluated.
+#[derive(Clone, Debug, Default)]
+pub struct How {
+    /// Sums run from the last term to the first.
+    pub backwards: bool,
+    /// The scale multiplies the queries, not the scores.
+    pub scale_first: bool,
+    /// Mistakes that are made on purpose. A twin in several forms has names such as `empty-mean/add`.
+    pub wrong: Vec<&'static str>,
+}
+
+impl How {
+    /// Whether this mistake is made.
+    pub fn is(&self, mistake: &str) -> bool {
+        self.wrong.contains(&mistake)
+    }
+
+    /// With mistakes.
+    pub fn with(wrong: &[&'static str]) -> Self {
+        Self { wrong: wrong.to_vec(), ..Self::default() }
+    }
+}
+
+/// A sum in the order of `how`.
+pub fn sum<T: Real>(how: &How, count: usize, term: impl Fn(usize) -> T) -> T {
+    let mut total = T::of(0.0);
+    for step in 0..count {
+        total = total + term(if how.backwards { count - 1 - step } else { step });
+    }
+    total
+}
+
+/// Dot product.
+pub fn dot<T: Real>(how: &How, a: &[T], b: &[T]) -> T {
+    sum(how, a.len(), |i| a[i] * b[i])
+}
+
+/// `x [n, e] @ w [e, f]`.
+pub fn matmul<T: Real>(how: &How, x: &Value<T>, w: &Value<T>) -> Value<T> {
+    let (n, e, f) = (x.rows(), x.width(), w.width());
+    let data = (0..n * f).map(|at| sum(how, e, |c| x.data[at / f * e + c] * w.data[c * f + at % f])).collect();
+    Value::new(&[n, f], data)
+}
+
+/// `q k^T scale`, `[n, m]`.
+pub fn scores<T: Real>(how: &How, q: &Value<T>, k: &Value<T>, scale: T) -> Result<Value<T>, Trouble> {
+    let (mut n, mut m) = (q.rows(), k.rows());
+    let (mut q, mut k) = (q, k);
+    if how.is("transposed-scores") {
+        if n != m {
+            return Err(Trouble::Shapes);
+        }
+        (q, k) = (k, q);
+        (n, m) = (m, n);
+    }
+    let scale = match () {
+        () if how.is("no-scale") || how.is("scale-after") => T::of(1.0),
+        () if how.is("scale-inverted") => T::of(1.0) / scale,
+        () if how.is("scale-twice") => scale * scale,
+        () if how.is("scale-rooted") => scale.sqrt(),
+        () => scale,
+    };
+    let score = |i: usize, j: usize| {
+        if how.scale_first {
+            let scaled: Vec<T> = q.row(i).iter().map(|x| *x * scale).collect();
+            dot(how, &scaled, k.row(j))
+        } else {
+            dot(how, q.row(i), k.row(j)) * scale
+        }
+    };
+    Ok(Value::new(&[n, m], (0..n * m).map(|at| score(at / m, at % m)).collect()))
+}
+
+/// Softmax of what is visible of one row; what is hidden gets 0. Nothing visible, or nothing above -inf: zeros.
+pub fn softmax_row<T: Real>(how: &How, x: &[T], sees: &[bool]) -> Vec<T> {
+    let all = |value: f64| vec![T::of(value); x.len()];
+    let visible: Vec<usize> = (0..x.len()).filter(|&j| sees[j]).collect();
+    let over: Vec<usize> = if how.is("max-hidden") { (0..x.len()).collect() } else { visible.clone() };
+    let top = over.iter().fold(T::of(f64::NEG_INFINITY), |top, &j| top.max(x[j]));
+    if visible.iter().all(|&j| x[j].value() == f64::NEG_INFINITY) {
+        return all(if how.is("empty-nan") { f64::NAN } else { 0.0 });
+    }
+    if how.is("nan-spreads") && visible.iter().any(|&j| x[j].value().is_nan()) {
+        return all(f64::NAN);
+    }
+    if how.is("nan-swallowed") && visible.iter().any(|&j| x[j].value().is_nan()) {
+        return all(0.0);
+    }
+    if how.is("hard") {
+        let first = visible.iter().position(|&j| x[j].value() == top.value()).map(|at| visible[at]);
+        return (0..x.len()).map(|j| T::of(if Some(j) == first { 1.0 } else { 0.0 })).collect();
+    }
+    let shift = if how.is("no-max") { T::of(0.0) } else { top };
+    let power = |y: T| {
+        let y = if how.is("clipped") && y.value().abs() > 50.0 { T::of(50.0 * y.value().signum()) } else { y };
+        if how.is("base-2") { (y * T::of(std::f64::consts::LN_2)).exp() } else { y.exp() }
+    };
+    let shift = if how.is("clipped") { T::of(0.0) } else { shift };
+    let mut weights = all(0.0);
+    for &j in &visible {
+        weights[j] = power(x[j] - shift);
+    }
+    if how.is("unnormalised") {
+        return weights;
+    }
+    let total = sum(how, visible.len(), |at| weights[visible[at]]);
+    for &j in &visible {
+        weights[j] = weights[j] / total;
+        if how.is("logarithm") {
+            weights[j] = x[j] - shift - total.ln();
+        }
+    }
+    weights
+}
+
+/// Softmax of each row of `x [n, m]`, or along whatever the mistake takes for a row.
+pub fn softmax<T: Real>(how: &How, x: &Value<T>, sees: &[bool]) -> Value<T> {
+    let (n, m) = (x.rows(), x.width());
+    if how.is("columns") {
+        let seen = Value::new(&[n, m], sees.to_vec());
+        return softmax_rows(how, &x.transposed(), &seen.transposed().data).transposed();
+    }
+    if how.is("all-at-once") {
+        return Value::new(&[n, m], softmax_row(how, &x.data, sees));
+    }
+    if how.is("one-max") {
+        // Rows share a maximum: those far below underflow to 0 / 0.
+        let top = (0..n * m).filter(|&at| sees[at]).fold(T::of(f64::NEG_INFINITY), |top, at| top.max(x.data[at]));
+        let moved = Value::new(&[n, m], x.data.iter().map(|y| *y - top).collect());
+        let bare = How { wrong: [&how.wrong[..], &["no-max"]].concat(), ..how.clone() };
+        return softmax_rows(&bare, &moved, sees);
+    }
+    softmax_rows(how, x, sees)
+}
+
+fn softmax_rows<T: Real>(how: &How, x: &Value<T>, sees: &[bool]) -> Value<T> {
+    let (n, m) = (x.rows(), x.width());
+    Value::new(&[n, m], (0..n).flat_map(|i| softmax_row(how, x.row(i), &sees[i * m..(i + 1) * m])).collect())
+}
+
+/// Scores of hidden keys as mistakes leave them, and what the softmax then takes for visible.
+fn hide<T: Real>(how: &How, scores: &mut Value<T>, sees: &[bool]) -> Vec<bool> {
+    let m = scores.width();
+    let everything = vec![true; sees.len()];
+    let hidden = |at: &usize| !sees[*at];
+    if how.is("no-mask") || how.is("mask-after") {
+        return everything;
+    }
+    if how.is("zero-scores") {
+        (0..sees.len()).filter(hidden).for_each(|at| scores.data[at] = T::of(0.0));
+        return everything;
+    }
+    for (name, number, added) in FINITE_MASKS {
+        if how.is(name) {
+            (0..sees.len()).filter(hidden).for_each(|at| {
+                let kept = if *added { scores.data[at] } else { T::of(0.0) };
+                scores.data[at] = kept + T::of(*number);
+            });
+            return everything;
+        }
+    }
+    if how.is("nan-from-key") {
+        for at in (0..sees.len()).filter(hidden) {
+            let score = scores.data[at].value();
+            if score.is_nan() || score == f64::INFINITY {
+                (at / m * m..(at / m + 1) * m).for_each(|other| scores.data[other] = T::of(f64::NAN));
+            }
+        }
+    }
+    sees.to_vec()
+}
+
+/// Numbers that people take for minus infinity; put in place of the score or added to it.
+const FINITE_MASKS: &[(&str, f64, bool)] = &[
+    ("empty-mean", -1e9, false),
+    ("empty-mean/add", -1e9, true),
+    ("empty-mean/lowest", f32::MIN as f64, false),
+    ("empty-mean/1e10", -1e10, false),
+    ("empty-mean/1e6", -1e6, false),
+    ("empty-mean/1e5", -1e5, false),
+    ("empty-mean/1e4", -1e4, false),
+    ("empty-mean/1e4-add", -1e4, true),
+    ("empty-mean/1e3", -1e3, false),
+    ("empty-mean/100", -100.0, false),
+];
+
+/// The forms of a finite mask.
+pub const EMPTY_MEAN: &[&str] = &[
+    "empty-mean",
+    "empty-mean/add",
+    "empty-mean/lowest",
+    "empty-mean/1e10",
+    "empty-mean/1e6",
+    "empty-mean/1e5",
+    "empty-mean/1e4",
+    "empty-mean/1e4-add",
+    "empty-mean/1e3",
+    "empty-mean/100",
+];
+
+/// `softmax(q k^T scale) v` over what each row sees: out `[n, dv]`, weights `[n, m]`.
+pub fn attention<T: Real>(
+    how: &How,
+    [q, k, v]: [&Value<T>; 3],
+    scale: T,
+    sees: &[bool],
+) -> Result<(Value<T>, Value<T>), Trouble> {
+    let (n, m) = (q.rows(), k.rows());
+    let keys = if how.is("queries-as-keys") { q } else { k };
+    if keys.rows() != m {
+        return Err(Trouble::Shapes);
+    }
+    let mut s = scores(how, q, keys, scale)?;
+    let taken = hide(how, &mut s, sees);
+    let mut weights = if how.is("no-softmax") {
+        Value::new(&[n, m], (0..n * m).map(|at| if taken[at] { s.data[at] } else { T::of(0.0) }).collect())
+    } else {
+        softmax(how, &s, &taken)
+    };
+    if how.is("mask-after") {
+        (0..n * m).filter(|&at| !sees[at]).for_each(|at| weights.data[at] = T::of(0.0));
+    }
+    if how.is("scale-after") {
+        weights.data.iter_mut().for_each(|w| *w = *w * scale);
+    }
+    let values = if how.is("keys-as-values") { k } else { v };
+    let out = mix(how, &weights, values, sees)?;
+    let blind: Vec<bool> = (0..n).map(|i| !sees[i * m..(i + 1) * m].contains(&true)).collect();
+    let out_zeros = (0..out.data.len()).map(|at| blind[at / out.width().max(1)]).collect();
+    let hidden = sees.iter().map(|s| !s).collect();
+    Ok((out.with_zeros(out_zeros), weights.with_zeros(hidden)))
+}
+
+/// `weights @ v`, over visible keys only: 0 times NaN is NaN.
+pub fn mix<T: Real>(how: &How, weights: &Value<T>, v: &Value<T>, sees: &[bool]) -> Result<Value<T>, Trouble> {
+    let (n, m, dv) = (weights.rows(), weights.width(), v.width());
+    if how.is("weights-transposed") {
+        if n != m {
+            return Err(Trouble::Shapes);
+        }
+        let bare = How { wrong: how.wrong.iter().copied().filter(|w| *w != "weights-transposed").collect(), ..how.clone() };
+        return mix(&bare, &weights.transposed(), v, &vec![true; n * m]);
+    }
+    let counts = |i: usize, j: usize| sees[i * m + j] || how.is("nan-from-value") || weights.data[i * m + j].value() != 0.0;
+    let entry = |i: usize, c: usize| {
+        let keys: Vec<usize> = (0..m).filter(|&j| counts(i, j)).collect();
+        sum(how, keys.len(), |at| weights.data[i * m + keys[at]] * v.data[keys[at] * dv + c])
+    };
+    Ok(Value::new(&[n, dv], (0..n * dv).map(|at| entry(at / dv, at % dv)).collect()))
+}
+
+/// `1 / sqrt(d)`.
+pub fn root_scale<T: Real>(d: usize) -> T {
+    T::of(1.0) / T::of(d as f64).sqrt()
+}

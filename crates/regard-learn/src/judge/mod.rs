@@ -1,0 +1,290 @@
+//! The judge: runs the cases, names the mistake, finds the smallest case.
+
+mod compare;
+mod models;
+mod probes;
+mod shrink;
+mod twins;
+
+pub use compare::{Expected, Failure, compare, expect};
+pub use models::{MODELS, QUESTIONS};
+pub use twins::Diagnosis;
+
+use crate::exercise::{Exercise, Judging, Lang};
+use crate::guest::{Guest, NoGuest, Start};
+use crate::rng::Rng;
+use crate::value::{Case, Gone, Reply, Trouble};
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+/// A case and what the answer made of it.
+pub struct Seen {
+    /// The case.
+    pub case: Case,
+    /// What is right.
+    pub expected: Expected,
+    /// What came.
+    pub reply: Reply<f64>,
+    /// How it fails, if it does.
+    pub failure: Option<Failure>,
+}
+
+/// How an exercise stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Status {
+    /// Right on every case.
+    Pass,
+    /// Wrong numbers.
+    Fail,
+    /// An exception, a compile error, a crash.
+    Error,
+    /// No answer in time.
+    Timeout,
+    /// Not begun.
+    Todo,
+}
+
+/// What is said of an answer.
+pub struct Verdict {
+    /// The exercise.
+    pub exercise: &'static Exercise,
+    /// Its language.
+    pub lang: Lang,
+    /// How it stands.
+    pub status: Status,
+    /// How many cases there are.
+    pub cases: usize,
+    /// How many of them failed.
+    pub failed: usize,
+    /// The known mistakes that explain it.
+    pub diagnosis: Option<Diagnosis>,
+    /// Facts about it, each true of what was seen.
+    pub facts: Vec<String>,
+    /// What happened, where numbers cannot say it.
+    pub message: Option<String>,
+    /// The smallest failing case.
+    pub smallest: Option<Seen>,
+    /// Its number among the cases, from 1.
+    pub case_number: usize,
+    /// What the learner's code printed, and how many lines that were.
+    pub prints: (Vec<String>, usize),
+    /// How long it took.
+    pub millis: u128,
+}
+
+/// What is to be judged.
+pub struct Task<'a> {
+    /// The exercise.
+    pub exercise: &'static Exercise,
+    /// The language.
+    pub lang: Lang,
+    /// The learner's file.
+    pub file: &'a Path,
+    /// A Python that was asked for.
+    pub python: Option<&'a Path>,
+    /// Which cases.
+    pub seed: u64,
+    /// Set when the judge is to stop.
+    pub stop: &'a AtomicBool,
+}
+
+/// Why there is no verdict.
+pub enum NoVerdict {
+    /// Something is missing.
+    Error(crate::Error),
+    /// The judge was told to stop.
+    Stopped,
+}
+
+impl From<crate::Error> for NoVerdict {
+    fn from(error: crate::Error) -> Self {
+        NoVerdict::Error(error)
+    }
+}
+
+/// The cases of an exercise for a seed.
+pub fn cases(exercise: &Exercise, seed: u64) -> Vec<Case> {
+    (exercise.cases)(&mut Rng::new(seed, exercise.name))
+}
+
+/// Judges a file.
+pub fn check(task: &Task<'_>) -> Result<Verdict, NoVerdict> {
+    check_seeds(task, 1)
+}
+
+/// Judges a file on several seeds with one program, until it fails.
+pub fn check_seeds(task: &Task<'_>, seeds: u64) -> Result<Verdict, NoVerdict> {
+    let start = Instant::now();
+    let Task { exercise, lang, file, python, stop, .. } = *task;
+    let mut guest = match Guest::start(&Start { exercise, lang, file, python, stop }) {
+        Ok(guest) => guest,
+        Err(NoGuest::Error(error)) => return Err(error.into()),
+        Err(NoGuest::Trouble(Trouble::Stopped)) => return Err(NoVerdict::Stopped),
+        Err(NoGuest::Trouble(trouble)) => {
+            let mut verdict = blank(task);
+            verdict.told(file, "while the file was loaded", &trouble);
+            verdict.millis = start.elapsed().as_millis();
+            return Ok(verdict);
+        }
+    };
+    let mut verdict = blank(task);
+    for seed in task.seed..task.seed + seeds {
+        guest.begin_check();
+        verdict = match exercise.judging {
+            Judging::Numbers { .. } => judge_numbers(task, &mut guest, seed)?,
+            Judging::Models => models::judge(task, &mut guest, seed)?,
+        };
+        if verdict.status != Status::Pass {
+            break;
+        }
+    }
+    verdict.prints = guest.prints();
+    verdict.millis = start.elapsed().as_millis();
+    Ok(verdict)
+}
+
+fn blank(task: &Task<'_>) -> Verdict {
+    Verdict {
+        exercise: task.exercise,
+        lang: task.lang,
+        status: Status::Error,
+        cases: 0,
+        failed: 0,
+        diagnosis: None,
+        facts: Vec::new(),
+        message: None,
+        smallest: None,
+        case_number: 0,
+        prints: (Vec::new(), 0),
+        millis: 0,
+    }
+}
+
+/// Runs one case: its calls, the comparison, the second call.
+fn see(exercise: &Exercise, guest: &mut Guest<'_>, case: Case, expected: Expected) -> Seen {
+    let reply = run_case(exercise, guest, &case);
+    let mut failure = compare(exercise, &case, &expected, &reply);
+    if let (None, Some(again), Ok(first)) = (&failure, &case.again, &reply) {
+        let second = guest.call(&again.call, false);
+        failure = compare::same_bits(&case, first, &second);
+    }
+    Seen { case, expected, reply, failure }
+}
+
+fn run_case(exercise: &Exercise, guest: &mut Guest<'_>, case: &Case) -> Reply<f64> {
+    let Judging::Numbers { session, .. } = &exercise.judging else { return Err(Trouble::Shapes) };
+    (session.f64)(case, &mut |call| {
+        let results = guest.call(call, case.strided)?;
+        if exercise.judged.is_empty() && exercise.inputs.is_empty() && case.pieces.is_empty() {
+            return Ok(results);
+        }
+        // A session goes on with the results: their shapes must be right.
+        exercise.shaped(&call.dims, results)
+    })
+}
+
+fn judge_numbers(task: &Task<'_>, guest: &mut Guest<'_>, seed: u64) -> Result<Verdict, NoVerdict> {
+    let exercise = task.exercise;
+    let cases = cases(exercise, seed);
+    let mut verdict = blank(task);
+    verdict.cases = cases.len();
+    let mut all: Vec<Seen> = Vec::new();
+    for (at, case) in cases.into_iter().enumerate() {
+        let expected = expect(exercise, &case, &[]).map_err(|_| crate::Error::Usage(format!("the oracle of {} fails", exercise.name)))?;
+        let seen = see(exercise, guest, case, expected);
+        match &seen.failure {
+            Some(Failure::Trouble(Trouble::Stopped)) => return Err(NoVerdict::Stopped),
+            Some(Failure::Trouble(trouble @ (Trouble::Todo | Trouble::Gone(_)))) => {
+                let place = format!("in case {} ({}: {})", at + 1, seen.case.label, exercise.dims_text(&seen.case.call.dims));
+                verdict.failed = all.iter().filter(|s| s.failure.is_some()).count() + 1;
+                verdict.case_number = at + 1;
+                verdict.told(task.file, &place, trouble);
+                if let Trouble::Gone(Gone::Memory { .. }) = trouble {
+                    let bytes: usize = seen.case.call.args.iter().map(|a| 4 * a.data.len()).sum();
+                    verdict.facts.push(format!("the inputs of that case have {bytes} bytes"));
+                }
+                return Ok(verdict);
+            }
+            _ => all.push(seen),
+        }
+    }
+    verdict.failed = all.iter().filter(|s| s.failure.is_some()).count();
+    if verdict.failed == 0 {
+        verdict.status = Status::Pass;
+        return Ok(verdict);
+    }
+    verdict.status = Status::Fail;
+    explain(task, guest, all, &mut verdict);
+    Ok(verdict)
+}
+
+/// Diagnosis, facts, smallest case.
+fn explain(task: &Task<'_>, guest: &mut Guest<'_>, all: Vec<Seen>, verdict: &mut Verdict) {
+    let exercise = task.exercise;
+    verdict.diagnosis = twins::diagnose(exercise, task.lang, &all);
+    if verdict.diagnosis.is_none() {
+        verdict.facts = probes::facts(exercise, guest, &all);
+    }
+    // The easiest failing case: the fewest numbers.
+    let size = |seen: &Seen| seen.case.call.args.iter().map(|a| a.data.len()).sum::<usize>();
+    let failing = all.into_iter().enumerate().filter(|(_, s)| s.failure.is_some());
+    let Some((at, seen)) = failing.min_by_key(|(_, s)| size(s)) else { return };
+    verdict.case_number = at + 1;
+    if let Some(Failure::Trouble(trouble)) = &seen.failure {
+        let place = format!("in case {} ({}: {})", at + 1, seen.case.label, exercise.dims_text(&seen.case.call.dims));
+        verdict.told(task.file, &place, trouble);
+    }
+    let kind = seen.failure.as_ref().map(Failure::kind).unwrap_or_default();
+    let twins = verdict.diagnosis.as_ref().map(|d| d.twins.clone()).unwrap_or_default();
+    let mut best = None;
+    let started = Instant::now();
+    shrink::shrink(exercise, &seen.case, &mut |case| {
+        if !guest.alive() || started.elapsed().as_secs() >= 3 {
+            return false;
+        }
+        let Ok(expected) = expect(exercise, case, &[]) else { return false };
+        let smaller = see(exercise, guest, case.clone(), expected);
+        let same = smaller.failure.as_ref().is_some_and(|f| f.kind() == kind);
+        let fits = same && (twins.is_empty() || twins::explains(exercise, task.lang, &twins, case, &smaller.reply));
+        if fits {
+            best = Some(smaller);
+        }
+        fits
+    });
+    verdict.smallest = Some(best.unwrap_or(seen));
+}
+
+impl Verdict {
+    /// Puts into words what happened in place of an answer.
+    fn told(&mut self, file: &Path, place: &str, trouble: &Trouble) {
+        let name = file.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+        let at = |line: &Option<usize>| line.map(|line| format!(" at {name}:{line}")).unwrap_or_default();
+        let (status, text) = match trouble {
+            Trouble::Todo => (Status::Todo, "not begun yet: the function is still the stub's".to_owned()),
+            Trouble::Raised { kind, text, line } if kind == "compile error" => (Status::Error, format!("it does not compile{}:\n{text}", at(line))),
+            Trouble::Raised { kind, text, line } => (Status::Error, format!("{kind}{} {place}: {text}", at(line))),
+            Trouble::Form { text } => (Status::Fail, format!("{text} ({place})")),
+            Trouble::ChangedInput { name } => {
+                (Status::Fail, format!("your function changes its input {name} {place}: work on a copy, the caller still needs it"))
+            }
+            Trouble::Gone(Gone::Timeout { seconds, line }) => {
+                let line = line.map(|line| format!("; it was in line {line} of {name}")).unwrap_or_default();
+                (Status::Timeout, format!("no answer after {seconds:.0} s {place}{line}"))
+            }
+            Trouble::Gone(Gone::Memory { bytes }) => {
+                let used = *bytes as f64 / f64::from(1 << 30);
+                (Status::Error, format!("it used {used:.1} GiB of memory {place}; the limit is 1 GiB"))
+            }
+            Trouble::Gone(Gone::Exit { how }) => (Status::Error, format!("no answer {place}: {how}. No answer is never a pass")),
+            Trouble::Gone(Gone::Garbled { text }) => {
+                (Status::Error, format!("the judge's connection brought {text} {place}: something in your code writes to it"))
+            }
+            Trouble::Shapes => (Status::Error, format!("shapes do not fit {place}")),
+            Trouble::Stopped => (Status::Error, "stopped".to_owned()),
+        };
+        self.status = status;
+        self.message = Some(text);
+    }
+}

@@ -1,0 +1,112 @@
+//! Which known mistake gives the learner's numbers: a twin makes the mistake on every case, and is named only if it gives these numbers on every case.
+
+use super::Seen;
+use super::compare::{Expected, close, expect};
+use crate::exercise::{Exercise, Lang, Mistake};
+use crate::value::{Case, Reply, Trouble, Value};
+use std::time::{Duration, Instant};
+
+/// At most so many mistakes in one answer are told apart.
+const MOST: usize = 3;
+/// Sets of mistakes are tried for so long.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Mistakes that together give the learner's numbers on every case.
+#[derive(Clone, Debug)]
+pub struct Diagnosis {
+    /// The twins.
+    pub twins: Vec<&'static str>,
+    /// The mistakes, the most telling first.
+    pub mistakes: Vec<Mistake>,
+    /// On so many cases, which is all of them.
+    pub explains: usize,
+}
+
+/// Whether an answer is what a formula gives, in f64 or in f32.
+fn gives(lang: Lang, expected: &Result<Expected, Trouble>, reply: &Reply<f64>) -> bool {
+    match (expected, reply) {
+        (Err(Trouble::Shapes), Err(Trouble::Raised { .. } | Trouble::Form { .. })) => true,
+        (Ok(expected), Ok(got)) => {
+            let ways = std::iter::once(&expected.values).chain(&expected.honest);
+            ways.into_iter().any(|way| way.len() == got.len() && way.iter().zip(got).zip(&expected.tolerance).all(|((w, g), t)| alike(lang, w, g, *t)))
+        }
+        _ => false,
+    }
+}
+
+/// Same shape and numbers; an answer in Rust has a length, but no shape.
+fn alike(lang: Lang, way: &Value<f64>, got: &Value<f64>, tolerance: f64) -> bool {
+    let flat = lang == Lang::Rust && way.data.len() == got.data.len();
+    (way.shape == got.shape || flat) && way.data.iter().zip(&got.data).all(|(w, g)| close(*g, *w, tolerance))
+}
+
+/// Whether these mistakes explain a case.
+pub fn explains(exercise: &Exercise, lang: Lang, twins: &[&'static str], case: &Case, reply: &Reply<f64>) -> bool {
+    gives(lang, &expect(exercise, case, twins), reply)
+}
+
+fn explains_all(exercise: &Exercise, lang: Lang, twins: &[&'static str], seen: &[&Seen]) -> bool {
+    seen.iter().all(|one| explains(exercise, lang, twins, &one.case, &one.reply))
+}
+
+/// A twin that is as near to the oracle as to the answer says nothing: on some failed case it must stand clear of it.
+fn stands_clear(exercise: &Exercise, twins: &[&'static str], seen: &[&Seen]) -> bool {
+    seen.iter().filter(|one| one.failure.is_some()).any(|one| match expect(exercise, &one.case, twins) {
+        Err(_) => true,
+        Ok(twin) => {
+            let pairs = twin.values.iter().zip(&one.expected.values).zip(&twin.tolerance);
+            pairs.into_iter().any(|((t, right), tolerance)| {
+                t.shape != right.shape || t.data.iter().zip(&right.data).any(|(a, b)| !close(*a, *b, 8.0 * tolerance))
+            }) || twin.honest.iter().flatten().flat_map(|v| &v.data).any(|x| !x.is_finite())
+        }
+    })
+}
+
+/// The smallest set of known mistakes that explains every case; single mistakes in the order of the exercise.
+pub fn diagnose(exercise: &'static Exercise, lang: Lang, seen: &[Seen]) -> Option<Diagnosis> {
+    // Failed cases first: they refute most twins at once.
+    let mut order: Vec<&Seen> = seen.iter().collect();
+    order.sort_by_key(|one| one.failure.is_none());
+    if order.iter().any(|one| matches!(one.failure, Some(super::Failure::Bits { .. }))) {
+        order.retain(|one| one.case.again.is_none());
+    }
+    let start = Instant::now();
+    for size in 1..=MOST {
+        let mut found = None;
+        for_each_set(exercise.twins, size, &mut |set| {
+            let fits = explains_all(exercise, lang, set, &order) && stands_clear(exercise, set, &order);
+            if fits {
+                found = Some(set.to_vec());
+            }
+            fits || start.elapsed() > PATIENCE
+        });
+        if let Some(twins) = found {
+            let mistakes = twins.iter().map(|twin| exercise.mistake(twin)).collect();
+            return Some(Diagnosis { twins, mistakes, explains: order.len() });
+        }
+    }
+    None
+}
+
+/// Sets of so many twins, no two forms of one mistake, until told to stop.
+fn for_each_set(twins: &[&'static str], size: usize, visit: &mut dyn FnMut(&[&'static str]) -> bool) {
+    fn go(twins: &[&'static str], size: usize, set: &mut Vec<&'static str>, visit: &mut dyn FnMut(&[&'static str]) -> bool) -> bool {
+        if set.len() == size {
+            return visit(set);
+        }
+        for (at, twin) in twins.iter().enumerate() {
+            let id = |twin: &'static str| twin.split('/').next();
+            if set.iter().any(|other| id(other) == id(twin)) {
+                continue;
+            }
+            set.push(twin);
+            let stop = go(&twins[at + 1..], size, set, visit);
+            set.pop();
+            if stop {
+                return true;
+            }
+        }
+        false
+    }
+    go(twins, size, &mut Vec::new(), visit);
+}
