@@ -13,11 +13,39 @@ pub struct How {
     pub backwards: bool,
     /// The scale multiplies the queries, not the scores.
     pub scale_first: bool,
+    /// Of code that makes mistakes, how it is written otherwise: a sum of 0 divides as 1, and a maximum passes over NaN.
+    pub manners: Manners,
     /// Mistakes that are made on purpose. A twin in several forms has names such as `empty-mean/add`.
     pub wrong: Vec<&'static str>,
 }
 
+/// Ways to write the same program that show only where it is wrong.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Manners {
+    /// 0 / 0 is avoided, and gives 0.
+    pub guarded: bool,
+    /// A maximum passes over NaN.
+    pub lax: bool,
+}
+
+/// All manners, the plain ones first.
+pub const MANNERS: [Manners; 4] = [
+    Manners { guarded: false, lax: false },
+    Manners { guarded: true, lax: false },
+    Manners { guarded: false, lax: true },
+    Manners { guarded: true, lax: true },
+];
+
 impl How {
+    /// The larger one, as the manners have it.
+    pub fn max<T: Real>(&self, a: T, b: T) -> T {
+        match (self.manners.lax, a.value().is_nan(), b.value().is_nan()) {
+            (true, true, _) => b,
+            (true, _, true) => a,
+            _ => a.max(b),
+        }
+    }
+
     /// Whether this mistake is made.
     pub fn is(&self, mistake: &str) -> bool {
         self.wrong.contains(&mistake)
@@ -84,7 +112,7 @@ pub fn softmax_row<T: Real>(how: &How, x: &[T], sees: &[bool]) -> Vec<T> {
     let all = |value: f64| vec![T::of(value); x.len()];
     let visible: Vec<usize> = (0..x.len()).filter(|&j| sees[j]).collect();
     let over: Vec<usize> = if how.is("max-hidden") { (0..x.len()).collect() } else { visible.clone() };
-    let top = over.iter().fold(T::of(f64::NEG_INFINITY), |top, &j| top.max(x[j]));
+    let top = over.iter().fold(T::of(f64::NEG_INFINITY), |top, &j| how.max(top, x[j]));
     if visible.iter().all(|&j| x[j].value() == f64::NEG_INFINITY) {
         return all(if how.is("empty-nan") { f64::NAN } else { 0.0 });
     }
@@ -112,6 +140,9 @@ pub fn softmax_row<T: Real>(how: &How, x: &[T], sees: &[bool]) -> Vec<T> {
         return weights;
     }
     let total = sum(how, visible.len(), |at| weights[visible[at]]);
+    if how.manners.guarded && total.value() == 0.0 {
+        return weights;
+    }
     for &j in &visible {
         weights[j] = weights[j] / total;
         if how.is("logarithm") {
@@ -133,8 +164,8 @@ pub fn softmax<T: Real>(how: &How, x: &Value<T>, sees: &[bool]) -> Value<T> {
     }
     if how.is("one-max") {
         // Rows share a maximum: those far below underflow to 0 / 0.
-        let top = (0..n * m).filter(|&at| sees[at]).fold(T::of(f64::NEG_INFINITY), |top, at| top.max(x.data[at]));
-        let moved = Value::new(&[n, m], x.data.iter().map(|y| *y - top).collect());
+        let top = (0..n * m).filter(|&at| sees[at]).fold(T::of(f64::NEG_INFINITY), |top, at| how.max(top, x.data[at]));
+        let moved = Value::new(&[n, m], x.data.iter().map(|y| if y.value() == f64::NEG_INFINITY { *y } else { *y - top }).collect());
         let bare = How { wrong: [&how.wrong[..], &["no-max"]].concat(), ..how.clone() };
         return softmax_rows(&bare, &moved, sees);
     }

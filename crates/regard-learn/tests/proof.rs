@@ -32,12 +32,14 @@ fn stubs_are_todo() {
 
 #[test]
 fn every_listed_wrong_answer_fails_with_its_id_first() {
-    for lang in languages() {
-        let all = EXERCISES.iter().flat_map(|e| {
+    let all = languages().into_iter().flat_map(|lang| {
+        EXERCISES.iter().flat_map(move |e| {
             let changes = if lang == Lang::Python { e.files.wrong_py } else { e.files.wrong_rs };
-            wrong_answers(e.solution(lang), changes).into_iter().map(move |wrong| (e, wrong))
-        });
-        run_all(all.map(|(e, wrong)| move |judge: &Judge| {
+            wrong_answers(e.solution(lang), changes).into_iter().map(move |wrong| (e, lang, wrong))
+        })
+    });
+    {
+        run_all(all.map(|(e, lang, wrong)| move |judge: &Judge| {
             let verdict = judge.check(e, lang, &wrong.source);
             let id = verdict.diagnosis.as_ref().and_then(|d| d.mistakes.first()).map_or("none", |m| m.id);
             let fails = verdict.status != Status::Pass;

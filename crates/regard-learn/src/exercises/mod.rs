@@ -17,6 +17,10 @@ list! {
     similarity,
     softmax,
     attention,
+    scaled_attention,
+    saturation,
+    causal_attention,
+    masked_attention,
     diagnose,
 }
 

@@ -4,7 +4,7 @@
 //! absolute values; both per result.
 
 use crate::exercise::{Exercise, Judging, shape_text};
-use crate::formula::How;
+use crate::formula::{How, Manners};
 use crate::real::Real;
 use crate::value::{Case, Reply, Trouble, Value};
 
@@ -20,15 +20,20 @@ pub struct Expected {
     pub tolerance: Vec<f64>,
 }
 
-/// Evaluates the formula of an exercise, with mistakes if there are any, as a learner would in every way that is honest.
-pub fn expect(exercise: &Exercise, case: &Case, wrong: &[&'static str]) -> Result<Expected, Trouble> {
+/// Evaluates the formula of an exercise as a learner would, in every way that is honest.
+pub fn expect(exercise: &Exercise, case: &Case) -> Result<Expected, Trouble> {
+    evaluate(exercise, case, &[], Manners::default())
+}
+
+/// The same with mistakes.
+pub fn evaluate(exercise: &Exercise, case: &Case, wrong: &[&'static str], manners: Manners) -> Result<Expected, Trouble> {
     let Judging::Numbers { formula, session } = &exercise.judging else { return Err(Trouble::Shapes) };
-    let how = How::with(wrong);
+    let how = How { manners, ..How::with(wrong) };
     let values = (session.f64)(case, &mut |call| (formula.f64)(call, &how))?;
     let tracked = (session.tracked)(case, &mut |call| (formula.tracked)(call, &how))?;
     let mut honest = Vec::new();
     for (backwards, scale_first) in [(false, false), (true, false), (false, true), (true, true)] {
-        let how = How { backwards, scale_first, wrong: wrong.to_vec() };
+        let how = How { backwards, scale_first, manners, wrong: wrong.to_vec() };
         let results = (session.f32)(case, &mut |call| (formula.f32)(call, &how))?;
         honest.push(results.iter().map(Value::to).collect::<Vec<Value<f64>>>());
     }

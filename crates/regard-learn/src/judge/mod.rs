@@ -192,7 +192,7 @@ fn judge_numbers(task: &Task<'_>, guest: &mut Guest<'_>, seed: u64) -> Result<Ve
     verdict.cases = cases.len();
     let mut all: Vec<Seen> = Vec::new();
     for (at, case) in cases.into_iter().enumerate() {
-        let expected = expect(exercise, &case, &[]).map_err(|_| crate::Error::Usage(format!("the oracle of {} fails", exercise.name)))?;
+        let expected = expect(exercise, &case).map_err(|_| crate::Error::Usage(format!("the oracle of {} fails", exercise.name)))?;
         let seen = see(exercise, guest, case, expected);
         match &seen.failure {
             Some(Failure::Trouble(Trouble::Stopped)) => return Err(NoVerdict::Stopped),
@@ -237,17 +237,17 @@ fn explain(task: &Task<'_>, guest: &mut Guest<'_>, all: Vec<Seen>, verdict: &mut
         verdict.told(task.file, &place, trouble);
     }
     let kind = seen.failure.as_ref().map(Failure::kind).unwrap_or_default();
-    let twins = verdict.diagnosis.as_ref().map(|d| d.twins.clone()).unwrap_or_default();
+    let diagnosis = verdict.diagnosis.clone();
     let mut best = None;
     let started = Instant::now();
     shrink::shrink(exercise, &seen.case, &mut |case| {
         if !guest.alive() || started.elapsed().as_secs() >= 3 {
             return false;
         }
-        let Ok(expected) = expect(exercise, case, &[]) else { return false };
+        let Ok(expected) = expect(exercise, case) else { return false };
         let smaller = see(exercise, guest, case.clone(), expected);
         let same = smaller.failure.as_ref().is_some_and(|f| f.kind() == kind);
-        let fits = same && (twins.is_empty() || twins::explains(exercise, task.lang, &twins, case, &smaller.reply));
+        let fits = same && diagnosis.as_ref().is_none_or(|diagnosis| diagnosis.explains(exercise, task.lang, &smaller));
         if fits {
             best = Some(smaller);
         }

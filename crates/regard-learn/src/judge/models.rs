@@ -3,6 +3,7 @@
 use super::twins::Diagnosis;
 use super::{NoVerdict, Status, Task, Verdict, blank};
 use crate::exercises::diagnose::model::{HEADS, MAX_LEN, Model, NAMES, VOCAB};
+use crate::formula::Manners;
 use crate::guest::Guest;
 use crate::rng::Rng;
 use crate::value::Trouble;
@@ -58,7 +59,7 @@ pub(super) fn judge(task: &Task<'_>, guest: &mut Guest<'_>, seed: u64) -> Result
 }
 
 fn diagnosis(task: &Task<'_>, id: &'static str) -> Diagnosis {
-    Diagnosis { twins: vec![id], mistakes: vec![task.exercise.mistake(id)], explains: MODELS }
+    Diagnosis { twins: vec![id], mistakes: vec![task.exercise.mistake(id)], manners: Manners::default(), explains: MODELS }
 }
 
 fn wrong(asked: &Asked) -> bool {

@@ -77,8 +77,8 @@ fn without(exercise: &Exercise, case: &Case, at: usize, from: usize, count: usiz
             value.data.iter_mut().for_each(|length| *length = length.min(most));
         }
     }
-    // Pieces cut the first dimension that is cut; fewer keys, fewer pieces.
-    if !case.pieces.is_empty() && case.pieces.iter().sum::<usize>() == size && exercise.inputs().iter().any(|p| p.dims.first() == Some(&name) || p.dims.contains(&name)) {
+    // Pieces cut t; fewer keys, fewer pieces.
+    if name == "t" {
         let mut left = size - count;
         smaller.pieces = case.pieces.iter().map(|piece| { let taken = (*piece).min(left); left -= taken; taken }).filter(|p| *p > 0).collect();
     }

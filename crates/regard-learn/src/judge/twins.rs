@@ -1,9 +1,10 @@
 //! Which known mistake gives the learner's numbers: a twin makes the mistake on every case, and is named only if it gives these numbers on every case.
 
 use super::Seen;
-use super::compare::{Expected, close, expect};
+use super::compare::{Expected, close, evaluate};
 use crate::exercise::{Exercise, Lang, Mistake};
-use crate::value::{Case, Reply, Trouble, Value};
+use crate::formula::{MANNERS, Manners};
+use crate::value::{Reply, Trouble, Value};
 use std::time::{Duration, Instant};
 
 /// At most so many mistakes in one answer are told apart.
@@ -18,6 +19,8 @@ pub struct Diagnosis {
     pub twins: Vec<&'static str>,
     /// The mistakes, the most telling first.
     pub mistakes: Vec<Mistake>,
+    /// How the program is written otherwise.
+    pub manners: Manners,
     /// On so many cases, which is all of them.
     pub explains: usize,
 }
@@ -40,26 +43,28 @@ fn alike(lang: Lang, way: &Value<f64>, got: &Value<f64>, tolerance: f64) -> bool
     (way.shape == got.shape || flat) && way.data.iter().zip(&got.data).all(|(w, g)| close(*g, *w, tolerance))
 }
 
-/// Whether these mistakes explain a case.
-pub fn explains(exercise: &Exercise, lang: Lang, twins: &[&'static str], case: &Case, reply: &Reply<f64>) -> bool {
-    gives(lang, &expect(exercise, case, twins), reply)
-}
+impl Diagnosis {
+    /// Whether these mistakes explain a case as well.
+    pub fn explains(&self, exercise: &Exercise, lang: Lang, seen: &Seen) -> bool {
+        gives(lang, &evaluate(exercise, &seen.case, &self.twins, self.manners), &seen.reply)
+    }
 
-fn explains_all(exercise: &Exercise, lang: Lang, twins: &[&'static str], seen: &[&Seen]) -> bool {
-    seen.iter().all(|one| explains(exercise, lang, twins, &one.case, &one.reply))
-}
+    fn explains_all(&self, exercise: &Exercise, lang: Lang, seen: &[&Seen]) -> bool {
+        seen.iter().all(|one| self.explains(exercise, lang, one))
+    }
 
-/// A twin that is as near to the oracle as to the answer says nothing: on some failed case it must stand clear of it.
-fn stands_clear(exercise: &Exercise, twins: &[&'static str], seen: &[&Seen]) -> bool {
-    seen.iter().filter(|one| one.failure.is_some()).any(|one| match expect(exercise, &one.case, twins) {
-        Err(_) => true,
-        Ok(twin) => {
-            let pairs = twin.values.iter().zip(&one.expected.values).zip(&twin.tolerance);
-            pairs.into_iter().any(|((t, right), tolerance)| {
-                t.shape != right.shape || t.data.iter().zip(&right.data).any(|(a, b)| !close(*a, *b, 8.0 * tolerance))
-            }) || twin.honest.iter().flatten().flat_map(|v| &v.data).any(|x| !x.is_finite())
-        }
-    })
+    /// A twin that is as near to the oracle as to the answer says nothing: on some failed case it must stand clear of it.
+    fn stands_clear(&self, exercise: &Exercise, seen: &[&Seen]) -> bool {
+        seen.iter().filter(|one| one.failure.is_some()).any(|one| match evaluate(exercise, &one.case, &self.twins, self.manners) {
+            Err(_) => true,
+            Ok(twin) => {
+                let pairs = twin.values.iter().zip(&one.expected.values).zip(&twin.tolerance);
+                pairs.into_iter().any(|((t, right), tolerance)| {
+                    t.shape != right.shape || t.data.iter().zip(&right.data).any(|(a, b)| !close(*a, *b, 8.0 * tolerance))
+                }) || twin.honest.iter().flatten().flat_map(|v| &v.data).any(|x| !x.is_finite())
+            }
+        })
+    }
 }
 
 /// The smallest set of known mistakes that explains every case; single mistakes in the order of the exercise.
@@ -74,15 +79,18 @@ pub fn diagnose(exercise: &'static Exercise, lang: Lang, seen: &[Seen]) -> Optio
     for size in 1..=MOST {
         let mut found = None;
         for_each_set(exercise.twins, size, &mut |set| {
-            let fits = explains_all(exercise, lang, set, &order) && stands_clear(exercise, set, &order);
-            if fits {
-                found = Some(set.to_vec());
+            for manners in MANNERS {
+                let mistakes = set.iter().map(|twin| exercise.mistake(twin)).collect();
+                let diagnosis = Diagnosis { twins: set.to_vec(), mistakes, manners, explains: order.len() };
+                if diagnosis.explains_all(exercise, lang, &order) && diagnosis.stands_clear(exercise, &order) {
+                    found = Some(diagnosis);
+                    return true;
+                }
             }
-            fits || start.elapsed() > PATIENCE
+            start.elapsed() > PATIENCE
         });
-        if let Some(twins) = found {
-            let mistakes = twins.iter().map(|twin| exercise.mistake(twin)).collect();
-            return Some(Diagnosis { twins, mistakes, explains: order.len() });
+        if found.is_some() {
+            return found;
         }
     }
     None

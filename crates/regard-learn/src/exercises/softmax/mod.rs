@@ -57,10 +57,11 @@ fn softmax<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
             let shift = |i: usize| {
                 let mean = crate::formula::sum(how, m, |j| x.data[i * m + j]) / T::of(m as f64);
                 let least = (0..m).fold(T::of(f64::INFINITY), |low, j| -(-low).max(-x.data[i * m + j]));
+                let least = if least.value().is_finite() { least } else { T::of(0.0) };
                 if how.is("mean-subtracted") { mean } else { least }
             };
             let moved = Value::new(&[n, m], (0..n * m).map(|at| x.data[at] - shift(at / m)).collect());
-            rows_softmax(&How { wrong: vec!["no-max"], ..how.clone() }, &moved, &vec![true; n * m])
+            rows_softmax(&How { wrong: [&how.wrong[..], &["no-max"]].concat(), ..how.clone() }, &moved, &vec![true; n * m])
         }
         () => rows_softmax(how, x, &vec![true; n * m]),
     };
