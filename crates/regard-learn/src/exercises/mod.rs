@@ -21,6 +21,9 @@ list! {
     saturation,
     causal_attention,
     masked_attention,
+    attention_backward,
+    multi_head,
+    grouped_attention,
     diagnose,
 }
 

@@ -1,0 +1,198 @@
+//! 08: gradients of masked attention.
+
+use super::{different, normal, strided, whole};
+use crate::exercise::{Exercise, Judging, Kind, Mistake, input, param, plain};
+use crate::formula::{How, dot, root_scale, scores, softmax, sum};
+use crate::real::Real;
+use crate::rng::Rng;
+use crate::value::{Call, Case, Reply, Trouble, Value, flags};
+use crate::{files, formula, session};
+
+pub(super) static EXERCISE: Exercise = Exercise {
+    number: 8,
+    name: "attention_backward",
+    title: "gradients, line by line backwards",
+    dims: &["n", "m", "d", "dv"],
+    params: &[
+        input("q", &["n", "d"]),
+        input("k", &["m", "d"]),
+        input("v", &["m", "dv"]),
+        input("d_out", &["n", "dv"]),
+        param("mask", Kind::Flags, &["n", "m"]),
+    ],
+    results: &[("dq", &["n", "d"]), ("dk", &["m", "d"]), ("dv", &["m", "dv"])],
+    inputs: &[],
+    judged: &[],
+    mistakes: &[
+        Mistake { id: "no-scale", text: "dq and dk lack the factor 1/sqrt(d)" },
+        Mistake { id: "dq-unscaled", text: "dq lacks the factor 1/sqrt(d)" },
+        Mistake { id: "delta-columns", text: "delta is summed over queries: it is one number per query, summed over keys" },
+        Mistake { id: "dv-untransposed", text: "dv is weights d_out: it must be weights^T d_out" },
+        Mistake { id: "swapped", text: "dq and dk are exchanged" },
+        Mistake { id: "delta-added", text: "delta is added: subtract from d_weights its weighted mean" },
+        Mistake { id: "delta-missing", text: "the softmax's gradient lacks delta: the weights of a row compete" },
+        Mistake { id: "unnormalised", text: "the weights are exp without its sum" },
+        Mistake { id: "empty-nan", text: "a row that sees no key divides 0 by 0: its gradients are exactly 0" },
+        Mistake { id: "forward-unscaled", text: "the weights are made of scores without the scale" },
+        Mistake { id: "scale-twice", text: "dq and dk have the scale twice" },
+        Mistake { id: "softmax-skipped", text: "d_scores is d_weights: the softmax is not differentiated" },
+        Mistake { id: "kv-exchanged", text: "dk and dv are exchanged" },
+    ],
+    twins: &[
+        "no-scale", "dk-unscaled", "delta-columns", "dv-untransposed", "dv-untransposed/flat", "swapped", "delta-added", "unnormalised", "empty-nan",
+        "dq-unscaled", "delta-missing", "forward-unscaled", "scale-twice", "softmax-skipped", "no-mask", "kv-exchanged", "no-max", "columns",
+        "empty-mean", "empty-mean/lowest",
+    ],
+    hints: ["dv and d_weights come first.", "Derive the softmax for two keys.", "Subtract from d_weights its weighted mean, then multiply by the weights."],
+    idea: "The weights of a row compete: what one gains the others lose, which is what delta subtracts.",
+    floor: 0.0,
+    cases,
+    possible: |_| true,
+    judging: Judging::Numbers { formula: formula!(attention_backward), session: session!(plain) },
+    files: files!(),
+};
+
+/// Weights of the forward pass.
+fn forward<T: Real>(how: &How, [q, k]: [&Value<T>; 2], sees: &[bool]) -> Result<Value<T>, Trouble> {
+    let scale = if how.is("forward-unscaled") { T::of(1.0) } else { root_scale(q.width()) };
+    let mut s = scores(&How { wrong: Vec::new(), ..how.clone() }, q, k, scale)?;
+    let mut taken = sees.to_vec();
+    if how.is("empty-mean") || how.is("empty-mean/lowest") {
+        let low = if how.is("empty-mean") { -1e9 } else { f64::from(f32::MIN) };
+        (0..sees.len()).filter(|&at| !sees[at]).for_each(|at| s.data[at] = T::of(low));
+        taken.fill(true);
+    }
+    if how.is("no-mask") {
+        taken.fill(true);
+    }
+    Ok(softmax(how, &s, &taken))
+}
+
+fn attention_backward<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
+    let [q, k, v, d_out, mask] = [0, 1, 2, 3, 4].map(|at| &call.args[at]);
+    let [n, m, d, dv] = call.dims[..] else { return Err(Trouble::Shapes) };
+    let sees: Vec<bool> = (0..n * m).map(|at| mask.flag(at)).collect();
+    let p = forward(how, [q, k], &sees)?;
+    let weight = |i: usize, j: usize| p.data[i * m + j];
+    let d_weight = |i: usize, j: usize| dot(how, d_out.row(i), v.row(j));
+    // delta_i = sum over j of p_ij d_p_ij
+    let of_row = |i: usize| sum(how, m, |j| weight(i, j) * d_weight(i, j));
+    let of_column = |j: usize| sum(how, n, |i| weight(i, j) * d_weight(i, j));
+    let rows: Vec<T> = (0..n).map(of_row).collect();
+    let columns: Vec<T> = (0..m).map(of_column).collect();
+    let d_score = |i: usize, j: usize| {
+        let delta = if how.is("delta-columns") { columns[j] } else { rows[i] };
+        match () {
+            () if how.is("softmax-skipped") => d_weight(i, j),
+            () if how.is("delta-missing") => weight(i, j) * d_weight(i, j),
+            () if how.is("delta-added") => weight(i, j) * (d_weight(i, j) + delta),
+            () => weight(i, j) * (d_weight(i, j) - delta),
+        }
+    };
+    let ds: Vec<T> = (0..n * m).map(|at| d_score(at / m, at % m)).collect();
+    let (one, scale) = (T::of(1.0), root_scale::<T>(d));
+    let scale = if how.is("scale-twice") { scale * scale } else { scale };
+    let q_scale = if how.is("no-scale") || how.is("dq-unscaled") { one } else { scale };
+    let k_scale = if how.is("no-scale") || how.is("dk-unscaled") { one } else { scale };
+    let dq = Value::new(&[n, d], (0..n * d).map(|at| sum(how, m, |j| ds[at / d * m + j] * k.data[j * d + at % d]) * q_scale).collect());
+    let dk = Value::new(&[m, d], (0..m * d).map(|at| sum(how, n, |i| ds[i * m + at / d] * q.data[i * d + at % d]) * k_scale).collect());
+    let of_value = |j: usize, c: usize| sum(how, n, |i| weight(i, j) * d_out.data[i * dv + c]);
+    let mut d_v = Value::new(&[m, dv], (0..m * dv).map(|at| of_value(at / dv, at % dv)).collect());
+    if how.is("dv-untransposed") || how.is("dv-untransposed/flat") {
+        let in_range = how.is("dv-untransposed/flat") && (m - 1) * m + n <= n * m;
+        if n != m && !in_range {
+            return Err(Trouble::Shapes);
+        }
+        let flat = |j: usize, c: usize| sum(how, n, |i| p.data[j * m + i] * d_out.data[i * dv + c]);
+        d_v = Value::new(&[m, dv], (0..m * dv).map(|at| flat(at / dv, at % dv)).collect());
+    }
+    let blind: Vec<bool> = (0..n).map(|i| !sees[i * m..(i + 1) * m].contains(&true)).collect();
+    let unseen: Vec<bool> = (0..m).map(|j| (0..n).all(|i| !sees[i * m + j])).collect();
+    let zeros = |rows: &[bool], width: usize| (0..rows.len() * width).map(|at| rows[at / width]).collect::<Vec<bool>>();
+    let (dq, dk, d_v) = (dq.with_zeros(zeros(&blind, d)), dk.with_zeros(zeros(&unseen, d)), d_v.with_zeros(zeros(&unseen, dv)));
+    Ok(match () {
+        () if how.is("swapped") => vec![dk, dq, d_v],
+        () if how.is("kv-exchanged") => vec![dq, d_v, dk],
+        () => vec![dq, dk, d_v],
+    })
+}
+
+fn cases(rng: &mut Rng) -> Vec<Case> {
+    let mut cases = Vec::new();
+    let mut add = |rng: &mut Rng, label: &str, [n, m, d, dv]: [usize; 4], share: f64, unit: Option<f32>| {
+        let (q, k) = match unit {
+            Some(unit) => (whole(rng, &[n, d], 4, unit), whole(rng, &[m, d], 4, unit)),
+            None => (normal(rng, &[n, d]), normal(rng, &[m, d])),
+        };
+        let mut mask: Vec<bool> = (0..n * m).map(|_| rng.chance(share)).collect();
+        if label.contains("sees nothing") {
+            mask[..m].fill(false);
+        }
+        if label.contains("nobody sees") {
+            (0..n).for_each(|i| mask[i * m] = false);
+        }
+        let args = vec![q, k, normal(rng, &[m, dv]), normal(rng, &[n, dv]), flags(&[n, m], mask)];
+        cases.push(Case::new(label, &[n, m, d, dv], args));
+    };
+    add(rng, "one of everything", [1, 1, 1, 1], 1.0, None);
+    add(rng, "one key: dq and dk are 0", [3, 1, 2, 4], 1.0, None);
+    add(rng, "one query", [1, 4, 3, 2], 1.0, None);
+    add(rng, "two keys", [1, 2, 1, 1], 1.0, None);
+    add(rng, "everything is visible", [3, 4, 5, 2], 1.0, None);
+    add(rng, "row 0 sees nothing", [3, 4, 2, 5], 0.7, None);
+    add(rng, "row 0 sees nothing, square", [3, 3, 3, 3], 0.8, None);
+    add(rng, "a key that nobody sees", [4, 3, 5, 2], 0.7, None);
+    add(rng, "nothing is visible", [2, 3, 4, 5], 0.0, None);
+    for _ in 0..7 {
+        let sizes = different(rng, 2, 7);
+        add(rng, "random", sizes, 1.0, None);
+    }
+    for _ in 0..5 {
+        let sizes = different(rng, 2, 7);
+        add(rng, "random mask", sizes, 0.6, None);
+    }
+    for size in [2, 3, 4] {
+        add(rng, "square", [size; 4], 0.8, None);
+    }
+    for sizes in [[3, 4, 4, 2], [4, 3, 4, 5], [4, 4, 4, 4]] {
+        add(rng, "scores of 1e4", sizes, 0.8, Some(64.0));
+        add(rng, "scores of 10", sizes, 0.9, Some(2.0));
+    }
+    strided(cases)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::formula::attention;
+
+    /// `sum of out * d_out`
+    fn loss(args: &[Value<f64>]) -> f64 {
+        let mask: Vec<bool> = args[4].data.iter().map(|x| *x != 0.0).collect();
+        let scale = root_scale(args[0].width());
+        let (out, _) = attention(&How::default(), [&args[0], &args[1], &args[2]], scale, &mask).expect("shapes fit");
+        out.data.iter().zip(&args[3].data).map(|(a, b)| a * b).sum()
+    }
+
+    #[test]
+    fn the_oracle_agrees_with_finite_differences() {
+        let mut checked = 0;
+        for case in cases(&mut Rng::new(1, "test")).iter().filter(|case| !case.label.contains("scores of")) {
+            let gradients = attention_backward(&case.call, &How::default()).expect("the oracle");
+            for (which, gradient) in gradients.iter().enumerate() {
+                for at in 0..gradient.data.len() {
+                    let step = 1e-5;
+                    let moved = |by: f64| {
+                        let mut args = case.call.args.clone();
+                        args[which].data[at] += by;
+                        loss(&args)
+                    };
+                    let slope = (moved(step) - moved(-step)) / (2.0 * step);
+                    assert!((slope - gradient.data[at]).abs() < 1e-8 * (1.0 + slope.abs()), "{} {which} {at}: {slope} {}", case.label, gradient.data[at]);
+                    checked += 1;
+                }
+            }
+        }
+        assert!(checked > 500, "{checked}");
+    }
+}

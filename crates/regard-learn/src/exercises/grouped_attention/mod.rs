@@ -1,0 +1,131 @@
+//! 10: neighbouring query heads share a key/value head.
+
+use super::{normal, strided};
+use crate::exercise::{Exercise, Judging, Mistake, input, plain};
+use crate::formula::{How, attention as attend, root_scale, sum};
+use crate::real::Real;
+use crate::rng::Rng;
+use crate::value::{Call, Case, Reply, Trouble, Value};
+use crate::{files, formula, session};
+
+pub(super) static EXERCISE: Exercise = Exercise {
+    number: 10,
+    name: "grouped_attention",
+    title: "query heads that share keys",
+    dims: &["h", "hk", "n", "m", "d", "dv"],
+    params: &[input("q", &["h", "n", "d"]), input("k", &["hk", "m", "d"]), input("v", &["hk", "m", "dv"])],
+    results: &[("out", &["h", "n", "dv"])],
+    inputs: &[],
+    judged: &[],
+    mistakes: &[
+        Mistake { id: "first-for-all", text: "every query head reads key/value head 0" },
+        Mistake { id: "queries-averaged", text: "the query heads of a group are averaged before attending: each attends for itself" },
+        Mistake { id: "divided-by-hk", text: "query head i reads head i // hk: divide by the size of a group, h/hk" },
+        Mistake { id: "few-heads", text: "there are hk results: each of the h query heads has its own" },
+        Mistake { id: "backwards", text: "the groups read the key/value heads in reverse order" },
+        Mistake { id: "modulo", text: "query head i reads head i % hk: neighbours share, so it is i // (h/hk)" },
+        Mistake { id: "value-width", text: "the scale is 1/sqrt(dv): scores are sums over d" },
+        Mistake { id: "group-summed", text: "the results of a group are averaged: each query head keeps its own" },
+        Mistake { id: "width-scale", text: "the scores are divided by d: divide by sqrt(d)" },
+    ],
+    twins: &[
+        "first-for-all", "queries-averaged", "divided-by-hk", "no-scale", "few-heads", "few-heads/first", "few-heads/mean", "few-heads/sum", "backwards", "modulo",
+        "value-width", "group-summed", "width-scale", "columns", "keys-as-values", "no-softmax", "no-max", "all-at-once", "transposed-scores",
+    ],
+    hints: ["How many query heads are there per key head?", "What does head 3 of 6 read when hk = 2?", "q as [hk, group, n, d]."],
+    idea: "The cache holds hk heads instead of h: the same attention, a fraction of the memory.",
+    floor: 0.0,
+    cases,
+    possible: |dims| dims[0].is_multiple_of(dims[1]),
+    judging: Judging::Numbers { formula: formula!(grouped_attention), session: session!(plain) },
+    files: files!(),
+};
+
+/// Which key/value head a query head reads.
+fn reads(how: &How, i: usize, h: usize, hk: usize) -> usize {
+    let group = h / hk;
+    match () {
+        () if how.is("first-for-all") => 0,
+        () if how.is("divided-by-hk") => i / hk,
+        () if how.is("backwards") => hk - 1 - i / group,
+        () if how.is("modulo") => i % hk,
+        () => i / group,
+    }
+}
+
+fn grouped_attention<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
+    let [q, k, v] = [0, 1, 2].map(|at| &call.args[at]);
+    let [h, hk, n, m, d, dv] = call.dims[..] else { return Err(Trouble::Shapes) };
+    let group = h / hk;
+    let scale = match () {
+        () if how.is("value-width") => root_scale(dv),
+        () if how.is("width-scale") => T::of(1.0) / T::of(d as f64),
+        () => root_scale(d),
+    };
+    let mean_of = |heads: std::ops::Range<usize>, of: &dyn Fn(usize) -> Value<T>, divide: bool| {
+        let parts: Vec<Value<T>> = heads.map(of).collect();
+        let by = T::of(if divide { parts.len() } else { 1 } as f64);
+        Value::new(&parts[0].shape, (0..parts[0].data.len()).map(|at| sum(how, parts.len(), |p| parts[p].data[at]) / by).collect())
+    };
+    let attended = |query: &Value<T>, head: usize| -> Result<Value<T>, Trouble> {
+        if head >= hk {
+            return Err(Trouble::Shapes);
+        }
+        let (out, _) = attend(how, [query, &k.part(head), &v.part(head)], scale, &vec![true; n * m])?;
+        Ok(Value { zeros: Vec::new(), ..out })
+    };
+    let mut outs = Vec::new();
+    if how.wrong.iter().any(|wrong| wrong.starts_with("few-heads")) {
+        for head in 0..hk {
+            let query = match () {
+                () if how.is("few-heads/first") => q.part(head),
+                () if how.is("few-heads") => q.part(head * group),
+                () => mean_of(head * group..(head + 1) * group, &|i| q.part(i), how.is("few-heads/mean")),
+            };
+            outs.push(attended(&query, head)?);
+        }
+        return Ok(vec![Value::stack(&outs)]);
+    }
+    for i in 0..h {
+        let start = i / group * group;
+        let query = if how.is("queries-averaged") { mean_of(start..start + group, &|i| q.part(i), true) } else { q.part(i) };
+        outs.push(attended(&query, reads(how, i, h, hk))?);
+    }
+    if how.is("group-summed") {
+        outs = (0..h).map(|i| mean_of(i / group * group..(i / group + 1) * group, &|i| outs[i].clone(), true)).collect();
+    }
+    Ok(vec![Value::stack(&outs)])
+}
+
+fn cases(rng: &mut Rng) -> Vec<Case> {
+    let mut cases = Vec::new();
+    let mut add = |rng: &mut Rng, label: &str, dims: [usize; 6]| {
+        let [h, hk, n, m, d, dv] = dims;
+        cases.push(Case::new(label, &dims, vec![normal(rng, &[h, n, d]), normal(rng, &[hk, m, d]), normal(rng, &[hk, m, dv])]));
+    };
+    add(rng, "one head", [1, 1, 3, 4, 5, 2]);
+    for dims in [[4, 1, 3, 5, 2, 4], [3, 1, 2, 4, 3, 5]] {
+        add(rng, "hk = 1", dims);
+    }
+    for dims in [[3, 3, 4, 2, 5, 3], [4, 4, 2, 3, 4, 5]] {
+        add(rng, "hk = h", dims);
+    }
+    for dims in [[6, 2, 3, 4, 5, 2], [6, 2, 4, 3, 2, 5], [6, 2, 1, 5, 4, 3]] {
+        add(rng, "6 heads on 2", dims);
+    }
+    for dims in [[6, 3, 3, 5, 4, 2], [6, 3, 2, 4, 3, 5], [6, 3, 4, 1, 2, 3]] {
+        add(rng, "6 heads on 3", dims);
+    }
+    for dims in [[4, 2, 3, 5, 2, 6], [8, 2, 2, 3, 4, 5], [9, 3, 2, 4, 3, 2], [8, 4, 3, 2, 5, 4]] {
+        add(rng, "other groups", dims);
+    }
+    for _ in 0..8 {
+        let (hk, group) = (rng.size(1, 3), rng.size(1, 4));
+        let [n, m, d, dv] = super::different(rng, 2, 7);
+        add(rng, "random", [hk * group, hk, n, m, d, dv]);
+    }
+    for size in [2, 4] {
+        add(rng, "square", [4, 2, size, size, size, size]);
+    }
+    strided(cases)
+}

@@ -1,0 +1,169 @@
+//! 09: several heads, with their projections.
+
+use super::{normal, strided};
+use crate::exercise::{Exercise, Judging, Kind, Mistake, input, param, plain};
+use crate::formula::{How, attention as attend, matmul, root_scale};
+use crate::real::Real;
+use crate::rng::Rng;
+use crate::value::{Call, Case, Reply, Trouble, Value};
+use crate::{files, formula, session};
+
+pub(super) static EXERCISE: Exercise = Exercise {
+    number: 9,
+    name: "multi_head",
+    title: "several heads side by side",
+    dims: &["n", "m", "e", "heads"],
+    params: &[
+        input("x", &["n", "e"]),
+        input("y", &["m", "e"]),
+        input("w_q", &["e", "e"]),
+        input("w_k", &["e", "e"]),
+        input("w_v", &["e", "e"]),
+        input("w_o", &["e", "e"]),
+        param("heads", Kind::Count, &[]),
+    ],
+    results: &[("out", &["n", "e"]), ("weights", &["heads", "n", "m"])],
+    inputs: &[],
+    judged: &[],
+    mistakes: &[
+        Mistake { id: "split-untransposed", text: "[n, e] is reshaped to [heads, n, d], which mixes tokens: reshape to [n, heads, d], then exchange two axes" },
+        Mistake { id: "join-untransposed", text: "[heads, n, d] is reshaped to [n, e], which mixes heads and tokens: exchange two axes first" },
+        Mistake { id: "interleaved", text: "head h has the columns h, h + heads, ..: it has the d columns from h d on" },
+        Mistake { id: "model-width", text: "the scale is 1/sqrt(e): a head has width d = e/heads" },
+        Mistake { id: "no-output-matrix", text: "the joined heads are not multiplied by w_o" },
+        Mistake { id: "averaged", text: "the heads are averaged: join them side by side" },
+        Mistake { id: "added", text: "the heads are added up: join them side by side" },
+        Mistake { id: "self-only", text: "keys and values come from x: they must come from y" },
+        Mistake { id: "exchanged", text: "queries come from y and keys from x: it is the other way round" },
+        Mistake { id: "weights-of-matrices-transposed", text: "x w^T is computed: it is x w" },
+        Mistake { id: "one-head", text: "the heads are not split: there is one softmax for all" },
+        Mistake { id: "heads-scale", text: "the scale is 1/sqrt(heads): it is 1/sqrt(d), with d = e/heads" },
+    ],
+    twins: &[
+        "split-untransposed", "split-untransposed/joined", "interleaved", "interleaved/joined", "model-width", "no-output-matrix", "averaged", "averaged/first",
+        "averaged/tiled", "averaged/bare", "averaged/bare-width", "self-only", "join-untransposed", "added", "exchanged", "weights-of-matrices-transposed", "no-scale",
+        "heads-scale", "columns", "keys-as-values", "no-softmax", "one-head",
+    ],
+    hints: ["One head by slicing columns.", "Reshape to [n, heads, d], then exchange two axes.", "Exchange back, join, multiply by w_o."],
+    idea: "A head is a slice of columns with a softmax of its own; w_o lets the heads talk to each other afterwards.",
+    floor: 0.0,
+    cases,
+    possible: |dims| dims[2].is_multiple_of(dims[3]),
+    judging: Judging::Numbers { formula: formula!(multi_head), session: session!(plain) },
+    files: files!(),
+};
+
+/// Head `h` of `x [n, e]`: `[n, d]`.
+fn split<T: Real>(how: &How, x: &Value<T>, h: usize, heads: usize) -> Value<T> {
+    let (n, e) = (x.rows(), x.width());
+    let d = e / heads;
+    let at = |i: usize, c: usize| match () {
+        () if how.is("split-untransposed") || how.is("split-untransposed/joined") => (h * n + i) * d + c,
+        () if how.is("interleaved") || how.is("interleaved/joined") => i * e + c * heads + h,
+        () => i * e + h * d + c,
+    };
+    Value::new(&[n, d], (0..n * d).map(|place| x.data[at(place / d, place % d)]).collect())
+}
+
+/// Heads `[n, d]` side by side: `[n, e]`.
+fn join<T: Real>(how: &How, heads: &[Value<T>]) -> Value<T> {
+    let (count, n, d) = (heads.len(), heads[0].rows(), heads[0].width());
+    let e = count * d;
+    let mut all = Value::zero(&[n, e]);
+    for (h, head) in heads.iter().enumerate() {
+        for place in 0..n * d {
+            let (i, c) = (place / d, place % d);
+            let at = match () {
+                () if how.is("split-untransposed") || how.is("join-untransposed") => (h * n + i) * d + c,
+                () if how.is("interleaved") => i * e + c * count + h,
+                () => i * e + h * d + c,
+            };
+            all.data[at] = head.data[place];
+        }
+    }
+    all
+}
+
+fn combined<T: Real>(how: &How, mixed: &[Value<T>], w_o: &Value<T>) -> Reply<T> {
+    let (heads, n, d, e) = (mixed.len(), mixed[0].rows(), mixed[0].width(), w_o.width());
+    let total = |place: usize| crate::formula::sum(how, heads, |h| mixed[h].data[place]);
+    let sum = Value::new(&[n, d], (0..n * d).map(total).collect());
+    let mean = Value::new(&[n, d], sum.data.iter().map(|x| *x / T::of(heads as f64)).collect());
+    let first = w_o.slice(0, d);
+    Ok(vec![match () {
+        () if how.is("averaged") && heads > 1 => return Err(Trouble::Shapes),
+        () if how.is("averaged/first") => matmul(how, &mean, &first),
+        () if how.is("averaged/tiled") => matmul(how, &join(how, &vec![mean; heads]), w_o),
+        () if how.is("averaged/bare") => join(how, &vec![mean; heads]),
+        () if how.is("averaged/bare-width") => mean,
+        () if how.is("added") && d == e => matmul(how, &sum, w_o),
+        () if how.is("added") => matmul(how, &sum, &first),
+        () if how.is("no-output-matrix") => join(how, mixed),
+        () => matmul(how, &join(how, mixed), w_o),
+    }])
+}
+
+fn multi_head<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
+    let [x, y, w_q, w_k, w_v, w_o] = [0, 1, 2, 3, 4, 5].map(|at| call.args[at].clone());
+    let heads = if how.is("one-head") { 1 } else { call.dims[3] };
+    let y = if how.is("self-only") { x.clone() } else { y };
+    let (x, y) = if how.is("exchanged") { (y, x) } else { (x, y) };
+    let turned = |w: Value<T>| if how.is("weights-of-matrices-transposed") { w.transposed() } else { w };
+    let [w_q, w_k, w_v, w_o] = [w_q, w_k, w_v, w_o].map(turned);
+    let [q, k, v] = [matmul(how, &x, &w_q), matmul(how, &y, &w_k), matmul(how, &y, &w_v)];
+    let d = q.width() / heads;
+    let scale = match () {
+        () if how.is("model-width") => root_scale(q.width()),
+        () if how.is("heads-scale") => root_scale(heads),
+        () => root_scale(d),
+    };
+    let (mut mixed, mut all) = (Vec::new(), Vec::new());
+    for h in 0..heads {
+        let parts = [split(how, &q, h, heads), split(how, &k, h, heads), split(how, &v, h, heads)];
+        let (out, mut weights) = attend(how, [&parts[0], &parts[1], &parts[2]], scale, &vec![true; q.rows() * k.rows()])?;
+        weights.zeros.clear();
+        mixed.push(Value { zeros: Vec::new(), ..out });
+        all.push(weights);
+    }
+    let mut results = combined(how, &mixed, &w_o)?;
+    results.push(Value::stack(&all));
+    Ok(results)
+}
+
+fn cases(rng: &mut Rng) -> Vec<Case> {
+    let mut cases = Vec::new();
+    let mut add = |rng: &mut Rng, label: &str, [n, m, e, heads]: [usize; 4]| {
+        let spread = |mut x: Value<f64>| {
+            x.data.iter_mut().for_each(|x| *x = f64::from((*x * 1.5 / (e as f64).sqrt()) as f32));
+            x
+        };
+        let x = normal(rng, &[n, e]);
+        let y = if label.contains("x = y") { x.clone() } else { normal(rng, &[m, e]) };
+        let mut args = vec![x, y];
+        (0..4).for_each(|_| args.push(spread(normal(rng, &[e, e]))));
+        args.push(Value::number(heads as f64));
+        cases.push(Case::new(label, &[n, m, e, heads], args));
+    };
+    for sizes in [[3, 4, 6, 1], [4, 3, 5, 1], [1, 1, 4, 1]] {
+        add(rng, "one head", sizes);
+    }
+    for sizes in [[3, 4, 6, 6], [4, 3, 2, 2]] {
+        add(rng, "heads of width 1", sizes);
+    }
+    for sizes in [[4, 4, 6, 2], [3, 3, 6, 3], [5, 5, 8, 4]] {
+        add(rng, "x = y", sizes);
+    }
+    for sizes in [[1, 4, 6, 2], [3, 1, 6, 3]] {
+        add(rng, "one query or one key", sizes);
+    }
+    for _ in 0..9 {
+        let heads = rng.size(2, 4);
+        let (n, m, e) = (rng.size(2, 6), rng.size(2, 6), heads * rng.size(2, 3));
+        let m = if n == m { m + 1 } else { m };
+        add(rng, "random", [n, m, e, heads]);
+    }
+    for (size, heads) in [(4, 2), (6, 3), (6, 2)] {
+        add(rng, "square", [size, size, size, heads]);
+    }
+    strided(cases)
+}
