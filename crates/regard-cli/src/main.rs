@@ -8,6 +8,7 @@ mod common;
 mod eval;
 mod experiments;
 mod generate;
+mod learn;
 mod output;
 mod plot;
 mod progress;
@@ -44,6 +45,7 @@ enum Command {
     Train(train::Train),
     Eval(eval::Eval),
     Generate(generate::Generate),
+    Learn(learn::Learn),
 }
 
 fn run(command: Command) -> anyhow::Result<Outcome> {
@@ -54,6 +56,7 @@ fn run(command: Command) -> anyhow::Result<Outcome> {
         Command::Train(options) => options.run(),
         Command::Eval(options) => options.run(),
         Command::Generate(options) => options.run(),
+        Command::Learn(options) => options.run(),
     }
 }
 

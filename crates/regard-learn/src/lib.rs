@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod app;
 pub mod error;
 pub mod exercise;
 pub mod exercises;

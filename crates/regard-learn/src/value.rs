@@ -221,6 +221,11 @@ impl Case {
         Self { label: label.into(), call: Call { dims: dims.to_vec(), args }, again: None, pieces: Vec::new(), strided: false }
     }
 
+    /// How a session cuts `total` keys.
+    pub fn tiles(&self, total: usize) -> Vec<usize> {
+        if self.pieces.is_empty() { vec![total] } else { self.pieces.clone() }
+    }
+
     /// The same, cut into pieces.
     pub fn cut(mut self, pieces: &[usize]) -> Self {
         self.pieces = pieces.to_vec();

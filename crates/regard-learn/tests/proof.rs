@@ -4,16 +4,15 @@
 
 mod common;
 
-use common::{Judge, languages, run_all};
+use common::{Judge, exercises, languages, run_all};
 use regard_learn::exercise::Lang;
-use regard_learn::exercises::EXERCISES;
 use regard_learn::judge::Status;
 use regard_learn::wrong::wrong_answers;
 
 #[test]
 fn solutions_pass_on_twenty_seeds() {
     for lang in languages() {
-        run_all(EXERCISES.iter().map(|e| move |judge: &Judge| {
+        run_all(exercises().into_iter().map(|e| move |judge: &Judge| {
             let verdict = judge.seeds(e, lang, e.solution(lang), 20);
             common::is_pass(&verdict)
         }));
@@ -23,7 +22,7 @@ fn solutions_pass_on_twenty_seeds() {
 #[test]
 fn stubs_are_todo() {
     for lang in languages() {
-        run_all(EXERCISES.iter().map(|e| move |judge: &Judge| {
+        run_all(exercises().into_iter().map(|e| move |judge: &Judge| {
             let verdict = judge.check(e, lang, e.stub(lang));
             (verdict.status == Status::Todo).then_some(()).ok_or_else(|| format!("{} {}: {}", e.name, lang.name(), common::said(&verdict)))
         }));
@@ -33,7 +32,7 @@ fn stubs_are_todo() {
 #[test]
 fn every_listed_wrong_answer_fails_with_its_id_first() {
     let all = languages().into_iter().flat_map(|lang| {
-        EXERCISES.iter().flat_map(move |e| {
+        exercises().into_iter().flat_map(move |e| {
             let changes = if lang == Lang::Python { e.files.wrong_py } else { e.files.wrong_rs };
             wrong_answers(e.solution(lang), changes).into_iter().map(move |wrong| (e, lang, wrong))
         })

@@ -24,6 +24,9 @@ list! {
     attention_backward,
     multi_head,
     grouped_attention,
+    decode,
+    absorb,
+    backward_tile,
     diagnose,
 }
 

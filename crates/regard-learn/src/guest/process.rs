@@ -119,6 +119,8 @@ pub(super) struct Process {
     program: String,
     mark: String,
     last_look: Instant,
+    /// Processor time when it was last asked.
+    used: Duration,
     folder: tempfile::TempDir,
 }
 
@@ -150,7 +152,7 @@ impl Process {
             readers.push(read_lines(stream, &prints));
         }
         let (bytes, last_look) = (Vec::new(), Instant::now());
-        Ok(Self { child, ended: None, link: None, door, bytes, prints, readers, program, mark, last_look, folder })
+        Ok(Self { child, ended: None, link: None, door, bytes, prints, readers, program, mark, last_look, used: Duration::ZERO, folder })
     }
 
     pub(super) fn program(&self) -> &str {
@@ -162,6 +164,7 @@ impl Process {
     }
 
     pub(super) fn send(&mut self, bytes: &[u8]) {
+        self.used = busy(self.child.id()).map_or(Duration::ZERO, |(_, used)| used);
         // A broken link shows when the answer is read.
         if let Some(link) = &mut self.link {
             let _ = link.write_all(bytes);
@@ -246,6 +249,11 @@ impl Process {
         self.last_look = Instant::now();
         let bytes = resident(self.child.id());
         (bytes > limit).then_some(bytes)
+    }
+
+    /// Whether it is ready to run and has had less than half of this time since it was last asked.
+    pub(super) fn starved(&self, limit: Duration) -> bool {
+        busy(self.child.id()).is_some_and(|(ready, used)| ready && used < self.used + limit / 2)
     }
 
     /// The line of the file that a Python guest is in.
@@ -338,6 +346,14 @@ fn resident(pid: u32) -> u64 {
     let ids = folder.flatten().filter(|entry| entry.file_name().to_string_lossy().bytes().all(|b| b.is_ascii_digit()));
     let stats = ids.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
     stats.filter_map(|stat| pages(&stat)).sum::<u64>() * page
+}
+
+/// Whether a process is ready to run, and the processor time that it has used; in ticks of a hundredth of a second, as Linux counts everywhere.
+fn busy(pid: u32) -> Option<(bool, Duration)> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+    let ticks: u64 = fields.get(11)?.parse::<u64>().ok()? + fields.get(12)?.parse::<u64>().ok()?;
+    Some((fields.first() == Some(&"R"), Duration::from_millis(10 * ticks)))
 }
 
 fn resident_by_ps(pid: u32) -> u64 {

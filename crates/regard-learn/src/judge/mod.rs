@@ -257,6 +257,15 @@ fn explain(task: &Task<'_>, guest: &mut Guest<'_>, all: Vec<Seen>, verdict: &mut
 }
 
 impl Verdict {
+    /// Of a file that is not there.
+    pub fn absent(exercise: &'static Exercise, lang: Lang, file: &Path) -> Self {
+        let stop = AtomicBool::new(false);
+        let mut verdict = blank(&Task { exercise, lang, file, python: None, seed: 0, stop: &stop });
+        verdict.status = Status::Todo;
+        verdict.message = Some(format!("there is no {}: `regard learn` makes it", file.display()));
+        verdict
+    }
+
     /// Puts into words what happened in place of an answer.
     fn told(&mut self, file: &Path, place: &str, trouble: &Trouble) {
         let name = file.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();

@@ -61,7 +61,12 @@ impl Judge {
         let stop = AtomicBool::new(false);
         let task = Task { exercise, lang, file: &file, python: self.python.as_deref(), seed: 1, stop: &stop };
         match check_seeds(&task, seeds) {
-            Ok(verdict) => verdict,
+            Ok(verdict) => {
+                if std::env::var_os("REGARD_LEARN_TIMES").is_some() {
+                    eprintln!("{} ms: {} {} {:?}", verdict.millis, exercise.name, lang.name(), verdict.status);
+                }
+                verdict
+            }
             Err(NoVerdict::Error(error)) => panic!("{error}"),
             Err(NoVerdict::Stopped) => panic!("stopped"),
         }
@@ -81,6 +86,13 @@ pub fn said(verdict: &Verdict) -> String {
 
 pub fn is_pass(verdict: &Verdict) -> Result<(), String> {
     if verdict.status == Status::Pass { Ok(()) } else { Err(format!("{} {}: {}", verdict.exercise.name, verdict.lang.name(), said(verdict))) }
+}
+
+/// The exercises; with `REGARD_LEARN_ONLY=decode,absorb` only these.
+pub fn exercises() -> Vec<&'static Exercise> {
+    let only = std::env::var("REGARD_LEARN_ONLY").ok();
+    let wanted = |e: &&&'static Exercise| only.as_ref().is_none_or(|list| list.split(',').any(|name| name == e.name));
+    regard_learn::exercises::EXERCISES.iter().filter(wanted).copied().collect()
 }
 
 /// Runs all of them on two threads and shows every failure.

@@ -1,0 +1,152 @@
+//! 11: decoding with a cache and rotary positions.
+
+use super::{normal, strided};
+use crate::exercise::{Callee, Exercise, Judging, Kind, Mistake, input, param};
+use crate::formula::{How, attention as attend, root_scale};
+use crate::real::Real;
+use crate::rng::Rng;
+use crate::value::{Call, Case, Reply, Trouble, Value, number};
+use crate::{files, formula, session};
+
+pub(super) static EXERCISE: Exercise = Exercise {
+    number: 11,
+    name: "decode",
+    title: "a cache of turned keys",
+    dims: &["t", "p", "d", "dv"],
+    params: &[
+        input("q", &["t", "d"]),
+        input("k", &["t", "d"]),
+        input("v", &["t", "dv"]),
+        input("past_k", &["p", "d"]),
+        input("past_v", &["p", "dv"]),
+        param("base", Kind::Number, &[]),
+    ],
+    results: &[("out", &["t", "dv"]), ("keys", &["p+t", "d"]), ("values", &["p+t", "dv"])],
+    inputs: &[],
+    judged: &[],
+    mistakes: &[
+        Mistake { id: "values-turned", text: "the values are turned too: only q and k are" },
+        Mistake { id: "restart", text: "positions start from 0 in each call: new tokens stand at p, p+1, .." },
+        Mistake { id: "past-turned-again", text: "the past keys are turned again: the cache holds turned keys already" },
+        Mistake { id: "half-speed", text: "the angle is position / base^(i/d): the power is 2i/d" },
+        Mistake { id: "no-triangle", text: "new tokens see later ones: j <= p + i" },
+        Mistake { id: "cache-unturned", text: "the cache gets the new keys unturned" },
+        Mistake { id: "new-first", text: "the new keys stand before the past: past first" },
+        Mistake { id: "queries-unturned", text: "the queries are not turned" },
+        Mistake { id: "keys-unturned", text: "the new keys are not turned" },
+        Mistake { id: "neighbours-paired", text: "the pairs are (2i, 2i+1): they are (i, i + d/2)" },
+        Mistake { id: "turned-backwards", text: "the turn has the wrong sign: (a cos - b sin, a sin + b cos)" },
+        Mistake { id: "one-late", text: "positions are one too large: the first new token stands at p" },
+        Mistake { id: "base-ignored", text: "the base is 10000 whatever it is given as" },
+        Mistake { id: "past-unused", text: "the new tokens do not see the past" },
+        Mistake { id: "double-speed", text: "the angle is position / base^(4i/d): i runs over d/2 pairs, and the power is 2i/d" },
+    ],
+    twins: &[
+        "values-turned", "restart", "past-turned-again", "half-speed", "no-triangle", "cache-unturned", "new-first", "queries-unturned",
+        "keys-unturned", "neighbours-paired", "turned-backwards", "one-late", "base-ignored", "past-unused", "double-speed", "no-scale", "columns",
+        "keys-as-values",
+    ],
+    hints: ["Which rows are new?", "Turn, append, attend.", "Key j is visible to new token i iff j <= p + i."],
+    idea: "A turned key knows where it stands, so the past is never touched again: decoding token by token gives what a prefill gives.",
+    floor: 0.0,
+    cases,
+    possible: |dims| dims[2].is_multiple_of(2) && dims[3].is_multiple_of(2),
+    judging: Judging::Numbers { formula: formula!(decode), session: session!(pieces) },
+    files: files!(),
+};
+
+/// Each pair of a row is turned by its position.
+fn turned<T: Real>(how: &How, x: &Value<T>, first: usize, base: T) -> Value<T> {
+    let (rows, d) = (x.rows(), x.width());
+    let half = d / 2;
+    let base = if how.is("base-ignored") { T::of(10_000.0) } else { base };
+    let speed = if how.is("half-speed") { 1.0 } else if how.is("double-speed") { 4.0 } else { 2.0 };
+    let mut result = x.clone();
+    for row in 0..rows {
+        let position = T::of((first + row + usize::from(how.is("one-late"))) as f64);
+        for i in 0..half {
+            let angle = position / base.powf(T::of(speed * i as f64 / d as f64));
+            let (one, two) = if how.is("neighbours-paired") { (2 * i, 2 * i + 1) } else { (i, i + half) };
+            let (a, b) = (x.data[row * d + one], x.data[row * d + two]);
+            let (cos, sin) = (angle.cos(), if how.is("turned-backwards") { -angle.sin() } else { angle.sin() });
+            result.data[row * d + one] = a * cos - b * sin;
+            result.data[row * d + two] = a * sin + b * cos;
+        }
+    }
+    result
+}
+
+fn decode<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
+    let [q, k, v, past_k, past_v] = [0, 1, 2, 3, 4].map(|at| &call.args[at]);
+    let base = call.args[5].scalar();
+    let [t, p, d, _] = call.dims[..] else { return Err(Trouble::Shapes) };
+    let first = if how.is("restart") { 0 } else { p };
+    let query = if how.is("queries-unturned") { q.clone() } else { turned(how, q, first, base) };
+    let key = if how.is("keys-unturned") { k.clone() } else { turned(how, k, first, base) };
+    let value = if how.is("values-turned") { turned(how, v, first, base) } else { v.clone() };
+    let past = if how.is("past-turned-again") { turned(how, past_k, 0, base) } else { past_k.clone() };
+    let joined = |past: &Value<T>, new: &Value<T>| {
+        if how.is("new-first") { Value::join(&[new.clone(), past.clone()]) } else { Value::join(&[past.clone(), new.clone()]) }
+    };
+    let (keys, values) = (joined(&past, &key), joined(past_v, &value));
+    let sees = |i: usize, j: usize| (how.is("no-triangle") || j <= p + i) && !(how.is("past-unused") && j < p);
+    let visible: Vec<bool> = (0..t * (p + t)).map(|at| sees(at / (p + t), at % (p + t))).collect();
+    let (out, _) = attend(how, [&query, &keys, &values], root_scale(d), &visible)?;
+    let kept = if how.is("cache-unturned") { joined(&past, k) } else { keys };
+    Ok(vec![Value { zeros: Vec::new(), ..out }, kept, values])
+}
+
+/// The new tokens in pieces, each with the cache that the one before returned.
+fn pieces<T: Real>(case: &Case, callee: Callee<'_, T>) -> Reply<T> {
+    if case.pieces.is_empty() {
+        return callee(&case.call.to());
+    }
+    let call = case.call.to::<T>();
+    let (mut keys, mut values) = (call.args[3].clone(), call.args[4].clone());
+    let (mut outs, mut from) = (Vec::new(), 0);
+    for &count in &case.pieces {
+        let part = |at: usize| call.args[at].slice(from, from + count);
+        let args = vec![part(0), part(1), part(2), keys.clone(), values.clone(), call.args[5].clone()];
+        let dims = vec![count, keys.shape[0], call.dims[2], call.dims[3]];
+        let mut results = callee(&Call { dims, args })?.into_iter();
+        let [Some(out), Some(new_keys), Some(new_values)] = [results.next(), results.next(), results.next()] else {
+            return Err(Trouble::Shapes);
+        };
+        outs.push(out);
+        (keys, values) = (new_keys, new_values);
+        from += count;
+    }
+    let strip = |value: Value<T>| Value { zeros: Vec::new(), ..value };
+    Ok(vec![Value::join(&outs), strip(keys), strip(values)])
+}
+
+fn cases(rng: &mut Rng) -> Vec<Case> {
+    let mut cases = Vec::new();
+    let mut add = |rng: &mut Rng, label: &str, [t, p, d, dv]: [usize; 4], base: f64, pieces: &[usize]| {
+        let args = vec![
+            normal(rng, &[t, d]), normal(rng, &[t, d]), normal(rng, &[t, dv]), normal(rng, &[p, d]), normal(rng, &[p, dv]), number(base),
+        ];
+        cases.push(Case::new(label, &[t, p, d, dv], args).cut(pieces));
+    };
+    add(rng, "no past", [4, 0, 6, 2], 10_000.0, &[]);
+    add(rng, "no past, one token", [1, 0, 4, 2], 10_000.0, &[]);
+    add(rng, "one new token", [1, 5, 4, 6], 10_000.0, &[]);
+    add(rng, "some past", [3, 4, 6, 2], 10_000.0, &[]);
+    add(rng, "d = 2", [3, 2, 2, 4], 10_000.0, &[]);
+    add(rng, "base 100", [3, 4, 8, 2], 100.0, &[]);
+    add(rng, "base 4", [4, 3, 6, 4], 4.0, &[]);
+    add(rng, "base 500000", [2, 5, 8, 4], 500_000.0, &[]);
+    add(rng, "token by token", [5, 0, 6, 4], 10_000.0, &[1, 1, 1, 1, 1]);
+    add(rng, "token by token after a past", [4, 3, 4, 2], 100.0, &[1, 1, 1, 1]);
+    add(rng, "prefill, then tokens", [6, 0, 4, 6], 10_000.0, &[4, 1, 1]);
+    add(rng, "chunks", [6, 2, 8, 2], 50.0, &[2, 3, 1]);
+    for _ in 0..8 {
+        let sizes = [rng.size(1, 5), rng.size(0, 5), 2 * rng.size(1, 4), 2 * rng.size(1, 4)];
+        let base = if rng.chance(0.5) { 10_000.0 } else { 10.0 };
+        add(rng, "random", sizes, base, &[]);
+    }
+    for size in [2, 4] {
+        add(rng, "square", [size, size, size, size], 10_000.0, &[]);
+    }
+    strided(cases)
+}
