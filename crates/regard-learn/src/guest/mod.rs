@@ -108,8 +108,14 @@ impl<'a> Guest<'a> {
         self.limit = Instant::now() + CHECK_LIMIT;
     }
 
-    /// The learner's own lines, and how many there were.
-    pub fn prints(&mut self) -> (Vec<String>, usize) {
+    /// The learner's own lines so far, and how many there were.
+    fn prints(&mut self) -> (Vec<String>, usize) {
+        self.process.prints()
+    }
+
+    /// Ends it; all that it printed is then read.
+    pub fn finish(&mut self) -> (Vec<String>, usize) {
+        self.process.end();
         self.process.prints()
     }
 
@@ -142,9 +148,9 @@ impl<'a> Guest<'a> {
             if let Some(bytes) = self.process.over(MEMORY_LIMIT) {
                 return self.gone(Gone::Memory { bytes });
             }
-            // On a busy machine a guest that waits for the processor has longer.
-            let starved = Instant::now() < self.limit && start.elapsed() < 5 * limit && self.process.starved(limit);
-            if Instant::now() > deadline && !starved {
+            // On a busy machine a guest that waits for the processor has longer; so has one that fills memory, until it is clear with how much.
+            let patience = Instant::now() < self.limit && start.elapsed() < 5 * limit;
+            if Instant::now() > deadline && !(patience && (self.process.starved(limit) || self.process.growing())) {
                 let line = if self.lang == Lang::Python { self.process.line_of(&self.file) } else { None };
                 return self.gone(Gone::Timeout { seconds: start.elapsed().as_secs_f64(), line });
             }

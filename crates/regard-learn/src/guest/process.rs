@@ -119,6 +119,9 @@ pub(super) struct Process {
     program: String,
     mark: String,
     last_look: Instant,
+    /// Resident bytes when they last grew, and when that was.
+    resident: u64,
+    grew: Instant,
     /// Processor time when it was last asked.
     used: Duration,
     folder: tempfile::TempDir,
@@ -151,8 +154,9 @@ impl Process {
         if let Some(stream) = child.stderr.take() {
             readers.push(read_lines(stream, &prints));
         }
-        let (bytes, last_look) = (Vec::new(), Instant::now());
-        Ok(Self { child, ended: None, link: None, door, bytes, prints, readers, program, mark, last_look, used: Duration::ZERO, folder })
+        let now = Instant::now();
+        let (bytes, last_look, resident, grew) = (Vec::new(), now, 0, now);
+        Ok(Self { child, ended: None, link: None, door, bytes, prints, readers, program, mark, last_look, resident, grew, used: Duration::ZERO, folder })
     }
 
     pub(super) fn program(&self) -> &str {
@@ -235,7 +239,7 @@ impl Process {
     pub(super) fn prints(&mut self) -> (Vec<String>, usize) {
         // What is on its way arrives within a moment.
         let start = Instant::now();
-        while self.ended.is_some() && self.readers.iter().any(|r| !r.is_finished()) && start.elapsed() < Duration::from_millis(200) {
+        while self.ended.is_some() && self.readers.iter().any(|r| !r.is_finished()) && start.elapsed() < Duration::from_secs(2) {
             std::thread::sleep(Duration::from_millis(2));
         }
         self.prints.lock().map(|p| (p.lines.clone(), p.count)).unwrap_or_default()
@@ -248,7 +252,15 @@ impl Process {
         }
         self.last_look = Instant::now();
         let bytes = resident(self.child.id());
+        if bytes > self.resident + (4 << 20) {
+            (self.resident, self.grew) = (bytes, Instant::now());
+        }
         (bytes > limit).then_some(bytes)
+    }
+
+    /// Whether it is taking memory in at this moment, and much of it.
+    pub(super) fn growing(&self) -> bool {
+        self.resident > 200 << 20 && self.grew.elapsed() < Duration::from_millis(500)
     }
 
     /// Whether it is ready to run and has had less than half of this time since it was last asked.

@@ -140,7 +140,7 @@ pub fn check_seeds(task: &Task<'_>, seeds: u64) -> Result<Verdict, NoVerdict> {
             break;
         }
     }
-    verdict.prints = guest.prints();
+    verdict.prints = guest.finish();
     verdict.millis = start.elapsed().as_millis();
     Ok(verdict)
 }

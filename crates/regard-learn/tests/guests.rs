@@ -1,0 +1,142 @@
+//! Hostile guests: each gets its message in time, leaves no process, and never passes.
+
+mod common;
+
+use common::{Judge, languages, said};
+use regard_learn::exercise::Lang;
+use regard_learn::exercises::find;
+use regard_learn::judge::{Status, Verdict};
+use std::time::{Duration, Instant};
+
+/// Judges `softmax` with this text, which must not pass, and must say these words.
+fn told(lang: Lang, source: &str, words: &str) -> Option<Verdict> {
+    if !languages().contains(&lang) {
+        return None;
+    }
+    let judge = Judge::new();
+    let start = Instant::now();
+    let verdict = judge.check(find("softmax").expect("it is there"), lang, source);
+    assert_ne!(verdict.status, Status::Pass);
+    assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
+    let text = regard_learn::show::verdict(&verdict, Default::default()).join("\n");
+    assert!(text.contains(words), "{words:?} is not in\n{text}\n{}", said(&verdict));
+    assert_eq!(processes_of(judge.folder()), Vec::<String>::new());
+    Some(verdict)
+}
+
+/// Processes that have a file of the folder among their words.
+fn processes_of(folder: &std::path::Path) -> Vec<String> {
+    let Ok(entries) = std::fs::read_dir("/proc") else { return Vec::new() };
+    let lines = entries.flatten().filter_map(|entry| std::fs::read_to_string(entry.path().join("cmdline")).ok());
+    lines.filter(|line| line.contains(&*folder.to_string_lossy())).collect()
+}
+
+fn python(body: &str) -> String {
+    format!("import os, sys, time, threading\nimport numpy as np\ndef softmax(x):\n{}\n", body.lines().map(|l| format!("    {l}\n")).collect::<String>())
+}
+
+#[test]
+fn an_endless_loop_is_ended_and_its_line_is_told() {
+    let verdict = told(Lang::Python, &python("while True:\n    pass"), "no answer after");
+    assert!(verdict.is_none_or(|v| v.status == Status::Timeout && v.message.is_some_and(|m| m.contains("it was in line") && m.contains("(one number: n=1, m=1)"))));
+}
+
+#[test]
+fn an_endless_sleep_is_ended() {
+    told(Lang::Python, &python("time.sleep(1000)"), "no answer after 2 s");
+}
+
+#[test]
+fn an_endless_loop_while_loading_is_ended() {
+    told(Lang::Python, "while True:\n    pass\n", "while the file was loaded");
+}
+
+#[test]
+fn ten_gigabytes_are_not_given() {
+    told(Lang::Python, &python("return np.ones(10 * 2**30 // 8)"), "of memory");
+}
+
+#[test]
+fn an_exit_is_no_answer() {
+    told(Lang::Python, &python("sys.exit(0)"), "SystemExit");
+    told(Lang::Python, &python("os._exit(0)"), "exit code 0. No answer is never a pass");
+    told(Lang::Python, "import os\nos._exit(0)\n", "No answer is never a pass");
+    told(Lang::Python, &python("os.kill(os.getpid(), 11)"), "signal 11");
+}
+
+#[test]
+fn a_closed_socket_is_no_answer() {
+    told(Lang::Python, &python("os.closerange(3, 200)\nreturn x"), "No answer is never a pass");
+}
+
+#[test]
+fn a_million_lines_are_counted_and_two_hundred_shown() {
+    let verdict = told(Lang::Python, &python("if x.size == 1:\n    for i in range(10**6): print(i)\nreturn x"), "your code printed");
+    assert!(verdict.is_none_or(|v| v.prints.0.len() == 200 && v.prints.1 >= 1_000_000));
+}
+
+#[test]
+fn copies_of_the_process_do_not_answer_and_do_not_stay() {
+    told(Lang::Python, &python("if os.fork() == 0:\n    time.sleep(1000)\nreturn x"), "fail");
+    told(Lang::Python, &python("if os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        time.sleep(1000)\nreturn x"), "fail");
+    told(Lang::Python, &python("os.fork()\nreturn x"), "fail");
+}
+
+#[test]
+fn a_thread_that_writes_to_the_socket_is_told() {
+    let body = "def noise():\n    while True:\n        for fd in range(3, 12):\n            try: os.write(fd, b'\\x05\\0\\0\\0\\0\\0\\0\\0{\"a\":')\n            except OSError: pass\nthreading.Thread(target=noise, daemon=True).start()\ntime.sleep(0.2)\nreturn x";
+    told(Lang::Python, &python(body), "the judge's connection brought");
+}
+
+#[test]
+fn a_forged_answer_to_another_call_is_told() {
+    let body = "frame = b'{\"id\":99,\"results\":[]}'\nfor fd in range(3, 12):\n    try: os.write(fd, len(frame).to_bytes(4, 'little') + bytes(4) + frame)\n    except OSError: pass\nreturn x";
+    told(Lang::Python, &python(body), "the judge's connection brought");
+}
+
+#[test]
+fn a_patched_numpy_does_not_pass() {
+    let body = "return x";
+    let patched = format!("{}np.asarray = np.frombuffer = np.ascontiguousarray = lambda *a, **k: 1/0\nimport json, struct, socket\njson.dumps = struct.pack = lambda *a: b''\n", python(body));
+    told(Lang::Python, &patched, "fail");
+}
+
+#[test]
+fn what_is_no_array_is_told() {
+    told(Lang::Python, &python("import pickle\nreturn pickle.dumps(x)"), "weights is of type bytes");
+    told(Lang::Python, &python("return None"), "weights is None");
+    told(Lang::Python, &python("return x + 1j"), "complex");
+    told(Lang::Python, &python("return [[1, 2], [3]]"), "cannot be read as an array");
+    told(Lang::Python, &python("return object()"), "not an array of numbers");
+    told(Lang::Python, &python("return x[0]"), "it must be [n, m]");
+    told(Lang::Python, &python("class A:\n    def __array__(self, *a, **k): raise ValueError('x' * 10**7)\nreturn A()"), "cannot be read as an array");
+}
+
+#[test]
+fn long_exceptions_are_cut_and_have_their_line() {
+    let verdict = told(Lang::Python, &python("raise ValueError('x' * 10**7)"), "ValueError at answer0.py:4");
+    assert!(verdict.is_none_or(|v| v.message.is_some_and(|m| m.len() < 4000)));
+    told(Lang::Python, &python("class E(Exception):\n    def __str__(self): raise self\nraise E"), "whose text cannot be had");
+    told(Lang::Python, "def softmax(x)\n    return x\n", "SyntaxError at answer0.py:1");
+    told(Lang::Python, "import nowhere\n", "ModuleNotFoundError at answer0.py:1");
+}
+
+#[test]
+fn a_changed_input_is_told() {
+    told(Lang::Python, &python("x -= x.max(axis=1, keepdims=True)\nreturn x"), "changes its input x");
+}
+
+#[test]
+fn rust_guests_are_held_to_the_same() {
+    let rust = |body: &str| format!("pub fn softmax(x: &[f32], [n, m]: [usize; 2]) -> Vec<f32> {{\n{body}\n}}\n");
+    told(Lang::Rust, &rust("loop { std::hint::spin_loop() }"), "no answer after");
+    told(Lang::Rust, &rust("std::process::exit(0)"), "exit code 0. No answer is never a pass");
+    told(Lang::Rust, &rust("std::process::abort()"), "signal 6");
+    told(Lang::Rust, &rust("let v = vec![1u8; 10 << 30]; x.iter().map(|y| y + v[n * m] as f32).collect()"), "of memory");
+    told(Lang::Rust, &rust("x[n * m..][0..1].to_vec()"), "panic at answer0.rs:2");
+    told(Lang::Rust, &rust("vec![0.0; n * m + 1]"), "has the shape [2]");
+    told(Lang::Rust, &rust("let y: i32 = \"a\"; vec![]"), "it does not compile at answer0.rs:2");
+    told(Lang::Rust, "pub fn softmax(x: &[f64], [n, m]: [usize; 2]) -> Vec<f64> { x.to_vec() }\n", "pub fn softmax` of the type");
+    told(Lang::Rust, "fn softmax(x: &[f32], [n, m]: [usize; 2]) -> Vec<f32> { x.to_vec() }\n", "private");
+    told(Lang::Rust, &rust("for i in 0..1_000_000 { println!(\"{i}\"); } x.to_vec()"), "your code printed");
+}
