@@ -69,17 +69,44 @@ fn run_examples(steps: &mut Steps) -> Result<()> {
     Ok(())
 }
 
-fn run_python(steps: &mut Steps) {
-    let mut ready = None;
+/// The environment of the Python tests; the exercises in Python are judged with it, too.
+fn python_environment(steps: &mut Steps) -> Option<Environment> {
+    let mut environment = None;
+    steps.step("Python environment", || {
+        environment = Some(Environment::make("venv", &["python/tests/requirements.txt"])?);
+        Ok(())
+    });
+    environment
+}
+
+fn run_rust(steps: &mut Steps, environment: Option<&Environment>) {
+    if environment.is_none() {
+        skipped("exercises in Python", "there is no environment with NumPy");
+    }
+    steps.step("Rust tests and doc tests", || {
+        let mut tests = cargo(&["test", "--quiet", "--no-fail-fast"]);
+        tests.args(ORDINARY);
+        if let Some(environment) = environment {
+            tests.env("REGARD_LEARN_PYTHON", environment.python());
+        }
+        command::run(tests)
+    });
+}
+
+fn run_python(steps: &mut Steps, environment: Option<&Environment>) {
+    let Some(environment) = environment else {
+        skipped("Python tests", "there is no environment for them");
+        return;
+    };
+    let mut package = None;
     steps.step("Python extension out of the same build", || {
-        let environment = Environment::make("venv", &["python/tests/requirements.txt"])?;
         let mut build = cargo(&["build", "--quiet"]);
         build.args(ORDINARY);
         command::run(build)?;
-        ready = Some((environment, python::assemble(&target_dir().join("debug"))?));
+        package = Some(python::assemble(&target_dir().join("debug"))?);
         Ok(())
     });
-    if let Some((environment, package)) = ready {
+    if let Some(package) = package {
         steps.step("Python tests", || {
             let mut pytest = command(environment.python(), &["-m", "pytest", "--quiet", "--ignore=parity", "-p", "no:cacheprovider"]);
             pytest.current_dir(root().join(python::TESTS)).env("PYTHONPATH", package);
@@ -90,15 +117,12 @@ fn run_python(steps: &mut Steps) {
 
 pub(crate) fn run() -> Result<ExitCode> {
     let mut steps = Steps::default();
-    steps.step("Rust tests and doc tests", || {
-        let mut tests = cargo(&["test", "--quiet", "--no-fail-fast"]);
-        tests.args(ORDINARY);
-        command::run(tests)
-    });
+    let environment = python_environment(&mut steps);
+    run_rust(&mut steps, environment.as_ref());
     run_at_every_level(&mut steps);
     run_examples(&mut steps)?;
     memcheck::add_steps(&mut steps, memcheck::in_ci())?;
-    run_python(&mut steps);
+    run_python(&mut steps, environment.as_ref());
     Ok(steps.finish())
 }
 

@@ -72,7 +72,8 @@ fn a_closed_socket_is_no_answer() {
 #[test]
 fn a_million_lines_are_counted_and_two_hundred_shown() {
     let verdict = told(Lang::Python, &python("if x.size == 1:\n    for i in range(10**6): print(i)\nreturn x"), "your code printed");
-    assert!(verdict.is_none_or(|v| v.prints.0.len() == 200 && v.prints.1 >= 1_000_000));
+    // On a busy machine they may not all come within the time of a call.
+    assert!(verdict.is_none_or(|v| v.prints.0.len() == 200 && (v.prints.1 >= 1_000_000 || v.status == Status::Timeout)));
 }
 
 #[test]

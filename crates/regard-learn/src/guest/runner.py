@@ -3,6 +3,7 @@
 import faulthandler
 import json
 import os
+import resource
 import signal
 import socket
 import struct
@@ -17,6 +18,8 @@ _dumps, _loads, _pack, _unpack = json.dumps, json.loads, struct.pack, struct.unp
 _type, _isinstance, _str, _len, _repr = type, isinstance, str, len, repr
 LONGEST_TEXT = 2000
 LARGEST_RESULT = 32 << 20
+# The judge watches what is resident; what is far beyond that is refused at once.
+ADDRESSES = 8 << 30
 
 
 def connect(address):
@@ -208,7 +211,8 @@ class Runner:
             reply, data = {"id": identity, "error": {"kind": "todo", "text": "", "line": line_in(self.path, error)}}, b""
         except BaseException as error:
             line = line_in(self.path, error)
-            reply, data = {"id": identity, "error": {"kind": _type(error).__name__, "text": describe(error), "line": line}}, b""
+            kind = "memory" if _isinstance(error, MemoryError) else _type(error).__name__
+            reply, data = {"id": identity, "error": {"kind": kind, "text": describe(error), "line": line}}, b""
         flush()
         self.judge.send(reply, data)
 
@@ -225,6 +229,10 @@ def main():
     except BaseException as error:
         judge.send({"id": 0, "error": {"kind": "no-numpy", "text": describe(error)}})
         return
+    try:
+        resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, resource.getrlimit(resource.RLIMIT_AS)[1]))
+    except (OSError, ValueError):
+        pass
     runner = Runner(judge, Arrays(numpy), path)
     judge.send({"id": 0, "results": [], "python": sys.version.split()[0], "numpy": numpy.__version__})
     while True:

@@ -273,6 +273,9 @@ impl Verdict {
         let (status, text) = match trouble {
             Trouble::Todo => (Status::Todo, "not begun yet: the function is still the stub's".to_owned()),
             Trouble::Raised { kind, text, line } if kind == "compile error" => (Status::Error, format!("it does not compile{}:\n{text}", at(line))),
+            Trouble::Raised { kind, text, line } if kind == "memory" => {
+                (Status::Error, format!("it ran out of memory{} {place}: {text}; the limit is 1 GiB", at(line)))
+            }
             Trouble::Raised { kind, text, line } => (Status::Error, format!("{kind}{} {place}: {text}", at(line))),
             Trouble::Form { text } => (Status::Fail, format!("{text} ({place})")),
             Trouble::ChangedInput { name } => {
