@@ -46,7 +46,8 @@ fn what_is_missing_is_one_line_that_says_what_to_do() {
     let dir = tempfile::tempdir().expect("a folder");
     write(dir.path(), "right.py", RIGHT);
     write(dir.path(), "right.rs", "pub fn softmax(x: &[f32], _: [usize; 2]) -> Vec<f32> { x.to_vec() }");
-    let bare = |arguments: &[&str]| command(arguments, dir.path()).env("PATH", "/nowhere").env_remove("VIRTUAL_ENV").output().expect("it starts");
+    let bare =
+        |arguments: &[&str]| command(arguments, dir.path()).env("PATH", "/nowhere").env_remove("VIRTUAL_ENV").output().expect("it starts");
     fails(&bare(&["learn", "check", "2", "--file", "right.py"]), 2, "--python PATH");
     fails(&bare(&["learn", "check", "2", "--file", "right.rs"]), 2, "install Rust");
     fails(&regard(&["learn", "check", "99"], dir.path()), 2, "regard learn list");
@@ -57,7 +58,8 @@ fn what_is_missing_is_one_line_that_says_what_to_do() {
     std::fs::create_dir(&hidden).expect("it can be made");
     write(&hidden, "__init__.py", "raise ImportError('not here')");
     if python().is_some() {
-        let output = command(&["learn", "check", "2", "--file", "right.py"], dir.path()).env("PYTHONPATH", dir.path()).output().expect("it starts");
+        let output =
+            command(&["learn", "check", "2", "--file", "right.py"], dir.path()).env("PYTHONPATH", dir.path()).output().expect("it starts");
         fails(&output, 2, "pip install numpy");
     }
 }
@@ -113,11 +115,15 @@ fn two_at_once_do_not_spoil_a_folder() {
     write(&root.join("python"), "02_softmax.py", RIGHT);
     let python = python.to_string_lossy().into_owned();
     let check = ["learn", "check", "2", "--python", &python];
-    let mut running: Vec<_> = (0..2).map(|_| command(&check, dir.path()).stdout(std::process::Stdio::null()).spawn().expect("it starts")).collect();
-    let hints: Vec<_> = (0..3).map(|_| command(&["learn", "hint", "1"], dir.path()).stdout(std::process::Stdio::null()).spawn().expect("it starts")).collect();
+    let mut running: Vec<_> =
+        (0..2).map(|_| command(&check, dir.path()).stdout(std::process::Stdio::null()).spawn().expect("it starts")).collect();
+    let hints: Vec<_> = (0..3)
+        .map(|_| command(&["learn", "hint", "1"], dir.path()).stdout(std::process::Stdio::null()).spawn().expect("it starts"))
+        .collect();
     running.extend(hints);
     assert!(running.into_iter().all(|mut child| child.wait().expect("it ends").success()));
-    let progress: serde_json::Value = serde_json::from_slice(&std::fs::read(root.join("progress.json")).expect("it is there")).expect("whole");
+    let progress: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(root.join("progress.json")).expect("it is there")).expect("whole");
     assert_eq!(progress["exercises"]["softmax"]["python"]["passed"], true);
     assert_eq!(progress["exercises"]["similarity"]["python"]["hints"], 3);
 }
@@ -137,7 +143,10 @@ fn a_class_is_a_table_and_its_folders_stay_as_they_are() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(1));
     assert_eq!(text.lines().count(), 1 + 2 * 14);
-    assert!(text.contains("ann,2,softmax,python,pass,") && text.contains("ben,2,softmax,python,fail,") && text.contains(",columns,"), "{text}");
+    assert!(
+        text.contains("ann,2,softmax,python,pass,") && text.contains("ben,2,softmax,python,fail,") && text.contains(",columns,"),
+        "{text}"
+    );
     assert!(text.contains("ben,1,similarity,python,todo,"));
     assert!(!dir.path().join("ann/progress.json").exists());
 }

@@ -59,7 +59,9 @@ pub enum Error {
         reason: std::io::Error,
     },
     /// No such exercise.
-    #[error("there is no exercise {name:?}: give a number from 1 to {count}, or a name such as softmax; `regard learn list` has all of them")]
+    #[error(
+        "there is no exercise {name:?}: give a number from 1 to {count}, or a name such as softmax; `regard learn list` has all of them"
+    )]
     NoExercise {
         /// What was asked for.
         name: String,

@@ -277,11 +277,7 @@ impl Exercise {
                 return Err(Trouble::Form { text });
             }
         }
-        Ok(results
-            .into_iter()
-            .zip(self.results)
-            .map(|(result, output)| Value { shape: self.shape(dims, output), ..result })
-            .collect())
+        Ok(results.into_iter().zip(self.results).map(|(result, output)| Value { shape: self.shape(dims, output), ..result }).collect())
     }
 
     /// Text of a mistake or of a form of one.
@@ -302,7 +298,10 @@ pub const COMMON: &[Mistake] = &[
     Mistake { id: "no-max", text: "exp overflows at scores of 1e4: subtract the row's maximum before exp" },
     Mistake { id: "columns", text: "columns sum to 1, not rows: the softmax runs over the wrong axis" },
     Mistake { id: "empty-nan", text: "a row that sees no key divides 0 by 0: it must be exactly 0" },
-    Mistake { id: "empty-mean", text: "a finite number such as -1e9 is not -inf: a row that sees no key averages all the same, and hidden keys can win" },
+    Mistake {
+        id: "empty-mean",
+        text: "a finite number such as -1e9 is not -inf: a row that sees no key averages all the same, and hidden keys can win",
+    },
     Mistake { id: "no-scale", text: "the numbers are those of a scale of 1: the scale is not used" },
     Mistake { id: "scale-after", text: "the scale is applied after the softmax: rows of weights sum to the scale, not to 1" },
     Mistake { id: "transposed", text: "rows and columns are exchanged" },
@@ -318,6 +317,10 @@ pub const COMMON: &[Mistake] = &[
     Mistake { id: "scale-inverted", text: "the scale divides where it must multiply" },
     Mistake { id: "scale-twice", text: "the scale is applied twice" },
     Mistake { id: "scale-rooted", text: "the root of the scale is applied instead of the scale" },
+    Mistake { id: "negated", text: "the smallest score gets the largest weight: a sign is wrong" },
+    Mistake { id: "sigmoid", text: "the weights are a logistic function of each score: softmax divides by the row's sum" },
+    Mistake { id: "own-scale", text: "the scale that is given is not used: the numbers are those of 1/sqrt(d)" },
+    Mistake { id: "results-swapped", text: "the two results are exchanged: out first, then weights" },
     Mistake { id: "keys-as-values", text: "out mixes rows of k: it must mix rows of v" },
     Mistake { id: "queries-as-keys", text: "the scores are q q^T: k is not used" },
     Mistake { id: "transposed-scores", text: "the scores are k q^T: rows must be queries, columns keys" },

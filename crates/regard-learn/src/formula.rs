@@ -94,6 +94,7 @@ pub fn scores<T: Real>(how: &How, q: &Value<T>, k: &Value<T>, scale: T) -> Resul
         () if how.is("scale-inverted") => T::of(1.0) / scale,
         () if how.is("scale-twice") => scale * scale,
         () if how.is("scale-rooted") => scale.sqrt(),
+        () if how.is("negated") => -scale,
         () => scale,
     };
     let score = |i: usize, j: usize| {
@@ -238,21 +239,19 @@ pub const EMPTY_MEAN: &[&str] = &[
 ];
 
 /// `softmax(q k^T scale) v` over what each row sees: out `[n, dv]`, weights `[n, m]`.
-pub fn attention<T: Real>(
-    how: &How,
-    [q, k, v]: [&Value<T>; 3],
-    scale: T,
-    sees: &[bool],
-) -> Result<(Value<T>, Value<T>), Trouble> {
+pub fn attention<T: Real>(how: &How, [q, k, v]: [&Value<T>; 3], scale: T, sees: &[bool]) -> Result<(Value<T>, Value<T>), Trouble> {
     let (n, m) = (q.rows(), k.rows());
     let keys = if how.is("queries-as-keys") { q } else { k };
     if keys.rows() != m {
         return Err(Trouble::Shapes);
     }
+    let one = T::of(1.0);
     let mut s = scores(how, q, keys, scale)?;
     let taken = hide(how, &mut s, sees);
     let mut weights = if how.is("no-softmax") {
         Value::new(&[n, m], (0..n * m).map(|at| if taken[at] { s.data[at] } else { T::of(0.0) }).collect())
+    } else if how.is("sigmoid") {
+        Value::new(&[n, m], (0..n * m).map(|at| if taken[at] { one / (one + (-s.data[at]).exp()) } else { T::of(0.0) }).collect())
     } else {
         softmax(how, &s, &taken)
     };
@@ -283,7 +282,8 @@ pub fn mix<T: Real>(how: &How, weights: &Value<T>, v: &Value<T>, sees: &[bool]) 
     let counts = |i: usize, j: usize| sees[i * m + j] || how.is("nan-from-value") || weights.data[i * m + j].value() != 0.0;
     let entry = |i: usize, c: usize| {
         let keys: Vec<usize> = (0..m).filter(|&j| counts(i, j)).collect();
-        sum(how, keys.len(), |at| weights.data[i * m + keys[at]] * v.data[keys[at] * dv + c])
+        let swallowed = |x: T| if how.is("nan-swallowed") && x.value().is_nan() { T::of(0.0) } else { x };
+        sum(how, keys.len(), |at| weights.data[i * m + keys[at]] * swallowed(v.data[keys[at] * dv + c]))
     };
     Ok(Value::new(&[n, dv], (0..n * dv).map(|at| entry(at / dv, at % dv)).collect()))
 }

@@ -7,7 +7,8 @@ pub struct Rng(u64);
 impl Rng {
     /// A stream of its own for each seed and name.
     pub fn new(seed: u64, name: &str) -> Self {
-        let mixed = name.bytes().fold(seed ^ 0x9e37_79b9_7f4a_7c15, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(17));
+        let mixed =
+            name.bytes().fold(seed ^ 0x9e37_79b9_7f4a_7c15, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(17));
         let mut rng = Self(mixed);
         rng.next();
         rng

@@ -73,7 +73,11 @@ impl<T: Copy> Value<T> {
         if let Some(first) = shape.first_mut() {
             *first = parts.iter().map(|p| p.shape[0]).sum();
         }
-        Self { shape, data: parts.iter().flat_map(|p| p.data.clone()).collect(), zeros: parts.iter().flat_map(|p| p.zeros.clone()).collect() }
+        Self {
+            shape,
+            data: parts.iter().flat_map(|p| p.data.clone()).collect(),
+            zeros: parts.iter().flat_map(|p| p.zeros.clone()).collect(),
+        }
     }
 
     /// The same with exact zeros demanded where said.

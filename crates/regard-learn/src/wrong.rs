@@ -20,12 +20,16 @@ pub struct Wrong {
 /// When a change does not fit the solution: the files are ours, and the tests read all of them.
 pub fn wrong_answers(solution: &str, changes: &str) -> Vec<Wrong> {
     let sections = format!("\n{changes}");
-    sections.split("\n== ").skip(1).map(|section| {
-        let (head, body) = section.split_once('\n').unwrap_or((section, ""));
-        let (id, whole) = head.split_once(' ').unwrap_or((head, ""));
-        let source = if whole == "whole" { String::new() } else { solution.to_owned() };
-        Wrong { id: id.to_owned(), source: changed(id, source, body) }
-    }).collect()
+    sections
+        .split("\n== ")
+        .skip(1)
+        .map(|section| {
+            let (head, body) = section.split_once('\n').unwrap_or((section, ""));
+            let (id, whole) = head.split_once(' ').unwrap_or((head, ""));
+            let source = if whole == "whole" { String::new() } else { solution.to_owned() };
+            Wrong { id: id.to_owned(), source: changed(id, source, body) }
+        })
+        .collect()
 }
 
 fn changed(id: &str, mut source: String, body: &str) -> String {

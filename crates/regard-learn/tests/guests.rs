@@ -32,13 +32,19 @@ fn processes_of(folder: &std::path::Path) -> Vec<String> {
 }
 
 fn python(body: &str) -> String {
-    format!("import os, sys, time, threading\nimport numpy as np\ndef softmax(x):\n{}\n", body.lines().map(|l| format!("    {l}\n")).collect::<String>())
+    format!(
+        "import os, sys, time, threading\nimport numpy as np\ndef softmax(x):\n{}\n",
+        body.lines().map(|l| format!("    {l}\n")).collect::<String>()
+    )
 }
 
 #[test]
 fn an_endless_loop_is_ended_and_its_line_is_told() {
     let verdict = told(Lang::Python, &python("while True:\n    pass"), "no answer after");
-    assert!(verdict.is_none_or(|v| v.status == Status::Timeout && v.message.is_some_and(|m| m.contains("it was in line") && m.contains("(one number: n=1, m=1)"))));
+    assert!(
+        verdict.is_none_or(|v| v.status == Status::Timeout
+            && v.message.is_some_and(|m| m.contains("it was in line") && m.contains("(one number: n=1, m=1)")))
+    );
 }
 
 #[test]
@@ -98,7 +104,10 @@ fn a_forged_answer_to_another_call_is_told() {
 #[test]
 fn a_patched_numpy_does_not_pass() {
     let body = "return x";
-    let patched = format!("{}np.asarray = np.frombuffer = np.ascontiguousarray = lambda *a, **k: 1/0\nimport json, struct, socket\njson.dumps = struct.pack = lambda *a: b''\n", python(body));
+    let patched = format!(
+        "{}np.asarray = np.frombuffer = np.ascontiguousarray = lambda *a, **k: 1/0\nimport json, struct, socket\njson.dumps = struct.pack = lambda *a: b''\n",
+        python(body)
+    );
     told(Lang::Python, &patched, "fail");
 }
 
@@ -110,7 +119,11 @@ fn what_is_no_array_is_told() {
     told(Lang::Python, &python("return [[1, 2], [3]]"), "cannot be read as an array");
     told(Lang::Python, &python("return object()"), "not an array of numbers");
     told(Lang::Python, &python("return x[0]"), "it must be [n, m]");
-    told(Lang::Python, &python("class A:\n    def __array__(self, *a, **k): raise ValueError('x' * 10**7)\nreturn A()"), "cannot be read as an array");
+    told(
+        Lang::Python,
+        &python("class A:\n    def __array__(self, *a, **k): raise ValueError('x' * 10**7)\nreturn A()"),
+        "cannot be read as an array",
+    );
 }
 
 #[test]

@@ -79,7 +79,8 @@ fn stream(guest: &mut Guest<'_>, _: Look) -> Option<Vec<String>> {
     let mut rng = Rng::new(1, "stream");
     let scores = array(&[n, keys], rng.normals(n * keys).iter().map(|x| 4.0 * x).collect());
     let v = array(&[keys, dv], rng.normals(keys * dv));
-    let mut state = vec![Value::new(&[n], vec![f64::NEG_INFINITY; n]), Value::new(&[n], vec![0.0; n]), Value::new(&[n, dv], vec![0.0; n * dv])];
+    let mut state =
+        vec![Value::new(&[n], vec![f64::NEG_INFINITY; n]), Value::new(&[n], vec![0.0; n]), Value::new(&[n, dv], vec![0.0; n * dv])];
     for from in (0..keys).step_by(tile) {
         let part = (0..n * tile).map(|at| scores.data[at / tile * keys + from + at % tile]).collect();
         let mut args = state.clone();

@@ -214,7 +214,12 @@ impl<'a> Session<'a> {
         let entry = self.folder.progress()?.entry(exercise, self.lang);
         if !entry.passed {
             if entry.hints < exercise.hints.len() {
-                say(&[format!("{} of {} hints used; the solution is free after a pass, or after all hints: `regard learn hint {}`", entry.hints, exercise.hints.len(), exercise.number)]);
+                say(&[format!(
+                    "{} of {} hints used; the solution is free after a pass, or after all hints: `regard learn hint {}`",
+                    entry.hints,
+                    exercise.hints.len(),
+                    exercise.number
+                )]);
                 return Ok(Outcome::NotPassed);
             }
             print!("Show the solution of {} without having passed it? [y/N] ", exercise.name);

@@ -52,7 +52,8 @@ fn array(value: &Value<f64>) -> Json {
 
 fn smallest(verdict: &Verdict, seen: &Seen) -> Json {
     let exercise = verdict.exercise;
-    let dims: serde_json::Map<String, Json> = exercise.dims.iter().zip(&seen.case.call.dims).map(|(name, size)| ((*name).to_owned(), json!(size))).collect();
+    let dims: serde_json::Map<String, Json> =
+        exercise.dims.iter().zip(&seen.case.call.dims).map(|(name, size)| ((*name).to_owned(), json!(size))).collect();
     let inputs: serde_json::Map<String, Json> =
         exercise.inputs().iter().zip(&seen.case.call.args).map(|(param, value)| (param.name.to_owned(), array(value))).collect();
     let mut json = json!({"label": seen.case.label, "dims": dims, "inputs": inputs});
@@ -79,8 +80,16 @@ pub fn to_csv(records: &[Record]) -> String {
         let word = |name: &str| json[name].as_str().unwrap_or_default().to_owned();
         let id = json["diagnosis"]["id"].as_str().unwrap_or_default();
         let cells = [
-            record.dir.clone(), record.number.to_string(), record.name.to_owned(), word("lang"), word("status"), json["cases"].to_string(),
-            json["failed"].to_string(), id.to_owned(), json["hints"].to_string(), json["millis"].to_string(),
+            record.dir.clone(),
+            record.number.to_string(),
+            record.name.to_owned(),
+            word("lang"),
+            word("status"),
+            json["cases"].to_string(),
+            json["failed"].to_string(),
+            id.to_owned(),
+            json["hints"].to_string(),
+            json["millis"].to_string(),
         ];
         lines.push(cells.iter().map(|cell| quoted(cell)).collect::<Vec<_>>().join(","));
     }

@@ -227,7 +227,9 @@ mod tests {
         std::thread::scope(|scope| {
             for exercise in EXERCISES.iter().take(8) {
                 let folder = &folder;
-                scope.spawn(move || (0..10).for_each(|_| folder.update(|p| p.entry_mut(exercise, Lang::Rust).tries += 1).expect("it works")));
+                scope.spawn(move || {
+                    (0..10).for_each(|_| folder.update(|p| p.entry_mut(exercise, Lang::Rust).tries += 1).expect("it works"))
+                });
             }
         });
         let progress = folder.progress().expect("it can be read");

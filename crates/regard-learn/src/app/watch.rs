@@ -114,7 +114,8 @@ impl Watching<'_, '_> {
         self.end_check();
         let stop = Arc::new(AtomicBool::new(false));
         self.running = Some(Arc::clone(&stop));
-        let (number, sender, file, exercise, lang) = (self.number, self.sender.clone(), self.path.clone(), self.exercise, self.session.lang);
+        let (number, sender, file, exercise, lang) =
+            (self.number, self.sender.clone(), self.path.clone(), self.exercise, self.session.lang);
         let (python, seed) = (self.session.options.python.clone(), self.session.options.seed);
         std::thread::spawn(move || {
             let task = Task { exercise, lang, file: &file, python: python.as_deref(), seed, stop: &stop };
@@ -130,7 +131,8 @@ impl Watching<'_, '_> {
             Err(NoVerdict::Error(error)) => return Err(error),
         };
         self.session.note(&self.session.folder, self.exercise, &self.path, &verdict);
-        let mut lines = if verdict.status == Status::Todo { intro(self.exercise, &self.path) } else { show::verdict(&verdict, self.session.look) };
+        let mut lines =
+            if verdict.status == Status::Todo { intro(self.exercise, &self.path) } else { show::verdict(&verdict, self.session.look) };
         if verdict.status == Status::Pass {
             lines.extend(self.session.praise(self.exercise, self.session.lang, &self.path));
         } else if verdict.status != Status::Todo {
@@ -178,7 +180,11 @@ impl Watching<'_, '_> {
         if entry.passed {
             self.show_solution();
         } else if entry.hints < self.exercise.hints.len() {
-            self.screen(&[format!("the solution is free after a pass, or after all {} hints (key h); {} used", self.exercise.hints.len(), entry.hints)]);
+            self.screen(&[format!(
+                "the solution is free after a pass, or after all {} hints (key h); {} used",
+                self.exercise.hints.len(),
+                entry.hints
+            )]);
         } else {
             self.asked = Some('s');
             self.screen(&["Show the solution without having passed? y".to_owned()]);
@@ -195,7 +201,10 @@ impl Watching<'_, '_> {
     fn next(&mut self) -> Result<()> {
         let passed = self.session.folder.progress()?.entry(self.exercise, self.session.lang).passed;
         if !passed {
-            self.screen(&[format!("{} has not passed yet; `regard learn list` and `regard learn check N` take any order", self.exercise.name)]);
+            self.screen(&[format!(
+                "{} has not passed yet; `regard learn list` and `regard learn check N` take any order",
+                self.exercise.name
+            )]);
             return Ok(());
         }
         let after = EXERCISES.iter().copied().filter(|e| e.number > self.exercise.number);

@@ -33,7 +33,10 @@ list! {
 /// The exercise of a number or a name: `3`, `03`, `attention`, `03_attention`.
 pub fn find(word: &str) -> Option<&'static Exercise> {
     let number = word.split('_').next().and_then(|start| start.parse::<usize>().ok());
-    EXERCISES.iter().copied().find(|e| Some(e.number) == number && (word.bytes().all(|b| b.is_ascii_digit()) || word == e.file_stem()) || e.name == word)
+    EXERCISES
+        .iter()
+        .copied()
+        .find(|e| Some(e.number) == number && (word.bytes().all(|b| b.is_ascii_digit()) || word == e.file_stem()) || e.name == word)
 }
 
 /// A random array.

@@ -78,16 +78,8 @@ impl<'a> Guest<'a> {
         };
         let process = Process::start(command, &file)?;
         let limit = Instant::now() + START_LIMIT + CHECK_LIMIT;
-        let mut guest = Self {
-            process,
-            exercise: start.exercise,
-            lang: start.lang,
-            file,
-            stop: start.stop,
-            next_id: 0,
-            limit,
-            dtypes: Vec::new(),
-        };
+        let mut guest =
+            Self { process, exercise: start.exercise, lang: start.lang, file, stop: start.stop, next_id: 0, limit, dtypes: Vec::new() };
         match guest.wait(START_LIMIT) {
             Ok(_) => {}
             Err(Trouble::Raised { kind, text, .. }) if kind == "no-numpy" => {
@@ -164,7 +156,8 @@ impl<'a> Guest<'a> {
 
     fn answer(&mut self, header: Json, payload: Vec<u8>) -> Result<(Json, Vec<u8>), Trouble> {
         if header["id"] != json!(self.next_id) {
-            return self.gone(Gone::Garbled { text: format!("an answer to call {}, which is not the one that was asked", short(&header["id"])) });
+            return self
+                .gone(Gone::Garbled { text: format!("an answer to call {}, which is not the one that was asked", short(&header["id"])) });
         }
         let Some(error) = header.get("error") else { return Ok((header, payload)) };
         let word = |name: &str| error[name].as_str().unwrap_or_default().chars().take(2000).collect::<String>();
@@ -195,7 +188,8 @@ impl<'a> Guest<'a> {
         let payload: Vec<u8> = numbers.iter().flat_map(|x| (*x as i64).to_le_bytes()).collect();
         let (mut header, mut _payload) = self.request(header, &payload, CALL_LIMIT)?;
         while let Some(tokens) = header.get("ask").cloned() {
-            let tokens: Vec<usize> = tokens.as_array().into_iter().flatten().map(|t| t.as_u64().map_or(usize::MAX, |t| t as usize)).collect();
+            let tokens: Vec<usize> =
+                tokens.as_array().into_iter().flatten().map(|t| t.as_u64().map_or(usize::MAX, |t| t as usize)).collect();
             let (answer, payload) = match model(&tokens) {
                 Ok((logits, weights)) => {
                     let spec = |value: &Value<f64>| json!({"dtype": "f32", "shape": value.shape});
@@ -208,7 +202,10 @@ impl<'a> Guest<'a> {
             self.process.send(&frame::pack(&answer, &payload));
             (header, _payload) = self.wait(CALL_LIMIT)?;
         }
-        header["results"][0]["text"].as_str().map(str::to_owned).ok_or_else(|| Trouble::Form { text: "the function returned no name".to_owned() })
+        header["results"][0]["text"]
+            .as_str()
+            .map(str::to_owned)
+            .ok_or_else(|| Trouble::Form { text: "the function returned no name".to_owned() })
     }
 
     /// The arguments that go over the wire.

@@ -156,7 +156,22 @@ impl Process {
         }
         let now = Instant::now();
         let (bytes, last_look, resident, grew) = (Vec::new(), now, 0, now);
-        Ok(Self { child, ended: None, link: None, door, bytes, prints, readers, program, mark, last_look, resident, grew, used: Duration::ZERO, folder })
+        Ok(Self {
+            child,
+            ended: None,
+            link: None,
+            door,
+            bytes,
+            prints,
+            readers,
+            program,
+            mark,
+            last_look,
+            resident,
+            grew,
+            used: Duration::ZERO,
+            folder,
+        })
     }
 
     pub(super) fn program(&self) -> &str {

@@ -64,7 +64,9 @@ fn glue(exercise: &Exercise) -> String {
             Kind::Array => (format!("let a{at} = args.floats(); let b{at} = a{at}.clone();"), format!("&a{at}")),
             Kind::State => (format!("let mut a{at} = args.floats();"), format!("&mut a{at}")),
             Kind::Flags => (format!("let a{at} = args.flags();"), format!("&a{at}")),
-            Kind::Lengths => (format!("let a{at}: Vec<usize> = args.wholes().into_iter().map(|x| x as usize).collect();"), format!("&a{at}")),
+            Kind::Lengths => {
+                (format!("let a{at}: Vec<usize> = args.wholes().into_iter().map(|x| x as usize).collect();"), format!("&a{at}"))
+            }
             Kind::Number => (format!("let a{at} = args.float();"), format!("a{at}")),
             Kind::Offset => (format!("let a{at} = args.wholes()[0] as isize;"), format!("a{at}")),
             Kind::Count => continue,
@@ -113,7 +115,8 @@ fn source(exercise: &Exercise, file: &Path) -> String {
 
 /// Where compiled programs are kept.
 fn cache() -> PathBuf {
-    let base = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| std::env::var_os("HOME").map(|h| Path::new(&h).join(".cache")));
+    let base =
+        std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(|| std::env::var_os("HOME").map(|h| Path::new(&h).join(".cache")));
     let folder = base.unwrap_or_else(std::env::temp_dir).join("regard-learn");
     if std::fs::create_dir_all(&folder).is_ok() && tempfile::tempfile_in(&folder).is_ok() { folder } else { std::env::temp_dir() }
 }
@@ -177,7 +180,8 @@ fn compile(exercise: &Exercise, file: &Path, source: &str, program: &Path, stop:
 
 /// The first error of the compiler, in the learner's file; errors in our part mean that the signature differs.
 fn complaint(exercise: &Exercise, file: &Path, log: &str) -> NoGuest {
-    let errors: Vec<Json> = log.lines().filter_map(|line| serde_json::from_str(line).ok()).filter(|e: &Json| e["level"] == "error").collect();
+    let errors: Vec<Json> =
+        log.lines().filter_map(|line| serde_json::from_str(line).ok()).filter(|e: &Json| e["level"] == "error").collect();
     let place = |error: &Json| {
         let spans = error["spans"].as_array().cloned().unwrap_or_default();
         let primary = spans.into_iter().find(|span| span["is_primary"] == true)?;

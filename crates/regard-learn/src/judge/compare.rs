@@ -114,7 +114,8 @@ pub fn compare(exercise: &Exercise, case: &Case, expected: &Expected, reply: &Re
     for (result, (want, have)) in expected.values.iter().zip(got).enumerate() {
         if want.shape != have.shape {
             let right = exercise.results.get(result).filter(|_| exercise.judged.is_empty());
-            let right = right.map_or_else(|| format!("{:?}", want.shape), |output| shape_text(output, &exercise.shape(&case.call.dims, output)));
+            let right =
+                right.map_or_else(|| format!("{:?}", want.shape), |output| shape_text(output, &exercise.shape(&case.call.dims, output)));
             let text = format!("{} has the shape {:?}; it must be {right}", exercise.judged(result), have.shape);
             return Some(Failure::Shape { result, text });
         }
@@ -140,7 +141,8 @@ pub fn same_bits(case: &Case, first: &[Value<f64>], second: &Reply<f64>) -> Opti
     };
     for (result, keep) in again.keeps.iter().enumerate() {
         let (a, b) = (&first[result].data, &second[result].data);
-        let changed = (0..keep.len().min(a.len()).min(b.len())).find(|&at| keep[at] && a[at] != b[at] && !(a[at].is_nan() && b[at].is_nan()));
+        let changed =
+            (0..keep.len().min(a.len()).min(b.len())).find(|&at| keep[at] && a[at] != b[at] && !(a[at].is_nan() && b[at].is_nan()));
         if let Some(at) = changed {
             return Some(Failure::Bits { result, at, by: (a[at] - b[at]).abs(), what: again.what.clone() });
         }

@@ -272,7 +272,9 @@ impl Verdict {
         let at = |line: &Option<usize>| line.map(|line| format!(" at {name}:{line}")).unwrap_or_default();
         let (status, text) = match trouble {
             Trouble::Todo => (Status::Todo, "not begun yet: the function is still the stub's".to_owned()),
-            Trouble::Raised { kind, text, line } if kind == "compile error" => (Status::Error, format!("it does not compile{}:\n{text}", at(line))),
+            Trouble::Raised { kind, text, line } if kind == "compile error" => {
+                (Status::Error, format!("it does not compile{}:\n{text}", at(line)))
+            }
             Trouble::Raised { kind, text, line } if kind == "memory" => {
                 (Status::Error, format!("it ran out of memory{} {place}: {text}; the limit is 1 GiB", at(line)))
             }

@@ -25,7 +25,14 @@ pub(super) fn facts(exercise: &Exercise, guest: &mut Guest<'_>, all: &[Seen]) ->
     let numbers = |s: &&&Seen| matches!(s.failure, Some(Failure::Numbers { .. }));
     let wrong: Vec<Wrong<'_>> =
         failed.iter().filter(numbers).filter_map(|&seen| Some(Wrong { seen, got: seen.reply.as_ref().ok()? })).collect();
-    let mut facts = Vec::new();
+    let mut facts: Vec<String> = failed
+        .iter()
+        .find_map(|s| match &s.failure {
+            Some(Failure::Shape { text, .. }) => Some(text.clone()),
+            _ => None,
+        })
+        .into_iter()
+        .collect();
     facts.extend(unsteady(exercise, guest, &wrong));
     facts.extend(precision(guest));
     for r in 0..wrong.first().map_or(0, |w| w.got.len()) {
@@ -63,7 +70,8 @@ fn unsteady(exercise: &Exercise, guest: &mut Guest<'_>, wrong: &[Wrong<'_>]) -> 
 }
 
 fn precision(guest: &Guest<'_>) -> Option<String> {
-    let coarse = guest.dtypes.iter().find(|d| ["float16", "bfloat16"].contains(&d.as_str()) || d.starts_with("int") || d.starts_with("uint"))?;
+    let coarse =
+        guest.dtypes.iter().find(|d| ["float16", "bfloat16"].contains(&d.as_str()) || d.starts_with("int") || d.starts_with("uint"))?;
     Some(format!("a result is of type {coarse}, which cannot hold it: return float32 or float64"))
 }
 
@@ -106,7 +114,10 @@ fn ratio(exercise: &Exercise, name: &str, here: &[&Wrong<'_>], r: usize) -> Opti
                 }
             }
         }
-        return Some(format!("{name} is in proportion to what it must be, with another factor in each case ({:.3}, {:.3}, ..)", factors[0].0, factors[1].0));
+        return Some(format!(
+            "{name} is in proportion to what it must be, with another factor in each case ({:.3}, {:.3}, ..)",
+            factors[0].0, factors[1].0
+        ));
     }
     Some(format!("{name} is {:.4} times what it must be", factors[0].0))
 }
@@ -135,8 +146,14 @@ fn sums(name: &str, here: &[&Wrong<'_>], r: usize) -> Option<String> {
         return None;
     }
     let bad = here.iter().find_map(|w| {
-        let got = w.result(r).0;
-        (0..got.rows()).map(|i| (i, total(got.row(i)))).find(|(_, sum)| sum.is_finite() && !unit(*sum))
+        let (got, want, _) = w.result(r);
+        (0..got.rows())
+            .map(|i| (i, total(got.row(i)), total(want.row(i))))
+            .find(|(_, sum, right)| right.is_finite() && (sum - right).abs() > 1e-3)
+    });
+    let every = here.iter().all(|w| {
+        let (got, want, _) = w.result(r);
+        (0..got.rows()).all(|i| (total(got.row(i)) - total(want.row(i))).abs() <= 1e-3)
     });
     let columns = here.iter().all(|w| {
         let turned = w.result(r).0.transposed();
@@ -144,8 +161,8 @@ fn sums(name: &str, here: &[&Wrong<'_>], r: usize) -> Option<String> {
     });
     match bad {
         Some(_) if columns => Some(format!("columns of {name} sum to 1, rows do not")),
-        Some((i, sum)) => Some(format!("row {i} of {name} sums to {sum:.4}, not 1")),
-        None => Some(format!("rows of {name} sum to 1 as they must")),
+        Some((i, sum, right)) => Some(format!("row {i} of {name} sums to {sum:.4} in one case, where it must be {right:.0}")),
+        None => every.then(|| format!("rows of {name} sum to 1 as they must")),
     }
 }
 
@@ -154,10 +171,13 @@ fn rows(name: &str, here: &[&Wrong<'_>], r: usize) -> Option<String> {
     let (mut some, mut whole) = (false, true);
     for w in here {
         let (got, want, tolerance) = w.result(r);
-        let bad: Vec<usize> = (0..want.rows()).filter(|&i| got.row(i).iter().zip(want.row(i)).any(|(g, x)| !close(*g, *x, tolerance))).collect();
-        some |= bad.len() < want.rows();
+        let bad: Vec<usize> =
+            (0..want.rows()).filter(|&i| got.row(i).iter().zip(want.row(i)).any(|(g, x)| !close(*g, *x, tolerance))).collect();
         whole &= bad == [0];
-        firsts.insert(bad);
+        if bad.len() < want.rows() {
+            some = true;
+            firsts.insert(bad);
+        }
     }
     if whole && here.iter().any(|w| w.result(r).1.rows() > 1) {
         return Some(format!("only row 0 of {name} is wrong"));
@@ -168,7 +188,8 @@ fn rows(name: &str, here: &[&Wrong<'_>], r: usize) -> Option<String> {
 
 fn returned_input(exercise: &Exercise, name: &str, here: &[&Wrong<'_>], r: usize) -> Option<String> {
     let inputs = exercise.inputs();
-    let found = (0..inputs.len()).find(|&at| here.iter().all(|w| w.seen.case.call.args.get(at).is_some_and(|a| a.data == w.got[r].data && a.data.len() > 1)))?;
+    let found = (0..inputs.len())
+        .find(|&at| here.iter().all(|w| w.seen.case.call.args.get(at).is_some_and(|a| a.data == w.got[r].data && a.data.len() > 1)))?;
     Some(format!("{name} is the input {}, unchanged", inputs[found].name))
 }
 
@@ -195,7 +216,9 @@ fn permuted(name: &str, here: &[&Wrong<'_>], r: usize) -> Option<String> {
         if want.shape.len() != 3 || want.shape[0] < 2 {
             return None;
         }
-        (0..want.shape[0]).map(|i| (0..want.shape[0]).find(|&j| alike(&got.part(i), &want.part(j), tolerance))).collect::<Option<Vec<usize>>>()
+        (0..want.shape[0])
+            .map(|i| (0..want.shape[0]).find(|&j| alike(&got.part(i), &want.part(j), tolerance)))
+            .collect::<Option<Vec<usize>>>()
     };
     let orders: Vec<Vec<usize>> = here.iter().map(|w| order(&w)).collect::<Option<_>>()?;
     let first = orders.first()?;
@@ -206,7 +229,11 @@ fn bits(exercise: &Exercise, failed: &[&Seen]) -> Option<String> {
     failed.iter().find_map(|seen| match &seen.failure {
         Some(Failure::Bits { result, at, by, what }) => {
             let shape = &seen.expected.values[*result].shape;
-            Some(format!("a hidden input matters: with {what}, {}{:?} changes by {by:.1e}", exercise.judged(*result), super::super::show::index(shape, *at)))
+            Some(format!(
+                "a hidden input matters: with {what}, {}{:?} changes by {by:.1e}",
+                exercise.judged(*result),
+                super::super::show::index(shape, *at)
+            ))
         }
         _ => None,
     })

@@ -80,7 +80,16 @@ fn without(exercise: &Exercise, case: &Case, at: usize, from: usize, count: usiz
     // Pieces cut t; fewer keys, fewer pieces.
     if name == "t" {
         let mut left = size - count;
-        smaller.pieces = case.pieces.iter().map(|piece| { let taken = (*piece).min(left); left -= taken; taken }).filter(|p| *p > 0).collect();
+        smaller.pieces = case
+            .pieces
+            .iter()
+            .map(|piece| {
+                let taken = (*piece).min(left);
+                left -= taken;
+                taken
+            })
+            .filter(|p| *p > 0)
+            .collect();
     }
     Some(smaller)
 }

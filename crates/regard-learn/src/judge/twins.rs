@@ -2,13 +2,13 @@
 
 use super::Seen;
 use super::compare::{Expected, close, evaluate};
-use crate::exercise::{Exercise, Lang, Mistake};
-use crate::formula::{MANNERS, Manners};
+use crate::exercise::{Exercise, Judging, Lang, Mistake};
+use crate::formula::{How, MANNERS, Manners};
 use crate::value::{Reply, Trouble, Value};
 use std::time::{Duration, Instant};
 
 /// At most so many mistakes in one answer are told apart.
-const MOST: usize = 3;
+const MOST: usize = 4;
 /// Sets of mistakes are tried for so long.
 const PATIENCE: Duration = Duration::from_secs(3);
 
@@ -31,7 +31,8 @@ fn gives(lang: Lang, expected: &Result<Expected, Trouble>, reply: &Reply<f64>) -
         (Err(Trouble::Shapes), Err(Trouble::Raised { .. } | Trouble::Form { .. })) => true,
         (Ok(expected), Ok(got)) => {
             let ways = std::iter::once(&expected.values).chain(&expected.honest);
-            ways.into_iter().any(|way| way.len() == got.len() && way.iter().zip(got).zip(&expected.tolerance).all(|((w, g), t)| alike(lang, w, g, *t)))
+            ways.into_iter()
+                .any(|way| way.len() == got.len() && way.iter().zip(got).zip(&expected.tolerance).all(|((w, g), t)| alike(lang, w, g, *t)))
         }
         _ => false,
     }
@@ -40,13 +41,23 @@ fn gives(lang: Lang, expected: &Result<Expected, Trouble>, reply: &Reply<f64>) -
 /// Same shape and numbers; an answer in Rust has a length, but no shape. Past an overflow the order of operations decides between inf and NaN.
 fn alike(lang: Lang, way: &Value<f64>, got: &Value<f64>, tolerance: f64) -> bool {
     let flat = lang == Lang::Rust && way.data.len() == got.data.len();
-    (way.shape == got.shape || flat) && way.data.iter().zip(&got.data).all(|(w, g)| close(*g, *w, tolerance) || (!w.is_finite() && !g.is_finite()))
+    (way.shape == got.shape || flat)
+        && way.data.iter().zip(&got.data).all(|(w, g)| close(*g, *w, tolerance) || (!w.is_finite() && !g.is_finite()))
 }
 
 impl Diagnosis {
     /// Whether these mistakes explain a case as well.
     pub fn explains(&self, exercise: &Exercise, lang: Lang, seen: &Seen) -> bool {
-        gives(lang, &evaluate(exercise, &seen.case, &self.twins, self.manners), &seen.reply)
+        !self.far_off(exercise, seen) && gives(lang, &evaluate(exercise, &seen.case, &self.twins, self.manners), &seen.reply)
+    }
+
+    /// Most sets are refuted by the f64 values alone: a finite number that is a hundredth off is not rounding.
+    fn far_off(&self, exercise: &Exercise, seen: &Seen) -> bool {
+        let Judging::Numbers { formula, session } = &exercise.judging else { return true };
+        let how = How { manners: self.manners, ..How::with(&self.twins) };
+        let (Ok(twin), Ok(got)) = ((session.f64)(&seen.case, &mut |call| (formula.f64)(call, &how)), &seen.reply) else { return false };
+        let apart = |a: f64, b: f64| a.is_finite() && b.is_finite() && (a - b).abs() > 1e-2 * a.abs().max(b.abs()).max(1.0);
+        twin.iter().zip(got).any(|(t, g)| t.data.len() == g.data.len() && t.data.iter().zip(&g.data).any(|(a, b)| apart(*a, *b)))
     }
 
     fn explains_all(&self, exercise: &Exercise, lang: Lang, seen: &[&Seen]) -> bool {
@@ -71,13 +82,11 @@ impl Diagnosis {
 pub fn diagnose(exercise: &'static Exercise, lang: Lang, seen: &[Seen]) -> Option<Diagnosis> {
     // Failed cases first: they refute most twins at once.
     let mut order: Vec<&Seen> = seen.iter().collect();
-    order.sort_by_key(|one| one.failure.is_none());
-    if order.iter().any(|one| matches!(one.failure, Some(super::Failure::Bits { .. }))) {
-        order.retain(|one| one.case.again.is_none());
-    }
+    let size = |one: &Seen| one.case.call.args.iter().map(|a| a.data.len()).sum::<usize>();
+    order.sort_by_key(|one| (one.failure.is_none(), size(one)));
     let start = Instant::now();
     for size in 1..=MOST {
-        let mut found = None;
+        let mut found: Option<Diagnosis> = None;
         for_each_set(exercise.twins, size, &mut |set| {
             for manners in MANNERS {
                 let mistakes = set.iter().map(|twin| exercise.mistake(twin)).collect();
@@ -89,8 +98,10 @@ pub fn diagnose(exercise: &'static Exercise, lang: Lang, seen: &[Seen]) -> Optio
             }
             start.elapsed() > PATIENCE
         });
-        if found.is_some() {
-            return found;
+        if let Some(mut diagnosis) = found {
+            // The exercise's own mistakes are more telling than common ones.
+            diagnosis.mistakes.sort_by_key(|m| !exercise.mistakes.iter().any(|own| own.id == m.id));
+            return Some(diagnosis);
         }
     }
     None

@@ -42,7 +42,8 @@ pub fn numbers(name: &str, value: &Value<f64>) -> Vec<String> {
         format!("[{}{}]", cells.join(" "), if width > COLS { " .." } else { "" })
     };
     let head = format!("{name} {:?} = ", value.shape);
-    let mut lines: Vec<String> = (0..rows.min(ROWS)).map(|i| format!("{}{}", if i == 0 { head.clone() } else { " ".repeat(head.len()) }, row(i))).collect();
+    let mut lines: Vec<String> =
+        (0..rows.min(ROWS)).map(|i| format!("{}{}", if i == 0 { head.clone() } else { " ".repeat(head.len()) }, row(i))).collect();
     if rows > ROWS {
         lines.push(format!("{}.. {} more rows", " ".repeat(head.len()), rows - ROWS));
     }

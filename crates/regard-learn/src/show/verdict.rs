@@ -68,7 +68,12 @@ fn smallest(verdict: &Verdict, seen: &Seen, look: Look) -> Vec<String> {
     let exercise = verdict.exercise;
     let mut lines = vec![String::new()];
     let pieces = if seen.case.pieces.len() > 1 { format!(", in pieces of {:?}", seen.case.pieces) } else { String::new() };
-    lines.push(format!("  the smallest case like it ({}{pieces}; from case {}, {}):", exercise.dims_text(&seen.case.call.dims), verdict.case_number, seen.case.label));
+    lines.push(format!(
+        "  the smallest case like it ({}{pieces}; from case {}, {}):",
+        exercise.dims_text(&seen.case.call.dims),
+        verdict.case_number,
+        seen.case.label
+    ));
     for (param, value) in exercise.inputs().iter().zip(&seen.case.call.args) {
         lines.extend(numbers(param.name, value).into_iter().map(|line| format!("    {line}")));
     }
@@ -77,7 +82,12 @@ fn smallest(verdict: &Verdict, seen: &Seen, look: Look) -> Vec<String> {
         Failure::Numbers { result, at, expected, got, tolerance, .. } => {
             let name = exercise.judged(*result);
             let place = index(&seen.expected.values[*result].shape, *at);
-            lines.push(format!("  {name}{} is {}; it must be {} (within {tolerance:.1e})", bracketed(&place), short(*got), short(*expected)));
+            lines.push(format!(
+                "  {name}{} is {}; it must be {} (within {tolerance:.1e})",
+                bracketed(&place),
+                short(*got),
+                short(*expected)
+            ));
             let Ok(got) = &seen.reply else { return lines };
             let maps = three(&seen.expected.values[*result], &got[*result]);
             if maps.iter().all(fits) {
@@ -88,7 +98,11 @@ fn smallest(verdict: &Verdict, seen: &Seen, look: Look) -> Vec<String> {
         Failure::Shape { text, .. } => lines.push(format!("  {text}")),
         Failure::Bits { result, at, by, what } => {
             let place = index(&seen.expected.values[*result].shape, *at);
-            lines.push(format!("  with {what}, {}{} changes by {by:.1e}; it must not change at all", exercise.judged(*result), bracketed(&place)));
+            lines.push(format!(
+                "  with {what}, {}{} changes by {by:.1e}; it must not change at all",
+                exercise.judged(*result),
+                bracketed(&place)
+            ));
         }
         Failure::Trouble(_) => {}
     }

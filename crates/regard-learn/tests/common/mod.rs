@@ -85,7 +85,11 @@ pub fn said(verdict: &Verdict) -> String {
 }
 
 pub fn is_pass(verdict: &Verdict) -> Result<(), String> {
-    if verdict.status == Status::Pass { Ok(()) } else { Err(format!("{} {}: {}", verdict.exercise.name, verdict.lang.name(), said(verdict))) }
+    if verdict.status == Status::Pass {
+        Ok(())
+    } else {
+        Err(format!("{} {}: {}", verdict.exercise.name, verdict.lang.name(), said(verdict)))
+    }
 }
 
 /// The exercises; with `REGARD_LEARN_ONLY=decode,absorb` only these.
@@ -103,7 +107,10 @@ pub fn run_all<F: FnOnce(&Judge) -> Result<(), String> + Send>(work: impl Iterat
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
-                while let Some(one) = { let mut queue = queue.lock().expect("no panic"); queue.pop() } {
+                while let Some(one) = {
+                    let mut queue = queue.lock().expect("no panic");
+                    queue.pop()
+                } {
                     if let Err(failure) = one(&judge) {
                         failures.lock().expect("no panic").push(failure);
                     }

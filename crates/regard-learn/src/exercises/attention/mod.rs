@@ -21,6 +21,7 @@ pub(super) static EXERCISE: Exercise = Exercise {
     twins: &[
         "columns", "no-softmax", "no-scale", "scale-after", "keys-as-values", "no-max", "transposed-scores", "scale-inverted", "scale-twice",
         "scale-rooted", "all-at-once", "one-max", "hard", "base-2", "unnormalised", "weights-transposed", "queries-as-keys", "clipped",
+        "own-scale", "results-swapped", "negated", "sigmoid",
     ],
     hints: ["Write the shape of each step beside it.", "q k^T is [n, m]: a score for each query and key.", "softmax(q k^T scale) v, softmax by rows."],
     idea: "Each row of out is an average of rows of v: the weights are positive and sum to 1.",
@@ -33,8 +34,9 @@ pub(super) static EXERCISE: Exercise = Exercise {
 
 fn attention<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let [q, k, v] = [&call.args[0], &call.args[1], &call.args[2]];
-    let (out, weights) = attend(how, [q, k, v], call.args[3].scalar(), &vec![true; q.rows() * k.rows()])?;
-    Ok(vec![out, weights])
+    let scale = if how.is("own-scale") { crate::formula::root_scale(q.width()) } else { call.args[3].scalar() };
+    let (out, weights) = attend(how, [q, k, v], scale, &vec![true; q.rows() * k.rows()])?;
+    Ok(if how.is("results-swapped") { vec![weights, out] } else { vec![out, weights] })
 }
 
 fn cases(rng: &mut Rng) -> Vec<Case> {

@@ -32,6 +32,7 @@ pub(super) static EXERCISE: Exercise = Exercise {
         "empty-mean/lowest", "empty-mean/1e10", "empty-mean/1e6", "empty-mean/1e5", "empty-mean/1e4", "empty-mean/1e4-add", "empty-mean/1e3", "empty-mean/100",
         "one-behind", "offset-ignored", "ends-aligned", "ends-aligned/with-offset", "mask-after", "max-hidden", "no-scale", "width-scale", "value-width",
         "columns", "no-max", "no-softmax", "keys-as-values", "transposed-scores", "one-max", "all-at-once",
+        "results-swapped", "negated",
     ],
     hints: ["Draw who sees whom.", "Scores become -inf where hidden.", "A row without keys is a case of its own: zeros."],
     idea: "Hidden before the softmax, so that what is visible still sums to 1; a row without keys is exactly 0.",
@@ -67,7 +68,7 @@ fn causal_attention<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
         () => root_scale(q.width()),
     };
     let (out, weights) = attend(how, [q, k, v], scale, &visible)?;
-    Ok(vec![out, weights])
+    Ok(if how.is("results-swapped") { vec![weights, out] } else { vec![out, weights] })
 }
 
 /// Other keys and values at the end, which the first rows do not see.

@@ -39,11 +39,12 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "one-late", text: "positions are one too large: the first new token stands at p" },
         Mistake { id: "base-ignored", text: "the base is 10000 whatever it is given as" },
         Mistake { id: "past-unused", text: "the new tokens do not see the past" },
+        Mistake { id: "past-uncounted", text: "the triangle forgets the past: j <= p + i, not j <= i" },
         Mistake { id: "double-speed", text: "the angle is position / base^(4i/d): i runs over d/2 pairs, and the power is 2i/d" },
     ],
     twins: &[
         "values-turned", "restart", "past-turned-again", "half-speed", "no-triangle", "cache-unturned", "new-first", "queries-unturned",
-        "keys-unturned", "neighbours-paired", "turned-backwards", "one-late", "base-ignored", "past-unused", "double-speed", "no-scale", "columns",
+        "keys-unturned", "neighbours-paired", "turned-backwards", "one-late", "base-ignored", "past-unused", "past-uncounted", "double-speed", "no-scale", "columns",
         "keys-as-values",
     ],
     hints: ["Which rows are new?", "Turn, append, attend.", "Key j is visible to new token i iff j <= p + i."],
@@ -89,7 +90,7 @@ fn decode<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
         if how.is("new-first") { Value::join(&[new.clone(), past.clone()]) } else { Value::join(&[past.clone(), new.clone()]) }
     };
     let (keys, values) = (joined(&past, &key), joined(past_v, &value));
-    let sees = |i: usize, j: usize| (how.is("no-triangle") || j <= p + i) && !(how.is("past-unused") && j < p);
+    let sees = |i: usize, j: usize| (how.is("no-triangle") || j <= if how.is("past-uncounted") { i } else { p + i }) && !(how.is("past-unused") && j < p);
     let visible: Vec<bool> = (0..t * (p + t)).map(|at| sees(at / (p + t), at % (p + t))).collect();
     let (out, _) = attend(how, [&query, &keys, &values], root_scale(d), &visible)?;
     let kept = if how.is("cache-unturned") { joined(&past, k) } else { keys };

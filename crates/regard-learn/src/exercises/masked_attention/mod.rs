@@ -35,11 +35,12 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "first-length", text: "the first length is used for all of the batch" },
         Mistake { id: "lengths-front", text: "the length is counted from the end: padding stands behind" },
     ],
+    // What goes wrong together stands together: sets of mistakes are tried in this order.
     twins: &[
-        "inverted", "either", "length-inclusive", "padding-hides-queries", "nan-from-value", "nan-from-key", "empty-mean", "mask-transposed",
-        "mask-transposed/flat", "empty-nan", "nan-spreads", "nan-swallowed", "empty-mean/lowest", "empty-mean/add", "empty-mean/1e10",
-        "empty-mean/1e6", "empty-mean/1e4", "lengths-ignored", "mask-ignored", "no-mask", "first-length", "length-exclusive", "lengths-front",
-        "mask-after", "zero-scores", "max-hidden", "no-scale", "columns", "no-max", "inverted/with-lengths", "no-softmax", "keys-as-values",
+        "nan-from-value", "empty-nan", "nan-spreads", "nan-from-key", "empty-mean", "inverted", "either", "length-inclusive", "padding-hides-queries",
+        "mask-transposed", "mask-transposed/flat", "no-scale", "columns", "lengths-ignored", "mask-ignored", "no-mask", "nan-swallowed",
+        "empty-mean/lowest", "empty-mean/add", "empty-mean/1e10", "empty-mean/1e6", "empty-mean/1e4", "first-length", "length-exclusive",
+        "lengths-front", "mask-after", "zero-scores", "max-hidden", "no-max", "inverted/with-lengths", "no-softmax", "keys-as-values",
     ],
     hints: ["One row at a time.", "Select the visible keys first.", "Only they enter maximum, sum and product."],
     idea: "0 times NaN is NaN: what is hidden must be left out, not multiplied by 0.",

@@ -35,13 +35,13 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "added", text: "the heads are added up: join them side by side" },
         Mistake { id: "self-only", text: "keys and values come from x: they must come from y" },
         Mistake { id: "exchanged", text: "queries come from y and keys from x: it is the other way round" },
-        Mistake { id: "weights-of-matrices-transposed", text: "x w^T is computed: it is x w" },
+        Mistake { id: "matrices-transposed", text: "x w^T is computed: it is x w" },
         Mistake { id: "one-head", text: "the heads are not split: there is one softmax for all" },
         Mistake { id: "heads-scale", text: "the scale is 1/sqrt(heads): it is 1/sqrt(d), with d = e/heads" },
     ],
     twins: &[
         "split-untransposed", "split-untransposed/joined", "interleaved", "interleaved/joined", "model-width", "no-output-matrix", "averaged", "averaged/first",
-        "averaged/tiled", "averaged/bare", "averaged/bare-width", "self-only", "join-untransposed", "added", "exchanged", "weights-of-matrices-transposed", "no-scale",
+        "averaged/tiled", "averaged/bare", "averaged/bare-width", "self-only", "join-untransposed", "added", "exchanged", "matrices-transposed", "matrices-transposed/inputs", "no-scale",
         "heads-scale", "columns", "keys-as-values", "no-softmax", "one-head",
     ],
     hints: ["One head by slicing columns.", "Reshape to [n, heads, d], then exchange two axes.", "Exchange back, join, multiply by w_o."],
@@ -108,8 +108,10 @@ fn multi_head<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let heads = if how.is("one-head") { 1 } else { call.dims[3] };
     let y = if how.is("self-only") { x.clone() } else { y };
     let (x, y) = if how.is("exchanged") { (y, x) } else { (x, y) };
-    let turned = |w: Value<T>| if how.is("weights-of-matrices-transposed") { w.transposed() } else { w };
-    let [w_q, w_k, w_v, w_o] = [w_q, w_k, w_v, w_o].map(turned);
+    let turned = |w: Value<T>| if how.is("matrices-transposed") { w.transposed() } else { w };
+    let input = |w: Value<T>| if how.is("matrices-transposed/inputs") { w.transposed() } else { turned(w) };
+    let [w_q, w_k, w_v] = [w_q, w_k, w_v].map(input);
+    let w_o = turned(w_o);
     let [q, k, v] = [matmul(how, &x, &w_q), matmul(how, &y, &w_k), matmul(how, &y, &w_v)];
     let d = q.width() / heads;
     let scale = match () {

@@ -75,10 +75,10 @@ fn similarity<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
         let product = dot(how, q.row(i), k.row(j));
         let by_q = if how.is("only-k-norm") || how.is("no-norm") { T::of(1.0) } else { q_lengths[i] };
         let by_k = if how.is("only-q-norm") || how.is("no-norm") { T::of(1.0) } else { k_lengths[j] };
-        let empty = q_lengths[i].value() == 0.0 || k_lengths[j].value() == 0.0;
+        let empty = (by_q.value() == 0.0 || by_k.value() == 0.0) && !how.is("zero-nan");
         let cosine = match epsilon {
             Some(epsilon) => product / (by_q * by_k + epsilon),
-            None if empty => if how.is("zero-nan") { T::of(f64::NAN) } else { zero },
+            None if empty => zero,
             None => product / by_q / by_k,
         };
         let product = if how.is("by-width") { product / T::of(q.width() as f64) } else { product };
