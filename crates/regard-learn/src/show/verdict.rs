@@ -82,12 +82,8 @@ fn smallest(verdict: &Verdict, seen: &Seen, look: Look) -> Vec<String> {
         Failure::Numbers { result, at, expected, got, tolerance, .. } => {
             let name = exercise.judged(*result);
             let place = index(&seen.expected.values[*result].shape, *at);
-            lines.push(format!(
-                "  {name}{} is {}; it must be {} (within {tolerance:.1e})",
-                bracketed(&place),
-                short(*got),
-                short(*expected)
-            ));
+            let within = if *tolerance == 0.0 { "exactly".to_owned() } else { format!("within {tolerance:.1e}") };
+            lines.push(format!("  {name}{} is {}; it must be {} ({within})", bracketed(&place), short(*got), short(*expected)));
             let Ok(got) = &seen.reply else { return lines };
             let maps = three(&seen.expected.values[*result], &got[*result]);
             if maps.iter().all(fits) {

@@ -41,7 +41,7 @@ pub(super) static EXERCISE: Exercise = Exercise {
         "tile-max", "forgets", "no-max",
     ],
     hints: ["What if the maximum rises?", "Older sums shrink by exp(old - new).", "Skip a row while its maximum is -inf."],
-    idea: "Three numbers per row and a tile at a time: softmax over any number of keys without ever holding its scores.",
+    idea: "row_max, row_sum and acc, and a tile at a time: softmax over any number of keys without ever holding its scores.",
     floor: 0.0,
     cases,
     possible: |_| true,
