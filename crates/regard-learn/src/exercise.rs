@@ -321,6 +321,8 @@ pub const COMMON: &[Mistake] = &[
     Mistake { id: "sigmoid", text: "the weights are a logistic function of each score: softmax divides by the row's sum" },
     Mistake { id: "own-scale", text: "the scale that is given is not used: the numbers are those of 1/sqrt(d)" },
     Mistake { id: "results-swapped", text: "the two results are exchanged: out first, then weights" },
+    Mistake { id: "width-scale", text: "the scores are divided by d: divide by sqrt(d)" },
+    Mistake { id: "value-width", text: "the scale is 1/sqrt(dv): scores are sums over d" },
     Mistake { id: "keys-as-values", text: "out mixes rows of k: it must mix rows of v" },
     Mistake { id: "queries-as-keys", text: "the scores are q q^T: k is not used" },
     Mistake { id: "transposed-scores", text: "the scores are k q^T: rows must be queries, columns keys" },

@@ -288,6 +288,15 @@ pub fn mix<T: Real>(how: &How, weights: &Value<T>, v: &Value<T>, sees: &[bool]) 
     Ok(Value::new(&[n, dv], (0..n * dv).map(|at| entry(at / dv, at % dv)).collect()))
 }
 
+/// `1 / sqrt(d)`, or what is taken for it.
+pub fn usual_scale<T: Real>(how: &How, d: usize, dv: usize) -> T {
+    match () {
+        () if how.is("width-scale") => T::of(1.0) / T::of(d as f64),
+        () if how.is("value-width") => root_scale(dv),
+        () => root_scale(d),
+    }
+}
+
 /// `1 / sqrt(d)`.
 pub fn root_scale<T: Real>(d: usize) -> T {
     T::of(1.0) / T::of(d as f64).sqrt()

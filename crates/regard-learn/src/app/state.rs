@@ -65,7 +65,7 @@ pub struct Folder {
 impl Folder {
     /// The folder that is meant: itself where it has exercises, the `regard-learn` within it otherwise.
     pub fn find(dir: Option<&Path>) -> Self {
-        let base = dir.unwrap_or(Path::new("."));
+        let base = dir.unwrap_or(Path::new(""));
         let has = |root: &Path| ["progress.json", "python", "rust"].iter().any(|name| root.join(name).exists());
         let inner = base.join("regard-learn");
         let itself = has(base) && (dir.is_some() || base.join("progress.json").exists());

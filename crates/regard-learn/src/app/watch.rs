@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant, SystemTime};
 
 /// A save is often several events: wait until they are over.
@@ -40,7 +41,7 @@ struct Watching<'s, 'a> {
     seen: Stamp,
     due: Option<Instant>,
     /// The running check: its number and how to end it.
-    running: Option<Arc<AtomicBool>>,
+    running: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
     number: u64,
     verdict: Option<Box<Verdict>>,
     sender: Sender<Event>,
@@ -104,8 +105,10 @@ impl Watching<'_, '_> {
     }
 
     fn end_check(&mut self) {
-        if let Some(stop) = self.running.take() {
+        if let Some((stop, thread)) = self.running.take() {
             stop.store(true, Ordering::Relaxed);
+            // It looks up every few milliseconds, and ends its guest.
+            let _ = thread.join();
         }
         self.number += 1;
     }
@@ -113,14 +116,15 @@ impl Watching<'_, '_> {
     fn start_check(&mut self) {
         self.end_check();
         let stop = Arc::new(AtomicBool::new(false));
-        self.running = Some(Arc::clone(&stop));
+        let told = Arc::clone(&stop);
         let (number, sender, file, exercise, lang) =
             (self.number, self.sender.clone(), self.path.clone(), self.exercise, self.session.lang);
         let (python, seed) = (self.session.options.python.clone(), self.session.options.seed);
-        std::thread::spawn(move || {
-            let task = Task { exercise, lang, file: &file, python: python.as_deref(), seed, stop: &stop };
+        let thread = std::thread::spawn(move || {
+            let task = Task { exercise, lang, file: &file, python: python.as_deref(), seed, stop: &told };
             let _ = sender.send(Event::Done(number, check(&task).map(Box::new)));
         });
+        self.running = Some((stop, thread));
     }
 
     fn done(&mut self, result: std::result::Result<Box<Verdict>, NoVerdict>) -> Result<()> {

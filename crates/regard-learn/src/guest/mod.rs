@@ -160,7 +160,7 @@ impl<'a> Guest<'a> {
                 .gone(Gone::Garbled { text: format!("an answer to call {}, which is not the one that was asked", short(&header["id"])) });
         }
         let Some(error) = header.get("error") else { return Ok((header, payload)) };
-        let word = |name: &str| error[name].as_str().unwrap_or_default().chars().take(2000).collect::<String>();
+        let word = |name: &str| printable(error[name].as_str().unwrap_or_default());
         let line = error["line"].as_u64().map(|line| line as usize);
         Err(match word("kind").as_str() {
             "todo" => Trouble::Todo,
@@ -271,6 +271,11 @@ impl<'a> Guest<'a> {
         }
         Ok(values)
     }
+}
+
+/// A text of the guest's, without what would steer the terminal.
+fn printable(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control() || *c == '\n').take(2000).collect()
 }
 
 fn short(json: &Json) -> String {

@@ -78,13 +78,13 @@ fn precision(guest: &Guest<'_>) -> Option<String> {
 fn emptiness(name: &str, here: &[&Wrong<'_>], r: usize) -> Option<String> {
     let all = |test: fn(&f64) -> bool| here.iter().all(|w| w.got[r].data.iter().all(test));
     if all(|x| *x == 0.0) {
-        return Some(format!("{name} is 0 everywhere"));
+        return Some(format!("{name} is 0 everywhere in the cases where it is wrong"));
     }
     if all(|x| x.is_nan()) {
-        return Some(format!("{name} is NaN everywhere"));
+        return Some(format!("{name} is NaN everywhere in the cases where it is wrong"));
     }
     let constant = |w: &&Wrong<'_>| w.got[r].data.len() > 1 && w.got[r].data.windows(2).all(|pair| pair[0] == pair[1]);
-    here.iter().all(constant).then(|| format!("{name} has the same number everywhere"))
+    here.iter().all(constant).then(|| format!("{name} has the same number everywhere in each case where it is wrong"))
 }
 
 /// A constant factor within each case, and what it is of the dimensions if that holds in all.
@@ -110,7 +110,7 @@ fn ratio(exercise: &Exercise, name: &str, here: &[&Wrong<'_>], r: usize) -> Opti
         for (at, dim) in exercise.dims.iter().enumerate() {
             for (words, form) in forms {
                 if factors.iter().all(|(factor, dims, _)| near(*factor, form(dims[at] as f64))) {
-                    return Some(format!("{name} is {words}{dim} times what it must be"));
+                    return Some(format!("{name} is {words}{dim} times what it must be, in every case where it is wrong"));
                 }
             }
         }
@@ -119,7 +119,7 @@ fn ratio(exercise: &Exercise, name: &str, here: &[&Wrong<'_>], r: usize) -> Opti
             factors[0].0, factors[1].0
         ));
     }
-    Some(format!("{name} is {:.4} times what it must be", factors[0].0))
+    Some(format!("{name} is {:.4} times what it must be, in every case where it is wrong", factors[0].0))
 }
 
 fn turned(name: &str, here: &[&Wrong<'_>], r: usize) -> Option<String> {
@@ -127,7 +127,9 @@ fn turned(name: &str, here: &[&Wrong<'_>], r: usize) -> Option<String> {
         let (got, want, tolerance) = w.result(r);
         want.shape.len() == 2 && alike(&Value { shape: vec![want.shape[1], want.shape[0]], ..got.clone() }.transposed(), want, tolerance)
     };
-    here.iter().all(holds).then(|| format!("{name} holds the right numbers with rows and columns exchanged"))
+    here.iter()
+        .all(holds)
+        .then(|| format!("{name} holds the right numbers with rows and columns exchanged, in every case where it is wrong"))
 }
 
 fn alike(a: &Value<f64>, b: &Value<f64>, tolerance: f64) -> bool {
@@ -160,9 +162,9 @@ fn sums(name: &str, here: &[&Wrong<'_>], r: usize) -> Option<String> {
         (0..turned.rows()).all(|i| unit(total(turned.row(i))))
     });
     match bad {
-        Some(_) if columns => Some(format!("columns of {name} sum to 1, rows do not")),
+        Some(_) if columns => Some(format!("columns of {name} sum to 1, rows do not, in the cases where it is wrong")),
         Some((i, sum, right)) => Some(format!("row {i} of {name} sums to {sum:.4} in one case, where it must be {right:.0}")),
-        None => every.then(|| format!("rows of {name} sum to 1 as they must")),
+        None => every.then(|| format!("rows of {name} sum to what they must, also where it is wrong")),
     }
 }
 
@@ -190,7 +192,7 @@ fn returned_input(exercise: &Exercise, name: &str, here: &[&Wrong<'_>], r: usize
     let inputs = exercise.inputs();
     let found = (0..inputs.len())
         .find(|&at| here.iter().all(|w| w.seen.case.call.args.get(at).is_some_and(|a| a.data == w.got[r].data && a.data.len() > 1)))?;
-    Some(format!("{name} is the input {}, unchanged", inputs[found].name))
+    Some(format!("where it is wrong, {name} is the input {}, unchanged", inputs[found].name))
 }
 
 fn not_numbers(name: &str, here: &[&Wrong<'_>], r: usize) -> Option<String> {

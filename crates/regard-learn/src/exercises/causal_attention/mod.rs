@@ -2,7 +2,7 @@
 
 use super::{different, normal, strided, whole};
 use crate::exercise::{Exercise, Judging, Kind, Mistake, input, param, plain};
-use crate::formula::{How, attention as attend, root_scale};
+use crate::formula::{How, attention as attend, usual_scale};
 use crate::real::Real;
 use crate::rng::Rng;
 use crate::value::{Again, Call, Case, Reply, Value};
@@ -24,15 +24,14 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "offset-negated", text: "the offset has the wrong sign: j <= i + offset" },
         Mistake { id: "offset-ignored", text: "the offset is not used" },
         Mistake { id: "ends-aligned", text: "the triangle is aligned with the last key: only offset moves it" },
-        Mistake { id: "width-scale", text: "the scores are divided by d: divide by sqrt(d)" },
-        Mistake { id: "value-width", text: "the scale is 1/sqrt(dv): scores are sums over d" },
+        Mistake { id: "empty-first", text: "a row that sees no key is given key 0: it must be exactly 0" },
     ],
     twins: &[
         "no-mask", "reversed", "reversed/strict", "one-ahead", "zero-scores", "offset-negated", "empty-nan", "empty-mean", "empty-mean/add",
         "empty-mean/lowest", "empty-mean/1e10", "empty-mean/1e6", "empty-mean/1e5", "empty-mean/1e4", "empty-mean/1e4-add", "empty-mean/1e3", "empty-mean/100",
         "one-behind", "offset-ignored", "ends-aligned", "ends-aligned/with-offset", "mask-after", "max-hidden", "no-scale", "width-scale", "value-width",
         "columns", "no-max", "no-softmax", "keys-as-values", "transposed-scores", "one-max", "all-at-once",
-        "results-swapped", "negated",
+        "results-swapped", "negated", "empty-first",
     ],
     hints: ["Draw who sees whom.", "Scores become -inf where hidden.", "A row without keys is a case of its own: zeros."],
     idea: "Hidden before the softmax, so that what is visible still sums to 1; a row without keys is exactly 0.",
@@ -49,6 +48,7 @@ fn sees(how: &How, n: usize, m: usize, offset: i64) -> Vec<bool> {
         () if how.is("reversed") => j >= i + offset,
         () if how.is("reversed/strict") => j > i + offset,
         () if how.is("one-ahead") => j <= i + offset + 1,
+        () if how.is("empty-first") => j <= (i + offset).max(0),
         () if how.is("one-behind") => j < i + offset,
         () if how.is("offset-negated") => j <= i - offset,
         () if how.is("offset-ignored") => j <= i,
@@ -62,11 +62,7 @@ fn sees(how: &How, n: usize, m: usize, offset: i64) -> Vec<bool> {
 fn causal_attention<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let [q, k, v] = [&call.args[0], &call.args[1], &call.args[2]];
     let visible = sees(how, q.rows(), k.rows(), call.args[3].scalar().value() as i64);
-    let scale = match () {
-        () if how.is("width-scale") => T::of(1.0) / T::of(q.width() as f64),
-        () if how.is("value-width") => root_scale(v.width()),
-        () => root_scale(q.width()),
-    };
+    let scale = usual_scale(how, q.width(), v.width());
     let (out, weights) = attend(how, [q, k, v], scale, &visible)?;
     Ok(if how.is("results-swapped") { vec![weights, out] } else { vec![out, weights] })
 }

@@ -2,7 +2,7 @@
 
 use super::{normal, strided};
 use crate::exercise::{Callee, Exercise, Judging, Kind, Mistake, input, param};
-use crate::formula::{How, attention as attend, root_scale};
+use crate::formula::{How, attention as attend, usual_scale};
 use crate::real::Real;
 use crate::rng::Rng;
 use crate::value::{Call, Case, Reply, Trouble, Value, number};
@@ -44,7 +44,7 @@ pub(super) static EXERCISE: Exercise = Exercise {
     ],
     twins: &[
         "values-turned", "restart", "past-turned-again", "half-speed", "no-triangle", "cache-unturned", "new-first", "queries-unturned",
-        "keys-unturned", "neighbours-paired", "turned-backwards", "one-late", "base-ignored", "past-unused", "past-uncounted", "double-speed", "no-scale", "columns",
+        "keys-unturned", "neighbours-paired", "turned-backwards", "one-late", "base-ignored", "past-unused", "past-uncounted", "double-speed", "no-scale", "width-scale", "value-width", "columns",
         "keys-as-values",
     ],
     hints: ["Which rows are new?", "Turn, append, attend.", "Key j is visible to new token i iff j <= p + i."],
@@ -92,7 +92,7 @@ fn decode<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let (keys, values) = (joined(&past, &key), joined(past_v, &value));
     let sees = |i: usize, j: usize| (how.is("no-triangle") || j <= if how.is("past-uncounted") { i } else { p + i }) && !(how.is("past-unused") && j < p);
     let visible: Vec<bool> = (0..t * (p + t)).map(|at| sees(at / (p + t), at % (p + t))).collect();
-    let (out, _) = attend(how, [&query, &keys, &values], root_scale(d), &visible)?;
+    let (out, _) = attend(how, [&query, &keys, &values], usual_scale(how, d, v.width()), &visible)?;
     let kept = if how.is("cache-unturned") { joined(&past, k) } else { keys };
     Ok(vec![Value { zeros: Vec::new(), ..out }, kept, values])
 }

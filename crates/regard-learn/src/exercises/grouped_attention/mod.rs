@@ -2,7 +2,7 @@
 
 use super::{normal, strided};
 use crate::exercise::{Exercise, Judging, Mistake, input, plain};
-use crate::formula::{How, attention as attend, root_scale, sum};
+use crate::formula::{How, attention as attend, sum, usual_scale};
 use crate::real::Real;
 use crate::rng::Rng;
 use crate::value::{Call, Case, Reply, Trouble, Value};
@@ -24,9 +24,7 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "few-heads", text: "there are hk results: each of the h query heads has its own" },
         Mistake { id: "backwards", text: "the groups read the key/value heads in reverse order" },
         Mistake { id: "modulo", text: "query head i reads head i % hk: neighbours share, so it is i // (h/hk)" },
-        Mistake { id: "value-width", text: "the scale is 1/sqrt(dv): scores are sums over d" },
         Mistake { id: "group-summed", text: "the results of a group are averaged: each query head keeps its own" },
-        Mistake { id: "width-scale", text: "the scores are divided by d: divide by sqrt(d)" },
     ],
     twins: &[
         "first-for-all", "queries-averaged", "divided-by-hk", "no-scale", "few-heads", "few-heads/first", "few-heads/mean", "few-heads/sum", "backwards", "modulo",
@@ -57,11 +55,7 @@ fn grouped_attention<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let [q, k, v] = [0, 1, 2].map(|at| &call.args[at]);
     let [h, hk, n, m, d, dv] = call.dims[..] else { return Err(Trouble::Shapes) };
     let group = h / hk;
-    let scale = match () {
-        () if how.is("value-width") => root_scale(dv),
-        () if how.is("width-scale") => T::of(1.0) / T::of(d as f64),
-        () => root_scale(d),
-    };
+    let scale = usual_scale(how, d, dv);
     let mean_of = |heads: std::ops::Range<usize>, of: &dyn Fn(usize) -> Value<T>, divide: bool| {
         let parts: Vec<Value<T>> = heads.map(of).collect();
         let by = T::of(if divide { parts.len() } else { 1 } as f64);

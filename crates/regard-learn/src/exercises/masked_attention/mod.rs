@@ -2,7 +2,7 @@
 
 use super::{different, normal, strided, whole};
 use crate::exercise::{Exercise, Judging, Kind, Mistake, input, param, plain};
-use crate::formula::{How, attention as attend, root_scale};
+use crate::formula::{How, attention as attend, usual_scale};
 use crate::real::Real;
 use crate::rng::Rng;
 use crate::value::{Call, Case, Reply, Trouble, Value, flags};
@@ -40,7 +40,7 @@ pub(super) static EXERCISE: Exercise = Exercise {
         "nan-from-value", "empty-nan", "nan-spreads", "nan-from-key", "empty-mean", "inverted", "either", "length-inclusive", "padding-hides-queries",
         "mask-transposed", "mask-transposed/flat", "no-scale", "columns", "lengths-ignored", "mask-ignored", "no-mask", "nan-swallowed",
         "empty-mean/lowest", "empty-mean/add", "empty-mean/1e10", "empty-mean/1e6", "empty-mean/1e4", "first-length", "length-exclusive",
-        "lengths-front", "mask-after", "zero-scores", "max-hidden", "no-max", "inverted/with-lengths", "no-softmax", "keys-as-values",
+        "lengths-front", "mask-after", "zero-scores", "max-hidden", "no-max", "inverted/with-lengths", "no-softmax", "width-scale", "value-width", "keys-as-values",
     ],
     hints: ["One row at a time.", "Select the visible keys first.", "Only they enter maximum, sum and product."],
     idea: "0 times NaN is NaN: what is hidden must be left out, not multiplied by 0.",
@@ -84,7 +84,7 @@ fn masked_attention<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let (mut outs, mut all) = (Vec::new(), Vec::new());
     for b in 0..call.dims[0] {
         let visible = sees(how, mask, length(b), length(0))?;
-        let (out, weights) = attend(how, [&q.part(b), &k.part(b), &v.part(b)], root_scale(q.width()), &visible)?;
+        let (out, weights) = attend(how, [&q.part(b), &k.part(b), &v.part(b)], usual_scale(how, q.width(), v.width()), &visible)?;
         outs.push(out);
         all.push(weights);
     }

@@ -94,36 +94,37 @@ fn similarity<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
 
 fn cases(rng: &mut Rng) -> Vec<Case> {
     let mut cases = Vec::new();
-    let mut add = |rng: &mut Rng, label: &str, [n, m, d]: [usize; 3], change: fn(&mut [f64], &mut [f64], usize)| {
+    let mut add = |rng: &mut Rng, label: &str, [n, m, d]: [usize; 3], change: &dyn Fn(&mut [f64], &mut [f64], usize)| {
         let (mut q, mut k) = (normal(rng, &[n, d]), normal(rng, &[m, d]));
         change(&mut q.data, &mut k.data, d);
         cases.push(Case::new(label, &[n, m, d], vec![q, k]));
     };
     let as_is = |_: &mut [f64], _: &mut [f64], _: usize| {};
-    add(rng, "one query, one key", [1, 1, 3], as_is);
-    add(rng, "one query", [1, 4, 3], as_is);
-    add(rng, "one key", [4, 1, 3], as_is);
-    add(rng, "d = 1", [3, 2, 1], as_is);
-    add(rng, "a row of zeros in q", [3, 4, 5], |q, _, d| q[d..2 * d].fill(0.0));
-    add(rng, "a row of zeros in k", [4, 3, 5], |_, k, d| k[..d].fill(0.0));
-    add(rng, "zeros in both", [3, 3, 4], |q, k, d| {
+    add(rng, "one query, one key", [1, 1, 3], &as_is);
+    add(rng, "one query", [1, 4, 3], &as_is);
+    add(rng, "one key", [4, 1, 3], &as_is);
+    add(rng, "d = 1", [3, 2, 1], &as_is);
+    add(rng, "a row of zeros in q", [3, 4, 5], &|q, _, d| q[d..2 * d].fill(0.0));
+    add(rng, "a row of zeros in k", [4, 3, 5], &|_, k, d| k[..d].fill(0.0));
+    add(rng, "zeros in both", [3, 3, 4], &|q, k, d| {
         q[..d].fill(0.0);
         k[d..2 * d].fill(0.0);
     });
-    add(rng, "rows times 2^-40", [3, 4, 5], |q, k, _| q.iter_mut().chain(k.iter_mut()).for_each(|x| *x *= 2f64.powi(-40)));
-    add(rng, "rows times 2^40", [4, 3, 5], |q, k, _| q.iter_mut().chain(k.iter_mut()).for_each(|x| *x *= 2f64.powi(40)));
-    add(rng, "rows times 2^-40 and 2^40", [4, 3, 6], |q, k, d| {
-        q[..d].iter_mut().for_each(|x| *x *= 2f64.powi(-40));
-        k[..d].iter_mut().for_each(|x| *x *= 2f64.powi(40));
+    let times = |x: &mut [f64], power: i32| x.iter_mut().for_each(|x| *x *= 2f64.powi(power));
+    add(rng, "queries times 2^-40", [3, 4, 5], &|q, _, _| times(q, -40));
+    add(rng, "keys times 2^40", [4, 3, 5], &|_, k, _| times(k, 40));
+    add(rng, "rows times 2^-40 and 2^40", [4, 3, 6], &|q, k, d| {
+        times(&mut q[..d], -40);
+        times(&mut k[..d], 40);
     });
-    add(rng, "opposite rows", [2, 2, 4], |q, k, _| k.iter_mut().zip(q).for_each(|(k, q)| *k = -*q));
+    add(rng, "opposite rows", [2, 2, 4], &|q, k, _| k.iter_mut().zip(q).for_each(|(k, q)| *k = -*q));
     for _ in 0..10 {
         let sizes = different(rng, 2, 8);
-        add(rng, "random", sizes, as_is);
+        add(rng, "random", sizes, &as_is);
     }
     for size in [2, 4, 5] {
-        add(rng, "square", [size, size, size], as_is);
+        add(rng, "square", [size, size, size], &as_is);
     }
-    add(rng, "long rows", [3, 5, 64], as_is);
+    add(rng, "long rows", [3, 5, 64], &as_is);
     strided(cases)
 }
