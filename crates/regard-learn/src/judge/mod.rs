@@ -6,7 +6,7 @@ mod probes;
 mod shrink;
 mod twins;
 
-pub use compare::{Expected, Failure, compare, expect};
+pub use compare::{Expected, Failure, compare, evaluate, expect};
 pub use models::{MODELS, QUESTIONS};
 pub use twins::Diagnosis;
 

@@ -87,6 +87,9 @@ fn emptiness(name: &str, here: &[&Wrong<'_>], r: usize) -> Option<String> {
     here.iter().all(constant).then(|| format!("{name} has the same number everywhere in each case where it is wrong"))
 }
 
+/// A function of a dimension.
+type Form = fn(f64) -> f64;
+
 /// A constant factor within each case, and what it is of the dimensions if that holds in all.
 fn ratio(exercise: &Exercise, name: &str, here: &[&Wrong<'_>], r: usize) -> Option<String> {
     let mut factors = Vec::new();
@@ -105,7 +108,7 @@ fn ratio(exercise: &Exercise, name: &str, here: &[&Wrong<'_>], r: usize) -> Opti
         return None;
     }
     let near = |a: f64, b: f64| (a - b).abs() <= 1e-3 * b.abs();
-    let forms: [(&str, fn(f64) -> f64); 4] = [("", |x| x), ("1/", |x| 1.0 / x), ("sqrt ", f64::sqrt), ("1/sqrt ", |x| 1.0 / x.sqrt())];
+    let forms: [(&str, Form); 4] = [("", |x| x), ("1/", |x| 1.0 / x), ("sqrt ", f64::sqrt), ("1/sqrt ", |x| 1.0 / x.sqrt())];
     if factors.len() > 1 && factors.iter().any(|f| !near(f.0, factors[0].0)) {
         for (at, dim) in exercise.dims.iter().enumerate() {
             for (words, form) in forms {

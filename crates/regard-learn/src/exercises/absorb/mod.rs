@@ -56,12 +56,12 @@ fn absorb<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let low = T::of(f64::NEG_INFINITY);
     let tops: Vec<T> = (0..n).map(|i| scores.row(i).iter().fold(low, |top, s| how.max(top, *s))).collect();
     let highest = tops.iter().chain(&row_max.data).fold(low, |top, x| how.max(top, *x));
-    for i in 0..n {
+    for (i, top) in tops.iter().enumerate() {
         let old = row_max.data[i];
         let new = match () {
             () if how.is("one-max") => highest,
-            () if how.is("tile-max") => tops[i],
-            () => how.max(old, tops[i]),
+            () if how.is("tile-max") => *top,
+            () => how.max(old, *top),
         };
         let blind = new.value() == f64::NEG_INFINITY;
         if blind && !how.is("hidden-nan") {

@@ -92,9 +92,12 @@ fn similarity<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     Ok(if how.is("results-swapped") { vec![cosines, dots] } else { vec![dots, cosines] })
 }
 
+/// What is special about q and k of width d.
+type Change<'a> = &'a dyn Fn(&mut [f64], &mut [f64], usize);
+
 fn cases(rng: &mut Rng) -> Vec<Case> {
     let mut cases = Vec::new();
-    let mut add = |rng: &mut Rng, label: &str, [n, m, d]: [usize; 3], change: &dyn Fn(&mut [f64], &mut [f64], usize)| {
+    let mut add = |rng: &mut Rng, label: &str, [n, m, d]: [usize; 3], change: Change<'_>| {
         let (mut q, mut k) = (normal(rng, &[n, d]), normal(rng, &[m, d]));
         change(&mut q.data, &mut k.data, d);
         cases.push(Case::new(label, &[n, m, d], vec![q, k]));
