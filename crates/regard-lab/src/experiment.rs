@@ -297,7 +297,7 @@ pub(crate) fn shell_word(word: &str) -> String {
 /// # Errors
 /// When the SIMD level that the environment asks for is not there.
 pub(crate) fn origin<E: Experiment>(config: &E::Config, seed: u64, numbers: &str) -> Result<Vec<(String, String)>> {
-    let level = regard::Level::preferred()?.name();
+    let level = regard::Level::preferred().map_err(regard::Error::from)?.name();
     Ok([
         ("regard", env!("CARGO_PKG_VERSION").to_owned()),
         ("command", command_line::<E>(config)),

@@ -160,7 +160,7 @@ pub enum PlotError {
 /// When the SIMD level that the environment asks for is not there.
 pub fn origin(command: &[String]) -> crate::Result<Vec<(String, String)>> {
     let words: Vec<String> = command.iter().map(|word| shell_word(word)).collect();
-    let level = regard::Level::preferred()?.name();
+    let level = regard::Level::preferred().map_err(regard::Error::from)?.name();
     let origin = [("regard", env!("CARGO_PKG_VERSION").to_owned()), ("command", words.join(" ")), ("simd", level.to_owned())];
     Ok(origin.map(|(key, value)| (key.to_owned(), value)).to_vec())
 }

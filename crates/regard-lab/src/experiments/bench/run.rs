@@ -126,7 +126,7 @@ impl BenchConfig {
         // Before the array of the next measurement.
         let memory = peak_memory();
         let peaks = rayon::broadcast(|_| if self.double { regard::peak_flops::<f64>() } else { regard::peak_flops::<f32>() });
-        let peak = peaks.into_iter().sum::<std::result::Result<f64, regard::Error>>()?;
+        let peak = peaks.into_iter().sum::<std::result::Result<f64, _>>().map_err(regard::Error::from)?;
         progress.advance(1);
         let bandwidth = read_bandwidth();
         progress.advance(1);
@@ -173,7 +173,7 @@ impl BenchConfig {
         [self.batch, self.heads, self.seq_q(), self.seq_kv()].into_iter().fold(size, |bytes, n| bytes * n as f64)
     }
 
-    fn time<T: Real>(&self) -> Result<Timing> {
+    fn time<T: Real + regard::Element>(&self) -> Result<Timing> {
         let tensor = |heads: usize, seq: usize, which: u64| {
             let mut x = Array4::<T>::from_elem((self.batch, heads, seq, self.head_dim), T::ZERO);
             let row = seq * self.head_dim;

@@ -382,7 +382,7 @@ fn largest_score(attention: &Attention<'_>, question: &Question) -> Result<f64> 
     Ok(scores.fold(0.0, |a: f64, s| a.max(s.abs())))
 }
 
-fn outputs<T: Real>(attention: &Attention<'_>, question: &Question) -> Result<Vec<f64>> {
+fn outputs<T: Real + regard::Element>(attention: &Attention<'_>, question: &Question) -> Result<Vec<f64>> {
     let array = |shape: [usize; 4], x: &[f64]| {
         Array4::from_shape_vec(shape, x.iter().map(|&x| T::from_f64(x)).collect()).expect("the length is that of the shape")
     };
