@@ -210,7 +210,7 @@ enum Source<'p, T> {
     Vectors(ArrayView4<'p, T>, ArrayView4<'p, T>),
 }
 
-fn draw<T: Real>(source: &Source<'_, T>, options: &PlotOptions, progress: &mut dyn FnMut(usize, usize)) -> Result<Plotted, PlotError> {
+fn draw<T: Real + regard::Element>(source: &Source<'_, T>, options: &PlotOptions, progress: &mut dyn FnMut(usize, usize)) -> Result<Plotted, PlotError> {
     let (heads, queries, keys) = match source {
         Source::Weights(w) => (w.shape()[1], w.shape()[2], w.shape()[3]),
         Source::Vectors(q, k) => {
@@ -304,7 +304,7 @@ fn attention(options: &PlotOptions, queries: usize, keys: usize, first: usize) -
 }
 
 /// Statistics of one head from Q and K, some rows at a time.
-fn vector_sums<T: Real>(
+fn vector_sums<T: Real + regard::Element>(
     q: ArrayView4<'_, T>,
     k: ArrayView4<'_, T>,
     head: usize,
