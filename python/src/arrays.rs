@@ -1,16 +1,16 @@
-//! NumPy arrays as the library's views: which element type, which strides, and what is refused.
+//! NumPy arrays as the library's views: which element type, which strides, and what is refused; and results as NumPy arrays.
 //!
 //! Arrays are read where they lie. Only what Rust cannot address is copied first: unaligned or byte-swapped numbers.
 
 use half::{bf16, f16};
-use ndarray::{ArrayView4, ArrayViewD, Axis, Dimension, IntoDimension, Ix4};
+use ndarray::{Array, Array4, ArrayView4, ArrayViewD, Axis, Dimension, Ix3, Ix4};
 use numpy::{
-    PyArray, PyArray4, PyArrayDescr, PyArrayDescrMethods, PyArrayMethods, PyReadonlyArray4, PyReadonlyArrayDyn, PyUntypedArray,
-    PyUntypedArrayMethods,
+    IntoPyArray, PyArrayDescr, PyArrayDescrMethods, PyArrayDyn, PyArrayMethods, PyReadonlyArrayDyn, PyUntypedArray, PyUntypedArrayMethods,
 };
-use pyo3::exceptions::{PyMemoryError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use std::any::Any;
 
 /// An element type that NumPy and the library share.
 pub(crate) trait Scalar: numpy::Element + regard::Element<Real: numpy::Element> {}
@@ -122,9 +122,62 @@ fn readable(array: &Bound<'_, PyUntypedArray>) -> bool {
     strides && array.is_aligned() && dtype.is_native_byteorder() != Some(false)
 }
 
-/// q, k and (for what needs values) v: arrays of four axes and one element type.
+/// How the tensors of a call are laid out, and so its results.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Layout {
+    /// The last so many (2 to 4) of `[batch, head, seq, dim]`.
+    Axes(usize),
+    /// Packed sequences, `[token, head, dim]`.
+    Packed,
+}
+
+impl Layout {
+    fn view<'a, T: numpy::Element>(self, array: &'a PyReadonlyArrayDyn<'_, T>) -> ArrayView4<'a, T> {
+        let mut view: ArrayViewD<'a, T> = array.as_array();
+        if self == Self::Packed {
+            view.swap_axes(0, 1);
+        }
+        four_axes(view).expect("the number of axes was checked")
+    }
+
+    /// A result of the library's, whose first axes are `[batch, head]`, as NumPy's: without the axes that the tensors lack.
+    pub(crate) fn give<'py, T: numpy::Element, D: Dimension>(self, py: Python<'py>, array: Array<T, D>) -> Bound<'py, PyAny> {
+        let mut array = array.into_dyn();
+        match self {
+            Self::Axes(axes) => {
+                for _ in axes..4 {
+                    array = array.index_axis_move(Axis(0), 0);
+                }
+            }
+            Self::Packed => {
+                array = array.index_axis_move(Axis(0), 0);
+                if array.ndim() == 3 {
+                    array.swap_axes(0, 1);
+                }
+            }
+        }
+        array.into_pyarray(py).into_any()
+    }
+}
+
+/// An array that is borrowed from NumPy for the time of a call.
+pub(crate) struct Tensor<'py, E: numpy::Element> {
+    array: PyReadonlyArrayDyn<'py, E>,
+    layout: Layout,
+}
+
+impl<E: numpy::Element> Tensor<'_, E> {
+    /// `[batch, head, seq, dim]`
+    pub(crate) fn view(&self) -> ArrayView4<'_, E> {
+        self.layout.view(&self.array)
+    }
+}
+
+/// q, k and (for what needs values) v: arrays of one element type and one number of axes.
 pub(crate) struct Inputs<'py> {
     pub(crate) dtype: DType,
+    pub(crate) layout: Layout,
+    q_name: &'static str,
     q: Bound<'py, PyUntypedArray>,
     k: Bound<'py, PyUntypedArray>,
     v: Option<Bound<'py, PyUntypedArray>>,
@@ -137,73 +190,122 @@ impl<'py> Inputs<'py> {
 
     /// With other names for q and k.
     pub(crate) fn named(
-        (q_name, q): (&str, &Bound<'py, PyAny>),
-        (k_name, k): (&str, &Bound<'py, PyAny>),
+        (q_name, q): (&'static str, &Bound<'py, PyAny>),
+        (k_name, k): (&'static str, &Bound<'py, PyAny>),
         v: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Self> {
         let q = array(q_name, q)?;
+        float_dtype(q_name, &q)?;
+        let axes = q.ndim();
+        if !(2..=4).contains(&axes) {
+            return Err(PyValueError::new_err(format!(
+                "{q_name} has shape {:?} with {axes} axes; it must have 4, [batch, head, seq, dim], or the last 3 or 2 of them",
+                q.shape()
+            )));
+        }
+        Self::laid_out(Layout::Axes(axes), (q_name, q), (k_name, k), v)
+    }
+
+    /// Packed sequences.
+    pub(crate) fn packed(q: &Bound<'py, PyAny>, k: &Bound<'py, PyAny>, v: &Bound<'py, PyAny>) -> PyResult<Self> {
+        let q = array("q", q)?;
+        if q.ndim() != 3 {
+            return Err(PyValueError::new_err(format!("q has shape {:?}; packed sequences have 3 axes: [token, head, dim]", q.shape())));
+        }
+        Self::laid_out(Layout::Packed, ("q", q), ("k", k), Some(v))
+    }
+
+    fn laid_out(
+        layout: Layout,
+        (q_name, q): (&'static str, Bound<'py, PyUntypedArray>),
+        (k_name, k): (&'static str, &Bound<'py, PyAny>),
+        v: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Self> {
         let dtype = float_dtype(q_name, &q)?;
-        four_axes(q_name, &q)?;
-        let like = (q_name, &q, dtype);
-        let k = alike(k_name, k, like)?;
-        let v = v.map(|v| alike("v", v, like)).transpose()?;
-        Ok(Self { dtype, q, k, v })
+        let mut inputs = Self { dtype, layout, q_name, k: q.clone(), q, v: None };
+        inputs.k = inputs.alike(k_name, k)?;
+        inputs.v = v.map(|v| inputs.alike("v", v)).transpose()?;
+        Ok(inputs)
     }
 
-    /// One more array of four axes, of the element type of q.
-    pub(crate) fn companion<E: Scalar>(&self, name: &str, object: &Bound<'py, PyAny>) -> PyResult<PyReadonlyArray4<'py, E>> {
-        typed(&alike(name, object, ("q", &self.q, self.dtype))?)
+    /// An array that has the element type and the number of axes of q.
+    fn alike(&self, name: &str, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
+        let (array, q_name) = (array(name, object)?, self.q_name);
+        if float_dtype(name, &array)? != self.dtype {
+            let (this, that) = (dtype_name(&array), dtype_name(&self.q));
+            return Err(PyTypeError::new_err(format!(
+                "{name} is {this} but {q_name} is {that}; both need the same dtype, for instance {name}.astype({q_name}.dtype)"
+            )));
+        }
+        if array.ndim() != self.q.ndim() {
+            let (this, that) = (array.shape(), self.q.shape());
+            let wanted = if self.layout == Layout::Packed { "[token, head, dim]" } else { "[batch, head, seq, dim]" };
+            return Err(PyValueError::new_err(format!(
+                "{name} has shape {this:?} and {q_name} {that:?}; both need the same number of axes, {wanted}"
+            )));
+        }
+        Ok(array)
     }
 
-    /// `[batch, heads_q, seq_q, head_dim]`
+    fn tensor<E: Scalar>(&self, array: &Bound<'py, PyUntypedArray>) -> PyResult<Tensor<'py, E>> {
+        Ok(Tensor { array: readonly(array)?, layout: self.layout })
+    }
+
+    /// One more array of the element type and the axes of q.
+    pub(crate) fn companion<E: Scalar>(&self, name: &str, object: &Bound<'py, PyAny>) -> PyResult<Tensor<'py, E>> {
+        self.tensor(&self.alike(name, object)?)
+    }
+
+    /// What an earlier call gave of `out` before it was rounded.
+    pub(crate) fn exact<E: Scalar>(&self, object: &Bound<'py, PyAny>) -> PyResult<Tensor<'py, E::Real>> {
+        let array = array("exact", object)?;
+        if array.ndim() != self.q.ndim() {
+            return Err(PyValueError::new_err(format!("exact has shape {:?}; it must be what the forward pass returned", array.shape())));
+        }
+        Ok(Tensor { array: readonly(&array)?, layout: self.layout })
+    }
+
+    pub(crate) fn q<E: Scalar>(&self) -> PyResult<Tensor<'py, E>> {
+        self.tensor(&self.q)
+    }
+
+    pub(crate) fn k<E: Scalar>(&self) -> PyResult<Tensor<'py, E>> {
+        self.tensor(&self.k)
+    }
+
+    pub(crate) fn v<E: Scalar>(&self) -> PyResult<Option<Tensor<'py, E>>> {
+        self.v.as_ref().map(|v| self.tensor(v)).transpose()
+    }
+
+    /// For functions that were given values.
+    pub(crate) fn values<E: Scalar>(&self) -> PyResult<Tensor<'py, E>> {
+        Ok(self.v()?.expect("the function has values"))
+    }
+
+    /// `[batch, head, seq, dim]` of q or k.
+    fn shape4(&self, array: &Bound<'py, PyUntypedArray>) -> [usize; 4] {
+        let shape = array.shape();
+        match self.layout {
+            Layout::Packed => [1, shape[1], shape[0], shape[2]],
+            Layout::Axes(axes) => std::array::from_fn(|axis| if axis + axes < 4 { 1 } else { shape[axis + axes - 4] }),
+        }
+    }
+
     pub(crate) fn q_shape(&self) -> [usize; 4] {
-        shape4(&self.q)
-    }
-
-    /// `[batch, heads_kv, seq_kv, head_dim]`
-    pub(crate) fn k_shape(&self) -> [usize; 4] {
-        shape4(&self.k)
+        self.shape4(&self.q)
     }
 
     /// `[batch, heads_q, seq_q, seq_kv]`
     pub(crate) fn scores_shape(&self) -> [usize; 4] {
-        let ([b, h, n, _], [_, _, m, _]) = (self.q_shape(), self.k_shape());
+        let ([b, h, n, _], [_, _, m, _]) = (self.q_shape(), self.shape4(&self.k));
         [b, h, n, m]
     }
 
-    pub(crate) fn q<E: Scalar>(&self) -> PyResult<PyReadonlyArray4<'py, E>> {
-        typed(&self.q)
+    /// Multiply-adds of a forward pass, at most; a backward pass takes five products to its two.
+    pub(crate) fn work(&self) -> usize {
+        let dims = self.q_shape()[3].saturating_add(self.v.as_ref().map_or(0, |v| self.shape4(v)[3]));
+        self.scores_shape().into_iter().fold(dims, usize::saturating_mul)
     }
-
-    pub(crate) fn k<E: Scalar>(&self) -> PyResult<PyReadonlyArray4<'py, E>> {
-        typed(&self.k)
-    }
-
-    pub(crate) fn v<E: Scalar>(&self) -> PyResult<Option<PyReadonlyArray4<'py, E>>> {
-        self.v.as_ref().map(typed).transpose()
-    }
-}
-
-/// An array of four axes that has the element type of another one, whose name comes with it.
-fn alike<'py>(
-    name: &str,
-    object: &Bound<'py, PyAny>,
-    (other_name, other, dtype): (&str, &Bound<'py, PyUntypedArray>, DType),
-) -> PyResult<Bound<'py, PyUntypedArray>> {
-    let array = array(name, object)?;
-    if float_dtype(name, &array)? != dtype {
-        let (this, that) = (dtype_name(&array), dtype_name(other));
-        return Err(PyTypeError::new_err(format!(
-            "{name} is {this} but {other_name} is {that}; both need the same dtype, for instance {name}.astype({other_name}.dtype)"
-        )));
-    }
-    four_axes(name, &array)?;
-    Ok(array)
-}
-
-fn shape4(array: &Bound<'_, PyUntypedArray>) -> [usize; 4] {
-    let shape = array.shape();
-    std::array::from_fn(|axis| shape[axis])
 }
 
 pub(crate) fn float_dtype(name: &str, array: &Bound<'_, PyUntypedArray>) -> PyResult<DType> {
@@ -215,46 +317,61 @@ pub(crate) fn float_dtype(name: &str, array: &Bound<'_, PyUntypedArray>) -> PyRe
     })
 }
 
-fn four_axes(name: &str, array: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
-    if array.ndim() == 4 {
-        return Ok(());
-    }
-    Err(PyValueError::new_err(format!(
-        "{name} has shape {:?} with {} axes; it must have 4: [batch, head, seq, dim]",
-        array.shape(),
-        array.ndim()
-    )))
-}
-
-pub(crate) fn typed<'py, E: Scalar>(array: &Bound<'py, PyUntypedArray>) -> PyResult<PyReadonlyArray4<'py, E>> {
-    Ok(array.as_any().cast::<PyArray4<E>>()?.try_readonly()?)
+pub(crate) fn readonly<'py, T: numpy::Element>(array: &Bound<'py, PyUntypedArray>) -> PyResult<PyReadonlyArrayDyn<'py, T>> {
+    Ok(array.as_any().cast::<PyArrayDyn<T>>()?.try_readonly()?)
 }
 
 /// Axes of length 1 in front until there are four.
-pub(crate) fn view4<'a, T: numpy::Element>(array: &'a PyReadonlyArrayDyn<'_, T>) -> Option<ArrayView4<'a, T>> {
-    let mut view: ArrayViewD<'a, T> = array.as_array();
+pub(crate) fn four_axes<T>(mut view: ArrayViewD<'_, T>) -> Option<ArrayView4<'_, T>> {
     while view.ndim() < 4 {
         view = view.insert_axis(Axis(0));
     }
     view.into_dimensionality::<Ix4>().ok()
 }
 
-/// A new array of zeros, owned by NumPy; `MemoryError` where there is no room.
-pub(crate) fn zeros<'py, T: numpy::Element, D: Dimension>(
-    py: Python<'py>,
-    shape: impl IntoDimension<Dim = D>,
-) -> PyResult<Bound<'py, PyArray<T, D>>> {
-    let shape = shape.into_dimension();
-    room_for::<T>(shape.slice())?;
-    Ok(PyArray::zeros(py, shape, false))
+/// A number per row that an earlier call returned, `[batch, heads_q, seq_q]` without the axes that q lacks.
+pub(crate) struct PerRow<'py, T: numpy::Element>(Tensor<'py, T>);
+
+impl<'py, T: numpy::Element> PerRow<'py, T> {
+    /// `from` says which call returned it.
+    pub(crate) fn new(name: &str, from: &str, object: &Bound<'py, PyAny>, layout: Layout) -> PyResult<Self> {
+        let array = array(name, object)?;
+        let wanted = match layout {
+            Layout::Axes(axes) => axes - 1,
+            Layout::Packed => 2,
+        };
+        let typed = array.as_any().cast::<PyArrayDyn<T>>().ok().filter(|array| array.ndim() == wanted);
+        let dtype = if size_of::<T>() == 8 { "float64" } else { "float32" };
+        let text =
+            || PyValueError::new_err(format!("{name} must be the {dtype} array of {wanted} axes, a number per row, that {from} gives"));
+        // Axes are put in front: those of packed rows are [head, token] already.
+        Ok(Self(Tensor { array: typed.ok_or_else(text)?.try_readonly()?, layout: Layout::Axes(wanted) }))
+    }
+
+    pub(crate) fn view(&self) -> ndarray::ArrayView3<'_, T> {
+        self.0.view().index_axis_move(Axis(0), 0).into_dimensionality::<Ix3>().expect("one axis of four was taken")
+    }
 }
 
-/// `MemoryError` if the system would not give that much memory: Rust's own answer to that is the end of the process.
-pub(crate) fn room_for<T>(shape: &[usize]) -> PyResult<()> {
-    const SURELY_THERE: usize = 1 << 20;
-    let bytes = shape.iter().try_fold(size_of::<T>(), |n, &d| n.checked_mul(d));
-    if bytes.is_some_and(|n| n <= SURELY_THERE) || bytes.is_some_and(|n| Vec::<u8>::new().try_reserve_exact(n).is_ok()) {
-        return Ok(());
+/// Numbers of the type that is computed in, as elements; or an error where there is no memory for them.
+pub(crate) fn rounded<E: Scalar>(what: &'static str, array: Array4<E::Real>) -> regard::Result<Array4<E>> {
+    let mut same = Some(array);
+    if let Some(same) = (&mut same as &mut dyn Any).downcast_mut::<Option<Array4<E>>>() {
+        return Ok(same.take().expect("it was put there"));
     }
-    Err(PyMemoryError::new_err(format!("no memory for a result of shape {shape:?}")))
+    let array = same.expect("it was not taken");
+    let mut elements = Vec::new();
+    let no_memory = |_| regard::Error::OutOfMemory { what, bytes: array.len().saturating_mul(size_of::<E>()) };
+    elements.try_reserve_exact(array.len()).map_err(no_memory)?;
+    elements.extend(array.iter().map(|&x| E::from_real(x)));
+    Ok(Array4::from_shape_vec(array.raw_dim(), elements).expect("the length is that of the shape"))
+}
+
+/// Elements as numbers of the type that is computed in; or an error where there is no memory for them.
+pub(crate) fn widened<E: Scalar>(what: &'static str, array: ArrayView4<'_, E>) -> regard::Result<Array4<E::Real>> {
+    let mut numbers = Vec::new();
+    let no_memory = |_| regard::Error::OutOfMemory { what, bytes: array.len().saturating_mul(size_of::<E::Real>()) };
+    numbers.try_reserve_exact(array.len()).map_err(no_memory)?;
+    numbers.extend(array.iter().map(|&x| x.to_real()));
+    Ok(Array4::from_shape_vec(array.raw_dim(), numbers).expect("the length is that of the shape"))
 }

@@ -1,109 +1,88 @@
-//! `regard.attention` and `regard.merge`.
+//! `regard.attention`, `regard.weights` and `regard.merge`.
 
-use crate::arguments::{Keywords, Settings, flag, refused, text};
-use crate::arrays::{self, Inputs, Scalar, room_for, with_dtype, zeros};
-use ndarray::{Array4, Ix3, Ix4};
-use numpy::{IntoPyArray, PyArray3, PyArrayMethods, PyReadonlyArray3};
+use crate::arrays::{self, Inputs, PerRow, Scalar, with_dtype};
+use crate::instruments::{rectangle, states_given};
+use crate::interrupt;
+use crate::options::{Given, Keywords, function};
+use crate::parse::{refused, text};
+use crate::settings::Settings;
+use ndarray::{Array4, ArrayView4};
 use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
-use regard::{Attention, Real, Stage};
+use regard::{Attention, Rectangle, Stage};
 
-/// Exact scaled dot-product attention: ``softmax(q k^T * scale + bias, where the masks allow) v``.
-///
-/// q is ``[batch, heads_q, seq_q, head_dim]``, k ``[batch, heads_kv, seq_kv, head_dim]`` and
-/// v ``[batch, heads_kv, seq_kv, value_dim]``, all float32, float64, float16 or bfloat16 (ml_dtypes), with any strides;
-/// they are read in place. Query head ``h`` reads key/value head ``h // (heads_q // heads_kv)``.
-///
-/// What a query may attend to. All of it must hold:
-///
-/// * ``mask``: bool (True: attend), or float (added to the scores; ``-inf`` hides), broadcastable to
-///   ``[batch, heads_q, seq_q, seq_kv]``.
-/// * ``causal``: False, True or ``'top_left'`` (key ``j`` is visible to query ``i`` if ``j <= i + q_offset``), or
-///   ``'bottom_right'`` (the last query stands at the last key).
-/// * ``window``: ``(left, right)``, how many neighbours on each side are visible; None (or -1): all.
-/// * ``q_offset``: where query 0 stands on the key axis, an int or one per batch entry; serves causal, window and alibi.
-/// * ``kv_lens``: one int per batch entry; only the first so many keys exist.
-/// * ``top_k``: only the so many highest scores of each query count.
-///
-/// What the scores are:
-///
-/// * ``scale``: None is ``1 / sqrt(head_dim)``.
-/// * ``softcap``: ``cap * tanh(score / cap)``, before bias and masks; None or 0: off.
-/// * ``bias``: float, added; broadcast as ``mask`` is.
-/// * ``alibi``: slopes, one per query head, or True for :func:`alibi_slopes`; adds ``-slope * distance``.
-/// * ``sink``: one more logit per query head, which takes part in the softmax and has no value.
-///
-/// What happens to the weights: ``dropout_p`` is the probability that a weight is dropped after the softmax; the others are multiplied
-/// with ``1 / (1 - dropout_p)``. Which ones is a function of ``seed`` (an int from 0 on) and of the place of the weight alone: the same
-/// here, in :func:`attention_vjp`, and on any number of threads.
-///
-/// What comes back: ``out`` ``[batch, heads_q, seq_q, value_dim]``, alone or first in a tuple with what was asked for:
-///
-/// * ``return_weights``: the weights that the values are summed with, ``[batch, heads_q, seq_q, seq_kv]``.
-/// * ``return_scores``: the scores before it: ``'raw'`` (scaled), ``'softcap'`` or ``'bias'`` (hidden keys: ``-inf``).
-/// * ``return_lse``: ``ln(sum(exp(scores)))`` of each row, ``[batch, heads_q, seq_q]``, as the last element.
-///
-/// How it is computed, without any effect on what: ``threads``, ``level`` (``'portable'``, ``'avx2'``, ``'avx512'``).
-/// A row without any visible key gives exactly zero. A hidden key never contributes, even where it is NaN. The bits of
-/// the result depend neither on the threads nor on the rest of the batch.
-///
-/// >>> import numpy as np, regard
-/// >>> q = k = np.zeros((1, 1, 4, 8), np.float32)
-/// >>> v = np.arange(4, dtype=np.float32).reshape(1, 1, 4, 1)
-/// >>> regard.attention(q, k, v)[0, 0, :, 0]
-/// array([1.5, 1.5, 1.5, 1.5], dtype=float32)
-/// >>> regard.attention(q, k, v, causal=True)[0, 0, :, 0]
-/// array([0. , 0.5, 1. , 1.5], dtype=float32)
-/// >>> out, weights = regard.attention(q, k, v, window=(1, 0), return_weights=True)
-/// >>> weights[0, 0]
-/// array([[1. , 0. , 0. , 0. ],
-///        [0.5, 0.5, 0. , 0. ],
-///        [0. , 0.5, 0.5, 0. ],
-///        [0. , 0. , 0.5, 0.5]], dtype=float32)
-#[pyfunction]
-#[pyo3(
-    signature = (q, k, v, *, mask=None, causal=None, scale=None, softcap=None, window=None, q_offset=None, kv_lens=None,
-        dropout_p=None, seed=None, return_weights=None, return_scores=None, bias=None, alibi=None, top_k=None, sink=None,
-        return_lse=None, threads=None, level=None),
-    text_signature = "(q, k, v, *, mask=None, causal=False, scale=None, softcap=None, window=None, q_offset=None, \
-        kv_lens=None, dropout_p=0.0, seed=0, return_weights=False, return_scores=None, bias=None, alibi=None, \
-        top_k=None, sink=None, return_lse=False, threads=None, level=None)"
-)]
-pub(crate) fn attention<'py>(
+function! {
+    /// Exact scaled dot-product attention: ``softmax(q k^T * scale + bias, where the masks allow) v``.
+    ///
+    /// q is ``[batch, heads_q, seq_q, head_dim]``, k ``[batch, heads_kv, seq_kv, head_dim]`` and
+    /// v ``[batch, heads_kv, seq_kv, value_dim]``, all float32, float64, float16 or bfloat16 (ml_dtypes), with any strides;
+    /// they are read in place. The batch, or batch and heads, may be left out of all three, and then of the results. Query head ``h`` reads key/value head ``h // (heads_q // heads_kv)``.
+    ///
+    /// What a query may attend to. All of it must hold:
+    ///
+    /// * ``mask``: bool (True: attend), or float (added to the scores; ``-inf`` hides), broadcastable to
+    ///   ``[batch, heads_q, seq_q, seq_kv]``; or a :class:`Mask`, which describes it.
+    /// * ``causal``: False, True or ``'top_left'`` (key ``j`` is visible to query ``i`` if ``j <= i + q_offset``), or
+    ///   ``'bottom_right'`` (the last query stands at the last key).
+    /// * ``window``: ``(left, right)``, how many neighbours on each side are visible; None (or -1): all.
+    /// * ``q_offset``: where query 0 stands on the key axis, an int or one per batch entry; serves causal, window and alibi.
+    /// * ``kv_lens``: one int per batch entry; only the first so many keys exist.
+    /// * ``top_k``: only the so many highest scores of each query count.
+    ///
+    /// What the scores are:
+    ///
+    /// * ``scale``: None is ``1 / sqrt(head_dim)``.
+    /// * ``softcap``: ``cap * tanh(score / cap)``, before bias and masks; None or 0: off.
+    /// * ``bias``: float, added; broadcast as ``mask`` is.
+    /// * ``alibi``: slopes, one per query head, or True for :func:`alibi_slopes`; adds ``-slope * distance``.
+    /// * ``relative``: float32 ``[heads_q, 2 r + 1]`` (or without the heads), a number per distance: adds ``relative[h, clip(j - i, -r, r) + r]``.
+    /// * ``sink``: one more logit per query head, which takes part in the softmax and has no value.
+    ///
+    /// What happens to the weights: ``dropout_p`` is the probability that a weight is dropped after the softmax; the others are multiplied
+    /// with ``1 / (1 - dropout_p)``. Which ones is a function of ``seed`` (an int from 0 on) and of the place of the weight alone: the same
+    /// here, in :func:`attention_vjp`, and on any number of threads.
+    ///
+    /// What comes back: ``out`` ``[batch, heads_q, seq_q, value_dim]``, alone or first in a tuple with what was asked for:
+    ///
+    /// * ``return_weights``: the weights that the values are summed with, ``[batch, heads_q, seq_q, seq_kv]``.
+    /// * ``return_scores``: the scores before it: ``'raw'`` (scaled), ``'softcap'`` or ``'bias'`` (hidden keys: ``-inf``).
+    /// * ``return_lse``: ``ln(sum(exp(scores)))`` of each row, ``[batch, heads_q, seq_q]``, as the last element.
+    ///
+    /// How it is computed, without any effect on what: ``threads``, ``level`` (``'portable'``, ``'avx2'``, ``'avx512'``).
+    /// A row without any visible key gives exactly zero. A hidden key never contributes, even where it is NaN. The bits of
+    /// the result depend neither on the threads nor on the rest of the batch.
+    ///
+    /// >>> import numpy as np, regard
+    /// >>> q = k = np.zeros((1, 1, 4, 8), np.float32)
+    /// >>> v = np.arange(4, dtype=np.float32).reshape(1, 1, 4, 1)
+    /// >>> regard.attention(q, k, v)[0, 0, :, 0]
+    /// array([1.5, 1.5, 1.5, 1.5], dtype=float32)
+    /// >>> regard.attention(q, k, v, causal=True)[0, 0, :, 0]
+    /// array([0. , 0.5, 1. , 1.5], dtype=float32)
+    /// >>> out, weights = regard.attention(q, k, v, window=(1, 0), return_weights=True)
+    /// >>> weights[0, 0]
+    /// array([[1. , 0. , 0. , 0. ],
+    ///        [0.5, 0.5, 0. , 0. ],
+    ///        [0. , 0.5, 0.5, 0. ],
+    ///        [0. , 0. , 0.5, 0.5]], dtype=float32)
+    fn attention(q, k, v; return_weights: bool = false, return_scores: Given<'py> = None, return_lse: bool = false) => run
+}
+
+fn run<'py>(
     py: Python<'py>,
     q: &Bound<'py, PyAny>,
     k: &Bound<'py, PyAny>,
     v: &Bound<'py, PyAny>,
-    mask: Option<Bound<'py, PyAny>>,
-    causal: Option<Bound<'py, PyAny>>,
-    scale: Option<Bound<'py, PyAny>>,
-    softcap: Option<Bound<'py, PyAny>>,
-    window: Option<Bound<'py, PyAny>>,
-    q_offset: Option<Bound<'py, PyAny>>,
-    kv_lens: Option<Bound<'py, PyAny>>,
-    dropout_p: Option<Bound<'py, PyAny>>,
-    seed: Option<Bound<'py, PyAny>>,
-    return_weights: Option<Bound<'py, PyAny>>,
+    return_weights: bool,
     return_scores: Option<Bound<'py, PyAny>>,
-    bias: Option<Bound<'py, PyAny>>,
-    alibi: Option<Bound<'py, PyAny>>,
-    top_k: Option<Bound<'py, PyAny>>,
-    sink: Option<Bound<'py, PyAny>>,
-    return_lse: Option<Bound<'py, PyAny>>,
-    threads: Option<Bound<'py, PyAny>>,
-    level: Option<Bound<'py, PyAny>>,
+    return_lse: bool,
+    keywords: &Keywords<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let wanted = Wanted {
-        matrix: Matrix::asked_for(return_weights.as_ref(), return_scores.as_ref())?,
-        lse: flag("return_lse", return_lse.as_ref())?,
-    };
-    let keywords =
-        Keywords { mask, bias, alibi, causal, window, q_offset, kv_lens, scale, softcap, top_k, sink, dropout_p, seed, threads, level };
+    let wanted = Wanted { matrix: Matrix::asked_for(return_weights, return_scores.as_ref())?, lse: return_lse };
     let inputs = Inputs::new(q, k, Some(v))?;
-    let settings = Settings::new(&keywords, &inputs)?;
-    with_dtype!(inputs.dtype, E => forward::<E>(py, &inputs, &settings.attention(), wanted))
+    let settings = Settings::new(keywords, &inputs)?;
+    with_dtype!(inputs.dtype, E => forward::<E>(py, &inputs, &settings, wanted))
 }
 
 /// What to return beside `out`.
@@ -120,8 +99,7 @@ enum Matrix {
 }
 
 impl Matrix {
-    fn asked_for(weights: Option<&Bound<'_, PyAny>>, scores: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Self>> {
-        let weights = flag("return_weights", weights)?;
+    fn asked_for(weights: bool, scores: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Self>> {
         let Some(scores) = scores else { return Ok(weights.then_some(Self::Weights)) };
         let stage = match text("return_scores", scores)?.as_str() {
             "raw" => Stage::Raw,
@@ -139,56 +117,78 @@ impl Matrix {
     }
 
     /// In the element type of q.
-    fn compute<E: Scalar>(self, inputs: &Inputs<'_>, attention: &Attention<'_>, py: Python<'_>) -> PyResult<Array4<E>> {
-        let (q, k) = (inputs.q::<E>()?, inputs.k::<E>()?);
-        let (q, k) = (q.as_array(), k.as_array());
-        let matrix = py.detach(|| {
-            let matrix = match self {
-                Self::Weights => attention.weights(q, k),
-                Self::Scores(stage) => attention.scores(q, k, stage),
-            };
-            matrix.map(|matrix| matrix.mapv_into_any(E::from_real))
-        });
-        matrix.map_err(refused)
+    fn compute<E: Scalar>(self, attention: &Attention<'_>, q: ArrayView4<'_, E>, k: ArrayView4<'_, E>) -> regard::Result<Array4<E>> {
+        match self {
+            Self::Weights => arrays::rounded::<E>("weights", attention.weights(q, k)?),
+            Self::Scores(stage) => arrays::rounded::<E>("scores", attention.scores(q, k, stage)?),
+        }
     }
 }
 
-fn forward<'py, E: Scalar>(
-    py: Python<'py>,
-    inputs: &Inputs<'py>,
-    attention: &Attention<'_>,
-    wanted: Wanted,
-) -> PyResult<Bound<'py, PyAny>> {
-    let (q, k) = (inputs.q::<E>()?, inputs.k::<E>()?);
-    let v = inputs.v::<E>()?.expect("attention has values");
-    let (q_view, k_view, v_view) = (q.as_array(), k.as_array(), v.as_array());
-    let [batch, heads_q, seq_q, _] = inputs.q_shape();
-    if wanted.matrix.is_some() {
-        room_for::<(E::Real, E)>(&inputs.scores_shape())?;
-    }
-    let out = zeros::<E, Ix4>(py, [batch, heads_q, seq_q, v_view.dim().3])?;
-    let lse = if wanted.lse { Some(zeros::<E::Real, Ix3>(py, [batch, heads_q, seq_q])?) } else { None };
-    {
-        let mut out = out.try_readwrite()?;
-        let mut lse = lse.as_ref().map(|lse| lse.try_readwrite()).transpose()?;
-        let out = out.as_array_mut();
-        let lse = lse.as_mut().map(|lse| {
-            let mut lse = lse.as_array_mut();
-            lse.fill(E::Real::MASKED);
-            lse
-        });
-        py.detach(|| attention.forward_into(q_view, k_view, v_view, out, lse)).map_err(refused)?;
-    }
-    let matrix = wanted.matrix.map(|matrix| matrix.compute::<E>(inputs, attention, py)).transpose()?;
-    let out = out.into_any();
-    let matrix = matrix.map(|matrix| matrix.into_pyarray(py).into_any());
-    let lse = lse.map(Bound::into_any);
+fn forward<'py, E: Scalar>(py: Python<'py>, inputs: &Inputs<'py>, settings: &Settings<'py>, wanted: Wanted) -> PyResult<Bound<'py, PyAny>> {
+    let (q, k, v) = (inputs.q::<E>()?, inputs.k::<E>()?, inputs.values::<E>()?);
+    let attention = settings.attention();
+    let (q, k, v) = (q.view(), k.view(), v.view());
+    let (forward, matrix) = interrupt::run(py, settings, inputs.work(), || {
+        let forward = attention.forward(q, k, v)?;
+        Ok((forward, wanted.matrix.map(|matrix| matrix.compute::<E>(&attention, q, k)).transpose()?))
+    })?;
+    let out = inputs.layout.give(py, forward.out);
+    let matrix = matrix.map(|matrix| inputs.layout.give(py, matrix));
+    let lse = wanted.lse.then(|| inputs.layout.give(py, forward.lse));
     match (matrix, lse) {
         (None, None) => Ok(out),
         (Some(matrix), None) => (out, matrix).into_bound_py_any(py),
         (None, Some(lse)) => (out, lse).into_bound_py_any(py),
         (Some(matrix), Some(lse)) => (out, matrix, lse).into_bound_py_any(py),
     }
+}
+
+function! {
+    /// The weights that :func:`attention` sums the values with, ``[batch, heads_q, seq_q, seq_kv]``, or a part of them.
+    ///
+    /// ``region`` is ``(queries, keys)``, each a slice or a pair ``(start, stop)``: the weights of these only, at the cost of these, if ``states``
+    /// gives what the rows are divided by (see :func:`row_states`). Options as for :func:`attention`.
+    ///
+    /// >>> import numpy as np, regard
+    /// >>> x = np.zeros((1, 1, 1000, 8), np.float32)
+    /// >>> states = regard.row_states(x, x, causal=True)
+    /// >>> regard.weights(x, x, causal=True, states=states, region=((1, 3), slice(0, 4)))[0, 0].round(2)
+    /// array([[0.5 , 0.5 , 0.  , 0.  ],
+    ///        [0.33, 0.33, 0.33, 0.  ]], dtype=float32)
+    fn weights(q, k; region: Given<'py> = None, states: Given<'py> = None) => run_weights
+}
+
+fn run_weights<'py>(
+    py: Python<'py>,
+    q: &Bound<'py, PyAny>,
+    k: &Bound<'py, PyAny>,
+    region: Option<Bound<'py, PyAny>>,
+    states: Option<Bound<'py, PyAny>>,
+    keywords: &Keywords<'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    fn of<'py, E: Scalar>(
+        py: Python<'py>,
+        inputs: &Inputs<'py>,
+        settings: &Settings<'py>,
+        region: Option<Rectangle>,
+        states: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let states = states.map(|states| states_given::<E>(states, inputs.layout)).transpose()?;
+        let (q, k) = (inputs.q::<E>()?, inputs.k::<E>()?);
+        let (q, k, attention) = (q.view(), k.view(), settings.attention());
+        let [_, _, seq_q, seq_kv] = inputs.scores_shape();
+        let region = region.unwrap_or(Rectangle { rows: 0..seq_q, keys: 0..seq_kv });
+        let weights = interrupt::run(py, settings, inputs.work(), || {
+            let states = states.map_or_else(|| attention.row_states(q, k), Ok)?;
+            arrays::rounded::<E>("weights", attention.weights_of(q, k, &states, region)?)
+        })?;
+        Ok(inputs.layout.give(py, weights))
+    }
+    let inputs = Inputs::new(q, k, None)?;
+    let settings = Settings::new(keywords, &inputs)?;
+    let region = region.map(|region| rectangle(&region, inputs.scores_shape())).transpose()?;
+    with_dtype!(inputs.dtype, E => of::<E>(py, &inputs, &settings, region, states.as_ref()))
 }
 
 /// Join attention over two disjoint sets of keys, each given by its ``out`` and its ``lse``; returns ``(out, lse)``.
@@ -211,7 +211,7 @@ pub(crate) fn merge<'py>(
     lse_a: &Bound<'py, PyAny>,
     out_b: &Bound<'py, PyAny>,
     lse_b: &Bound<'py, PyAny>,
-) -> PyResult<Bound<'py, PyTuple>> {
+) -> PyResult<Bound<'py, PyAny>> {
     let outs = Inputs::named(("out_a", out_a), ("out_b", out_b), None)?;
     with_dtype!(outs.dtype, E => merge_as::<E>(py, &outs, lse_a, lse_b))
 }
@@ -221,25 +221,16 @@ fn merge_as<'py, E: Scalar>(
     outs: &Inputs<'py>,
     lse_a: &Bound<'py, PyAny>,
     lse_b: &Bound<'py, PyAny>,
-) -> PyResult<Bound<'py, PyTuple>> {
+) -> PyResult<Bound<'py, PyAny>> {
     let (out_a, out_b) = (outs.q::<E>()?, outs.k::<E>()?);
-    let (lse_a, lse_b) = (lse::<E>("lse_a", lse_a)?, lse::<E>("lse_b", lse_b)?);
-    room_for::<[E::Real; 4]>(&outs.q_shape())?;
-    let (out_a, out_b, lse_a, lse_b) = (out_a.as_array(), out_b.as_array(), lse_a.as_array(), lse_b.as_array());
+    let lse = |name, lse| PerRow::<E::Real>::new(name, "return_lse", lse, outs.layout);
+    let (lse_a, lse_b) = (lse("lse_a", lse_a)?, lse("lse_b", lse_b)?);
+    let (out_a, out_b, lse_a, lse_b) = (out_a.view(), out_b.view(), lse_a.view(), lse_b.view());
     let merged = py.detach(|| {
-        let (wide_a, wide_b) = (out_a.mapv(E::to_real), out_b.mapv(E::to_real));
+        let (wide_a, wide_b) = (arrays::widened::<E>("out_a", out_a)?, arrays::widened::<E>("out_b", out_b)?);
         let (out, lse) = regard::merge(wide_a.view(), lse_a, wide_b.view(), lse_b)?;
-        Ok((out.mapv_into_any(E::from_real), lse))
+        Ok((arrays::rounded::<E>("out", out)?, lse))
     });
     let (out, lse) = merged.map_err(refused)?;
-    (out.into_pyarray(py), lse.into_pyarray(py)).into_pyobject(py)
-}
-
-fn lse<'py, E: Scalar>(name: &str, object: &Bound<'py, PyAny>) -> PyResult<PyReadonlyArray3<'py, E::Real>> {
-    let array = arrays::array(name, object)?;
-    let typed = array.as_any().cast::<PyArray3<E::Real>>().map_err(|_| {
-        let dtype = if size_of::<E::Real>() == 8 { "float64" } else { "float32" };
-        PyValueError::new_err(format!("{name} must be the {dtype} array [batch, heads_q, seq_q] that return_lse gives"))
-    })?;
-    Ok(typed.try_readonly()?)
+    (outs.layout.give(py, out), outs.layout.give(py, lse)).into_bound_py_any(py)
 }

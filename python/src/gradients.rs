@@ -1,252 +1,274 @@
 //! `regard.attention_vjp`, `regard.gradient_statistics`, and the two halves that the door to PyTorch calls one after the other.
 
-use crate::arguments::{Keywords, Settings, refused};
-use crate::arrays::{self, Inputs, Scalar, room_for, with_dtype};
+use crate::arrays::{self, Inputs, PerRow, Scalar, with_dtype};
 use crate::instruments::{field, result};
-use numpy::{IntoPyArray, PyArray3, PyArrayMethods, PyReadonlyArray3};
+use crate::interrupt;
+use crate::options::{Keywords, function};
+use crate::settings::Settings;
+use pyo3::IntoPyObjectExt;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
-use regard::{Attention, GradientStats, Gradients, SavedView};
+use regard::{Gradients, Saved, SavedView};
 
-/// The gradients of :func:`attention`: given ``dout``, the gradient of a loss on ``out``, the tuple ``(dq, dk, dv)`` of its gradients on
-/// q, k and v, in their shapes and element types. Linear memory: the weights are made anew, tile by tile.
-///
-/// After these three come the gradients of what else a gradient can be taken of, where it is given, in this order:
-///
-/// * a float ``mask``, in the mask's own shape: summed over the axes that it is broadcast along;
-/// * ``bias``, likewise;
-/// * ``alibi``, where the slopes are given: float64, one per head;
-/// * ``sink``: float64, one per head.
-///
-/// q, k, v and the options are those of :func:`attention` (mask, bias, alibi, causal, window, q_offset, kv_lens, scale, softcap, top_k,
-/// sink, dropout_p, seed, threads, level): with the same ``seed``, the same weights are dropped. A row without any visible key has
-/// gradients of zero, and a hidden key gets none. The bits depend neither on the threads nor on the rest of the batch.
-///
-/// >>> import numpy as np, regard
-/// >>> q = k = np.zeros((1, 1, 3, 8), np.float32)
-/// >>> v = np.ones((1, 1, 3, 1), np.float32)
-/// >>> dq, dk, dv = regard.attention_vjp(q, k, v, np.ones_like(v), causal=True)
-/// >>> dv[0, 0, :, 0].round(3)                         # 1 + 1/2 + 1/3, 1/2 + 1/3, 1/3
-/// array([1.833, 0.833, 0.333], dtype=float32)
-/// >>> bias = np.zeros((3, 3), np.float32)
-/// >>> dq, dk, dv, dbias = regard.attention_vjp(q, k, v, np.ones_like(v), bias=bias)
-/// >>> dbias.shape
-/// (3, 3)
-#[pyfunction]
-#[pyo3(
-    signature = (q, k, v, dout, **options),
-    text_signature = "(q, k, v, dout, *, mask=None, causal=False, scale=None, softcap=None, window=None, q_offset=None, \
-        kv_lens=None, dropout_p=0.0, seed=0, bias=None, alibi=None, top_k=None, sink=None, threads=None, level=None)"
-)]
-pub(crate) fn attention_vjp<'py>(
-    py: Python<'py>,
-    q: &Bound<'py, PyAny>,
-    k: &Bound<'py, PyAny>,
-    v: &Bound<'py, PyAny>,
-    dout: &Bound<'py, PyAny>,
-    options: Option<&Bound<'py, PyDict>>,
-) -> PyResult<Bound<'py, PyTuple>> {
-    fn run<'py, E: Scalar>(
-        py: Python<'py>,
-        inputs: &Inputs<'py>,
-        settings: &Settings<'py>,
-        dout: &Bound<'py, PyAny>,
-    ) -> PyResult<Bound<'py, PyTuple>> {
-        let (gradients, _) = both_passes::<E>(py, inputs, &settings.attention(), dout, false)?;
-        let (mut all, sink) = in_order(py, inputs, settings, gradients)?;
-        all.extend(sink);
-        PyTuple::new(py, all)
-    }
-    let keywords = Keywords::from_dict("attention_vjp", options)?;
-    let inputs = Inputs::new(q, k, Some(v))?;
-    let settings = Settings::new(&keywords, &inputs)?;
-    with_dtype!(inputs.dtype, E => run::<E>(py, &inputs, &settings, dout))
+function! {
+    /// The gradients of :func:`attention`: given ``dout``, the gradient of a loss on ``out``, the tuple ``(dq, dk, dv)`` of its gradients on
+    /// q, k and v, in their shapes and element types. Linear memory: the weights are made anew, tile by tile.
+    ///
+    /// After these three come the gradients of what else a gradient can be taken of, where it is given, in this order; each is also an
+    /// attribute of the tuple, None where it is not there:
+    ///
+    /// * ``d_mask`` of a float ``mask``, in the mask's own shape: summed over the axes that it is broadcast along;
+    /// * ``d_bias``, likewise;
+    /// * ``d_alibi``, where the slopes are given: float64, one per head;
+    /// * ``d_relative``, in the shape of the table;
+    /// * ``d_sink``: float64, one per head;
+    /// * ``d_scale``: a float, with ``scale_gradient=True``.
+    ///
+    /// ``mask_gradient=False`` leaves out what was added to the scores: mask, bias, slopes and table.
+    ///
+    /// q, k, v and the options are those of :func:`attention` (which it names): with the same ``seed``, the same weights are dropped. A row without any visible key has
+    /// gradients of zero, and a hidden key gets none. The bits depend neither on the threads nor on the rest of the batch.
+    ///
+    /// >>> import numpy as np, regard
+    /// >>> q = k = np.zeros((1, 1, 3, 8), np.float32)
+    /// >>> v = np.ones((1, 1, 3, 1), np.float32)
+    /// >>> dq, dk, dv = regard.attention_vjp(q, k, v, np.ones_like(v), causal=True)
+    /// >>> dv[0, 0, :, 0].round(3)                         # 1 + 1/2 + 1/3, 1/2 + 1/3, 1/3
+    /// array([1.833, 0.833, 0.333], dtype=float32)
+    /// >>> bias = np.zeros((3, 3), np.float32)
+    /// >>> dq, dk, dv, dbias = regard.attention_vjp(q, k, v, np.ones_like(v), bias=bias)
+    /// >>> dbias.shape
+    /// (3, 3)
+    fn attention_vjp(q, k, v, dout; mask_gradient: bool = true, scale_gradient: bool = false) => vjp
 }
 
-/// What the gradients did, row by row, in the pass that computes them: linear memory. Arguments as for :func:`attention_vjp`.
-///
-/// Returns a :class:`GradientStatistics`, of Euclidean norms in float64:
-///
-/// * ``dq_rows``: of each row of dq, ``[batch, heads_q, seq_q]``
-/// * ``dk_rows``, ``dv_rows``: of each row of dk and of dv, ``[batch, heads_kv, seq_kv]``
-/// * ``d_scores_rows``: of each row of the gradient on the scores as they enter the softmax, ``[batch, heads_q, seq_q]``
-/// * ``dq_norm``, ``dk_norm``, ``dv_norm``: of each gradient as a whole
-/// * ``share_below(threshold)``: the share of the rows of dq whose norm is below a threshold
-///
-/// and the gradients themselves, ``dq``, ``dk`` and ``dv``. Where the softmax saturates the median row vanishes, while the norm of the
-/// whole does not:
-///
-/// >>> import numpy as np, regard
-/// >>> q, k, v, dout = np.random.default_rng(0).standard_normal((4, 1, 2, 256, 64))
-/// >>> for scale in (0.125, 8.0):
-/// ...     stats = regard.gradient_statistics(q, k, v, dout, scale=scale)
-/// ...     print(f"{stats.dq_norm:.3g}, median row {np.median(stats.dq_rows):.3g}, vanished {stats.share_below(1e-6):.3g}")
-/// 18.1, median row 0.752, vanished 0
-/// 1.33e+03, median row 0.000116, vanished 0.393
-#[pyfunction]
-#[pyo3(
-    signature = (q, k, v, dout, **options),
-    text_signature = "(q, k, v, dout, *, mask=None, causal=False, scale=None, softcap=None, window=None, q_offset=None, \
-        kv_lens=None, dropout_p=0.0, seed=0, bias=None, alibi=None, top_k=None, sink=None, threads=None, level=None)"
-)]
-pub(crate) fn gradient_statistics<'py>(
+fn vjp<'py>(
     py: Python<'py>,
     q: &Bound<'py, PyAny>,
     k: &Bound<'py, PyAny>,
     v: &Bound<'py, PyAny>,
     dout: &Bound<'py, PyAny>,
-    options: Option<&Bound<'py, PyDict>>,
+    mask_gradient: bool,
+    scale_gradient: bool,
+    keywords: &Keywords<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
     fn run<'py, E: Scalar>(
         py: Python<'py>,
         inputs: &Inputs<'py>,
-        attention: &Attention<'_>,
+        settings: &Settings<'py>,
         dout: &Bound<'py, PyAny>,
+        wanted: Wanted,
     ) -> PyResult<Bound<'py, PyAny>> {
-        static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        let (gradients, stats) = both_passes::<E>(py, inputs, attention, dout, true)?;
-        let stats = stats.expect("they were asked for");
-        let fields = PyDict::new(py);
-        field(&fields, "dq_rows", stats.dq_rows)?;
-        field(&fields, "dk_rows", stats.dk_rows)?;
-        field(&fields, "dv_rows", stats.dv_rows)?;
-        field(&fields, "d_scores_rows", stats.d_scores_rows)?;
-        fields.set_item("dq_norm", stats.dq)?;
-        fields.set_item("dk_norm", stats.dk)?;
-        fields.set_item("dv_norm", stats.dv)?;
-        field(&fields, "dq", gradients.dq)?;
-        field(&fields, "dk", gradients.dk)?;
-        field(&fields, "dv", gradients.dv)?;
-        result(&CLASS, "GradientStatistics", &fields)
+        let dout = inputs.companion::<E>("dout", dout)?;
+        let (q, k, v) = (inputs.q::<E>()?, inputs.k::<E>()?, inputs.values::<E>()?);
+        let (q, k, v, dout) = (q.view(), k.view(), v.view(), dout.view());
+        let attention = wanted.of(settings);
+        let gradients = interrupt::run(py, settings, inputs.work().saturating_mul(4), || {
+            let saved = attention.forward_saved(q, k, v)?;
+            attention.backward(q, k, v, &saved, dout)
+        })?;
+        named(py, inputs, settings, gradients)
     }
-    let keywords = Keywords::from_dict("gradient_statistics", options)?;
     let inputs = Inputs::new(q, k, Some(v))?;
-    let settings = Settings::new(&keywords, &inputs)?;
-    with_dtype!(inputs.dtype, E => run::<E>(py, &inputs, &settings.attention().bias_gradient(false), dout))
+    let settings = Settings::new(keywords, &inputs)?;
+    let wanted = Wanted { added: mask_gradient, scale: scale_gradient };
+    with_dtype!(inputs.dtype, E => run::<E>(py, &inputs, &settings, dout, wanted))
 }
 
-/// ``(out, row_max, row_sum)``: a forward pass, and what :func:`_backward` needs of it.
-#[pyfunction]
-#[pyo3(signature = (q, k, v, **options))]
-pub(crate) fn _forward_saved<'py>(
-    py: Python<'py>,
-    q: &Bound<'py, PyAny>,
-    k: &Bound<'py, PyAny>,
-    v: &Bound<'py, PyAny>,
-    options: Option<&Bound<'py, PyDict>>,
-) -> PyResult<Bound<'py, PyTuple>> {
-    fn run<'py, E: Scalar>(py: Python<'py>, inputs: &Inputs<'py>, attention: &Attention<'_>) -> PyResult<Bound<'py, PyTuple>> {
-        let (q, k, v) = (inputs.q::<E>()?, inputs.k::<E>()?, values::<E>(inputs)?);
-        let (q, k, v) = (q.as_array(), k.as_array(), v.as_array());
-        let [batch, heads_q, seq_q, _] = inputs.q_shape();
-        room_for::<E>(&[batch, heads_q, seq_q, v.dim().3])?;
-        let saved = py.detach(|| attention.forward_saved(q, k, v)).map_err(refused)?;
-        (saved.out.into_pyarray(py), saved.row_max.into_pyarray(py), saved.row_sum.into_pyarray(py)).into_pyobject(py)
-    }
-    let keywords = Keywords::from_dict("_forward_saved", options)?;
-    let inputs = Inputs::new(q, k, Some(v))?;
-    let settings = Settings::new(&keywords, &inputs)?;
-    with_dtype!(inputs.dtype, E => run::<E>(py, &inputs, &settings.attention()))
+/// Which gradients beside those of q, k and v.
+#[derive(Clone, Copy)]
+pub(crate) struct Wanted {
+    /// Of what was added to the scores.
+    pub(crate) added: bool,
+    pub(crate) scale: bool,
 }
 
-/// ``(dq, dk, dv, gradients of what was added to the scores, d_sink or None)``, given what :func:`_forward_saved` returned.
-#[pyfunction]
-#[pyo3(signature = (q, k, v, dout, saved, bias_gradient, **options))]
-pub(crate) fn _backward<'py>(
+impl Wanted {
+    pub(crate) fn of<'a>(self, settings: &'a Settings<'_>) -> regard::Attention<'a> {
+        settings.attention().bias_gradient(self.added).scale_gradient(self.scale)
+    }
+}
+
+function! {
+    /// What the gradients did, row by row, in the pass that computes them: linear memory. Arguments as for :func:`attention_vjp`.
+    ///
+    /// Returns a :class:`GradientStatistics`, of Euclidean norms in float64:
+    ///
+    /// * ``dq_rows``: of each row of dq, ``[batch, heads_q, seq_q]``
+    /// * ``dk_rows``, ``dv_rows``: of each row of dk and of dv, ``[batch, heads_kv, seq_kv]``
+    /// * ``d_scores_rows``: of each row of the gradient on the scores as they enter the softmax, ``[batch, heads_q, seq_q]``
+    /// * ``dq_norm``, ``dk_norm``, ``dv_norm``: of each gradient as a whole
+    /// * ``share_below(threshold)``: the share of the rows of dq whose norm is below a threshold
+    ///
+    /// and the gradients themselves, ``dq``, ``dk`` and ``dv``. Where the softmax saturates the median row vanishes, while the norm of the
+    /// whole does not:
+    ///
+    /// >>> import numpy as np, regard
+    /// >>> q, k, v, dout = np.random.default_rng(0).standard_normal((4, 1, 2, 256, 64))
+    /// >>> for scale in (0.125, 8.0):
+    /// ...     stats = regard.gradient_statistics(q, k, v, dout, scale=scale)
+    /// ...     print(f"{stats.dq_norm:.3g}, median row {np.median(stats.dq_rows):.3g}, vanished {stats.share_below(1e-6):.3g}")
+    /// 18.1, median row 0.752, vanished 0
+    /// 1.33e+03, median row 0.000116, vanished 0.393
+    fn gradient_statistics(q, k, v, dout;) => statistics
+}
+
+fn statistics<'py>(
     py: Python<'py>,
     q: &Bound<'py, PyAny>,
     k: &Bound<'py, PyAny>,
     v: &Bound<'py, PyAny>,
     dout: &Bound<'py, PyAny>,
-    saved: [Bound<'py, PyAny>; 3],
-    bias_gradient: bool,
-    options: Option<&Bound<'py, PyDict>>,
-) -> PyResult<Bound<'py, PyTuple>> {
+    keywords: &Keywords<'py>,
+) -> PyResult<Bound<'py, PyAny>> {
     fn run<'py, E: Scalar>(
         py: Python<'py>,
         inputs: &Inputs<'py>,
         settings: &Settings<'py>,
         dout: &Bound<'py, PyAny>,
-        saved: [Bound<'py, PyAny>; 3],
-        bias_gradient: bool,
-    ) -> PyResult<Bound<'py, PyTuple>> {
-        let [out, row_max, row_sum] = saved;
-        let out = inputs.companion::<E>("out", &out)?;
-        let (row_max, row_sum) = (per_row::<E>("row_max", &row_max)?, per_row::<E>("row_sum", &row_sum)?);
+    ) -> PyResult<Bound<'py, PyAny>> {
+        static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let dout = inputs.companion::<E>("dout", dout)?;
-        let (q, k, v) = (inputs.q::<E>()?, inputs.k::<E>()?, values::<E>(inputs)?);
-        let (q, k, v, dout) = (q.as_array(), k.as_array(), v.as_array(), dout.as_array());
-        let saved = SavedView::<E> { out: out.as_array(), row_max: row_max.as_array(), row_sum: row_sum.as_array() };
-        room_for_gradients::<E>([q.shape(), k.shape(), v.shape()])?;
-        let attention = settings.attention().bias_gradient(bias_gradient);
-        let gradients = py.detach(|| attention.backward(q, k, v, saved, dout)).map_err(refused)?;
-        let (mut all, sink) = in_order(py, inputs, settings, gradients)?;
-        let added = PyTuple::new(py, all.split_off(3))?;
-        all.push(added.into_any());
-        all.push(sink.unwrap_or_else(|| py.None().into_bound(py)));
-        PyTuple::new(py, all)
+        let (q, k, v) = (inputs.q::<E>()?, inputs.k::<E>()?, inputs.values::<E>()?);
+        let (q, k, v, dout) = (q.view(), k.view(), v.view(), dout.view());
+        let attention = settings.attention().bias_gradient(false);
+        let (gradients, stats) = interrupt::run(py, settings, inputs.work().saturating_mul(4), || {
+            let saved = attention.forward_saved(q, k, v)?;
+            attention.backward_with_stats(q, k, v, &saved, dout)
+        })?;
+        let (fields, layout) = (PyDict::new(py), inputs.layout);
+        field(&fields, layout, "dq_rows", stats.dq_rows)?;
+        field(&fields, layout, "dk_rows", stats.dk_rows)?;
+        field(&fields, layout, "dv_rows", stats.dv_rows)?;
+        field(&fields, layout, "d_scores_rows", stats.d_scores_rows)?;
+        fields.set_item("dq_norm", stats.dq)?;
+        fields.set_item("dk_norm", stats.dk)?;
+        fields.set_item("dv_norm", stats.dv)?;
+        field(&fields, layout, "dq", gradients.dq)?;
+        field(&fields, layout, "dk", gradients.dk)?;
+        field(&fields, layout, "dv", gradients.dv)?;
+        result(&CLASS, "GradientStatistics", &fields)
     }
-    let keywords = Keywords::from_dict("_backward", options)?;
     let inputs = Inputs::new(q, k, Some(v))?;
-    let settings = Settings::new(&keywords, &inputs)?;
-    with_dtype!(inputs.dtype, E => run::<E>(py, &inputs, &settings, dout, saved, bias_gradient))
+    let settings = Settings::new(keywords, &inputs)?;
+    with_dtype!(inputs.dtype, E => run::<E>(py, &inputs, &settings, dout))
 }
 
-fn values<'py, E: Scalar>(inputs: &Inputs<'py>) -> PyResult<numpy::PyReadonlyArray4<'py, E>> {
-    Ok(inputs.v::<E>()?.expect("gradients have values"))
+function! {
+    /// ``(out, exact, row_max, row_sum)``: a forward pass, and what :func:`_backward` needs of it; ``exact`` is None where nothing is rounded.
+    fn _forward_saved(q, k, v;) => forward_saved
 }
 
-/// `MemoryError` where there is no room for dq, dk and dv.
-fn room_for_gradients<E: Scalar>(shapes: [&[usize]; 3]) -> PyResult<()> {
-    shapes.into_iter().try_for_each(room_for::<E>)
-}
-
-/// Forward and backward at once, for those who have no use for `out`.
-fn both_passes<'py, E: Scalar>(
+fn forward_saved<'py>(
     py: Python<'py>,
-    inputs: &Inputs<'py>,
-    attention: &Attention<'_>,
-    dout: &Bound<'py, PyAny>,
-    stats: bool,
-) -> PyResult<(Gradients<E>, Option<GradientStats>)> {
-    let dout = inputs.companion::<E>("dout", dout)?;
-    let (q, k, v) = (inputs.q::<E>()?, inputs.k::<E>()?, values::<E>(inputs)?);
-    let (q, k, v, dout) = (q.as_array(), k.as_array(), v.as_array(), dout.as_array());
-    room_for_gradients::<E>([q.shape(), k.shape(), v.shape()])?;
-    room_for::<E>(dout.shape())?;
-    py.detach(|| {
-        let saved = attention.forward_saved(q, k, v)?;
-        if stats {
-            let (gradients, stats) = attention.backward_with_stats(q, k, v, &saved, dout)?;
-            return Ok((gradients, Some(stats)));
-        }
-        Ok((attention.backward(q, k, v, &saved, dout)?, None))
-    })
-    .map_err(refused)
+    q: &Bound<'py, PyAny>,
+    k: &Bound<'py, PyAny>,
+    v: &Bound<'py, PyAny>,
+    keywords: &Keywords<'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    fn run<'py, E: Scalar>(py: Python<'py>, inputs: &Inputs<'py>, settings: &Settings<'py>) -> PyResult<Bound<'py, PyAny>> {
+        let (q, k, v) = (inputs.q::<E>()?, inputs.k::<E>()?, inputs.values::<E>()?);
+        let (q, k, v, attention) = (q.view(), k.view(), v.view(), settings.attention());
+        let saved = interrupt::run(py, settings, inputs.work(), || attention.forward_saved(q, k, v))?;
+        give_saved(py, inputs, saved)
+    }
+    let inputs = Inputs::new(q, k, Some(v))?;
+    let settings = Settings::new(keywords, &inputs)?;
+    with_dtype!(inputs.dtype, E => run::<E>(py, &inputs, &settings))
 }
 
-type Arrays<'py> = Vec<Bound<'py, PyAny>>;
+pub(crate) fn give_saved<'py, E: Scalar>(py: Python<'py>, inputs: &Inputs<'py>, saved: Saved<E>) -> PyResult<Bound<'py, PyAny>> {
+    let layout = inputs.layout;
+    let exact = saved.exact.map(|exact| layout.give(py, exact));
+    (layout.give(py, saved.out), exact, layout.give(py, saved.row_max), layout.give(py, saved.row_sum)).into_bound_py_any(py)
+}
 
-/// dq, dk, dv, then those of the operands that were added to the scores; and, apart, that of the sinks.
-fn in_order<'py, E: Scalar>(
+function! {
+    /// The gradients as :func:`attention_vjp` gives them, from what :func:`_forward_saved` returned.
+    fn _backward(q, k, v, dout, saved; mask_gradient: bool = true, scale_gradient: bool = false) => backward
+}
+
+fn backward<'py>(
+    py: Python<'py>,
+    q: &Bound<'py, PyAny>,
+    k: &Bound<'py, PyAny>,
+    v: &Bound<'py, PyAny>,
+    dout: &Bound<'py, PyAny>,
+    saved: &Bound<'py, PyAny>,
+    mask_gradient: bool,
+    scale_gradient: bool,
+    keywords: &Keywords<'py>,
+) -> PyResult<Bound<'py, PyAny>> {
+    fn run<'py, E: Scalar>(
+        py: Python<'py>,
+        inputs: &Inputs<'py>,
+        settings: &Settings<'py>,
+        dout: &Bound<'py, PyAny>,
+        saved: &Bound<'py, PyAny>,
+        wanted: Wanted,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let saved = SavedArrays::<E>::new(saved, inputs)?;
+        let dout = inputs.companion::<E>("dout", dout)?;
+        let (q, k, v) = (inputs.q::<E>()?, inputs.k::<E>()?, inputs.values::<E>()?);
+        let (q, k, v, dout, saved) = (q.view(), k.view(), v.view(), dout.view(), saved.view());
+        let attention = wanted.of(settings);
+        let work = inputs.work().saturating_mul(3);
+        let gradients = interrupt::run(py, settings, work, || attention.backward(q, k, v, saved, dout))?;
+        named(py, inputs, settings, gradients)
+    }
+    let inputs = Inputs::new(q, k, Some(v))?;
+    let settings = Settings::new(keywords, &inputs)?;
+    let wanted = Wanted { added: mask_gradient, scale: scale_gradient };
+    with_dtype!(inputs.dtype, E => run::<E>(py, &inputs, &settings, dout, saved, wanted))
+}
+
+/// What [`give_saved`] gave, borrowed back.
+pub(crate) struct SavedArrays<'py, E: Scalar> {
+    out: arrays::Tensor<'py, E>,
+    exact: Option<arrays::Tensor<'py, E::Real>>,
+    row_max: PerRow<'py, E::Real>,
+    row_sum: PerRow<'py, E::Real>,
+}
+
+impl<'py, E: Scalar> SavedArrays<'py, E> {
+    pub(crate) fn new(saved: &Bound<'py, PyAny>, inputs: &Inputs<'py>) -> PyResult<Self> {
+        let [out, exact, row_max, row_sum]: [Bound<'py, PyAny>; 4] =
+            saved.extract().map_err(|_| PyTypeError::new_err("saved is not what the forward pass returned"))?;
+        let per_row = |name, array| PerRow::new(name, "the forward pass", array, inputs.layout);
+        Ok(Self {
+            out: inputs.companion("out", &out)?,
+            exact: if exact.is_none() { None } else { Some(inputs.exact::<E>(&exact)?) },
+            row_max: per_row("row_max", &row_max)?,
+            row_sum: per_row("row_sum", &row_sum)?,
+        })
+    }
+
+    pub(crate) fn view(&self) -> SavedView<'_, E> {
+        let exact = self.exact.as_ref().map(arrays::Tensor::view);
+        SavedView { out: self.out.view(), exact, row_max: self.row_max.view(), row_sum: self.row_sum.view() }
+    }
+}
+
+/// dq, dk, dv, then those of the operands that there are, under their names.
+pub(crate) fn named<'py, E: Scalar>(
     py: Python<'py>,
     inputs: &Inputs<'py>,
     settings: &Settings<'py>,
     gradients: Gradients<E>,
-) -> PyResult<(Arrays<'py>, Option<Bound<'py, PyAny>>)> {
-    let Gradients { dq, dk, dv, d_biases, d_sink, .. } = gradients;
-    let mut all: Arrays<'py> = [dq, dk, dv].into_iter().map(|gradient| gradient.into_pyarray(py).into_any()).collect();
-    if let Some(whole) = d_biases.into_iter().next() {
-        all.extend(settings.operand_gradients(py, whole, inputs.scores_shape())?);
+) -> PyResult<Bound<'py, PyAny>> {
+    static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let Gradients { dq, dk, dv, d_biases, d_sink, d_scale } = gradients;
+    let tensors = [("dq", dq), ("dk", dk), ("dv", dv)];
+    let mut all: Vec<_> = tensors.into_iter().map(|(name, gradient)| (name, inputs.layout.give(py, gradient))).collect();
+    all.extend(settings.operand_gradients(py, d_biases)?);
+    if let Some(sink) = d_sink {
+        all.push(("d_sink", numpy::PyArray1::from_vec(py, sink).into_any()));
     }
-    Ok((all, d_sink.map(|sink| sink.into_pyarray(py).into_any())))
-}
-
-fn per_row<'py, E: Scalar>(name: &str, object: &Bound<'py, PyAny>) -> PyResult<PyReadonlyArray3<'py, E::Real>> {
-    let array = arrays::array(name, object)?;
-    let typed = array.as_any().cast::<PyArray3<E::Real>>();
-    let typed = typed.map_err(|_| PyTypeError::new_err(format!("{name} is not what _forward_saved returned")))?;
-    Ok(typed.try_readonly()?)
+    if let Some(scale) = d_scale {
+        all.push(("d_scale", scale.into_bound_py_any(py)?));
+    }
+    let (names, values): (Vec<_>, Vec<_>) = all.into_iter().unzip();
+    CLASS.import(py, "regard._results", "Gradients")?.call1((PyTuple::new(py, values)?, PyTuple::new(py, names)?))
 }

@@ -1,22 +1,29 @@
 //! The Python door: `regard._regard`, which the package `regard` re-exports.
 //!
 //! ```text
-//! Python objects -> arguments.rs, arrays.rs, dense.rs: checked, as views -> the library, without the GIL -> NumPy arrays
+//! Python objects -> options.rs (names), parse.rs, arrays.rs, dense.rs, mask.rs: as views -> settings.rs: an `Attention`
+//!     -> interrupt.rs: the library, without the GIL -> NumPy arrays
 //! ```
 //!
 //! Nothing is computed here. Shapes are the library's business; this crate checks what only Python can get wrong
-//! (types, ranks, names) and hands on the library's errors as `ValueError`.
+//! (types, ranks, names) and hands on the library's errors as `ValueError`, or `MemoryError` where there was none.
 
 #![forbid(unsafe_code)]
 
-mod arguments;
 mod arrays;
 mod attention;
 mod dense;
 mod gradients;
 mod instruments;
+mod interrupt;
+mod mask;
+mod options;
+mod parse;
+mod settings;
 mod threads;
+mod varlen;
 
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 /// Results go back to where the next call finds room for its own.
@@ -30,8 +37,11 @@ static MEMORY: regard::CachingAllocator = regard::CachingAllocator::new();
 /// [0.25, 0.0625, 0.015625, 0.00390625]
 #[pyfunction]
 fn alibi_slopes(heads: i64) -> PyResult<Vec<f64>> {
-    let heads = arguments::not_negative("heads", heads)?;
-    arrays::room_for::<[f64; 4]>(&[heads])?;
+    const MOST: usize = 1 << 20;
+    let heads = parse::not_negative("heads", heads)?;
+    if heads > MOST {
+        return Err(PyValueError::new_err(format!("heads is {heads}; it must be at most {MOST}")));
+    }
     Ok(regard::alibi_slopes(heads))
 }
 
@@ -42,7 +52,7 @@ fn alibi_slopes(heads: i64) -> PyResult<Vec<f64>> {
 /// True
 #[pyfunction]
 fn simd_level() -> PyResult<&'static str> {
-    regard::Level::preferred().map(regard::Level::name).map_err(arguments::refused)
+    regard::Level::preferred().map(regard::Level::name).map_err(|missing| parse::refused(missing.into()))
 }
 
 /// The compiled part of the package ``regard``.
@@ -51,13 +61,17 @@ mod _regard {
     use super::*;
 
     #[pymodule_export]
-    use super::attention::{attention, merge};
+    use super::attention::{attention, merge, weights};
     #[pymodule_export]
     use super::gradients::{_backward, _forward_saved, attention_vjp, gradient_statistics};
     #[pymodule_export]
-    use super::instruments::{column_sums, head_similarity, heat_map, statistics};
+    use super::instruments::{column_sums, head_similarity, heat_map, row_states, statistics};
+    #[pymodule_export]
+    use super::mask::PyMask;
     #[pymodule_export]
     use super::threads::{_chosen_num_threads, get_num_threads, set_num_threads};
+    #[pymodule_export]
+    use super::varlen::{_backward_varlen, _forward_saved_varlen, attention_varlen, attention_varlen_vjp};
     #[pymodule_export]
     use super::{alibi_slopes, simd_level};
     #[pymodule_export]

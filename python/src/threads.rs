@@ -31,7 +31,8 @@ pub(crate) fn at_least_one(name: &str, threads: i64) -> PyResult<usize> {
     }
 }
 
-/// Set how many threads calls use that do not say ``threads=``. Results do not depend on it, not even in the last bit.
+/// Set how many threads calls use that do not say ``threads=``; None is the default again, all of the machine's. Results do not depend on it,
+/// not even in the last bit.
 ///
 /// >>> import regard
 /// >>> before = regard.get_num_threads()
@@ -40,8 +41,9 @@ pub(crate) fn at_least_one(name: &str, threads: i64) -> PyResult<usize> {
 /// 2
 /// >>> regard.set_num_threads(before)
 #[pyfunction]
-pub(crate) fn set_num_threads(n: i64) -> PyResult<()> {
-    DEFAULT.store(at_least_one("n", n)?, Relaxed);
+#[pyo3(signature = (n))]
+pub(crate) fn set_num_threads(n: Option<i64>) -> PyResult<()> {
+    DEFAULT.store(n.map_or(Ok(0), |n| at_least_one("n", n))?, Relaxed);
     Ok(())
 }
 

@@ -7,9 +7,12 @@
 """
 
 from ._regard import (
+    Mask,
     __version__,
     alibi_slopes,
     attention,
+    attention_varlen,
+    attention_varlen_vjp,
     attention_vjp,
     column_sums,
     get_num_threads,
@@ -17,21 +20,28 @@ from ._regard import (
     head_similarity,
     heat_map,
     merge,
+    row_states,
     set_num_threads,
     simd_level,
     statistics,
+    weights,
 )
-from ._results import GradientStatistics, HeadSimilarity, HeadStatistics, HeatMap, Statistics
+from ._results import Gradients, GradientStatistics, HeadSimilarity, HeadStatistics, HeatMap, RowStates, Statistics
 
 __all__ = [
     "GradientStatistics",
+    "Gradients",
     "HeadSimilarity",
     "HeadStatistics",
     "HeatMap",
+    "Mask",
+    "RowStates",
     "Statistics",
     "__version__",
     "alibi_slopes",
     "attention",
+    "attention_varlen",
+    "attention_varlen_vjp",
     "attention_vjp",
     "column_sums",
     "get_num_threads",
@@ -39,9 +49,11 @@ __all__ = [
     "head_similarity",
     "heat_map",
     "merge",
+    "row_states",
     "set_num_threads",
     "simd_level",
     "statistics",
+    "weights",
 ]
 
 

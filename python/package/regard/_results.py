@@ -17,7 +17,8 @@ def _summary(result, rows):
     for name in _SHARED:
         values = getattr(result, name)[rows]
         if values.size:
-            low, mean, high = values.min(), values.mean(dtype=np.float64), values.max()
+            # The entropy of a row that is certain may be -0, which nobody wants to read.
+            low, mean, high = (x + 0.0 for x in (values.min(), values.mean(dtype=np.float64), values.max()))
             lines.append(f"  {name:<20} mean {mean:.4g}  from {low:.4g} to {high:.4g}")
     return "\n".join(lines)
 
@@ -83,6 +84,14 @@ class HeatMap(_Named):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
+class RowStates(_Named):
+    """What the softmax of each row is divided by, each ``[batch, heads_q, seq_q]``; :func:`regard.row_states` has the definition."""
+
+    row_max: np.ndarray
+    row_sum: np.ndarray
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class HeadSimilarity(_Named):
     """How alike the heads attend, each float64 ``[batch, heads_q, heads_q]``."""
 
@@ -118,3 +127,39 @@ class GradientStatistics:
             if rows.size:
                 lines.append(f"  {name:<13} median {np.median(rows):.4g}  from {rows.min():.4g} to {rows.max():.4g}")
         return "\n".join(lines)
+
+
+class Gradients(tuple):
+    """``(dq, dk, dv)``, and after them what else there is a gradient of; each also by its name, None where there is none.
+
+    The names, in order: ``dq``, ``dk``, ``dv``, ``d_mask``, ``d_bias``, ``d_alibi``, ``d_relative``, ``d_sink``, ``d_scale``.
+    """
+
+    _fields: tuple[str, ...]
+
+    def __new__(cls, values, names):
+        self = super().__new__(cls, values)
+        self._fields = tuple(names)
+        return self
+
+    def __getnewargs__(self):
+        return tuple(self), self._fields
+
+    def _named(self, name):
+        return self[self._fields.index(name)] if name in self._fields else None
+
+    dq = property(lambda self: self[0], doc="The gradient on q.")
+    dk = property(lambda self: self[1], doc="The gradient on k.")
+    dv = property(lambda self: self[2], doc="The gradient on v.")
+    d_mask = property(lambda self: self._named("d_mask"), doc="The gradient on a float mask, in its own shape.")
+    d_bias = property(lambda self: self._named("d_bias"), doc="The gradient on the bias, in its own shape.")
+    d_alibi = property(lambda self: self._named("d_alibi"), doc="The gradient on slopes that were given.")
+    d_relative = property(lambda self: self._named("d_relative"), doc="The gradient on the table of numbers per distance.")
+    d_sink = property(lambda self: self._named("d_sink"), doc="The gradient on the sink logits, one per head.")
+    d_scale = property(lambda self: self._named("d_scale"), doc="The gradient on the scale, where it was asked for.")
+
+    def __repr__(self):
+        def shown(x):
+            return f"{x.dtype} {list(x.shape)}" if isinstance(x, np.ndarray) else repr(x)
+
+        return f"Gradients({', '.join(f'{name}: {shown(x)}' for name, x in zip(self._fields, self))})"

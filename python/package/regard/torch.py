@@ -23,6 +23,7 @@ from __future__ import annotations
 import sys
 import threading
 from contextlib import ContextDecorator
+from importlib.util import find_spec
 from typing import Any, Sequence
 
 import numpy as np
@@ -30,9 +31,18 @@ import torch
 from torch import Tensor
 from torch.autograd import Function, forward_ad
 
-from ._regard import _backward, _chosen_num_threads, _forward_saved, attention
+from ._regard import (
+    Mask,
+    _backward,
+    _backward_varlen,
+    _chosen_num_threads,
+    _forward_saved,
+    _forward_saved_varlen,
+    attention,
+    attention_varlen,
+)
 
-__all__ = ["scaled_dot_product_attention", "use"]
+__all__ = ["scaled_dot_product_attention", "use", "varlen_attention"]
 
 _DTYPES = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
 _PLAIN = frozenset((Tensor, torch.nn.Parameter))
@@ -43,16 +53,17 @@ def scaled_dot_product_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    attn_mask: Tensor | None = None,
+    attn_mask: Tensor | Mask | None = None,
     dropout_p: float = 0.0,
     is_causal: bool | str = False,
-    scale: float | None = None,
+    scale: Tensor | float | None = None,
     enable_gqa: bool = False,
     *,
-    window: tuple[int | None, int | None] | None = None,
+    window: Sequence[int | None] | None = None,
     softcap: float | None = None,
-    sink: Tensor | float | None = None,
+    sink: Tensor | Sequence[float] | float | None = None,
     alibi: Tensor | Sequence[float] | bool | None = None,
+    relative: Tensor | None = None,
     top_k: int | None = None,
     q_offset: Any = None,
     kv_lens: Any = None,
@@ -61,18 +72,21 @@ def scaled_dot_product_attention(
     """``torch.nn.functional.scaled_dot_product_attention``, computed by regard, with more options and with all gradients.
 
     ``query`` is ``[..., heads, seq_q, head_dim]``, ``key`` and ``value`` are ``[..., heads, seq_kv, dim]``, on the CPU, of float32,
-    float64, float16 or bfloat16; leading dimensions are broadcast. Tensors are read where they lie, with any strides. The first eight
-    arguments mean what they mean in PyTorch:
+    float64, float16 or bfloat16; leading dimensions are broadcast. Tensors are read where they lie, with any strides. Nested tensors
+    (``layout=torch.jagged``, ``[batch, heads, ragged, dim]``) are computed without padding, as by :func:`varlen_attention`. The first
+    eight arguments mean what they mean in PyTorch:
 
     * ``attn_mask``: bool (True: attend) or float (added to the scores), broadcast. A float mask that requires a gradient gets one, in
-      its own shape.
+      its own shape. Or a :class:`regard.Mask`.
     * ``dropout_p``: the seed is drawn from PyTorch's generator, so that ``torch.manual_seed`` makes it repeatable, unless ``seed``
       gives one. Which weights are dropped is not what PyTorch would drop.
     * ``is_causal``: also ``'bottom_right'``, the last query at the last key; goes together with a mask.
+    * ``scale``: also a tensor of one element, which may require a gradient.
     * ``enable_gqa``: fewer heads of key and value than of query.
 
-    ``window``, ``softcap``, ``sink``, ``alibi``, ``top_k``, ``q_offset`` and ``kv_lens`` are those of :func:`regard.attention`; sinks and
-    slopes that are tensors may require gradients.
+    ``window``, ``softcap``, ``sink``, ``alibi``, ``relative``, ``top_k``, ``q_offset`` and ``kv_lens`` are those of
+    :func:`regard.attention`; sinks, slopes and tables that are tensors may require gradients. Arrays and lists are copied: changing them
+    before the backward pass does not change it.
 
     A row without any visible key is zero, and so are its gradients. There is no second derivative.
 
@@ -85,15 +99,11 @@ def scaled_dot_product_attention(
     """
     if torch.is_autocast_enabled("cpu"):
         query, key, value, attn_mask = _autocast(query, key, value, attn_mask)
-    if attn_mask is not None and type(attn_mask) not in _PLAIN:
-        attn_mask, is_causal = _causal_bias(attn_mask, is_causal)
-    if not (query.is_cpu and key.is_cpu and value.is_cpu and (attn_mask is None or attn_mask.is_cpu)):
-        raise ValueError(_not_on_the_cpu(query=query, key=key, value=value, attn_mask=attn_mask))
     options: dict[str, Any] = {"threads": _chosen_num_threads() or torch.get_num_threads()}
+    if attn_mask is not None and type(attn_mask) not in _PLAIN:
+        attn_mask, is_causal = _described(attn_mask, is_causal, options)
     if is_causal:
         options["causal"] = is_causal
-    if scale is not None:
-        options["scale"] = scale
     if dropout_p:
         options["dropout_p"] = dropout_p
         options["seed"] = _drawn_seed() if seed is None else seed
@@ -104,19 +114,86 @@ def scaled_dot_product_attention(
     if top_k is not None:
         options["top_k"] = top_k
     if q_offset is not None:
-        options["q_offset"] = _numbers(q_offset)
+        options["q_offset"] = _copied(q_offset)
     if kv_lens is not None:
-        options["kv_lens"] = _numbers(kv_lens)
-    if sink is not None and not isinstance(sink, Tensor):
-        options["sink"], sink = sink, None
-    if alibi is not None and not isinstance(alibi, Tensor):
-        options["alibi"], alibi = alibi, None
-
+        options["kv_lens"] = _copied(kv_lens)
+    operands = _NO_OPERANDS
+    if attn_mask is not None or sink is not None or alibi is not None or relative is not None or scale is not None:
+        operands = _tensors_of((attn_mask, sink, alibi, relative, scale), options)
+    if query.is_nested:
+        return _nested(query, key, value, operands, options)
+    if not (query.is_cpu and key.is_cpu and value.is_cpu and (attn_mask is None or attn_mask.is_cpu)):
+        raise ValueError(_not_on_the_cpu(query=query, key=key, value=value, attn_mask=attn_mask))
     shape = None
     if not _fit(query, key, value, enable_gqa):
         query, key, value, attn_mask, shape = _as_four_axes(query, key, value, attn_mask, enable_gqa)
-    out = _attend(query, key, value, attn_mask, sink, alibi, options)
+        operands = (attn_mask, *operands[1:])
+    out = _attend(query, key, value, operands, options)
     return out if shape is None else out.reshape(shape + out.shape[-2:])
+
+
+def varlen_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    *,
+    mask: Mask | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool | str = False,
+    scale: Tensor | float | None = None,
+    sink: Tensor | Sequence[float] | float | None = None,
+    alibi: Tensor | Sequence[float] | bool | None = None,
+    relative: Tensor | None = None,
+    seed: int | None = None,
+    **options: Any,
+) -> Tensor:
+    """Attention for packed sequences of different lengths, without padding; differentiable.
+
+    ``query`` is ``[tokens, heads, head_dim]``, ``key`` and ``value`` are ``[tokens, heads_kv, dim]``; sequence ``i`` has the queries
+    ``cu_seqlens_q[i]`` to ``cu_seqlens_q[i + 1]`` and the keys ``cu_seqlens_k[i]`` to ``cu_seqlens_k[i + 1]``. The other arguments are those
+    of :func:`scaled_dot_product_attention` (``window``, ``softcap``, ``top_k``, ``q_offset``, ``kv_lens`` among them), for each sequence.
+
+    >>> import torch, regard.torch
+    >>> x = torch.randn(8, 2, 16, requires_grad=True)                         # sequences of 3 and 5 tokens
+    >>> ends = torch.tensor([0, 3, 8])
+    >>> out = regard.torch.varlen_attention(x, x, x, ends, ends, is_causal=True)
+    >>> out.sum().backward()
+    >>> second = x[None, 3:].transpose(1, 2)
+    >>> theirs = torch.nn.functional.scaled_dot_product_attention(second, second, second, is_causal=True)
+    >>> torch.allclose(out[3:], theirs[0].transpose(0, 1), atol=1e-6)
+    True
+    """
+    for name in ("q_offset", "kv_lens"):
+        if options.get(name) is not None:
+            options[name] = _copied(options[name])
+    options["threads"] = _chosen_num_threads() or torch.get_num_threads()
+    if mask is not None:
+        options["mask"] = mask
+    if is_causal:
+        options["causal"] = is_causal
+    if dropout_p:
+        options["dropout_p"] = dropout_p
+        options["seed"] = _drawn_seed() if seed is None else seed
+    if not (query.is_cpu and key.is_cpu and value.is_cpu):
+        raise ValueError(_not_on_the_cpu(query=query, key=key, value=value))
+    operands = _tensors_of((None, sink, alibi, relative, scale), options)
+    return _attend(query, key, value, operands, options, (_copied(cu_seqlens_q), _copied(cu_seqlens_k)))
+
+
+def _nested(query, key, value, operands, options):
+    """Of nested tensors, ``[batch, heads, ragged, dim]``: what they hold, packed as ``[token, head, dim]``."""
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if not x.is_nested or x.layout is not torch.jagged or x.dim() != 4 or x._ragged_idx != 2 or x.lengths() is not None:
+            text = "a nested tensor of layout torch.jagged and shape [batch, heads, ragged, dim], without holes, as the others are"
+            raise ValueError(f"{name} must be {text}; keep [batch, ragged, heads, dim] and transpose(1, 2)")
+    if operands[0] is not None:
+        raise ValueError("attn_mask is a tensor, but nested tensors have no common shape of scores; give a regard.Mask, is_causal or window")
+    packed = [x.transpose(1, 2) for x in (query, key, value)]
+    ends = [_copied(x.offsets()) for x in packed[:2]]
+    out = _attend(*(x.values() for x in packed), operands, options, ends)
+    return torch.nested.nested_tensor_from_jagged(out, packed[0].offsets()).transpose(1, 2)
 
 
 def _fit(query, key, value, enable_gqa):
@@ -127,52 +204,99 @@ def _fit(query, key, value, enable_gqa):
     return batch == of_key[0] == of_value[0] and of_key[1] == of_value[1] and (heads == of_key[1] or enable_gqa)
 
 
-def _attend(query, key, value, mask, sink, alibi, options):
-    """Tensors of four axes; a mask of up to four."""
-    others = mask is not None or sink is not None or alibi is not None
+_NO_OPERANDS = (None, None, None, None, None)
+
+
+def _attend(query, key, value, operands, options, ends=None):
+    """Tensors of four axes, and a mask of up to four; or packed ones of three, with the ends of the sequences."""
     wanted = query.requires_grad or key.requires_grad or value.requires_grad
-    wanted = wanted or others and any(x is not None and x.requires_grad for x in (mask, sink, alibi))
+    wanted = wanted or operands is not _NO_OPERANDS and any(x is not None and x.requires_grad for x in operands)
     if wanted and torch.is_grad_enabled() or _is_transformed():
-        return _Attention.apply(query, key, value, mask, sink, alibi, options)
-    if others:
-        options |= _operands(mask, sink, alibi)
-    return _tensor(attention(_array(query), _array(key), _array(value), **options))
+        return _Attention.apply(ends, options, query, key, value, *operands)
+    if operands is not _NO_OPERANDS:
+        options |= _keywords(operands)
+    arrays = (_array(query), _array(key), _array(value))
+    return _tensor(attention(*arrays, **options) if ends is None else attention_varlen(*arrays, *ends, **options))
 
 
 class _Attention(Function):
     @staticmethod
-    def forward(ctx, query, key, value, mask, sink, alibi, options):
-        operands = _operands(mask, sink, alibi)
-        out, row_max, row_sum = _forward_saved(_array(query), _array(key), _array(value), **operands, **options)
+    def forward(ctx, ends, options, query, key, value, *operands):
+        keywords = options | _keywords(operands)
+        arrays = (_array(query), _array(key), _array(value))
+        if ends is None:
+            out, exact, row_max, row_sum = _forward_saved(*arrays, **keywords)
+        else:
+            out, exact, row_max, row_sum = _forward_saved_varlen(*arrays, *ends, **keywords)
         out = _tensor(out)
-        ctx.save_for_backward(query, key, value, mask, sink, alibi, out, torch.from_numpy(row_max), torch.from_numpy(row_sum))
-        ctx.options = options
+        exact = None if exact is None else torch.from_numpy(exact)
+        rows = torch.from_numpy(row_max), torch.from_numpy(row_sum)
+        ctx.save_for_backward(query, key, value, *operands, out, exact, *rows)
+        ctx.ends, ctx.options = ends, options
         return out
 
     @staticmethod
     def backward(ctx, d_out):
-        query, key, value, mask, sink, alibi, out, row_max, row_sum = ctx.saved_tensors
-        needed = ctx.needs_input_grad
-        dq, dk, dv, added, d_sink = _backward(
-            _array(query), _array(key), _array(value), _array(d_out),
-            (_array(out), row_max.numpy(), row_sum.numpy()), needed[3] or needed[5],
-            **_operands(mask, sink, alibi), **ctx.options,
-        )
-        added = iter(added)
-        d_mask = next(added, None) if mask is not None and mask.is_floating_point() else None
-        d_alibi = next(added, None)
-        gradients = (
-            _tensor(dq) if needed[0] else None,
-            _tensor(dk) if needed[1] else None,
-            _tensor(dv) if needed[2] else None,
-            _tensor(d_mask) if needed[3] else None,
-            _per_head(d_sink, sink) if needed[4] else None,
-            _per_head(d_alibi, alibi) if needed[5] else None,
-            None,
-        )
+        tensors = ctx.saved_tensors
+        if torch._C._are_functorch_transforms_active():
+            gradients = _Gradients.apply(ctx.ends, ctx.options, ctx.needs_input_grad, d_out, *tensors)
+        else:
+            gradients = _gradients(ctx.ends, ctx.options, ctx.needs_input_grad, d_out, tensors)
         if torch.is_grad_enabled():
-            gradients = _Once.apply(d_out, query, key, value, mask, sink, alibi, *gradients)[7:]
-        return gradients
+            gradients = _Once.apply(d_out, *tensors[:8], *gradients)[9:]
+        return None, None, *gradients
+
+
+def _gradients(ends, options, needed, d_out, tensors):
+    """Those that are needed, of query, key, value and the operands."""
+    query, key, value, mask, sink, alibi, relative, scale, out, exact, row_max, row_sum = tensors
+    saved = (_array(out), None if exact is None else exact.numpy(), row_max.numpy(), row_sum.numpy())
+    keywords = options | _keywords((mask, sink, alibi, relative, scale))
+    keywords["mask_gradient"], keywords["scale_gradient"] = needed[5] or needed[7] or needed[8], needed[9]
+    arrays = (_array(query), _array(key), _array(value), _array(d_out), saved)
+    found = _backward(*arrays, **keywords) if ends is None else _backward_varlen(*arrays, *ends, **keywords)
+    return (
+        _tensor(found.dq) if needed[2] else None,
+        _tensor(found.dk) if needed[3] else None,
+        _tensor(found.dv) if needed[4] else None,
+        _tensor(found.d_mask) if needed[5] else None,
+        _per_head(found.d_sink, sink) if needed[6] else None,
+        _per_head(found.d_alibi, alibi) if needed[7] else None,
+        torch.from_numpy(found.d_relative).to(relative.dtype) if needed[8] else None,
+        torch.full_like(scale, found.d_scale, requires_grad=False) if needed[9] else None,
+    )
+
+
+class _Gradients(Function):
+    """:func:`_gradients` for several d_out at once, one after the other: what batched gradients and vectorised Jacobians ask for."""
+
+    @staticmethod
+    def forward(ends, options, needed, d_out, *tensors):
+        return _gradients(ends, options, needed, d_out, tensors)
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        pass
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        raise RuntimeError(_FIRST_ONLY)
+
+    @staticmethod
+    def vmap(info, in_dims, ends, options, needed, d_out, *tensors):
+        each = []
+        for i in range(info.batch_size):
+            chosen = [x if dim is None else x.select(dim, i) for x, dim in zip((d_out, *tensors), in_dims[3:])]
+            each.append(_Gradients.apply(ends, options, needed, *chosen))
+        stacked = [None if of[0] is None else torch.stack(of) for of in zip(*each)]
+        return tuple(stacked), tuple(None if x is None else 0 for x in stacked)
+
+
+_FIRST_ONLY = (
+    "regard.torch has first derivatives only, and a second one was asked for (create_graph=True, then backward through the "
+    "gradient); compute this part with torch.nn.functional.scaled_dot_product_attention under "
+    "torch.nn.attention.sdpa_kernel(SDPBackend.MATH)"
+)
 
 
 class _Once(Function):
@@ -184,23 +308,37 @@ class _Once(Function):
 
     @staticmethod
     def backward(ctx, *gradients):
-        raise RuntimeError(
-            "regard.torch has first derivatives only, and a second one was asked for (create_graph=True, then backward through the "
-            "gradient); compute this part with torch.nn.functional.scaled_dot_product_attention under "
-            "torch.nn.attention.sdpa_kernel(SDPBackend.MATH)"
-        )
+        raise RuntimeError(_FIRST_ONLY)
 
 
-def _operands(mask, sink, alibi):
+_OPERANDS = ("mask", "sink", "alibi", "relative", "scale")
+
+
+def _tensors_of(operands, options):
+    """Those that are tensors; the others become options, copied."""
+    tensors = []
+    for name, given in zip(_OPERANDS, operands):
+        tensors.append(given if isinstance(given, Tensor) else None)
+        if given is not None and tensors[-1] is None:
+            options[name] = _copied(given)
+    return tuple(tensors)
+
+
+def _keywords(operands):
     """The tensors beside query, key and value, as keywords."""
-    operands = {}
+    mask, sink, alibi, relative, scale = operands
+    keywords = {}
     if mask is not None:
-        operands["mask"] = _array(mask)
+        keywords["mask"] = _array(mask)
     if sink is not None:
-        operands["sink"] = sink.detach().double().numpy()
+        keywords["sink"] = sink.detach().double().numpy()
     if alibi is not None:
-        operands["alibi"] = alibi.detach().double().numpy()
-    return operands
+        keywords["alibi"] = alibi.detach().double().numpy()
+    if relative is not None:
+        keywords["relative"] = relative.detach().float().numpy()
+    if scale is not None:
+        keywords["scale"] = scale.detach().item()
+    return keywords
 
 
 def _per_head(gradient, tensor):
@@ -227,9 +365,11 @@ def _tensor(array):
     return torch.from_numpy(array)
 
 
-def _numbers(given):
-    """A few integers, as they are now."""
-    return given.detach().numpy().copy() if isinstance(given, Tensor) else given
+def _copied(given):
+    """Numbers as they are now: nobody changes them between the two passes."""
+    if isinstance(given, Tensor):
+        return given.detach().cpu().numpy().copy()
+    return np.array(given) if isinstance(given, (list, np.ndarray)) else given
 
 
 def _bfloat16():
@@ -248,7 +388,7 @@ def _autocast(*tensors):
     """What PyTorch does to this operator's arguments in a region of mixed precision."""
     dtype = torch.get_autocast_dtype("cpu")
     eligible = (torch.float32, torch.float16, torch.bfloat16)
-    return [x if x is None or x.dtype not in eligible else x.to(dtype) for x in tensors]
+    return [x.to(dtype) if isinstance(x, Tensor) and x.dtype in eligible else x for x in tensors]
 
 
 def _is_transformed():
@@ -256,10 +396,13 @@ def _is_transformed():
     return forward_ad._current_level >= 0 or torch._C._are_functorch_transforms_active()
 
 
-def _causal_bias(mask, is_causal):
-    """PyTorch's own way to say how a causal mask is aligned."""
+def _described(mask, is_causal, options):
+    """Masks that are no tensors: ours, and PyTorch's own way to say how a causal mask is aligned."""
     from torch.nn.attention.bias import CausalBias, CausalVariant
 
+    if isinstance(mask, Mask):
+        options["mask"] = mask
+        return None, is_causal
     if isinstance(mask, CausalBias):
         return None, "bottom_right" if mask.variant == CausalVariant.LOWER_RIGHT else True
     return mask, is_causal
@@ -312,6 +455,8 @@ def _reason_against(query, key, value, attn_mask, dropout_p, is_causal):
             return f"a tensor on {x.device.type}"
         if x.dtype not in _DTYPES or x.dtype is not query.dtype:
             return "these dtypes"
+        if x.dtype is torch.bfloat16 and not _has_ml_dtypes:
+            return "bfloat16 without the package ml_dtypes"
         if x.layout is not torch.strided or x.is_nested or x.dim() < 2:
             return "a nested, sparse or flat tensor"
     if attn_mask is not None:
@@ -325,6 +470,8 @@ def _reason_against(query, key, value, attn_mask, dropout_p, is_causal):
         return "a compiled or traced graph"
     if _is_transformed():
         return "torch.func or forward-mode derivatives"
+    if torch._C._len_torch_dispatch_stack():
+        return "a dispatch mode, which sees PyTorch's operators only"
     return None
 
 
@@ -334,16 +481,22 @@ def _in_place_of_pytorch(
     counting = _counting
     reason = _reason_against(query, key, value, attn_mask, dropout_p, is_causal) if counting else "no use()"
     if reason is None:
-        out = scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-        for calls in counting:
-            calls.computed += 1
-        return out
+        try:
+            out = scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        except (ValueError, TypeError):
+            # What is an error here is PyTorch's to refuse, in the way that its callers expect.
+            reason = "what regard refuses"
+        else:
+            for calls in counting:
+                calls.computed += 1
+            return out
     for calls in counting:
         calls.left[reason] = calls.left.get(reason, 0) + 1
     return _pytorch(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
 
 
 _NAME = "scaled_dot_product_attention"
+_has_ml_dtypes = find_spec("ml_dtypes") is not None
 _lock = threading.Lock()
 _counting: tuple[use, ...] = ()
 _replaced: list[Any] = []
@@ -358,7 +511,8 @@ class use(ContextDecorator):
     ``need_weights=False``; its fast path for inference, which does not go through that function, is off meanwhile).
 
     PyTorch still answers what regard does not do: other devices, nested tensors, tensor subclasses, other dtypes than the four
-    floats, a mask together with ``is_causal`` (an error there), ``torch.func`` transforms, and graphs of ``torch.compile``.
+    floats (bfloat16 needs the package ml_dtypes), a mask together with ``is_causal`` and whatever else is an error there, ``torch.func``
+    transforms, graphs of ``torch.compile`` and ``torch.jit.script``, and calls under a dispatch mode such as ``FlopCounterMode``.
 
     The object that ``with`` gives counts: ``computed`` calls went to regard, ``left`` says how many went to PyTorch, and why.
 
@@ -406,6 +560,8 @@ class use(ContextDecorator):
 def _put_in_place():
     """In every module that has the function under its name, not only where it is at home."""
     global _fast_path
+    # torch.jit.script compiles calls by what they call: PyTorch's operator, as ever.
+    torch.jit._builtins._register_builtin(_in_place_of_pytorch, "aten::scaled_dot_product_attention")
     homes = [torch.nn.functional, torch._C._nn]
     found = [m for m in list(sys.modules.values()) if getattr(m, "__dict__", {}).get(_NAME) is _pytorch]
     for module in dict.fromkeys((*homes, *found)):
