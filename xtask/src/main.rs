@@ -14,6 +14,7 @@ mod memcheck;
 mod parity;
 mod python;
 mod steps;
+mod stubs;
 mod test;
 
 use std::process::ExitCode;
@@ -56,6 +57,8 @@ enum Command {
     Bench(bench::Options),
     /// Feed random bytes to the fuzz target `attention` for a while
     Fuzz(fuzz::Options),
+    /// Write the type stubs of the Python package, of its table of options
+    Stubs,
 }
 
 fn main() -> ExitCode {
@@ -66,6 +69,7 @@ fn main() -> ExitCode {
         Command::Parity(options) => parity::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Bench(options) => bench::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Fuzz(options) => fuzz::run(&options).map(|()| ExitCode::SUCCESS),
+        Command::Stubs => stubs::run().map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {
         eprintln!("error: {error:#}");

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Any, Tuple
 
 import numpy as np
 
@@ -129,34 +130,31 @@ class GradientStatistics:
         return "\n".join(lines)
 
 
-class Gradients(tuple):
+class Gradients(Tuple[Any, ...]):
     """``(dq, dk, dv)``, and after them what else there is a gradient of; each also by its name, None where there is none.
 
     The names, in order: ``dq``, ``dk``, ``dv``, ``d_mask``, ``d_bias``, ``d_alibi``, ``d_relative``, ``d_sink``, ``d_scale``.
     """
 
+    dq: np.ndarray
+    dk: np.ndarray
+    dv: np.ndarray
+    d_mask: np.ndarray | None = None
+    d_bias: np.ndarray | None = None
+    d_alibi: np.ndarray | None = None
+    d_relative: np.ndarray | None = None
+    d_sink: np.ndarray | None = None
+    d_scale: float | None = None
     _fields: tuple[str, ...]
 
-    def __new__(cls, values, names):
+    def __new__(cls, values: tuple[Any, ...], names: tuple[str, ...]) -> Gradients:
         self = super().__new__(cls, values)
-        self._fields = tuple(names)
+        self._fields = names
+        vars(self).update(zip(names, values))
         return self
 
-    def __getnewargs__(self):
+    def __getnewargs__(self) -> tuple[tuple[Any, ...], tuple[str, ...]]:
         return tuple(self), self._fields
-
-    def _named(self, name):
-        return self[self._fields.index(name)] if name in self._fields else None
-
-    dq = property(lambda self: self[0], doc="The gradient on q.")
-    dk = property(lambda self: self[1], doc="The gradient on k.")
-    dv = property(lambda self: self[2], doc="The gradient on v.")
-    d_mask = property(lambda self: self._named("d_mask"), doc="The gradient on a float mask, in its own shape.")
-    d_bias = property(lambda self: self._named("d_bias"), doc="The gradient on the bias, in its own shape.")
-    d_alibi = property(lambda self: self._named("d_alibi"), doc="The gradient on slopes that were given.")
-    d_relative = property(lambda self: self._named("d_relative"), doc="The gradient on the table of numbers per distance.")
-    d_sink = property(lambda self: self._named("d_sink"), doc="The gradient on the sink logits, one per head.")
-    d_scale = property(lambda self: self._named("d_scale"), doc="The gradient on the scale, where it was asked for.")
 
     def __repr__(self):
         def shown(x):

@@ -238,10 +238,9 @@ class _Attention(Function):
     @staticmethod
     def backward(ctx, d_out):
         tensors = ctx.saved_tensors
-        if torch._C._are_functorch_transforms_active():
-            gradients = _Gradients.apply(ctx.ends, ctx.options, ctx.needs_input_grad, d_out, *tensors)
-        else:
-            gradients = _gradients(ctx.ends, ctx.options, ctx.needs_input_grad, d_out, tensors)
+        several = torch._C._are_functorch_transforms_active() or torch._C._functorch.is_legacy_batchedtensor(d_out)
+        compute = _gradients_of_several if several else _gradients
+        gradients = compute(ctx.ends, ctx.options, ctx.needs_input_grad, d_out, tensors)
         if torch.is_grad_enabled():
             gradients = _Once.apply(d_out, *tensors[:8], *gradients)[9:]
         return None, None, *gradients
@@ -267,29 +266,30 @@ def _gradients(ends, options, needed, d_out, tensors):
     )
 
 
-class _Gradients(Function):
-    """:func:`_gradients` for several d_out at once, one after the other: what batched gradients and vectorised Jacobians ask for."""
+# Several d_out at once, which batched gradients and vectorised Jacobians hand in as one tensor that is not to be looked into: PyTorch takes it apart
+# for its own operators, so this is one. Tensors that are not needed are empty; what else belongs to the call waits under a number.
+_LIBRARY = torch.library.Library("regard", "DEF")
+_LIBRARY.define(f"gradients(Tensor d_out, int call) -> ({', '.join(['Tensor'] * 8)})")
+_waiting: dict[int, Any] = {}
 
-    @staticmethod
-    def forward(ends, options, needed, d_out, *tensors):
-        return _gradients(ends, options, needed, d_out, tensors)
 
-    @staticmethod
-    def setup_context(ctx, inputs, output):
-        pass
+def _gradients_of_one(d_out, call):
+    return tuple(torch.empty(0) if x is None else x for x in _gradients(*_waiting[call](d_out)))
 
-    @staticmethod
-    def backward(ctx, *gradients):
-        raise RuntimeError(_FIRST_ONLY)
 
-    @staticmethod
-    def vmap(info, in_dims, ends, options, needed, d_out, *tensors):
-        each = []
-        for i in range(info.batch_size):
-            chosen = [x if dim is None else x.select(dim, i) for x, dim in zip((d_out, *tensors), in_dims[3:])]
-            each.append(_Gradients.apply(ends, options, needed, *chosen))
-        stacked = [None if of[0] is None else torch.stack(of) for of in zip(*each)]
-        return tuple(stacked), tuple(None if x is None else 0 for x in stacked)
+_LIBRARY.impl("gradients", _gradients_of_one, "CPU")
+
+
+def _gradients_of_several(ends, options, needed, d_out, tensors):
+    """As :func:`_gradients`, whatever wraps d_out."""
+    call = lambda one: (ends, options, needed, one, tensors)
+    _waiting[id(call)] = call
+    try:
+        with torch.no_grad():
+            found = torch.ops.regard.gradients(d_out, id(call))
+    finally:
+        del _waiting[id(call)]
+    return tuple(x if wanted else None for x, wanted in zip(found, needed[2:]))
 
 
 _FIRST_ONLY = (
