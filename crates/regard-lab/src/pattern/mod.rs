@@ -210,7 +210,11 @@ enum Source<'p, T> {
     Vectors(ArrayView4<'p, T>, ArrayView4<'p, T>),
 }
 
-fn draw<T: Real + regard::Element>(source: &Source<'_, T>, options: &PlotOptions, progress: &mut dyn FnMut(usize, usize)) -> Result<Plotted, PlotError> {
+fn draw<T: Real + regard::Element>(
+    source: &Source<'_, T>,
+    options: &PlotOptions,
+    progress: &mut dyn FnMut(usize, usize),
+) -> Result<Plotted, PlotError> {
     let (heads, queries, keys) = match source {
         Source::Weights(w) => (w.shape()[1], w.shape()[2], w.shape()[3]),
         Source::Vectors(q, k) => {

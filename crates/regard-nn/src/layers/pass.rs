@@ -135,7 +135,7 @@ mod tests {
 
     #[test]
     fn masks_are_what_they_are_called() {
-        let place = Place { batch: 0, head: 0, q_offset: 0 };
+        let place = HeadPosition { batch: 0, head: 0, q_offset: 0 };
         let rows = |kind: MaskKind| {
             let row = |i| (0..5).map(|j| if kind.mask().visible(&place, i, j) { '#' } else { '.' }).collect::<String>();
             (0..5).map(row).collect::<Vec<_>>()

@@ -7,7 +7,7 @@ use crate::statistics::cell::Numbers;
 use crate::statistics::draws::{Draw, Purpose};
 use clap::Args;
 use ndarray::{Array3, Array4};
-use regard::{Attention, Mask, MaskRule, HeadPosition, Stage, StatsOptions};
+use regard::{Attention, HeadPosition, Mask, MaskRule, Stage, StatsOptions};
 use regard_plot::{Table, Value};
 use serde::Serialize;
 use std::time::Instant;
