@@ -71,9 +71,7 @@ function! {
 
 fn run<'py>(
     py: Python<'py>,
-    q: &Bound<'py, PyAny>,
-    k: &Bound<'py, PyAny>,
-    v: &Bound<'py, PyAny>,
+    [q, k, v]: [&Bound<'py, PyAny>; 3],
     return_weights: bool,
     return_scores: Option<Bound<'py, PyAny>>,
     return_lse: bool,
@@ -161,8 +159,7 @@ function! {
 
 fn run_weights<'py>(
     py: Python<'py>,
-    q: &Bound<'py, PyAny>,
-    k: &Bound<'py, PyAny>,
+    [q, k]: [&Bound<'py, PyAny>; 2],
     region: Option<Bound<'py, PyAny>>,
     states: Option<Bound<'py, PyAny>>,
     keywords: &Keywords<'py>,

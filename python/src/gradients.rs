@@ -46,10 +46,7 @@ function! {
 
 fn vjp<'py>(
     py: Python<'py>,
-    q: &Bound<'py, PyAny>,
-    k: &Bound<'py, PyAny>,
-    v: &Bound<'py, PyAny>,
-    dout: &Bound<'py, PyAny>,
+    [q, k, v, dout]: [&Bound<'py, PyAny>; 4],
     mask_gradient: bool,
     scale_gradient: bool,
     keywords: &Keywords<'py>,
@@ -115,14 +112,7 @@ function! {
     fn gradient_statistics(q, k, v, dout;) => statistics
 }
 
-fn statistics<'py>(
-    py: Python<'py>,
-    q: &Bound<'py, PyAny>,
-    k: &Bound<'py, PyAny>,
-    v: &Bound<'py, PyAny>,
-    dout: &Bound<'py, PyAny>,
-    keywords: &Keywords<'py>,
-) -> PyResult<Bound<'py, PyAny>> {
+fn statistics<'py>(py: Python<'py>, [q, k, v, dout]: [&Bound<'py, PyAny>; 4], keywords: &Keywords<'py>) -> PyResult<Bound<'py, PyAny>> {
     fn run<'py, E: Scalar>(
         py: Python<'py>,
         inputs: &Inputs<'py>,
@@ -161,13 +151,7 @@ function! {
     fn _forward_saved(q, k, v;) => forward_saved
 }
 
-fn forward_saved<'py>(
-    py: Python<'py>,
-    q: &Bound<'py, PyAny>,
-    k: &Bound<'py, PyAny>,
-    v: &Bound<'py, PyAny>,
-    keywords: &Keywords<'py>,
-) -> PyResult<Bound<'py, PyAny>> {
+fn forward_saved<'py>(py: Python<'py>, [q, k, v]: [&Bound<'py, PyAny>; 3], keywords: &Keywords<'py>) -> PyResult<Bound<'py, PyAny>> {
     fn run<'py, E: Scalar>(py: Python<'py>, inputs: &Inputs<'py>, settings: &Settings<'py>) -> PyResult<Bound<'py, PyAny>> {
         let (q, k, v) = (inputs.q::<E>()?, inputs.k::<E>()?, inputs.values::<E>()?);
         let (q, k, v, attention) = (q.view(), k.view(), v.view(), settings.attention());
@@ -192,11 +176,7 @@ function! {
 
 fn backward<'py>(
     py: Python<'py>,
-    q: &Bound<'py, PyAny>,
-    k: &Bound<'py, PyAny>,
-    v: &Bound<'py, PyAny>,
-    dout: &Bound<'py, PyAny>,
-    saved: &Bound<'py, PyAny>,
+    [q, k, v, dout, saved]: [&Bound<'py, PyAny>; 5],
     mask_gradient: bool,
     scale_gradient: bool,
     keywords: &Keywords<'py>,

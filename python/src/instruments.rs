@@ -67,8 +67,7 @@ function_without_dropout! {
 
 fn run_statistics<'py>(
     py: Python<'py>,
-    q: &Bound<'py, PyAny>,
-    k: &Bound<'py, PyAny>,
+    [q, k]: [&Bound<'py, PyAny>; 2],
     v: Option<&Bound<'py, PyAny>>,
     local_window: i64,
     top_keys: i64,
@@ -174,12 +173,7 @@ function_without_dropout! {
     fn row_states(q, k;) => run_row_states
 }
 
-fn run_row_states<'py>(
-    py: Python<'py>,
-    q: &Bound<'py, PyAny>,
-    k: &Bound<'py, PyAny>,
-    keywords: &Keywords<'py>,
-) -> PyResult<Bound<'py, PyAny>> {
+fn run_row_states<'py>(py: Python<'py>, [q, k]: [&Bound<'py, PyAny>; 2], keywords: &Keywords<'py>) -> PyResult<Bound<'py, PyAny>> {
     fn run<'py, E: Scalar>(py: Python<'py>, inputs: &Inputs<'py>, settings: &Settings<'py>) -> PyResult<Bound<'py, PyAny>> {
         static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let (q, k) = (inputs.q::<E>()?, inputs.k::<E>()?);
@@ -211,8 +205,7 @@ function_without_dropout! {
 
 fn run_heat_map<'py>(
     py: Python<'py>,
-    q: &Bound<'py, PyAny>,
-    k: &Bound<'py, PyAny>,
+    [q, k]: [&Bound<'py, PyAny>; 2],
     rows: i64,
     cols: i64,
     region: Given<'py>,
@@ -262,12 +255,7 @@ function_without_dropout! {
     fn column_sums(q, k;) => run_column_sums
 }
 
-fn run_column_sums<'py>(
-    py: Python<'py>,
-    q: &Bound<'py, PyAny>,
-    k: &Bound<'py, PyAny>,
-    keywords: &Keywords<'py>,
-) -> PyResult<Bound<'py, PyAny>> {
+fn run_column_sums<'py>(py: Python<'py>, [q, k]: [&Bound<'py, PyAny>; 2], keywords: &Keywords<'py>) -> PyResult<Bound<'py, PyAny>> {
     fn run<'py, E: Scalar>(py: Python<'py>, inputs: &Inputs<'py>, settings: &Settings<'py>) -> PyResult<Bound<'py, PyAny>> {
         let (q, k) = (inputs.q::<E>()?, inputs.k::<E>()?);
         let (q, k, attention) = (q.view(), k.view(), settings.attention());
@@ -296,12 +284,7 @@ function_without_dropout! {
     fn head_similarity(q, k;) => run_head_similarity
 }
 
-fn run_head_similarity<'py>(
-    py: Python<'py>,
-    q: &Bound<'py, PyAny>,
-    k: &Bound<'py, PyAny>,
-    keywords: &Keywords<'py>,
-) -> PyResult<Bound<'py, PyAny>> {
+fn run_head_similarity<'py>(py: Python<'py>, [q, k]: [&Bound<'py, PyAny>; 2], keywords: &Keywords<'py>) -> PyResult<Bound<'py, PyAny>> {
     fn run<'py, E: Scalar>(py: Python<'py>, inputs: &Inputs<'py>, settings: &Settings<'py>) -> PyResult<Bound<'py, PyAny>> {
         static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let (q, k) = (inputs.q::<E>()?, inputs.k::<E>()?);

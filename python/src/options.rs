@@ -25,7 +25,7 @@ macro_rules! option_table {
         }
 
         /// `fn NAME(POSITIONAL; OWN KEYWORDS) => RUN` is a function of Python's with these arguments and all options. It calls
-        /// `RUN(py, positional.., own.., keywords)`.
+        /// `RUN(py, [positional], own.., keywords)`.
         macro_rules! function {
             (
                 $d(#[$d meta:meta])*
@@ -45,7 +45,7 @@ macro_rules! option_table {
                     $($late: $crate::options::Given<'py>,)*
                 ) -> PyResult<Bound<'py, PyAny>> {
                     let keywords = $crate::options::Keywords { $($name,)* $($late),* };
-                    $d run(py, $d($d before,)+ $d($d optional,)? $d($d own,)* &keywords)
+                    $d run(py, [$d($d before),+], $d($d optional,)? $d($d own,)* &keywords)
                 }
             };
         }
@@ -67,14 +67,14 @@ macro_rules! option_table {
                     $($name: $crate::options::Given<'py>,)*
                 ) -> PyResult<Bound<'py, PyAny>> {
                     let keywords = $crate::options::Keywords { $($name,)* $($late: None),* };
-                    $d run(py, $d($d before,)+ $d($d optional,)? $d($d own,)* &keywords)
+                    $d run(py, [$d($d before),+], $d($d optional,)? $d($d own,)* &keywords)
                 }
             };
         }
+
+        pub(crate) use function;
+        pub(crate) use function_without_dropout;
     };
 }
 
 include!("table.rs");
-
-pub(crate) use function;
-pub(crate) use function_without_dropout;

@@ -59,11 +59,7 @@ function! {
 
 fn forward<'py>(
     py: Python<'py>,
-    q: &Bound<'py, PyAny>,
-    k: &Bound<'py, PyAny>,
-    v: &Bound<'py, PyAny>,
-    cu_seqlens_q: &Bound<'py, PyAny>,
-    cu_seqlens_k: &Bound<'py, PyAny>,
+    [q, k, v, cu_seqlens_q, cu_seqlens_k]: [&Bound<'py, PyAny>; 5],
     return_lse: bool,
     keywords: &Keywords<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
@@ -94,12 +90,7 @@ function! {
 
 fn vjp<'py>(
     py: Python<'py>,
-    q: &Bound<'py, PyAny>,
-    k: &Bound<'py, PyAny>,
-    v: &Bound<'py, PyAny>,
-    dout: &Bound<'py, PyAny>,
-    cu_seqlens_q: &Bound<'py, PyAny>,
-    cu_seqlens_k: &Bound<'py, PyAny>,
+    [q, k, v, dout, cu_seqlens_q, cu_seqlens_k]: [&Bound<'py, PyAny>; 6],
     mask_gradient: bool,
     scale_gradient: bool,
     keywords: &Keywords<'py>,
@@ -140,11 +131,7 @@ function! {
 
 fn forward_saved<'py>(
     py: Python<'py>,
-    q: &Bound<'py, PyAny>,
-    k: &Bound<'py, PyAny>,
-    v: &Bound<'py, PyAny>,
-    cu_seqlens_q: &Bound<'py, PyAny>,
-    cu_seqlens_k: &Bound<'py, PyAny>,
+    [q, k, v, cu_seqlens_q, cu_seqlens_k]: [&Bound<'py, PyAny>; 5],
     keywords: &Keywords<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
     fn run<'py, E: Scalar>(py: Python<'py>, call: &Call<'py>) -> PyResult<Bound<'py, PyAny>> {
@@ -167,13 +154,7 @@ function! {
 
 fn backward<'py>(
     py: Python<'py>,
-    q: &Bound<'py, PyAny>,
-    k: &Bound<'py, PyAny>,
-    v: &Bound<'py, PyAny>,
-    dout: &Bound<'py, PyAny>,
-    saved: &Bound<'py, PyAny>,
-    cu_seqlens_q: &Bound<'py, PyAny>,
-    cu_seqlens_k: &Bound<'py, PyAny>,
+    [q, k, v, dout, saved, cu_seqlens_q, cu_seqlens_k]: [&Bound<'py, PyAny>; 7],
     mask_gradient: bool,
     scale_gradient: bool,
     keywords: &Keywords<'py>,

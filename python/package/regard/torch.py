@@ -277,7 +277,13 @@ def _gradients_of_one(d_out, call):
     return tuple(torch.empty(0) if x is None else x for x in _gradients(*_waiting[call](d_out)))
 
 
+def _gradients_one_by_one(info, in_dims, d_out, call):
+    each = [torch.ops.regard.gradients(d_out.select(in_dims[0], i), call) for i in range(info.batch_size)]
+    return tuple(torch.stack(of) for of in zip(*each)), (0,) * 8
+
+
 _LIBRARY.impl("gradients", _gradients_of_one, "CPU")
+torch.library.register_vmap("regard::gradients", _gradients_one_by_one, lib=_LIBRARY)
 
 
 def _gradients_of_several(ends, options, needed, d_out, tensors):
@@ -483,13 +489,12 @@ def _in_place_of_pytorch(
     if reason is None:
         try:
             out = scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
-        except (ValueError, TypeError):
-            # What is an error here is PyTorch's to refuse, in the way that its callers expect.
-            reason = "what regard refuses"
-        else:
-            for calls in counting:
-                calls.computed += 1
-            return out
+        except (ValueError, TypeError) as refused:
+            # What PyTorch's callers expect. Not PyTorch's to answer: it reads beyond the end of values that are fewer than the keys.
+            raise RuntimeError(str(refused)) from refused
+        for calls in counting:
+            calls.computed += 1
+        return out
     for calls in counting:
         calls.left[reason] = calls.left.get(reason, 0) + 1
     return _pytorch(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)

@@ -143,11 +143,12 @@ def test_our_options_mean_what_they_mean_in_numpy():
         np.testing.assert_array_equal(sdpa(q, k, v, **options).numpy(), expected, err_msg=name)
 
 
-@pytest.mark.parametrize("wanted", ["mask", "sink", "alibi", "query", "key", "value"])
+@pytest.mark.parametrize("wanted", ["mask", "sink", "alibi", "scale", "query", "key", "value"])
 def test_only_one_tensor_requires_a_gradient(wanted):
     tensors = dict(
         query=normal(1, 2, 5, 8, grad=False), key=normal(1, 2, 6, 8, grad=False), value=normal(1, 2, 6, 4, grad=False),
         attn_mask=normal(5, 6, grad=False), sink=normal(2, grad=False), alibi=torch.tensor([0.3, 0.6], dtype=torch.float64),
+        scale=torch.tensor(0.4, dtype=torch.float64),
     )
     name = "attn_mask" if wanted == "mask" else wanted
     leaf = tensors[name].requires_grad_()
@@ -159,6 +160,65 @@ def test_one_sink_and_several_have_gradients_of_their_own_shape_and_dtype():
     for sink in (torch.tensor(0.5, requires_grad=True), torch.tensor([0.5, 0.1], requires_grad=True)):
         sdpa(q, q, q, sink=sink).sum().backward()
         assert sink.grad.shape == sink.shape and sink.grad.dtype == sink.dtype and (sink.grad != 0).all()
+
+
+def test_a_scale_that_is_a_tensor_keeps_its_shape_and_dtype():
+    q = normal(1, 2, 5, 8, dtype=torch.float32)
+    for scale in (torch.tensor(0.5, requires_grad=True), torch.tensor([0.5], requires_grad=True)):
+        sdpa(q, q, q, scale=scale).square().sum().backward()
+        assert scale.grad.shape == scale.shape and scale.grad.dtype == scale.dtype and (scale.grad != 0).all()
+
+
+def test_a_table_of_distances_gets_its_gradient():
+    q, table = normal(2, 3, 9, 8, dtype=torch.float32, grad=False), normal(3, 5, dtype=torch.float32)
+    bias = table[:, (torch.arange(9) - torch.arange(9)[:, None]).clamp(-2, 2) + 2]
+    d_out = torch.randn(2, 3, 9, 8)
+    mine = torch.autograd.grad(sdpa(q, q, q, relative=table), table, d_out)[0]
+    theirs = torch.autograd.grad(F.scaled_dot_product_attention(q, q, q, bias), table, d_out)[0]
+    torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+def test_a_described_mask():
+    q, k = normal(1, 2, 7, 8), normal(1, 2, 9, 8)
+    mask = regard.Mask.causal() | regard.Mask.first_keys(3)
+    matrix = torch.ones(7, 9, dtype=torch.bool).tril() | (torch.arange(9) < 3)
+    torch.testing.assert_close(sdpa(q, k, k, mask), F.scaled_dot_product_attention(q, k, k, matrix))
+    assert gradcheck(lambda q, k: sdpa(q, k, k, mask), [q, k])
+
+
+CHANGED = {
+    "kv_lens_tensor": lambda: dict(kv_lens=torch.tensor([4, 6])),
+    "kv_lens_array": lambda: dict(kv_lens=np.array([4, 6])),
+    "kv_lens_list": lambda: dict(kv_lens=[4, 6]),
+    "q_offset_array": lambda: dict(is_causal=True, q_offset=np.array([1, 2])),
+    "sink_array": lambda: dict(sink=np.array([0.5, 0.1, 0.2])),
+    "alibi_list": lambda: dict(alibi=[0.5, 0.1, 0.2]),
+}
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_what_is_changed_after_the_forward_pass_changes_no_gradient(name):
+    x, options = normal(2, 3, 6, 8), CHANGED[name]()
+    out = sdpa(x, x, x, **options)
+    for given in options.values():
+        if given is not True:
+            given[0] = 0
+    d_out = torch.randn_like(out)
+    expected = torch.autograd.grad(sdpa(x, x, x, **CHANGED[name]()), x, d_out)[0]
+    assert torch.equal(torch.autograd.grad(out, x, d_out)[0], expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_gradients_of_half_precision_come_from_the_result_before_rounding(dtype):
+    q, k, v, d_out = (torch.randn(1, 2, 40, 16).to(dtype) for _ in range(4))
+    v = v + 30
+    gradients = []
+    for function, kind in ((sdpa, dtype), (F.scaled_dot_product_attention, torch.float64)):
+        leaf = q.detach().to(kind).requires_grad_()
+        out = function(leaf, k.to(kind), v.to(kind))
+        gradients.append(torch.autograd.grad(out, leaf, d_out.to(kind))[0].double())
+    mine, exact = gradients
+    assert (mine - exact).abs().max() <= torch.finfo(dtype).eps * exact.abs().max()
 
 
 def test_dropout_repeats_with_torch_manual_seed():

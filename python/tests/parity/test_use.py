@@ -150,6 +150,72 @@ def test_what_is_an_error_in_pytorch_stays_one():
     assert calls.computed == 0 and sum(calls.left.values()) == 2
 
 
+def test_a_refusal_is_the_error_that_pytorchs_callers_expect():
+    with door.use() as calls:
+        for change in (dict(key=torch.ones(1, 1, 3, 5)), dict(value=torch.ones(1, 1, 2, 4)), dict(attn_mask=torch.ones(7, 7))):
+            with pytest.raises(RuntimeError):
+                attend(**change)
+    assert calls.computed == 0 and not calls.left
+
+
+@pytest.mark.filterwarnings("error")
+def test_batched_gradients_are_those_of_one_at_a_time():
+    x = torch.randn(2, 3, 5, 8, dtype=torch.float64, requires_grad=True)
+    d_outs = torch.randn(4, 2, 3, 5, 8, dtype=torch.float64)
+    with door.use() as calls:
+        out = F.scaled_dot_product_attention(x, x, x, is_causal=True)
+    (together,) = torch.autograd.grad(out, x, d_outs, is_grads_batched=True, retain_graph=True)
+    mapped = torch.func.vmap(lambda d_out: torch.autograd.grad(out, x, d_out, retain_graph=True)[0])(d_outs)
+    alone = torch.stack([torch.autograd.grad(out, x, d_out, retain_graph=True)[0] for d_out in d_outs])
+    assert calls.computed == 1 and torch.equal(together, alone) and torch.equal(mapped, alone)
+
+
+def test_a_vectorised_jacobian_is_that_of_pytorch():
+    from torch.autograd.functional import jacobian
+
+    q, k, v = (torch.randn(1, 2, 3, 4, dtype=torch.float64) for _ in range(3))
+    attend = lambda *x: F.scaled_dot_product_attention(*x)
+    with door.use() as calls:
+        mine = jacobian(attend, (q, k, v), vectorize=True)
+    assert calls.computed == 1
+    torch.testing.assert_close(mine, jacobian(attend, (q, k, v)))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_function_is_scripted_as_ever():
+    def attend(x: torch.Tensor) -> torch.Tensor:
+        return F.scaled_dot_product_attention(x, x, x, is_causal=True)
+
+    x = torch.randn(1, 2, 5, 8)
+    with door.use():
+        scripted = torch.jit.script(attend)
+        inside = scripted(x)
+    torch.testing.assert_close(inside, attend(x))
+    assert "aten::scaled_dot_product_attention" in str(scripted.graph)
+
+
+def test_flops_are_counted_as_ever():
+    from torch.utils.flop_counter import FlopCounterMode
+
+    def flops():
+        with FlopCounterMode(display=False) as counter:
+            attend()
+        return counter.get_total_flops()
+
+    expected = flops()
+    with door.use():
+        assert flops() == expected > 0
+
+
+def test_bfloat16_without_ml_dtypes_is_left_to_pytorch(monkeypatch):
+    x = torch.randn(1, 2, 5, 8).bfloat16()
+    expected = F.scaled_dot_product_attention(x, x, x)
+    monkeypatch.setattr(door, "_has_ml_dtypes", False)
+    with door.use() as calls:
+        assert torch.equal(F.scaled_dot_product_attention(x, x, x), expected)
+    assert calls.computed == 0 and "ml_dtypes" in str(calls)
+
+
 def test_transforms_are_left_to_pytorch():
     x = torch.randn(2, 1, 3, 4)
     with door.use() as calls:
