@@ -1,8 +1,5 @@
 """Masks: bool arrays of any strides are read where they lie, and regard.Mask means what its matrix means."""
 
-import threading
-import time
-
 import numpy as np
 import pytest
 
@@ -42,25 +39,11 @@ def test_strides_of_a_bool_mask_do_not_change_a_bit(normal, rng, layout):
 def test_bytes_that_are_neither_zero_nor_one_are_true_in_every_layout(normal, rng, layout):
     q, k, v = normal(2, 4, 20, 8), normal(2, 4, 30, 8), normal(2, 4, 30, 8)
     mask = rng.random((20, 30)) < 0.5
-    odd = strided(mask)[layout].copy(order="K")
-    odd.view(np.uint8)[odd] = 7
-    np.testing.assert_array_equal(regard.attention(q, k, v, mask=odd), regard.attention(q, k, v, mask=mask))
-
-
-def test_other_python_threads_run_while_a_strided_mask_is_read(normal):
-    x = normal(1, 1, 8000, 1)
-    mask = np.ones((16000, 16000), bool)[::2, ::2]
-    worker = threading.Thread(target=lambda: regard.attention(x, x, x, mask=mask, threads=1))
-    longest, last = 0.0, time.perf_counter()
-    worker.start()
-    while worker.is_alive():
-        time.sleep(0.001)
-        now = time.perf_counter()
-        longest, last = max(longest, now - last), now
-    # 64 million bytes one by one take 50 ms and more; a machine under load takes its time for a tick as well.
-    begin = time.perf_counter()
-    np.count_nonzero(mask)
-    assert longest < max(0.2, 4 * (time.perf_counter() - begin))
+    odd = mask.copy()
+    odd.view(np.uint8)[mask] = 6
+    laid_out = strided(odd)[layout]
+    assert laid_out.view(np.uint8).max() == 6
+    np.testing.assert_array_equal(regard.attention(q, k, v, mask=laid_out), regard.attention(q, k, v, mask=mask))
 
 
 Q, K = 9, 13

@@ -191,7 +191,6 @@ CHANGED = {
     "kv_lens_array": lambda: dict(kv_lens=np.array([4, 6])),
     "kv_lens_list": lambda: dict(kv_lens=[4, 6]),
     "q_offset_array": lambda: dict(is_causal=True, q_offset=np.array([1, 2])),
-    "sink_array": lambda: dict(sink=np.array([0.5, 0.1, 0.2])),
     "alibi_list": lambda: dict(alibi=[0.5, 0.1, 0.2]),
 }
 
