@@ -36,6 +36,7 @@ macro_rules! option_table {
                 #[pyo3(signature = (
                     $d($d before,)+ $d($d optional = None,)? *, $d($d own = $d default,)* $($name = None,)* $($late = None),*
                 ))]
+                #[allow(clippy::too_many_arguments, reason = "they are Python's keywords")]
                 pub(crate) fn $d function<'py>(
                     py: Python<'py>,
                     $d($d before: &Bound<'py, PyAny>,)+
@@ -59,6 +60,7 @@ macro_rules! option_table {
                 $d(#[$d meta])*
                 #[pyfunction]
                 #[pyo3(signature = ($d($d before,)+ $d($d optional = None,)? *, $d($d own = $d default,)* $($name = None),*))]
+                #[allow(clippy::too_many_arguments, reason = "they are Python's keywords")]
                 pub(crate) fn $d function<'py>(
                     py: Python<'py>,
                     $d($d before: &Bound<'py, PyAny>,)+

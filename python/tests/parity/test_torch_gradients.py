@@ -250,7 +250,7 @@ def test_inference_goes_without_a_graph_and_gives_the_same_bits():
 
 
 def test_memory_is_shared_both_ways():
-    import regard.torch as door
+    from regard import _autograd as door
 
     for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16):
         x = torch.randn(2, 3, 4, 5).to(dtype).transpose(1, 2)
@@ -323,9 +323,10 @@ def test_mixed_precision_regions_mean_what_they_mean_in_pytorch():
 def test_threads_follow_pytorch_unless_told_otherwise():
     code = """
 import torch, regard, regard.torch as door
+from regard import _autograd
 seen = []
-real = door.attention
-door.attention = lambda *a, **k: (seen.append(k["threads"]), real(*a, **k))[1]
+real = _autograd.attention
+_autograd.attention = lambda *a, **k: (seen.append(k["threads"]), real(*a, **k))[1]
 x = torch.ones(1, 1, 2, 2)
 torch.set_num_threads(1); door.scaled_dot_product_attention(x, x, x)
 torch.set_num_threads(2); door.scaled_dot_product_attention(x, x, x)
