@@ -11,6 +11,7 @@ from torch.autograd import Function, forward_ad
 
 from ._regard import _backward, _backward_varlen, _forward_saved, _forward_saved_varlen, attention, attention_varlen
 
+_BFLOAT16 = torch.bfloat16
 _NO_OPERANDS = (None, None, None, None, None)
 
 
@@ -166,7 +167,7 @@ def _array(tensor):
     """The same memory, to NumPy."""
     if tensor.requires_grad:
         tensor = tensor.detach()
-    if tensor.dtype is torch.bfloat16:
+    if tensor.dtype is _BFLOAT16:
         return tensor.view(torch.uint16).numpy().view(_bfloat16())
     return tensor.resolve_neg().numpy() if tensor.is_neg() else tensor.numpy()
 

@@ -36,6 +36,7 @@ __all__ = ["scaled_dot_product_attention", "use", "varlen_attention"]
 
 _DTYPES = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
 _PLAIN = frozenset((Tensor, torch.nn.Parameter))
+_STRIDED = torch.strided
 _pytorch = torch._C._nn.scaled_dot_product_attention
 
 
@@ -257,17 +258,14 @@ def _joined(tensor, batch, heads):
 
 def _reason_against(query, key, value, attn_mask, dropout_p, is_causal):
     """Why a call is PyTorch's to answer; None where it is ours."""
+    dtype = query.dtype
     for x in (query, key, value):
-        if type(x) not in _PLAIN:
-            return f"a {type(x).__name__}"
-        if not x.is_cpu:
-            return f"a tensor on {x.device.type}"
-        if x.dtype not in _DTYPES or x.dtype is not query.dtype:
-            return "these dtypes"
-        if x.dtype is torch.bfloat16 and not _has_ml_dtypes:
-            return "bfloat16 without the package ml_dtypes"
-        if x.layout is not torch.strided or x.is_nested or x.dim() < 2:
-            return "a nested, sparse or flat tensor"
+        if type(x) not in _PLAIN or not x.is_cpu or x.dtype is not dtype or x.layout is not _STRIDED or x.is_nested or x.dim() < 2:
+            return _reason_against_tensor(x)
+    if dtype not in _DTYPES:
+        return "these dtypes"
+    if dtype is torch.bfloat16 and not _has_ml_dtypes:
+        return "bfloat16 without the package ml_dtypes"
     if attn_mask is not None:
         if type(attn_mask) not in _PLAIN or not attn_mask.is_cpu or is_causal:
             return "this mask"
@@ -282,6 +280,16 @@ def _reason_against(query, key, value, attn_mask, dropout_p, is_causal):
     if torch._C._len_torch_dispatch_stack():
         return "a dispatch mode, which sees PyTorch's operators only"
     return None
+
+
+def _reason_against_tensor(x):
+    if type(x) not in _PLAIN:
+        return f"a {type(x).__name__}"
+    if not x.is_cpu:
+        return f"a tensor on {x.device.type}"
+    if x.layout is not _STRIDED or x.is_nested or x.dim() < 2:
+        return "a nested, sparse or flat tensor"
+    return "these dtypes"
 
 
 def _in_place_of_pytorch(
