@@ -49,6 +49,7 @@ fn every_twin_has_a_text() {
 
 #[test]
 fn no_twin_fits_a_right_answer() {
+    let mut fitting = Vec::new();
     for exercise in EXERCISES.iter().filter(|e| matches!(e.judging, Judging::Numbers { .. })) {
         for seed in 1..=3 {
             let cases = cases(exercise, seed);
@@ -59,11 +60,14 @@ fn no_twin_fits_a_right_answer() {
                         Err(_) => true,
                         Ok(wrong) => compare(exercise, case, right, &Ok(wrong.values)).is_some(),
                     });
-                    assert!(differs, "{}: {twin} is right on every case of seed {seed}", exercise.name);
+                    if !differs {
+                        fitting.push(format!("{} {twin} {manners:?}, seed {seed}", exercise.name));
+                    }
                 }
             }
         }
     }
+    assert!(fitting.is_empty(), "right on every case: {fitting:#?}");
 }
 
 #[test]

@@ -28,7 +28,7 @@ pub(super) static EXERCISE: Exercise = Exercise {
     ],
     twins: &[
         "first-for-all", "queries-averaged", "divided-by-hk", "no-scale", "few-heads", "few-heads/first", "few-heads/mean", "few-heads/sum", "backwards", "modulo",
-        "value-width", "group-summed", "width-scale", "columns", "keys-as-values", "no-softmax", "no-max", "all-at-once", "transposed-scores",
+        "value-width", "group-summed", "width-scale", "columns", "keys-as-values", "no-softmax", "all-at-once", "transposed-scores",
     ],
     hints: ["How many query heads are there per key head?", "What does head 3 of 6 read when hk = 2?", "q as [hk, group, n, d]."],
     idea: "The cache holds hk heads instead of h: the same attention, a fraction of the memory.",
