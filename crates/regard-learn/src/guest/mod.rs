@@ -23,6 +23,8 @@ const LOAD_LIMIT: Duration = Duration::from_secs(5);
 const START_LIMIT: Duration = Duration::from_secs(20);
 const CHECK_LIMIT: Duration = Duration::from_secs(20);
 const MEMORY_LIMIT: u64 = 1 << 30;
+/// However busy the machine is, a call ends after so many times its limit.
+const MOST_PATIENT: u32 = 10;
 
 /// What a guest is started with.
 pub struct Start<'a> {
@@ -46,7 +48,8 @@ pub struct Guest<'a> {
     file: PathBuf,
     stop: &'a AtomicBool,
     next_id: u64,
-    limit: Instant,
+    /// When the check is over, by the clock of the guest.
+    limit: Duration,
     /// Types of the results of the last answer, as they were named there.
     pub dtypes: Vec<String>,
 }
@@ -77,7 +80,7 @@ impl<'a> Guest<'a> {
             Lang::Rust => rust::command(start.exercise, &file, start.stop)?,
         };
         let process = Process::start(command, &file)?;
-        let limit = Instant::now() + START_LIMIT + CHECK_LIMIT;
+        let limit = START_LIMIT + CHECK_LIMIT;
         let mut guest =
             Self { process, exercise: start.exercise, lang: start.lang, file, stop: start.stop, next_id: 0, limit, dtypes: Vec::new() };
         match guest.wait(START_LIMIT) {
@@ -90,14 +93,14 @@ impl<'a> Guest<'a> {
             }
             Err(trouble) => return Err(NoGuest::Trouble(trouble)),
         }
-        guest.limit = Instant::now() + CHECK_LIMIT;
+        guest.begin_check();
         let load = guest.request(json!({"call": "load"}), &[], LOAD_LIMIT);
         load.map(|_| guest).map_err(NoGuest::Trouble)
     }
 
     /// A new check begins: its time starts now.
     pub fn begin_check(&mut self) {
-        self.limit = Instant::now() + CHECK_LIMIT;
+        self.limit = self.process.clock() + CHECK_LIMIT;
     }
 
     /// The learner's own lines so far, and how many there were.
@@ -125,8 +128,7 @@ impl<'a> Guest<'a> {
 
     /// Waits for the answer to the last request; ends the guest when there is none in time.
     fn wait(&mut self, limit: Duration) -> Result<(Json, Vec<u8>), Trouble> {
-        let start = Instant::now();
-        let deadline = (start + limit).min(self.limit);
+        let (start, asked) = (Instant::now(), self.process.clock());
         loop {
             match self.process.receive() {
                 Ok(Some((header, payload))) => return self.answer(header, payload),
@@ -140,11 +142,12 @@ impl<'a> Guest<'a> {
             if let Some(bytes) = self.process.over(MEMORY_LIMIT) {
                 return self.gone(Gone::Memory { bytes });
             }
-            // On a busy machine a guest that waits for the processor has longer; so has one that fills memory, until it is clear with how much.
-            let patience = Instant::now() < self.limit && start.elapsed() < 5 * limit;
-            if Instant::now() > deadline && !(patience && (self.process.starved(limit) || self.process.growing())) {
+            let clock = self.process.clock();
+            let late = clock > (asked + limit).min(self.limit) || start.elapsed() > MOST_PATIENT * limit;
+            // One that fills memory has longer, until it is clear with how much.
+            if late && !(self.process.growing() && clock < asked + MOST_PATIENT * limit) {
                 let line = if self.lang == Lang::Python { self.process.line_of(&self.file) } else { None };
-                return self.gone(Gone::Timeout { seconds: start.elapsed().as_secs_f64(), line });
+                return self.gone(Gone::Timeout { seconds: (clock.saturating_sub(asked)).as_secs_f64(), line });
             }
         }
     }
