@@ -4,6 +4,8 @@
 //! A [`Kernel`] is vector code: generic over [`Simd`], `#[inline(always)]` all the way down, entered by [`Simd::call`]. A [`Driver`] has no
 //! vector code of its own: it is what [`Real::dispatch`] runs, once per task, and it calls kernels.
 
+#![deny(clippy::too_many_arguments)]
+
 pub mod allocator;
 pub mod float;
 pub mod level;

@@ -304,8 +304,10 @@ fn transpose_out<S: Transpose, const DIVIDE: bool>(simd: S, task: TransposeOut<'
 }
 
 /// Initialised numbers as a place to write others to.
-pub fn as_uninit<T: Real>(numbers: &mut [T]) -> &mut [MaybeUninit<T>] {
-    // SAFETY: same layout. Whoever gets the result could write `MaybeUninit::uninit()` to it; the kernels of this crate and of attention, which are
-    // its only callers, write numbers.
+///
+/// # Safety
+/// Nothing but numbers may be written to the result: the slice stays initialised.
+pub unsafe fn as_uninit<T: Real>(numbers: &mut [T]) -> &mut [MaybeUninit<T>] {
+    // SAFETY: same layout; the caller vouches for what is written.
     unsafe { &mut *(std::ptr::from_mut(numbers) as *mut [MaybeUninit<T>]) }
 }

@@ -41,6 +41,8 @@
 //! sum is fixed there too; what a gradient's bits depend on is the head, not the batch or the threads.
 //!
 
+#![deny(clippy::too_many_arguments)]
+
 mod arrays;
 mod backward;
 mod bias;

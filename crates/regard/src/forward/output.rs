@@ -117,7 +117,8 @@ pub(crate) fn store_rows<S: Simd, E: Storage<Real = S::T>, const DIVIDE: bool>(
     // Straight into the result where that is the same numbers side by side, else by way of a buffer.
     let direct = out.as_slice_mut().and_then(E::as_real_mut);
     let is_direct = direct.is_some();
-    let rows = direct.unwrap_or_else(|| as_uninit(&mut *buffer));
+    // SAFETY: `TransposeOut` writes numbers.
+    let rows = direct.unwrap_or_else(|| unsafe { as_uninit(&mut *buffer) });
     for panel in Panel::all::<S>(heads * queries) {
         let Panel { start, rows: count, width } = panel;
         let from = &acc[start * dims..][..width * dims];
