@@ -8,9 +8,8 @@ use crate::bias::{Bias, BiasGradient};
 use crate::error::{Error, Result, check_shape};
 use crate::forward::output::{Denominators, lse_of};
 use crate::forward::{Forward, Inputs, Outputs, Saved, SavedView};
-use crate::plan::{Attention, Dims, Packed, Part, Plan, install};
+use crate::plan::{Attention, Dims, Packed, Part, Plan, run_on};
 use ndarray::{Array3, Array4, ArrayView4, ArrayViewMut3, ArrayViewMut4, Axis, Zip};
-use rayon::prelude::*;
 use regard_simd::Real;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -82,7 +81,7 @@ impl Attention<'_> {
             let saved = SavedView { out: q(&saved.out), exact, row_max: rows(&saved.row_max), row_sum: rows(&saved.row_sum) };
             E::backward(plan, inputs, saved, q(&d_out), GradientOutputs { dq, dk, dv }, false)
         };
-        let sums: Vec<_> = install(self.chosen_threads(), || parts.into_par_iter().map(|(a, b)| run(a, b)).collect::<Result<_>>())??;
+        let sums = run_on(self.chosen_threads(), parts, |(a, b)| run(a, b))?;
         let OptionGradients { d_biases, d_sink, d_scale } = add_options(sums);
         // SAFETY: every call succeeded and wrote its part, and the sequences are all of the tokens.
         let (dq, dk, dv) = unsafe { (dq.assume_init(), dk.assume_init(), dv.assume_init()) };
@@ -126,7 +125,7 @@ impl Attention<'_> {
             let [queries, keys] = packed.sequence(i);
             E::forward(plan, Inputs { q: tokens(&q, &queries), k: tokens(&k, &keys), v: tokens(&v, &keys) }, outputs)
         };
-        install(self.chosen_threads(), || tasks.into_par_iter().map(run).collect::<Result<()>>())??;
+        run_on(self.chosen_threads(), tasks, run)?;
         // SAFETY: every call succeeded and wrote its part, and the sequences are all of the tokens.
         let (out, exact) = unsafe { (out.assume_init(), exact.map(|exact| exact.assume_init())) };
         Ok(Saved { out, exact, row_max, row_sum })

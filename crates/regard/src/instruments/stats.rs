@@ -377,7 +377,7 @@ impl<T: Real> Observer<T> for StatSums<T> {
             argmax,
             max_weight: if spoiled { f64::NAN } else { unit },
             sum_of_squares: at(SQUARES) * unit * unit,
-            entropy: if entropy < 0.0 { 0.0 } else { entropy },
+            entropy: if entropy <= 0.0 { 0.0 } else { entropy },
             mean_distance: at(DISTANCE) * unit,
             diagonal_mass: at(DIAGONAL) * unit,
             previous_token_mass: at(PREVIOUS) * unit,

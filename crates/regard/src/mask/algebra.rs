@@ -193,13 +193,14 @@ impl<'a> Mask<'a> {
     }
 
     /// Everything that the other methods index with is in range.
-    pub(crate) fn validate(&self, scores: [usize; 4]) -> Result<()> {
+    /// `entries` are the batch entries that it will be asked about: the lengths of others may be those of longer sequences.
+    pub(crate) fn validate(&self, scores: [usize; 4], entries: &Range<usize>) -> Result<()> {
         let [batch, heads, seq_q, seq_kv] = scores;
         match &self.0 {
             Rule::Everything | Rule::Band { .. } | Rule::FirstKeys(_) | Rule::Custom(_) => Ok(()),
             Rule::KeyLengths(lengths) => {
                 check_length("key_lengths", lengths.len(), batch, "one per batch entry")?;
-                match lengths.iter().enumerate().find(|&(_, &n)| n > seq_kv) {
+                match lengths.iter().enumerate().find(|&(b, &n)| entries.contains(&b) && n > seq_kv) {
                     Some((batch, &length)) => Err(Error::KeyLength { batch, length, seq_kv }),
                     None => Ok(()),
                 }
@@ -229,8 +230,8 @@ impl<'a> Mask<'a> {
                 check_length("block table", shape[1], seq_q.div_ceil(*q_block), "one per query block")?;
                 check_length("block table", shape[2], seq_kv.div_ceil(*kv_block), "one per key block")
             }
-            Rule::All(masks) | Rule::Any(masks) => masks.iter().try_for_each(|m| m.validate(scores)),
-            Rule::Not(mask) => mask.validate(scores),
+            Rule::All(masks) | Rule::Any(masks) => masks.iter().try_for_each(|m| m.validate(scores, entries)),
+            Rule::Not(mask) => mask.validate(scores, entries),
         }
     }
 

@@ -119,7 +119,7 @@ impl Attention<'_> {
 
     /// The same for tensors of these sizes, which are a part of a whole whose scores have the shape `whole`.
     pub(crate) fn plan_part<T: Real>(&self, dims: Dims, part: Part, whole: [usize; 4]) -> Result<Plan<'_>> {
-        self.mask.validate(whole)?;
+        self.mask.validate(whole, &(part.batch..part.batch + dims.batch))?;
         self.biases.iter().try_for_each(|bias| bias.validate(whole))?;
         let number = |name, value: f64, ok: bool, requirement| if ok { Ok(()) } else { Err(Error::Number { name, value, requirement }) };
         let scale = match self.scale {
@@ -255,19 +255,20 @@ impl<'p> Plan<'p> {
 
     /// Run tasks, in parallel where that pays.
     pub(crate) fn for_tasks<T: Send, R: Send>(&self, tasks: Vec<T>, f: impl Fn(T) -> R + Send + Sync) -> Result<Vec<R>> {
-        use rayon::prelude::*;
         let flag = self.attention.interrupt;
         let interrupted = || flag.is_some_and(|flag| flag.load(Ordering::Relaxed));
         let one = |task: T| if interrupted() { Err(Error::Interrupted) } else { Ok(f(task)) };
-        if tasks.len() <= 1 || self.dims.work() < WORTH_A_THREAD || self.attention.threads == Some(1) {
-            return tasks.into_iter().map(one).collect();
-        }
-        let run = || tasks.into_par_iter().with_max_len(1).map(one).collect();
-        install(self.attention.threads, run)?
+        let threads = if self.dims.work() < WORTH_A_THREAD { Some(1) } else { self.attention.threads };
+        run_on(threads, tasks, one)
     }
 }
 
-/// Run `f` on so many threads.
-pub(crate) fn install<R: Send>(threads: Option<usize>, f: impl FnOnce() -> R + Send) -> Result<R> {
-    pool::install(threads, f).map_err(|e| Error::Threads { threads: threads.unwrap_or(0), reason: e.to_string() })
+/// Run tasks on so many threads; one is the caller's own.
+pub(crate) fn run_on<T: Send, R: Send>(threads: Option<usize>, tasks: Vec<T>, f: impl Fn(T) -> Result<R> + Send + Sync) -> Result<Vec<R>> {
+    use rayon::prelude::*;
+    if threads == Some(1) || tasks.len() <= 1 {
+        return tasks.into_iter().map(f).collect();
+    }
+    let run = || tasks.into_par_iter().with_max_len(1).map(f).collect();
+    pool::install(threads, run).map_err(|e| Error::Threads { threads: threads.unwrap_or(0), reason: e.to_string() })?
 }

@@ -21,6 +21,7 @@ mod hidden_and_empty;
 mod instruments;
 mod large_scores;
 mod linear_memory;
+mod packed;
 mod poison;
 mod properties;
 mod random_calls;
