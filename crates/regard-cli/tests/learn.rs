@@ -57,9 +57,11 @@ fn what_is_missing_is_one_line_that_says_what_to_do() {
     let hidden = dir.path().join("numpy");
     std::fs::create_dir(&hidden).expect("it can be made");
     write(&hidden, "__init__.py", "raise ImportError('not here')");
-    if python().is_some() {
-        let output =
-            command(&["learn", "check", "2", "--file", "right.py"], dir.path()).env("PYTHONPATH", dir.path()).output().expect("it starts");
+    if let Some(python) = python() {
+        let output = command(&["learn", "check", "2", "--file", "right.py", "--python", &python.to_string_lossy()], dir.path())
+            .env("PYTHONPATH", dir.path())
+            .output()
+            .expect("it starts");
         fails(&output, 2, "pip install numpy");
     }
 }

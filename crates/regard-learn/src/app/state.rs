@@ -92,9 +92,9 @@ impl Folder {
         let path = self.progress_file();
         let text = match std::fs::read_to_string(&path) {
             Ok(text) => text,
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(Progress::default()),
-            // A file where the folder should be: another folder is the way out.
-            Err(e) if e.kind() == std::io::ErrorKind::NotADirectory => return Err(Error::file("use", &path, e)),
+            Err(e) if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
+                return Ok(Progress::default());
+            }
             Err(e) => return Err(Error::file("read", &path, e)),
         };
         serde_json::from_str(&text).map_err(|e| Error::Progress { path, reason: e.to_string() })

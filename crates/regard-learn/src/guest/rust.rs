@@ -15,7 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 const RUNNER: &str = include_str!("runner.rs");
 const OPTIONS: [&str; 9] =
     ["--edition", "2024", "-C", "opt-level=1", "-C", "overflow-checks=on", "-C", "debug-assertions=on", "--error-format=json"];
-const COMPILE_LIMIT: Duration = Duration::from_secs(60);
+const COMPILE_LIMIT: Duration = Duration::from_secs(300);
 /// So many programs are kept.
 const KEPT: usize = 300;
 

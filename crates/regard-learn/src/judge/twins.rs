@@ -95,8 +95,8 @@ pub fn diagnose(exercise: &'static Exercise, lang: Lang, seen: &[Seen]) -> Optio
             false
         });
         if let Some(mut diagnosis) = found {
-            // The exercise's own mistakes are more telling than common ones.
-            diagnosis.mistakes.sort_by_key(|m| !exercise.mistakes.iter().any(|own| own.id == m.id));
+            // What goes wrong in every row is more telling than what goes wrong in special ones.
+            diagnosis.mistakes.sort_by_key(|m| m.id.starts_with("nan-") || m.id.starts_with("empty-"));
             return Some(diagnosis);
         }
     }
