@@ -6,7 +6,7 @@
 use crate::float::{Real, Storage};
 use crate::simd::{Kernel, Simd, Transpose};
 use half::{bf16, f16};
-use ndarray::ArrayView2;
+use ndarray::{ArrayView1, ArrayView2};
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -46,6 +46,11 @@ impl<'a, E: Storage> Rows<'a, E> {
     pub fn from_slice(data: &'a [E], rows: usize, cols: usize) -> Self {
         assert!(rows.checked_mul(cols).is_some_and(|n| n <= data.len()), "{rows} rows of {cols} in {}", data.len());
         Self { ptr: data.as_ptr(), rows, cols, row_stride: cols as isize, col_stride: 1, lifetime: PhantomData }
+    }
+
+    /// One row, so many times.
+    pub fn repeated(row: &ArrayView1<'a, E>, rows: usize) -> Self {
+        Self { ptr: row.as_ptr(), rows, cols: row.len(), row_stride: 0, col_stride: row.strides()[0], lifetime: PhantomData }
     }
 
     /// Some of the rows.

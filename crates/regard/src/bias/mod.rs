@@ -8,7 +8,7 @@ use crate::arrays::CowBase;
 use crate::error::{Error, Result, check_length};
 use crate::mask::{HeadPosition, broadcast_index, check_broadcast};
 use half::{bf16, f16};
-use ndarray::{ArrayView2, Axis, Ix2, Ix4};
+use ndarray::{Axis, Ix2, Ix4};
 use regard_simd::strided::{AnyRows, Rows};
 use regard_simd::{Real, Simd, Storage};
 use std::ops::Range;
@@ -88,10 +88,10 @@ impl Bias<'_> {
     pub(crate) fn fill<S: Simd>(&self, simd: S, from: &Region<'_>, to: &mut [S::T], width: usize, lane: usize) {
         // Transposed as a whole, where the numbers widen to the type that is computed in.
         let rows = match self {
-            Self::Dense(b) => dense_rows(b, from).map(|rows| AnyRows::F32(Rows::new(&rows))),
-            Self::Dense64(b) => dense_rows(b, from).map(|rows| AnyRows::F64(Rows::new(&rows))),
-            Self::DenseF16(b) => dense_rows(b, from).map(|rows| AnyRows::F16(Rows::new(&rows))),
-            Self::DenseBf16(b) => dense_rows(b, from).map(|rows| AnyRows::Bf16(Rows::new(&rows))),
+            Self::Dense(b) => dense_rows(b, from).map(AnyRows::F32),
+            Self::Dense64(b) => dense_rows(b, from).map(AnyRows::F64),
+            Self::DenseF16(b) => dense_rows(b, from).map(AnyRows::F16),
+            Self::DenseBf16(b) => dense_rows(b, from).map(AnyRows::Bf16),
             Self::Alibi(_) | Self::Relative(_) => None,
         };
         if rows.is_some_and(|rows| S::T::transpose_any(simd, rows, to, width, lane)) {
@@ -133,28 +133,19 @@ pub(crate) struct Region<'r> {
     pub(crate) keys: Range<usize>,
 }
 
-/// The numbers of a region, `[query, key]`; `None` where one serves all keys.
-fn dense_rows<'b, X: Storage>(bias: &'b CowBase<'_, X, Ix4>, from: &'b Region<'_>) -> Option<ArrayView2<'b, X>> {
+/// The numbers of a region, a row per query; `None` where one serves all keys.
+fn dense_rows<'b, X: Storage>(bias: &'b CowBase<'_, X, Ix4>, from: &Region<'_>) -> Option<Rows<'b, X>> {
     let [b, h, _, _] = broadcast_index(bias.shape(), [from.at.batch, from.at.head, 0, 0]);
     let mut rows = bias.view().index_axis_move(Axis(0), b).index_axis_move(Axis(0), h);
     if rows.ncols() == 1 {
         return None;
     }
     rows.slice_axis_inplace(Axis(1), from.keys.clone().into());
-    if rows.nrows() != 1 {
-        rows.slice_axis_inplace(Axis(0), from.queries.clone().into());
-        return Some(rows);
+    if rows.nrows() == 1 {
+        return Some(Rows::repeated(&rows.index_axis_move(Axis(0), 0), from.queries.len()));
     }
-    // A view that lives as long as the bias does, of one row for all.
-    let row = rows.index_axis_move(Axis(0), 0);
-    let strides = [0, row.strides()[0]];
-    // SAFETY: every element is one of `row`'s, which is borrowed for as long.
-    Some(unsafe {
-        ArrayView2::from_shape_ptr(
-            ndarray::ShapeBuilder::strides([from.queries.len(), row.len()], strides.map(|s| s as usize)),
-            row.as_ptr(),
-        )
-    })
+    rows.slice_axis_inplace(Axis(0), from.queries.clone().into());
+    Some(Rows::new(&rows))
 }
 
 /// The slopes of the ALiBi paper for any number of heads: `2^(-8 h / n)` for a power of two `n`; otherwise those of the

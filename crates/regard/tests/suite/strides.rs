@@ -1,6 +1,6 @@
 //! Any layout in, any layout out: the bits are those of the plain layout. What lies around a view is never read.
 
-use crate::common::{Inputs, Shape, assert_same_bits, assert_same_gradients, d_out_for, gradients, levels, to};
+use crate::common::{Inputs, Shape, assert_same_bits, assert_same_gradients, d_out_for, gradients, levels, normal, to};
 use half::{bf16, f16};
 use ndarray::{Array, Array2, Array4, Array5, ArrayView4, Axis, s};
 use regard::{Attention, Bias, Element, Forward, Mask, StatsOptions};
@@ -326,5 +326,18 @@ fn the_gradient_of_a_bias_does_not_depend_on_its_strides() {
             let zero = zero.broadcast([2, 4, n, 50]).expect("broadcasts");
             assert_same_gradients("stride of zero", &go(Bias::Dense(zero.into())), &go(Bias::Dense(broadcast.view().into())));
         }
+    }
+}
+
+/// One row of numbers for all queries, its keys stored from the last to the first.
+#[test]
+fn a_bias_row_that_lies_backwards_is_the_row() {
+    let (q, k) = (normal::<f32>([1, 2, 40, 8], 1), normal::<f32>([1, 2, 150, 8], 2));
+    let numbers = normal::<f32>([1, 2, 1, 150], 3);
+    let backwards = numbers.slice(s![.., .., .., ..;-1]).as_standard_layout().into_owned();
+    let turned = backwards.slice(s![.., .., .., ..;-1]);
+    for level in levels() {
+        let out = |bias: Bias<'_>| Attention::new().bias(bias).level(level).forward(&q, &k, &k).expect("fits").out;
+        assert_same_bits(level.name(), &out(Bias::Dense(turned.into())), &out(Bias::Dense(numbers.view().into())));
     }
 }
