@@ -551,7 +551,7 @@ fn peak_memory() -> Option<u64> {
 }
 
 #[test]
-#[ignore = "half a minute; run it alone: cargo test -p regard-lab --test plot -- --ignored"]
+#[ignore = "half a minute; run it alone: cargo test -p regard-lab --test suite -- --ignored"]
 fn sixty_five_thousand_tokens_need_linear_memory() {
     let n = 65_536;
     let files = Files::new();
