@@ -3,6 +3,7 @@
 //! Every sum has a fixed order: dq over tiles of keys within a split, then over splits; dk and dv over tiles of queries; so that bits depend neither
 //! on threads nor on what else is in the batch.
 
+mod deltas;
 mod differentiate;
 mod kernels;
 mod schedule;

@@ -4,7 +4,8 @@
 //! dk and dv there (see [`super::differentiate`]). Where there are few heads, each split of keys is a unit, and its share of dq is kept apart, for a
 //! chunk of queries at a time, and added up in the order of the keys.
 
-use super::differentiate::{Given, RowSums, TileDeltas, Unit, padded};
+use super::deltas::TileDeltas;
+use super::differentiate::{Given, RowSums, Unit, padded};
 use super::{GradientOutputs, GradientSums};
 use crate::arrays::{cut, filled, uninit};
 use crate::bias::gradient::{BiasSums, BiasTotals, UnitSizes};
