@@ -9,17 +9,8 @@ use anyhow::{Context, Result, ensure};
 use crate::command::root;
 
 /// The modules of `crates/regard/src`, lowest first. A module uses those before its own row; those of one row do not use each other.
-const LAYERS: [&[&str]; 9] = [
-    &["error"],
-    &["arrays"],
-    &["mask"],
-    &["bias"],
-    &["plan"],
-    &["walk", "reference"],
-    &["forward"],
-    &["backward", "instruments"],
-    &["entry"],
-];
+const LAYERS: [&[&str]; 9] =
+    [&["error"], &["arrays"], &["mask"], &["bias"], &["plan"], &["walk"], &["forward"], &["backward", "instruments"], &["entry"]];
 
 /// Fails with every import that points upwards or sideways.
 pub(crate) fn check() -> Result<()> {

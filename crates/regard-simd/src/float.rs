@@ -6,6 +6,7 @@ use crate::simd::{Driver, Kernel, Simd};
 use crate::strided::{AnyRows, Rows};
 use crate::{math, portable};
 use half::{bf16, f16};
+use std::convert::identity;
 use std::mem::MaybeUninit;
 
 #[cfg(target_arch = "x86_64")]
@@ -61,12 +62,12 @@ pub trait Real:
 
     /// Run one kernel on the code of `level`.
     #[doc(hidden)]
-    fn call<K: Kernel<Self>>(level: Level, kernel: K) -> K::Output {
+    fn call<K: Kernel<Self>>(level: Level, kernel: K) {
         struct Call<K>(K);
         impl<T: Real, K: Kernel<T>> Driver<T> for Call<K> {
-            type Output = K::Output;
-            fn run<S: Simd<T = T>>(self, simd: S) -> K::Output {
-                simd.call(self.0)
+            type Output = ();
+            fn run<S: Simd<T = T>>(self, simd: S) {
+                simd.call(self.0);
             }
         }
         Self::dispatch(level, Call(kernel))
@@ -141,81 +142,49 @@ pub trait Storage: Copy + Send + Sync + std::fmt::Debug + 'static {
     #[doc(hidden)]
     unsafe fn load<S: Simd<T = Self::Real>>(simd: S, p: *const Self) -> S::V;
     /// The same numbers as their arithmetic type, if that is what they are stored as.
-    fn as_real(numbers: &[Self]) -> Option<&[Self::Real]> {
-        let _ = numbers;
-        None
-    }
+    fn as_real(numbers: &[Self]) -> Option<&[Self::Real]>;
     /// The same of a place for numbers.
     #[doc(hidden)]
-    fn as_real_mut(numbers: &mut [MaybeUninit<Self>]) -> Option<&mut [MaybeUninit<Self::Real>]> {
-        let _ = numbers;
-        None
-    }
+    fn as_real_mut(numbers: &mut [MaybeUninit<Self>]) -> Option<&mut [MaybeUninit<Self::Real>]>;
     /// The same of rows.
     #[doc(hidden)]
-    fn real_rows(rows: Rows<'_, Self>) -> Option<Rows<'_, Self::Real>> {
-        let _ = rows;
-        None
-    }
+    fn real_rows(rows: Rows<'_, Self>) -> Option<Rows<'_, Self::Real>>;
 }
 
-macro_rules! real_storage {
-    ($t:ty) => {
+/// `$as_real` makes of numbers those of the arithmetic type: `Some`, or nothing.
+macro_rules! storage {
+    ($t:ty, $real:ty, $zero:expr, $load:ident, $to_real:path, $from_real:path, |$x:ident| $as_real:expr) => {
         impl Storage for $t {
-            type Real = $t;
-            const IS_REAL: bool = true;
-            const STORED_ZERO: Self = 0.0;
+            type Real = $real;
+            const IS_REAL: bool = size_of::<$t>() == size_of::<$real>();
+            const STORED_ZERO: Self = $zero;
             #[inline(always)]
-            fn to_real(self) -> $t {
-                self
-            }
-            #[inline(always)]
-            fn from_real(x: $t) -> Self {
-                x
+            fn to_real(self) -> $real {
+                $to_real(self)
             }
             #[inline(always)]
-            unsafe fn load<S: Simd<T = $t>>(simd: S, p: *const $t) -> S::V {
-                // SAFETY: the caller vouches for the memory.
-                unsafe { simd.load(p) }
-            }
-            fn as_real(numbers: &[Self]) -> Option<&[$t]> {
-                Some(numbers)
-            }
-            fn as_real_mut(numbers: &mut [MaybeUninit<Self>]) -> Option<&mut [MaybeUninit<$t>]> {
-                Some(numbers)
-            }
-            fn real_rows(rows: Rows<'_, Self>) -> Option<Rows<'_, $t>> {
-                Some(rows)
-            }
-        }
-    };
-}
-
-real_storage!(f32);
-real_storage!(f64);
-
-macro_rules! half_storage {
-    ($t:ty, $load:ident) => {
-        impl Storage for $t {
-            type Real = f32;
-            const IS_REAL: bool = false;
-            const STORED_ZERO: Self = <$t>::ZERO;
-            #[inline(always)]
-            fn to_real(self) -> f32 {
-                self.to_f32()
+            fn from_real(x: $real) -> Self {
+                $from_real(x)
             }
             #[inline(always)]
-            fn from_real(x: f32) -> Self {
-                <$t>::from_f32(x)
-            }
-            #[inline(always)]
-            unsafe fn load<S: Simd<T = f32>>(simd: S, p: *const $t) -> S::V {
+            unsafe fn load<S: Simd<T = $real>>(simd: S, p: *const $t) -> S::V {
                 // SAFETY: the caller vouches for the memory.
                 unsafe { simd.$load(p) }
             }
+            fn as_real($x: &[Self]) -> Option<&[$real]> {
+                $as_real
+            }
+            fn as_real_mut($x: &mut [MaybeUninit<Self>]) -> Option<&mut [MaybeUninit<$real>]> {
+                $as_real
+            }
+            fn real_rows($x: Rows<'_, Self>) -> Option<Rows<'_, $real>> {
+                $as_real
+            }
         }
     };
 }
 
-half_storage!(f16, load_f16);
-half_storage!(bf16, load_bf16);
+storage!(f32, f32, 0.0, load, identity, identity, |x| Some(x));
+storage!(f64, f64, 0.0, load, identity, identity, |x| Some(x));
+storage!(f16, f32, f16::ZERO, load_f16, f16::to_f32, f16::from_f32, |_x| None);
+storage!(bf16, f32, bf16::ZERO, load_bf16, bf16::to_f32, bf16::from_f32, |_x| None);

@@ -12,7 +12,6 @@ pub mod level;
 pub mod math;
 pub mod matmul;
 pub mod microkernel;
-pub mod peak;
 pub mod philox;
 pub mod pool;
 mod portable;

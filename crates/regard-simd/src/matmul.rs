@@ -233,7 +233,6 @@ pub struct Pack<'a, T> {
 }
 
 impl<T: Real> Kernel<T> for Pack<'_, T> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
         let (depth, columns) = self.rhs.dim();
@@ -311,7 +310,6 @@ pub struct Chunk<'a, T> {
 }
 
 impl<T: Real> Kernel<T> for Chunk<'_, T> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd<T = T>>(mut self, simd: S) {
         const { assert!(ROWS.is_multiple_of(S::TILE_ROWS) && ROWS >= S::TILE_ROWS, "a block is whole tiles") };

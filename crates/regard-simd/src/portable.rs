@@ -1,6 +1,7 @@
 //! Lanes in plain Rust: arrays that the compiler vectorises as far as the target's baseline goes.
 
-use crate::simd::{Kernel, Simd, Transpose};
+use crate::simd::{Kernel, Simd, Transpose, methods};
+use std::array::from_fn;
 
 macro_rules! portable {
     ($name:ident, $t:ty, $lanes:literal, $mantissa:literal) => {
@@ -21,12 +22,8 @@ macro_rules! portable {
                 self
             }
             #[inline(never)]
-            fn call<K: Kernel<$t>>(self, kernel: K) -> K::Output {
-                kernel.run(self)
-            }
-            #[inline(always)]
-            fn splat(self, x: $t) -> Self::V {
-                [x; $lanes]
+            fn call<K: Kernel<$t>>(self, kernel: K) {
+                kernel.run(self);
             }
             #[inline(always)]
             unsafe fn load(self, p: *const $t) -> Self::V {
@@ -39,66 +36,30 @@ macro_rules! portable {
                 unsafe { p.cast::<Self::V>().write_unaligned(v) }
             }
             #[inline(always)]
-            fn add(self, a: Self::V, b: Self::V) -> Self::V {
-                std::array::from_fn(|i| a[i] + b[i])
-            }
-            #[inline(always)]
-            fn sub(self, a: Self::V, b: Self::V) -> Self::V {
-                std::array::from_fn(|i| a[i] - b[i])
-            }
-            #[inline(always)]
-            fn mul(self, a: Self::V, b: Self::V) -> Self::V {
-                std::array::from_fn(|i| a[i] * b[i])
-            }
-            #[inline(always)]
-            fn div(self, a: Self::V, b: Self::V) -> Self::V {
-                std::array::from_fn(|i| a[i] / b[i])
-            }
-            #[inline(always)]
             fn mul_add(self, a: Self::V, b: Self::V, c: Self::V) -> Self::V {
                 // Without the instruction, `mul_add` is a library call per lane.
                 if cfg!(any(target_feature = "fma", target_arch = "aarch64")) {
-                    std::array::from_fn(|i| a[i].mul_add(b[i], c[i]))
+                    from_fn(|i| a[i].mul_add(b[i], c[i]))
                 } else {
-                    std::array::from_fn(|i| a[i] * b[i] + c[i])
+                    from_fn(|i| a[i] * b[i] + c[i])
                 }
             }
-            #[inline(always)]
-            fn max(self, a: Self::V, b: Self::V) -> Self::V {
-                std::array::from_fn(|i| if a[i] > b[i] { a[i] } else { b[i] })
-            }
-            #[inline(always)]
-            fn abs(self, a: Self::V) -> Self::V {
-                std::array::from_fn(|i| a[i].abs())
-            }
-            #[inline(always)]
-            fn lt(self, a: Self::V, b: Self::V) -> Self::M {
-                std::array::from_fn(|i| a[i] < b[i])
-            }
-            #[inline(always)]
-            fn eq(self, a: Self::V, b: Self::V) -> Self::M {
-                std::array::from_fn(|i| a[i] == b[i])
-            }
-            #[inline(always)]
-            fn select(self, m: Self::M, a: Self::V, b: Self::V) -> Self::V {
-                std::array::from_fn(|i| if m[i] { a[i] } else { b[i] })
-            }
-            #[inline(always)]
-            fn clear(self, m: Self::M, a: Self::V) -> Self::V {
-                std::array::from_fn(|i| if m[i] { 0.0 } else { a[i] })
-            }
-            #[inline(always)]
-            fn mask_from_bits(self, bits: u32, n: usize) -> Self::M {
-                std::array::from_fn(|i| bits >> (n * $lanes + i) & 1 == 1)
-            }
-            #[inline(always)]
-            fn bits_from_mask(self, m: Self::M) -> u32 {
-                m.iter().enumerate().fold(0, |bits, (i, &on)| bits | u32::from(on) << i)
-            }
-            #[inline(always)]
-            fn power_of_two(self, t: Self::V) -> Self::V {
-                let one = (1.0 as $t).to_bits();
-                std::array::from_fn(|i| <$t>::from_bits(one.wrapping_add(t[i].to_bits() << $mantissa)))
+            methods! {
+                fn splat(self, x: $t) -> Self::V = [x; $lanes];
+                fn add(self, a: Self::V, b: Self::V) -> Self::V = from_fn(|i| a[i] + b[i]);
+                fn sub(self, a: Self::V, b: Self::V) -> Self::V = from_fn(|i| a[i] - b[i]);
+                fn mul(self, a: Self::V, b: Self::V) -> Self::V = from_fn(|i| a[i] * b[i]);
+                fn div(self, a: Self::V, b: Self::V) -> Self::V = from_fn(|i| a[i] / b[i]);
+                fn max(self, a: Self::V, b: Self::V) -> Self::V = from_fn(|i| if a[i] > b[i] { a[i] } else { b[i] });
+                fn abs(self, a: Self::V) -> Self::V = from_fn(|i| a[i].abs());
+                fn lt(self, a: Self::V, b: Self::V) -> Self::M = from_fn(|i| a[i] < b[i]);
+                fn eq(self, a: Self::V, b: Self::V) -> Self::M = from_fn(|i| a[i] == b[i]);
+                fn select(self, m: Self::M, a: Self::V, b: Self::V) -> Self::V = from_fn(|i| if m[i] { a[i] } else { b[i] });
+                fn clear(self, m: Self::M, a: Self::V) -> Self::V = from_fn(|i| if m[i] { 0.0 } else { a[i] });
+                fn mask_from_bits(self, bits: u32, n: usize) -> Self::M = from_fn(|i| bits >> (n * $lanes + i) & 1 == 1);
+                fn bits_from_mask(self, m: Self::M) -> u32 = m.iter().enumerate().fold(0, |bits, (i, &on)| bits | u32::from(on) << i);
+                fn power_of_two(self, t: Self::V) -> Self::V =
+                    from_fn(|i| <$t>::from_bits((1.0 as $t).to_bits().wrapping_add(t[i].to_bits() << $mantissa)));
             }
         }
 
@@ -110,7 +71,7 @@ macro_rules! portable {
             }
             #[inline(always)]
             fn transpose(self, rows: Self::Square) -> Self::Square {
-                std::array::from_fn(|i| std::array::from_fn(|j| rows[j][i]))
+                from_fn(|i| from_fn(|j| rows[j][i]))
             }
         }
     };

@@ -92,7 +92,6 @@ struct Make<'k> {
 }
 
 impl Kernel<f64> for Make<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd<T = f64>>(self, _: S) {
         let Self { seed, place: [a, b, c], mut first, blocks, normal } = self;

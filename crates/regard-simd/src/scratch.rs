@@ -61,3 +61,13 @@ impl Drop for Scratch {
         });
     }
 }
+
+/// `let` for slices of a [`Scratch`], each with its length: `slices! { memory => a: 3, b: n, }`.
+#[doc(hidden)]
+#[macro_export]
+macro_rules! slices {
+    ($memory:ident => $($name:ident: $len:expr,)*) => {
+        let [$($name),*] = $memory.slices([$($len),*]);
+    };
+}
+pub use slices;

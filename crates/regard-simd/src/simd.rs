@@ -54,7 +54,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
     ///
     /// Kernels are entered by this, each once per panel and tile: a call costs nothing there, and each kernel is compiled
     /// once instead of into every place that uses it.
-    fn call<K: Kernel<Self::T>>(self, kernel: K) -> K::Output;
+    fn call<K: Kernel<Self::T>>(self, kernel: K);
     fn splat(self, x: Self::T) -> Self::V;
     /// # Safety
     /// `p` must be valid for reading `LANES` numbers; no alignment is asked for.
@@ -87,22 +87,14 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// # Safety
     /// `p` must be valid for reading `LANES` numbers.
     unsafe fn load_f16(self, p: *const half::f16) -> Self::V {
-        let mut x = [Self::T::ZERO; MAX_LANES];
-        for (i, x) in x.iter_mut().enumerate().take(Self::LANES) {
-            // SAFETY: i < LANES, and the caller vouches for LANES numbers.
-            *x = Self::T::from_f64(f64::from(unsafe { p.add(i).read() }));
-        }
-        self.vector(&x)
+        // SAFETY: the caller vouches for LANES numbers.
+        unsafe { widen(self, p) }
     }
     /// # Safety
     /// `p` must be valid for reading `LANES` numbers.
     unsafe fn load_bf16(self, p: *const half::bf16) -> Self::V {
-        let mut x = [Self::T::ZERO; MAX_LANES];
-        for (i, x) in x.iter_mut().enumerate().take(Self::LANES) {
-            // SAFETY: i < LANES, and the caller vouches for LANES numbers.
-            *x = Self::T::from_f64(f64::from(unsafe { p.add(i).read() }));
-        }
-        self.vector(&x)
+        // SAFETY: the caller vouches for LANES numbers.
+        unsafe { widen(self, p) }
     }
     /// The same vector, of which the compiler knows nothing. A number loaded and stored again where a mask says so becomes a
     /// masked store otherwise, which takes an AMD core a dozen cycles with AVX2.
@@ -114,6 +106,30 @@ pub trait Simd: Copy + Send + Sync + 'static {
         let _ = p;
     }
 }
+
+/// Number by number.
+///
+/// # Safety
+/// `p` must be valid for reading `LANES` numbers.
+unsafe fn widen<S: Simd, E: Into<f64>>(simd: S, p: *const E) -> S::V {
+    let mut x = [S::T::ZERO; MAX_LANES];
+    for (i, x) in x.iter_mut().enumerate().take(S::LANES) {
+        // SAFETY: i < LANES, and the caller vouches for LANES numbers.
+        *x = S::T::from_f64(unsafe { p.add(i).read() }.into());
+    }
+    simd.vector(&x)
+}
+
+/// Methods whose body is one expression.
+macro_rules! methods {
+    ($(fn $name:ident($self:ident, $($arg:ident: $ty:ty),*) -> $ret:ty = $body:expr;)*) => {$(
+        #[inline(always)]
+        fn $name($self, $($arg: $ty),*) -> $ret {
+            $body
+        }
+    )*};
+}
+pub(crate) use methods;
 
 /// Lanes that can turn a square of `LANES` vectors over its diagonal.
 pub trait Transpose: Simd {
@@ -140,10 +156,8 @@ pub trait Transpose: Simd {
 
 /// Vector code that is generic over the level. `run` and all that it calls are `#[inline(always)]`, or they are not compiled for the level.
 pub trait Kernel<T: Real> {
-    /// What it returns.
-    type Output;
     /// Run it.
-    fn run<S: Simd<T = T>>(self, simd: S) -> Self::Output;
+    fn run<S: Simd<T = T>>(self, simd: S);
 }
 
 /// What calls kernels, and has no vector code of its own.

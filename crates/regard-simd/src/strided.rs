@@ -106,7 +106,9 @@ impl<'a, E: Storage> Rows<'a, E> {
 
     /// Whether all elements are finite.
     pub fn all_finite<S: Simd<T = E::Real>>(&self, simd: S) -> bool {
-        simd.call(AllFinite { of: *self })
+        let mut finite = false;
+        simd.call(AllFinite { of: *self, finite: &mut finite });
+        finite
     }
 
     /// Write all rows transposed: `to[col * width + first + i]` is element `col` of the i-th row.
@@ -128,13 +130,13 @@ pub enum AnyRows<'a> {
 
 struct AllFinite<'k, E> {
     of: Rows<'k, E>,
+    finite: &'k mut bool,
 }
 
 impl<E: Storage> Kernel<E::Real> for AllFinite<'_, E> {
-    type Output = bool;
     #[inline(always)]
-    fn run<S: Simd<T = E::Real>>(self, simd: S) -> bool {
-        let of = self.of;
+    fn run<S: Simd<T = E::Real>>(self, simd: S) {
+        let Self { of, finite } = self;
         let zero = simd.splat(E::Real::ZERO);
         let mut sums = [zero; 4];
         for row in 0..of.rows {
@@ -156,11 +158,11 @@ impl<E: Storage> Kernel<E::Real> for AllFinite<'_, E> {
                 add!(0);
             }
             if (col..of.cols).any(|col| !of.get(row, col).is_finite()) {
-                return false;
+                return;
             }
         }
         let sum = simd.add(simd.add(sums[0], sums[1]), simd.add(sums[2], sums[3]));
-        simd.bits_from_mask(simd.eq(sum, zero)) == u32::MAX >> (32 - S::LANES)
+        *finite = simd.bits_from_mask(simd.eq(sum, zero)) == u32::MAX >> (32 - S::LANES);
     }
 }
 
@@ -172,7 +174,6 @@ struct TransposeInto<'k, E: Storage> {
 }
 
 impl<E: Storage> Kernel<E::Real> for TransposeInto<'_, E> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd<T = E::Real>>(self, simd: S) {
         transpose_into(simd.narrow(), self);
@@ -223,7 +224,6 @@ pub struct CopyScaled<'k, E: Storage> {
 }
 
 impl<E: Storage> Kernel<E::Real> for CopyScaled<'_, E> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd<T = E::Real>>(self, simd: S) {
         let Self { from, factor, pitch, to } = self;
@@ -271,7 +271,6 @@ pub struct TransposeOut<'k, T, const DIVIDE: bool> {
 }
 
 impl<T: Real, const DIVIDE: bool> Kernel<T> for TransposeOut<'_, T, DIVIDE> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
         transpose_out(simd.narrow(), self);

@@ -1,7 +1,7 @@
 //! Arrays: memory for results, and parts of them.
 
 use crate::error::{Error, Result, checked_len};
-use ndarray::{Array4, ArrayBase, ArrayViewMut4, Axis, CowRepr};
+use ndarray::{Array4, ArrayBase, ArrayViewMut, ArrayViewMut4, Axis, CowRepr, Dimension};
 use std::mem::MaybeUninit;
 
 /// A `CowArray` with its element type spelled out, without which it would not be covariant in its lifetime.
@@ -25,13 +25,19 @@ pub(crate) fn filled<T: Copy>(what: &'static str, shape: [usize; 4], with: T) ->
     Ok(unsafe { array.assume_init() })
 }
 
+/// The part of a view before `index` along an axis, which the view gives up.
+pub(crate) fn take<'v, T, D: Dimension>(view: &mut ArrayViewMut<'v, T, D>, axis: usize, index: usize) -> ArrayViewMut<'v, T, D> {
+    let all = std::mem::replace(view, ArrayViewMut::from_shape(D::zeros(view.ndim()), &mut []).expect("nothing has this shape"));
+    let (part, rest) = all.split_at(Axis(axis), index);
+    *view = rest;
+    part
+}
+
 /// Parts of a tensor of so many along an axis; one part where it has no more.
 pub(crate) fn cut<T>(view: ArrayViewMut4<'_, T>, axis: usize, size: usize) -> Vec<ArrayViewMut4<'_, T>> {
     let (mut pieces, mut rest) = (Vec::new(), view);
     while rest.len_of(Axis(axis)) > size {
-        let (piece, after) = rest.split_at(Axis(axis), size);
-        pieces.push(piece);
-        rest = after;
+        pieces.push(take(&mut rest, axis, size));
     }
     pieces.push(rest);
     pieces

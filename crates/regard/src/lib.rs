@@ -19,7 +19,7 @@
 //!
 //! # What it promises
 //!
-//! 1. **Exact**: a running softmax over tiles, never an approximation; [`reference`] is the definition, in f64.
+//! 1. **Exact**: a running softmax over tiles, never an approximation; judged by a textbook in f64 that shares no code with it.
 //! 2. **Linear memory**: no `seq_q x seq_kv` buffer, unless [`Attention::weights`] or [`Attention::scores`] is asked for one.
 //! 3. **Hidden means hidden**: a masked key never contributes, not even when it is NaN or infinite. A row without any visible
 //!    key is exactly zero, with `lse = -inf`. A visible NaN propagates.
@@ -39,7 +39,6 @@
 //! [`Attention::forward_saved`] keeps what [`Attention::backward`] needs: the result and two numbers per row. Every option of the forward pass
 //! has its gradient, in linear memory: masks, bias (in its own broadcast shape), softcap, sinks, top-k, dropout, grouped heads. The order of every
 //! sum is fixed there too; what a gradient's bits depend on is the head, not the batch or the threads.
-//!
 
 #![deny(clippy::too_many_arguments)]
 
@@ -52,18 +51,16 @@ mod forward;
 mod instruments;
 mod mask;
 mod plan;
-pub mod reference;
 mod walk;
 
 pub use backward::{GradientStats, Gradients, GradientsViewMut, OptionGradients};
 pub use bias::{Bias, BiasGradient, alibi_slopes};
-pub use entry::Element;
+pub use entry::{Element, View};
 pub use error::{Error, Result, Shape4};
 pub use forward::{Forward, Saved, SavedView, SavedViewMut, merge};
 pub use instruments::{HeadSimilarity, HeadStats, HeatMap, Rectangle, RowStates, RowStats, StatsOptions, stats};
 pub use mask::{HeadPosition, Mask, MaskRule, TileCoverage};
 pub use plan::{Attention, Packed, Scale};
 pub use regard_simd::allocator::CachingAllocator;
-pub use regard_simd::peak::peak_flops;
 pub use regard_simd::{Level, Real, Storage, matmul, random};
 pub use walk::scores::Stage;

@@ -3,36 +3,24 @@
 use crate::simd::{Kernel, Simd, Transpose};
 use std::arch::x86_64::*;
 
-fn has_features() -> bool {
-    is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
-}
-
-macro_rules! token {
-    ($name:ident, $t:ty) => {
+/// The lanes of a level, for each type: a value is proof that the CPU has the instructions.
+macro_rules! tokens {
+    ($($name:ident),*; $has:expr) => {$(
         /// Proof that the CPU has the instructions.
         #[derive(Clone, Copy)]
-        pub struct $name(());
+        pub struct $name(pub(super) ());
 
         impl $name {
             #[inline]
             pub fn detect() -> Option<Self> {
-                has_features().then_some(Self(()))
-            }
-
-            /// Without a look at the CPU.
-            ///
-            /// # Safety
-            /// The CPU must have AVX2, FMA and F16C.
-            #[inline(always)]
-            pub unsafe fn assume() -> Self {
-                Self(())
+                $has.then_some(Self(()))
             }
         }
-    };
+    )*};
 }
+pub(super) use tokens;
 
-token!(F32, f32);
-token!(F64, f64);
+tokens!(F32, F64; is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c"));
 
 /// Lane-wise methods whose body is one intrinsic expression.
 macro_rules! lane_ops {
@@ -51,11 +39,11 @@ pub(super) use lane_ops;
 macro_rules! basics {
     ($t:ty, $v:ty, $features:literal, $load:ident, $store:ident) => {
         #[inline]
-        fn call<K: Kernel<$t>>(self, kernel: K) -> K::Output {
+        fn call<K: Kernel<$t>>(self, kernel: K) {
             #[target_feature(enable = $features)]
             #[inline(never)]
-            fn inner<S: Simd<T = $t>, K: Kernel<$t>>(simd: S, kernel: K) -> K::Output {
-                kernel.run(simd)
+            fn inner<S: Simd<T = $t>, K: Kernel<$t>>(simd: S, kernel: K) {
+                kernel.run(simd);
             }
             // SAFETY: `self` proves that the features are there.
             unsafe { inner(self, kernel) }
@@ -78,6 +66,24 @@ macro_rules! basics {
     };
 }
 pub(super) use basics;
+
+/// A vector goes through an instruction that does nothing.
+macro_rules! hide_from_optimizer {
+    ($v:ty) => {
+        #[inline(always)]
+        fn hide_from_optimizer(self, a: $v) -> $v {
+            #[target_feature(enable = "avx2")]
+            #[inline]
+            fn inner(mut a: $v) -> $v {
+                // SAFETY: no instruction at all: `a` stays in its register.
+                unsafe { std::arch::asm!("/* {0} */", inout(ymm_reg) a, options(pure, nomem, nostack, preserves_flags)) };
+                a
+            }
+            // SAFETY: `self` proves that the features are there.
+            unsafe { inner(a) }
+        }
+    };
+}
 
 impl Simd for F32 {
     type T = f32;
@@ -126,18 +132,14 @@ impl Simd for F32 {
         // SAFETY: the caller vouches for eight numbers of two bytes.
         unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast())))) }
     }
-    #[inline(always)]
-    fn hide_from_optimizer(self, a: __m256) -> __m256 {
-        #[target_feature(enable = "avx2")]
-        #[inline]
-        fn inner(mut a: __m256) -> __m256 {
-            // SAFETY: no instruction at all: `a` stays in its register.
-            unsafe { std::arch::asm!("/* {0} */", inout(ymm_reg) a, options(pure, nomem, nostack, preserves_flags)) };
-            a
-        }
-        // SAFETY: `self` proves that the features are there.
-        unsafe { inner(a) }
-    }
+    hide_from_optimizer!(__m256);
+}
+
+/// Both instructions, of every pair.
+macro_rules! pairs {
+    ($f:expr, $g:expr, $($a:expr, $b:expr);*) => {
+        [$($f($a, $b), $g($a, $b)),*]
+    };
 }
 
 impl Transpose for F32 {
@@ -150,32 +152,11 @@ impl Transpose for F32 {
     fn transpose(self, r: [__m256; 8]) -> [__m256; 8] {
         // SAFETY: `self` proves that the instructions are there.
         unsafe {
-            let t0 = _mm256_unpacklo_ps(r[0], r[1]);
-            let t1 = _mm256_unpackhi_ps(r[0], r[1]);
-            let t2 = _mm256_unpacklo_ps(r[2], r[3]);
-            let t3 = _mm256_unpackhi_ps(r[2], r[3]);
-            let t4 = _mm256_unpacklo_ps(r[4], r[5]);
-            let t5 = _mm256_unpackhi_ps(r[4], r[5]);
-            let t6 = _mm256_unpacklo_ps(r[6], r[7]);
-            let t7 = _mm256_unpackhi_ps(r[6], r[7]);
-            let u0 = _mm256_shuffle_ps::<0x44>(t0, t2);
-            let u1 = _mm256_shuffle_ps::<0xee>(t0, t2);
-            let u2 = _mm256_shuffle_ps::<0x44>(t1, t3);
-            let u3 = _mm256_shuffle_ps::<0xee>(t1, t3);
-            let u4 = _mm256_shuffle_ps::<0x44>(t4, t6);
-            let u5 = _mm256_shuffle_ps::<0xee>(t4, t6);
-            let u6 = _mm256_shuffle_ps::<0x44>(t5, t7);
-            let u7 = _mm256_shuffle_ps::<0xee>(t5, t7);
-            [
-                _mm256_permute2f128_ps::<0x20>(u0, u4),
-                _mm256_permute2f128_ps::<0x20>(u1, u5),
-                _mm256_permute2f128_ps::<0x20>(u2, u6),
-                _mm256_permute2f128_ps::<0x20>(u3, u7),
-                _mm256_permute2f128_ps::<0x31>(u0, u4),
-                _mm256_permute2f128_ps::<0x31>(u1, u5),
-                _mm256_permute2f128_ps::<0x31>(u2, u6),
-                _mm256_permute2f128_ps::<0x31>(u3, u7),
-            ]
+            let t = pairs!(_mm256_unpacklo_ps, _mm256_unpackhi_ps, r[0], r[1]; r[2], r[3]; r[4], r[5]; r[6], r[7]);
+            let u = pairs!(_mm256_shuffle_ps::<0x44>, _mm256_shuffle_ps::<0xee>, t[0], t[2]; t[1], t[3]; t[4], t[6]; t[5], t[7]);
+            let [a, e, b, f, c, g, d, h] =
+                pairs!(_mm256_permute2f128_ps::<0x20>, _mm256_permute2f128_ps::<0x31>, u[0], u[4]; u[1], u[5]; u[2], u[6]; u[3], u[7]);
+            [a, b, c, d, e, f, g, h]
         }
     }
 
@@ -244,18 +225,7 @@ impl Simd for F64 {
             _mm256_slli_epi64::<52>(_mm256_castpd_si256(t)),
         ));
     }
-    #[inline(always)]
-    fn hide_from_optimizer(self, a: __m256d) -> __m256d {
-        #[target_feature(enable = "avx2")]
-        #[inline]
-        fn inner(mut a: __m256d) -> __m256d {
-            // SAFETY: no instruction at all: `a` stays in its register.
-            unsafe { std::arch::asm!("/* {0} */", inout(ymm_reg) a, options(pure, nomem, nostack, preserves_flags)) };
-            a
-        }
-        // SAFETY: `self` proves that the features are there.
-        unsafe { inner(a) }
-    }
+    hide_from_optimizer!(__m256d);
 }
 
 impl Transpose for F64 {
@@ -268,16 +238,9 @@ impl Transpose for F64 {
     fn transpose(self, r: [__m256d; 4]) -> [__m256d; 4] {
         // SAFETY: `self` proves that the instructions are there.
         unsafe {
-            let t0 = _mm256_unpacklo_pd(r[0], r[1]);
-            let t1 = _mm256_unpackhi_pd(r[0], r[1]);
-            let t2 = _mm256_unpacklo_pd(r[2], r[3]);
-            let t3 = _mm256_unpackhi_pd(r[2], r[3]);
-            [
-                _mm256_permute2f128_pd::<0x20>(t0, t2),
-                _mm256_permute2f128_pd::<0x20>(t1, t3),
-                _mm256_permute2f128_pd::<0x31>(t0, t2),
-                _mm256_permute2f128_pd::<0x31>(t1, t3),
-            ]
+            let t = pairs!(_mm256_unpacklo_pd, _mm256_unpackhi_pd, r[0], r[1]; r[2], r[3]);
+            let [a, c, b, d] = pairs!(_mm256_permute2f128_pd::<0x20>, _mm256_permute2f128_pd::<0x31>, t[0], t[2]; t[1], t[3]);
+            [a, b, c, d]
         }
     }
 }

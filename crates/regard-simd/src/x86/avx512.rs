@@ -1,33 +1,10 @@
 //! 512-bit lanes: AVX-512 F. Transposition is left to the 256-bit lanes, which every such CPU has too.
 
-use super::avx2::{self, basics, lane_ops};
+use super::avx2::{self, basics, lane_ops, tokens};
 use crate::simd::{Kernel, Simd};
 use std::arch::x86_64::*;
 
-fn has_features() -> bool {
-    is_x86_feature_detected!("avx512f")
-        && is_x86_feature_detected!("avx2")
-        && is_x86_feature_detected!("fma")
-        && is_x86_feature_detected!("f16c")
-}
-
-macro_rules! token {
-    ($name:ident, $t:ty) => {
-        /// Proof that the CPU has the instructions.
-        #[derive(Clone, Copy)]
-        pub struct $name(());
-
-        impl $name {
-            #[inline]
-            pub fn detect() -> Option<Self> {
-                has_features().then_some(Self(()))
-            }
-        }
-    };
-}
-
-token!(F32, f32);
-token!(F64, f64);
+tokens!(F32, F64; is_x86_feature_detected!("avx512f") && avx2::F32::detect().is_some());
 
 impl Simd for F32 {
     type T = f32;
@@ -39,8 +16,8 @@ impl Simd for F32 {
 
     #[inline(always)]
     fn narrow(self) -> avx2::F32 {
-        // SAFETY: `detect` asked for AVX2, FMA and F16C as well.
-        unsafe { avx2::F32::assume() }
+        // `detect` asked for it as well.
+        avx2::F32(())
     }
     basics!(f32, __m512, "avx512f,avx2,fma,f16c", _mm512_loadu_ps, _mm512_storeu_ps);
     #[inline(always)]
@@ -91,8 +68,8 @@ impl Simd for F64 {
 
     #[inline(always)]
     fn narrow(self) -> avx2::F64 {
-        // SAFETY: `detect` asked for AVX2, FMA and F16C as well.
-        unsafe { avx2::F64::assume() }
+        // `detect` asked for it as well.
+        avx2::F64(())
     }
     basics!(f64, __m512d, "avx512f,avx2,fma,f16c", _mm512_loadu_pd, _mm512_storeu_pd);
     #[inline(always)]

@@ -5,7 +5,7 @@ use super::kernels::{RecomputeWeights, ScoreGradients};
 use crate::walk::dropout::DropoutFactors;
 use crate::walk::operand::Operand;
 use crate::walk::scores::{Stage, pack_panels, tile_keys, tile_queries};
-use crate::walk::tiling::{KV_TILE, MAX_PANEL, Need, QueryTile, lanes};
+use crate::walk::tiling::{KV_TILE, MAX_PANEL, Need, QueryTile, by_width, lanes};
 use crate::walk::{KvTile, Visitor, walk};
 use regard_simd::strided::Rows;
 use regard_simd::{Driver, Real, Simd, Storage};
@@ -71,13 +71,10 @@ impl<S: Simd, E: Storage<Real = S::T>> Visitor<S, E> for SumDeltas<'_, E> {
         });
         let (v, d_out) = (values.rows(simd, &need.keys), &d_out[panel.start * plan.dims.value_dim..]);
         let (pitch, delta, visible) = (panel.width, &[S::T::ZERO; MAX_PANEL][..], None);
-        if panel.width > S::LANES {
-            simd.call(RecomputeWeights::<_, 2> { scores, factors, row_max, inv_row_sum, pitch, p });
-            simd.call(ScoreGradients::<_, 2> { v, d_out, p: scores, factors, delta, visible, pitch, ds });
-        } else {
-            simd.call(RecomputeWeights::<_, 1> { scores, factors, row_max, inv_row_sum, pitch, p });
-            simd.call(ScoreGradients::<_, 1> { v, d_out, p: scores, factors, delta, visible, pitch, ds });
-        }
+        by_width!(S, panel.width, NR => {
+            simd.call(RecomputeWeights::<_, NR> { scores, factors, row_max, inv_row_sum, pitch, p });
+            simd.call(ScoreGradients::<_, NR> { v, d_out, p: scores, factors, delta, visible, pitch, ds });
+        });
         for line in ds.chunks_exact(pitch).take(need.keys.len()) {
             sums[panel.lanes()].iter_mut().zip(line).for_each(|(sum, x)| *sum += x.to_f64());
         }

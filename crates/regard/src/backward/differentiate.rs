@@ -28,11 +28,11 @@ use crate::plan::Plan;
 use crate::walk::dropout::DropoutFactors;
 use crate::walk::operand::{NonFinite, Operand};
 use crate::walk::scores::{Scorer, Stage, pack_panels, tile_keys, tile_queries};
-use crate::walk::tiling::{GRADIENT_SPLIT, KV_TILE, Need, Panel, QueryTile, lanes, tile_shape};
+use crate::walk::tiling::{GRADIENT_SPLIT, KV_TILE, Need, Panel, QueryTile, by_width, lanes, tile_shape};
 use crate::walk::top_k::Cutoffs;
 use crate::walk::{KvTile, Visitor, walk};
 use ndarray::{Array3, ArrayView3, ArrayView4, ArrayViewMut2, ArrayViewMut3};
-use regard_simd::scratch::Scratch;
+use regard_simd::scratch::{Scratch, slices};
 use regard_simd::strided::{CopyScaled, Rows};
 use regard_simd::{Driver, Real, Simd, Storage};
 use std::mem::MaybeUninit;
@@ -65,13 +65,8 @@ impl<'x, E: Storage> Given<'_, 'x, E> {
     }
 }
 
-/// Sums over the keys that are kept row by row, `[head of the group, query]`.
-pub(super) struct RowSums<'u> {
-    /// Of the squares of `d_scores`.
-    pub(super) squares: Option<ArrayViewMut2<'u, f64>>,
-    /// Of the share of the scale's gradient.
-    pub(super) scale: Option<ArrayViewMut2<'u, f64>>,
-}
+/// Sums over the keys that are kept row by row, where they are wanted: of the squares of `d_scores`, and of the share of the scale's gradient.
+pub(super) type RowSums<A> = [Option<A>; 2];
 
 /// Query heads that share a key/value head: some of their queries against some keys.
 pub(super) struct Unit<'u, 'c, 'x, 'v, E: Storage, X> {
@@ -90,7 +85,8 @@ pub(super) struct Unit<'u, 'c, 'x, 'v, E: Storage, X> {
     /// `[head of the group, query, dim]`, written whole.
     pub(super) dq: ArrayViewMut3<'u, MaybeUninit<X>>,
     pub(super) dq_scale: E::Real,
-    pub(super) rows: RowSums<'u>,
+    /// `[head of the group, query]`
+    pub(super) rows: RowSums<ArrayViewMut2<'u, f64>>,
     pub(super) biases: &'u mut [BiasSums<'v, E::Real>],
 }
 
@@ -108,7 +104,7 @@ impl<E: Storage, X: Storage<Real = E::Real>> Driver<E::Real> for Unit<'_, '_, '_
         let (heads, queries) = tile_shape(plan);
         let group = plan.dims.group();
         let rows = lanes::<S>(heads * queries);
-        let (mut memory, mut squares) = (Scratch::take(), vec![0.0; if self.rows.squares.is_some() { 2 * rows } else { 0 }]);
+        let (mut memory, mut squares) = (Scratch::take(), vec![0.0; if self.rows[0].is_some() { 2 * rows } else { 0 }]);
         let mut buffers = Buffers::new::<S>(plan, &inputs.v, rows, &mut memory, &mut squares);
         // Of every tile of keys: all of them are finite; `None`: not looked at yet.
         let mut finite_keys = vec![None; self.keys.end.div_ceil(KV_TILE) - self.keys.start / KV_TILE];
@@ -159,17 +155,18 @@ impl<E: Storage, X: Storage<Real = E::Real>> Unit<'_, '_, '_, '_, E, X> {
             seen: 0..0,
             any_seen: false,
             pitch: tile.rows().next_multiple_of(S::LANES),
-            squares_wanted: self.rows.squares.is_some(),
+            squares_wanted: self.rows[0].is_some(),
             on: &mut buffers.on,
         };
         walk(simd, &scorer, self.keys.clone(), GRADIENT_SPLIT, &mut visitor);
         let (acc, squares) = buffers.on.sums(self.keys.len() > GRADIENT_SPLIT);
         let first = tile.first - plan.part.query - self.queries.start;
         let here = |r: usize| [head + r / tile.queries, first + r % tile.queries];
-        if let Some(to) = &mut self.rows.squares {
+        let [to_squares, to_scale] = &mut self.rows;
+        if let Some(to) = to_squares {
             squares.iter().enumerate().take(tile.rows()).for_each(|(r, &sum)| to[here(r)] = sum);
         }
-        if let Some(to) = &mut self.rows.scale {
+        if let Some(to) = to_scale {
             scale_gradient::<S, E>(&scorer, acc, |r, sum| to[here(r)] = sum);
         }
         let scales = &mut *buffers.scales;
@@ -250,59 +247,29 @@ impl<'b, T: Real> Buffers<'b, T> {
         let d = &plan.dims;
         let panel = KV_TILE * 2 * S::LANES;
         let when = |wanted: bool, len: usize| if wanted { len } else { 0 };
-        let [
-            d_out_rows,
-            out_panels,
-            value_copy,
-            rows,
-            scales,
-            d_out_panels,
-            q_rows,
-            factors,
-            capped,
-            p,
-            ds,
-            row_max,
-            inv_row_sum,
-            delta,
-            acc,
-            total,
-        ] = memory.slices([
-            lanes * padded::<T>(d.value_dim),
-            lanes * d.value_dim,
-            Operand::copy_len(&Rows::new(&v.slice(ndarray::s![0, 0, .., ..]))),
-            lanes * d.head_dim,
-            lanes,
-            lanes * d.value_dim,
-            lanes * padded::<T>(d.head_dim),
-            when(plan.dropout().is_some(), panel),
-            when(plan.softcap().is_some(), panel),
-            KV_TILE * lanes,
-            KV_TILE * lanes,
-            lanes,
-            lanes,
-            lanes,
-            lanes * d.head_dim,
-            lanes * d.head_dim,
-        ]);
+        slices! { memory =>
+            d_out_rows: lanes * padded::<T>(d.value_dim),
+            out_panels: lanes * d.value_dim,
+            value_copy: Operand::copy_len(&Rows::new(&v.slice(ndarray::s![0, 0, .., ..]))),
+            rows: lanes * d.head_dim,
+            scales: lanes,
+            d_out_panels: lanes * d.value_dim,
+            q_rows: lanes * padded::<T>(d.head_dim),
+            factors: when(plan.dropout().is_some(), panel),
+            capped: when(plan.softcap().is_some(), panel),
+            p: KV_TILE * lanes,
+            ds: KV_TILE * lanes,
+            row_max: lanes,
+            inv_row_sum: lanes,
+            delta: lanes,
+            acc: lanes * d.head_dim,
+            total: lanes * d.head_dim,
+        }
         let (squares, squares_total) = squares.split_at_mut(squares.len() / 2);
+        let (wild_d_out, wild_q, visible) = Default::default();
+        #[rustfmt::skip]
         let on = PanelBuffers {
-            d_out_panels,
-            q_rows,
-            factors,
-            capped,
-            p,
-            ds,
-            row_max,
-            inv_row_sum,
-            delta,
-            acc,
-            total,
-            squares,
-            squares_total,
-            wild_d_out: Vec::new(),
-            wild_q: Vec::new(),
-            visible: Vec::new(),
+            d_out_panels, q_rows, factors, capped, p, ds, row_max, inv_row_sum, delta, acc, total, squares, squares_total, wild_d_out, wild_q, visible,
         };
         Self { d_out_rows, out_panels, value_copy, rows, scales, on }
     }
@@ -319,7 +286,7 @@ impl<'b, T: Real> Buffers<'b, T> {
         let d = &plan.dims;
         pack_panels(simd, tile, d_out, on.d_out_panels);
         match &given.saved.exact {
-            Some(exact) => pack_real_panels(simd, tile, &tile_queries(plan, exact, tile), self.out_panels),
+            Some(exact) => pack_panels(simd, tile, &tile_queries(plan, exact, tile), self.out_panels),
             None => pack_panels(simd, tile, &tile_queries(plan, &given.saved.out, tile), self.out_panels),
         }
         for panel in Panel::all::<S>(tile.rows()) {
@@ -360,19 +327,6 @@ impl<T: Real> PanelBuffers<'_, T> {
     /// dq and the squares of all splits.
     fn sums(&self, several: bool) -> (&[T], &[f64]) {
         if several { (self.total, self.squares_total) } else { (self.acc, self.squares) }
-    }
-}
-
-/// [`pack_panels`] of numbers that are not elements of the call.
-fn pack_real_panels<S: Simd>(simd: S, tile: &QueryTile, from: &ArrayView3<'_, S::T>, to: &mut [S::T]) {
-    let dims = from.len_of(ndarray::Axis(2));
-    for panel in Panel::all::<S>(tile.rows()) {
-        let to = &mut to[panel.start * dims..][..panel.width * dims];
-        to.fill(S::T::ZERO);
-        for (lane, r) in panel.rows().enumerate() {
-            let row = from.slice(ndarray::s![r / tile.queries, r % tile.queries..=r % tile.queries, ..]);
-            Rows::new(&row).transpose_into(simd, to, panel.width, lane);
-        }
     }
 }
 
@@ -463,13 +417,10 @@ impl<S: Simd, E: Storage<Real = S::T>> Visitor<S, E> for Differentiate<'_, '_, '
         let v = self.values.rows(simd, keys);
         let delta = &on.delta[lanes.clone()];
         let visible = care.then(|| &on.visible[on.visible.len() - 1].2[..]);
-        if panel.width > S::LANES {
-            simd.call(RecomputeWeights::<_, 2> { scores, factors, row_max, inv_row_sum, pitch, p });
-            simd.call(ScoreGradients::<_, 2> { v, d_out, p: scores, factors, delta, visible, pitch, ds });
-        } else {
-            simd.call(RecomputeWeights::<_, 1> { scores, factors, row_max, inv_row_sum, pitch, p });
-            simd.call(ScoreGradients::<_, 1> { v, d_out, p: scores, factors, delta, visible, pitch, ds });
-        }
+        by_width!(S, panel.width, NR => {
+            simd.call(RecomputeWeights::<_, NR> { scores, factors, row_max, inv_row_sum, pitch, p });
+            simd.call(ScoreGradients::<_, NR> { v, d_out, p: scores, factors, delta, visible, pitch, ds });
+        });
         if self.squares_wanted {
             simd.call(AddSquares { ds, pitch, keys: keys.len(), to: &mut on.squares[lanes] });
         }

@@ -14,7 +14,6 @@ pub(super) struct Move<'k, T> {
 }
 
 impl<T: Real> Kernel<T> for Move<'_, T> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
         for (to, from) in self.to.chunks_exact_mut(S::LANES).zip(self.from.chunks_exact_mut(S::LANES)) {
@@ -38,7 +37,6 @@ pub(super) struct Delta<'k, T> {
 }
 
 impl<T: Real> Kernel<T> for Delta<'_, T> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
         let Self { out, d_out, delta } = self;
@@ -71,7 +69,6 @@ pub(super) struct RecomputeWeights<'k, T, const NR: usize> {
 }
 
 impl<T: Real, const NR: usize> Kernel<T> for RecomputeWeights<'_, T, NR> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
         let Self { scores, factors, row_max, inv_row_sum, pitch, p } = self;
@@ -122,7 +119,6 @@ pub(super) struct ScoreGradients<'k, T: Real, const NR: usize> {
 }
 
 impl<T: Real, const NR: usize> Kernel<T> for ScoreGradients<'_, T, NR> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
         let Self { v, d_out, p, factors, delta, visible, pitch, ds } = self;
@@ -195,7 +191,6 @@ pub(super) struct AddSquares<'k, T> {
 }
 
 impl<T: Real> Kernel<T> for AddSquares<'_, T> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, _: S) {
         let Self { ds, pitch, keys, to } = self;
@@ -218,7 +213,6 @@ pub(super) struct ThroughSoftcap<'k, T> {
 }
 
 impl<T: Real> Kernel<T> for ThroughSoftcap<'_, T> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
         let Self { capped, width, inverse_cap, pitch, ds } = self;
@@ -263,7 +257,6 @@ pub(super) struct AddRows<'k, T> {
 }
 
 impl<T: Real> Kernel<T> for AddRows<'_, T> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
         let Self { numbers, pitch, depth, keys, from, dims, row_pitch, sums } = self;
@@ -323,7 +316,6 @@ pub(super) struct RowSquares<'k, E> {
 }
 
 impl<E: Storage> Kernel<E::Real> for RowSquares<'_, E> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd<T = E::Real>>(self, _: S) {
         let Self { rows, dims, to } = self;

@@ -39,7 +39,7 @@ pub(crate) fn run<E: Storage>(
     let mut given = Given { plan, inputs: &inputs, saved: &saved.reborrow(), d_out: d_out.view(), cutoffs: None, deltas: None };
     let d_sink = plan.has_sink().then(|| sink_gradient(&given)).transpose()?;
     let mut biases = plan.biases_with_gradient().iter().map(|bias| BiasTotals::new(bias, d.scores())).collect::<Result<Vec<_>>>()?;
-    let mut rows = RowTotals::new(plan, stats)?;
+    let mut rows = row_sums([stats, plan.scale_gradient()], [d.batch, d.heads_q, d.seq_q, 1])?;
     if d.batch == 0 || d.heads_q == 0 || d.seq_q == 0 || d.seq_kv == 0 {
         let GradientOutputs { dq, dk, dv } = outputs;
         [dq, dk, dv].into_iter().for_each(|mut x| x.fill(MaybeUninit::new(E::STORED_ZERO)));
@@ -59,8 +59,9 @@ pub(crate) fn run<E: Storage>(
         dv.finish(plan)?;
     }
     let d_biases = biases.into_iter().zip(plan.biases()).map(|(totals, bias)| totals.finish(bias)).collect();
-    let options = super::OptionGradients { d_biases, d_sink, d_scale: rows.scale.map(|rows| rows.iter().sum()) };
-    Ok(GradientSums { options, squares: rows.squares.map(|rows| rows.remove_axis(Axis(3))) })
+    let [squares, scale] = rows;
+    let options = super::OptionGradients { d_biases, d_sink, d_scale: scale.map(|rows| rows.iter().sum()) };
+    Ok(GradientSums { options, squares: squares.map(|rows| rows.remove_axis(Axis(3))) })
 }
 
 /// See [`TileDeltas`].
@@ -102,47 +103,15 @@ fn sink_gradient<E: Storage>(given: &Given<'_, '_, E>) -> Result<Vec<f64>> {
     Ok(gradient)
 }
 
-/// Sums over the keys that are kept row by row, `[batch, heads_q, seq_q, 1]`.
-struct RowTotals {
-    squares: Option<Array4<f64>>,
-    scale: Option<Array4<f64>>,
+/// The sums of rows that are wanted, `[batch, heads_q, seq_q, 1]`.
+fn row_sums(wanted: [bool; 2], shape: [usize; 4]) -> Result<RowSums<Array4<f64>>> {
+    let [squares, scale] = wanted.map(|wanted| wanted.then(|| filled("a number per row", shape, 0.0)).transpose());
+    Ok([squares?, scale?])
 }
 
-impl RowTotals {
-    fn new(plan: &Plan<'_>, stats: bool) -> Result<Self> {
-        let d = plan.dims;
-        Self::of([d.batch, d.heads_q, d.seq_q, 1], stats, plan.scale_gradient())
-    }
-
-    fn of(shape: [usize; 4], squares: bool, scale: bool) -> Result<Self> {
-        let rows = |wanted: bool| wanted.then(|| filled("a number per row", shape, 0.0)).transpose();
-        Ok(Self { squares: rows(squares)?, scale: rows(scale)? })
-    }
-
-    fn like(&self, shape: [usize; 4]) -> Result<Self> {
-        Self::of(shape, self.squares.is_some(), self.scale.is_some())
-    }
-
-    /// Of some queries.
-    fn views(&mut self, queries: Range<usize>) -> RowViews<'_> {
-        let here = ndarray::s![.., .., queries, ..];
-        RowViews { squares: self.squares.as_mut().map(|x| x.slice_mut(here)), scale: self.scale.as_mut().map(|x| x.slice_mut(here)) }
-    }
-}
-
-struct RowViews<'v> {
-    squares: Option<ArrayViewMut4<'v, f64>>,
-    scale: Option<ArrayViewMut4<'v, f64>>,
-}
-
-impl RowViews<'_> {
-    fn add(&mut self, from: RowViews<'_>) {
-        for (to, from) in [(&mut self.squares, from.squares), (&mut self.scale, from.scale)] {
-            if let (Some(to), Some(from)) = (to, from) {
-                to.zip_mut_with(&from, |to, &x| *to += x);
-            }
-        }
-    }
+/// Those of some queries.
+fn of_queries(sums: &mut RowSums<Array4<f64>>, queries: Range<usize>) -> RowSums<ArrayViewMut4<'_, f64>> {
+    sums.each_mut().map(|sums| sums.as_mut().map(|sums| sums.slice_mut(ndarray::s![.., .., queries.clone(), ..])))
 }
 
 /// Sums for dk or dv, rows padded to whole vectors: the result itself where that is how it lies.
@@ -244,28 +213,31 @@ fn run_units<E: Storage>(
     given: &Given<'_, '_, E>,
     mut sums: KeySums<'_, E::Real>,
     mut dq: ArrayViewMut4<'_, MaybeUninit<E>>,
-    rows: &mut RowTotals,
+    rows: &mut RowSums<Array4<f64>>,
 ) -> Result<()> {
     let plan = given.plan;
     let d = plan.dims;
     let pieces = Pieces::new(plan, sums.biases);
     let scale = E::Real::from_f64(plan.scale);
     if pieces.keys == d.seq_kv {
-        return run_tasks(given, pieces, 0..d.seq_q, &mut sums, vec![(dq, rows.views(0..d.seq_q))], scale);
+        return run_tasks(given, pieces, 0..d.seq_q, &mut sums, vec![(dq, of_queries(rows, 0..d.seq_q))], scale);
     }
     let shape = |last: usize| [d.batch, d.heads_q, pieces.chunk.min(d.seq_q), last];
     let mut apart = (0..d.seq_kv.div_ceil(pieces.keys))
-        .map(|_| Ok((uninit::<E::Real>("dq of a split", shape(d.head_dim))?, rows.like(shape(1))?)))
+        .map(|_| Ok((uninit::<E::Real>("dq of a split", shape(d.head_dim))?, row_sums(rows.each_ref().map(Option::is_some), shape(1))?)))
         .collect::<Result<Vec<_>>>()?;
     for first in (0..d.seq_q).step_by(pieces.chunk) {
         let queries = first..d.seq_q.min(first + pieces.chunk);
         let here = ndarray::s![.., .., ..queries.len(), ..];
-        let views = apart.iter_mut().map(|(dq, rows)| (dq.slice_mut(here), rows.views(0..queries.len()))).collect();
+        let views = apart.iter_mut().map(|(dq, rows)| (dq.slice_mut(here), of_queries(rows, 0..queries.len()))).collect();
         run_tasks(given, pieces, queries.clone(), &mut sums, views, E::Real::ONE)?;
         let to = dq.slice_mut(ndarray::s![.., .., queries.clone(), ..]);
         add_up(plan, apart.iter().map(|(dq, _)| dq.slice(here)).collect(), scale, to)?;
-        let mut to = rows.views(queries.clone());
-        apart.iter_mut().for_each(|(_, rows)| to.add(rows.views(0..queries.len())));
+        for (to, n) in of_queries(rows, queries.clone()).iter_mut().zip(0..) {
+            for from in apart.iter().filter_map(|(_, rows)| rows[n].as_ref()) {
+                to.iter_mut().for_each(|to| *to += &from.slice(here));
+            }
+        }
     }
     Ok(())
 }
@@ -279,8 +251,11 @@ struct Task<'t, X, T> {
     dv: ArrayViewMut4<'t, MaybeUninit<T>>,
     biases: Vec<BiasSums<'t, T>>,
     dq: ArrayViewMut4<'t, MaybeUninit<X>>,
-    rows: RowViews<'t>,
+    rows: RowSums<ArrayViewMut4<'t, f64>>,
 }
+
+/// dq, and the sums of rows.
+type QuerySums<'s, X> = (ArrayViewMut4<'s, MaybeUninit<X>>, RowSums<ArrayViewMut4<'s, f64>>);
 
 /// Some queries against all keys. `rows` has one entry per piece of keys: where dq and the sums of rows go.
 fn run_tasks<E: Storage, X: Storage<Real = E::Real>>(
@@ -288,7 +263,7 @@ fn run_tasks<E: Storage, X: Storage<Real = E::Real>>(
     pieces: Pieces,
     queries: Range<usize>,
     sums: &mut KeySums<'_, E::Real>,
-    rows: Vec<(ArrayViewMut4<'_, MaybeUninit<X>>, RowViews<'_>)>,
+    rows: Vec<QuerySums<'_, X>>,
     dq_scale: E::Real,
 ) -> Result<()> {
     let plan = given.plan;
@@ -298,16 +273,12 @@ fn run_tasks<E: Storage, X: Storage<Real = E::Real>>(
     let sizes = UnitSizes { batches: pieces.batches, heads: pieces.kv_heads * group, keys: pieces.keys };
     let mut biases: Vec<_> = sums.biases.iter_mut().map(|totals| totals.parts(sizes).into_iter()).collect();
     // Of every piece of keys, of every unit.
-    let mut rows: Vec<_> = rows
-        .into_iter()
-        .map(|(dq, RowViews { squares, scale })| {
-            (pieces.units(dq, group), squares.map(|x| pieces.units(x, group)), scale.map(|x| pieces.units(x, group)))
-        })
-        .collect();
+    let mut rows: Vec<_> =
+        rows.into_iter().map(|(dq, sums)| (pieces.units(dq, group), sums.map(|sums| sums.map(|sums| pieces.units(sums, group))))).collect();
     let mut tasks = Vec::new();
     for batch in (0..d.batch).step_by(pieces.batches) {
         for kv_head in (0..d.heads_kv).step_by(pieces.kv_heads) {
-            for ((dq, squares, scale), first) in rows.iter_mut().zip((0..d.seq_kv).step_by(pieces.keys)) {
+            for ((dq, sums), first) in rows.iter_mut().zip((0..d.seq_kv).step_by(pieces.keys)) {
                 let (dk, dv) = keys.next().expect("one per task");
                 tasks.push(Task {
                     batches: batch..d.batch.min(batch + pieces.batches),
@@ -317,7 +288,7 @@ fn run_tasks<E: Storage, X: Storage<Real = E::Real>>(
                     dv,
                     biases: biases.iter_mut().map(|parts| parts.next().expect("one per task")).collect(),
                     dq: dq.next().expect("one per unit"),
-                    rows: RowViews { squares: squares.as_mut().and_then(Iterator::next), scale: scale.as_mut().and_then(Iterator::next) },
+                    rows: sums.each_mut().map(|sums| sums.as_mut().and_then(Iterator::next)),
                 });
             }
         }
@@ -326,38 +297,27 @@ fn run_tasks<E: Storage, X: Storage<Real = E::Real>>(
     Ok(())
 }
 
+/// All units of a task.
 fn run_task<E: Storage, X: Storage<Real = E::Real>>(
     given: &Given<'_, '_, E>,
     pieces: Pieces,
     mut task: Task<'_, X, E::Real>,
-    queries: &Range<usize>,
+    all_queries: &Range<usize>,
     dq_scale: E::Real,
 ) {
-    if queries.start == 0 {
+    if all_queries.start == 0 {
         task.biases.iter_mut().for_each(BiasSums::touch);
     }
-    let step = if pieces.in_turns { tile_shape(given.plan).1 } else { queries.len() };
-    for first in queries.clone().step_by(step) {
-        run_task_units(given, &mut task, first..queries.end.min(first + step), queries.start, dq_scale);
-    }
-}
-
-/// All units of a task, for some of the task's queries, which start with `start`.
-fn run_task_units<E: Storage, X: Storage<Real = E::Real>>(
-    given: &Given<'_, '_, E>,
-    task: &mut Task<'_, X, E::Real>,
-    queries: Range<usize>,
-    start: usize,
-    dq_scale: E::Real,
-) {
     let plan = given.plan;
     let (group, first_key) = (plan.dims.group(), plan.part.key);
-    let first = queries.start == 0;
     // The first queries write all sums where they see all keys and rows have no padding; else they add to zeros.
     let writes = !plan.may_hide() && [plan.dims.head_dim, plan.dims.value_dim].iter().all(|&dims| dims == padded::<E::Real>(dims));
-    let here = queries.start - start..queries.end - start;
-    for (b, batch) in task.batches.clone().enumerate() {
-        for (h, kv_head) in task.kv_heads.clone().enumerate() {
+    let step = if pieces.in_turns { tile_shape(plan).1 } else { all_queries.len() };
+    for start in all_queries.clone().step_by(step) {
+        let (first, queries) = (start == 0, start..all_queries.end.min(start + step));
+        let here = queries.start - all_queries.start..queries.end - all_queries.start;
+        for (b, h) in (0..task.batches.len()).flat_map(|b| (0..task.kv_heads.len()).map(move |h| (b, h))) {
+            let (batch, kv_head) = (task.batches.start + b, task.kv_heads.start + h);
             let heads = h * group..(h + 1) * group;
             let [dk, dv] = [&mut task.dk, &mut task.dv].map(|sums| {
                 let sums = sums.slice_mut(ndarray::s![b, h, .., ..]).into_slice().expect("whole rows");
@@ -366,7 +326,6 @@ fn run_task_units<E: Storage, X: Storage<Real = E::Real>>(
                 }
                 sums
             });
-            let RowViews { squares, scale } = &mut task.rows;
             let rows = ndarray::s![b, heads.clone(), here.clone(), 0];
             let unit = Unit {
                 given,
@@ -380,7 +339,7 @@ fn run_task_units<E: Storage, X: Storage<Real = E::Real>>(
                 initialised: !(first && writes),
                 dq: task.dq.slice_mut(ndarray::s![b, heads.clone(), here.clone(), ..]),
                 dq_scale,
-                rows: RowSums { squares: squares.as_mut().map(|x| x.slice_mut(rows)), scale: scale.as_mut().map(|x| x.slice_mut(rows)) },
+                rows: task.rows.each_mut().map(|sums| sums.as_mut().map(|sums| sums.slice_mut(rows))),
                 biases: &mut task.biases,
             };
             E::Real::dispatch(plan.level, unit);

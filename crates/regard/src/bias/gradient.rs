@@ -209,7 +209,6 @@ struct AddTransposed<'k, T> {
 }
 
 impl<T: Real> Kernel<T> for AddTransposed<'_, T> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
         let Self { ds, pitch, mut to } = self;

@@ -1,6 +1,6 @@
 //! The backward pass: what can be asked of it.
 
-use super::Element;
+use super::{Element, View};
 use crate::arrays::uninit;
 use crate::backward::{GradientOutputs, GradientStats, GradientSums, Gradients, GradientsViewMut, OptionGradients, check_saved, norms};
 use crate::error::{Result, check_shape};
@@ -30,11 +30,11 @@ impl Attention<'_> {
     /// As [`Attention::forward`], and when `saved` or `d_out` do not have the shape of the result.
     pub fn backward<'x, E: Element>(
         &self,
-        q: impl Into<ArrayView4<'x, E>>,
-        k: impl Into<ArrayView4<'x, E>>,
-        v: impl Into<ArrayView4<'x, E>>,
+        q: impl View<'x, E>,
+        k: impl View<'x, E>,
+        v: impl View<'x, E>,
         saved: impl Into<SavedView<'x, E>>,
-        d_out: impl Into<ArrayView4<'x, E>>,
+        d_out: impl View<'x, E>,
     ) -> Result<Gradients<E>> {
         let inputs = Inputs { q: q.into(), k: k.into(), v: v.into() };
         Ok(self.gradients(inputs, saved.into(), d_out.into(), false)?.0)
@@ -46,11 +46,11 @@ impl Attention<'_> {
     /// As [`Attention::backward`].
     pub fn backward_with_stats<'x, E: Element>(
         &self,
-        q: impl Into<ArrayView4<'x, E>>,
-        k: impl Into<ArrayView4<'x, E>>,
-        v: impl Into<ArrayView4<'x, E>>,
+        q: impl View<'x, E>,
+        k: impl View<'x, E>,
+        v: impl View<'x, E>,
         saved: impl Into<SavedView<'x, E>>,
-        d_out: impl Into<ArrayView4<'x, E>>,
+        d_out: impl View<'x, E>,
     ) -> Result<(Gradients<E>, GradientStats)> {
         let inputs = Inputs { q: q.into(), k: k.into(), v: v.into() };
         let (gradients, squares) = self.gradients(inputs, saved.into(), d_out.into(), true)?;
@@ -67,11 +67,11 @@ impl Attention<'_> {
     /// As [`Attention::backward`], and when a buffer has another shape; it is then untouched.
     pub fn backward_into<'x, E: Element>(
         &self,
-        q: impl Into<ArrayView4<'x, E>>,
-        k: impl Into<ArrayView4<'x, E>>,
-        v: impl Into<ArrayView4<'x, E>>,
+        q: impl View<'x, E>,
+        k: impl View<'x, E>,
+        v: impl View<'x, E>,
         saved: impl Into<SavedView<'x, E>>,
-        d_out: impl Into<ArrayView4<'x, E>>,
+        d_out: impl View<'x, E>,
         mut to: GradientsViewMut<'_, E>,
     ) -> Result<OptionGradients> {
         let (inputs, saved, d_out) = (Inputs { q: q.into(), k: k.into(), v: v.into() }, saved.into(), d_out.into());

@@ -1,12 +1,11 @@
 //! The forward pass: what can be asked of it.
 
-use super::Element;
+use super::{Element, View};
 use crate::arrays::uninit;
 use crate::error::{Result, check_shape};
-use crate::forward::output::Denominators;
 use crate::forward::{Forward, Inputs, Outputs, Saved, SavedViewMut, as_uninit, row_array};
 use crate::plan::Attention;
-use ndarray::{ArrayView4, ArrayViewMut3, ArrayViewMut4};
+use ndarray::{ArrayViewMut3, ArrayViewMut4};
 use regard_simd::Real;
 
 impl Attention<'_> {
@@ -23,16 +22,11 @@ impl Attention<'_> {
     ///
     /// # Errors
     /// When shapes or options do not fit, before anything is computed.
-    pub fn forward<'x, E: Element>(
-        &self,
-        q: impl Into<ArrayView4<'x, E>>,
-        k: impl Into<ArrayView4<'x, E>>,
-        v: impl Into<ArrayView4<'x, E>>,
-    ) -> Result<Forward<E>> {
+    pub fn forward<'x, E: Element>(&self, q: impl View<'x, E>, k: impl View<'x, E>, v: impl View<'x, E>) -> Result<Forward<E>> {
         let inputs = Inputs { q: q.into(), k: k.into(), v: v.into() };
         let plan = self.plan(&inputs.q, &inputs.k, Some(&inputs.v))?;
         let (mut out, mut lse) = (uninit("out", plan.dims.out())?, row_array(&plan, E::Real::MASKED)?);
-        E::forward(&plan, inputs, Outputs { out: out.view_mut(), exact: None, denominators: Denominators::Lse(lse.view_mut()) })?;
+        E::forward(&plan, inputs, Outputs { lse: Some(lse.view_mut()), ..Outputs::new(out.view_mut()) })?;
         // SAFETY: the call succeeded, so every row of every query tile was written, and the tiles are all of `out`.
         Ok(Forward { out: unsafe { out.assume_init() }, lse })
     }
@@ -41,19 +35,15 @@ impl Attention<'_> {
     ///
     /// # Errors
     /// As [`Attention::forward`].
-    pub fn forward_saved<'x, E: Element>(
-        &self,
-        q: impl Into<ArrayView4<'x, E>>,
-        k: impl Into<ArrayView4<'x, E>>,
-        v: impl Into<ArrayView4<'x, E>>,
-    ) -> Result<Saved<E>> {
+    pub fn forward_saved<'x, E: Element>(&self, q: impl View<'x, E>, k: impl View<'x, E>, v: impl View<'x, E>) -> Result<Saved<E>> {
         let inputs = Inputs { q: q.into(), k: k.into(), v: v.into() };
         let plan = self.plan(&inputs.q, &inputs.k, Some(&inputs.v))?;
         let (mut row_max, mut row_sum) = (row_array(&plan, E::Real::MASKED)?, row_array(&plan, E::Real::ZERO)?);
         let mut out = uninit("out", plan.dims.out())?;
         let mut exact = if E::IS_REAL { None } else { Some(uninit("out", plan.dims.out())?) };
-        let denominators = Denominators::MaxSum(row_max.view_mut(), row_sum.view_mut());
-        E::forward(&plan, inputs, Outputs { out: out.view_mut(), exact: exact.as_mut().map(|x| x.view_mut()), denominators })?;
+        let [max, sum] = [&mut row_max, &mut row_sum].map(|rows| Some(rows.view_mut()));
+        let exact_view = exact.as_mut().map(|x| x.view_mut());
+        E::forward(&plan, inputs, Outputs { exact: exact_view, row_max: max, row_sum: sum, ..Outputs::new(out.view_mut()) })?;
         // SAFETY: the call succeeded, so every row of every query tile was written, and the tiles are all of `out` and `exact`.
         let (out, exact) = unsafe { (out.assume_init(), exact.map(|exact| exact.assume_init())) };
         Ok(Saved { out, exact, row_max, row_sum })
@@ -65,9 +55,9 @@ impl Attention<'_> {
     /// As [`Attention::forward`], and when a buffer has another shape than the result; it is then untouched.
     pub fn forward_into<'x, E: Element>(
         &self,
-        q: impl Into<ArrayView4<'x, E>>,
-        k: impl Into<ArrayView4<'x, E>>,
-        v: impl Into<ArrayView4<'x, E>>,
+        q: impl View<'x, E>,
+        k: impl View<'x, E>,
+        v: impl View<'x, E>,
         mut out: ArrayViewMut4<'_, E>,
         lse: Option<ArrayViewMut3<'_, E::Real>>,
     ) -> Result<()> {
@@ -78,8 +68,7 @@ impl Attention<'_> {
         if let Some(lse) = &lse {
             check_shape("lse", lse.shape(), &shape[..3])?;
         }
-        let denominators = lse.map_or(Denominators::None, Denominators::Lse);
-        E::forward(&plan, inputs, Outputs { out: as_uninit(&mut out), exact: None, denominators })
+        E::forward(&plan, inputs, Outputs { lse, ..Outputs::new(as_uninit(&mut out)) })
     }
 
     /// [`Attention::forward_saved`] into buffers of the caller's.
@@ -88,9 +77,9 @@ impl Attention<'_> {
     /// As [`Attention::forward_into`].
     pub fn forward_saved_into<'x, E: Element>(
         &self,
-        q: impl Into<ArrayView4<'x, E>>,
-        k: impl Into<ArrayView4<'x, E>>,
-        v: impl Into<ArrayView4<'x, E>>,
+        q: impl View<'x, E>,
+        k: impl View<'x, E>,
+        v: impl View<'x, E>,
         to: SavedViewMut<'_, E>,
     ) -> Result<()> {
         let inputs = Inputs { q: q.into(), k: k.into(), v: v.into() };
@@ -103,9 +92,8 @@ impl Attention<'_> {
         }
         check_shape("row_max", row_max.shape(), &shape[..3])?;
         check_shape("row_sum", row_sum.shape(), &shape[..3])?;
-        let denominators = Denominators::MaxSum(row_max, row_sum);
         // What is not rounded is not written twice.
         let exact = exact.as_mut().filter(|_| !E::IS_REAL).map(as_uninit);
-        E::forward(&plan, inputs, Outputs { out: as_uninit(&mut out), exact, denominators })
+        E::forward(&plan, inputs, Outputs { exact, row_max: Some(row_max), row_sum: Some(row_sum), ..Outputs::new(as_uninit(&mut out)) })
     }
 }

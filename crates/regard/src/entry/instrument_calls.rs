@@ -1,9 +1,8 @@
 //! The instruments: what can be asked of them.
 
-use super::Element;
+use super::{Element, View};
 use crate::arrays::uninit;
 use crate::error::{Result, checked_len};
-use crate::forward::output::Denominators;
 use crate::forward::{Forward, Inputs, Outputs, row_array};
 use crate::instruments::{HeadSimilarity, HeatMap, Rectangle, RowStates, RowStats, StatsOptions, check_states};
 use crate::plan::{Attention, Plan};
@@ -18,15 +17,15 @@ impl Attention<'_> {
     /// As [`Attention::forward`].
     pub fn forward_with_stats<'x, E: Element>(
         &self,
-        q: impl Into<ArrayView4<'x, E>>,
-        k: impl Into<ArrayView4<'x, E>>,
-        v: impl Into<ArrayView4<'x, E>>,
+        q: impl View<'x, E>,
+        k: impl View<'x, E>,
+        v: impl View<'x, E>,
         options: StatsOptions,
     ) -> Result<(Forward<E>, RowStats<E::Real>)> {
         let inputs = Inputs { q: q.into(), k: k.into(), v: v.into() };
         let plan = self.plan(&inputs.q, &inputs.k, Some(&inputs.v))?;
         let (mut out, mut lse) = (uninit("out", plan.dims.out())?, row_array(&plan, E::Real::MASKED)?);
-        let outputs = Outputs { out: out.view_mut(), exact: None, denominators: Denominators::Lse(lse.view_mut()) };
+        let outputs = Outputs { lse: Some(lse.view_mut()), ..Outputs::new(out.view_mut()) };
         let stats = E::forward_with_stats(&plan, inputs, outputs, options)?;
         // SAFETY: the call succeeded, so every row of every query tile was written, and the tiles are all of `out`.
         Ok((Forward { out: unsafe { out.assume_init() }, lse }, stats))
@@ -36,11 +35,7 @@ impl Attention<'_> {
     ///
     /// # Errors
     /// As [`Attention::forward`].
-    pub fn row_states<'x, E: Element>(
-        &self,
-        q: impl Into<ArrayView4<'x, E>>,
-        k: impl Into<ArrayView4<'x, E>>,
-    ) -> Result<RowStates<E::Real>> {
+    pub fn row_states<'x, E: Element>(&self, q: impl View<'x, E>, k: impl View<'x, E>) -> Result<RowStates<E::Real>> {
         let (q, k) = (q.into(), k.into());
         let plan = self.plan(&q, &k, None)?;
         find_row_states(&plan, &q, &k)
@@ -51,7 +46,7 @@ impl Attention<'_> {
     ///
     /// # Errors
     /// As [`Attention::forward`].
-    pub fn weights<'x, E: Element>(&self, q: impl Into<ArrayView4<'x, E>>, k: impl Into<ArrayView4<'x, E>>) -> Result<Array4<E::Real>> {
+    pub fn weights<'x, E: Element>(&self, q: impl View<'x, E>, k: impl View<'x, E>) -> Result<Array4<E::Real>> {
         let (q, k) = (q.into(), k.into());
         let plan = self.plan(&q, &k, None)?;
         checked_len("weights", plan.dims.scores())?;
@@ -65,8 +60,8 @@ impl Attention<'_> {
     /// As [`Attention::forward`], and when the rectangle is not inside the pattern or `states` have another shape.
     pub fn weights_of<'x, E: Element>(
         &self,
-        q: impl Into<ArrayView4<'x, E>>,
-        k: impl Into<ArrayView4<'x, E>>,
+        q: impl View<'x, E>,
+        k: impl View<'x, E>,
         states: &RowStates<E::Real>,
         of: Rectangle,
     ) -> Result<Array4<E::Real>> {
@@ -82,12 +77,7 @@ impl Attention<'_> {
     ///
     /// # Errors
     /// As [`Attention::forward`].
-    pub fn scores<'x, E: Element>(
-        &self,
-        q: impl Into<ArrayView4<'x, E>>,
-        k: impl Into<ArrayView4<'x, E>>,
-        stage: Stage,
-    ) -> Result<Array4<E::Real>> {
+    pub fn scores<'x, E: Element>(&self, q: impl View<'x, E>, k: impl View<'x, E>, stage: Stage) -> Result<Array4<E::Real>> {
         let (q, k) = (q.into(), k.into());
         let plan = self.plan(&q, &k, None)?;
         E::scores(&plan, q, k, stage)
@@ -107,13 +97,7 @@ impl Attention<'_> {
     ///
     /// # Errors
     /// As [`Attention::forward`], and [`Error::Zero`] for no rows or columns.
-    pub fn heat_map<'x, E: Element>(
-        &self,
-        q: impl Into<ArrayView4<'x, E>>,
-        k: impl Into<ArrayView4<'x, E>>,
-        rows: usize,
-        cols: usize,
-    ) -> Result<HeatMap<E::Real>> {
+    pub fn heat_map<'x, E: Element>(&self, q: impl View<'x, E>, k: impl View<'x, E>, rows: usize, cols: usize) -> Result<HeatMap<E::Real>> {
         let (q, k) = (q.into(), k.into());
         let plan = self.plan(&q, &k, None)?;
         let d = &plan.dims;
@@ -128,8 +112,8 @@ impl Attention<'_> {
     /// As [`Attention::heat_map`], and when the rectangle is not inside the pattern or `states` have another shape.
     pub fn heat_map_of<'x, E: Element>(
         &self,
-        q: impl Into<ArrayView4<'x, E>>,
-        k: impl Into<ArrayView4<'x, E>>,
+        q: impl View<'x, E>,
+        k: impl View<'x, E>,
         states: &RowStates<E::Real>,
         of: Rectangle,
         cells: [usize; 2],
@@ -145,7 +129,7 @@ impl Attention<'_> {
     ///
     /// # Errors
     /// As [`Attention::forward`].
-    pub fn column_sums<'x, E: Element>(&self, q: impl Into<ArrayView4<'x, E>>, k: impl Into<ArrayView4<'x, E>>) -> Result<Array3<E::Real>> {
+    pub fn column_sums<'x, E: Element>(&self, q: impl View<'x, E>, k: impl View<'x, E>) -> Result<Array3<E::Real>> {
         let (q, k) = (q.into(), k.into());
         let plan = self.plan(&q, &k, None)?;
         let states = find_row_states(&plan, &q, &k)?;
@@ -156,11 +140,7 @@ impl Attention<'_> {
     ///
     /// # Errors
     /// As [`Attention::forward`].
-    pub fn head_similarity<'x, E: Element>(
-        &self,
-        q: impl Into<ArrayView4<'x, E>>,
-        k: impl Into<ArrayView4<'x, E>>,
-    ) -> Result<HeadSimilarity> {
+    pub fn head_similarity<'x, E: Element>(&self, q: impl View<'x, E>, k: impl View<'x, E>) -> Result<HeadSimilarity> {
         let (q, k) = (q.into(), k.into());
         let plan = self.plan(&q, &k, None)?;
         let states = find_row_states(&plan, &q, &k)?;
@@ -174,7 +154,7 @@ fn find_row_states<E: Element>(plan: &Plan<'_>, q: &ArrayView4<'_, E>, k: &Array
     let d = &plan.dims;
     let (mut out, v) = (uninit("out", d.out())?, Array4::from_elem([d.batch, d.heads_kv, d.seq_kv, 0], E::STORED_ZERO));
     let inputs = Inputs { q: q.view(), k: k.view(), v: v.view() };
-    let denominators = Denominators::MaxSum(row_max.view_mut(), row_sum.view_mut());
-    E::forward(plan, inputs, Outputs { out: out.view_mut(), exact: None, denominators })?;
+    let [max, sum] = [&mut row_max, &mut row_sum].map(|rows| Some(rows.view_mut()));
+    E::forward(plan, inputs, Outputs { row_max: max, row_sum: sum, ..Outputs::new(out.view_mut()) })?;
     Ok(RowStates { row_max, row_sum })
 }

@@ -28,6 +28,11 @@ impl Element for f64 {}
 impl Element for f16 {}
 impl Element for bf16 {}
 
+/// A tensor `[batch, head, seq, dim]` to be read, with any strides: an array by reference, or a view.
+pub trait View<'x, E: 'x>: Into<ArrayView4<'x, E>> {}
+
+impl<'x, E: 'x, X: Into<ArrayView4<'x, E>>> View<'x, E> for X {}
+
 /// One function of the list: the trait's, and its body for each type.
 macro_rules! entries {
     ({$($t:ty),*} $functions:tt) => {

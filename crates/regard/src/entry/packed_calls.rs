@@ -1,15 +1,14 @@
 //! Packed sequences of different lengths, side by side on the token axis, without padding: each attends to itself, with positions, masks, dropout and
 //! the rest of its own. Sequence `i` is batch entry `i` to every option that has one per batch entry.
 
-use super::Element;
-use crate::arrays::uninit;
+use super::{Element, View};
+use crate::arrays::{take, uninit};
 use crate::backward::{GradientOutputs, GradientSums, Gradients, OptionGradients, check_saved};
 use crate::bias::{Bias, BiasGradient};
 use crate::error::{Error, Result, check_shape};
-use crate::forward::output::{Denominators, lse_of};
 use crate::forward::{Forward, Inputs, Outputs, Saved, SavedView};
 use crate::plan::{Attention, Dims, Packed, Part, Plan, run_on};
-use ndarray::{Array3, Array4, ArrayView4, ArrayViewMut3, ArrayViewMut4, Axis, Zip};
+use ndarray::{Array3, Array4, ArrayView4, ArrayViewMut4, Axis};
 use regard_simd::Real;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -21,14 +20,13 @@ impl Attention<'_> {
     /// As [`Attention::forward`], and [`Error::CumulativeLengths`] when the sequences are not all of the tokens.
     pub fn forward_packed<'x, E: Element>(
         &self,
-        q: impl Into<ArrayView4<'x, E>>,
-        k: impl Into<ArrayView4<'x, E>>,
-        v: impl Into<ArrayView4<'x, E>>,
+        q: impl View<'x, E>,
+        k: impl View<'x, E>,
+        v: impl View<'x, E>,
         packed: &Packed<'_>,
     ) -> Result<Forward<E>> {
-        let Saved { out, row_max, row_sum, .. } = self.packed(Inputs { q: q.into(), k: k.into(), v: v.into() }, packed, false)?;
-        let lse = Zip::from(&row_max).and(&row_sum).map_collect(|&max, &sum| lse_of(max, sum));
-        Ok(Forward { out, lse })
+        let saved = self.packed(Inputs { q: q.into(), k: k.into(), v: v.into() }, packed, false)?;
+        Ok(Forward { lse: saved.lse(), out: saved.out })
     }
 
     /// [`Attention::forward_saved`] for packed sequences.
@@ -37,9 +35,9 @@ impl Attention<'_> {
     /// As [`Attention::forward_packed`].
     pub fn forward_saved_packed<'x, E: Element>(
         &self,
-        q: impl Into<ArrayView4<'x, E>>,
-        k: impl Into<ArrayView4<'x, E>>,
-        v: impl Into<ArrayView4<'x, E>>,
+        q: impl View<'x, E>,
+        k: impl View<'x, E>,
+        v: impl View<'x, E>,
         packed: &Packed<'_>,
     ) -> Result<Saved<E>> {
         self.packed(Inputs { q: q.into(), k: k.into(), v: v.into() }, packed, !E::IS_REAL)
@@ -51,11 +49,11 @@ impl Attention<'_> {
     /// As [`Attention::backward`] and [`Attention::forward_packed`]; and [`Error::Unsupported`] when the gradient of a dense bias is wanted.
     pub fn backward_packed<'x, E: Element>(
         &self,
-        q: impl Into<ArrayView4<'x, E>>,
-        k: impl Into<ArrayView4<'x, E>>,
-        v: impl Into<ArrayView4<'x, E>>,
+        q: impl View<'x, E>,
+        k: impl View<'x, E>,
+        v: impl View<'x, E>,
         saved: impl Into<SavedView<'x, E>>,
-        d_out: impl Into<ArrayView4<'x, E>>,
+        d_out: impl View<'x, E>,
         packed: &Packed<'_>,
     ) -> Result<Gradients<E>> {
         let (inputs, saved, d_out) = (Inputs { q: q.into(), k: k.into(), v: v.into() }, saved.into(), d_out.into());
@@ -94,11 +92,11 @@ impl Attention<'_> {
         check_shape("q of packed sequences", &q.shape()[..1], &[1])?;
         packed.check(q.len_of(Axis(2)), k.len_of(Axis(2)))?;
         let dims = Dims::check(q.shape(), k.shape(), Some(v.shape()))?;
-        (0..packed.len())
+        (0..packed.count())
             .map(|i| {
                 let [queries, keys] = packed.sequence(i).map(|range| range.len());
                 let dims = Dims { seq_q: queries, seq_kv: keys, ..dims };
-                self.plan_part::<E::Real>(dims, Part { batch: i, ..Part::default() }, [packed.len(), dims.heads_q, queries, keys])
+                self.plan_part::<E::Real>(dims, Part { batch: i, ..Part::default() }, [packed.count(), dims.heads_q, queries, keys])
             })
             .collect()
     }
@@ -111,16 +109,10 @@ impl Attention<'_> {
         let mut exact = if keeps_exact { Some(uninit("out", shape)?) } else { None };
         let rows = |with: E::Real| Array3::from_elem([1, shape[1], shape[2]], with);
         let (mut row_max, mut row_sum) = (rows(E::Real::MASKED), rows(E::Real::ZERO));
-        let mut exacts = exact.as_mut().map(|x: &mut Array4<_>| cut_tokens(x.view_mut(), packed, 0).into_iter());
-        let mut tasks = Vec::with_capacity(plans.len());
-        let (mut max_rest, mut sum_rest) = (row_max.view_mut(), row_sum.view_mut());
-        for (i, (plan, out)) in plans.iter().zip(cut_tokens(out.view_mut(), packed, 0)).enumerate() {
-            let count = packed.sequence(i)[0].len();
-            let (max, sum): (ArrayViewMut3<'_, _>, ArrayViewMut3<'_, _>);
-            ((max, max_rest), (sum, sum_rest)) = (max_rest.split_at(Axis(2), count), sum_rest.split_at(Axis(2), count));
-            let exact = exacts.as_mut().and_then(Iterator::next);
-            tasks.push((i, plan, Outputs { out, exact, denominators: Denominators::MaxSum(max, sum) }));
-        }
+        let [max, sum] = [&mut row_max, &mut row_sum].map(|rows| Some(rows.view_mut()));
+        let exact_view = exact.as_mut().map(|x: &mut Array4<_>| x.view_mut());
+        let mut all = Outputs { exact: exact_view, row_max: max, row_sum: sum, ..Outputs::new(out.view_mut()) };
+        let tasks = plans.iter().enumerate().map(|(i, plan)| (i, plan, all.take(2, packed.sequence(i)[0].len()))).collect();
         let run = |(i, plan, outputs): (usize, &Plan<'_>, Outputs<'_, E>)| {
             let [queries, keys] = packed.sequence(i);
             E::forward(plan, Inputs { q: tokens(&q, &queries), k: tokens(&k, &keys), v: tokens(&v, &keys) }, outputs)
@@ -140,13 +132,7 @@ fn tokens<'x, T>(x: &ArrayView4<'x, T>, range: &Range<usize>) -> ArrayView4<'x, 
 /// The tokens of each sequence: of its queries (0) or keys (1).
 fn cut_tokens<'x, T>(x: ArrayViewMut4<'x, MaybeUninit<T>>, packed: &Packed<'_>, of: usize) -> Vec<ArrayViewMut4<'x, MaybeUninit<T>>> {
     let mut rest = x;
-    let mut parts = Vec::with_capacity(packed.len());
-    for i in 0..packed.len() {
-        let (part, after) = rest.split_at(Axis(2), packed.sequence(i)[of].len());
-        parts.push(part);
-        rest = after;
-    }
-    parts
+    (0..packed.count()).map(|i| take(&mut rest, 2, packed.sequence(i)[of].len())).collect()
 }
 
 /// The gradients on options, over all sequences, in order.

@@ -1,15 +1,16 @@
 //! One tile of query rows, from the first tile of keys to the finished rows: the walk's visitor that computes attention.
 
-use super::output::{Output, copy_rows, store_rows};
+use super::output::{Outputs, copy_rows, store_rows};
 use super::softmax::{AccLayout, Observer, OwnedState, SoftmaxUpdate, State};
 use crate::walk::decode::DecodeValues;
 use crate::walk::dropout::apply_dropout;
 use crate::walk::operand::{Operand, TileRows};
 use crate::walk::scores::{Scorer, Stage};
-use crate::walk::tiling::{KV_SPLIT, KV_TILE, MAX_PANEL, Need};
+use crate::walk::tiling::{KV_SPLIT, KV_TILE, MAX_PANEL, Need, by_width};
 use crate::walk::{KvTile, Visitor, walk};
+use ndarray::Axis;
 use regard_simd::microkernel::{Epilogue, Factors, product};
-use regard_simd::scratch::Scratch;
+use regard_simd::scratch::{Scratch, slices};
 use regard_simd::strided::Rows;
 use regard_simd::{Driver, Kernel, Real, Simd, Storage};
 use std::ops::Range;
@@ -17,18 +18,15 @@ use std::ops::Range;
 /// What a query tile is to come to.
 pub(crate) enum Goal<'g, E: Storage, O> {
     /// All keys, and the results.
-    Rows(Output<'g, E>),
+    Rows(Outputs<'g, E>),
     /// Some keys, and the state after them.
     State(Range<usize>),
     /// The states of all splits, in order, and the results.
-    Combine(Vec<OwnedState<E::Real, O>>, Output<'g, E>),
+    Combine(Vec<OwnedState<E::Real, O>>, Outputs<'g, E>),
 }
 
 /// What came of it: the state, if that was the goal, or what the observer says of each row.
-pub(crate) enum Outcome<T: Real, O: Observer<T>> {
-    State(OwnedState<T, O>),
-    Rows(Vec<O::Row>),
-}
+pub(crate) type Outcome<T, O> = (Option<OwnedState<T, O>>, Vec<<O as Observer<T>>::Row>);
 
 pub(crate) struct AttendTile<'p, 'a, 'g, E: Storage, O> {
     pub(crate) scorer: &'p Scorer<'a, E>,
@@ -53,18 +51,18 @@ impl<E: Storage, O: Observer<E::Real>> Driver<E::Real> for AttendTile<'_, '_, '_
         let several = !seen.is_empty() && seen.start / KV_SPLIT != (seen.end - 1) / KV_SPLIT;
         let lanes = layout.lanes;
         let mut memory = Scratch::take();
-        let [copy, dropout, factors, rows, row_max, row_sum, acc, total_max, total_sum, total_acc] = memory.slices([
-            Operand::copy_len(&v),
-            if scorer.plan.dropout().is_some() { KV_TILE * 2 * S::LANES } else { 0 },
-            2 * lanes,
-            layout.rows * layout.pitch.unwrap_or(layout.dims),
-            lanes,
-            lanes,
-            layout.acc_len(),
-            if several { lanes } else { 0 },
-            if several { lanes } else { 0 },
-            if several { layout.acc_len() } else { 0 },
-        ]);
+        slices! { memory =>
+            copy: Operand::copy_len(&v),
+            dropout: if scorer.plan.dropout().is_some() { KV_TILE * 2 * S::LANES } else { 0 },
+            factors: 2 * lanes,
+            rows: layout.rows * layout.pitch.unwrap_or(layout.dims),
+            row_max: lanes,
+            row_sum: lanes,
+            acc: layout.acc_len(),
+            total_max: if several { lanes } else { 0 },
+            total_sum: if several { lanes } else { 0 },
+            total_acc: if several { layout.acc_len() } else { 0 },
+        }
         let mut attend = Attend {
             scorer,
             layout,
@@ -77,13 +75,13 @@ impl<E: Storage, O: Observer<E::Real>> Driver<E::Real> for AttendTile<'_, '_, '_
         };
         walk(simd, scorer, keys, KV_SPLIT, &mut attend);
         match goal {
-            Goal::State(_) => Outcome::State(attend.state.to_owned()),
-            Goal::Rows(output) => Outcome::Rows(attend.finish(simd, output)),
+            Goal::State(_) => (Some(attend.state.to_owned()), Vec::new()),
+            Goal::Rows(output) => (None, attend.finish(simd, output)),
             Goal::Combine(states, output) => {
                 for mut state in states {
                     attend.state.combine(simd, &attend.layout, &state.borrow(), attend.factors);
                 }
-                Outcome::Rows(attend.finish(simd, output))
+                (None, attend.finish(simd, output))
             }
         }
     }
@@ -118,11 +116,7 @@ impl<S: Simd, E: Storage<Real = S::T>, O: Observer<S::T>> Visitor<S, E> for Atte
         // Of the scores as they are: afterwards they are weights.
         let care = self.values.needs_care(simd, need).then(|| tile.scorer.visible(simd, need, scores));
         let (state, alpha) = (&mut self.state, &mut *self.factors);
-        if need.panel.width > S::LANES {
-            simd.call(SoftmaxUpdate::<_, _, 2> { need, scores, state, alpha });
-        } else {
-            simd.call(SoftmaxUpdate::<_, _, 1> { need, scores, state, alpha });
-        }
+        by_width!(S, need.panel.width, NR => simd.call(SoftmaxUpdate::<_, _, NR> { need, scores, state, alpha }));
         apply_dropout(simd, self.scorer.plan.dropout(), self.scorer.tile, need, scores, self.dropout);
         self.add_values(simd, need, scores, care.as_ref());
     }
@@ -173,11 +167,10 @@ impl<E: Storage, O: Observer<E::Real>> Attend<'_, '_, E, O> {
     }
 
     /// Divide and store: results of all rows, and what the observer says of them.
-    fn finish<S: Simd<T = E::Real>>(self, simd: S, output: Output<'_, E>) -> Vec<O::Row> {
+    fn finish<S: Simd<T = E::Real>>(self, simd: S, mut outputs: Outputs<'_, E>) -> Vec<O::Row> {
         let Self { scorer, layout, state, total, factors, rows: buffer, .. } = self;
         let mut state = total.unwrap_or(state);
         let (plan, tile) = (scorer.plan, &scorer.tile);
-        let Output { out, exact, mut denominator } = output;
         let before: Option<Vec<[S::T; 2]>> =
             plan.has_sink().then(|| state.row_max.iter().zip(&*state.row_sum).map(|(&max, &sum)| [max, sum]).collect());
         if plan.has_sink() {
@@ -186,30 +179,26 @@ impl<E: Storage, O: Observer<E::Real>> Attend<'_, '_, E, O> {
             state.add_sink(simd, &layout, &logits, factors);
         }
         for r in 0..layout.rows {
-            denominator.set([r / tile.queries, r % tile.queries], state.row_max[r], state.row_sum[r]);
+            outputs.set([0, r / tile.queries, r % tile.queries], state.row_max[r], state.row_sum[r]);
         }
+        let out = outputs.out.index_axis_move(Axis(0), 0);
         // A row that saw nothing is 0 / 1.
         let divisors = &mut factors[..layout.lanes];
         divisors.iter_mut().zip(&*state.row_sum).for_each(|(d, &sum)| *d = if sum == S::T::ZERO { S::T::ONE } else { sum });
-        match (layout.pitch, exact) {
-            (Some(pitch), exact) => {
+        match layout.pitch {
+            Some(pitch) => {
                 for (r, &divisor) in divisors.iter().enumerate().take(layout.rows) {
                     for (to, &x) in buffer[r * layout.dims..][..layout.dims].iter_mut().zip(&state.acc[r * pitch..]) {
                         *to = x / divisor;
                     }
                 }
                 copy_rows(buffer, out, E::from_real);
-                if let Some(exact) = exact {
-                    copy_rows(buffer, exact, |x| x);
-                }
             }
             // Rounded results are stored by way of the buffer, which then holds what was rounded.
-            (None, exact) => {
-                store_rows::<S, E, true>(simd, state.acc, divisors, buffer, out);
-                if let Some(exact) = exact {
-                    copy_rows(buffer, exact, |x| x);
-                }
-            }
+            None => store_rows::<S, E, true>(simd, state.acc, divisors, buffer, out),
+        }
+        if let Some(exact) = outputs.exact {
+            copy_rows(buffer, exact.index_axis_move(Axis(0), 0), |x| x);
         }
         let end = |r: usize| [state.row_max[r], state.row_sum[r]];
         (0..layout.rows).map(|r| state.observer.finish(r, before.as_ref().map_or_else(|| end(r), |before| before[r]), end(r))).collect()
@@ -219,10 +208,8 @@ impl<E: Storage, O: Observer<E::Real>> Attend<'_, '_, E, O> {
 /// `acc[dim][lane] = acc[dim][lane] * alpha[lane] + sum over keys of v[key, dim] * weights[key * pitch + lane]`, for a panel of `alpha`'s lanes.
 pub(crate) fn add_products<S: Simd>(simd: S, v: Rows<'_, S::T>, weights: &[S::T], pitch: usize, alpha: &[S::T], acc: &mut [S::T]) {
     let width = acc.len() / v.cols().max(1);
-    if width > S::LANES {
-        simd.call(AddProducts::<_, 2> { v, weights, pitch, alpha, acc });
-    } else if width > 0 {
-        simd.call(AddProducts::<_, 1> { v, weights, pitch, alpha, acc });
+    if width > 0 {
+        by_width!(S, width, NR => simd.call(AddProducts::<_, NR> { v, weights, pitch, alpha, acc }));
     }
 }
 
@@ -241,7 +228,6 @@ struct AddProducts<'k, T: Real, const NR: usize> {
 }
 
 impl<T: Real, const NR: usize> Kernel<T> for AddProducts<'_, T, NR> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
         let Self { v, weights, pitch, alpha, acc } = self;

@@ -14,7 +14,8 @@ use crate::arrays::filled;
 use crate::error::Result;
 use crate::plan::Plan;
 use ndarray::{Array3, Array4, ArrayView3, ArrayView4, ArrayViewMut3, ArrayViewMut4, Axis};
-use output::{Denominators, lse_of};
+pub(crate) use output::Outputs;
+use output::lse_of;
 use regard_simd::{Real, Storage};
 use std::mem::MaybeUninit;
 
@@ -73,8 +74,8 @@ impl<E: Storage> SavedView<'_, E> {
 
 impl<'a, E: Storage> From<&'a Saved<E>> for SavedView<'a, E> {
     fn from(saved: &'a Saved<E>) -> Self {
-        let exact = saved.exact.as_ref().map(|x| x.view());
-        Self { out: saved.out.view(), exact, row_max: saved.row_max.view(), row_sum: saved.row_sum.view() }
+        let Saved { out, exact, row_max, row_sum } = saved;
+        Self { out: out.view(), exact: exact.as_ref().map(|x| x.view()), row_max: row_max.view(), row_sum: row_sum.view() }
     }
 }
 
@@ -89,13 +90,6 @@ pub struct SavedViewMut<'a, E: Storage> {
     pub row_max: ArrayViewMut3<'a, E::Real>,
     /// See [`Saved::row_sum`].
     pub row_sum: ArrayViewMut3<'a, E::Real>,
-}
-
-/// Where the results of a call go.
-pub(crate) struct Outputs<'g, E: Storage> {
-    pub(crate) out: ArrayViewMut4<'g, MaybeUninit<E>>,
-    pub(crate) exact: Option<ArrayViewMut4<'g, MaybeUninit<E::Real>>>,
-    pub(crate) denominators: Denominators<'g, E::Real>,
 }
 
 /// q, k and v of a call.

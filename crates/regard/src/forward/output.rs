@@ -1,102 +1,45 @@
 //! Where finished rows go.
 
+use crate::arrays::take;
 use crate::walk::tiling::Panel;
-use ndarray::{ArrayViewMut2, ArrayViewMut3, Axis};
+use ndarray::{ArrayViewMut3, ArrayViewMut4};
 use regard_simd::strided::{TransposeOut, as_uninit};
 use regard_simd::{Real, Simd, Storage};
 use std::mem::MaybeUninit;
 
-/// Where the results of some rows go.
-pub(crate) struct Output<'g, E: Storage> {
-    /// `[head, query, dim]`.
-    pub(crate) out: ArrayViewMut3<'g, MaybeUninit<E>>,
+/// Where results go: those of a call, or of a task's part of it.
+pub(crate) struct Outputs<'g, E: Storage> {
+    /// `[batch, head, query, dim]`.
+    pub(crate) out: ArrayViewMut4<'g, MaybeUninit<E>>,
     /// The same, not rounded, where that is wanted and elements are rounded.
-    pub(crate) exact: Option<ArrayViewMut3<'g, MaybeUninit<E::Real>>>,
-    pub(crate) denominator: Denominator<'g, E::Real>,
+    pub(crate) exact: Option<ArrayViewMut4<'g, MaybeUninit<E::Real>>>,
+    /// The denominators of the softmax, `[batch, head, query]`: as one number, or as two for a backward pass.
+    pub(crate) lse: Option<ArrayViewMut3<'g, E::Real>>,
+    pub(crate) row_max: Option<ArrayViewMut3<'g, E::Real>>,
+    pub(crate) row_sum: Option<ArrayViewMut3<'g, E::Real>>,
 }
 
-impl<E: Storage> Output<'_, E> {
-    pub(crate) fn split_at(self, axis: Axis, index: usize) -> (Self, Self) {
-        let (out_a, out_b) = self.out.split_at(axis, index);
-        let (exact_a, exact_b) = self.exact.map(|exact| exact.split_at(axis, index)).unzip();
-        let (a, b) = self.denominator.split_at(axis, index);
-        (Self { out: out_a, exact: exact_a, denominator: a }, Self { out: out_b, exact: exact_b, denominator: b })
+impl<'g, E: Storage> Outputs<'g, E> {
+    pub(crate) fn new(out: ArrayViewMut4<'g, MaybeUninit<E>>) -> Self {
+        Self { out, exact: None, lse: None, row_max: None, row_sum: None }
     }
-}
 
-/// Where the softmax denominators of some rows go, `[head, query]`.
-pub(crate) enum Denominator<'g, T> {
-    /// As one number, `row_max + ln(row_sum)`.
-    Lse(ArrayViewMut2<'g, T>),
-    /// `row_max` and `row_sum`, for a backward pass.
-    MaxSum(ArrayViewMut2<'g, T>, ArrayViewMut2<'g, T>),
-    /// Nowhere.
-    None,
-}
+    /// The part before `index` along an axis, which it gives up.
+    pub(crate) fn take(&mut self, axis: usize, index: usize) -> Self {
+        let out = take(&mut self.out, axis, index);
+        let exact = self.exact.as_mut().map(|exact| take(exact, axis, index));
+        let [lse, row_max, row_sum] =
+            [&mut self.lse, &mut self.row_max, &mut self.row_sum].map(|rows| rows.as_mut().map(|rows| take(rows, axis, index)));
+        Self { out, exact, lse, row_max, row_sum }
+    }
 
-impl<'g, T: Real> Denominator<'g, T> {
-    /// One per batch entry: `arrays` is lse, or row_max and row_sum, or nothing, `[batch, heads_q, seq_q]`.
-    pub(crate) fn by_batch(arrays: Denominators<'g, T>, batch: usize) -> Vec<Self> {
-        match arrays {
-            Denominators::Lse(lse) => rows(lse).map(Self::Lse).collect(),
-            Denominators::MaxSum(max, sum) => rows(max).zip(rows(sum)).map(|(max, sum)| Self::MaxSum(max, sum)).collect(),
-            Denominators::None => (0..batch).map(|_| Self::None).collect(),
+    /// The denominator of a row.
+    pub(crate) fn set(&mut self, at: [usize; 3], row_max: E::Real, row_sum: E::Real) {
+        for (rows, x) in [(&mut self.row_max, row_max), (&mut self.row_sum, row_sum)] {
+            rows.iter_mut().for_each(|rows| rows[at] = x);
         }
+        self.lse.iter_mut().for_each(|lse| lse[at] = lse_of(row_max, row_sum));
     }
-
-    fn split_at(self, axis: Axis, index: usize) -> (Self, Self) {
-        match self {
-            Self::Lse(lse) => {
-                let (a, b) = lse.split_at(axis, index);
-                (Self::Lse(a), Self::Lse(b))
-            }
-            Self::MaxSum(max, sum) => {
-                let ((max_a, max_b), (sum_a, sum_b)) = (max.split_at(axis, index), sum.split_at(axis, index));
-                (Self::MaxSum(max_a, sum_a), Self::MaxSum(max_b, sum_b))
-            }
-            Self::None => (Self::None, Self::None),
-        }
-    }
-
-    pub(crate) fn set(&mut self, at: [usize; 2], row_max: T, row_sum: T) {
-        match self {
-            Self::Lse(lse) => lse[at] = lse_of(row_max, row_sum),
-            Self::MaxSum(max, sum) => (max[at], sum[at]) = (row_max, row_sum),
-            Self::None => {}
-        }
-    }
-}
-
-/// [`Denominator`] of a whole call.
-pub(crate) enum Denominators<'g, T> {
-    Lse(ArrayViewMut3<'g, T>),
-    MaxSum(ArrayViewMut3<'g, T>, ArrayViewMut3<'g, T>),
-    None,
-}
-
-impl<T: Real> Denominators<'_, T> {
-    /// Nothing was seen.
-    pub(crate) fn fill_empty(self) {
-        match self {
-            Self::Lse(mut lse) => lse.fill(T::MASKED),
-            Self::MaxSum(mut max, mut sum) => {
-                max.fill(T::MASKED);
-                sum.fill(T::ZERO);
-            }
-            Self::None => {}
-        }
-    }
-}
-
-/// The parts of an array along its first axis.
-fn rows<T>(array: ArrayViewMut3<'_, T>) -> impl Iterator<Item = ArrayViewMut2<'_, T>> {
-    let mut rest = Some(array);
-    std::iter::from_fn(move || {
-        let all = rest.take().filter(|all| all.len_of(Axis(0)) > 0)?;
-        let (one, more) = all.split_at(Axis(0), 1);
-        rest = Some(more);
-        Some(one.index_axis_move(Axis(0), 0))
-    })
 }
 
 /// `-inf` for a row that saw nothing.

@@ -24,17 +24,20 @@ pub(crate) trait Observer<T: Real>: Clone + Send + Sync {
     /// What is said of a finished row.
     type Row: Send;
     /// Nothing seen yet.
-    fn reset(&mut self);
+    fn reset(&mut self) {}
     /// The scores of a strip and its maximum, before they become weights.
-    fn scores<S: Simd<T = T>>(&mut self, simd: S, strip: &Strip<'_>, scores: &[T], maxima: [S::V; 2]);
+    #[inline(always)]
+    fn scores<S: Simd<T = T>>(&mut self, _simd: S, _strip: &Strip<'_>, _scores: &[T], _maxima: [S::V; 2]) {}
     /// Sums of zero.
     fn begin<S: Simd<T = T>>(&self, simd: S, strip: &Strip<'_>) -> Self::Sums<S>;
     /// One key: `x = score - maximum` and `p = exp(x)`.
-    fn see<S: Simd<T = T>>(simd: S, sums: &mut Self::Sums<S>, key: usize, x: S::V, p: S::V);
+    #[inline(always)]
+    fn see<S: Simd<T = T>>(_simd: S, _sums: &mut Self::Sums<S>, _key: usize, _x: S::V, _p: S::V) {}
     /// The strip is done: `weights` are the `p`.
-    fn weights<S: Simd<T = T>>(&mut self, simd: S, strip: &Strip<'_>, weights: &[T], update: &Update<S::V>, sums: Self::Sums<S>);
+    #[inline(always)]
+    fn weights<S: Simd<T = T>>(&mut self, _simd: S, _strip: &Strip<'_>, _weights: &[T], _update: &Update<S::V>, _sums: Self::Sums<S>) {}
     /// Take in what another saw of later keys. `states` are (row_max, row_sum) of both before that, `factors` what their sums are multiplied with.
-    fn combine(&mut self, later: &Self, states: [[&[T]; 2]; 2], factors: [&[T]; 2]);
+    fn combine(&mut self, _later: &Self, _states: [[&[T]; 2]; 2], _factors: [&[T]; 2]) {}
     /// One row, from (row_max, row_sum) of its keys, and of these and the sink.
     fn finish(&self, row: usize, keys: [T; 2], all: [T; 2]) -> Self::Row;
 }
@@ -43,16 +46,8 @@ pub(crate) trait Observer<T: Real>: Clone + Send + Sync {
 impl<T: Real> Observer<T> for () {
     type Sums<S: Simd<T = T>> = ();
     type Row = ();
-    fn reset(&mut self) {}
-    #[inline(always)]
-    fn scores<S: Simd<T = T>>(&mut self, _: S, _: &Strip<'_>, _: &[T], _: [S::V; 2]) {}
     #[inline(always)]
     fn begin<S: Simd<T = T>>(&self, _: S, _: &Strip<'_>) {}
-    #[inline(always)]
-    fn see<S: Simd<T = T>>(_: S, (): &mut (), _: usize, _: S::V, _: S::V) {}
-    #[inline(always)]
-    fn weights<S: Simd<T = T>>(&mut self, _: S, _: &Strip<'_>, _: &[T], _: &Update<S::V>, (): ()) {}
-    fn combine(&mut self, (): &Self, _: [[&[T]; 2]; 2], _: [&[T]; 2]) {}
     fn finish(&self, _: usize, _: [T; 2], _: [T; 2]) {}
 }
 
@@ -162,7 +157,6 @@ struct FactorPairs<'k, T> {
 }
 
 impl<T: Real> Kernel<T> for FactorPairs<'_, T> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
         let Self { maxima: [a, b], factors: [to_a, to_b] } = self;
@@ -190,7 +184,6 @@ struct CombineRows<'k, T> {
 }
 
 impl<T: Real> Kernel<T> for CombineRows<'_, T> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
         let Self { row_max, row_sum, later: [later_max, later_sum], factors: [mine, others] } = self;
@@ -219,7 +212,6 @@ struct ScaleAcc<'k, T> {
 }
 
 impl<T: Real> Kernel<T> for ScaleAcc<'_, T> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
         let Self { acc, layout, factors, other } = self;
@@ -278,7 +270,6 @@ pub(crate) struct SoftmaxUpdate<'k, 's, T, O, const NR: usize> {
 }
 
 impl<T: Real, O: Observer<T>, const NR: usize> Kernel<T> for SoftmaxUpdate<'_, '_, T, O, NR> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
         let Self { need, scores, state, alpha } = self;

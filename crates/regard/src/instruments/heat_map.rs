@@ -145,8 +145,6 @@ struct PoolKeys<'k, T> {
 }
 
 impl<T: Real> Kernel<T> for PoolKeys<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
         let Self { values, sums, max } = self;

@@ -68,7 +68,7 @@ pub(crate) fn head_similarity<E: Storage>(
     Ok(HeadSimilarity {
         centred_cosine: Array3::from_shape_fn(shape, |(b, i, j)| if i == j { of_itself(b, i, 1.0) } else { pair(b, i, j).correlation() }),
         jensen_shannon: Array3::from_shape_fn(shape, |(b, i, j)| {
-            let mean = pair(b, i, j).divergence / d.seq_q.max(1) as f64;
+            let mean = pair(b, i, j).0[6] / d.seq_q.max(1) as f64;
             match () {
                 () if i == j => of_itself(b, i, 0.0),
                 // Rounding may leave equal heads a hair below zero.
@@ -100,59 +100,36 @@ impl<T: Real> Consumer<T> for VisibleWeights<'_> {
     }
 }
 
-/// Running sums over the pairs of two heads.
+/// Running sums over the pairs of two heads: how many, a, b, a a, b b, a b, and the rows' Jensen-Shannon divergences.
 #[derive(Debug, Clone, Default)]
-struct PairSums {
-    count: f64,
-    a: f64,
-    b: f64,
-    aa: f64,
-    bb: f64,
-    ab: f64,
-    /// Sum of the rows' Jensen-Shannon divergences.
-    divergence: f64,
-}
+struct PairSums([f64; 7]);
 
 impl PairSums {
     fn add(&mut self, a: &[f64], b: &[f64]) {
         // x ln x, 0 at 0; NaN stays
         let xlnx = |x: f64| if x == 0.0 { 0.0 } else { x * x.ln() };
         let weight = |x: f64| if x == HIDDEN { 0.0 } else { x };
-        for (&a, &b) in a.iter().zip(b) {
-            if a == HIDDEN && b == HIDDEN {
-                continue;
-            }
+        for (&a, &b) in a.iter().zip(b).filter(|(a, b)| **a != HIDDEN || **b != HIDDEN) {
             let (a, b) = (weight(a), weight(b));
-            self.count += 1.0;
-            self.a += a;
-            self.b += b;
-            self.aa += a * a;
-            self.bb += b * b;
-            self.ab += a * b;
-            self.divergence += (xlnx(a) + xlnx(b)) / 2.0 - xlnx(f64::midpoint(a, b));
+            self.merge(&Self([1.0, a, b, a * a, b * b, a * b, (xlnx(a) + xlnx(b)) / 2.0 - xlnx(f64::midpoint(a, b))]));
         }
     }
 
     fn merge(&mut self, other: &Self) {
-        self.count += other.count;
-        self.a += other.a;
-        self.b += other.b;
-        self.aa += other.aa;
-        self.bb += other.bb;
-        self.ab += other.ab;
-        self.divergence += other.divergence;
+        self.0.iter_mut().zip(other.0).for_each(|(to, x)| *to += x);
     }
 
     /// 0 where one of the maps does not vary.
     fn correlation(&self) -> f64 {
-        let n = self.count.max(1.0);
-        let (va, vb) = (self.aa - self.a * self.a / n, self.bb - self.b * self.b / n);
+        let [count, a, b, aa, bb, ab, _] = self.0;
+        let n = count.max(1.0);
+        let (va, vb) = (aa - a * a / n, bb - b * b / n);
         // What rounding leaves of a constant map is no variation.
         let flat = |variance: f64, squares: f64| variance <= 1e-13 * squares;
         match () {
             () if va.is_nan() || vb.is_nan() => f64::NAN,
-            () if flat(va, self.aa) || flat(vb, self.bb) => 0.0,
-            () => (self.ab - self.a * self.b / n) / (va * vb).sqrt(),
+            () if flat(va, aa) || flat(vb, bb) => 0.0,
+            () => (ab - a * b / n) / (va * vb).sqrt(),
         }
     }
 }

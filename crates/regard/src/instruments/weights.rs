@@ -38,9 +38,7 @@ pub(crate) fn scores<E: Storage>(plan: &Plan<'_>, q: ArrayView4<'_, E>, k: Array
     plan.for_tasks(split(plan, &all, &mut scores), |(tile, to)| {
         let scorer = Scorer::new(plan, &q, &k, tile);
         let scorer = if stage == Stage::Bias { scorer.with_cutoffs() } else { Scorer { ignores_mask: true, ..scorer } };
-        let keys = scorer.all_keys();
-        let visitor = RawScores { stage, to: CopyOut { tile, first_key: 0, to } };
-        E::Real::dispatch(plan.level, Walk { scorer: &scorer, keys, visitor });
+        E::Real::dispatch(plan.level, RawScores { scorer: &scorer, stage, to: CopyOut { tile, first_key: 0, to } });
     })?;
     Ok(scores)
 }
@@ -97,19 +95,6 @@ pub(crate) fn each_weight<E: Storage, C: Consumer<E::Real>>(
     E::Real::dispatch(scorer.plan.level, EachWeight { scorer, keys, states, consumer });
 }
 
-struct Walk<'s, 'a, E: Storage, V> {
-    scorer: &'s Scorer<'a, E>,
-    keys: Range<usize>,
-    visitor: V,
-}
-
-impl<E: Storage> Driver<E::Real> for Walk<'_, '_, E, RawScores<'_, E::Real>> {
-    type Output = ();
-    fn run<S: Simd<T = E::Real>>(mut self, simd: S) {
-        walk(simd, self.scorer, self.keys, usize::MAX, &mut self.visitor);
-    }
-}
-
 /// Scores become weights.
 struct Normalised<'c, T, C> {
     /// Per lane.
@@ -141,8 +126,6 @@ struct Normalise<'k, T> {
 }
 
 impl<T: Real> Kernel<T> for Normalise<'_, T> {
-    type Output = ();
-
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
         let Self { max, sum, scores } = self;
@@ -163,12 +146,20 @@ impl<T: Real> Kernel<T> for Normalise<'_, T> {
 }
 
 /// Scores as they are.
-struct RawScores<'m, T> {
+struct RawScores<'s, 'a, E: Storage> {
+    scorer: &'s Scorer<'a, E>,
     stage: Stage,
-    to: CopyOut<'m, T>,
+    to: CopyOut<'s, E::Real>,
 }
 
-impl<S: Simd, E: Storage<Real = S::T>> Visitor<S, E> for RawScores<'_, S::T> {
+impl<E: Storage> Driver<E::Real> for RawScores<'_, '_, E> {
+    type Output = ();
+    fn run<S: Simd<T = E::Real>>(mut self, simd: S) {
+        walk(simd, self.scorer, self.scorer.all_keys(), usize::MAX, &mut self);
+    }
+}
+
+impl<S: Simd, E: Storage<Real = S::T>> Visitor<S, E> for RawScores<'_, '_, E> {
     fn stage(&self) -> Stage {
         self.stage
     }

@@ -18,7 +18,7 @@
 use super::coverage::TileCoverage;
 use crate::arrays::CowBase;
 use crate::error::{Error, Result, Shape4, check_length};
-use ndarray::{ArrayView4, CowArray, Ix2, Ix3, Ix4};
+use ndarray::{CowArray, Ix2, Ix3, Ix4};
 use std::borrow::Cow;
 use std::ops::{BitAnd, BitOr, Not, Range};
 
@@ -79,11 +79,12 @@ pub trait MaskRule: Send + Sync {
 }
 
 /// Which keys each query may attend to. See the module documentation.
-#[derive(Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Mask<'a>(pub(super) Rule<'a>);
 
-#[derive(Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) enum Rule<'a> {
+    #[default]
     Everything,
     /// Visible iff `low <= key - position <= high`.
     Band {
@@ -258,21 +259,9 @@ impl<'a> Mask<'a> {
     }
 }
 
-impl std::fmt::Debug for Mask<'_> {
+impl std::fmt::Debug for dyn MaskRule + '_ {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match &self.0 {
-            Rule::Everything => write!(f, "everything"),
-            Rule::Band { low, high } => write!(f, "band({low:?}..={high:?})"),
-            Rule::FirstKeys(n) => write!(f, "first_keys({n})"),
-            Rule::KeyLengths(l) => write!(f, "key_lengths({l:?})"),
-            Rule::Documents { .. } => write!(f, "documents"),
-            Rule::Dense(m) => write!(f, "dense{:?}", m.shape()),
-            Rule::Blocks { q_block, kv_block, .. } => write!(f, "blocks({q_block}x{kv_block})"),
-            Rule::Custom(_) => write!(f, "custom"),
-            Rule::All(m) => f.debug_tuple("all").field(m).finish(),
-            Rule::Any(m) => f.debug_tuple("any").field(m).finish(),
-            Rule::Not(m) => f.debug_tuple("not").field(m).finish(),
-        }
+        f.write_str("a rule of the user's")
     }
 }
 
@@ -307,12 +296,6 @@ impl Not for Mask<'_> {
     type Output = Self;
     fn not(self) -> Self {
         Self(Rule::Not(Box::new(self)))
-    }
-}
-
-impl<'a> From<ArrayView4<'a, bool>> for Mask<'a> {
-    fn from(visible: ArrayView4<'a, bool>) -> Self {
-        Self::dense(visible)
     }
 }
 

@@ -131,7 +131,6 @@ struct AndLines<'k> {
 }
 
 impl<T: Real> Kernel<T> for AndLines<'_> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
         let Self { lines, bits } = self;

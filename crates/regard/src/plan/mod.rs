@@ -215,7 +215,7 @@ impl<'p> Plan<'p> {
 
     /// The biases whose gradients are wanted.
     pub(crate) fn biases_with_gradient(&self) -> &'p [Bias<'p>] {
-        if self.attention.bias_gradient { self.biases() } else { &[] }
+        if self.attention.without_bias_gradient { &[] } else { self.biases() }
     }
 
     pub(crate) fn scale_gradient(&self) -> bool {

@@ -48,13 +48,13 @@ pub(super) enum Offset<'a> {
 /// assert_eq!(result.out.shape(), [1, 8, 300, 32]);
 /// # Ok::<(), regard::Error>(())
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 #[must_use]
 pub struct Attention<'a> {
     pub(super) scale: Scale,
     pub(super) softcap: Option<f64>,
     pub(super) biases: Vec<Bias<'a>>,
-    pub(super) bias_gradient: bool,
+    pub(super) without_bias_gradient: bool,
     pub(super) scale_gradient: bool,
     pub(super) mask: Mask<'a>,
     /// As often as it was given: a plan is made only where all say the same.
@@ -67,30 +67,10 @@ pub struct Attention<'a> {
     pub(super) interrupt: Option<&'a AtomicBool>,
 }
 
-impl Default for Attention<'_> {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl<'a> Attention<'a> {
     /// Scaled by `1/sqrt(head_dim)`, everything visible.
-    pub const fn new() -> Self {
-        Self {
-            scale: Scale::InvSqrtDim,
-            softcap: None,
-            biases: Vec::new(),
-            bias_gradient: true,
-            scale_gradient: false,
-            mask: Mask::everything(),
-            offsets: Vec::new(),
-            top_k: None,
-            sink: None,
-            dropout: None,
-            threads: None,
-            level: None,
-            interrupt: None,
-        }
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// What the dot products are multiplied with.
@@ -113,7 +93,7 @@ impl<'a> Attention<'a> {
 
     /// Whether [`Attention::backward`] computes the gradients of biases. It does, unless told otherwise.
     pub const fn bias_gradient(mut self, wanted: bool) -> Self {
-        self.bias_gradient = wanted;
+        self.without_bias_gradient = !wanted;
         self
     }
 

@@ -31,13 +31,8 @@ impl<'a> Packed<'a> {
     }
 
     /// How many sequences.
-    pub fn len(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.queries.len().saturating_sub(1)
-    }
-
-    /// No sequences.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     pub(crate) fn check(&self, tokens_q: usize, tokens_k: usize) -> Result<()> {

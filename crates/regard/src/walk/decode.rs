@@ -19,7 +19,6 @@ pub(crate) struct DecodeScores<'k, E: Storage> {
 }
 
 impl<E: Storage> Kernel<E::Real> for DecodeScores<'_, E> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd<T = E::Real>>(self, simd: S) {
         match self.rows {
@@ -189,51 +188,45 @@ pub(crate) struct DecodeValues<'k, E: Storage> {
 }
 
 impl<E: Storage> Kernel<E::Real> for DecodeValues<'_, E> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd<T = E::Real>>(self, simd: S) {
-        accumulate(simd, self);
-    }
-}
-
-#[inline(always)]
-fn accumulate<S: Simd, E: Storage<Real = S::T>>(simd: S, task: DecodeValues<'_, E>) {
-    let DecodeValues { weights, rows, pitch, v, alpha, sums, acc } = task;
-    let (dims, count) = (v.cols(), v.len());
-    assert!(v.has_unit_cols() && pitch >= dims && pitch.is_multiple_of(S::LANES));
-    assert!(rows <= S::LANES && weights.len() >= count * S::LANES && alpha.len() >= rows && count > 0);
-    let (sums, acc) = (&mut sums[..rows * pitch], &mut acc[..rows * pitch]);
-    sums.fill(S::T::ZERO);
-    let mut first = 0;
-    while first < count {
-        let group = LINES.min(count - first);
-        let mut lines = [v.row(0); LINES];
-        for (x, line) in lines.iter_mut().enumerate().take(group) {
-            *line = v.row(first + x);
-        }
-        let values = Values { weights: &weights[first * S::LANES..], pitch, dims };
-        let mut next = Prefetcher::new(&v, first + LINES);
-        let mut r = 0;
-        while r < rows {
-            match rows - r {
-                // SAFETY: every line is a row of v, which has `dims` numbers side by side.
-                1 => unsafe { along_values::<S, E, 1, 8>(simd, values, r, &lines[..group], &mut next, sums) },
-                // SAFETY: as above.
-                2 => unsafe { along_values::<S, E, 2, 4>(simd, values, r, &lines[..group], &mut next, sums) },
-                // SAFETY: as above.
-                3 => unsafe { along_values::<S, E, 3, 2>(simd, values, r, &lines[..group], &mut next, sums) },
-                // SAFETY: as above.
-                _ => unsafe { along_values::<S, E, 4, 2>(simd, values, r, &lines[..group], &mut next, sums) },
+        let Self { weights, rows, pitch, v, alpha, sums, acc } = self;
+        let (dims, count) = (v.cols(), v.len());
+        assert!(v.has_unit_cols() && pitch >= dims && pitch.is_multiple_of(S::LANES));
+        assert!(rows <= S::LANES && weights.len() >= count * S::LANES && alpha.len() >= rows && count > 0);
+        let (sums, acc) = (&mut sums[..rows * pitch], &mut acc[..rows * pitch]);
+        sums.fill(S::T::ZERO);
+        let mut first = 0;
+        while first < count {
+            let group = LINES.min(count - first);
+            let mut lines = [v.row(0); LINES];
+            for (x, line) in lines.iter_mut().enumerate().take(group) {
+                *line = v.row(first + x);
             }
-            r += (rows - r).min(4);
+            let values = Values { weights: &weights[first * S::LANES..], pitch, dims };
+            let mut next = Prefetcher::new(&v, first + LINES);
+            let mut r = 0;
+            while r < rows {
+                match rows - r {
+                    // SAFETY: every line is a row of v, which has `dims` numbers side by side.
+                    1 => unsafe { along_values::<S, E, 1, 8>(simd, values, r, &lines[..group], &mut next, sums) },
+                    // SAFETY: as above.
+                    2 => unsafe { along_values::<S, E, 2, 4>(simd, values, r, &lines[..group], &mut next, sums) },
+                    // SAFETY: as above.
+                    3 => unsafe { along_values::<S, E, 3, 2>(simd, values, r, &lines[..group], &mut next, sums) },
+                    // SAFETY: as above.
+                    _ => unsafe { along_values::<S, E, 4, 2>(simd, values, r, &lines[..group], &mut next, sums) },
+                }
+                r += (rows - r).min(4);
+            }
+            first += group;
         }
-        first += group;
-    }
-    for (r, (acc, sums)) in acc.chunks_exact_mut(pitch.max(1)).zip(sums.chunks_exact(pitch.max(1))).enumerate() {
-        let by = simd.splat(alpha[r]);
-        for (acc, sum) in acc.chunks_exact_mut(S::LANES).zip(sums.chunks_exact(S::LANES)) {
-            // SAFETY: both chunks are whole vectors.
-            unsafe { simd.store(acc.as_mut_ptr(), simd.mul_add(simd.load(acc.as_ptr()), by, simd.load(sum.as_ptr()))) };
+        for (r, (acc, sums)) in acc.chunks_exact_mut(pitch.max(1)).zip(sums.chunks_exact(pitch.max(1))).enumerate() {
+            let by = simd.splat(alpha[r]);
+            for (acc, sum) in acc.chunks_exact_mut(S::LANES).zip(sums.chunks_exact(S::LANES)) {
+                // SAFETY: both chunks are whole vectors.
+                unsafe { simd.store(acc.as_mut_ptr(), simd.mul_add(simd.load(acc.as_ptr()), by, simd.load(sum.as_ptr()))) };
+            }
         }
     }
 }

@@ -21,13 +21,6 @@ impl Dropout {
     fn factor(&self) -> f64 {
         1.0 / (1.0 - self.probability)
     }
-
-    /// What the weight of one pair is multiplied with: 0, or `1 / (1 - p)`.
-    pub(crate) fn at(&self, [batch, head, query, key]: [usize; 4]) -> f64 {
-        let mut counter = [[(key / WORDS) as u64], [query as u64], [head as u64], [batch as u64]];
-        philox(&mut counter, self.seed);
-        if (counter[key % WORDS][0] as u32) < self.threshold() { 0.0 } else { self.factor() }
-    }
 }
 
 /// `factors[key][lane]`: what the weights of a panel are multiplied with. Lanes past the panel's rows get numbers of no meaning.
@@ -39,7 +32,6 @@ pub(crate) struct DropoutFactors<'k, T> {
 }
 
 impl<T: Real> Kernel<T> for DropoutFactors<'_, T> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, _: S) {
         let Self { dropout, tile, need, factors } = self;
@@ -92,7 +84,6 @@ struct Multiply<'k, T> {
 }
 
 impl<T: Real> Kernel<T> for Multiply<'_, T> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
         let Self { factors, values } = self;

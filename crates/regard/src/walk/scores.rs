@@ -10,7 +10,7 @@
 
 use super::decode::DecodeScores;
 use super::operand::{Operand, TileRows};
-use super::tiling::{DECODE_ROWS, KV_TILE, MASK_STEP, MAX_PANEL, Need, Panel, QueryTile, lanes};
+use super::tiling::{DECODE_ROWS, KV_TILE, MASK_STEP, MAX_PANEL, Need, Panel, QueryTile, by_width, lanes};
 use super::top_k::Cutoffs;
 use crate::bias::Region;
 use crate::mask::TileCoverage;
@@ -168,11 +168,7 @@ impl<'a, E: Storage> Scorer<'a, E> {
         } else {
             let queries = &queries[start * dim..][..width * dim];
             let k = k.rows(simd, &need.keys);
-            if width > S::LANES {
-                simd.call(Dots::<_, 2> { queries, k, scale, scores });
-            } else {
-                simd.call(Dots::<_, 1> { queries, k, scale, scores });
-            }
+            by_width!(S, width, NR => simd.call(Dots::<_, NR> { queries, k, scale, scores }));
         }
         if stage >= Stage::Softcap
             && let Some(cap) = self.plan.softcap()
@@ -217,7 +213,7 @@ impl<'a, E: Storage> Scorer<'a, E> {
                 self.tile.mask_bits(simd, self.plan, panel.rows(), some.clone(), bits);
                 let at = (some.start - keys.start) * panel.width;
                 let scores = &mut scores[at..at + some.len() * panel.width];
-                if panel.width > S::LANES { simd.call(Hide::<_, 2> { bits, scores }) } else { simd.call(Hide::<_, 1> { bits, scores }) }
+                by_width!(S, panel.width, NR => simd.call(Hide::<_, NR> { bits, scores }));
             }
             first = some.end;
         }
@@ -309,7 +305,6 @@ struct Dots<'k, T: Real, const NR: usize> {
 }
 
 impl<T: Real, const NR: usize> Kernel<T> for Dots<'_, T, NR> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
         let Self { queries, k, scale, scores } = self;
@@ -349,7 +344,6 @@ struct Softcap<'k, T> {
 }
 
 impl<T: Real> Kernel<T> for Softcap<'_, T> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
         let (cap, inverse) = (simd.splat(self.cap), simd.splat(self.inverse));
@@ -364,7 +358,6 @@ struct AddBias<'k, T> {
 }
 
 impl<T: Real> Kernel<T> for AddBias<'_, T> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
         assert!(self.addend.len() >= self.scores.len());
@@ -386,7 +379,6 @@ struct Hide<'k, T, const NR: usize> {
 }
 
 impl<T: Real, const NR: usize> Kernel<T> for Hide<'_, T, NR> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
         let hidden = simd.splat(T::MASKED);
@@ -410,7 +402,6 @@ struct HideBelow<'k, T> {
 }
 
 impl<T: Real> Kernel<T> for HideBelow<'_, T> {
-    type Output = ();
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
         assert!(self.width <= MAX_PANEL && self.width.is_multiple_of(S::LANES));

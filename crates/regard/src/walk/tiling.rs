@@ -39,6 +39,20 @@ pub(crate) const MAX_PANEL: usize = 32;
 
 const _: () = assert!(KV_TILE <= crate::mask::MOST_KEYS && KV_TILE.is_multiple_of(MASK_STEP) && Q_TILE.is_multiple_of(MAX_PANEL));
 
+/// `$call` with `$nr` the vectors of a panel so many lanes wide: one or two.
+macro_rules! by_width {
+    ($lanes:ident, $width:expr, $nr:ident => $call:expr) => {
+        if $width > $lanes::LANES {
+            const $nr: usize = 2;
+            $call
+        } else {
+            const $nr: usize = 1;
+            $call
+        }
+    };
+}
+pub(crate) use by_width;
+
 /// Rows of a task: `queries` of them from `first` on, in each of `heads` neighbouring query heads that read the same keys. Row `r` is query
 /// `first + r % queries` of head `head + r / queries`. Batch entry and queries are counted in the whole (see [`crate::plan::Part`]).
 #[derive(Debug, Clone, Copy)]

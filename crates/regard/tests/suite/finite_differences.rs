@@ -1,8 +1,8 @@
 //! Gradients by their definition: the change of a loss, divided by the change of one number. In f64, for every number of q, k, v, of the bias and of the sinks.
 
-use crate::common::{Inputs, Normal, Shape, bias_numbers, d_out_for, gradients};
+use crate::common::oracle::{Bias, Mask, Options};
+use crate::common::{Inputs, Normal, Shape, bias_numbers, d_out_for, gradients, textbook};
 use ndarray::{Array2, Array4};
-use regard::{Attention, Bias, Mask, Scale, reference};
 
 /// Numbers of a bias are multiples of it, so that a step is exact in f32 too.
 const STEP: f64 = 1.0 / 512.0;
@@ -13,9 +13,9 @@ struct Loss {
     seen: Vec<bool>,
 }
 
-fn loss(a: &Attention<'_>, x: &Inputs<f64>, d_out: &Array4<f64>) -> Loss {
-    let got = reference::attention(a, &x.q, &x.k, &x.v).expect("it fits");
-    Loss { value: (&got.out * d_out).sum(), seen: got.scores.iter().map(|&s| s != f64::NEG_INFINITY).collect() }
+fn loss(options: &Options, x: &Inputs<f64>, d_out: &Array4<f64>) -> Loss {
+    let exact = textbook(options, x);
+    Loss { value: (&exact.out * d_out).sum(), seen: exact.visible.into_iter().collect() }
 }
 
 /// By four points: the error is of the fourth order in the step. `None` where the step changes which keys are seen, as top-k may.
@@ -48,10 +48,10 @@ impl Tally {
 }
 
 /// dq, dk and dv. `options` are as they are.
-fn check(what: &str, a: &Attention<'_>, s: Shape) {
+fn check(what: &str, options: &Options, s: Shape) {
     let x = Inputs::<f64>::normal(s, 3);
     let d_out = d_out_for(&x, 4);
-    let got = gradients(a, &x, &d_out);
+    let got = gradients(&options.attention(), &x, &d_out);
     let mut tally = Tally::default();
     type Part = fn(&mut Inputs<f64>) -> &mut Array4<f64>;
     let parts: [(&str, &Array4<f64>, Part); 3] =
@@ -63,7 +63,7 @@ fn check(what: &str, a: &Attention<'_>, s: Shape) {
             let here = part(&mut moved)[at];
             let slope = slope(&mut |step| {
                 part(&mut moved)[at] = here + step;
-                loss(a, &moved, &d_out)
+                loss(options, &moved, &d_out)
             });
             part(&mut moved)[at] = here;
             tally.compare(&format!("{name} at {at:?}, {what}, {s:?}"), got, slope, 1e-8);
@@ -82,18 +82,18 @@ const SHAPES: [Shape; 4] = [
 #[test]
 fn plain_and_masked_gradients_are_slopes() {
     for s in SHAPES {
-        check("full", &Attention::new(), s);
-        check("causal", &Attention::new().causal(), s);
-        check("bottom right", &Attention::new().causal_bottom_right(), s);
-        check("window and sinks", &Attention::new().mask(Mask::window(Some(1), Some(0)) | Mask::first_keys(1)), s);
+        check("full", &Options::new(), s);
+        check("causal", &Options::new().causal(), s);
+        check("bottom right", &Options::new().causal_bottom_right(), s);
+        check("window and sinks", &Options::new().mask(Mask::Window(Some(1), Some(0)) | Mask::FirstKeys(1)), s);
     }
 }
 
 #[test]
 fn gradients_at_any_scale_are_slopes() {
     for s in SHAPES {
-        for scale in [Scale::Off, Scale::By(-0.8), Scale::By(0.0), Scale::By(2.5)] {
-            check(&format!("{scale:?}"), &Attention::new().scale(scale), s);
+        for scale in [1.0, -0.8, 0.0, 2.5] {
+            check(&format!("scale {scale}"), &Options::new().scale(scale), s);
         }
     }
 }
@@ -102,7 +102,7 @@ fn gradients_at_any_scale_are_slopes() {
 fn gradients_through_a_softcap_are_slopes() {
     for s in SHAPES {
         for cap in [0.7, 3.0] {
-            check(&format!("softcap {cap}"), &Attention::new().softcap(cap).scale(Scale::Off).causal_bottom_right(), s);
+            check(&format!("softcap {cap}"), &Options::new().softcap(cap).scale(1.0).causal_bottom_right(), s);
         }
     }
 }
@@ -111,7 +111,7 @@ fn gradients_through_a_softcap_are_slopes() {
 fn gradients_through_dropout_are_slopes() {
     for s in SHAPES {
         for (p, seed) in [(0.3, 1), (0.9, 77)] {
-            check(&format!("dropout {p}"), &Attention::new().dropout(p, seed), s);
+            check(&format!("dropout {p}"), &Options::new().dropout(p, seed), s);
         }
     }
 }
@@ -119,8 +119,8 @@ fn gradients_through_dropout_are_slopes() {
 #[test]
 fn gradients_of_top_k_are_slopes() {
     for s in SHAPES {
-        check("top 2", &Attention::new().top_k(2), s);
-        check("top 2, causal", &Attention::new().causal_bottom_right().top_k(2), s);
+        check("top 2", &Options::new().top_k(2), s);
+        check("top 2, causal", &Options::new().causal_bottom_right().top_k(2), s);
     }
 }
 
@@ -130,10 +130,10 @@ fn sixty_fourths(shape: [usize; 4], seed: u64) -> Array4<f64> {
 }
 
 /// The gradient of the `n` numbers of a bias; `with` makes the options, with a step added to one of them.
-fn check_bias(what: &str, s: Shape, n: usize, tolerance: f64, with: impl Fn(Option<(usize, f64)>) -> Attention<'static>) {
+fn check_bias(what: &str, s: Shape, n: usize, tolerance: f64, with: impl Fn(Option<(usize, f64)>) -> Options) {
     let x = Inputs::<f64>::normal(s, 5);
     let d_out = d_out_for(&x, 6);
-    let got = bias_numbers(&gradients(&with(None), &x, &d_out));
+    let got = bias_numbers(&gradients(&with(None).attention(), &x, &d_out));
     assert_eq!(got.len(), n, "{what}");
     let mut tally = Tally::default();
     for (at, &got) in got.iter().enumerate() {
@@ -158,12 +158,10 @@ fn the_gradient_of_a_dense_bias_is_its_slope_in_every_broadcast_shape() {
             }
             bias
         };
-        let options = || Attention::new().softcap(2.0).dropout(0.2, 3).causal_bottom_right();
+        let options = || Options::new().softcap(2.0).dropout(0.2, 3).causal_bottom_right();
         // In f32 the gradient is rounded.
-        check_bias(&format!("bias {shape:?}"), s, bias.len(), 1e-6, |step| {
-            options().bias(Bias::Dense(moved(step).mapv(|x| x as f32).into()))
-        });
-        check_bias(&format!("f64 bias {shape:?}"), s, bias.len(), 1e-8, |step| options().bias(Bias::Dense64(moved(step).into())));
+        check_bias(&format!("bias {shape:?}"), s, bias.len(), 1e-6, |step| options().bias(Bias::Dense(moved(step).mapv(|x| x as f32))));
+        check_bias(&format!("f64 bias {shape:?}"), s, bias.len(), 1e-8, |step| options().bias(Bias::Dense64(moved(step))));
     }
 }
 
@@ -176,7 +174,7 @@ fn the_gradient_of_alibi_slopes_is_their_slope() {
                 if let Some((at, step)) = step {
                     slopes[at] += step;
                 }
-                Attention::new().bias(Bias::Alibi(slopes)).q_offset(offset).softcap(4.0)
+                Options::new().bias(Bias::Alibi(slopes)).q_offset(offset).softcap(4.0)
             });
         }
     }
@@ -194,7 +192,7 @@ fn the_gradient_of_a_table_of_distances_is_its_slope() {
                     if let Some((at, step)) = step {
                         table[[at / cols, at % cols]] += step as f32;
                     }
-                    Attention::new().bias(Bias::Relative(table.into())).q_offset(1).dropout(0.1, 2)
+                    Options::new().bias(Bias::Relative(table)).q_offset(1).dropout(0.1, 2)
                 });
             }
         }
@@ -209,11 +207,11 @@ fn the_gradient_of_sinks_is_their_slope() {
             if let Some((at, step)) = step {
                 logits[at] += step;
             }
-            Attention::new().sink(logits).causal_bottom_right().dropout(0.2, 8)
+            Options::new().sink(logits).causal_bottom_right().dropout(0.2, 8)
         };
         let x = Inputs::<f64>::normal(s, 5);
         let d_out = d_out_for(&x, 6);
-        let got = gradients(&with(None), &x, &d_out).d_sink.expect("there are sinks");
+        let got = gradients(&with(None).attention(), &x, &d_out).d_sink.expect("there are sinks");
         let mut tally = Tally::default();
         for (at, &got) in got.iter().enumerate() {
             let slope = slope(&mut |step| loss(&with(Some((at, step))), &x, &d_out));
@@ -229,10 +227,10 @@ fn the_gradient_of_sinks_is_their_slope() {
 fn gradients_of_all_options_together_are_slopes() {
     for s in SHAPES {
         let bias = sixty_fourths(s.scores(), 9);
-        let a = Attention::new()
-            .scale(Scale::By(-0.9))
+        let a = Options::new()
+            .scale(-0.9)
             .softcap(2.5)
-            .bias(Bias::Dense64(bias.into()))
+            .bias(Bias::Dense64(bias))
             .causal_bottom_right()
             .sink(vec![0.3; s.heads_q])
             .dropout(0.25, 11);

@@ -1,8 +1,9 @@
 //! Results that another implementation computed: PyTorch's own mathematics, in float64.
 
 use crate::common::levels;
+use crate::common::oracle::{self, Bias, Mask, Number, Options};
 use ndarray::{Array3, Array4, ArrayD, IxDyn};
-use regard::{Attention, Bias, Element, Mask, Real, Scale, reference};
+use regard::Real;
 use serde::Deserialize;
 
 #[derive(Deserialize)]
@@ -13,7 +14,7 @@ struct File {
 #[derive(Deserialize)]
 struct Case {
     name: String,
-    options: Options,
+    options: Asked,
     mask_kind: Option<String>,
     shapes: Shapes,
     q: Vec<f32>,
@@ -36,7 +37,7 @@ struct Shapes {
 
 #[derive(Deserialize, Default)]
 #[serde(default, deny_unknown_fields)]
-struct Options {
+struct Asked {
     causal: Option<String>,
     window: Option<[Option<usize>; 2]>,
     q_offset: Option<Vec<i64>>,
@@ -46,8 +47,8 @@ struct Options {
 }
 
 impl Case {
-    fn attention(&self) -> Attention<'static> {
-        let mut a = Attention::new();
+    fn options(&self) -> Options {
+        let mut a = Options::new();
         let o = &self.options;
         a = match o.causal.as_deref() {
             None => a,
@@ -56,7 +57,7 @@ impl Case {
             Some(other) => panic!("{}: causal {other}", self.name),
         };
         if let Some([left, right]) = o.window {
-            a = a.mask(Mask::window(left, right));
+            a = a.mask(Mask::Window(left, right));
         }
         if let Some(offsets) = &o.q_offset {
             a = a.q_offsets(offsets.clone());
@@ -65,7 +66,7 @@ impl Case {
             a = a.key_lengths(lengths.clone());
         }
         if let Some(scale) = o.scale {
-            a = a.scale(Scale::By(scale));
+            a = a.scale(scale);
         }
         if let Some(cap) = o.softcap {
             a = a.softcap(cap);
@@ -75,17 +76,17 @@ impl Case {
         match self.mask_kind.as_deref() {
             Some("bool") => {
                 let table = mask.iter().map(|&x| x == Some(1.0)).collect();
-                a.mask(Mask::dense(Array4::from_shape_vec(shape, table).expect("the shape fits")))
+                a.mask(Mask::Dense(Array4::from_shape_vec(shape, table).expect("the shape fits")))
             }
             Some("float") => {
                 let numbers = mask.iter().map(|x| x.unwrap_or(f32::NEG_INFINITY)).collect();
-                a.bias(Bias::Dense(Array4::from_shape_vec(shape, numbers).expect("the shape fits").into()))
+                a.bias(Bias::Dense(Array4::from_shape_vec(shape, numbers).expect("the shape fits")))
             }
             other => panic!("{}: mask kind {other:?}", self.name),
         }
     }
 
-    fn check<E: Element>(&self, tolerance: f64) {
+    fn check<E: Number>(&self, tolerance: f64) {
         let array = |shape: [usize; 4], numbers: &[f32]| {
             let numbers = numbers.iter().map(|&x| E::from_real(E::Real::from_f64(x.into()))).collect();
             Array4::<E>::from_shape_vec(shape, numbers).expect("the shape fits")
@@ -101,11 +102,13 @@ impl Case {
                 assert!(x == y || (x - y).abs() <= tolerance, "{what} of {}: {x} instead of {y} at {at:?}", self.name);
             }
         };
-        let plain = reference::attention(&self.attention(), &q, &k, &v).expect(&self.name);
-        near("the textbook's out", plain.out.into_dyn(), &out);
-        near("the textbook's lse", plain.lse.into_dyn(), &lse);
+        let options = self.options();
+        let [wide_q, wide_k, wide_v] = [&q, &k, &v].map(|x| oracle::widened(x.view()));
+        let judge = oracle::attention(&options, &wide_q, &wide_k, &wide_v);
+        near("the judge's out", judge.out.into_dyn(), &out);
+        near("the judge's lse", judge.lse.into_dyn(), &lse);
         for level in levels() {
-            let got = self.attention().level(level).forward(&q, &k, &v).expect(&self.name);
+            let got = options.attention().level(level).forward(&q, &k, &v).expect(&self.name);
             near("out", got.out.mapv(|x| x.to_real().to_f64()).into_dyn(), &out);
             near("lse", got.lse.mapv(|x| x.to_f64()).into_dyn(), &lse);
         }

@@ -26,6 +26,5 @@ mod poison;
 mod properties;
 mod random_calls;
 mod ranges;
-mod reference;
 mod stats;
 mod strides;

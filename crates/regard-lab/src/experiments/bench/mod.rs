@@ -1,5 +1,6 @@
 //! Attention at the user's shape, against what this machine can do at best.
 
+mod peak;
 mod run;
 
 pub use run::BenchConfig;

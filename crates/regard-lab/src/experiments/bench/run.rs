@@ -1,6 +1,7 @@
 //! Attention at the user's shape, against what this machine can do at best.
 
 use super::Bench;
+use super::peak::peak_flops;
 use crate::error::{Result, require};
 use crate::experiment::{Progress, defaults, origin};
 use crate::memory;
@@ -125,7 +126,7 @@ impl BenchConfig {
         progress.advance(1);
         // Before the array of the next measurement.
         let memory = peak_memory();
-        let peaks = rayon::broadcast(|_| if self.double { regard::peak_flops::<f64>() } else { regard::peak_flops::<f32>() });
+        let peaks = rayon::broadcast(|_| if self.double { peak_flops::<f64>() } else { peak_flops::<f32>() });
         let peak = peaks.into_iter().sum::<std::result::Result<f64, _>>().map_err(regard::Error::from)?;
         progress.advance(1);
         let bandwidth = read_bandwidth();
