@@ -1,23 +1,17 @@
 //! Runs a learner's file for the judge: reads calls from a socket, answers with arrays. Standard output stays the learner's.
-#![allow(unused, non_snake_case)]
+//!
+//! Compiled once, as a library: what is compiled for each answer is then the answer and a few lines.
 
 use std::cell::RefCell;
 use std::io::{Read, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 
-#[path = /*PATH*/]
-mod answer;
-
-const PATH: &str = /*PATH*/;
-
-/// The function must have this type.
-const FUNCTION: /*TYPE*/ = answer::/*NAME*/;
-
 trait Link: Read + Write {}
 impl<T: Read + Write> Link for T {}
 
-struct Judge {
+/// The other end of the socket.
+pub struct Judge {
     link: Box<dyn Link>,
     pid: u32,
 }
@@ -31,13 +25,13 @@ impl Judge {
         bytes
     }
 
-    fn receive(&mut self) -> (String, Vec<u8>) {
+    pub fn receive(&mut self) -> (String, Vec<u8>) {
         let lengths = self.take(8);
         let size = |at: usize| u32::from_le_bytes([lengths[at], lengths[at + 1], lengths[at + 2], lengths[at + 3]]) as usize;
         (String::from_utf8(self.take(size(0))).unwrap_or_default(), self.take(size(4)))
     }
 
-    fn send(&mut self, header: &str, payload: &[u8]) {
+    pub fn send(&mut self, header: &str, payload: &[u8]) {
         if std::process::id() != self.pid {
             std::process::exit(0);
         }
@@ -63,7 +57,7 @@ fn wholes(header: &str, key: &str, from: usize) -> Option<(Vec<usize>, usize)> {
 }
 
 /// The arguments, one after the other.
-struct Args {
+pub struct Args {
     sizes: Vec<usize>,
     payload: Vec<u8>,
     next: usize,
@@ -71,7 +65,7 @@ struct Args {
 }
 
 impl Args {
-    fn new(header: &str, payload: Vec<u8>) -> Self {
+    pub fn new(header: &str, payload: Vec<u8>) -> Self {
         let (mut sizes, mut from) = (Vec::new(), 0);
         while let Some((shape, end)) = wholes(header, "shape", from) {
             sizes.push(shape.iter().product());
@@ -88,26 +82,26 @@ impl Args {
         bytes.chunks_exact(B).map(|chunk| read(chunk.try_into().expect("B bytes"))).collect()
     }
 
-    fn floats(&mut self) -> Vec<f32> {
+    pub fn floats(&mut self) -> Vec<f32> {
         self.take(f32::from_le_bytes)
     }
 
-    fn float(&mut self) -> f32 {
+    pub fn float(&mut self) -> f32 {
         self.floats()[0]
     }
 
-    fn wholes(&mut self) -> Vec<i64> {
+    pub fn wholes(&mut self) -> Vec<i64> {
         self.take(i64::from_le_bytes)
     }
 
-    fn flags(&mut self) -> Vec<bool> {
+    pub fn flags(&mut self) -> Vec<bool> {
         self.take(|[byte]: [u8; 1]| byte != 0)
     }
 }
 
 static LAST_PANIC: Mutex<(String, usize)> = Mutex::new((String::new(), 0));
 
-fn escaped(text: &str) -> String {
+pub fn escaped(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars().take(2000) {
         match c {
@@ -119,23 +113,21 @@ fn escaped(text: &str) -> String {
     out
 }
 
-fn results(id: usize, all: &[Vec<f32>], changed: &[usize]) -> (String, Vec<u8>) {
+pub fn results(id: usize, all: &[Vec<f32>], changed: &[usize]) -> (String, Vec<u8>) {
     let specs: Vec<String> = all.iter().map(|one| format!("{{\"dtype\":\"f32\",\"shape\":[{}]}}", one.len())).collect();
     let header = format!("{{\"id\":{id},\"results\":[{}],\"changed\":{changed:?}}}", specs.join(","));
     (header, all.iter().flatten().flat_map(|x| x.to_le_bytes()).collect())
 }
 
-fn same(a: &[f32], b: &[f32]) -> bool {
+pub fn same(a: &[f32], b: &[f32]) -> bool {
     a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
 }
 
-fn answer_call(judge: &RefCell<Judge>, id: usize, header: &str, payload: Vec<u8>) -> (String, Vec<u8>) {
-    let dims = wholes(header, "dims", 0).map(|found| found.0).unwrap_or_default();
-    let mut args = Args::new(header, payload);
-    /*CALL*/
-}
+/// Takes the arguments off a frame, calls the learner's function and packs its results.
+pub type AnswerCall = fn(&RefCell<Judge>, usize, Vec<usize>, Args) -> (String, Vec<u8>);
 
-fn main() {
+/// Answers the judge's calls with the function of the file `path`.
+pub fn serve(path: &'static str, answer_call: AnswerCall) {
     let words: Vec<String> = std::env::args().collect();
     let (kind, place) = words[1].split_once(':').expect("an address");
     let link: Box<dyn Link> = if kind == "unix" {
@@ -153,9 +145,9 @@ fn main() {
         }
         std::process::exit(0);
     });
-    std::panic::set_hook(Box::new(|info| {
+    std::panic::set_hook(Box::new(move |info| {
         let text = info.payload_as_str().unwrap_or("a panic without text");
-        let line = info.location().filter(|place| place.file() == PATH).map_or(0, |place| place.line() as usize);
+        let line = info.location().filter(|place| place.file() == path).map_or(0, |place| place.line() as usize);
         if let Ok(mut last) = LAST_PANIC.lock() {
             *last = (text.chars().take(2000).collect(), line);
         }
@@ -169,7 +161,9 @@ fn main() {
             judge.borrow_mut().send(&format!("{{\"id\":{id},\"results\":[]}}"), &[]);
             continue;
         }
-        let reply = catch_unwind(AssertUnwindSafe(|| answer_call(&judge, id, &header, payload)));
+        let dims = wholes(&header, "dims", 0).map(|found| found.0).unwrap_or_default();
+        let args = Args::new(&header, payload);
+        let reply = catch_unwind(AssertUnwindSafe(|| answer_call(&judge, id, dims, args)));
         let _ = std::io::stdout().flush();
         match reply {
             Ok((header, payload)) => judge.borrow_mut().send(&header, &payload),

@@ -1,4 +1,4 @@
-//! A learner's Rust file with a runner around it: the source is put together, compiled once and kept by its hash.
+//! A learner's Rust file with a runner around it: the runner is compiled once, the answer once, and both are kept by their hash.
 
 use super::NoGuest;
 use super::process::Launch;
@@ -13,11 +13,42 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 const RUNNER: &str = include_str!("runner.rs");
-const OPTIONS: [&str; 9] =
-    ["--edition", "2024", "-C", "opt-level=1", "-C", "overflow-checks=on", "-C", "debug-assertions=on", "--error-format=json"];
+/// What is compiled for each answer; names in `/*..*/` are filled in.
+const PROGRAM: &str = "#![allow(unused, non_snake_case)]
+use runner::{Args, Judge, escaped, results, same};
+
+#[path = /*PATH*/]
+mod answer;
+
+/// The function must have this type.
+const FUNCTION: /*TYPE*/ = answer::/*NAME*/;
+
+fn answer_call(judge: &std::cell::RefCell<Judge>, id: usize, dims: Vec<usize>, mut args: Args) -> (String, Vec<u8>) {
+    /*CALL*/
+}
+
+fn main() {
+    runner::serve(/*PATH*/, answer_call);
+}
+";
+const OPTIONS: [&str; 11] = [
+    "--edition",
+    "2024",
+    "-C",
+    "opt-level=1",
+    "-C",
+    "overflow-checks=on",
+    "-C",
+    "debug-assertions=on",
+    "-C",
+    "strip=debuginfo",
+    "--error-format=json",
+];
 const COMPILE_LIMIT: Duration = Duration::from_secs(300);
-/// So many programs are kept.
+/// So many programs are kept, of two thirds of a megabyte each.
 const KEPT: usize = 300;
+/// How folders begin in which something is being compiled.
+const COMPILING: &str = "compile-";
 
 /// The type of the function, as its user sees it.
 pub fn signature(exercise: &Exercise) -> String {
@@ -106,7 +137,7 @@ const MODEL_GLUE: &str = "let dims: [usize; 3] = dims.try_into().expect(\"3 numb
     (format!(\"{{\\\"id\\\":{id},\\\"results\\\":[{{\\\"text\\\":\\\"{}\\\"}}]}}\", escaped(name)), Vec::new())";
 
 fn source(exercise: &Exercise, file: &Path) -> String {
-    RUNNER
+    PROGRAM
         .replace("/*PATH*/", &format!("{:?}", file.display().to_string()))
         .replace("/*TYPE*/", &signature(exercise))
         .replace("/*NAME*/", exercise.name)
@@ -126,34 +157,51 @@ fn version() -> Result<String> {
     Ok(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-pub(super) fn command(exercise: &Exercise, file: &Path, stop: &AtomicBool) -> std::result::Result<Launch, NoGuest> {
-    let source = source(exercise, file);
-    let answer = std::fs::read(file).map_err(|e| Error::file("read", file, e))?;
+/// A name that changes with whatever the parts say.
+fn digest(parts: &[&[u8]]) -> String {
     let mut hash = Sha256::new();
-    for part in [version()?.as_bytes(), OPTIONS.join(" ").as_bytes(), source.as_bytes(), &answer] {
+    for part in parts {
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part);
     }
-    let name: String = hash.finalize().iter().take(16).map(|b| format!("{b:02x}")).collect();
+    hash.finalize().iter().take(16).map(|b| format!("{b:02x}")).collect()
+}
+
+pub(super) fn command(exercise: &Exercise, file: &Path, stop: &AtomicBool) -> std::result::Result<Launch, NoGuest> {
+    let source = source(exercise, file);
+    let answer = std::fs::read(file).map_err(|e| Error::file("read", file, e))?;
+    let common = [version()?, OPTIONS.join(" "), RUNNER.to_owned()].join("\n");
     let folder = cache();
-    let program = folder.join(format!("answer-{name}"));
+    let program = folder.join(format!("answer-{}", digest(&[common.as_bytes(), source.as_bytes(), &answer])));
     if !program.exists() {
-        compile(exercise, file, &source, &program, stop)?;
+        let library = folder.join(format!("librunner-{}.rlib", digest(&[common.as_bytes()])));
+        let complain = |log: &str| complaint(exercise, file, log);
+        if !library.exists() {
+            compile(RUNNER, &library, &["--crate-type=rlib", "--crate-name=runner"], stop, &complain)?;
+        }
+        let linked = format!("runner={}", library.display());
+        compile(&source, &program, &["--extern", &linked], stop, &complain)?;
         prune(&folder);
     }
     Ok(Launch { command: Command::new(program), runner: None })
 }
 
 /// Compiles beside the place and moves it there: nobody runs half a program.
-fn compile(exercise: &Exercise, file: &Path, source: &str, program: &Path, stop: &AtomicBool) -> std::result::Result<(), NoGuest> {
-    let parent = program.parent().unwrap_or(Path::new("."));
-    let folder = tempfile::Builder::new().prefix("compile-").tempdir_in(parent).map_err(|e| Error::file("write in", parent, e))?;
-    let (main, made) = (folder.path().join("main.rs"), folder.path().join("answer"));
+fn compile(
+    source: &str,
+    target: &Path,
+    options: &[&str],
+    stop: &AtomicBool,
+    complain: &dyn Fn(&str) -> NoGuest,
+) -> std::result::Result<(), NoGuest> {
+    let parent = target.parent().unwrap_or(Path::new("."));
+    let folder = tempfile::Builder::new().prefix(COMPILING).tempdir_in(parent).map_err(|e| Error::file("write in", parent, e))?;
+    let (main, made) = (folder.path().join("main.rs"), folder.path().join("made"));
     std::fs::write(&main, source).map_err(|e| Error::file("write", &main, e))?;
     let said = folder.path().join("said");
     let log = std::fs::File::create(&said).map_err(|e| Error::file("write", &said, e))?;
     let mut rustc = Command::new("rustc");
-    rustc.args(OPTIONS).arg(&main).arg("-o").arg(&made).current_dir(folder.path());
+    rustc.args(OPTIONS).args(options).arg(&main).arg("-o").arg(&made).current_dir(folder.path());
     rustc.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     let mut child = rustc.spawn().map_err(|reason| Error::NoRustc { reason })?;
     let start = Instant::now();
@@ -172,10 +220,9 @@ fn compile(exercise: &Exercise, file: &Path, source: &str, program: &Path, stop:
         }
     };
     if status.success() {
-        return std::fs::rename(&made, program).map_err(|e| Error::file("write", program, e).into());
+        return std::fs::rename(&made, target).map_err(|e| Error::file("write", target, e).into());
     }
-    let log = std::fs::read_to_string(&said).unwrap_or_default();
-    Err(complaint(exercise, file, &log))
+    Err(complain(&std::fs::read_to_string(&said).unwrap_or_default()))
 }
 
 /// The first error of the compiler, in the learner's file; errors in our part mean that the signature differs.
@@ -200,11 +247,19 @@ fn complaint(exercise: &Exercise, file: &Path, log: &str) -> NoGuest {
     Error::BadRustc { reason: reason.lines().next().unwrap_or_default().to_owned() }.into()
 }
 
-/// Removes the oldest programs.
+/// Removes the oldest programs, and what compilers that were killed left behind.
 fn prune(folder: &Path) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
-    let ours = entries.flatten().filter(|e| e.file_name().to_string_lossy().starts_with("answer-"));
-    let mut programs: Vec<(SystemTime, PathBuf)> = ours.filter_map(|e| Some((e.metadata().ok()?.modified().ok()?, e.path()))).collect();
+    let mut programs: Vec<(SystemTime, PathBuf)> = Vec::new();
+    for entry in entries.flatten() {
+        let (name, Some(changed)) = (entry.file_name(), entry.metadata().ok().and_then(|data| data.modified().ok())) else { continue };
+        let name = name.to_string_lossy();
+        if name.starts_with("answer-") {
+            programs.push((changed, entry.path()));
+        } else if name.starts_with(COMPILING) && changed.elapsed().is_ok_and(|age| age > 2 * COMPILE_LIMIT) {
+            let _ = std::fs::remove_dir_all(entry.path());
+        }
+    }
     programs.sort();
     for (_, path) in programs.iter().take(programs.len().saturating_sub(KEPT)) {
         let _ = std::fs::remove_file(path);

@@ -48,13 +48,23 @@ impl Diagnosis {
         !self.far_off(exercise, seen) && gives(lang, &evaluate(exercise, &seen.case, &self.twins, self.manners), &seen.reply)
     }
 
-    /// Most sets are refuted by the f64 values alone: a finite number that is a hundredth off is not rounding.
+    /// Most sets are refuted by two evaluations: a finite number that is a hundredth off in f64 and in f32 is not rounding. Neither alone will do: where
+    /// exp overflows or underflows in f32 only, a twin has other numbers in f64, and the learner may compute in either.
     fn far_off(&self, exercise: &Exercise, seen: &Seen) -> bool {
         let Judging::Numbers { formula, session } = &exercise.judging else { return true };
+        let Ok(got) = &seen.reply else { return false };
         let how = How { manners: self.manners, ..How::with(&self.twins) };
-        let (Ok(twin), Ok(got)) = ((session.f64)(&seen.case, &mut |call| (formula.f64)(call, &how)), &seen.reply) else { return false };
         let apart = |a: f64, b: f64| a.is_finite() && b.is_finite() && (a - b).abs() > 1e-2 * a.abs().max(b.abs()).max(1.0);
-        twin.iter().zip(got).any(|(t, g)| t.data.len() == g.data.len() && t.data.iter().zip(&g.data).any(|(a, b)| apart(*a, *b)))
+        let far = |twin: &[Value<f64>]| {
+            let same_size = |(t, g): &(&Value<f64>, &Value<f64>)| t.data.len() == g.data.len();
+            twin.iter().zip(got).filter(same_size).any(|(t, g)| t.data.iter().zip(&g.data).any(|(a, b)| apart(*a, *b)))
+        };
+        let wide = (session.f64)(&seen.case, &mut |call| (formula.f64)(call, &how));
+        if !wide.is_ok_and(|twin| far(&twin)) {
+            return false;
+        }
+        let narrow = (session.f32)(&seen.case, &mut |call| (formula.f32)(call, &how));
+        narrow.is_ok_and(|twin| far(&twin.iter().map(Value::to).collect::<Vec<_>>()))
     }
 
     fn explains_all(&self, exercise: &Exercise, lang: Lang, seen: &[&Seen]) -> bool {
