@@ -5,6 +5,8 @@
 //!     -> interrupt.rs: the library, without the GIL -> NumPy arrays
 //! ```
 //!
+//! `_command` is the command `regard`, which the package installs for the shell.
+//!
 //! Nothing is computed here. Shapes are the library's business; this crate checks what only Python can get wrong
 //! (types, ranks, names) and hands on the library's errors as `ValueError`, or `MemoryError` where there was none.
 
@@ -55,6 +57,12 @@ fn simd_level() -> PyResult<&'static str> {
     regard::Level::preferred().map(regard::Level::name).map_err(|missing| parse::refused(missing.into()))
 }
 
+/// The command ``regard`` with these words, the first of which is the program's name; returns the exit code.
+#[pyfunction]
+fn _command(py: Python<'_>, words: Vec<std::ffi::OsString>) -> u8 {
+    py.detach(|| regard_cli::run(words))
+}
+
 /// The compiled part of the package ``regard``.
 #[pymodule]
 mod _regard {
@@ -73,7 +81,7 @@ mod _regard {
     #[pymodule_export]
     use super::varlen::{_backward_varlen, _forward_saved_varlen, attention_varlen, attention_varlen_vjp};
     #[pymodule_export]
-    use super::{alibi_slopes, simd_level};
+    use super::{_command, alibi_slopes, simd_level};
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "Python's name")]
     const __version__: &str = env!("CARGO_PKG_VERSION");

@@ -8,6 +8,7 @@ use regard_lab::experiments::Progress;
 use regard_lab::figure::Norm;
 use regard_lab::pattern::input::{Input, Names, read_pattern, read_tokens, read_vectors};
 use regard_lab::pattern::{CellValue, PlotOptions, plot};
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -106,7 +107,7 @@ impl Plot {
         }
     }
 
-    pub(crate) fn run(self) -> Result<Outcome> {
+    pub(crate) fn run(self, words: &[OsString]) -> Result<Outcome> {
         let bar = self.common.start("plot")?;
         let folder = Folder::open(&self.out.out, "plot")?;
         folder.reserve(&FILES)?;
@@ -141,7 +142,7 @@ impl Plot {
         drop(bar);
         let (mut figure, mut table) = (plotted.figure, plotted.table);
         (figure.name, table.name) = ("attention_plot".to_owned(), "attention_plot".to_owned());
-        table.origin = regard_lab::pattern::origin(&command_line())?;
+        table.origin = regard_lab::pattern::origin(&command_line(words))?;
         let tables = [table];
         let mut files = table_files(&tables);
         files.extend(figure_files(&[figure])?);
@@ -152,8 +153,8 @@ impl Plot {
 }
 
 /// The command as it was given, without what cannot change a result.
-fn command_line() -> Vec<String> {
-    let mut words = std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned());
+fn command_line(words: &[OsString]) -> Vec<String> {
+    let mut words = words.iter().skip(1).map(|word| word.to_string_lossy().into_owned());
     let mut kept = vec!["regard".to_owned()];
     while let Some(word) = words.next() {
         match word.as_str() {
