@@ -16,6 +16,16 @@ pub enum Error {
         /// Why not.
         reason: std::io::Error,
     },
+    /// A working folder of ours.
+    #[error("cannot write in {}: {reason}; free some space there, or set {variable} to a folder that can be written to", path.display())]
+    Work {
+        /// The folder.
+        path: PathBuf,
+        /// What names another one.
+        variable: &'static str,
+        /// Why not.
+        reason: std::io::Error,
+    },
     /// Python is not there.
     #[error("there is no Python: `{python}` cannot be started ({reason}); install Python 3 or name one with --python PATH")]
     NoPython {
@@ -47,7 +57,7 @@ pub enum Error {
         reason: std::io::Error,
     },
     /// rustc is there, and fails for reasons of its own.
-    #[error("rustc cannot compile anything here: {reason}")]
+    #[error("rustc cannot compile anything here ({reason}); mend that first, or do the exercises in Python with --lang python")]
     BadRustc {
         /// What it said.
         reason: String,
@@ -84,8 +94,24 @@ pub enum Error {
 impl Error {
     /// Something about a file.
     pub fn file(action: &'static str, path: &Path, reason: std::io::Error) -> Self {
-        Self::File { action, path: path.to_path_buf(), reason }
+        Self::File { action, path: path.to_path_buf(), reason: plain(reason) }
     }
+
+    /// Something about a temporary folder.
+    pub(crate) fn temporary(reason: std::io::Error) -> Self {
+        Self::Work { path: std::env::temp_dir(), variable: "TMPDIR", reason: plain(reason) }
+    }
+
+    /// Something about the folder of compiled programs.
+    pub(crate) fn cache(folder: &Path, reason: std::io::Error) -> Self {
+        Self::Work { path: folder.to_path_buf(), variable: "XDG_CACHE_HOME", reason: plain(reason) }
+    }
+}
+
+/// Without the path that `tempfile` adds: messages have their own.
+fn plain(reason: std::io::Error) -> std::io::Error {
+    let code = reason.get_ref().and_then(|e| e.source()?.downcast_ref::<std::io::Error>()?.raw_os_error());
+    code.map_or(reason, std::io::Error::from_raw_os_error)
 }
 
 fn remedy(action: &str) -> &'static str {

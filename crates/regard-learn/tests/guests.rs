@@ -152,5 +152,5 @@ fn rust_guests_are_held_to_the_same() {
     told(Lang::Rust, &rust("let y: i32 = \"a\"; vec![]"), "it does not compile at answer0.rs:2");
     told(Lang::Rust, "pub fn softmax(x: &[f64], [n, m]: [usize; 2]) -> Vec<f64> { x.to_vec() }\n", "pub fn softmax` of the type");
     told(Lang::Rust, "fn softmax(x: &[f32], [n, m]: [usize; 2]) -> Vec<f32> { x.to_vec() }\n", "private");
-    told(Lang::Rust, &rust("for i in 0..1_000_000 { println!(\"{i}\"); } x.to_vec()"), "your code printed");
+    told(Lang::Rust, &rust("if x.len() == 1 { for i in 0..1_000_000 { println!(\"{i}\"); } } x.to_vec()"), "your code printed");
 }

@@ -128,28 +128,42 @@ impl Folder {
         Ok(path)
     }
 
-    /// Moves the learner's file aside and begins again; tells where it went.
+    /// Moves the learner's file aside and begins again; tells where it went. The new file is written first: on a full disk nothing moves.
     pub fn reset(&self, exercise: &Exercise, lang: Lang) -> Result<Option<PathBuf>> {
         let path = self.file(exercise, lang);
-        let mut moved = None;
-        if path.exists() {
-            let aside = (1..).map(|n| path.with_file_name(format!("{}.{n}.{}", exercise.file_stem(), lang.ending())));
-            for place in aside {
-                // A hard link fails where something is already: nothing is overwritten, whoever else is at work.
-                match std::fs::hard_link(&path, &place) {
-                    Ok(()) => {
-                        std::fs::remove_file(&path).map_err(|e| Error::file("move", &path, e))?;
-                        moved = Some(place);
-                        break;
-                    }
-                    Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
-                    Err(e) => return Err(Error::file("move", &path, e)),
-                }
-            }
+        let folder = self.root.join(lang.name());
+        std::fs::create_dir_all(&folder).map_err(|e| Error::file("make", &folder, e))?;
+        let stub = whole(&path, exercise.stub(lang).as_bytes())?;
+        let moved = if path.exists() { Some(move_aside(exercise, lang, &path)?) } else { None };
+        match stub.persist_noclobber(&path) {
+            Err(e) if e.error.kind() != std::io::ErrorKind::AlreadyExists => return Err(Error::file("write", &path, e.error)),
+            _ => self.update(|progress| progress.entry_mut(exercise, lang).stub = hash(exercise.stub(lang).as_bytes()))?,
         }
-        self.prepare(exercise, lang)?;
         Ok(moved)
     }
+}
+
+/// Gives a file the first free name of `01_similarity.1.py`, `01_similarity.2.py`, ..
+fn move_aside(exercise: &Exercise, lang: Lang, path: &Path) -> Result<PathBuf> {
+    let mut number = 1;
+    loop {
+        let place = path.with_file_name(format!("{}.{number}.{}", exercise.file_stem(), lang.ending()));
+        // A hard link fails where something is already: nothing is overwritten, whoever else is at work.
+        match std::fs::hard_link(path, &place) {
+            Ok(()) => return std::fs::remove_file(path).map(|()| place).map_err(|e| Error::file("move", path, e)),
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => number += 1,
+            Err(e) => return Err(Error::file("move", path, e)),
+        }
+    }
+}
+
+/// The text under another name beside `path`: a file of ours is whole or not there.
+fn whole(path: &Path, bytes: &[u8]) -> Result<tempfile::NamedTempFile> {
+    let folder = path.parent().unwrap_or(Path::new("."));
+    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(|e| Error::file("write in", folder, e))?;
+    file.write_all(bytes).and_then(|()| file.as_file().sync_all()).map_err(|e| Error::file("write", path, e))?;
+    make_readable(file.path());
+    Ok(file)
 }
 
 /// Writes a file that is not there; false where it is.
@@ -157,12 +171,7 @@ fn create_new(path: &Path, text: &str) -> Result<bool> {
     if path.exists() {
         return Ok(false);
     }
-    // Under another name first: a file of ours is whole or not there.
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(|e| Error::file("write in", folder, e))?;
-    file.write_all(text.as_bytes()).and_then(|()| file.as_file().sync_all()).map_err(|e| Error::file("write", path, e))?;
-    make_readable(file.path());
-    match file.persist_noclobber(path) {
+    match whole(path, text.as_bytes())?.persist_noclobber(path) {
         Ok(_) => Ok(true),
         Err(e) if e.error.kind() == std::io::ErrorKind::AlreadyExists => Ok(false),
         Err(e) => Err(Error::file("write", path, e.error)),
@@ -170,11 +179,8 @@ fn create_new(path: &Path, text: &str) -> Result<bool> {
 }
 
 fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
+    whole(path, bytes)?.persist(path).map_err(|e| Error::file("write", path, e.error))?;
     let folder = path.parent().unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(|e| Error::file("write in", folder, e))?;
-    file.write_all(bytes).and_then(|()| file.as_file().sync_all()).map_err(|e| Error::file("write", path, e))?;
-    make_readable(file.path());
-    file.persist(path).map_err(|e| Error::file("write", path, e.error))?;
     // The rename itself is to survive a power cut, where folders can be synced.
     let _ = OpenOptions::new().read(true).open(folder).and_then(|folder| folder.sync_all());
     Ok(())

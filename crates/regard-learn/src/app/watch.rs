@@ -19,6 +19,8 @@ use std::time::{Duration, Instant, SystemTime};
 const DEBOUNCE: Duration = Duration::from_millis(200);
 /// How often the file is looked at where events do not come.
 const POLL: Duration = Duration::from_millis(100);
+/// A check that takes longer than this is said to be running.
+const SOON: Duration = Duration::from_millis(400);
 
 enum Event {
     Key(char),
@@ -43,6 +45,8 @@ struct Watching<'s, 'a> {
     /// The running check: its number and how to end it.
     running: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
     number: u64,
+    /// When it is to be said that a check is running.
+    patience: Option<Instant>,
     verdict: Option<Box<Verdict>>,
     sender: Sender<Event>,
     asked: Option<char>,
@@ -63,8 +67,19 @@ pub(super) fn watch(session: &Session<'_>, exercise: &'static Exercise) -> Resul
         let _ = watcher.watch(&session.folder.root().join(session.lang.name()), notify::RecursiveMode::NonRecursive);
     }
     let seen = stamp(&path);
-    let mut watching =
-        Watching { session, exercise, path, seen, due: Some(Instant::now()), running: None, number: 0, verdict: None, sender, asked: None };
+    let mut watching = Watching {
+        session,
+        exercise,
+        path,
+        seen,
+        due: Some(Instant::now()),
+        running: None,
+        number: 0,
+        patience: None,
+        verdict: None,
+        sender,
+        asked: None,
+    };
     watching.screen(&intro(exercise, &watching.path));
     watching.run(&events)
 }
@@ -96,6 +111,10 @@ impl Watching<'_, '_> {
                 self.due = None;
                 self.start_check();
             }
+            if self.patience.is_some_and(|until| Instant::now() >= until) {
+                self.patience = None;
+                super::say(&["checking .. (a save begins again)".to_owned()]);
+            }
         }
     }
 
@@ -110,6 +129,7 @@ impl Watching<'_, '_> {
             // It looks up every few milliseconds, and ends its guest.
             let _ = thread.join();
         }
+        self.patience = None;
         self.number += 1;
     }
 
@@ -125,10 +145,11 @@ impl Watching<'_, '_> {
             let _ = sender.send(Event::Done(number, check(&task).map(Box::new)));
         });
         self.running = Some((stop, thread));
+        self.patience = Some(Instant::now() + SOON);
     }
 
     fn done(&mut self, result: std::result::Result<Box<Verdict>, NoVerdict>) -> Result<()> {
-        self.running = None;
+        (self.running, self.patience) = (None, None);
         let verdict = match result {
             Ok(verdict) => verdict,
             Err(NoVerdict::Stopped) => return Ok(()),
@@ -139,6 +160,7 @@ impl Watching<'_, '_> {
             if verdict.status == Status::Todo { intro(self.exercise, &self.path) } else { show::verdict(&verdict, self.session.look) };
         if verdict.status == Status::Pass {
             lines.extend(self.session.praise(self.exercise, self.session.lang, &self.path));
+            lines.push("  key n goes on, key s shows our solution".to_owned());
         } else if verdict.status != Status::Todo {
             lines.push(String::new());
             lines.push(format!("  edit {} and save", self.path.display()));
@@ -198,7 +220,7 @@ impl Watching<'_, '_> {
 
     fn show_solution(&self) {
         let lines: Vec<String> = self.exercise.solution(self.session.lang).lines().map(str::to_owned).collect();
-        self.screen(&lines);
+        self.page(&lines, "solution");
     }
 
     /// The next exercise, once this one has passed.
@@ -251,8 +273,12 @@ impl Watching<'_, '_> {
         print!("\x1b[2J\x1b[H");
     }
 
-    /// Lines from the top, as many as fit, and the keys below.
     fn screen(&self, lines: &[String]) {
+        self.page(lines, "check");
+    }
+
+    /// Lines from the top, as many as fit, and the keys below; the sub-command has all of them.
+    fn page(&self, lines: &[String], sub_command: &str) {
         let (rows, cols) = super::terminal::size();
         let room = rows.saturating_sub(3);
         self.clear();
@@ -260,7 +286,7 @@ impl Watching<'_, '_> {
         let shown = if wrapped.len() > room { room.saturating_sub(1) } else { wrapped.len() };
         super::say(&wrapped[..shown]);
         if shown < wrapped.len() {
-            super::say(&[format!("  .. {} more lines: regard learn check {}", wrapped.len() - shown, self.exercise.number)]);
+            super::say(&[format!("  .. {} more lines: regard learn {sub_command} {}", wrapped.len() - shown, self.exercise.number)]);
         }
         self.help();
     }

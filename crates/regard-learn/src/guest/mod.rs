@@ -89,7 +89,7 @@ impl<'a> Guest<'a> {
                 return Err(Error::NoNumpy { python: guest.process.program().to_owned(), reason: text }.into());
             }
             Err(Trouble::Gone(_)) if start.lang == Lang::Python => {
-                return Err(Error::BadPython { python: guest.process.program().to_owned(), reason: guest.prints().0.join(" ") }.into());
+                return Err(Error::BadPython { python: guest.process.program().to_owned(), reason: guest.last_words() }.into());
             }
             Err(trouble) => return Err(NoGuest::Trouble(trouble)),
         }
@@ -106,6 +106,12 @@ impl<'a> Guest<'a> {
     /// The learner's own lines so far, and how many there were.
     fn prints(&mut self) -> (Vec<String>, usize) {
         self.process.prints()
+    }
+
+    /// What it said before it ended, in one line.
+    fn last_words(&mut self) -> String {
+        let words = self.prints().0.join(" ");
+        if words.is_empty() { "it ends without a word".to_owned() } else { words }
     }
 
     /// Ends it; all that it printed is then read.

@@ -130,16 +130,16 @@ impl Process {
     pub(super) fn start(launch: Launch, file: &Path) -> Result<Self> {
         let failed = |reason| Error::Process { reason };
         let folder = tempfile::Builder::new().prefix("regard-learn-").tempdir();
-        let folder = folder.map_err(|e| Error::file("make a temporary folder in", &std::env::temp_dir(), e))?;
+        let folder = folder.map_err(Error::temporary)?;
         let (door, address) = Door::open(folder.path()).map_err(failed)?;
         let mut command = launch.command;
         if let Some((name, text)) = launch.runner {
             let path = folder.path().join(name);
-            std::fs::write(&path, text).map_err(|e| Error::file("write", &path, e))?;
+            std::fs::write(&path, text).map_err(Error::temporary)?;
             command.arg(path);
         }
         let work = folder.path().join("work");
-        std::fs::create_dir(&work).map_err(|e| Error::file("make", &work, e))?;
+        std::fs::create_dir(&work).map_err(Error::temporary)?;
         let mark = token();
         command.arg(address).arg(file).arg(folder.path().join("trace")).env(MARK, &mark).current_dir(&work);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);

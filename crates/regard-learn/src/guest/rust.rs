@@ -195,11 +195,11 @@ fn compile(
     complain: &dyn Fn(&str) -> NoGuest,
 ) -> std::result::Result<(), NoGuest> {
     let parent = target.parent().unwrap_or(Path::new("."));
-    let folder = tempfile::Builder::new().prefix(COMPILING).tempdir_in(parent).map_err(|e| Error::file("write in", parent, e))?;
+    let folder = tempfile::Builder::new().prefix(COMPILING).tempdir_in(parent).map_err(|e| Error::cache(parent, e))?;
     let (main, made) = (folder.path().join("main.rs"), folder.path().join("made"));
-    std::fs::write(&main, source).map_err(|e| Error::file("write", &main, e))?;
+    std::fs::write(&main, source).map_err(|e| Error::cache(parent, e))?;
     let said = folder.path().join("said");
-    let log = std::fs::File::create(&said).map_err(|e| Error::file("write", &said, e))?;
+    let log = std::fs::File::create(&said).map_err(|e| Error::cache(parent, e))?;
     let mut rustc = Command::new("rustc");
     rustc.args(OPTIONS).args(options).arg(&main).arg("-o").arg(&made).current_dir(folder.path());
     rustc.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
@@ -220,7 +220,7 @@ fn compile(
         }
     };
     if status.success() {
-        return std::fs::rename(&made, target).map_err(|e| Error::file("write", target, e).into());
+        return std::fs::rename(&made, target).map_err(|e| Error::cache(parent, e).into());
     }
     Err(complain(&std::fs::read_to_string(&said).unwrap_or_default()))
 }

@@ -162,7 +162,7 @@ fn sums(name: &str, here: &[&Wrong<'_>], r: usize) -> Option<String> {
     });
     let columns = here.iter().all(|w| {
         let turned = w.result(r).0.transposed();
-        (0..turned.rows()).all(|i| unit(total(turned.row(i))))
+        (0..turned.rows()).all(|i| (total(turned.row(i)) - 1.0).abs() < 1e-3)
     });
     match bad {
         Some(_) if columns => Some(format!("columns of {name} sum to 1, rows do not, in the cases where it is wrong")),
@@ -171,24 +171,27 @@ fn sums(name: &str, here: &[&Wrong<'_>], r: usize) -> Option<String> {
     }
 }
 
+/// Which rows are wrong, where not all of a case are. In three dimensions a row is named by its first two places.
 fn rows(name: &str, here: &[&Wrong<'_>], r: usize) -> Option<String> {
-    let mut firsts = BTreeSet::new();
-    let (mut some, mut whole) = (false, true);
-    for w in here {
+    let bad = |w: &Wrong<'_>| {
         let (got, want, tolerance) = w.result(r);
-        let bad: Vec<usize> =
-            (0..want.rows()).filter(|&i| got.row(i).iter().zip(want.row(i)).any(|(g, x)| !close(*g, *x, tolerance))).collect();
-        whole &= bad == [0];
-        if bad.len() < want.rows() {
-            some = true;
-            firsts.insert(bad);
-        }
+        let wrong = |i: &usize| got.row(*i).iter().zip(want.row(*i)).any(|(g, x)| !close(*g, *x, tolerance));
+        (0..want.rows()).filter(wrong).collect::<Vec<usize>>()
+    };
+    let wanted = |w: &Wrong<'_>| w.result(r).1.clone();
+    let many = |w: &&&Wrong<'_>| wanted(w).rows() > 1;
+    let place = |w: &Wrong<'_>, row: usize| match &wanted(w).shape[..] {
+        [_, _] => row.to_string(),
+        shape => format!("{:?}", super::super::show::index(&shape[..shape.len().max(1) - 1], row)),
+    };
+    if here.iter().all(|w| bad(w) == [0]) && here.iter().any(|w| many(&w)) {
+        return Some(format!("only row {} of {name} is wrong", place(here[0], 0)));
     }
-    if whole && here.iter().any(|w| w.result(r).1.rows() > 1) {
-        return Some(format!("only row 0 of {name} is wrong"));
-    }
-    let shown = firsts.iter().find(|bad| bad.len() <= 4)?;
-    some.then(|| format!("{name} is wrong in some rows only; in one case in row(s) {shown:?}"))
+    let few = here.iter().filter(many).map(|w| (w, bad(w))).find(|(w, bad)| bad.len() <= 4 && bad.len() < wanted(w).rows());
+    few.map(|(w, bad)| {
+        let list: Vec<String> = bad.iter().map(|row| place(w, *row)).collect();
+        format!("in the case \"{}\" only row(s) {} of {} of {name} are wrong", w.seen.case.label, list.join(", "), wanted(w).rows())
+    })
 }
 
 fn returned_input(exercise: &Exercise, name: &str, here: &[&Wrong<'_>], r: usize) -> Option<String> {
@@ -227,7 +230,13 @@ fn permuted(name: &str, here: &[&Wrong<'_>], r: usize) -> Option<String> {
     };
     let orders: Vec<Vec<usize>> = here.iter().map(|w| order(&w)).collect::<Option<_>>()?;
     let first = orders.first()?;
-    Some(format!("{name} holds the right parts in another order: {first:?} in one case"))
+    let each_once = |order: &Vec<usize>| order.iter().collect::<BTreeSet<_>>().len() == order.len();
+    Some(if orders.iter().all(each_once) {
+        format!("{name} holds the right parts in another order: {first:?} in one case")
+    } else {
+        let doubled = orders.iter().find(|order| !each_once(order))?;
+        format!("{name} holds right parts only, but not each of them once: {doubled:?} in one case")
+    })
 }
 
 fn bits(exercise: &Exercise, failed: &[&Seen]) -> Option<String> {

@@ -24,11 +24,11 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "few-heads", text: "there are hk results: each of the h query heads has its own" },
         Mistake { id: "backwards", text: "the groups read the key/value heads in reverse order" },
         Mistake { id: "modulo", text: "query head i reads head i % hk: neighbours share, so it is i // (h/hk)" },
-        Mistake { id: "group-summed", text: "the results of a group are averaged: each query head keeps its own" },
+        Mistake { id: "group-averaged", text: "the results of a group are averaged: each query head keeps its own" },
     ],
     twins: &[
         "first-for-all", "queries-averaged", "divided-by-hk", "no-scale", "few-heads", "few-heads/first", "few-heads/mean", "few-heads/sum", "backwards", "modulo",
-        "value-width", "group-summed", "width-scale", "columns", "keys-as-values", "no-softmax", "all-at-once", "transposed-scores",
+        "value-width", "group-averaged", "width-scale", "columns", "keys-as-values", "no-softmax", "all-at-once", "transposed-scores",
     ],
     hints: ["How many query heads are there per key head?", "What does head 3 of 6 read when hk = 2?", "q as [hk, group, n, d]."],
     idea: "The cache holds hk heads instead of h: the same attention, a fraction of the memory.",
@@ -85,7 +85,7 @@ fn grouped_attention<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
         let query = if how.is("queries-averaged") { mean_of(start..start + group, &|i| q.part(i), true) } else { q.part(i) };
         outs.push(attended(&query, reads(how, i, h, hk))?);
     }
-    if how.is("group-summed") {
+    if how.is("group-averaged") {
         outs = (0..h).map(|i| mean_of(i / group * group..(i / group + 1) * group, &|i| outs[i].clone(), true)).collect();
     }
     Ok(vec![Value::stack(&outs)])

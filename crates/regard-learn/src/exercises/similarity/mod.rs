@@ -120,6 +120,13 @@ fn cases(rng: &mut Rng) -> Vec<Case> {
         times(&mut q[..d], -40);
         times(&mut k[..d], 40);
     });
+    for power in [-40, 40] {
+        // Squares of both lengths, multiplied, would leave the range of f32.
+        add(rng, &format!("queries and keys times 2^{power}"), [3, 2, 4], &|q, k, _| {
+            times(q, power);
+            times(k, power);
+        });
+    }
     add(rng, "opposite rows", [2, 2, 4], &|q, k, _| k.iter_mut().zip(q).for_each(|(k, q)| *k = -*q));
     for _ in 0..10 {
         let sizes = different(rng, 2, 8);
