@@ -27,6 +27,8 @@ pub trait Float: regard::Real + regard::Element + Default + Sum + std::fmt::Disp
     /// # Errors
     /// The numbers themselves.
     fn own(numbers: Numbers<'_>) -> Result<Cow<'_, [Self]>, Numbers<'_>>;
+    /// Let something that writes f32 write these.
+    fn from_f32s(to: &mut [Self], write: impl FnOnce(&mut [f32]));
 }
 
 /// 2^f = 1 + f * poly(f) for |f| <= 1/2, lowest power first; fitted here, relative error 7e-9.
@@ -59,6 +61,9 @@ impl Float for f32 {
             Numbers::F32(x) => Ok(x),
             other => Err(other),
         }
+    }
+    fn from_f32s(to: &mut [Self], write: impl FnOnce(&mut [f32])) {
+        write(to);
     }
     #[inline(always)]
     fn mul_add(self, a: Self, b: Self) -> Self {
@@ -107,6 +112,11 @@ impl Float for f64 {
             Numbers::F64(x) => Ok(x),
             other => Err(other),
         }
+    }
+    fn from_f32s(to: &mut [Self], write: impl FnOnce(&mut [f32])) {
+        let mut narrow = vec![0.0; to.len()];
+        write(&mut narrow);
+        to.iter_mut().zip(narrow).for_each(|(to, x)| *to = Self::from(x));
     }
     #[inline(always)]
     fn mul_add(self, a: Self, b: Self) -> Self {

@@ -9,6 +9,7 @@
 pub mod allocator;
 pub mod float;
 pub mod level;
+pub mod map;
 pub mod math;
 pub mod matmul;
 pub mod microkernel;
@@ -27,4 +28,5 @@ mod x86 {
 
 pub use float::{Real, Storage};
 pub use level::{Level, MissingLevel};
+pub use map::MappedFile;
 pub use simd::{Driver, Kernel, Simd, Transpose};

@@ -62,5 +62,5 @@ pub use instruments::{HeadSimilarity, HeadStats, HeatMap, Rectangle, RowStates, 
 pub use mask::{HeadPosition, Mask, MaskRule, TileCoverage};
 pub use plan::{Attention, Packed, Scale};
 pub use regard_simd::allocator::CachingAllocator;
-pub use regard_simd::{Level, Real, Storage, matmul, random};
+pub use regard_simd::{Level, MappedFile, Real, Storage, matmul, random};
 pub use walk::scores::Stage;

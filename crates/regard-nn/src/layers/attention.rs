@@ -15,7 +15,7 @@ use super::linear::{Joined, Linear, Prepared, packs};
 use super::norm::{Norm, NormKind};
 use super::pass::Pass;
 use super::positions::{Angles, Rotary};
-use super::probe::Probe;
+use super::probe::{Attending, Change, Probe};
 use super::stack::Keep;
 use crate::error::{Error, Result};
 use crate::float::Float;
@@ -209,7 +209,8 @@ impl MultiHeadAttention {
         &self.input
     }
 
-    pub(crate) fn output(&self) -> &Linear {
+    /// The output projection.
+    pub fn output(&self) -> &Linear {
         &self.out
     }
 
@@ -268,24 +269,38 @@ impl MultiHeadAttention {
         }
     }
 
-    /// The attention itself, for a pass.
-    fn attention<'a>(&self, pass: &Pass<'a>, layer: u64) -> Attention<'a> {
-        let mut attention = Attention::new().scale(self.config.scale.into());
-        if let Some(slopes) = &self.slopes {
-            attention = attention.bias(Bias::Alibi(slopes.clone()));
+    /// The attention itself, for a pass, with other scores than the model's own where `change` says so.
+    pub fn attention<'a>(&self, pass: &Pass<'a>, layer: u64, change: &Change<'a>) -> Attention<'a> {
+        let Change { temperature, flat, .. } = *change;
+        let scale = match (flat, change.scale.unwrap_or_else(|| self.config.scale.into()), temperature) {
+            (true, ..) => Scale::By(0.0),
+            (false, scale, None) => scale,
+            (false, Scale::InvSqrtDim, Some(t)) => Scale::By(1.0 / (self.config.head_dim as f64).sqrt() / t),
+            (false, Scale::Off, Some(t)) => Scale::By(1.0 / t),
+            (false, Scale::By(x), Some(t)) => Scale::By(x / t),
+        };
+        let mut attention = Attention::new().scale(scale);
+        // cap tanh(s / cap) / t is the same function of s / t, with the cap cap / t.
+        let cooled = |x: f64| temperature.map_or(x, |t| x / t);
+        if let (Some(slopes), false) = (&self.slopes, flat) {
+            let slopes = change.head.map_or(slopes.as_slice(), |head| &slopes[head..=head]);
+            attention = attention.bias(Bias::Alibi(slopes.iter().map(|&slope| cooled(slope)).collect()));
         }
-        if let Some(cap) = self.config.softcap {
-            attention = attention.softcap(cap);
+        if let (Some(cap), false) = (self.config.softcap, flat) {
+            attention = attention.softcap(cooled(cap));
         }
         let lengths = if self.is_cross() {
             pass.memory_lengths
         } else {
-            attention = attention.mask(pass.mask.clone());
-            if let Some(left) = self.config.window {
+            attention = attention.mask(change.mask.clone().unwrap_or_else(|| pass.mask.clone()));
+            if let (Some(left), None) = (self.config.window, &change.mask) {
                 attention = attention.mask(Mask::window(Some(left), None));
             }
             pass.key_lengths
         };
+        if let Some(only) = &change.only {
+            attention = attention.mask(only.clone());
+        }
         if let Some(lengths) = lengths {
             attention = attention.key_lengths(lengths);
         }
@@ -390,21 +405,20 @@ impl MultiHeadAttention {
         probe.heads(layer as usize, &mut HeadsMut::new(&mut saved.q, self.is_cross().then_some(saved.kv.as_mut_slice()), operands));
         let AttentionSaved { q, kv, out, ends, .. } = saved;
         let rows = if self.is_cross() { &*kv } else { &*q };
-        let mut attention = self.attention(pass, layer);
-        let offsets: Vec<i64>;
+        let mut attending = Attending { layer: self, pass, number: layer, offsets: None };
         let heads = match &past {
             None => Heads { q: operands.q.of(q), k: operands.k.of(rows), v: operands.v.of(rows) },
             Some(Past::Memory(kv)) => Heads { q: operands.q.of(q), k: operands.k.of(kv), v: operands.v.of(kv) },
             Some(Past::Tokens(_)) => {
-                offsets = (0..pass.batch).map(|b| pass.start(b) as i64).collect();
-                attention = attention.q_offsets(offsets);
+                attending.offsets = Some((0..pass.batch).map(|b| pass.start(b) as i64).collect());
                 let Some(Past::Tokens(cache)) = past else { unreachable!("matched above") };
                 cache.push(pass, operands.k.of(q), operands.v.of(q));
                 let (k, v) = cache.views();
                 Heads { q: operands.q.of(q), k, v }
             }
         };
-        let attention = probe.options(layer as usize, attention);
+        let change = probe.change(layer as usize);
+        let attention = attending.attention(&change);
         let view = self.out_view(pass);
         match keep {
             Keep::Discard => {
@@ -417,8 +431,7 @@ impl MultiHeadAttention {
                 *ends = Some([kept.row_max, kept.row_sum]);
             }
         }
-        probe.results(layer as usize, &attention, &heads, view.of_mut(out));
-        Ok(())
+        Ok(probe.results(layer as usize, &attending, &heads, view.of_mut(out))?)
     }
 
     /// Gradients on the projected rows: `d_q` (and of cross-attention `d_kv`), from the gradient on `saved.out`.
@@ -435,7 +448,7 @@ impl MultiHeadAttention {
         let [row_max, row_sum] = saved.ends.as_ref().ok_or(Error::BackwardFirst)?;
         let view = self.out_view(pass);
         let kept = SavedView { out: view.of(&saved.out), exact: None, row_max: row_max.view(), row_sum: row_sum.view() };
-        let gradients = self.attention(pass, layer).backward(heads.q, heads.k, heads.v, kept, view.of(d_out))?;
+        let gradients = self.attention(pass, layer, &Change::default()).backward(heads.q, heads.k, heads.v, kept, view.of(d_out))?;
         let operands = self.operands(pass);
         operands.q.put(&gradients.dq, d_q);
         let d_kv = if self.is_cross() { d_kv } else { &mut *d_q };
@@ -529,7 +542,7 @@ impl MultiHeadAttention {
     /// When key lengths do not fit the pass.
     pub fn weights<T: Float>(&self, pass: &Pass<'_>, saved: &AttentionSaved<T>) -> Result<Array4<T>> {
         let heads = self.heads(pass, saved);
-        Ok(self.attention(pass, 0).weights(heads.q, heads.k)?)
+        Ok(self.attention(pass, 0, &Change::default()).weights(heads.q, heads.k)?)
     }
 
     /// What each row of the last forward pass attended to, in linear memory.
@@ -538,7 +551,7 @@ impl MultiHeadAttention {
     /// When key lengths do not fit the pass.
     pub fn stats<T: Float>(&self, pass: &Pass<'_>, saved: &AttentionSaved<T>, options: StatsOptions) -> Result<RowStats<T>> {
         let heads = self.heads(pass, saved);
-        Ok(self.attention(pass, 0).forward_with_stats(heads.q, heads.k, heads.v, options)?.1)
+        Ok(self.attention(pass, 0, &Change::default()).forward_with_stats(heads.q, heads.k, heads.v, options)?.1)
     }
 
     /// How alike the heads of the last forward pass are.
@@ -547,6 +560,6 @@ impl MultiHeadAttention {
     /// When key lengths do not fit the pass.
     pub fn similarity<T: Float>(&self, pass: &Pass<'_>, saved: &AttentionSaved<T>) -> Result<HeadSimilarity> {
         let heads = self.heads(pass, saved);
-        Ok(self.attention(pass, 0).head_similarity(heads.q, heads.k)?)
+        Ok(self.attention(pass, 0, &Change::default()).head_similarity(heads.q, heads.k)?)
     }
 }

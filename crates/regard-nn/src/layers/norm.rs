@@ -80,6 +80,19 @@ impl Norm {
         }
     }
 
+    /// Parts of one row, normalised with the scale of the whole: their sum and the shift, which is given back, are the row normalised.
+    pub fn apply_parts<T: Float>(&self, w: &Weights<'_, T>, row: &[T], parts: &mut [T]) -> Option<Vec<T>> {
+        let (mut normed, mut stats) = (vec![T::ZERO; self.width], [T::ZERO; NORM_STATS]);
+        self.forward(w, row, &mut normed, &mut stats);
+        let (gain, inverse) = (w.own(self.gain), stats[1]);
+        let count = T::from_f64(self.width as f64);
+        for part in parts.chunks_exact_mut(self.width.max(1)) {
+            let mean = if self.kind == NormKind::Layer { part.iter().copied().sum::<T>() / count } else { T::ZERO };
+            part.iter_mut().zip(gain).for_each(|(x, &gain)| *x = (*x - mean) * inverse * gain);
+        }
+        self.shift.map(|shift| w.own(shift).to_vec())
+    }
+
     /// Gradient of rows on the calling thread. Writes dx, or adds to it with `add`. The gradients of gain and shift are
     /// added to `partial`, which is `[2, width]`.
     pub fn backward<T: Float>(&self, w: &Weights<'_, T>, x: &[T], stats: &[T], dy: &[T], dx: &mut [T], add: bool, partial: &mut [T]) {

@@ -138,8 +138,12 @@ pub enum Pairs {
     Interleaved,
 }
 
+/// Pairs of a head that can have factors of their own.
+const FACTORS: usize = 128;
+
 /// How angles are changed for contexts that are longer than those of the training.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[expect(clippy::large_enum_variant, reason = "there is one of them per layer, and options are copied freely")]
 pub enum Scaling {
     /// Not at all.
     #[default]
@@ -157,6 +161,17 @@ pub enum Scaling {
         /// Tokens of the context before.
         context: f64,
     },
+    /// The angles of pair i are divided by factor i: see [`Scaling::factors`].
+    Factors([f32; FACTORS]),
+}
+
+impl Scaling {
+    /// One factor per pair of a head; `None` when they are too many or not positive.
+    pub fn factors(given: &[f64]) -> Option<Self> {
+        let mut factors = [1.0; FACTORS];
+        let fits = given.len() <= FACTORS && given.iter().all(|x| x.is_finite() && *x > 0.0);
+        fits.then(|| factors.iter_mut().zip(given).for_each(|(to, &x)| *to = x as f32)).map(|()| Self::Factors(factors))
+    }
 }
 
 /// Rotary positions.
@@ -184,6 +199,7 @@ impl Rotary {
         match self.scaling {
             Scaling::None => divisor,
             Scaling::Linear(factor) => divisor * factor,
+            Scaling::Factors(factors) => divisor * factors.get(i).map_or(1.0, |x| f64::from(*x)),
             Scaling::Llama3 { factor, low, high, context } => {
                 let turns = context / (std::f64::consts::TAU * divisor);
                 if turns < low {

@@ -2,16 +2,61 @@
 //!
 //! ```text
 //! stream -> norm -> q, k, v -> (norms, rotary) -> heads()       to look at, and to change
-//!                              options()                        scale, mask and bias of this layer's attention
+//!                              change()                         other scores than the model's own: scale, temperature, mask
 //!                              z = weights v -> results()       per head, before W_O: to look at, and to change
 //! stream + z W_O -> stream()
+//! stream -> norm -> network() -> stream                         what the network writes: to look at, and to change
 //! ```
 //!
 //! A head is z, before the output projection: setting it to zero takes away exactly `z_h W_O^h`.
 
-use super::attention::{Heads, HeadsMut};
+use super::attention::{Heads, HeadsMut, MultiHeadAttention};
+use super::pass::Pass;
 use ndarray::ArrayViewMut4;
-use regard::Attention;
+use regard::{Attention, Mask, Scale};
+
+/// How scores are to differ from the model's own. By default not at all.
+#[derive(Debug, Clone, Default)]
+pub struct Change<'a> {
+    /// Instead of the model's scale.
+    pub scale: Option<Scale>,
+    /// Scores are divided by this, behind all that is done to them before the mask.
+    pub temperature: Option<f64>,
+    /// Instead of the model's mask and window.
+    pub mask: Option<Mask<'a>>,
+    /// Of the keys that are visible so far, only these.
+    pub only: Option<Mask<'a>>,
+    /// All visible keys have the same score.
+    pub flat: bool,
+    /// The operands are those of this query head alone.
+    pub head: Option<usize>,
+}
+
+/// A layer's attention in a pass: what [`Probe::results`] can ask again, also in another way.
+#[derive(Debug)]
+pub struct Attending<'p> {
+    pub(crate) layer: &'p MultiHeadAttention,
+    pub(crate) pass: &'p Pass<'p>,
+    pub(crate) number: u64,
+    /// Where queries stand, when the past is in a cache.
+    pub(crate) offsets: Option<Vec<i64>>,
+}
+
+impl Attending<'_> {
+    /// The attention with this change.
+    pub fn attention<'a>(&'a self, change: &Change<'a>) -> Attention<'a> {
+        let attention = self.layer.attention(self.pass, self.number, change);
+        match &self.offsets {
+            Some(offsets) => attention.q_offsets(offsets.as_slice()),
+            None => attention,
+        }
+    }
+
+    /// The position of the first query of a sequence.
+    pub fn start(&self, sequence: usize) -> usize {
+        self.pass.start(sequence)
+    }
+}
 
 /// Something that looks into a pass. Every method has a default that does nothing.
 pub trait Probe<T> {
@@ -25,15 +70,30 @@ pub trait Probe<T> {
         let _ = (number, heads);
     }
 
-    /// What the attention of sublayer `number` is computed with.
-    fn options<'a>(&self, number: usize, attention: Attention<'a>) -> Attention<'a> {
+    /// How all heads of sublayer `number` make their scores.
+    fn change(&self, number: usize) -> Change<'_> {
         let _ = number;
-        attention
+        Change::default()
     }
 
     /// The heads' results of sublayer `number`, `[batch, head, seq, dim]`, with what they were made from.
-    fn results(&self, number: usize, attention: &Attention<'_>, heads: &Heads<'_, T>, z: ArrayViewMut4<'_, T>) {
-        let _ = (number, attention, heads, z);
+    ///
+    /// # Errors
+    /// What attention says when it is asked again.
+    fn results(&self, number: usize, attending: &Attending<'_>, heads: &Heads<'_, T>, z: ArrayViewMut4<'_, T>) -> regard::Result<()> {
+        let _ = (number, attending, heads, z);
+        Ok(())
+    }
+
+    /// Whether [`Probe::network`] is to be called for sublayer `number`: the network's result must then be made apart.
+    fn wants_network(&self, number: usize) -> bool {
+        let _ = number;
+        false
+    }
+
+    /// What the network of sublayer `number` is about to add to the stream, biases included.
+    fn network(&self, number: usize, rows: &mut [T]) {
+        let _ = (number, rows);
     }
 }
 

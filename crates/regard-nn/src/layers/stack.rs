@@ -152,6 +152,27 @@ impl Stack {
         self.sublayers.len()
     }
 
+    /// The attention sublayers with their numbers, as probes are told them.
+    pub fn attention_sublayers(&self) -> impl Iterator<Item = (usize, &MultiHeadAttention)> {
+        self.sublayers.iter().enumerate().filter_map(|(i, sublayer)| match &sublayer.branch {
+            Branch::Attention(attention) => Some((i, &**attention)),
+            Branch::Mlp(_) => None,
+        })
+    }
+
+    /// The last norm, of rows of the stream in their own place; nothing where there is none.
+    pub fn apply_last_norm<T: Float>(&self, w: &Weights<'_, T>, rows: &mut [T]) {
+        if let Some(norm) = &self.last {
+            norm.apply(w, rows);
+        }
+    }
+
+    /// The last norm as the linear map that it is for one row: `parts` of the row (several, one after the other) go through it with the scale of the whole
+    /// row. What it adds, where it does, is given back.
+    pub fn last_norm_parts<T: Float>(&self, w: &Weights<'_, T>, row: &[T], parts: &mut [T]) -> Option<Vec<T>> {
+        self.last.as_ref().and_then(|norm| norm.apply_parts(w, row, parts))
+    }
+
     /// Whether there is a backward pass.
     ///
     /// # Errors

@@ -249,6 +249,7 @@ impl Sublayer {
     ) {
         let (w, width) = (shared.w, self.width());
         let (cut, drop) = (Cut::rows_of(x, width), self.drop(shared.pass));
+        let apart = shared.probe.wants_network(self.number as usize);
         let SublayerSaved { work, stats, branch: BranchSaved::Mlp { inner, act } } = saved else {
             unreachable!("planned by the same sublayer")
         };
@@ -264,12 +265,22 @@ impl Sublayer {
             if let Some(norm) = self.wiring.before() {
                 norm.forward(w, input, work, stats);
                 let work = &*work;
-                self.residual(w, drop, cut.first(i), x, y, |sum| mlp.forward(w, &ready, work, inner, act, sum));
+                self.residual(w, drop, cut.first(i), x, y, apart, |sum| mlp.forward(w, &ready, work, inner, act, sum));
             } else {
-                self.residual(w, drop, cut.first(i), x, work, |sum| mlp.forward(w, &ready, input, inner, act, sum));
-                self.wiring.norm().forward(w, work, y, stats);
+                self.residual(w, drop, cut.first(i), x, work, apart, |sum| mlp.forward(w, &ready, input, inner, act, sum));
+                if !apart {
+                    self.wiring.norm().forward(w, work, y, stats);
+                }
             }
         });
+        if apart {
+            let branch = if self.is_pre() { &mut *y } else { &mut *work };
+            shared.probe.network(self.number as usize, branch);
+            add(branch, x);
+            if !self.is_pre() {
+                self.wiring.norm().forward(w, work, y, stats);
+            }
+        }
     }
 
     fn forward_attention<T: Float>(
@@ -310,7 +321,7 @@ impl Sublayer {
         let tasks = rows.zip(cut.pieces_mut(stats, NORM_STATS)).zip(cut.pieces(&saved.out, out.inputs())).collect();
         for_pieces(tasks, |i, ((((x, y), work), stats), heads)| {
             let sum = if before.is_some() { &mut *y } else { &mut *work };
-            self.residual(w, drop, cut.first(i), x, sum, |sum| {
+            self.residual(w, drop, cut.first(i), x, sum, false, |sum| {
                 ready.product(heads, out.inputs(), sum, width, 0, Write::Add);
                 if let Some(bias) = out.bias(w) {
                     add_to_rows(sum, bias);
@@ -323,7 +334,8 @@ impl Sublayer {
         Ok(())
     }
 
-    /// `sum = x + dropout(norm(branch))` for the piece from row `first` on, where `branch` adds to what it is given.
+    /// `sum = x + dropout(norm(branch))` for the piece from row `first` on, where `branch` adds to what it is given; without x when it is to be
+    /// kept apart.
     fn residual<T: Float>(
         &self,
         w: &Weights<'_, T>,
@@ -331,10 +343,11 @@ impl Sublayer {
         first: usize,
         x: &[T],
         sum: &mut [T],
+        apart: bool,
         branch: impl FnOnce(&mut [T]),
     ) {
         let after = if let Wiring::Sandwich(_, norm) = &self.wiring { Some(norm) } else { None };
-        if drop.is_none() && after.is_none() {
+        if drop.is_none() && after.is_none() && !apart {
             sum.copy_from_slice(x);
             return branch(sum);
         }
@@ -346,7 +359,9 @@ impl Sublayer {
         if let Some(drop) = drop {
             drop.apply(first * self.width(), sum);
         }
-        add(sum, x);
+        if !apart {
+            add(sum, x);
+        }
     }
 
     /// Gradients: `d` is that of y on entry and that of x on return; `d_memory` and the parameters' are added to.

@@ -158,6 +158,30 @@ impl Transformer {
         self.logits(w, pass, acts.stack.output(), &mut acts.logits)
     }
 
+    /// The logits of rows behind the last block; none where there is no head.
+    pub fn logits_of<T: Float>(&self, w: &Weights<'_, T>, rows: &[T]) -> Vec<T> {
+        let Some(exit) = &self.exit else { return Vec::new() };
+        let mut logits = vec![T::ZERO; rows.len() / self.width.max(1) * self.vocab];
+        exit.forward(w, rows, &mut logits);
+        logits
+    }
+
+    /// There are logits.
+    pub fn has_head(&self) -> bool {
+        self.exit.is_some()
+    }
+
+    /// The embedded tokens, `[batch, seq, width]`, with all that is added to them.
+    ///
+    /// # Errors
+    /// When tokens or shapes do not fit.
+    pub fn embedded<T: Float>(&self, w: &Weights<'_, T>, ids: &[u32], pass: &Pass<'_>) -> Result<Vec<T>> {
+        self.entry.check(ids, pass)?;
+        let mut rows = vec![T::ZERO; pass.rows() * self.width];
+        self.entry.forward(w, ids, pass, &mut rows);
+        Ok(rows)
+    }
+
     /// The logits of the wanted rows.
     fn logits<T: Float>(&self, w: &Weights<'_, T>, pass: &Pass<'_>, rows: &[T], logits: &mut Vec<T>) -> Result<()> {
         let Some(exit) = &self.exit else { return Ok(()) };

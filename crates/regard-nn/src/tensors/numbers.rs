@@ -1,5 +1,6 @@
 //! What a tensor is made of. Numbers that are not of the type of the computation are widened where they are used, a piece at a time.
 
+use super::blocks::BlockKind;
 use crate::float::Float;
 use half::{bf16, f16};
 use std::borrow::Cow;
@@ -18,65 +19,6 @@ pub enum Numbers<'w> {
     Bf16(Cow<'w, [bf16]>),
     /// Blocks of a few bits per number, with a scale each: for use, not for training.
     Quantised(Blocks<'w>),
-}
-
-/// How a block of numbers is packed.
-#[derive(Debug, Clone, Copy)]
-pub struct BlockKind {
-    /// For people.
-    pub name: &'static str,
-    /// Numbers of a block.
-    pub numbers: usize,
-    /// Its bytes.
-    pub bytes: usize,
-    /// From the bytes of one block to its numbers.
-    pub widen: fn(&[u8], &mut [f32]),
-}
-
-fn half_at(bytes: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
-}
-
-/// The low halves of the bytes, then the high halves.
-fn nibbles(bytes: &[u8], to: &mut [f32], number: impl Fn(u8) -> f32) {
-    let (low, high) = to.split_at_mut(bytes.len());
-    for ((low, high), &byte) in low.iter_mut().zip(high).zip(bytes) {
-        *low = number(byte & 15);
-        *high = number(byte >> 4);
-    }
-}
-
-impl BlockKind {
-    /// 32 numbers of 8 bits with a scale in f16.
-    pub const Q8_0: Self = Self {
-        name: "Q8_0",
-        numbers: 32,
-        bytes: 34,
-        widen: |from, to| {
-            let scale = half_at(from, 0);
-            to.iter_mut().zip(&from[2..]).for_each(|(to, &byte)| *to = scale * f32::from(byte as i8));
-        },
-    };
-    /// 32 numbers of 4 bits around zero with a scale in f16.
-    pub const Q4_0: Self = Self {
-        name: "Q4_0",
-        numbers: 32,
-        bytes: 18,
-        widen: |from, to| {
-            let scale = half_at(from, 0);
-            nibbles(&from[2..], to, |x| scale * (f32::from(x) - 8.0));
-        },
-    };
-    /// 32 numbers of 4 bits with a scale and a smallest number in f16.
-    pub const Q4_1: Self = Self {
-        name: "Q4_1",
-        numbers: 32,
-        bytes: 20,
-        widen: |from, to| {
-            let (scale, least) = (half_at(from, 0), half_at(from, 2));
-            nibbles(&from[4..], to, |x| scale * f32::from(x) + least);
-        },
-    };
 }
 
 /// Quantised numbers.
@@ -99,15 +41,24 @@ impl<'w> Blocks<'w> {
 
     fn widen<T: Float>(&self, range: Range<usize>, to: &mut [T]) {
         let BlockKind { numbers, bytes, widen, .. } = self.kind;
+        let (first, last) = (range.start.div_ceil(numbers), range.end / numbers);
+        if first <= last {
+            let whole = first * numbers - range.start..last * numbers - range.start;
+            T::from_f32s(&mut to[whole], |to| widen(&self.bytes[first * bytes..last * bytes], to));
+        }
+        // What begins or ends within a block.
         let mut block = vec![0.0; numbers];
-        let mut at = range.start;
-        while at < range.end {
-            let (number, first) = (at / numbers, at % numbers);
-            widen(&self.bytes[number * bytes..(number + 1) * bytes], &mut block);
-            let count = (numbers - first).min(range.end - at);
-            let to = &mut to[at - range.start..][..count];
-            to.iter_mut().zip(&block[first..]).for_each(|(to, &x)| *to = T::from_f64(f64::from(x)));
-            at += count;
+        let mut edge = |at: Range<usize>| {
+            if !at.is_empty() {
+                let number = at.start / numbers;
+                widen(&self.bytes[number * bytes..(number + 1) * bytes], &mut block);
+                let to = &mut to[at.start - range.start..at.end - range.start];
+                to.iter_mut().zip(&block[at.start % numbers..]).for_each(|(to, &x)| *to = T::from_f64(f64::from(x)));
+            }
+        };
+        edge(range.start..(first * numbers).min(range.end));
+        if first <= last {
+            edge(last * numbers..range.end);
         }
     }
 }

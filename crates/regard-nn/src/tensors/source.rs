@@ -83,6 +83,27 @@ impl<B: AsRef<[u8]>> SafetensorsFile<B> {
         Ok(Self { bytes, data: size + 8, header })
     }
 
+    /// A tensor of that name is there.
+    pub fn has(&self, name: &str) -> bool {
+        self.header.info(name).is_some()
+    }
+
+    /// Name, shape, type and bytes of each tensor.
+    pub fn list(&self) -> Vec<(String, Vec<usize>, &'static str, usize)> {
+        let kind = |dtype| match dtype {
+            Dtype::F32 => "f32",
+            Dtype::F64 => "f64",
+            Dtype::F16 => "f16",
+            Dtype::BF16 => "bf16",
+            Dtype::I64 => "i64",
+            Dtype::BOOL => "bool",
+            Dtype::U8 => "u8",
+            _ => "other",
+        };
+        let tensors = self.header.tensors().into_iter();
+        tensors.map(|(name, info)| (name, info.shape.clone(), kind(info.dtype), info.data_offsets.1 - info.data_offsets.0)).collect()
+    }
+
     /// The names of its tensors.
     pub fn names(&self) -> Vec<String> {
         self.header.tensors().into_keys().collect()

@@ -4,13 +4,12 @@ use crate::common::{max, parameters, tokens, worst};
 use crate::textbook::{Tensors, transformer};
 use half::{bf16, f16};
 use ndarray::ArrayViewMut4;
-use regard::Attention;
 use regard_nn::layers::activation::Activation;
 use regard_nn::layers::attention::{AttentionConfig, Heads, HeadsMut, Projection, ScaleKind};
 use regard_nn::layers::mlp::MlpConfig;
 use regard_nn::layers::norm::NormKind;
 use regard_nn::layers::positions::{Pairs, Positions, Rotary, Scaling};
-use regard_nn::layers::probe::Probe;
+use regard_nn::layers::probe::{Attending, Change, Probe};
 use regard_nn::layers::stack::{BlockConfig, BlockWiring};
 use regard_nn::models::transformer::{EmbeddingConfig, HeadConfig, Transformer, TransformerConfig};
 use regard_nn::tensors::{BlockKind, Blocks, Buffer, Numbers, Order, Renamed, SafetensorsFile, Shards, Source, Tensor, Weights};
@@ -357,14 +356,16 @@ impl Probe<f64> for Surgeon {
         assert_eq!(heads.v().dim(), (1, 2, 6, 4));
     }
 
-    fn options<'a>(&self, _: usize, attention: Attention<'a>) -> Attention<'a> {
-        attention
-    }
-
-    fn results(&self, number: usize, attention: &Attention<'_>, heads: &Heads<'_, f64>, mut z: ArrayViewMut4<'_, f64>) {
+    fn results(
+        &self,
+        number: usize,
+        attending: &Attending<'_>,
+        heads: &Heads<'_, f64>,
+        mut z: ArrayViewMut4<'_, f64>,
+    ) -> regard::Result<()> {
         self.keys.borrow_mut().push(heads.k.dim().2);
         // What was computed with can be asked again: statistics, weights, maps.
-        let again = attention.forward(heads.q, heads.k, heads.v).expect("the same operands").out;
+        let again = attending.attention(&Change::default()).forward(heads.q, heads.k, heads.v)?.out;
         assert_eq!(again.view(), z.view());
         self.results.borrow_mut().push(z.iter().copied().collect());
         if let Some((layer, head)) = self.zero
@@ -372,6 +373,7 @@ impl Probe<f64> for Surgeon {
         {
             z.index_axis_mut(ndarray::Axis(1), head).fill(0.0);
         }
+        Ok(())
     }
 }
 
