@@ -1,0 +1,62 @@
+//! `model.safetensors`, or several files and an index that names them. The reader is regard-nn's; here files are mapped and listed.
+
+use super::{Archive, TensorInfo, map, missing};
+use crate::error::{Error, Result};
+use regard::MappedFile;
+use regard_nn::tensors::{SafetensorsFile, Source, Tensor};
+use std::path::Path;
+
+/// One or more safetensors files.
+#[derive(Debug)]
+pub struct SafetensorsFiles(Vec<SafetensorsFile<MappedFile>>);
+
+impl SafetensorsFiles {
+    /// One file.
+    ///
+    /// # Errors
+    /// When it cannot be read or is not a whole safetensors file.
+    pub fn open(path: &Path) -> Result<Self> {
+        Ok(Self(vec![SafetensorsFile::new(path, map(path)?)?]))
+    }
+
+    /// The files that an index names, beside it.
+    ///
+    /// # Errors
+    /// When the index or one of them cannot be used.
+    pub fn open_index(index: &Path) -> Result<Self> {
+        let text = std::fs::read(index).map_err(|source| Error::file(index, source))?;
+        let json: serde_json::Value = serde_json::from_slice(&text).map_err(|e| Error::damaged(index, format!("it is not JSON ({e})")))?;
+        let names = json["weight_map"].as_object().ok_or_else(|| Error::damaged(index, "it has no weight_map"))?;
+        let mut names: Vec<&str> = names.values().filter_map(serde_json::Value::as_str).collect();
+        names.sort_unstable();
+        names.dedup();
+        let open = |name: &str| {
+            // A plain name: an index must not reach outside of its folder.
+            if Path::new(name).file_name().is_none_or(|plain| plain != name) {
+                return Err(Error::damaged(index, format!("it names the file {name:?}, which is not beside it")));
+            }
+            let path = index.with_file_name(name);
+            Ok(SafetensorsFile::new(&path, map(&path)?)?)
+        };
+        names.into_iter().map(open).collect::<Result<_>>().map(Self)
+    }
+}
+
+impl Source for SafetensorsFiles {
+    fn tensor(&self, name: &str) -> regard_nn::Result<Tensor<'_>> {
+        self.0.iter().find(|file| file.has(name)).ok_or_else(|| missing(name))?.tensor(name)
+    }
+}
+
+impl Archive for SafetensorsFiles {
+    fn has(&self, name: &str) -> bool {
+        self.0.iter().any(|file| file.has(name))
+    }
+
+    fn list(&self) -> Vec<TensorInfo> {
+        let info = |(name, shape, kind, bytes)| TensorInfo { name, shape, kind, bytes };
+        let mut list: Vec<TensorInfo> = self.0.iter().flat_map(|file| file.list()).map(info).collect();
+        list.sort_by(|a, b| a.name.cmp(&b.name));
+        list
+    }
+}

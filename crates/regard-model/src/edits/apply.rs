@@ -1,0 +1,416 @@
+//! Edits at work: a [`Probe`] that changes what a pass computes, and writes down what it saw.
+//!
+//! An edit of scores that all heads of a layer share is made in the one call that attends. Where heads or rows differ, these heads attend again, each for
+//! itself, and their rows are put in place. Edits of z come last.
+
+use super::{Action, Edit, Edits, Part, Patch, Pattern, Shape, Slot};
+use crate::error::{Error, Result};
+use ndarray::{Array2, Array3, ArrayView2, ArrayView3, ArrayView4, ArrayViewMut4, Axis};
+use regard::{Mask, Scale};
+use regard_nn::layers::attention::Heads;
+use regard_nn::layers::probe::{Attending, Change, Probe};
+use regard_nn::random::Draws;
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+
+/// What a layer's attention worked with, `[heads, rows, dim]` each; keys and values have heads of their own number.
+#[derive(Debug, Clone)]
+pub struct LayerTape {
+    /// Queries, after norms and positions.
+    pub q: Array3<f32>,
+    /// Keys.
+    pub k: Array3<f32>,
+    /// Values.
+    pub v: Array3<f32>,
+    /// Results before W_O, after edits.
+    pub z: Array3<f32>,
+    /// Query heads that attended with other operands than these.
+    pub(crate) own: HashMap<usize, Operands>,
+}
+
+/// Operands of one query head, `[rows, dim]`.
+#[derive(Debug, Clone)]
+pub(crate) struct Operands {
+    pub(crate) q: Array2<f32>,
+    pub(crate) k: Array2<f32>,
+    pub(crate) v: Array2<f32>,
+}
+
+/// Results of heads and networks on other texts, to take means or rows from.
+#[derive(Debug, Clone, Default)]
+pub struct Reference {
+    /// Of each layer, `[heads, rows, dim]`.
+    pub z: Vec<Array3<f32>>,
+    /// Of each layer, rows of the network's result; empty where nobody needs them.
+    pub networks: Vec<Vec<f32>>,
+    /// How many texts they are from.
+    pub texts: usize,
+}
+
+/// What edits take from other texts.
+#[derive(Debug, Clone, Default)]
+pub struct Sources {
+    /// Second texts by name, as they were attended to.
+    pub texts: HashMap<String, Vec<LayerTape>>,
+    /// For `mean` and `resample`.
+    pub reference: Option<Reference>,
+}
+
+/// A probe that edits and remembers.
+pub(crate) struct Surgeon<'e> {
+    edits: &'e Edits,
+    sources: &'e Sources,
+    shape: Shape,
+    /// Of the text; rows of a pass may be its last only.
+    len: Cell<usize>,
+    rows_of_pass: Cell<usize>,
+    tape: Option<RefCell<Vec<LayerTape>>>,
+    networks: Option<RefCell<Vec<Vec<f32>>>>,
+    streams: Option<RefCell<Vec<Vec<f32>>>>,
+}
+
+/// What a pass is to write down.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Remember {
+    pub(crate) heads: bool,
+    pub(crate) networks: bool,
+    pub(crate) streams: bool,
+}
+
+/// What a pass has written down.
+#[derive(Debug, Default)]
+pub(crate) struct Memory {
+    pub(crate) heads: Vec<LayerTape>,
+    pub(crate) networks: Vec<Vec<f32>>,
+    pub(crate) streams: Vec<Vec<f32>>,
+}
+
+/// The change that score edits of one place come to.
+fn compose(edits: &[&Edit]) -> Change<'static> {
+    let mut change = Change::default();
+    for edit in edits {
+        let only = match &edit.action {
+            Action::Scale(scale) => {
+                change.scale = Some(scale.map_or(Scale::Off, Scale::By));
+                continue;
+            }
+            Action::Temp(x) => {
+                change.temperature = Some(*x).filter(|x| *x != 1.0);
+                continue;
+            }
+            Action::Mask(mask) => {
+                change.mask = Some(mask.mask());
+                continue;
+            }
+            Action::Weights(Pattern::Uniform) => {
+                change.flat = true;
+                continue;
+            }
+            Action::HideFirst => !Mask::first_keys(1) | Mask::window(Some(0), Some(0)),
+            Action::Weights(Pattern::Own) => Mask::window(Some(0), Some(0)),
+            Action::Weights(Pattern::Previous) => {
+                (Mask::window(Some(1), None) & !Mask::reverse()) | (Mask::first_keys(1) & Mask::window(Some(0), Some(0)))
+            }
+            Action::Weights(Pattern::First) => Mask::first_keys(1),
+            _ => continue,
+        };
+        change.only = Some(match change.only.take() {
+            Some(before) => before & only,
+            None => only,
+        });
+    }
+    change
+}
+
+/// Edits of a layer's scores and patterns.
+fn score_edits(edits: &Edits, layer: usize) -> Vec<&Edit> {
+    let of_scores = |edit: &&Edit| {
+        let slot = edit.action.slot();
+        edit.on_layer(layer)
+            && (matches!(slot, Slot::Scale | Slot::Temp | Slot::Mask | Slot::Hide) || matches!(edit.action, Action::Weights(_)))
+    };
+    edits.list().iter().filter(of_scores).collect()
+}
+
+fn of_all(edit: &Edit) -> bool {
+    edit.part == Part::AllHeads && edit.rows == super::Rows::All
+}
+
+/// How all heads of a layer attend, as far as they share it.
+pub(crate) fn layer_change(edits: &Edits, layer: usize) -> Change<'static> {
+    let shared: Vec<&Edit> = score_edits(edits, layer).into_iter().filter(|edit| of_all(edit)).collect();
+    compose(&shared)
+}
+
+/// How a head attends: changes, and the rows that each is for. `rows` of a text of `len`.
+pub(crate) fn head_changes(
+    edits: &Edits,
+    shape: Shape,
+    layer: usize,
+    head: usize,
+    rows: std::ops::Range<usize>,
+    len: usize,
+) -> Vec<(Change<'static>, Vec<usize>, bool)> {
+    let all = score_edits(edits, layer);
+    let mine: Vec<&Edit> = all.into_iter().filter(|edit| edit.heads(shape).contains(&head)).collect();
+    let mut groups: BTreeMap<Vec<bool>, Vec<usize>> = BTreeMap::new();
+    for row in rows {
+        groups.entry(mine.iter().map(|edit| edit.rows.contains(row, len)).collect()).or_default().push(row);
+    }
+    let group = |(active, rows): (Vec<bool>, Vec<usize>)| {
+        let edits: Vec<&Edit> = mine.iter().zip(&active).filter(|(_, active)| **active).map(|(edit, _)| *edit).collect();
+        let shared = edits.iter().all(|edit| of_all(edit));
+        (Change { head: Some(head), ..compose(&edits) }, rows, shared)
+    };
+    groups.into_iter().map(group).collect()
+}
+
+impl<'e> Surgeon<'e> {
+    /// A probe for texts; edits were checked against the shape.
+    pub(crate) fn new(edits: &'e Edits, sources: &'e Sources, shape: Shape, remember: Remember) -> Self {
+        Self {
+            edits,
+            sources,
+            shape,
+            len: Cell::new(0),
+            rows_of_pass: Cell::new(0),
+            tape: remember.heads.then(RefCell::default),
+            networks: remember.networks.then(RefCell::default),
+            streams: remember.streams.then(RefCell::default),
+        }
+    }
+
+    /// The next pass is over so many rows, the last of a text of `len`.
+    pub(crate) fn expect(&self, rows: usize, len: usize) {
+        self.rows_of_pass.set(rows);
+        self.len.set(len);
+    }
+
+    pub(crate) fn memory(self) -> Memory {
+        Memory {
+            heads: self.tape.map(RefCell::into_inner).unwrap_or_default(),
+            networks: self.networks.map(RefCell::into_inner).unwrap_or_default(),
+            streams: self.streams.map(RefCell::into_inner).unwrap_or_default(),
+        }
+    }
+
+    /// The operands of a head that are not the layer's own.
+    fn operands(&self, layer: usize, head: usize, own: [ArrayView2<'_, f32>; 3], len: usize) -> Option<Operands> {
+        let kv = head / (self.shape.heads / self.shape.kv_heads);
+        let mut patched: Option<Operands> = None;
+        for edit in self.edits.list().iter().filter(|edit| edit.on_layer(layer) && edit.heads(self.shape).contains(&head)) {
+            let Action::Patch(name, what) = &edit.action else { continue };
+            if *what == Patch::Z {
+                continue;
+            }
+            let tape = &self.sources.texts[name][layer];
+            let [q, k, v] = &own;
+            let all = patched.get_or_insert_with(|| Operands { q: q.to_owned(), k: k.to_owned(), v: v.to_owned() });
+            let put = |to: &mut Array2<f32>, from: ArrayView2<'_, f32>| {
+                for row in (0..len).filter(|row| edit.rows.contains(*row, len)) {
+                    to.row_mut(row).assign(&from.row(source_row(row, len, from.nrows())));
+                }
+            };
+            if matches!(what, Patch::Q | Patch::Weights) {
+                put(&mut all.q, tape.q.index_axis(Axis(0), head));
+            }
+            if matches!(what, Patch::K | Patch::Weights) {
+                put(&mut all.k, tape.k.index_axis(Axis(0), kv));
+            }
+            if *what == Patch::V {
+                put(&mut all.v, tape.v.index_axis(Axis(0), kv));
+            }
+        }
+        patched
+    }
+
+    /// Edits of z of one head, for rows from `start` on.
+    fn edit_results(&self, layer: usize, head: usize, start: usize, mut z: ndarray::ArrayViewMut2<'_, f32>) {
+        let len = self.len.get();
+        for edit in self.edits.list().iter().filter(|edit| edit.on_layer(layer) && edit.action.slot() == Slot::Z) {
+            if !edit.heads(self.shape).contains(&head) {
+                continue;
+            }
+            let pool = self.sources.reference.as_ref().map(|reference| reference.z[layer].index_axis(Axis(0), head));
+            for (row, mut z) in (start..).zip(z.rows_mut()).filter(|(row, _)| edit.rows.contains(*row, len)) {
+                match &edit.action {
+                    Action::Zero => z.fill(0.0),
+                    Action::Gain(x) => z.mapv_inplace(|z| z * *x as f32),
+                    Action::Mean => {
+                        if let Some(mean) = pool.and_then(|pool| pool.mean_axis(Axis(0))) {
+                            z.assign(&mean);
+                        }
+                    }
+                    Action::Resample(seed) => {
+                        if let Some(pool) = pool {
+                            z.assign(&pool.row(drawn(*seed, layer, row, pool.nrows())));
+                        }
+                    }
+                    Action::Patch(name, _) => {
+                        let from = self.sources.texts[name][layer].z.index_axis(Axis(0), head);
+                        z.assign(&from.row(source_row(row, len, from.nrows())));
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// One head of the only sequence.
+fn one<'a>(heads: &ArrayView4<'a, f32>, head: usize) -> ArrayView2<'a, f32> {
+    heads.index_axis_move(Axis(0), 0).index_axis_move(Axis(0), head)
+}
+
+/// The row of a second text that stands for a row of the first: the same, or, for the last, its last.
+fn source_row(row: usize, len: usize, theirs: usize) -> usize {
+    if row + 1 == len { theirs - 1 } else { row.min(theirs - 1) }
+}
+
+/// A row of other texts, the same for all heads of a layer.
+fn drawn(seed: u64, layer: usize, row: usize, rows: usize) -> usize {
+    (Draws::at(seed, &[0x5E5A, layer as u64, row as u64]).bits() % rows.max(1) as u64) as usize
+}
+
+impl Probe<f32> for Surgeon<'_> {
+    fn stream(&self, _: usize, rows: &[f32]) {
+        if let Some(streams) = &self.streams {
+            streams.borrow_mut().push(rows.to_vec());
+        }
+    }
+
+    fn change(&self, number: usize) -> Change<'_> {
+        layer_change(self.edits, number / 2)
+    }
+
+    fn results(
+        &self,
+        number: usize,
+        attending: &Attending<'_>,
+        heads: &Heads<'_, f32>,
+        mut z: ArrayViewMut4<'_, f32>,
+    ) -> regard::Result<()> {
+        let (layer, start) = (number / 2, attending.start(0));
+        let (rows, len) = (z.dim().2, self.len.get());
+        let group = self.shape.heads / self.shape.kv_heads;
+        let mut own = HashMap::new();
+        let touched = self.edits.list().iter().any(|edit| edit.on_layer(layer) && edit.part != Part::Mlp);
+        for head in (0..self.shape.heads).filter(|_| touched) {
+            let [q, k, v] = [one(&heads.q, head), one(&heads.k, head / group), one(&heads.v, head / group)];
+            let mut results = z.view_mut().index_axis_move(Axis(0), 0).index_axis_move(Axis(0), head);
+            let patched = self.operands(layer, head, [q, k, v], len);
+            for (change, chosen, shared) in head_changes(self.edits, self.shape, layer, head, start..start + rows, len) {
+                if shared && patched.is_none() {
+                    continue;
+                }
+                let [q, k, v] = match &patched {
+                    Some(own) => [own.q.view(), own.k.view(), own.v.view()],
+                    None => [q, k, v],
+                };
+                let four = |x: ndarray::ArrayView2<'_, f32>| x.insert_axis(Axis(0)).insert_axis(Axis(0)).to_owned();
+                let out = attending.attention(&change).forward(&four(q), &four(k), &four(v))?.out;
+                for row in chosen {
+                    results.row_mut(row - start).assign(&one(&out.view(), 0).row(row - start));
+                }
+            }
+            self.edit_results(layer, head, start, results);
+            if let Some(patched) = patched {
+                own.insert(head, patched);
+            }
+        }
+        if let Some(tape) = &self.tape {
+            let kept = |x: ndarray::ArrayView4<'_, f32>| x.index_axis_move(Axis(0), 0).as_standard_layout().into_owned();
+            let (q, k, v, z) = (kept(heads.q), kept(heads.k), kept(heads.v), kept(z.view()));
+            tape.borrow_mut().push(LayerTape { q, k, v, z, own });
+        }
+        Ok(())
+    }
+
+    fn wants_network(&self, number: usize) -> bool {
+        let edited = |edit: &Edit| edit.on_layer(number / 2) && edit.part == Part::Mlp && !edit.action.is_null();
+        self.networks.is_some() || self.edits.list().iter().any(edited)
+    }
+
+    fn network(&self, number: usize, rows: &mut [f32]) {
+        let (layer, len) = (number / 2, self.len.get());
+        if let Some(networks) = &self.networks {
+            networks.borrow_mut().push(rows.to_vec());
+        }
+        let edits: Vec<&Edit> = self.edits.list().iter().filter(|edit| edit.on_layer(layer) && edit.part == Part::Mlp).collect();
+        if edits.is_empty() {
+            return;
+        }
+        // The rows of a pass are the last ones of the text.
+        let count = self.rows_of_pass.get();
+        let width = rows.len() / count.max(1);
+        let pool = self.sources.reference.as_ref().map(|reference| reference.networks[layer].as_slice());
+        for edit in edits {
+            for (row, x) in (len - count..).zip(rows.chunks_exact_mut(width.max(1))).filter(|(row, _)| edit.rows.contains(*row, len)) {
+                match (&edit.action, pool) {
+                    (Action::Zero, _) => x.fill(0.0),
+                    (Action::Gain(gain), _) => x.iter_mut().for_each(|x| *x *= *gain as f32),
+                    (Action::Mean, Some(pool)) => x.copy_from_slice(&mean_row(pool, width)),
+                    (Action::Resample(seed), Some(pool)) => {
+                        let from = drawn(*seed, layer, row, pool.len() / width.max(1));
+                        x.copy_from_slice(&pool[from * width..(from + 1) * width]);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+fn mean_row(pool: &[f32], width: usize) -> Vec<f32> {
+    let view = ArrayView2::from_shape((pool.len() / width.max(1), width), pool).expect("whole rows");
+    view.mean_axis(Axis(0)).map(|mean| mean.to_vec()).unwrap_or_else(|| vec![0.0; width])
+}
+
+impl Sources {
+    /// Whether edits find the other texts that they need, for a text of `len` tokens.
+    ///
+    /// # Errors
+    /// [`Error::Edit`] with what is missing.
+    pub(crate) fn check(&self, edits: &Edits, len: usize) -> Result<()> {
+        for edit in edits.list() {
+            let refused = |reason: String| Err(Error::Edit { edit: edit.to_string(), reason });
+            match &edit.action {
+                Action::Patch(name, _) => {
+                    let Some(tape) = self.texts.get(name) else {
+                        return refused(format!("there is no text named {name:?}: give one"));
+                    };
+                    let theirs = tape.first().map_or(0, |layer| layer.q.len_of(Axis(1)));
+                    if theirs != len && edit.rows != super::Rows::Last {
+                        return refused(format!(
+                            "text {name:?} has {theirs} tokens and this one {len}: they must be as long, or the edit be of @last"
+                        ));
+                    }
+                }
+                Action::Mean | Action::Resample(_) if self.reference.is_none() => {
+                    return refused("there are no other texts to take it from".to_owned());
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Reference {
+    /// One text more.
+    pub(crate) fn add(&mut self, memory: Memory) {
+        self.texts += 1;
+        for (layer, tape) in memory.heads.into_iter().enumerate() {
+            match self.z.get_mut(layer) {
+                Some(known) => known.append(Axis(1), ArrayView3::from(&tape.z)).expect("the same heads"),
+                None => self.z.push(tape.z),
+            }
+        }
+        for (layer, rows) in memory.networks.into_iter().enumerate() {
+            match self.networks.get_mut(layer) {
+                Some(known) => known.extend(rows),
+                None => self.networks.push(rows),
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! From a string to edits.
+
+use super::{Action, Edit, Edits, MOST_BYTES, MaskExpr, Part, Patch, Pattern, Rows, Set, canonical};
+use crate::error::{Error, Result};
+
+/// Numbers of a set go up to here: no model has more layers or heads.
+const MOST_NUMBER: usize = 1 << 16;
+
+pub(super) fn edits(text: &str) -> Result<Edits> {
+    if text.len() > MOST_BYTES {
+        let start: String = text.chars().take(40).collect();
+        return Err(Error::Edit {
+            edit: format!("{start}..."),
+            reason: format!("it has {} bytes, at most {MOST_BYTES} are possible", text.len()),
+        });
+    }
+    let mut list = Vec::new();
+    for text in text.split('/').filter(|_| !text.is_empty()) {
+        list.push(edit(text).map_err(|reason| Error::Edit { edit: text.to_owned(), reason })?);
+    }
+    let edits = Edits { edits: canonical::merged(list) };
+    edits.check_clashes(None)?;
+    Ok(edits)
+}
+
+fn edit(text: &str) -> std::result::Result<Edit, String> {
+    let (target, rest) = text.split_once('=').ok_or("an edit is TARGET=ACTION, as in L3.H1=zero")?;
+    let (action, rows) = match rest.split_once('@') {
+        Some((action, rows)) => (action, self::rows(rows)?),
+        None => (rest, Rows::All),
+    };
+    let all = |action| Ok(Edit { layers: None, part: Part::AllHeads, action, rows });
+    match target {
+        "scale" => return all(scale(action)?),
+        "temp" => return all(temp(action)?),
+        "mask" => return all(Action::Mask(MaskExpr::parse(action)?)),
+        "heads" => return all(self::action(action)?),
+        _ => {}
+    }
+    let place = target
+        .strip_prefix('L')
+        .ok_or_else(|| format!("{target:?} is no target: scale, temp, mask, heads, L3, L3.H1, L3.KV0 and L3.mlp are"))?;
+    let (layers, part) = match place.split_once('.') {
+        None => (place, Part::AllHeads),
+        Some((layers, "attn")) => (layers, Part::AllHeads),
+        Some((layers, "mlp")) => (layers, Part::Mlp),
+        Some((layers, part)) => match (part.strip_prefix("KV"), part.strip_prefix('H')) {
+            (Some(heads), _) => (layers, Part::KvHeads(set(heads)?)),
+            (_, Some(heads)) => (layers, Part::Heads(set(heads)?)),
+            _ => return Err(format!("{part:?} is no part of a layer: H1, KV0, attn and mlp are")),
+        },
+    };
+    let action = self::action(action)?;
+    let of_mlp = matches!(action, Action::Zero | Action::Mean | Action::Resample(_) | Action::Gain(_));
+    if part == Part::Mlp && !of_mlp {
+        return Err("a network has no scores or weights: zero, mean, resample and gain are possible".to_owned());
+    }
+    Ok(Edit { layers: Some(set(layers)?), part, action, rows })
+}
+
+fn number(text: &str) -> std::result::Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(x) if x < MOST_NUMBER && !text.starts_with('+') => Ok(x),
+        _ => Err(format!("{text:?} is no number of a layer, a head or a row")),
+    }
+}
+
+fn set(text: &str) -> std::result::Result<Set, String> {
+    let mut all = Set::new();
+    for part in text.split(',') {
+        match part.split_once('-') {
+            None => drop(all.insert(number(part)?)),
+            Some((first, last)) => {
+                let (first, last) = (number(first)?, number(last)?);
+                if first > last {
+                    return Err(format!("{part:?} goes backwards"));
+                }
+                all.extend(first..=last);
+            }
+        }
+    }
+    Ok(all)
+}
+
+fn rows(text: &str) -> std::result::Result<Rows, String> {
+    match text {
+        "all" => Ok(Rows::All),
+        "last" => Ok(Rows::Last),
+        _ => {
+            let (first, last) = text.split_once('-').unwrap_or((text, text));
+            // Rows may be many: texts are long.
+            let row = |text: &str| text.parse::<usize>().map_err(|_| format!("{text:?} is no row: 5, 5-9, last and all are"));
+            let (first, last) = (row(first)?, row(last)?);
+            if first > last { Err(format!("rows {text:?} go backwards")) } else { Ok(Rows::Span(first, last)) }
+        }
+    }
+}
+
+fn real(text: &str, what: &str) -> std::result::Result<f64, String> {
+    // Only what can be written again: no `inf`, no `nan`.
+    let plain = text.bytes().all(|b| b.is_ascii_digit() || b".-eE".contains(&b));
+    match text.parse::<f64>() {
+        Ok(x) if plain && x.is_finite() => Ok(if x == 0.0 { 0.0 } else { x }),
+        _ => Err(format!("{text:?} is no number for {what}")),
+    }
+}
+
+fn scale(text: &str) -> std::result::Result<Action, String> {
+    Ok(Action::Scale(if text == "off" { None } else { Some(real(text, "a scale (or off)")?) }))
+}
+
+fn temp(text: &str) -> std::result::Result<Action, String> {
+    match real(text, "a temperature")? {
+        x if x > 0.0 => Ok(Action::Temp(x)),
+        x => Err(format!("a temperature is positive, and {x} is not")),
+    }
+}
+
+fn action(text: &str) -> std::result::Result<Action, String> {
+    let (word, value) = match text.split_once(':') {
+        Some((word, value)) => (word, Some(value)),
+        None => (text, None),
+    };
+    match (word, value) {
+        ("zero", None) => Ok(Action::Zero),
+        ("mean", None) => Ok(Action::Mean),
+        ("uniform", None) => Ok(Action::Weights(Pattern::Uniform)),
+        ("self", None) => Ok(Action::Weights(Pattern::Own)),
+        ("previous", None) => Ok(Action::Weights(Pattern::Previous)),
+        ("first", None) => Ok(Action::Weights(Pattern::First)),
+        ("resample", Some(seed)) => seed.parse().map(Action::Resample).map_err(|_| format!("{seed:?} is no seed")),
+        ("gain", Some(x)) => real(x, "a gain").map(Action::Gain),
+        ("scale", Some(x)) => scale(x),
+        ("temp", Some(x)) => temp(x),
+        ("mask", Some(mask)) => MaskExpr::parse(mask).map(Action::Mask),
+        ("hide", Some("first")) => Ok(Action::HideFirst),
+        ("patch", Some(patch)) => self::patch(patch),
+        _ => Err(format!(
+            "{text:?} is no action: zero, mean, resample:SEED, gain:0.5, patch:B, uniform, self, previous, first, scale:off, temp:2, mask:full and hide:first are"
+        )),
+    }
+}
+
+fn patch(text: &str) -> std::result::Result<Action, String> {
+    let (name, what) = match text.split_once('.') {
+        None => (text, Patch::Z),
+        Some((name, what)) => {
+            let what = match what {
+                "z" => Patch::Z,
+                "q" => Patch::Q,
+                "k" => Patch::K,
+                "v" => Patch::V,
+                "weights" => Patch::Weights,
+                _ => return Err(format!("{what:?} cannot be patched: z, q, k, v and weights can")),
+            };
+            (name, what)
+        }
+    };
+    let plain = !name.is_empty() && name.len() <= 64 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
+    if !plain {
+        return Err(format!("{name:?} is no name of a text: letters, digits, - and _ are"));
+    }
+    Ok(Action::Patch(name.to_owned(), what))
+}

@@ -1,0 +1,138 @@
+//! GPT-2: learned positions, layer norm before branches, joined q, k and v with biases, GELU by tanh, tied. Its matrices lie `[in, out]`.
+
+use super::{GGUF_DECODER, Recipe, Table, activation, divides};
+use crate::archives::{Archive, Gguf};
+use crate::error::{Error, Result};
+use crate::settings::Settings;
+use regard_nn::layers::activation::Activation;
+use regard_nn::layers::attention::{AttentionConfig, ScaleKind};
+use regard_nn::layers::mlp::MlpConfig;
+use regard_nn::layers::norm::NormKind;
+use regard_nn::layers::positions::Positions;
+use regard_nn::layers::stack::{BlockConfig, BlockWiring};
+use regard_nn::models::transformer::{EmbeddingConfig, HeadConfig, TransformerConfig};
+use regard_nn::tensors::Order;
+
+/// Names in files of transformers.
+pub const NAMES: Table = &[
+    ("tokens", "wte"),
+    ("positions", "wpe"),
+    ("blocks.#.attention.norm", "h.#.ln_1"),
+    ("blocks.#.attention.qkv", "h.#.attn.c_attn"),
+    ("blocks.#.attention.out", "h.#.attn.c_proj"),
+    ("blocks.#.mlp.norm", "h.#.ln_2"),
+    ("blocks.#.mlp.up", "h.#.mlp.c_fc"),
+    ("blocks.#.mlp.down", "h.#.mlp.c_proj"),
+    ("last_norm", "ln_f"),
+    ("head", "/lm_head"),
+];
+
+struct Sizes {
+    vocab: usize,
+    width: usize,
+    layers: usize,
+    heads: usize,
+    hidden: usize,
+    context: usize,
+    eps: f64,
+    activation: Activation,
+    scale: ScaleKind,
+    tied: bool,
+    order: Order,
+}
+
+fn parts(s: &Sizes) -> Result<TransformerConfig> {
+    divides("n_head", s.width, s.heads)?;
+    let attention =
+        AttentionConfig { bias: true, out_bias: true, order: s.order, scale: s.scale, ..AttentionConfig::new(s.width, s.heads) };
+    let mlp =
+        MlpConfig { width: s.width, hidden: s.hidden, activation: s.activation, gated: false, joined: false, bias: true, order: s.order };
+    let block = |number: usize| BlockConfig {
+        name: format!("blocks.{number}"),
+        wiring: BlockWiring::PreNorm,
+        norm: NormKind::Layer,
+        eps: s.eps,
+        attention,
+        cross: false,
+        mlp,
+        dropout: 0.0,
+    };
+    Ok(TransformerConfig {
+        width: s.width,
+        embedding: EmbeddingConfig {
+            vocab: s.vocab,
+            width: s.width,
+            positions: Positions::Learned,
+            context: s.context,
+            ..EmbeddingConfig::default()
+        },
+        blocks: (0..s.layers).map(block).collect(),
+        last_norm: Some((NormKind::Layer, s.eps)),
+        head: Some(HeadConfig { tied: s.tied, order: Order::OutIn, ..HeadConfig::default() }),
+    })
+}
+
+/// Of a `config.json`.
+///
+/// # Errors
+/// When a setting is missing or has no part here.
+pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Recipe> {
+    if settings.flag("scale_attn_by_inverse_layer_idx", false) {
+        let reason = "a scale by layer has no part here".to_owned();
+        return Err(Error::Setting { name: "scale_attn_by_inverse_layer_idx".to_owned(), value: "true".to_owned(), reason });
+    }
+    let width = settings.size(&["n_embd", "hidden_size"])?;
+    let context = settings.size(&["n_positions", "n_ctx", "max_position_embeddings"])?;
+    let sizes = Sizes {
+        vocab: settings.size(&["vocab_size"])?,
+        width,
+        layers: settings.layers(&["n_layer", "num_hidden_layers"])?,
+        heads: settings.size(&["n_head", "num_attention_heads"])?,
+        hidden: settings.size_if(&["n_inner"])?.unwrap_or(4 * width),
+        context,
+        eps: settings.number(&["layer_norm_epsilon"], 1e-5)?,
+        activation: activation(settings, &["activation_function"], "gelu_new")?,
+        scale: if settings.flag("scale_attn_weights", true) { ScaleKind::InvSqrtDim } else { ScaleKind::Off },
+        tied: !archive.has("lm_head.weight") || settings.flag("tie_word_embeddings", true),
+        order: Order::InOut,
+    };
+    Ok(Recipe {
+        family: "gpt2".to_owned(),
+        parts: parts(&sizes)?,
+        names: NAMES,
+        prefixes: &["transformer.", ""],
+        causal: true,
+        context,
+        gains_plus_one: false,
+    })
+}
+
+/// Of a GGUF file, whose matrices lie `[out, in]`.
+///
+/// # Errors
+/// When a setting is missing or has no part here.
+pub fn of_gguf(settings: Settings<'_>, file: &Gguf) -> Result<Recipe> {
+    let context = settings.size(&["context_length"])?;
+    let sizes = Sizes {
+        vocab: settings.size(&["vocab_size"])?,
+        width: settings.size(&["embedding_length"])?,
+        layers: settings.layers(&["block_count"])?,
+        heads: settings.size(&["attention.head_count"])?,
+        hidden: settings.size(&["feed_forward_length"])?,
+        context,
+        eps: settings.number(&["attention.layer_norm_epsilon"], 1e-5)?,
+        activation: Activation::GeluTanh,
+        scale: ScaleKind::InvSqrtDim,
+        tied: !file.has("output.weight"),
+        order: Order::OutIn,
+    };
+    Ok(Recipe {
+        family: "gpt2".to_owned(),
+        parts: parts(&sizes)?,
+        names: GGUF_DECODER,
+        prefixes: &[""],
+        causal: true,
+        context,
+        gains_plus_one: false,
+    })
+}

@@ -1,0 +1,278 @@
+//! Llama and those that differ from it in a few parts.
+//!
+//! ```text
+//! Llama      rotary positions, RMS norm before branches, grouped heads, gated SiLU; SmolLM, TinyLlama, Llama 3's scaled angles
+//! Mistral    a window
+//! Qwen 2     biases of q, k and v
+//! Qwen 3     heads of their own width, RMS norms of q and k per head before positions
+//! ```
+//!
+//! Files of transformers turn `(i, i + d/2)` of a head; llama2.c and GGUF's `llama` turn `(2 i, 2 i + 1)`, with rows in another order.
+
+use super::{GGUF_DECODER, Recipe, Table, activation, divides, rotary};
+use crate::archives::{Archive, Gguf, llama2c};
+use crate::error::{Error, Result};
+use crate::settings::Settings;
+use regard_nn::layers::activation::Activation;
+use regard_nn::layers::attention::{AttentionConfig, Projection};
+use regard_nn::layers::mlp::MlpConfig;
+use regard_nn::layers::norm::NormKind;
+use regard_nn::layers::positions::{Pairs, Rotary, Scaling};
+use regard_nn::layers::stack::{BlockConfig, BlockWiring};
+use regard_nn::models::transformer::{EmbeddingConfig, HeadConfig, TransformerConfig};
+use regard_nn::tensors::{Order, Source};
+
+/// Names in files of transformers.
+pub const NAMES: Table = &[
+    ("tokens", "embed_tokens"),
+    ("blocks.#.attention.norm", "layers.#.input_layernorm"),
+    ("blocks.#.attention.q", "layers.#.self_attn.q_proj"),
+    ("blocks.#.attention.k", "layers.#.self_attn.k_proj"),
+    ("blocks.#.attention.v", "layers.#.self_attn.v_proj"),
+    ("blocks.#.attention.q_norm", "layers.#.self_attn.q_norm"),
+    ("blocks.#.attention.k_norm", "layers.#.self_attn.k_norm"),
+    ("blocks.#.attention.out", "layers.#.self_attn.o_proj"),
+    ("blocks.#.mlp.norm", "layers.#.post_attention_layernorm"),
+    ("blocks.#.mlp.gate", "layers.#.mlp.gate_proj"),
+    ("blocks.#.mlp.up", "layers.#.mlp.up_proj"),
+    ("blocks.#.mlp.down", "layers.#.mlp.down_proj"),
+    ("last_norm", "norm"),
+    ("head", "/lm_head"),
+];
+
+/// What the family's members differ in.
+#[derive(Debug, Clone)]
+struct Sizes {
+    vocab: usize,
+    width: usize,
+    layers: usize,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    hidden: usize,
+    eps: f64,
+    rotary: Rotary,
+    bias: bool,
+    out_bias: bool,
+    mlp_bias: bool,
+    head_norms: bool,
+    tied: bool,
+    activation: Activation,
+    /// Of each block.
+    windows: Vec<Option<usize>>,
+}
+
+fn parts(s: &Sizes) -> Result<TransformerConfig> {
+    divides("num_key_value_heads", s.heads, s.kv_heads)?;
+    if !s.rotary.dims.unwrap_or(s.head_dim).is_multiple_of(2) {
+        return Err(Error::Setting {
+            name: "head_dim".into(),
+            value: s.head_dim.to_string(),
+            reason: "rotary positions need an even one".into(),
+        });
+    }
+    let attention = |window: Option<usize>| AttentionConfig {
+        kv_heads: s.kv_heads,
+        head_dim: s.head_dim,
+        bias: s.bias,
+        out_bias: s.out_bias,
+        projection: Projection::Separate,
+        order: Order::OutIn,
+        head_norms: s.head_norms.then_some(s.eps),
+        rotary: Some(s.rotary),
+        window,
+        ..AttentionConfig::new(s.width, s.heads)
+    };
+    let mlp = MlpConfig {
+        width: s.width,
+        hidden: s.hidden,
+        activation: s.activation,
+        gated: true,
+        joined: false,
+        bias: s.mlp_bias,
+        order: Order::OutIn,
+    };
+    let block = |number: usize| BlockConfig {
+        name: format!("blocks.{number}"),
+        wiring: BlockWiring::PreNorm,
+        norm: NormKind::Rms,
+        eps: s.eps,
+        attention: attention(s.windows.get(number).copied().flatten()),
+        cross: false,
+        mlp,
+        dropout: 0.0,
+    };
+    Ok(TransformerConfig {
+        width: s.width,
+        embedding: EmbeddingConfig { vocab: s.vocab, width: s.width, ..EmbeddingConfig::default() },
+        blocks: (0..s.layers).map(block).collect(),
+        last_norm: Some((NormKind::Rms, s.eps)),
+        head: Some(HeadConfig { tied: s.tied, order: Order::OutIn, ..HeadConfig::default() }),
+    })
+}
+
+/// How many tokens before its own a token of each block sees; `None` all.
+pub(crate) fn windows(settings: Settings<'_>, layers: usize, all: bool) -> Result<Vec<Option<usize>>> {
+    let Some(size) = settings.size_if(&["sliding_window"])? else { return Ok(vec![None; layers]) };
+    // So many tokens with its own.
+    let window = Some(size - 1);
+    match settings.0.get("layer_types").and_then(|types| types.as_array()) {
+        Some(types) => Ok(types.iter().map(|kind| if kind == "sliding_attention" { window } else { None }).collect()),
+        None => Ok(vec![if all { window } else { None }; layers]),
+    }
+}
+
+/// Of a `config.json`.
+///
+/// # Errors
+/// When a setting is missing or has no part here.
+pub fn of_settings(name: &str, settings: Settings<'_>, archive: &dyn Archive) -> Result<Recipe> {
+    let (width, heads) = (settings.size(&["hidden_size"])?, settings.size(&["num_attention_heads"])?);
+    let layers = settings.layers(&["num_hidden_layers"])?;
+    let head_dim = match settings.size_if(&["head_dim"])? {
+        Some(dim) => dim,
+        None if name == "qwen3" => 128,
+        None => divides("num_attention_heads", width, heads)?,
+    };
+    let theta = if name.starts_with("qwen") { 1e6 } else { 1e4 };
+    let biased = settings.flag("attention_bias", false);
+    let has_head = archive.has("lm_head.weight");
+    let sizes = Sizes {
+        vocab: settings.size(&["vocab_size"])?,
+        width,
+        layers,
+        heads,
+        kv_heads: settings.size_if(&["num_key_value_heads"])?.unwrap_or(heads),
+        head_dim,
+        hidden: settings.size(&["intermediate_size"])?,
+        eps: settings.number(&["rms_norm_eps"], 1e-6)?,
+        rotary: rotary(settings, theta)?,
+        bias: biased || name == "qwen2",
+        out_bias: biased && name != "qwen2",
+        mlp_bias: settings.flag("mlp_bias", false),
+        head_norms: name == "qwen3",
+        tied: !has_head || settings.flag("tie_word_embeddings", false),
+        activation: activation(settings, &["hidden_act"], "silu")?,
+        windows: match name {
+            "mistral" => windows(settings, layers, true)?,
+            "qwen2" | "qwen3" if settings.flag("use_sliding_window", false) => windows(settings, layers, false)?,
+            _ => vec![None; layers],
+        },
+    };
+    Ok(Recipe {
+        family: name.to_owned(),
+        parts: parts(&sizes)?,
+        names: NAMES,
+        prefixes: &["model.", ""],
+        causal: true,
+        context: settings.size_if(&["max_position_embeddings"])?.unwrap_or(2048),
+        gains_plus_one: false,
+    })
+}
+
+/// Of a GGUF file.
+///
+/// # Errors
+/// When a setting is missing or has no part here.
+pub fn of_gguf(name: &str, settings: Settings<'_>, file: &Gguf) -> Result<Recipe> {
+    let (width, heads) = (settings.size(&["embedding_length"])?, settings.size(&["attention.head_count"])?);
+    let head_dim = match settings.size_if(&["attention.key_length"])? {
+        Some(dim) => dim,
+        None => divides("attention.head_count", width, heads)?,
+    };
+    if settings.any(&["expert_count"]).is_some_and(|(_, count)| count.as_u64() > Some(0)) {
+        return Err(Error::Family { name: name.to_owned(), missing: "its experts: what is missing is a mixture of networks".to_owned() });
+    }
+    let layers = settings.layers(&["block_count"])?;
+    let context = settings.size_if(&["context_length"])?.unwrap_or(2048);
+    let rotary = Rotary {
+        dims: settings.size_if(&["rope.dimension_count"])?,
+        pairs: if name == "llama" { Pairs::Interleaved } else { Pairs::Halves },
+        scaling: gguf_scaling(settings, file)?,
+        ..Rotary::new(settings.number(&["rope.freq_base"], 1e4)?)
+    };
+    let sizes = Sizes {
+        vocab: settings.size(&["vocab_size"])?,
+        width,
+        layers,
+        heads,
+        kv_heads: settings.size_if(&["attention.head_count_kv"])?.unwrap_or(heads),
+        head_dim,
+        hidden: settings.size(&["feed_forward_length"])?,
+        eps: settings.number(&["attention.layer_norm_rms_epsilon"], 1e-5)?,
+        rotary,
+        bias: file.has("blk.0.attn_q.bias"),
+        out_bias: file.has("blk.0.attn_output.bias"),
+        mlp_bias: file.has("blk.0.ffn_up.bias"),
+        head_norms: file.has("blk.0.attn_q_norm.weight"),
+        tied: !file.has("output.weight"),
+        activation: Activation::Silu,
+        windows: vec![settings.size_if(&["attention.sliding_window"])?.map(|size| size - 1); layers],
+    };
+    Ok(Recipe {
+        family: name.to_owned(),
+        parts: parts(&sizes)?,
+        names: GGUF_DECODER,
+        prefixes: &[""],
+        causal: true,
+        context,
+        gains_plus_one: false,
+    })
+}
+
+/// Scaled angles of a GGUF file: as factors of its own, or by name.
+fn gguf_scaling(settings: Settings<'_>, file: &Gguf) -> Result<Scaling> {
+    if file.has("rope_freqs.weight") {
+        let tensor = file.tensor("rope_freqs.weight")?;
+        let mut factors = vec![0f64; tensor.numbers.len()];
+        tensor.numbers.widen(0..factors.len(), &mut factors);
+        return Scaling::factors(&factors).ok_or_else(|| Error::Setting {
+            name: "rope_freqs.weight".to_owned(),
+            value: format!("{} factors", factors.len()),
+            reason: "up to 128 positive numbers are possible".to_owned(),
+        });
+    }
+    match settings.text("rope.scaling.type") {
+        None | Some("none") => Ok(Scaling::None),
+        Some("linear") => Ok(Scaling::Linear(settings.number(&["rope.scaling.factor"], 1.0)?)),
+        Some(other) => Err(Error::Setting {
+            name: "rope.scaling.type".to_owned(),
+            value: other.to_owned(),
+            reason: "linear, and factors in rope_freqs.weight, are known".to_owned(),
+        }),
+    }
+}
+
+/// Of a llama2.c file: what is not in it is always the same.
+///
+/// # Errors
+/// When the header makes no sense.
+pub fn of_header(header: &llama2c::Header) -> Result<Recipe> {
+    let sizes = Sizes {
+        vocab: header.vocab,
+        width: header.width,
+        layers: header.layers,
+        heads: header.heads,
+        kv_heads: header.kv_heads,
+        head_dim: divides("heads", header.width, header.heads)?,
+        hidden: header.hidden,
+        eps: 1e-5,
+        rotary: Rotary { pairs: Pairs::Interleaved, ..Rotary::new(1e4) },
+        bias: false,
+        out_bias: false,
+        mlp_bias: false,
+        head_norms: false,
+        tied: header.tied,
+        activation: Activation::Silu,
+        windows: Vec::new(),
+    };
+    Ok(Recipe {
+        family: "llama".to_owned(),
+        parts: parts(&sizes)?,
+        names: GGUF_DECODER,
+        prefixes: &[""],
+        causal: true,
+        context: header.context,
+        gains_plus_one: false,
+    })
+}

@@ -1,0 +1,270 @@
+//! Families of models: for each a table of names and a list of parts. Computing is regard-nn's.
+//!
+//! A row of a table is `(ours, theirs)`, where `#` stands for the number of a block and a name with a `/` in front is taken as it is, without the prefix
+//! that all others share. The last part of a name is mapped too: `gain` and `table` are `weight`, `shift` is `bias`; old files say `gamma` and `beta`.
+
+pub mod albert;
+pub mod bert;
+pub mod distilbert;
+pub mod gemma2;
+pub mod gpt2;
+pub mod gpt_neox;
+pub mod llama;
+
+use crate::archives::{Archive, Gguf};
+use crate::error::{Error, Result};
+use crate::settings::Settings;
+use regard_nn::layers::activation::Activation;
+use regard_nn::layers::positions::{Rotary, Scaling};
+use regard_nn::models::transformer::TransformerConfig;
+use regard_nn::tensors::{Numbers, Source, Tensor};
+use serde_json::Value;
+use std::borrow::Cow;
+
+/// Rows of names.
+pub type Table = &'static [(&'static str, &'static str)];
+
+/// A model as a list of parts and a table of names.
+#[derive(Debug, Clone)]
+pub struct Recipe {
+    /// As its file calls the family.
+    pub family: String,
+    /// The parts.
+    pub parts: TransformerConfig,
+    /// The names.
+    pub names: Table,
+    /// What names may begin with; the first that fits is taken.
+    pub prefixes: &'static [&'static str],
+    /// Tokens see only what is before them.
+    pub causal: bool,
+    /// Tokens that it was trained for.
+    pub context: usize,
+    /// Gains of norms are one more than what the file has.
+    pub gains_plus_one: bool,
+}
+
+/// The names of decoders in GGUF files, and in our view of llama2.c's.
+pub const GGUF_DECODER: Table = &[
+    ("tokens", "token_embd"),
+    ("positions", "position_embd"),
+    ("blocks.#.attention.norm", "blk.#.attn_norm"),
+    ("blocks.#.attention.qkv", "blk.#.attn_qkv"),
+    ("blocks.#.attention.q", "blk.#.attn_q"),
+    ("blocks.#.attention.k", "blk.#.attn_k"),
+    ("blocks.#.attention.v", "blk.#.attn_v"),
+    ("blocks.#.attention.q_norm", "blk.#.attn_q_norm"),
+    ("blocks.#.attention.k_norm", "blk.#.attn_k_norm"),
+    ("blocks.#.attention.out", "blk.#.attn_output"),
+    ("blocks.#.attention.result_norm", "blk.#.post_attention_norm"),
+    ("blocks.#.mlp.norm", "blk.#.ffn_norm"),
+    ("blocks.#.mlp.gate", "blk.#.ffn_gate"),
+    ("blocks.#.mlp.up", "blk.#.ffn_up"),
+    ("blocks.#.mlp.down", "blk.#.ffn_down"),
+    ("blocks.#.mlp.result_norm", "blk.#.post_ffw_norm"),
+    ("last_norm", "output_norm"),
+    ("head", "output"),
+];
+
+/// The recipe of a `config.json`.
+///
+/// # Errors
+/// [`Error::Family`] and [`Error::Setting`].
+pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Recipe> {
+    // Very old files say nothing: the names of their tensors do.
+    let guessed =
+        || ["", "bert."].iter().any(|p| archive.has(&format!("{p}encoder.layer.0.attention.self.query.weight"))).then_some("bert");
+    let name = settings.text("model_type").or_else(guessed).unwrap_or_default();
+    match name {
+        "gpt2" => gpt2::of_settings(settings, archive),
+        "llama" | "mistral" | "qwen2" | "qwen3" => llama::of_settings(name, settings, archive),
+        "gemma2" => gemma2::of_settings(settings),
+        "gpt_neox" => gpt_neox::of_settings(settings, archive),
+        "bert" | "roberta" | "camembert" | "xlm-roberta" => bert::of_settings(name, settings, archive),
+        "distilbert" => distilbert::of_settings(settings, archive),
+        "albert" => albert::of_settings(settings, archive),
+        _ => Err(unknown(name, "config.json's model_type")),
+    }
+}
+
+/// The recipe of a GGUF file.
+///
+/// # Errors
+/// [`Error::Family`] and [`Error::Setting`].
+pub fn of_gguf(file: &Gguf) -> Result<Recipe> {
+    let name = file.text("general.architecture").unwrap_or_default();
+    let prefix = format!("{name}.");
+    // Its settings as a JSON object, by the last part of their names.
+    let mut object = serde_json::Map::new();
+    for key in file.keys().into_iter().filter(|key| key.starts_with(&prefix)) {
+        let value =
+            file.text(key).map(Value::from).or_else(|| file.flag(key).map(Value::from)).or_else(|| file.integer(key).map(Value::from));
+        if let Some(value) = value.or_else(|| file.number(key).map(Value::from)) {
+            object.insert(key[prefix.len()..].to_owned(), value);
+        }
+    }
+    let tokens = file.list().into_iter().find(|t| t.name == "token_embd.weight").map(|t| t.shape[0]);
+    if let Some(tokens) = tokens {
+        object.insert("vocab_size".to_owned(), tokens.into());
+    }
+    let object = Value::Object(object);
+    let settings = Settings(&object);
+    match name {
+        "llama" | "qwen2" | "qwen3" => llama::of_gguf(name, settings, file),
+        "gemma2" => gemma2::of_gguf(settings),
+        "gpt2" => gpt2::of_gguf(settings, file),
+        "gptneox" => gpt_neox::of_gguf(settings, file),
+        _ => Err(unknown(name, "general.architecture")),
+    }
+}
+
+fn unknown(name: &str, place: &str) -> Error {
+    const KNOWN: &str = "gpt2, llama, mistral, qwen2, qwen3, gemma2, gpt_neox, bert, roberta, distilbert, albert";
+    let known_missing = [
+        ("t5", "relative position buckets and an encoder with a decoder"),
+        ("bart", "an encoder with a decoder"),
+        ("whisper", "an encoder of sound"),
+        ("mixtral", "a mixture of experts"),
+        ("deepseek", "latent attention and a mixture of experts"),
+        ("mamba", "a state space instead of attention"),
+        ("phi", "a table of names, parallel wiring with one norm"),
+        ("opt", "positions that begin at 2 behind a layer norm before blocks: a table of names"),
+        ("bloom", "ALiBi behind a norm of the embedding: a table of names"),
+        ("gemma", "a table of names for this version"),
+        ("falcon", "q, k and v fused by groups, parallel wiring"),
+    ];
+    let missing = known_missing.iter().find(|(family, _)| name.starts_with(family)).map_or("a list of its parts", |(_, missing)| missing);
+    let missing = if name.is_empty() {
+        format!("{place} says nothing. Known are {KNOWN}")
+    } else {
+        format!("what is missing is {missing}. Known are {KNOWN}")
+    };
+    Error::Family { name: name.to_owned(), missing }
+}
+
+/// An activation by the name that transformers has for it.
+pub(crate) fn activation(settings: Settings<'_>, names: &[&str], otherwise: &str) -> Result<Activation> {
+    let (name, value) = match settings.any(names) {
+        Some((name, value)) => (name, value.as_str().unwrap_or_default().to_owned()),
+        None => (names[0].to_owned(), otherwise.to_owned()),
+    };
+    match value.as_str() {
+        "gelu" | "gelu_python" => Ok(Activation::Gelu),
+        "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" | "gelu_python_tanh" => Ok(Activation::GeluTanh),
+        "silu" | "swish" => Ok(Activation::Silu),
+        "relu" => Ok(Activation::Relu),
+        _ => {
+            Err(Error::Setting { name, value, reason: "gelu, gelu_new, gelu_pytorch_tanh, gelu_fast, silu and relu are known".to_owned() })
+        }
+    }
+}
+
+/// Rotary positions of a `config.json`: of transformers 5 (`rope_parameters`) or before (`rope_theta`, `rope_scaling`).
+pub(crate) fn rotary(settings: Settings<'_>, otherwise: f64) -> Result<Rotary> {
+    let inner = settings.within("rope_parameters");
+    let base = match inner {
+        Some(inner) => inner.number(&["rope_theta"], settings.number(&["rope_theta"], otherwise)?)?,
+        None => settings.number(&["rope_theta", "rotary_emb_base"], otherwise)?,
+    };
+    let scaled = inner.or_else(|| settings.within("rope_scaling"));
+    let kind = scaled.and_then(|s| s.text("rope_type").or_else(|| s.text("type"))).unwrap_or("default");
+    let number = |name: &str| match scaled.and_then(|s| s.number_if(&[name]).transpose()) {
+        Some(x) => x,
+        None => Err(Error::Setting { name: name.to_owned(), value: "null".to_owned(), reason: format!("rope type {kind} needs it") }),
+    };
+    let scaling = match kind {
+        "default" => Scaling::None,
+        "linear" => Scaling::Linear(number("factor")?),
+        "llama3" => Scaling::Llama3 {
+            factor: number("factor")?,
+            low: number("low_freq_factor")?,
+            high: number("high_freq_factor")?,
+            context: number("original_max_position_embeddings")?,
+        },
+        other => {
+            let reason = "default, linear and llama3 are known".to_owned();
+            return Err(Error::Setting { name: "rope_type".to_owned(), value: other.to_owned(), reason });
+        }
+    };
+    if base <= 0.0 {
+        return Err(Error::Setting { name: "rope_theta".to_owned(), value: base.to_string(), reason: "it must be positive".to_owned() });
+    }
+    Ok(Rotary { scaling, ..Rotary::new(base) })
+}
+
+/// A part that must divide another.
+pub(crate) fn divides(what: &str, whole: usize, part: usize) -> Result<usize> {
+    if part == 0 || !whole.is_multiple_of(part) {
+        let reason = format!("{whole} cannot be shared out over it");
+        return Err(Error::Setting { name: what.to_owned(), value: part.to_string(), reason });
+    }
+    Ok(whole / part)
+}
+
+/// An archive under our names.
+#[derive(Debug)]
+pub struct Named {
+    /// The tensors.
+    pub archive: Box<dyn Archive>,
+    names: Table,
+    prefix: &'static str,
+    gains_plus_one: bool,
+}
+
+impl Named {
+    /// The tensors of a recipe.
+    pub fn new(archive: Box<dyn Archive>, recipe: &Recipe) -> Self {
+        let mut named = Self { archive, names: recipe.names, prefix: "", gains_plus_one: recipe.gains_plus_one };
+        for prefix in recipe.prefixes {
+            named.prefix = prefix;
+            if named.theirs("tokens.table").is_some_and(|name| named.archive.has(&name)) {
+                break;
+            }
+        }
+        named
+    }
+
+    /// Their name for ours: the first way to write it that is there, else the first.
+    fn theirs(&self, ours: &str) -> Option<String> {
+        // Models of our own have our names.
+        if self.names.is_empty() {
+            return Some(ours.to_owned());
+        }
+        let (module, end) = ours.rsplit_once('.')?;
+        let (pattern, number) = match module.strip_prefix("blocks.").and_then(|rest| rest.split_once('.')) {
+            Some((number, rest)) => (format!("blocks.#.{rest}"), number),
+            None => (module.to_owned(), ""),
+        };
+        let (_, theirs) = self.names.iter().find(|(ours, _)| *ours == pattern)?;
+        let stem = match theirs.strip_prefix('/') {
+            Some(whole) => whole.replace('#', number),
+            None => format!("{}{}", self.prefix, theirs.replace('#', number)),
+        };
+        let ends: &[&str] = match end {
+            "gain" => &["weight", "gamma"],
+            "shift" => &["bias", "beta"],
+            "table" => &["weight"],
+            other => &[other],
+        };
+        let mut ways = ends.iter().map(|end| format!("{stem}.{end}"));
+        let first = ways.next()?;
+        Some(if self.archive.has(&first) { first } else { ways.find(|name| self.archive.has(name)).unwrap_or(first) })
+    }
+}
+
+impl Source for Named {
+    fn tensor(&self, name: &str) -> regard_nn::Result<Tensor<'_>> {
+        let refused = |reason: String| regard_nn::Error::Tensor { name: name.to_owned(), reason };
+        let theirs = self.theirs(name).ok_or_else(|| refused("the family has no name for it".to_owned()))?;
+        let tensor = self.archive.tensor(&theirs).map_err(|error| match error {
+            regard_nn::Error::Tensor { reason, .. } => regard_nn::Error::Tensor { name: theirs.clone(), reason },
+            other => other,
+        })?;
+        if self.gains_plus_one && name.ends_with(".gain") {
+            let mut gains = vec![0f32; tensor.numbers.len()];
+            tensor.numbers.widen(0..gains.len(), &mut gains);
+            gains.iter_mut().for_each(|gain| *gain += 1.0);
+            return Ok(Tensor { shape: tensor.shape, numbers: Numbers::F32(Cow::Owned(gains)) });
+        }
+        Ok(tensor)
+    }
+}

@@ -1,0 +1,133 @@
+//! What the model would say if it stopped behind each layer: the logit lens, and what each part writes to one logit.
+//!
+//! ```text
+//! lens           logits of norm(stream behind layer l), with the last norm's own scale of that stream
+//! attribution    logit = sum of parts: embedding, each head's z W_O, each b_O, each network, the last norm's shift, the head's bias
+//! ```
+//!
+//! Parts go through the last norm with the scale of the whole row, which makes it linear: they add up to the logit.
+
+use crate::edits::{Edits, Sources};
+use crate::error::{Error, Result};
+use crate::model::{Model, Remember};
+use ndarray::{Array2, Array3, Axis};
+use regard_nn::linear::Write;
+
+/// What a model would say behind each layer.
+#[derive(Debug, Clone)]
+pub struct Lens {
+    /// The likeliest tokens, best first, `[layers + 1, tokens, top]`; layer 0 is the embedding.
+    pub top: Array3<u32>,
+    /// Their probabilities.
+    pub probability: Array3<f32>,
+    /// The loss of the token that comes next, in nats, `[layers + 1, tokens]`; NaN at the last, where none comes.
+    pub loss: Array2<f64>,
+    /// The entropy of the prediction, in nats.
+    pub entropy: Array2<f64>,
+}
+
+/// What parts of a model write to one logit.
+#[derive(Debug, Clone)]
+pub struct Attribution {
+    /// `embedding`, `L0.H1`, `L0.bias`, `L0.mlp`, `last`.
+    pub parts: Vec<String>,
+    /// What each writes; they add up to the logit.
+    pub writes: Vec<f64>,
+    /// The logit itself.
+    pub logit: f64,
+}
+
+impl Model {
+    /// The lens of a text, with the `top` likeliest tokens of each place.
+    ///
+    /// # Errors
+    /// As [`Model::run`], and [`Error::NoHead`].
+    pub fn lens(&self, ids: &[u32], edits: &Edits, sources: &Sources, top: usize) -> Result<Lens> {
+        if !self.has_head() {
+            return Err(Error::NoHead { what: "tokens" });
+        }
+        let (_, memory) = self.forward(ids, edits, sources, Remember { streams: true, ..Remember::default() })?;
+        let (layers, n, top) = (self.shape().layers, ids.len(), top.clamp(1, self.vocab()));
+        let mut lens = Lens {
+            top: Array3::zeros((layers + 1, n, top)),
+            probability: Array3::zeros((layers + 1, n, top)),
+            loss: Array2::from_elem((layers + 1, n), f64::NAN),
+            entropy: Array2::zeros((layers + 1, n)),
+        };
+        let weights = self.weights()?;
+        for layer in 0..=layers {
+            // Two sublayers per layer.
+            let mut rows = memory.streams[2 * layer].clone();
+            self.transformer().stack().apply_last_norm(&weights, &mut rows);
+            for (row, rows) in rows.chunks(self.width()).enumerate() {
+                let logits = self.logits(rows)?;
+                let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let sum: f64 = logits.iter().map(|x| f64::from(x - max).exp()).sum();
+                let log = |id: usize| f64::from(logits[id] - max) - sum.ln();
+                let mut order: Vec<usize> = (0..logits.len()).collect();
+                let by_logit = |a: &usize, b: &usize| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b));
+                order.select_nth_unstable_by(top - 1, by_logit);
+                order.truncate(top);
+                order.sort_by(by_logit);
+                for (place, id) in order.into_iter().enumerate() {
+                    lens.top[[layer, row, place]] = id as u32;
+                    lens.probability[[layer, row, place]] = log(id).exp() as f32;
+                }
+                lens.entropy[[layer, row]] = -(0..logits.len()).map(|id| log(id).exp() * log(id)).sum::<f64>();
+                if let (Some(next), true) = (ids.get(row + 1), self.is_causal()) {
+                    lens.loss[[layer, row]] = -log(*next as usize);
+                }
+            }
+        }
+        Ok(lens)
+    }
+
+    /// What each part writes to the logit of `token` at `row`.
+    ///
+    /// # Errors
+    /// As [`Model::run`]; [`Error::NoHead`] also for heads that are not linear, and norms of sums.
+    pub fn attribute(&self, ids: &[u32], edits: &Edits, sources: &Sources, row: usize, token: u32) -> Result<Attribution> {
+        if row >= ids.len() {
+            return Err(Error::Outside { what: "row", number: row, count: ids.len() });
+        }
+        if token as usize >= self.vocab() {
+            return Err(Error::Outside { what: "token", number: token as usize, count: self.vocab() });
+        }
+        if !self.is_linear() {
+            return Err(Error::NoHead { what: "parts of a logit: its norms or its head are not linear" });
+        }
+        let (hidden, memory) = self.forward(ids, edits, sources, Remember { streams: true, heads: true, ..Remember::default() })?;
+        let (width, weights) = (self.width(), self.weights()?);
+        let stream = |number: usize| &memory.streams[number][row * width..(row + 1) * width];
+        let (mut names, mut parts) = (vec!["embedding".to_owned()], stream(0).to_vec());
+        for (layer, tape) in memory.heads.iter().enumerate() {
+            let output = self.layer(layer).expect("as many as tapes").output();
+            let dim = self.head_dim();
+            for (head, z) in tape.z.outer_iter().enumerate() {
+                let mut alone = vec![0f32; output.inputs()];
+                alone[head * dim..(head + 1) * dim].iter_mut().zip(z.index_axis(Axis(0), row)).for_each(|(to, z)| *to = *z);
+                let mut written = vec![0f32; width];
+                output.matrix(&weights).row_product(&alone, &mut written, Write::Replace);
+                names.push(format!("L{layer}.H{head}"));
+                parts.extend(written);
+            }
+            if let Some(bias) = output.bias(&weights) {
+                names.push(format!("L{layer}.bias"));
+                parts.extend_from_slice(bias);
+            }
+            let (before, after) = (stream(2 * layer + 1), stream(2 * layer + 2));
+            names.push(format!("L{layer}.mlp"));
+            parts.extend(after.iter().zip(before).map(|(a, b)| a - b));
+        }
+        let shift = self.transformer().stack().last_norm_parts(&weights, stream(2 * self.shape().layers), &mut parts);
+        let bias = f64::from(self.logits(&vec![0f32; width])?[token as usize]);
+        let of_token = |rows: &[f32]| -> Result<Vec<f64>> {
+            Ok(self.logits(rows)?.chunks(self.vocab()).map(|logits| f64::from(logits[token as usize]) - bias).collect())
+        };
+        let mut writes = of_token(&parts)?;
+        names.push("last".to_owned());
+        writes.push(bias + shift.map_or(Ok(0.0), |shift| of_token(&shift).map(|x| x[0]))?);
+        let logit = f64::from(self.logits(&hidden[row * width..(row + 1) * width])?[token as usize]);
+        Ok(Attribution { parts: names, writes, logit })
+    }
+}

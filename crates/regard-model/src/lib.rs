@@ -1,0 +1,53 @@
+//! The microscope: checkpoints from disk, every head looked at, surgery with its uncertainty.
+//!
+//! ```no_run
+//! use regard_model::{Edits, Input, Model, Sources};
+//!
+//! let model = Model::load("path/to/model")?;
+//! let ids = model.ids(Input::Text("Once upon a time"))?;
+//! let intact = model.run(&ids, &Edits::default(), &Sources::default())?;
+//! let without = model.run(&ids, &Edits::parse("L3.H1=zero")?, &Sources::default())?;
+//! println!("{} {}", intact.loss()?, without.loss()?);
+//! println!("{:?}", intact.weights(3, 1)?);
+//! # Ok::<(), regard_model::Error>(())
+//! ```
+//!
+//! # What it promises
+//!
+//! 1. **No second transformer**: a family is a table of names and a list of parts; computing is regard-nn's and regard's.
+//! 2. **Nothing is folded or centred**: the numbers are those of the checkpoint. Files are mapped; quantised weights are widened a piece at a time.
+//! 3. **Weights on demand**, from the kernel that made the output: a head, a row, a picture. Statistics of all heads are linear in memory.
+//! 4. **A head is z, before W_O**: see [`edits`]. An edit that matches nothing is an error; null edits change exactly nothing.
+//! 5. **Files are not trusted**: sizes are checked before anything is reserved, and pickles are never executed.
+//!
+//! ```text
+//! open        from a path to files            archives/   one reader per format          families/   names and parts
+//! tokens/     texts to tokens                 model       load, run, write               run         what can be asked of a run
+//! edits/      grammar, and edits at work      scores      what heads do                  screen      what edits cost, on several texts
+//! lens        behind each layer               evidence    intervals and p                settings    config.json, with limits
+//! ```
+
+#![forbid(unsafe_code)]
+
+pub mod archives;
+pub mod edits;
+pub mod error;
+pub mod evidence;
+pub mod families;
+mod lens;
+mod model;
+mod open;
+mod run;
+pub mod scores;
+mod screen;
+pub mod settings;
+pub mod tokens;
+
+pub use edits::{Edits, Reference, Shape, Sources};
+pub use error::{Error, Result};
+pub use evidence::Evidence;
+pub use lens::{Attribution, Lens};
+pub use model::{Input, Model, Pooling};
+pub use run::{Run, RunParts};
+pub use scores::HeadScores;
+pub use screen::{Outcome, Screened};

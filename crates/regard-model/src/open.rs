@@ -1,0 +1,234 @@
+//! From a path to a model: which files are there, and what they are.
+
+use crate::archives::{Archive, Gguf, Llama2c, Pickle, SafetensorsFiles, TensorInfo, missing};
+use crate::error::{Error, Result};
+use crate::families::{self, Recipe, llama};
+use crate::model::Pooling;
+use crate::settings::Settings;
+use crate::tokens::Tokenizer;
+use regard_nn::tensors::{Buffer, Layout, Source, Tensor};
+use regard_nn::training::folder::{MODEL, SUMMARY, Trained};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// What was found at a path.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) format: &'static str,
+    pub(crate) archive: Box<dyn Archive>,
+    pub(crate) recipe: Recipe,
+    /// Or why there is none.
+    pub(crate) tokenizer: std::result::Result<Tokenizer, String>,
+    /// Tokens that end a text.
+    pub(crate) ends: Vec<u32>,
+    pub(crate) pooling: Option<Pooling>,
+}
+
+/// A model of ours: its parameters under their own names.
+#[derive(Debug)]
+struct Ours {
+    layout: Layout,
+    params: Vec<f32>,
+}
+
+impl Source for Ours {
+    fn tensor(&self, name: &str) -> regard_nn::Result<Tensor<'_>> {
+        let entry = self.layout.entries().iter().find(|entry| entry.name == name).ok_or_else(|| missing(name))?;
+        let buffer = &self.params[entry.range.clone()];
+        Ok(Tensor { shape: entry.shape.clone(), numbers: <f32 as regard_nn::Float>::numbers(buffer) })
+    }
+}
+
+impl Archive for Ours {
+    fn has(&self, name: &str) -> bool {
+        Buffer { layout: &self.layout, numbers: &self.params }.tensor(name).is_ok()
+    }
+
+    fn list(&self) -> Vec<TensorInfo> {
+        let info = |entry: &regard_nn::tensors::layout::Entry| TensorInfo {
+            name: entry.name.clone(),
+            shape: entry.shape.clone(),
+            kind: "f32",
+            bytes: 4 * entry.range.len(),
+        };
+        self.layout.entries().iter().map(info).collect()
+    }
+}
+
+/// Whatever is at a path, or under a name in the local Hugging Face cache.
+pub(crate) fn open(path: &Path) -> Result<Opened> {
+    if path.is_dir() {
+        return folder(path);
+    }
+    if path.is_file() {
+        return file(path);
+    }
+    match cached(path) {
+        Some(found) => folder(&found),
+        None => {
+            let reason = "there is no such file or folder, and no model of that name in the local Hugging Face cache".to_owned();
+            Err(Error::NoModel { path: path.to_owned(), reason })
+        }
+    }
+}
+
+/// `org/model` in the cache that Hugging Face's tools keep: the snapshot of its main branch.
+fn cached(name: &Path) -> Option<PathBuf> {
+    let name = name.to_str()?;
+    let (owner, model) = name.split_once('/')?;
+    let plain = |part: &str| !part.is_empty() && !part.contains(['/', '\\']) && part != "." && part != "..";
+    if !(plain(owner) && plain(model)) {
+        return None;
+    }
+    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
+    let home = || variable("HOME").map(|home| home.join(".cache/huggingface"));
+    let hub = variable("HF_HUB_CACHE").or_else(|| variable("HF_HOME").or_else(home).map(|home| home.join("hub")))?;
+    let folder = hub.join(format!("models--{owner}--{model}"));
+    let main = std::fs::read_to_string(folder.join("refs/main")).ok()?;
+    Some(folder.join("snapshots").join(main.trim())).filter(|snapshot| snapshot.is_dir())
+}
+
+fn first_bytes(path: &Path) -> Result<Vec<u8>> {
+    use std::io::Read;
+    let mut start = Vec::new();
+    let file = std::fs::File::open(path).map_err(|source| Error::file(path, source))?;
+    file.take(64).read_to_end(&mut start).map_err(|source| Error::file(path, source))?;
+    Ok(start)
+}
+
+fn file(path: &Path) -> Result<Opened> {
+    let start = first_bytes(path)?;
+    if start.starts_with(b"GGUF") || path.extension().is_some_and(|e| e == "gguf") {
+        return gguf(path);
+    }
+    let beside = path.parent().filter(|parent| parent.join("config.json").is_file());
+    if path.extension().is_some_and(|e| e == "safetensors") {
+        return match beside {
+            Some(parent) => transformers(parent, "safetensors", Box::new(SafetensorsFiles::open(path)?)),
+            None => folder(path.parent().unwrap_or(Path::new("."))),
+        };
+    }
+    if Pickle::sniff(&start) {
+        let archive = Box::new(Pickle::open(path)?);
+        return match beside {
+            Some(parent) => transformers(parent, "pickle", archive),
+            None => {
+                Err(Error::NoModel { path: path.to_owned(), reason: "it has tensors, but there is no config.json beside it".to_owned() })
+            }
+        };
+    }
+    if Llama2c::sniff(&start) {
+        return llama2c(path);
+    }
+    let reason = "it is neither GGUF, safetensors, a PyTorch file nor llama2.c's: a folder with config.json can be given too".to_owned();
+    Err(Error::NoModel { path: path.to_owned(), reason })
+}
+
+fn folder(folder: &Path) -> Result<Opened> {
+    if folder.join("config.json").is_file() {
+        let (format, archive) = weights(folder)?;
+        return transformers(folder, format, archive);
+    }
+    if folder.join(MODEL).is_file() && folder.join(SUMMARY).is_file() {
+        return ours(folder);
+    }
+    let entries = std::fs::read_dir(folder).map_err(|source| Error::file(folder, source))?;
+    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    files.sort();
+    let with = |extension: &str| files.iter().filter(|path| path.extension().is_some_and(|e| e == extension)).collect::<Vec<_>>();
+    let (ggufs, mut bins) = (with("gguf"), with("bin"));
+    bins.retain(|path| path.file_name().is_none_or(|name| name != "tokenizer.bin"));
+    match (ggufs.as_slice(), bins.as_slice()) {
+        ([one], _) => file(one),
+        ([], [one]) => file(one),
+        ([], []) => {
+            let reason = format!("it has no config.json, no *.gguf, no *.bin and no {MODEL} of `regard train`");
+            Err(Error::NoModel { path: folder.to_owned(), reason })
+        }
+        _ => Err(Error::NoModel { path: folder.to_owned(), reason: "it has several models: name one of its files".to_owned() }),
+    }
+}
+
+/// The weights of a folder of transformers.
+fn weights(folder: &Path) -> Result<(&'static str, Box<dyn Archive>)> {
+    let file = |name: &str| Some(folder.join(name)).filter(|path| path.is_file());
+    if let Some(index) = file("model.safetensors.index.json") {
+        return Ok(("safetensors", Box::new(SafetensorsFiles::open_index(&index)?)));
+    }
+    if let Some(path) = file("model.safetensors") {
+        return Ok(("safetensors", Box::new(SafetensorsFiles::open(&path)?)));
+    }
+    if let Some(path) = file("pytorch_model.bin") {
+        return Ok(("pickle", Box::new(Pickle::open(&path)?)));
+    }
+    let reason = if folder.join("pytorch_model.bin.index.json").is_file() {
+        "its weights are several pickles: save them with safetensors (`model.save_pretrained(folder)`)"
+    } else {
+        "it has a config.json, but no model.safetensors, model.safetensors.index.json or pytorch_model.bin"
+    };
+    Err(Error::NoModel { path: folder.to_owned(), reason: reason.to_owned() })
+}
+
+fn json(path: &Path) -> Result<Value> {
+    let bytes = std::fs::read(path).map_err(|source| Error::file(path, source))?;
+    serde_json::from_slice(&bytes).map_err(|e| Error::damaged(path, format!("it is not JSON ({e})")))
+}
+
+/// Reason instead of an error: a model without a tokenizer can be run with ids.
+fn optional(tokenizer: Result<Tokenizer>) -> std::result::Result<Tokenizer, String> {
+    tokenizer.map_err(|error| if let Error::NoTokenizer { reason } = error { reason } else { error.to_string() })
+}
+
+fn transformers(folder: &Path, format: &'static str, archive: Box<dyn Archive>) -> Result<Opened> {
+    let config = json(&folder.join("config.json"))?;
+    let recipe = families::of_settings(Settings(&config), &*archive)?;
+    let tokenizer = optional(Tokenizer::of_folder(folder, &recipe.family));
+    let ids = |value: &Value| -> Vec<u32> {
+        let all = value.as_u64().into_iter().chain(value.as_array().into_iter().flatten().filter_map(Value::as_u64));
+        all.filter_map(|id| u32::try_from(id).ok()).collect()
+    };
+    let generation = json(&folder.join("generation_config.json")).unwrap_or_default();
+    let told = [&generation["eos_token_id"], &config["eos_token_id"]].map(ids).into_iter().find(|ids| !ids.is_empty());
+    let ends = told.unwrap_or_else(|| tokenizer.as_ref().map_or(Vec::new(), |tokenizer| tokenizer.ends().to_vec()));
+    Ok(Opened { format, archive, recipe, tokenizer, ends, pooling: Pooling::of_folder(folder) })
+}
+
+fn gguf(path: &Path) -> Result<Opened> {
+    let file = Gguf::open(path)?;
+    let recipe = families::of_gguf(&file)?;
+    let tokenizer = optional(Tokenizer::of_gguf(&file));
+    let ends = tokenizer.as_ref().map_or(Vec::new(), |tokenizer| tokenizer.ends().to_vec());
+    Ok(Opened { format: "gguf", archive: Box::new(file), recipe, tokenizer, ends, pooling: None })
+}
+
+fn llama2c(path: &Path) -> Result<Opened> {
+    let file = Llama2c::open(path)?;
+    let recipe = llama::of_header(file.header())?;
+    let beside = path.with_file_name("tokenizer.bin");
+    let tokenizer = if beside.is_file() {
+        optional(Tokenizer::of_llama2c(&beside, file.header().vocab))
+    } else {
+        Err(format!("there is no tokenizer.bin beside {}", path.display()))
+    };
+    Ok(Opened { format: "llama2.c", archive: Box::new(file), recipe, tokenizer, ends: vec![2], pooling: None })
+}
+
+fn ours(folder: &Path) -> Result<Opened> {
+    Ok(of_trained(Trained::read(folder)?))
+}
+
+/// A model that `regard train` made.
+pub(crate) fn of_trained(trained: Trained) -> Opened {
+    let config = trained.model.config();
+    let recipe = Recipe {
+        family: "regard".to_owned(),
+        parts: config.parts(),
+        names: &[],
+        prefixes: &[""],
+        causal: true,
+        context: config.context,
+        gains_plus_one: false,
+    };
+    let archive = Box::new(Ours { layout: trained.model.layout().clone(), params: trained.params });
+    Opened { format: "regard", archive, recipe, tokenizer: Ok(Tokenizer::ours(trained.tokenizer)), ends: Vec::new(), pooling: None }
+}

@@ -1,0 +1,308 @@
+//! [`Run`]: one text through a model, and everything that can be asked of it afterwards.
+//!
+//! Kept are queries, keys, values and results of every head, which is linear in the text. Weights are made on demand by the kernel that made the output: a
+//! head, a row, a rectangle, or a picture of any length.
+
+use crate::edits::{Edits, LayerTape, head_changes, layer_change};
+use crate::error::{Error, Result};
+use crate::model::Model;
+use ndarray::{Array1, Array2, Array3, ArrayView2, ArrayView4, Axis};
+use regard::{HeatMap, Rectangle, RowStats, StatsOptions};
+use regard_nn::layers::positions::Angles;
+use regard_nn::layers::probe::Change;
+use std::ops::Range;
+
+/// Rows whose logits are made at a time where only their losses are wanted.
+const STRIP: usize = 256;
+
+/// One text through a model.
+#[derive(Debug)]
+pub struct Run<'m> {
+    model: &'m Model,
+    ids: Vec<u32>,
+    edits: Edits,
+    hidden: Vec<f32>,
+    layers: Vec<LayerTape>,
+}
+
+/// The loss of each next token, in nats.
+pub(crate) fn row_losses(model: &Model, ids: &[u32], hidden: &[f32]) -> Result<Vec<f64>> {
+    if !model.is_causal() {
+        return Err(Error::NoHead { what: "a loss of next tokens: it reads in both directions" });
+    }
+    if ids.len() < 2 {
+        return Err(Error::Tokens { reason: "a loss needs two tokens at least: the second is predicted from the first".to_owned() });
+    }
+    let rows = &hidden[..(ids.len() - 1) * model.width()];
+    let mut losses = vec![0.0; ids.len() - 1];
+    for ((rows, targets), losses) in rows.chunks(STRIP * model.width()).zip(ids[1..].chunks(STRIP)).zip(losses.chunks_mut(STRIP)) {
+        let mut logits = model.logits(rows)?;
+        regard_nn::loss::cross_entropy(&mut logits, targets, None, losses);
+    }
+    Ok(losses)
+}
+
+fn four<'a>(x: ArrayView2<'a, f32>) -> ArrayView4<'a, f32> {
+    x.insert_axis(Axis(0)).insert_axis(Axis(0))
+}
+
+impl<'m> Run<'m> {
+    pub(crate) fn new(model: &'m Model, ids: Vec<u32>, edits: Edits, hidden: Vec<f32>, layers: Vec<LayerTape>) -> Self {
+        Self { model, ids, edits, hidden, layers }
+    }
+
+    /// The same with its parts by themselves, to be put together again later.
+    pub fn into_parts(self) -> RunParts {
+        RunParts { ids: self.ids, edits: self.edits, hidden: self.hidden, layers: self.layers }
+    }
+
+    /// The model.
+    pub fn model(&self) -> &'m Model {
+        self.model
+    }
+
+    /// Its tokens.
+    pub fn ids(&self) -> &[u32] {
+        &self.ids
+    }
+
+    /// How many.
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// There are none, which cannot be.
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// The edits that it was run with.
+    pub fn edits(&self) -> &Edits {
+        &self.edits
+    }
+
+    /// The final hidden states, behind the last norm, `[tokens, width]`.
+    pub fn hidden(&self) -> ArrayView2<'_, f32> {
+        ArrayView2::from_shape((self.len(), self.model.width()), &self.hidden).expect("a row per token")
+    }
+
+    /// Logits of all tokens, `[tokens, vocab]`.
+    ///
+    /// # Errors
+    /// [`Error::NoHead`].
+    pub fn logits(&self) -> Result<Array2<f32>> {
+        let logits = self.model.logits(&self.hidden)?;
+        Ok(Array2::from_shape_vec((self.len(), self.model.vocab()), logits).expect("a row per token"))
+    }
+
+    /// The loss of each next token, in nats.
+    ///
+    /// # Errors
+    /// [`Error::NoHead`], and when there are fewer than two tokens.
+    pub fn losses(&self) -> Result<Vec<f64>> {
+        row_losses(self.model, &self.ids, &self.hidden)
+    }
+
+    /// Their mean.
+    ///
+    /// # Errors
+    /// As [`Run::losses`].
+    pub fn loss(&self) -> Result<f64> {
+        let losses = self.losses()?;
+        Ok(losses.iter().sum::<f64>() / losses.len() as f64)
+    }
+
+    /// One vector for the text, as sentence-transformers' folders say; else the mean over all tokens.
+    pub fn embedding(&self) -> Array1<f32> {
+        let pooling = self.model.pooling();
+        let pooled = match pooling {
+            Some(pooling) if pooling.first => self.hidden().row(0).to_owned(),
+            _ => self.hidden().mean_axis(Axis(0)).expect("at least one token"),
+        };
+        match pooling {
+            Some(pooling) if pooling.normalised => {
+                let norm = pooled.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>().sqrt().max(1e-12);
+                pooled.mapv(|x| (f64::from(x) / norm) as f32)
+            }
+            _ => pooled,
+        }
+    }
+
+    fn tape(&self, layer: usize) -> Result<&LayerTape> {
+        self.layers.get(layer).ok_or(Error::Outside { what: "layer", number: layer, count: self.layers.len() })
+    }
+
+    /// Queries of a layer, `[heads, tokens, head_dim]`, as they attended: after norms and positions; before positions with `rotated` false.
+    ///
+    /// # Errors
+    /// [`Error::Outside`].
+    pub fn q(&self, layer: usize, rotated: bool) -> Result<Array3<f32>> {
+        Ok(self.turned(&self.tape(layer)?.q, rotated))
+    }
+
+    /// Keys of a layer, `[kv_heads, tokens, head_dim]`; as [`Run::q`].
+    ///
+    /// # Errors
+    /// [`Error::Outside`].
+    pub fn k(&self, layer: usize, rotated: bool) -> Result<Array3<f32>> {
+        Ok(self.turned(&self.tape(layer)?.k, rotated))
+    }
+
+    /// Values of a layer, `[kv_heads, tokens, head_dim]`.
+    ///
+    /// # Errors
+    /// [`Error::Outside`].
+    pub fn v(&self, layer: usize) -> Result<&Array3<f32>> {
+        Ok(&self.tape(layer)?.v)
+    }
+
+    /// Results of a layer's heads before W_O, `[heads, tokens, head_dim]`.
+    ///
+    /// # Errors
+    /// [`Error::Outside`].
+    pub fn z(&self, layer: usize) -> Result<&Array3<f32>> {
+        Ok(&self.tape(layer)?.z)
+    }
+
+    fn turned(&self, heads: &Array3<f32>, rotated: bool) -> Array3<f32> {
+        let mut heads = heads.clone();
+        if let (Some(rotary), false) = (self.model.attention().rotary, rotated) {
+            let angles = Angles::<f32>::new(rotary, self.model.head_dim(), self.len());
+            for mut head in heads.outer_iter_mut() {
+                for (position, mut row) in head.outer_iter_mut().enumerate() {
+                    angles.rotate(row.as_slice_mut().expect("standard layout"), position, true);
+                }
+            }
+        }
+        heads
+    }
+
+    /// Queries and keys of one head, and how its rows attend: `what` gets the attention and the rows that it is for.
+    fn each_group<R>(
+        &self,
+        layer: usize,
+        head: usize,
+        rows: Range<usize>,
+        mut what: impl FnMut(&regard::Attention<'_>, [ArrayView4<'_, f32>; 3], &[usize]) -> Result<R>,
+    ) -> Result<Vec<R>> {
+        let (shape, tape) = (self.model.shape(), self.tape(layer)?);
+        if head >= shape.heads {
+            return Err(Error::Outside { what: "head", number: head, count: shape.heads });
+        }
+        if rows.start > rows.end || rows.end > self.len() {
+            return Err(Error::Outside { what: "row", number: rows.end, count: self.len() });
+        }
+        let kv = head / (shape.heads / shape.kv_heads);
+        let operands = match tape.own.get(&head) {
+            Some(own) => [own.q.view(), own.k.view(), own.v.view()],
+            None => [tape.q.index_axis(Axis(0), head), tape.k.index_axis(Axis(0), kv), tape.v.index_axis(Axis(0), kv)],
+        };
+        let (attention, pass) = (self.model.layer(layer).expect("as many as tapes"), self.model.pass(self.len()));
+        let groups = head_changes(&self.edits, shape, layer, head, rows, self.len());
+        groups.iter().map(|(change, rows, _)| what(&attention.attention(&pass, 0, change), operands.map(four), rows)).collect()
+    }
+
+    /// The weights of some rows of a head, over all keys, `[rows, tokens]`.
+    ///
+    /// # Errors
+    /// [`Error::Outside`].
+    pub fn weights_of(&self, layer: usize, head: usize, rows: Range<usize>) -> Result<Array2<f32>> {
+        let mut weights = Array2::zeros((rows.len(), self.len()));
+        self.each_group(layer, head, rows.clone(), |attention, [q, k, _], chosen| {
+            let states = attention.row_states(q, k)?;
+            let made = attention.weights_of(q, k, &states, Rectangle { rows: rows.clone(), keys: 0..self.len() })?;
+            for row in chosen {
+                weights.row_mut(row - rows.start).assign(&made.index_axis(Axis(0), 0).index_axis(Axis(0), 0).row(row - rows.start));
+            }
+            Ok(())
+        })?;
+        Ok(weights)
+    }
+
+    /// The weights of a head, `[tokens, tokens]`: quadratic in memory.
+    ///
+    /// # Errors
+    /// [`Error::Outside`].
+    pub fn weights(&self, layer: usize, head: usize) -> Result<Array2<f32>> {
+        self.weights_of(layer, head, 0..self.len())
+    }
+
+    /// A head's weights as a picture of at most `rows x cols` cells, whatever the length; where edits are of some rows only, that of the first rows' way.
+    ///
+    /// # Errors
+    /// [`Error::Outside`].
+    pub fn heat_map(&self, layer: usize, head: usize, rows: usize, cols: usize) -> Result<HeatMap<f32>> {
+        let mut maps = self.each_group(layer, head, 0..self.len(), |attention, [q, k, _], _| Ok(attention.heat_map(q, k, rows, cols)?))?;
+        Ok(maps.swap_remove(0))
+    }
+
+    /// What every row of every head of a layer attended to, and the logarithm of what its softmax was divided by, `[1, heads, tokens]` each: linear in
+    /// memory.
+    ///
+    /// # Errors
+    /// [`Error::Outside`].
+    pub fn layer_statistics(&self, layer: usize, options: StatsOptions) -> Result<(RowStats<f32>, Array3<f32>)> {
+        let tape = self.tape(layer)?;
+        let (attention, pass) = (self.model.layer(layer).expect("as many as tapes"), self.model.pass(self.len()));
+        let change: Change<'_> = layer_change(&self.edits, layer);
+        let batch = |x: &'_ Array3<f32>| x.clone().insert_axis(Axis(0));
+        let (q, k) = (batch(&tape.q), batch(&tape.k));
+        // Values of no width: the weights are what is asked about.
+        let v = ndarray::Array4::<f32>::zeros((1, self.model.shape().kv_heads, self.len(), 0));
+        let (forward, mut stats) = attention.attention(&pass, 0, &change).forward_with_stats(&q, &k, &v, options)?;
+        let mut lse = forward.lse;
+        for head in 0..self.model.shape().heads {
+            let groups = head_changes(&self.edits, self.model.shape(), layer, head, 0..self.len(), self.len());
+            if !tape.own.contains_key(&head) && groups.iter().all(|(_, _, shared)| *shared) {
+                continue;
+            }
+            self.each_group(layer, head, 0..self.len(), |attention, [q, k, v], rows| {
+                let none = v.slice_axis(Axis(3), ndarray::Slice::from(0..0));
+                let (forward, own) = attention.forward_with_stats(q, k, none, options)?;
+                for &row in rows {
+                    copy_row(&own, &mut stats, head, row);
+                    lse[[0, head, row]] = forward.lse[[0, 0, row]];
+                }
+                Ok(())
+            })?;
+        }
+        Ok((stats, lse))
+    }
+}
+
+fn copy_row(from: &RowStats<f32>, to: &mut RowStats<f32>, head: usize, row: usize) {
+    macro_rules! copy {
+        ($($name:ident),*) => { $(to.$name[[0, head, row]] = from.$name[[0, 0, row]];)* };
+    }
+    copy!(entropy, max_weight, sum_of_squares, diagonal_mass, previous_token_mass, first_token_mass, local_mass, mean_distance, argmax);
+    for top in 0..to.top_keys.dim().3 {
+        to.top_keys[[0, head, row, top]] = from.top_keys[[0, 0, row, top]];
+        to.top_weights[[0, head, row, top]] = from.top_weights[[0, 0, row, top]];
+    }
+}
+
+/// A run without its model.
+#[derive(Debug)]
+pub struct RunParts {
+    ids: Vec<u32>,
+    edits: Edits,
+    hidden: Vec<f32>,
+    layers: Vec<LayerTape>,
+}
+
+impl RunParts {
+    /// Look at it with the model that it is of.
+    pub fn with<R>(&mut self, model: &Model, look: impl FnOnce(&Run<'_>) -> R) -> R {
+        let take = std::mem::take::<Vec<LayerTape>>;
+        let run = Run {
+            model,
+            ids: std::mem::take(&mut self.ids),
+            edits: std::mem::take(&mut self.edits),
+            hidden: std::mem::take(&mut self.hidden),
+            layers: take(&mut self.layers),
+        };
+        let seen = look(&run);
+        *self = run.into_parts();
+        seen
+    }
+}

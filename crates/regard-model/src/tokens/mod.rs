@@ -1,0 +1,240 @@
+//! Texts to tokens and back: whatever tokenizer a model's files have.
+//!
+//! ```text
+//! tokenizer.json            the `tokenizers` library; cutting and padding are switched off
+//! vocab.txt                 WordPiece; without any `##` piece, chemical formulas (SMILES)
+//! vocab.json, merges.txt    byte-level BPE
+//! tokenizer.bin, GGUF       pieces with scores, merged best first; or byte-level BPE
+//! ```
+
+mod build;
+mod pieces;
+
+pub use pieces::Pieces;
+
+use crate::archives::Gguf;
+use crate::error::{Error, Result};
+use serde_json::Value;
+use std::ops::Range;
+use std::path::Path;
+
+/// A token of a text.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Token {
+    /// Its number.
+    pub id: u32,
+    /// The bytes of the text that it stands for; empty where it stands for none.
+    pub bytes: Range<usize>,
+    /// Not from the text: the tokenizer added it.
+    pub added: bool,
+}
+
+#[derive(Debug)]
+enum Kind {
+    Library(Box<tokenizers::Tokenizer>),
+    Pieces(Pieces),
+    Ours(regard_nn::tokenizer::Tokenizer),
+}
+
+/// The tokenizer of a model.
+#[derive(Debug)]
+pub struct Tokenizer {
+    kind: Kind,
+    /// Put before every text.
+    first: Option<u32>,
+    /// The token that begins texts, added by whomever.
+    bos: Option<u32>,
+    /// Those that end a text.
+    ends: Vec<u32>,
+}
+
+fn refused(reason: impl std::fmt::Display) -> Error {
+    Error::Tokenizer { reason: reason.to_string() }
+}
+
+fn json(path: &Path) -> Option<Value> {
+    serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+}
+
+/// `"<s>"` or `{"content": "<s>", ...}`.
+fn content(value: &Value) -> Option<&str> {
+    value.as_str().or_else(|| value["content"].as_str())
+}
+
+impl Tokenizer {
+    fn library(mut tokenizer: tokenizers::Tokenizer) -> Result<Self> {
+        tokenizer.with_padding(None).with_truncation(None).map_err(refused)?;
+        Ok(Self { kind: Kind::Library(Box::new(tokenizer)), first: None, bos: None, ends: Vec::new() })
+    }
+
+    fn of_json(value: &Value) -> Result<Self> {
+        Self::library(tokenizers::Tokenizer::from_bytes(value.to_string().as_bytes()).map_err(refused)?)
+    }
+
+    /// One of our own.
+    pub(crate) fn ours(tokenizer: regard_nn::tokenizer::Tokenizer) -> Self {
+        Self { kind: Kind::Ours(tokenizer), first: None, bos: None, ends: Vec::new() }
+    }
+
+    /// The tokenizer of a folder of transformers.
+    ///
+    /// # Errors
+    /// [`Error::NoTokenizer`] and [`Error::Tokenizer`].
+    pub fn of_folder(folder: &Path, family: &str) -> Result<Self> {
+        let file = |name: &str| Some(folder.join(name)).filter(|path| path.is_file());
+        let settings = file("tokenizer_config.json").and_then(|path| json(&path)).unwrap_or_default();
+        let mut tokenizer = if let Some(path) = file("tokenizer.json") {
+            Self::library(tokenizers::Tokenizer::from_file(&path).map_err(|e| refused(format!("{}: {e}", path.display())))?)?
+        } else if let Some(path) = file("vocab.txt") {
+            let vocabulary = std::fs::read_to_string(&path).map_err(|source| Error::file(&path, source))?;
+            Self::of_json(&build::vocabulary(&vocabulary, settings["do_lower_case"].as_bool().unwrap_or(true))?)?
+        } else if let (Some(vocab), Some(merges)) = (file("vocab.json"), file("merges.txt")) {
+            let text = |path: &Path| std::fs::read_to_string(path).map_err(|source| Error::file(path, source));
+            Self::of_json(&build::merges(&text(&vocab)?, &text(&merges)?, family == "roberta")?)?
+        } else {
+            let reason = format!("{} has no tokenizer.json, vocab.txt, or vocab.json with merges.txt", folder.display());
+            return Err(Error::NoTokenizer { reason });
+        };
+        let id = |name: &str| content(&settings[name]).and_then(|token| tokenizer.id(token));
+        let (bos, eos) = (id("bos_token"), id("eos_token"));
+        (tokenizer.bos, tokenizer.ends) = (bos, eos.into_iter().collect());
+        // These classes add the first token by this setting, whatever the file says.
+        let class = settings["tokenizer_class"].as_str().unwrap_or_default();
+        if (class.contains("Llama") || class.contains("Gemma")) && settings["add_bos_token"] == true {
+            tokenizer.first = tokenizer.bos;
+        }
+        Ok(tokenizer)
+    }
+
+    /// The tokenizer inside a GGUF file.
+    ///
+    /// # Errors
+    /// [`Error::NoTokenizer`] and [`Error::Tokenizer`].
+    pub fn of_gguf(file: &Gguf) -> Result<Self> {
+        let id = |name: &str| file.integer(&format!("tokenizer.ggml.{name}_token_id")).and_then(|id| u32::try_from(id).ok());
+        let kind = file.text("tokenizer.ggml.model").unwrap_or("none");
+        let (mut tokenizer, add_bos) = match kind {
+            "gpt2" => (Self::of_json(&build::gguf_merges(file)?)?, false),
+            "llama" => (Self::of_pieces(Pieces::of_gguf(file)?), true),
+            other => {
+                let reason = format!("{} has a tokenizer of the kind {other:?}; gpt2 and llama are known", file.path().display());
+                return Err(Error::NoTokenizer { reason });
+            }
+        };
+        tokenizer.bos = id("bos");
+        tokenizer.first = tokenizer.bos.filter(|_| file.flag("tokenizer.ggml.add_bos_token").unwrap_or(add_bos));
+        tokenizer.ends = id("eos").into_iter().collect();
+        Ok(tokenizer)
+    }
+
+    /// llama2.c's `tokenizer.bin`.
+    ///
+    /// # Errors
+    /// [`Error::File`] and [`Error::Damaged`].
+    pub fn of_llama2c(path: &Path, vocab: usize) -> Result<Self> {
+        let mut tokenizer = Self::of_pieces(Pieces::of_llama2c(path, vocab)?);
+        (tokenizer.bos, tokenizer.first, tokenizer.ends) = (Some(1), Some(1), vec![2]);
+        Ok(tokenizer)
+    }
+
+    fn of_pieces(pieces: Pieces) -> Self {
+        Self { kind: Kind::Pieces(pieces), first: None, bos: None, ends: Vec::new() }
+    }
+
+    /// The number of a token that is written so.
+    pub fn id(&self, token: &str) -> Option<u32> {
+        match &self.kind {
+            Kind::Library(tokenizer) => tokenizer.token_to_id(token),
+            Kind::Pieces(pieces) => pieces.id(token.as_bytes()),
+            Kind::Ours(_) => None,
+        }
+    }
+
+    /// How many tokens it has.
+    pub fn vocab(&self) -> usize {
+        match &self.kind {
+            Kind::Library(tokenizer) => tokenizer.get_vocab_size(true),
+            Kind::Pieces(pieces) => pieces.len(),
+            Kind::Ours(tokenizer) => tokenizer.vocab(),
+        }
+    }
+
+    /// Tokens that end a text: writing stops there.
+    pub fn ends(&self) -> &[u32] {
+        &self.ends
+    }
+
+    /// The token that texts begin with.
+    pub fn bos(&self) -> Option<u32> {
+        self.bos
+    }
+
+    /// The tokens of a text, with those that the tokenizer adds.
+    ///
+    /// # Errors
+    /// [`Error::Tokens`] when the text brings the token that the tokenizer puts before it.
+    pub fn encode(&self, text: &str) -> Result<Vec<Token>> {
+        let mut tokens: Vec<Token> = match &self.kind {
+            Kind::Library(tokenizer) => {
+                let encoding = tokenizer.encode(text, true).map_err(refused)?;
+                let parts = encoding.get_ids().iter().zip(encoding.get_offsets()).zip(encoding.get_special_tokens_mask());
+                // A special token that is written in the text has a place in it.
+                parts.map(|((&id, &(a, b)), &special)| Token { id, bytes: a..b, added: special == 1 && a == b }).collect()
+            }
+            Kind::Pieces(pieces) => pieces.encode(text),
+            Kind::Ours(tokenizer) => {
+                let ids = tokenizer.encode(text)?;
+                let mut at = 0;
+                let mut place = |id: u32| {
+                    let len = tokenizer.decode(&[id]).map_or(0, |piece| piece.len()).min(text.len() - at);
+                    at += len;
+                    Token { id, bytes: at - len..at, added: false }
+                };
+                ids.into_iter().map(&mut place).collect()
+            }
+        };
+        if let Some(first) = self.first
+            && (tokens.first().is_none_or(|token| token.id != first) || !tokens[0].added)
+        {
+            tokens.insert(0, Token { id: first, bytes: 0..0, added: true });
+        }
+        if let (Some(bos), [a, b, ..]) = (self.bos, tokens.as_slice())
+            && a.id == bos
+            && b.id == bos
+        {
+            let name = self.piece(bos);
+            return Err(Error::Tokens {
+                reason: format!("the text begins with {name}, and the tokenizer puts one before it: leave it out"),
+            });
+        }
+        Ok(tokens)
+    }
+
+    /// A text from tokens; special ones are left out.
+    ///
+    /// # Errors
+    /// When the tokenizer refuses.
+    pub fn decode(&self, ids: &[u32]) -> Result<String> {
+        match &self.kind {
+            Kind::Library(tokenizer) => tokenizer.decode(ids, true).map_err(refused),
+            Kind::Pieces(pieces) => Ok(pieces.decode(ids)),
+            Kind::Ours(tokenizer) => Ok(tokenizer.decode(ids)?),
+        }
+    }
+
+    /// A token as people read it: its text, or how its file writes it.
+    pub fn piece(&self, id: u32) -> String {
+        match &self.kind {
+            Kind::Library(tokenizer) => {
+                let written = tokenizer.id_to_token(id).unwrap_or_else(|| format!("<{id}>"));
+                match tokenizer.decode(&[id], false) {
+                    // Half a character: its bytes, as the file writes them.
+                    Ok(text) if !text.is_empty() && !text.contains('\u{fffd}') => text,
+                    _ => written,
+                }
+            }
+            Kind::Pieces(pieces) => pieces.piece(id),
+            Kind::Ours(tokenizer) => tokenizer.decode(&[id]).unwrap_or_else(|_| format!("<{id}>")),
+        }
+    }
+}

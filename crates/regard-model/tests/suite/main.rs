@@ -1,0 +1,5 @@
+//! Tests of the microscope, against small random checkpoints with what transformers computed of them (`tests/golden/make.py`).
+
+mod damage;
+mod edits;
+mod golden;
