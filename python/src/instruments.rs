@@ -104,7 +104,7 @@ fn statistics_as<'py, E: Scalar>(
     result(&CLASS, "Statistics", &fields)
 }
 
-fn row_fields<'py, T: numpy::Element>(py: Python<'py>, layout: Layout, rows: RowStats<T>) -> PyResult<Bound<'py, PyDict>> {
+pub(crate) fn row_fields<'py, T: numpy::Element>(py: Python<'py>, layout: Layout, rows: RowStats<T>) -> PyResult<Bound<'py, PyDict>> {
     let fields = PyDict::new(py);
     field(&fields, layout, "entropy", rows.entropy)?;
     field(&fields, layout, "max_weight", rows.max_weight)?;
@@ -120,7 +120,7 @@ fn row_fields<'py, T: numpy::Element>(py: Python<'py>, layout: Layout, rows: Row
     Ok(fields)
 }
 
-fn head_fields(py: Python<'_>, layout: Layout, heads: HeadStats) -> PyResult<Bound<'_, PyAny>> {
+pub(crate) fn head_fields(py: Python<'_>, layout: Layout, heads: HeadStats) -> PyResult<Bound<'_, PyAny>> {
     static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let fields = PyDict::new(py);
     field(&fields, layout, "entropy", heads.entropy)?;

@@ -19,6 +19,7 @@ mod gradients;
 mod instruments;
 mod interrupt;
 mod mask;
+mod model;
 mod options;
 mod parse;
 mod settings;
@@ -76,6 +77,8 @@ mod _regard {
     use super::instruments::{column_sums, head_similarity, heat_map, row_states, statistics};
     #[pymodule_export]
     use super::mask::PyMask;
+    #[pymodule_export]
+    use super::model::{Model, Run, load};
     #[pymodule_export]
     use super::threads::{_chosen_num_threads, get_num_threads, set_num_threads};
     #[pymodule_export]

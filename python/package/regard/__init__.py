@@ -8,6 +8,8 @@
 
 from ._regard import (
     Mask,
+    Model,
+    Run,
     __version__,
     alibi_slopes,
     attention,
@@ -19,6 +21,7 @@ from ._regard import (
     gradient_statistics,
     head_similarity,
     heat_map,
+    load,
     merge,
     row_states,
     set_num_threads,
@@ -26,7 +29,7 @@ from ._regard import (
     statistics,
     weights,
 )
-from ._results import Gradients, GradientStatistics, HeadSimilarity, HeadStatistics, HeatMap, RowStates, Statistics
+from ._results import Gradients, GradientStatistics, HeadSimilarity, HeadStatistics, HeatMap, Lens, RowStates, Statistics, Table
 
 __all__ = [
     "GradientStatistics",
@@ -34,9 +37,13 @@ __all__ = [
     "HeadSimilarity",
     "HeadStatistics",
     "HeatMap",
+    "Lens",
     "Mask",
+    "Model",
     "RowStates",
+    "Run",
     "Statistics",
+    "Table",
     "__version__",
     "alibi_slopes",
     "attention",
@@ -48,6 +55,7 @@ __all__ = [
     "gradient_statistics",
     "head_similarity",
     "heat_map",
+    "load",
     "merge",
     "row_states",
     "set_num_threads",

@@ -130,6 +130,94 @@ class GradientStatistics:
         return "\n".join(lines)
 
 
+class Table:
+    """Columns by name, NumPy arrays of one length: ``t.columns``, ``t["loss"]`` or ``t.loss``; ``t.to_csv()``."""
+
+    columns: dict[str, np.ndarray]
+
+    def __init__(self, **columns: Any) -> None:
+        self.columns = {name: np.asarray(values) for name, values in columns.items()}
+
+    def __getattr__(self, name: str) -> np.ndarray:
+        try:
+            return self.__dict__["columns"][name]
+        except KeyError:
+            raise AttributeError(name) from None
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self.columns[name]
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values()), ()))
+
+    def to_csv(self, path: Any = None) -> str | None:
+        """The table as CSV: written to ``path``, or returned."""
+        import csv
+        import io
+
+        buffer = io.StringIO(newline="")
+        writer = csv.writer(buffer, lineterminator="\n")
+        writer.writerow(self.columns)
+        writer.writerows(zip(*(values.tolist() for values in self.columns.values())))
+        if path is None:
+            return buffer.getvalue()
+        with open(path, "w", newline="", encoding="utf-8") as file:
+            file.write(buffer.getvalue())
+        return None
+
+    def _cells(self, most):
+        def shown(x):
+            return f"{x:.4g}" if isinstance(x, float) else str(x)
+
+        return [[shown(values[i].item() if hasattr(values[i], "item") else values[i]) for values in self.columns.values()] for i in range(min(len(self), most))]
+
+    def __repr__(self):
+        rows = [list(self.columns), *self._cells(20)]
+        widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+        lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows]
+        if len(self) > 20:
+            lines.append(f"... {len(self)} rows")
+        return "\n".join(lines)
+
+    def _repr_html_(self):
+        from html import escape
+
+        head = "".join(f"<th>{escape(name)}</th>" for name in self.columns)
+        body = "".join("<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in self._cells(200))
+        return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Lens:
+    """What a model would say behind each layer: ids ``top`` and ``probability`` ``[layers + 1, n, top]``, ``loss`` of the next token and ``entropy``
+    ``[layers + 1, n]`` in nats. Layer 0 is the embedding."""
+
+    tokens: list[str]
+    words: list[str]
+    top: np.ndarray
+    probability: np.ndarray
+    loss: np.ndarray
+    entropy: np.ndarray
+
+    def to_csv(self, path: Any = None) -> str | None:
+        """A row per layer and token: written to ``path``, or returned."""
+        layers, n, k = self.top.shape
+        words = np.asarray(self.words, dtype=object).reshape(layers, n, k)
+        layer, row = (x.ravel() for x in np.meshgrid(np.arange(layers), np.arange(n), indexing="ij"))
+        table = Table(
+            layer=layer, row=row, token=[self.tokens[i] for i in row], best=words[:, :, 0].ravel(), probability=self.probability[:, :, 0].ravel(),
+            loss=self.loss.ravel(), entropy=self.entropy.ravel(),
+        )
+        return table.to_csv(path)
+
+    def __repr__(self):
+        layers, n, k = self.top.shape
+        words = np.asarray(self.words, dtype=object).reshape(layers, n, k)
+        lines = [f"Lens of {n} tokens, {layers - 1} layers; the likeliest token behind each layer, at the last row:"]
+        lines += [f"  {layer:>3}  {words[layer, -1, 0]!r} {self.probability[layer, -1, 0]:.3f}" for layer in range(layers)]
+        return "\n".join(lines)
+
+
 class Gradients(Tuple[Any, ...]):
     """``(dq, dk, dv)``, and after them what else there is a gradient of; each also by its name, None where there is none.
 
