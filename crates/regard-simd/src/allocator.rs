@@ -91,6 +91,10 @@ impl CachingAllocator {
         None
     }
 
+    fn take(&self, rounded: Layout) -> Option<*mut u8> {
+        self.kept().and_then(|mut kept| kept.take(rounded))
+    }
+
     /// What is really asked of the system for a block: the size is rounded up by an eighth at most, so that blocks of about a size
     /// are of one size. It depends on the layout alone, so that it is the same when the block comes back.
     fn rounded(layout: Layout) -> Option<Layout> {
@@ -113,31 +117,22 @@ impl Default for CachingAllocator {
 // a function of it; it is in `kept` only after it was given back, and leaves it when it is handed out.
 unsafe impl GlobalAlloc for CachingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        match Self::rounded(layout) {
-            // SAFETY: the caller vouches for the layout, and the rounded one is larger.
-            None => unsafe { System.alloc(layout) },
-            Some(rounded) => {
-                let found = self.kept().and_then(|mut kept| kept.take(rounded));
-                // SAFETY: as above.
-                found.unwrap_or_else(|| unsafe { System.alloc(rounded) })
-            }
+        // SAFETY: the caller vouches for the layout, and the rounded one is larger.
+        unsafe {
+            Self::rounded(layout)
+                .map_or_else(|| System.alloc(layout), |rounded| self.take(rounded).unwrap_or_else(|| System.alloc(rounded)))
         }
     }
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        match Self::rounded(layout) {
-            // SAFETY: the caller vouches for the layout, and the rounded one is larger.
-            None => unsafe { System.alloc_zeroed(layout) },
-            Some(rounded) => match self.kept().and_then(|mut kept| kept.take(rounded)) {
-                Some(block) => {
-                    // SAFETY: the block is as large as its layout says, and nobody else's.
-                    unsafe { block.write_bytes(0, layout.size()) };
-                    block
-                }
-                // SAFETY: as above.
-                None => unsafe { System.alloc_zeroed(rounded) },
-            },
+        let rounded = Self::rounded(layout);
+        if let Some(block) = rounded.and_then(|rounded| self.take(rounded)) {
+            // SAFETY: the block is as large as its layout says, and nobody else's.
+            unsafe { block.write_bytes(0, layout.size()) };
+            return block;
         }
+        // SAFETY: the caller vouches for the layout, and the rounded one is larger.
+        unsafe { System.alloc_zeroed(rounded.unwrap_or(layout)) }
     }
 
     unsafe fn dealloc(&self, address: *mut u8, layout: Layout) {

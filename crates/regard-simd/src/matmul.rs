@@ -55,7 +55,7 @@ pub enum Write {
 /// # Panics
 /// When the shapes do not fit together, or `REGARD_SIMD` names a level that this CPU does not have.
 pub fn matmul<T: Real>(dst: ArrayViewMut2<'_, T>, write: Write, lhs: ArrayView2<'_, T>, rhs: ArrayView2<'_, T>) {
-    matmul_at(level(), dst, write, lhs, rhs);
+    matmul_at(Level::preferred_or_panic(), dst, write, lhs, rhs);
 }
 
 fn matmul_at<T: Real>(level: Level, mut dst: ArrayViewMut2<'_, T>, write: Write, lhs: ArrayView2<'_, T>, rhs: ArrayView2<'_, T>) {
@@ -106,7 +106,7 @@ pub struct Packed<T> {
 impl<T: Real> Packed<T> {
     /// Pack a matrix of any strides, in the place of what was here.
     pub fn pack(&mut self, rhs: ArrayView2<'_, T>) {
-        self.pack_at(level(), rhs);
+        self.pack_at(Level::preferred_or_panic(), rhs);
     }
 
     fn pack_at(&mut self, level: Level, rhs: ArrayView2<'_, T>) {
@@ -127,7 +127,7 @@ impl<T: Real> Packed<T> {
     /// # Panics
     /// When the shapes do not fit together, the numbers of a row of dst are not neighbours, or `REGARD_SIMD` names a level that is not there.
     pub fn matmul(&self, dst: ArrayViewMut2<'_, T>, write: Write, lhs: ArrayView2<'_, T>) {
-        self.matmul_at(level(), dst, write, lhs);
+        self.matmul_at(Level::preferred_or_panic(), dst, write, lhs);
     }
 
     fn matmul_at(&self, level: Level, mut dst: ArrayViewMut2<'_, T>, write: Write, lhs: ArrayView2<'_, T>) {
@@ -168,10 +168,6 @@ impl<T: Real> Clone for Packed<T> {
         copy.numbers[to..to + len].copy_from_slice(&self.numbers[from..from + len]);
         copy
     }
-}
-
-fn level() -> Level {
-    Level::preferred_or_panic()
 }
 
 fn check<T>(dst: &ArrayViewMut2<'_, T>, lhs: &ArrayView2<'_, T>, rhs: (usize, usize)) {

@@ -23,13 +23,10 @@ use crate::simd::Simd;
 pub trait Epilogue<S: Simd, const NR: usize> {
     /// `rows` rows from `row` on are about to be computed: the time to ask for the memory that they go to.
     #[inline(always)]
-    fn begin(&mut self, simd: S, row: usize, rows: usize) {
-        let _ = (simd, row, rows);
-    }
+    fn begin(&mut self, _simd: S, _row: usize, _rows: usize) {}
     /// Memory that will be read soon, and how far to go in it per depth step of the tile that begins with `row`.
     #[inline(always)]
-    fn ahead(&self, row: usize) -> Option<(*const S::T, usize)> {
-        let _ = row;
+    fn ahead(&self, _row: usize) -> Option<(*const S::T, usize)> {
         None
     }
     /// Implementations are `#[inline(always)]`.

@@ -35,6 +35,22 @@ macro_rules! lane_ops {
 }
 pub(super) use lane_ops;
 
+/// What has the same form on all lanes.
+macro_rules! arithmetic {
+    ($t:ty, $v:ty, $splat:ident, $add:ident, $sub:ident, $mul:ident, $div:ident, $mul_add:ident, $max:ident) => {
+        lane_ops! {
+            fn splat(x: $t) -> $v = $splat(x);
+            fn add(a: $v, b: $v) -> $v = $add(a, b);
+            fn sub(a: $v, b: $v) -> $v = $sub(a, b);
+            fn mul(a: $v, b: $v) -> $v = $mul(a, b);
+            fn div(a: $v, b: $v) -> $v = $div(a, b);
+            fn mul_add(a: $v, b: $v, c: $v) -> $v = $mul_add(a, b, c);
+            fn max(a: $v, b: $v) -> $v = $max(a, b);
+        }
+    };
+}
+pub(super) use arithmetic;
+
 /// How a kernel is entered, and memory.
 macro_rules! basics {
     ($t:ty, $v:ty, $features:literal, $load:ident, $store:ident) => {
@@ -98,14 +114,8 @@ impl Simd for F32 {
         self
     }
     basics!(f32, __m256, "avx2,fma,f16c", _mm256_loadu_ps, _mm256_storeu_ps);
+    arithmetic!(f32, __m256, _mm256_set1_ps, _mm256_add_ps, _mm256_sub_ps, _mm256_mul_ps, _mm256_div_ps, _mm256_fmadd_ps, _mm256_max_ps);
     lane_ops! {
-        fn splat(x: f32) -> __m256 = _mm256_set1_ps(x);
-        fn add(a: __m256, b: __m256) -> __m256 = _mm256_add_ps(a, b);
-        fn sub(a: __m256, b: __m256) -> __m256 = _mm256_sub_ps(a, b);
-        fn mul(a: __m256, b: __m256) -> __m256 = _mm256_mul_ps(a, b);
-        fn div(a: __m256, b: __m256) -> __m256 = _mm256_div_ps(a, b);
-        fn mul_add(a: __m256, b: __m256, c: __m256) -> __m256 = _mm256_fmadd_ps(a, b, c);
-        fn max(a: __m256, b: __m256) -> __m256 = _mm256_max_ps(a, b);
         fn abs(a: __m256) -> __m256 = _mm256_andnot_ps(_mm256_set1_ps(-0.0), a);
         fn lt(a: __m256, b: __m256) -> __m256 = _mm256_cmp_ps::<_CMP_LT_OQ>(a, b);
         fn eq(a: __m256, b: __m256) -> __m256 = _mm256_cmp_ps::<_CMP_EQ_OQ>(a, b);
@@ -201,14 +211,8 @@ impl Simd for F64 {
         self
     }
     basics!(f64, __m256d, "avx2,fma,f16c", _mm256_loadu_pd, _mm256_storeu_pd);
+    arithmetic!(f64, __m256d, _mm256_set1_pd, _mm256_add_pd, _mm256_sub_pd, _mm256_mul_pd, _mm256_div_pd, _mm256_fmadd_pd, _mm256_max_pd);
     lane_ops! {
-        fn splat(x: f64) -> __m256d = _mm256_set1_pd(x);
-        fn add(a: __m256d, b: __m256d) -> __m256d = _mm256_add_pd(a, b);
-        fn sub(a: __m256d, b: __m256d) -> __m256d = _mm256_sub_pd(a, b);
-        fn mul(a: __m256d, b: __m256d) -> __m256d = _mm256_mul_pd(a, b);
-        fn div(a: __m256d, b: __m256d) -> __m256d = _mm256_div_pd(a, b);
-        fn mul_add(a: __m256d, b: __m256d, c: __m256d) -> __m256d = _mm256_fmadd_pd(a, b, c);
-        fn max(a: __m256d, b: __m256d) -> __m256d = _mm256_max_pd(a, b);
         fn abs(a: __m256d) -> __m256d = _mm256_andnot_pd(_mm256_set1_pd(-0.0), a);
         fn lt(a: __m256d, b: __m256d) -> __m256d = _mm256_cmp_pd::<_CMP_LT_OQ>(a, b);
         fn eq(a: __m256d, b: __m256d) -> __m256d = _mm256_cmp_pd::<_CMP_EQ_OQ>(a, b);

@@ -1,6 +1,6 @@
 //! 512-bit lanes: AVX-512 F. Transposition is left to the 256-bit lanes, which every such CPU has too.
 
-use super::avx2::{self, basics, lane_ops, tokens};
+use super::avx2::{self, arithmetic, basics, lane_ops, tokens};
 use crate::simd::{Kernel, Simd};
 use std::arch::x86_64::*;
 
@@ -38,14 +38,8 @@ impl Simd for F32 {
     fn bits_from_mask(self, m: __mmask16) -> u32 {
         u32::from(m)
     }
+    arithmetic!(f32, __m512, _mm512_set1_ps, _mm512_add_ps, _mm512_sub_ps, _mm512_mul_ps, _mm512_div_ps, _mm512_fmadd_ps, _mm512_max_ps);
     lane_ops! {
-        fn splat(x: f32) -> __m512 = _mm512_set1_ps(x);
-        fn add(a: __m512, b: __m512) -> __m512 = _mm512_add_ps(a, b);
-        fn sub(a: __m512, b: __m512) -> __m512 = _mm512_sub_ps(a, b);
-        fn mul(a: __m512, b: __m512) -> __m512 = _mm512_mul_ps(a, b);
-        fn div(a: __m512, b: __m512) -> __m512 = _mm512_div_ps(a, b);
-        fn mul_add(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_fmadd_ps(a, b, c);
-        fn max(a: __m512, b: __m512) -> __m512 = _mm512_max_ps(a, b);
         fn abs(a: __m512) -> __m512 = _mm512_abs_ps(a);
         fn lt(a: __m512, b: __m512) -> __mmask16 = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b);
         fn eq(a: __m512, b: __m512) -> __mmask16 = _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(a, b);
@@ -80,14 +74,8 @@ impl Simd for F64 {
     fn bits_from_mask(self, m: __mmask8) -> u32 {
         u32::from(m)
     }
+    arithmetic!(f64, __m512d, _mm512_set1_pd, _mm512_add_pd, _mm512_sub_pd, _mm512_mul_pd, _mm512_div_pd, _mm512_fmadd_pd, _mm512_max_pd);
     lane_ops! {
-        fn splat(x: f64) -> __m512d = _mm512_set1_pd(x);
-        fn add(a: __m512d, b: __m512d) -> __m512d = _mm512_add_pd(a, b);
-        fn sub(a: __m512d, b: __m512d) -> __m512d = _mm512_sub_pd(a, b);
-        fn mul(a: __m512d, b: __m512d) -> __m512d = _mm512_mul_pd(a, b);
-        fn div(a: __m512d, b: __m512d) -> __m512d = _mm512_div_pd(a, b);
-        fn mul_add(a: __m512d, b: __m512d, c: __m512d) -> __m512d = _mm512_fmadd_pd(a, b, c);
-        fn max(a: __m512d, b: __m512d) -> __m512d = _mm512_max_pd(a, b);
         fn abs(a: __m512d) -> __m512d = _mm512_abs_pd(a);
         fn lt(a: __m512d, b: __m512d) -> __mmask8 = _mm512_cmp_pd_mask::<_CMP_LT_OQ>(a, b);
         fn eq(a: __m512d, b: __m512d) -> __mmask8 = _mm512_cmp_pd_mask::<_CMP_EQ_OQ>(a, b);

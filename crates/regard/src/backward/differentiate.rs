@@ -21,14 +21,14 @@
 
 use super::kernels::{AddRows, AddSquares, Delta, Destination, Move, RecomputeWeights, ScoreGradients, ThroughSoftcap};
 use crate::bias::gradient::{BiasSums, ScoreRows};
-use crate::forward::attend::{add_products, ones};
+use crate::forward::attend::add_products;
 use crate::forward::output::store_rows;
 use crate::forward::{Inputs, SavedView};
 use crate::plan::Plan;
 use crate::walk::dropout::DropoutFactors;
 use crate::walk::operand::{NonFinite, Operand};
 use crate::walk::scores::{Scorer, Stage, pack_panels, tile_keys, tile_queries};
-use crate::walk::tiling::{GRADIENT_SPLIT, KV_TILE, Need, Panel, QueryTile, by_width, lanes, tile_shape};
+use crate::walk::tiling::{GRADIENT_SPLIT, KV_TILE, MAX_PANEL, Need, Panel, QueryTile, by_width, lanes, tile_shape};
 use crate::walk::top_k::Cutoffs;
 use crate::walk::{KvTile, Visitor, walk};
 use ndarray::{Array3, ArrayView3, ArrayView4, ArrayViewMut2, ArrayViewMut3};
@@ -440,7 +440,7 @@ impl<S: Simd, E: Storage<Real = S::T>> Visitor<S, E> for Differentiate<'_, '_, '
     }
 
     fn tile_done(&mut self, simd: S, tile: &KvTile<'_, '_, E>, needs: &[Need]) {
-        self.finite_keys[tile.keys.start / KV_TILE - self.first_key / KV_TILE] = tile.k.known_finite();
+        self.finite_keys[tile.keys.start / KV_TILE - self.first_key / KV_TILE] = tile.k.finite;
         self.add_to_keys(simd, needs);
     }
 
@@ -477,12 +477,13 @@ impl<E: Storage> Differentiate<'_, '_, '_, E> {
     fn add_to_queries<S: Simd<T = E::Real>>(&mut self, simd: S, tile: &mut KvTile<'_, '_, E>, need: &Need) {
         let (pitch, Panel { start, rows, width }, dims) = (self.pitch, need.panel, self.plan.dims.head_dim);
         let at = (need.keys.start - self.seen.start) * pitch + start;
-        let on = &mut *self.on;
+        // Sums are only added to.
+        let (on, ones) = (&mut *self.on, &[E::Real::ONE; MAX_PANEL]);
         let (ds, acc) = (&on.ds[at..], &mut on.acc[start * dims..][..width * dims]);
         if !tile.k.needs_care(simd, need) {
-            return add_products(simd, tile.k.rows(simd, &need.keys), ds, pitch, &ones(), acc);
+            return add_products(simd, tile.k.rows(simd, &need.keys), ds, pitch, ones, acc);
         }
-        add_products(simd, tile.k.clean_rows(simd, &need.keys), ds, pitch, &ones(), acc);
+        add_products(simd, tile.k.clean_rows(simd, &need.keys), ds, pitch, ones, acc);
         let (_, _, visible) = &on.visible[on.visible.len() - 1];
         for x in tile.k.non_finite(&need.keys) {
             let i = x.key - need.keys.start;

@@ -45,7 +45,9 @@ pub(crate) fn run<E: Storage>(
         [dq, dk, dv].into_iter().for_each(|mut x| x.fill(MaybeUninit::new(E::STORED_ZERO)));
     } else {
         if plan.top_k().is_some() {
-            let cutoffs = plan.for_tasks(query_tiles(plan), |tile| Scorer::new(plan, &inputs.q, &inputs.k, tile).with_cutoffs().cutoffs)?;
+            let cutoffs = plan.for_tasks(query_tiles(plan, 0..plan.dims.seq_q), |tile| {
+                Scorer::new(plan, &inputs.q, &inputs.k, tile).with_cutoffs().cutoffs
+            })?;
             given.cutoffs = cutoffs.into_iter().collect();
         }
         if plan.scale.abs() > LARGE_SCALE {
@@ -68,7 +70,8 @@ pub(crate) fn run<E: Storage>(
 fn sum_deltas<E: Storage>(given: &Given<'_, '_, E>) -> Result<Array3<E::Real>> {
     let plan = given.plan;
     let mut deltas = row_array(plan, E::Real::ZERO)?;
-    let tiles = plan.for_tasks(query_tiles(plan), |tile| (tile, E::Real::dispatch(plan.level, TileDeltas { given, tile })))?;
+    let tiles =
+        plan.for_tasks(query_tiles(plan, 0..plan.dims.seq_q), |tile| (tile, E::Real::dispatch(plan.level, TileDeltas { given, tile })))?;
     for (tile, rows) in tiles {
         rows.into_iter().enumerate().for_each(|(r, delta)| deltas[tile.place(plan, r)] = delta);
     }
@@ -78,7 +81,7 @@ fn sum_deltas<E: Storage>(given: &Given<'_, '_, E>) -> Result<Array3<E::Real>> {
 /// Forward, a sink takes the share `exp(logit - row_max) / row_sum` and hands nothing on: its gradient is minus that share of delta.
 fn sink_gradient<E: Storage>(given: &Given<'_, '_, E>) -> Result<Vec<f64>> {
     let Given { plan, saved, d_out, .. } = given;
-    let tiles = plan.for_tasks(query_tiles(plan), |tile| {
+    let tiles = plan.for_tasks(query_tiles(plan, 0..plan.dims.seq_q), |tile| {
         let mut by_head = vec![0.0; tile.heads];
         for r in 0..tile.rows() {
             let [b, h, i] = tile.place(plan, r);

@@ -79,7 +79,7 @@ impl Attention<'_> {
             let saved = SavedView { out: q(&saved.out), exact, row_max: rows(&saved.row_max), row_sum: rows(&saved.row_sum) };
             E::backward(plan, inputs, saved, q(&d_out), GradientOutputs { dq, dk, dv }, false)
         };
-        let sums = run_on(self.chosen_threads(), parts, |(a, b)| run(a, b))?;
+        let sums = run_on(self.threads, parts, |(a, b)| run(a, b))?;
         let OptionGradients { d_biases, d_sink, d_scale } = add_options(sums);
         // SAFETY: every call succeeded and wrote its part, and the sequences are all of the tokens.
         let (dq, dk, dv) = unsafe { (dq.assume_init(), dk.assume_init(), dv.assume_init()) };
@@ -117,7 +117,7 @@ impl Attention<'_> {
             let [queries, keys] = packed.sequence(i);
             E::forward(plan, Inputs { q: tokens(&q, &queries), k: tokens(&k, &keys), v: tokens(&v, &keys) }, outputs)
         };
-        run_on(self.chosen_threads(), tasks, run)?;
+        run_on(self.threads, tasks, run)?;
         // SAFETY: every call succeeded and wrote its part, and the sequences are all of the tokens.
         let (out, exact) = unsafe { (out.assume_init(), exact.map(|exact| exact.assume_init())) };
         Ok(Saved { out, exact, row_max, row_sum })

@@ -6,7 +6,7 @@ use crate::walk::decode::DecodeValues;
 use crate::walk::dropout::apply_dropout;
 use crate::walk::operand::{Operand, TileRows};
 use crate::walk::scores::{Scorer, Stage};
-use crate::walk::tiling::{KV_SPLIT, KV_TILE, MAX_PANEL, Need, by_width};
+use crate::walk::tiling::{KV_SPLIT, KV_TILE, Need, by_width};
 use crate::walk::{KvTile, Visitor, walk};
 use ndarray::Axis;
 use regard_simd::microkernel::{Epilogue, Factors, product};
@@ -16,24 +16,24 @@ use regard_simd::{Driver, Kernel, Real, Simd, Storage};
 use std::ops::Range;
 
 /// What a query tile is to come to.
-pub(crate) enum Goal<'g, E: Storage, O> {
+pub(crate) enum Goal<'g, 'o, E: Storage, O> {
     /// All keys, and the results.
-    Rows(Outputs<'g, E>),
+    Rows(&'g mut Outputs<'o, E>),
     /// Some keys, and the state after them.
     State(Range<usize>),
     /// The states of all splits, in order, and the results.
-    Combine(Vec<OwnedState<E::Real, O>>, Outputs<'g, E>),
+    Combine(Vec<OwnedState<E::Real, O>>, &'g mut Outputs<'o, E>),
 }
 
 /// What came of it: the state, if that was the goal, or what the observer says of each row.
 pub(crate) type Outcome<T, O> = (Option<OwnedState<T, O>>, Vec<<O as Observer<T>>::Row>);
 
-pub(crate) struct AttendTile<'p, 'a, 'g, E: Storage, O> {
+pub(crate) struct AttendTile<'p, 'a, 'o, E: Storage, O> {
     pub(crate) scorer: &'p Scorer<'a, E>,
     pub(crate) v: Rows<'p, E>,
     /// Makes an observer for so many lanes.
     pub(crate) observer: &'p (dyn Fn(usize) -> O + Sync),
-    pub(crate) goal: Goal<'g, E, O>,
+    pub(crate) goal: Goal<'p, 'o, E, O>,
 }
 
 impl<E: Storage, O: Observer<E::Real>> Driver<E::Real> for AttendTile<'_, '_, '_, E, O> {
@@ -167,7 +167,7 @@ impl<E: Storage, O: Observer<E::Real>> Attend<'_, '_, E, O> {
     }
 
     /// Divide and store: results of all rows, and what the observer says of them.
-    fn finish<S: Simd<T = E::Real>>(self, simd: S, mut outputs: Outputs<'_, E>) -> Vec<O::Row> {
+    fn finish<S: Simd<T = E::Real>>(self, simd: S, outputs: &mut Outputs<'_, E>) -> Vec<O::Row> {
         let Self { scorer, layout, state, total, factors, rows: buffer, .. } = self;
         let mut state = total.unwrap_or(state);
         let (plan, tile) = (scorer.plan, &scorer.tile);
@@ -178,10 +178,8 @@ impl<E: Storage, O: Observer<E::Real>> Attend<'_, '_, E, O> {
             let logits: Vec<_> = (0..layout.lanes).map(logit).collect();
             state.add_sink(simd, &layout, &logits, factors);
         }
-        for r in 0..layout.rows {
-            outputs.set([0, r / tile.queries, r % tile.queries], state.row_max[r], state.row_sum[r]);
-        }
-        let out = outputs.out.index_axis_move(Axis(0), 0);
+        outputs.set_denominators(state.row_max, state.row_sum);
+        let out = outputs.out.index_axis_mut(Axis(0), 0);
         // A row that saw nothing is 0 / 1.
         let divisors = &mut factors[..layout.lanes];
         divisors.iter_mut().zip(&*state.row_sum).for_each(|(d, &sum)| *d = if sum == S::T::ZERO { S::T::ONE } else { sum });
@@ -197,8 +195,8 @@ impl<E: Storage, O: Observer<E::Real>> Attend<'_, '_, E, O> {
             // Rounded results are stored by way of the buffer, which then holds what was rounded.
             None => store_rows::<S, E, true>(simd, state.acc, divisors, buffer, out),
         }
-        if let Some(exact) = outputs.exact {
-            copy_rows(buffer, exact.index_axis_move(Axis(0), 0), |x| x);
+        if let Some(exact) = &mut outputs.exact {
+            copy_rows(buffer, exact.index_axis_mut(Axis(0), 0), |x| x);
         }
         let end = |r: usize| [state.row_max[r], state.row_sum[r]];
         (0..layout.rows).map(|r| state.observer.finish(r, before.as_ref().map_or_else(|| end(r), |before| before[r]), end(r))).collect()
@@ -211,11 +209,6 @@ pub(crate) fn add_products<S: Simd>(simd: S, v: Rows<'_, S::T>, weights: &[S::T]
     if width > 0 {
         by_width!(S, width, NR => simd.call(AddProducts::<_, NR> { v, weights, pitch, alpha, acc }));
     }
-}
-
-/// Alpha of a sum that is only added to.
-pub(crate) fn ones<T: Real>() -> [T; MAX_PANEL] {
-    [T::ONE; MAX_PANEL]
 }
 
 struct AddProducts<'k, T: Real, const NR: usize> {

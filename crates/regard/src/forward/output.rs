@@ -33,12 +33,14 @@ impl<'g, E: Storage> Outputs<'g, E> {
         Self { out, exact, lse, row_max, row_sum }
     }
 
-    /// The denominator of a row.
-    pub(crate) fn set(&mut self, at: [usize; 3], row_max: E::Real, row_sum: E::Real) {
-        for (rows, x) in [(&mut self.row_max, row_max), (&mut self.row_sum, row_sum)] {
-            rows.iter_mut().for_each(|rows| rows[at] = x);
+    /// The denominators of all rows.
+    pub(crate) fn set_denominators(&mut self, row_max: &[E::Real], row_sum: &[E::Real]) {
+        for (rows, from) in [(&mut self.row_max, row_max), (&mut self.row_sum, row_sum)] {
+            rows.iter_mut().for_each(|rows| rows.iter_mut().zip(from).for_each(|(to, x)| *to = *x));
         }
-        self.lse.iter_mut().for_each(|lse| lse[at] = lse_of(row_max, row_sum));
+        if let Some(lse) = &mut self.lse {
+            lse.iter_mut().zip(row_max.iter().zip(row_sum)).for_each(|(to, (&max, &sum))| *to = lse_of(max, sum));
+        }
     }
 }
 

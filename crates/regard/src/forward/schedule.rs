@@ -37,9 +37,9 @@ pub(crate) fn run<E: Storage, O: Observer<E::Real>>(
     if d.seq_kv > KV_SPLIT && threads > 1 && tasks.len() < 2 * threads {
         return call.run_split(tasks);
     }
-    plan.for_tasks(tasks, |(tile, output)| {
+    plan.for_tasks(tasks, |(tile, mut output)| {
         let scorer = Scorer::new(plan, &inputs.q, &inputs.k, tile).with_cutoffs();
-        (tile, call.attend(&scorer, Goal::Rows(output)).1)
+        (tile, call.attend(&scorer, Goal::Rows(&mut output)).1)
     })
 }
 
@@ -56,7 +56,7 @@ fn tasks<'g, E: Storage>(plan: &Plan<'_>, mut outputs: Outputs<'g, E>) -> Vec<(Q
         }
         (tile, of_heads.take(2, tile.queries))
     };
-    query_tiles(plan).into_iter().map(task).collect()
+    query_tiles(plan, 0..plan.dims.seq_q).into_iter().map(task).collect()
 }
 
 struct Call<'c, 'x, E, O> {
@@ -66,7 +66,7 @@ struct Call<'c, 'x, E, O> {
 }
 
 impl<E: Storage, O: Observer<E::Real>> Call<'_, '_, E, O> {
-    fn attend(&self, scorer: &Scorer<'_, E>, goal: Goal<'_, E, O>) -> Outcome<E::Real, O> {
+    fn attend(&self, scorer: &Scorer<'_, E>, goal: Goal<'_, '_, E, O>) -> Outcome<E::Real, O> {
         let v = Rows::new(&tile_keys(self.plan, &self.inputs.v, &scorer.tile));
         let observer = |lanes: usize| (self.observer)(&scorer.tile, lanes);
         E::Real::dispatch(self.plan.level, AttendTile { scorer, v, observer: &observer, goal })
@@ -88,6 +88,6 @@ impl<E: Storage, O: Observer<E::Real>> Call<'_, '_, E, O> {
         let mut by_tile: Vec<Vec<_>> = scorers.iter().map(|_| Vec::new()).collect();
         states.into_iter().for_each(|(t, state)| by_tile[t].extend(state));
         let tasks = tasks.into_iter().zip(by_tile).enumerate().collect();
-        plan.for_tasks(tasks, |(t, ((tile, output), states))| (tile, self.attend(&scorers[t], Goal::Combine(states, output)).1))
+        plan.for_tasks(tasks, |(t, ((tile, mut output), states))| (tile, self.attend(&scorers[t], Goal::Combine(states, &mut output)).1))
     }
 }

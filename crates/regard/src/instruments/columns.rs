@@ -18,7 +18,7 @@ pub(crate) fn column_sums<E: Storage>(
     states: &RowStates<E::Real>,
 ) -> Result<Array3<E::Real>> {
     let d = plan.dims;
-    let scorers = plan.for_tasks(query_tiles(plan), |tile| Scorer::new(plan, &q, &k, tile).with_cutoffs())?;
+    let scorers = plan.for_tasks(query_tiles(plan, 0..plan.dims.seq_q), |tile| Scorer::new(plan, &q, &k, tile).with_cutoffs())?;
     // Each task owns some keys of some heads, and goes through all of their rows in order.
     let owner = |scorer: &Scorer<'_, E>| (scorer.tile.batch, scorer.tile.head);
     let owners: Vec<&[Scorer<'_, E>]> = scorers.chunk_by(|a, b| owner(a) == owner(b)).collect();

@@ -6,7 +6,7 @@ use crate::arrays::filled;
 use crate::error::{Error, Result};
 use crate::plan::Plan;
 use crate::walk::scores::Scorer;
-use crate::walk::tiling::{KV_TILE, MAX_PANEL, Need, QueryTile, query_tiles_of};
+use crate::walk::tiling::{KV_TILE, MAX_PANEL, Need, QueryTile, query_tiles};
 use ndarray::{Array4, ArrayView4};
 use regard_simd::{Kernel, Real, Simd, Storage};
 use std::ops::Range;
@@ -41,7 +41,7 @@ pub(crate) fn heat_map<E: Storage>(
     if rows * cols == 0 {
         return Ok(HeatMap { mean: max.clone(), max });
     }
-    let tiles = query_tiles_of(plan, of.rows.clone());
+    let tiles = query_tiles(plan, of.rows.clone());
     let pooled = plan.for_tasks(tiles.clone(), |tile| {
         let scorer = Scorer::new(plan, &q, &k, tile).with_cutoffs();
         let lanes = tile.rows() + MAX_PANEL;

@@ -7,7 +7,7 @@ use crate::error::Result;
 use crate::plan::Plan;
 use crate::walk::dropout::apply_dropout;
 use crate::walk::scores::{Scorer, Stage};
-use crate::walk::tiling::{KV_TILE, Need, QueryTile, lanes, query_tiles_of};
+use crate::walk::tiling::{KV_TILE, Need, QueryTile, lanes, query_tiles};
 use crate::walk::{KvTile, Visitor, walk};
 use ndarray::{Array4, ArrayView4, ArrayViewMut3, Axis};
 use regard_simd::{Driver, Kernel, Real, Simd, Storage, math};
@@ -45,7 +45,7 @@ pub(crate) fn scores<E: Storage>(plan: &Plan<'_>, q: ArrayView4<'_, E>, k: Array
 
 /// The part of a matrix that belongs to each query tile of a rectangle.
 fn split<'m, T: Real>(plan: &Plan<'_>, of: &Rectangle, matrix: &'m mut Array4<T>) -> Vec<(QueryTile, ArrayViewMut3<'m, T>)> {
-    let tiles = query_tiles_of(plan, of.rows.clone());
+    let tiles = query_tiles(plan, of.rows.clone());
     let Some((heads, queries)) = tiles.first().map(|tile| (tile.heads, tile.queries)) else { return Vec::new() };
     let parts = cut(matrix.view_mut(), 0, 1).into_iter().flat_map(|part| cut(part, 1, heads)).flat_map(|part| cut(part, 2, queries));
     tiles.into_iter().zip(parts.map(|part| part.index_axis_move(Axis(0), 0))).collect()

@@ -77,14 +77,10 @@ impl Dims {
         self.heads_q / self.heads_kv.max(1)
     }
 
-    /// Score pairs of all heads.
-    fn pairs(&self) -> usize {
-        self.batch.saturating_mul(self.heads_q).saturating_mul(self.seq_q).saturating_mul(self.seq_kv)
-    }
-
     /// Multiply-adds of a forward pass without a mask, about.
     pub(crate) fn work(&self) -> usize {
-        self.pairs().saturating_mul(self.head_dim.saturating_add(self.value_dim).saturating_add(8))
+        let dims = self.head_dim.saturating_add(self.value_dim).saturating_add(8);
+        self.scores().into_iter().fold(dims, usize::saturating_mul)
     }
 }
 
@@ -177,11 +173,6 @@ impl Attention<'_> {
     /// The level that calls run on.
     pub(crate) fn chosen_level(&self) -> Result<Level> {
         Ok(self.level.map_or_else(Level::preferred, Level::checked)?)
-    }
-
-    /// How many threads a call of its own runs on.
-    pub(crate) fn chosen_threads(&self) -> Option<usize> {
-        self.threads
     }
 }
 

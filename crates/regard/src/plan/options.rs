@@ -62,7 +62,7 @@ pub struct Attention<'a> {
     pub(super) top_k: Option<usize>,
     pub(super) sink: Option<Cow<'a, [f64]>>,
     pub(super) dropout: Option<Dropout>,
-    pub(super) threads: Option<usize>,
+    pub(crate) threads: Option<usize>,
     pub(super) level: Option<Level>,
     pub(super) interrupt: Option<&'a AtomicBool>,
 }

@@ -207,15 +207,17 @@ impl<E: Storage> Kernel<E::Real> for DecodeValues<'_, E> {
             let mut next = Prefetcher::new(&v, first + LINES);
             let mut r = 0;
             while r < rows {
+                macro_rules! along {
+                    ($rows:literal, $vectors:literal) => {
+                        // SAFETY: every line is a row of v, which has `dims` numbers side by side.
+                        unsafe { along_values::<S, E, $rows, $vectors>(simd, values, r, &lines[..group], &mut next, sums) }
+                    };
+                }
                 match rows - r {
-                    // SAFETY: every line is a row of v, which has `dims` numbers side by side.
-                    1 => unsafe { along_values::<S, E, 1, 8>(simd, values, r, &lines[..group], &mut next, sums) },
-                    // SAFETY: as above.
-                    2 => unsafe { along_values::<S, E, 2, 4>(simd, values, r, &lines[..group], &mut next, sums) },
-                    // SAFETY: as above.
-                    3 => unsafe { along_values::<S, E, 3, 2>(simd, values, r, &lines[..group], &mut next, sums) },
-                    // SAFETY: as above.
-                    _ => unsafe { along_values::<S, E, 4, 2>(simd, values, r, &lines[..group], &mut next, sums) },
+                    1 => along!(1, 8),
+                    2 => along!(2, 4),
+                    3 => along!(3, 2),
+                    _ => along!(4, 2),
                 }
                 r += (rows - r).min(4);
             }

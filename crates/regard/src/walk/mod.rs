@@ -31,19 +31,13 @@ pub(crate) trait Visitor<S: Simd, E: Storage<Real = S::T>> {
     /// How far the scores are to come; from [`Stage::Softcap`] on, [`KvTile::finish_scores`] does the rest.
     fn stage(&self) -> Stage;
     /// Some panels see some of these keys.
-    fn begin(&mut self, simd: S, tile: &mut KvTile<'_, '_, E>, needs: &[Need]) {
-        let _ = (simd, tile, needs);
-    }
+    fn begin(&mut self, _simd: S, _tile: &mut KvTile<'_, '_, E>, _needs: &[Need]) {}
     /// `scores[key * width + lane]` for the keys and rows of the need.
     fn panel(&mut self, simd: S, tile: &mut KvTile<'_, '_, E>, need: &Need, scores: &mut [S::T]);
     /// All panels have been there.
-    fn tile_done(&mut self, simd: S, tile: &KvTile<'_, '_, E>, needs: &[Need]) {
-        let _ = (simd, tile, needs);
-    }
+    fn tile_done(&mut self, _simd: S, _tile: &KvTile<'_, '_, E>, _needs: &[Need]) {}
     /// The last tile of a split has been there, or would have been, if anybody saw it.
-    fn split_done(&mut self, simd: S) {
-        let _ = simd;
-    }
+    fn split_done(&mut self, _simd: S) {}
 }
 
 /// A tile of keys on the way.

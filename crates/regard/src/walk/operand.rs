@@ -33,7 +33,7 @@ pub(crate) struct Operand<'a, E: Storage> {
     copy: &'a mut [E::Real],
     copied: bool,
     /// All numbers of the tile are finite; `None`: not looked at yet.
-    finite: Option<bool>,
+    pub(crate) finite: Option<bool>,
     /// The widened rows with zeros in place of what is not finite. Made only where it must be.
     clean: Vec<E::Real>,
     non_finite: Vec<NonFinite<E::Real>>,
@@ -89,11 +89,6 @@ impl<'a, E: Storage> Operand<'a, E> {
         let last = (self.keys.start / KV_TILE * KV_TILE + KV_TILE).min(self.first_key + self.source.len());
         let (stored, finite) = (self.stored(&(first..last)), &mut self.finite);
         *finite.get_or_insert_with(|| stored.all_finite(simd))
-    }
-
-    /// What is known of that.
-    pub(crate) fn known_finite(&self) -> Option<bool> {
-        self.finite
     }
 
     /// May a panel meet a number that is not finite and hidden from some of its rows?

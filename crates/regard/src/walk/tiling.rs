@@ -192,13 +192,8 @@ pub(crate) fn tile_shape(plan: &Plan<'_>) -> (usize, usize) {
     (heads, n.div_ceil(tiles).next_multiple_of(16).clamp(1, n.max(1)))
 }
 
-/// All query tiles of a call, in order of batch entry, head and query.
-pub(crate) fn query_tiles(plan: &Plan<'_>) -> Vec<QueryTile> {
-    query_tiles_of(plan, 0..plan.dims.seq_q)
-}
-
-/// The same of some rows.
-pub(crate) fn query_tiles_of(plan: &Plan<'_>, rows: Range<usize>) -> Vec<QueryTile> {
+/// The query tiles of some rows, in order of batch entry, head and query.
+pub(crate) fn query_tiles(plan: &Plan<'_>, rows: Range<usize>) -> Vec<QueryTile> {
     let (heads, queries) = tile_shape(plan);
     let (d, part) = (plan.dims, plan.part);
     let mut tiles = Vec::new();
