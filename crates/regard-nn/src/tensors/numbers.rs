@@ -42,6 +42,9 @@ impl<'w> Blocks<'w> {
     fn widen<T: Float>(&self, range: Range<usize>, to: &mut [T]) {
         let BlockKind { numbers, bytes, widen, .. } = self.kind;
         let (first, last) = (range.start.div_ceil(numbers), range.end / numbers);
+        if range.start == first * numbers && range.end == last * numbers {
+            return T::from_f32s(to, |to| widen(&self.bytes[first * bytes..last * bytes], to));
+        }
         if first <= last {
             let whole = first * numbers - range.start..last * numbers - range.start;
             T::from_f32s(&mut to[whole], |to| widen(&self.bytes[first * bytes..last * bytes], to));

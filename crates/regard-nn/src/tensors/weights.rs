@@ -126,6 +126,8 @@ pub struct Matrix<'m, T> {
 
 /// A one-row product with so many weights is worth several threads.
 pub(crate) const PARALLEL_WEIGHTS: usize = 1 << 18;
+/// Rows of other numbers that are widened at a time for a one-row product.
+const WIDENED_ROWS: usize = 4;
 /// Columns that one thread takes of a one-row product.
 const ROW_COLUMNS: usize = 256;
 
@@ -147,7 +149,11 @@ impl<T: Float> Matrix<'_, T> {
             (MatrixNumbers::Own(x), _) => packed.pack(self.view(x).slice_axis(Axis(1), columns)),
             (MatrixNumbers::Other(x), Order::OutIn) => {
                 let mut widened = vec![T::ZERO; outputs.len() * self.inputs];
-                x.widen(outputs.start * self.inputs..outputs.end * self.inputs, &mut widened);
+                let piece = (ROW_COLUMNS * self.inputs).max(1);
+                widened.par_chunks_mut(piece).enumerate().for_each(|(i, widened)| {
+                    let first = outputs.start * self.inputs + i * piece;
+                    x.widen(first..first + widened.len(), widened);
+                });
                 packed.pack(matrix(&widened, self.inputs).reversed_axes());
             }
             (MatrixNumbers::Other(x), Order::InOut) => {
@@ -191,10 +197,12 @@ impl<T: Float> Matrix<'_, T> {
             (MatrixNumbers::Own(w), Order::InOut) => row_times_matrix(x, w, first, self.outputs, y, write),
             (MatrixNumbers::Own(w), Order::OutIn) => dots(x, &w[first * self.inputs..][..y.len() * self.inputs], y, write),
             (MatrixNumbers::Other(numbers), _) => {
-                let mut w = vec![T::ZERO; self.inputs];
-                for (output, y) in (first..).zip(y) {
-                    numbers.widen(output * self.inputs..(output + 1) * self.inputs, &mut w);
-                    dots(x, &w, std::slice::from_mut(y), write);
+                // A few rows at a time: they are read again while they are in the nearest cache.
+                let mut w = vec![T::ZERO; WIDENED_ROWS * self.inputs];
+                for (output, y) in (first..).step_by(WIDENED_ROWS).zip(y.chunks_mut(WIDENED_ROWS)) {
+                    let w = &mut w[..y.len() * self.inputs];
+                    numbers.widen(output * self.inputs..(output + y.len()) * self.inputs, w);
+                    dots(x, w, y, write);
                 }
             }
         };

@@ -200,11 +200,19 @@ impl Tokenizer {
     /// [`Error::File`], [`Error::Tokenizer`].
     pub fn load(path: &Path) -> Result<Self> {
         let bytes = std::fs::read(path).map_err(|source| Error::File { action: "read", path: path.to_owned(), source })?;
+        Self::from_bytes(path, &bytes)
+    }
+
+    /// The bytes of a `tokenizer.json`; `path` is for messages.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`].
+    pub fn from_bytes(path: &Path, bytes: &[u8]) -> Result<Self> {
         let unreadable = |e: &dyn std::fmt::Display| refused(format!("{} is not a tokenizer.json ({e})", path.display()));
-        let json: Value = serde_json::from_slice(&bytes).map_err(|e| unreadable(&e))?;
+        let json: Value = serde_json::from_slice(bytes).map_err(|e| unreadable(&e))?;
         if let Some(characters) = Characters::from_json(&json) {
             return Ok(Self(Inner::Char(characters)));
         }
-        tokenizers::Tokenizer::from_bytes(&bytes).map(|t| Self(Inner::Library(Box::new(t)))).map_err(|e| unreadable(&e))
+        tokenizers::Tokenizer::from_bytes(bytes).map(|t| Self(Inner::Library(Box::new(t)))).map_err(|e| unreadable(&e))
     }
 }

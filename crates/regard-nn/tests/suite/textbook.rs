@@ -78,6 +78,7 @@ fn rotate(config: &AttentionConfig, head: &mut [f64], t: usize) {
         match rotary.scaling {
             Scaling::None => {}
             Scaling::Linear(factor) => frequency /= factor,
+            Scaling::Factors(factors) => frequency /= f64::from(factors[i]),
             Scaling::Llama3 { factor, low, high, context } => {
                 let wavelength = std::f64::consts::TAU / frequency;
                 if wavelength > context / low {
