@@ -6,7 +6,9 @@ use crate::families::{self, Recipe, llama};
 use crate::model::Pooling;
 use crate::settings::Settings;
 use crate::tokens::Tokenizer;
-use regard_nn::tensors::{Buffer, Layout, Source, Tensor};
+use regard_nn::ModelConfig;
+use regard_nn::models::transformer::Transformer;
+use regard_nn::tensors::{Layout, SafetensorsFile, Source, Tensor};
 use regard_nn::training::folder::{MODEL, SUMMARY, Trained};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -41,7 +43,7 @@ impl Source for Ours {
 
 impl Archive for Ours {
     fn has(&self, name: &str) -> bool {
-        Buffer { layout: &self.layout, numbers: &self.params }.tensor(name).is_ok()
+        self.layout.entries().iter().any(|entry| entry.name == name)
     }
 
     fn list(&self) -> Vec<TensorInfo> {
@@ -214,12 +216,12 @@ fn llama2c(path: &Path) -> Result<Opened> {
 }
 
 fn ours(folder: &Path) -> Result<Opened> {
-    Ok(of_trained(Trained::read(folder)?))
+    let trained = Trained::read(folder)?;
+    Ok(of_config(trained.model.config(), trained.params, trained.tokenizer))
 }
 
 /// A model that `regard train` made.
-pub(crate) fn of_trained(trained: Trained) -> Opened {
-    let config = trained.model.config();
+fn of_config(config: &ModelConfig, params: Vec<f32>, tokenizer: regard_nn::tokenizer::Tokenizer) -> Opened {
     let recipe = Recipe {
         family: "regard".to_owned(),
         parts: config.parts(),
@@ -229,6 +231,25 @@ pub(crate) fn of_trained(trained: Trained) -> Opened {
         context: config.context,
         gains_plus_one: false,
     };
-    let archive = Box::new(Ours { layout: trained.model.layout().clone(), params: trained.params });
-    Opened { format: "regard", archive, recipe, tokenizer: Ok(Tokenizer::ours(trained.tokenizer)), ends: Vec::new(), pooling: None }
+    let layout = Transformer::new(&recipe.parts).layout().clone();
+    let archive = Box::new(Ours { layout, params });
+    Opened { format: "regard", archive, recipe, tokenizer: Ok(Tokenizer::ours(tokenizer)), ends: Vec::new(), pooling: None }
+}
+
+/// The model inside the crate: `examples/default_model.rs` says how it was made.
+pub(crate) fn built_in() -> Result<Opened> {
+    let path = Path::new("regard's own model");
+    let config: ModelConfig = serde_json::from_slice(include_bytes!("default/config.json")).map_err(|e| Error::damaged(path, e))?;
+    let file = SafetensorsFile::new(path, include_bytes!("default/model.safetensors").as_slice())?;
+    let layout = Transformer::new(&config.parts()).layout().clone();
+    let mut params = vec![0f32; layout.len()];
+    for entry in layout.entries() {
+        let tensor = file.tensor(&entry.name)?;
+        if tensor.numbers.len() != entry.range.len() {
+            return Err(Error::damaged(path, format!("its tensor {} has another size", entry.name)));
+        }
+        tensor.numbers.widen(0..entry.range.len(), &mut params[entry.range.clone()]);
+    }
+    let tokenizer = regard_nn::tokenizer::Tokenizer::from_bytes(path, include_bytes!("default/tokenizer.json"))?;
+    Ok(of_config(&config, params, tokenizer))
 }

@@ -178,19 +178,19 @@ impl Model {
             let delimiters = self.delimiters(ids);
             for layer in 0..shape.layers {
                 let shares = run.writes(layer)?;
-                for head in 0..shape.heads {
+                for (head, share) in shares.into_iter().enumerate() {
                     let weights = run.weights(layer, head)?;
                     let at = layer * shape.heads + head;
                     all[at].push(of_weights(weights.view(), ids, &delimiters, visible(self, ids.len())));
                     let seen = visible(self, ids.len());
-                    let share = |(i, row): (usize, ndarray::ArrayView1<'_, f32>)| {
+                    let spread = |(i, row): (usize, ndarray::ArrayView1<'_, f32>)| {
                         let entropy: f64 = row.iter().filter(|w| **w > 0.0).map(|w| -f64::from(*w) * f64::from(*w).ln()).sum();
                         entropy / (seen(i).len() as f64).ln().max(f64::MIN_POSITIVE)
                     };
-                    broad[at].push(mean(weights.outer_iter().enumerate().skip(1).map(share)));
+                    broad[at].push(mean(weights.outer_iter().enumerate().skip(1).map(spread)));
                     let columns = weights.slice_axis(ndarray::Axis(0), ndarray::Slice::from(1..)).mean_axis(ndarray::Axis(0));
                     column[at].push(columns.map_or(f64::NAN, |c| c.iter().copied().fold(0.0, f32::max).into()));
-                    writes[at].push(shares[head]);
+                    writes[at].push(share);
                 }
             }
             watch(done + 1, total);
@@ -200,9 +200,9 @@ impl Model {
         for draw in 0..DRAWS {
             let ids = self.repeated(draw);
             let run = self.run(&ids, &none, &sources)?;
-            for at in 0..heads {
+            for (at, repeated) in repeated.iter_mut().enumerate() {
                 let weights = run.weights(at / shape.heads, at % shape.heads)?;
-                repeated[at].push(mean((len - HALF..len).map(|i| f64::from(weights[[i, i - (HALF - 1)]]))));
+                repeated.push(mean((len - HALF..len).map(|i| f64::from(weights[[i, i - (HALF - 1)]]))));
             }
             watch(texts.len() + draw + 1, total);
         }
@@ -279,7 +279,7 @@ mod tests {
         // The second half looks at what came behind the same token before.
         let induction = pattern(&ids, |i| if i >= 20 { i - 19 } else { 0 });
         assert_eq!((induction.values[5], induction.values[4]), (1.0, 0.0));
-        let duplicate = pattern(&ids, |i| if i >= 20 { i - 20 } else { 0 });
+        let duplicate = pattern(&ids, |i| i.saturating_sub(20));
         assert_eq!((duplicate.values[4], duplicate.values[5]), (1.0, 0.0));
     }
 
