@@ -158,6 +158,7 @@ pub(crate) fn is_unusable(error: &anyhow::Error) -> bool {
     };
     error.chain().any(|e| {
         e.is::<Unusable>()
+            || e.is::<regard_model::Error>()
             || e.downcast_ref().is_some_and(laboratory)
             || e.downcast_ref().is_some_and(files)
             || e.downcast_ref().is_some_and(networks)

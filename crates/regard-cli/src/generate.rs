@@ -8,7 +8,7 @@ use regard_lab::experiments::Progress;
 use regard_nn::generate::{Sampling, Writer};
 use regard_nn::streaming::TextStream;
 use regard_nn::tokenizer::Tokenizer;
-use regard_nn::training::folder::Trained;
+use regard_nn::training::folder::{SUMMARY, Trained};
 use serde_json::json;
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
@@ -24,11 +24,15 @@ use std::time::Instant;
   regard generate model
   regard generate model --prompt \"Anna and Ben went to\" --tokens 500 --temperature 0.8
   regard generate model --top-k 20 --top-p 0.9 --seed 7
-  regard generate model --temperature 0 --json")]
+  regard generate model --temperature 0 --json
+  regard generate stories15M/model.bin --prompt \"Once upon a time\" --edits scale=off")]
 pub(crate) struct Generate {
-    /// A folder that `regard train` wrote
+    /// A folder that `regard train` wrote, or any model that `regard look` can read
     #[arg(value_name = "DIR")]
     folder: PathBuf,
+    /// Edits of the model, as in L3.H1=zero/scale=off: see `regard surgery --help`
+    #[arg(long, default_value = "", value_name = "EDITS")]
+    edits: String,
     /// What the text begins with [default: the end of a line, which is not printed]
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
@@ -89,8 +93,69 @@ impl Generate {
         Ok(tokens.unwrap_or_else(|| silent_prompt(tokenizer)))
     }
 
+    /// Any checkpoint, with edits.
+    fn run_checkpoint(&self, bar: &impl Progress) -> Result<Outcome> {
+        let model = regard_model::Model::load(&self.folder)?;
+        let edits = regard_model::Edits::parse(&self.edits)?;
+        let mut sources = regard_model::Sources::default();
+        if edits.needs_reference() {
+            sources.reference = Some(model.reference(&model.own_texts(16, 256)?)?);
+        }
+        let prompt = match (&self.prompt_tokens, &self.prompt) {
+            (Some(list), _) => list.0.iter().map(|&n| u32::try_from(n).unwrap_or(u32::MAX)).collect(),
+            (None, Some(text)) => model.ids(regard_model::Input::Text(text))?,
+            (None, None) => model.ids(regard_model::Input::Text("\n"))?,
+        };
+        if let Some(warning) = model.warning(prompt.len() + self.tokens) {
+            bar.warn(&warning);
+        }
+        let shown = self.prompt.clone().unwrap_or_default();
+        let sampling = Sampling { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p, seed: self.seed };
+        bar.expect(self.tokens as u64);
+        let (mut so_far, mut done) = (Vec::new(), String::new());
+        let mut failed = None;
+        let mut listening = self.json || put(&shown)?;
+        let started = Instant::now();
+        let written = model.generate(&prompt, self.tokens, &edits, &sources, &sampling, |token| {
+            so_far.push(token);
+            bar.advance(1);
+            // Characters may be several tokens: only what is certain is shown.
+            if let Ok(text) = model.tokenizer().and_then(|tokenizer| tokenizer.decode(&so_far))
+                && let Some(new) = text.strip_prefix(&done)
+                && !new.ends_with('\u{fffd}')
+            {
+                if !self.json {
+                    match put(new) {
+                        Ok(still) => listening = still,
+                        Err(error) => failed = Some(error),
+                    }
+                }
+                done = text;
+            }
+            listening && failed.is_none()
+        })?;
+        if let Some(error) = failed {
+            return Err(error);
+        }
+        let seconds = started.elapsed().as_secs_f64();
+        if self.json {
+            let text = model.tokenizer().and_then(|tokenizer| tokenizer.decode(&written)).unwrap_or_default();
+            let speed = written.len() as f64 / seconds.max(1e-9);
+            let summary = json!({
+                "prompt": shown, "text": text, "tokens": written, "edits": edits.canonical(), "seconds": seconds, "tokens_per_second": speed,
+            });
+            put(&format!("{summary}\n"))?;
+        } else {
+            put("\n")?;
+        }
+        Ok(Outcome::Done)
+    }
+
     pub(crate) fn run(self) -> Result<Outcome> {
         let bar = Common { json: self.json, quiet: !self.json, threads: self.threads }.start("generate")?;
+        if !self.edits.is_empty() || !self.folder.join(SUMMARY).is_file() {
+            return self.run_checkpoint(&bar);
+        }
         let trained = Trained::read(&self.folder)?;
         if !trained.verified {
             warn_unverified(&self.folder);

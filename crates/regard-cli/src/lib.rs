@@ -11,6 +11,7 @@ mod eval;
 mod experiments;
 mod generate;
 mod learn;
+mod microscope;
 mod output;
 mod plot;
 mod progress;
@@ -28,7 +29,7 @@ use std::io::Write;
 #[derive(Parser)]
 #[command(name = "regard", version, arg_required_else_help = true)]
 #[command(
-    after_help = "Start with:\n  regard report          every experiment, checked and drawn: report/index.html\n  regard sweep --help    one of them"
+    after_help = "Start with:\n  regard report          every experiment, checked and drawn: report/index.html\n  regard sweep --help    one of them\n  regard look            every head of a small model, drawn; regard look MODEL for yours"
 )]
 struct Arguments {
     #[command(subcommand)]
@@ -45,6 +46,8 @@ enum Command {
     Eval(eval::Eval),
     Generate(generate::Generate),
     Learn(learn::Learn),
+    #[command(flatten)]
+    Microscope(microscope::Microscope),
 }
 
 /// The words are recorded beside what is drawn.
@@ -57,6 +60,7 @@ fn obey(command: Command, words: &[OsString]) -> anyhow::Result<Outcome> {
         Command::Eval(options) => options.run(),
         Command::Generate(options) => options.run(),
         Command::Learn(options) => options.run(),
+        Command::Microscope(command) => command.run(),
     }
 }
 
