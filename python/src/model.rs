@@ -58,9 +58,9 @@ impl Given {
 ///
 /// ``m = regard.load(path)``; ``m.run("Once upon a time").loss``. Without a path, the small model that comes with the package.
 #[pyfunction]
-#[pyo3(signature = (path))]
-pub(crate) fn load(py: Python<'_>, path: PathBuf) -> PyResult<Model> {
-    let model = py.detach(|| regard_model::Model::load(&path)).map_err(refused)?;
+#[pyo3(signature = (path = None))]
+pub(crate) fn load(py: Python<'_>, path: Option<PathBuf>) -> PyResult<Model> {
+    let model = py.detach(|| path.map_or_else(regard_model::Model::built_in, regard_model::Model::load)).map_err(refused)?;
     Ok(Model { model: Arc::new(model) })
 }
 

@@ -48,7 +48,7 @@ _Texts = Union[Sequence[_Tokens], None]
 
 __version__: str
 
-def load(path: str | PathLike[str]) -> Model: ...
+def load(path: str | PathLike[str] | None = None) -> Model: ...
 
 @final
 class Model:

@@ -1,11 +1,12 @@
 # Made by `cargo xtask stubs` of python/src/table.rs.
 
-from typing import Any, Literal, Sequence, SupportsIndex, Tuple, Union, final, overload
+from os import PathLike
+from typing import Any, Literal, Mapping, Sequence, SupportsIndex, Tuple, Union, final, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._results import Gradients, GradientStatistics, HeadSimilarity, HeatMap, RowStates, Statistics
+from ._results import Gradients, GradientStatistics, HeadSimilarity, HeatMap, Lens, RowStates, Statistics, Table
 
 _Floats = NDArray[Any]
 _Causal = Union[bool, np.bool_, Literal["top_left", "bottom_right"]]
@@ -17,7 +18,66 @@ _Region = Union[Tuple[_Range, _Range], Sequence[_Range]]
 _Stage = Literal["raw", "softcap", "bias"]
 _Level = Literal["portable", "avx2", "avx512"]
 
+_Tokens = Union[str, Sequence[int], NDArray[np.integer[Any]]]
+_Texts = Union[Sequence[_Tokens], None]
+
 __version__: str
+
+def load(path: str | PathLike[str] | None = None) -> Model: ...
+
+@final
+class Model:
+    family: str
+    format: str
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    width: int
+    vocab: int
+    context: int
+    parameters: int
+    def tokens(self, text: str) -> list[int]: ...
+    def text(self, ids: _Tokens) -> str: ...
+    def pieces(self, input: _Tokens) -> list[str]: ...
+    def run(
+        self, text_or_ids: _Tokens, edits: str = "", *, texts: Mapping[str, _Tokens] | None = None, reference: _Texts = None
+    ) -> Run: ...
+    def generate(
+        self,
+        text_or_ids: _Tokens,
+        n: int,
+        edits: str = "",
+        temperature: float = 0.0,
+        *,
+        top_k: int | None = None,
+        top_p: float | None = None,
+        seed: int = 0,
+        reference: _Texts = None,
+    ) -> list[int]: ...
+    def embed(self, text_or_ids: _Tokens) -> NDArray[np.float32]: ...
+    def classify(self, texts: _Texts = None) -> Table: ...
+    def screen(self, texts: _Texts = None) -> Table: ...
+    def surgery(self, texts: _Texts, edits: str, *, reference: _Texts = None) -> Table: ...
+    def lens(self, text_or_ids: _Tokens, edits: str = "", top: int = 5) -> Lens: ...
+    def attribute(self, text_or_ids: _Tokens, row: int | None = None, token: int | None = None, edits: str = "") -> Table: ...
+
+@final
+class Run:
+    ids: list[int]
+    edits: str
+    logits: NDArray[np.float32]
+    loss: float
+    losses: NDArray[np.float64]
+    hidden: NDArray[np.float32]
+    statistics: Statistics
+    def weights(self, layer: int, head: int, rows: Tuple[int, int] | None = None) -> NDArray[np.float32]: ...
+    def heat_map(self, layer: int, head: int, rows: int = 512, cols: int | None = None) -> HeatMap: ...
+    def q(self, layer: int, rotated: bool = True) -> NDArray[np.float32]: ...
+    def k(self, layer: int, rotated: bool = True) -> NDArray[np.float32]: ...
+    def v(self, layer: int) -> NDArray[np.float32]: ...
+    def z(self, layer: int) -> NDArray[np.float32]: ...
+    def __len__(self) -> int: ...
 
 @final
 class Mask:
