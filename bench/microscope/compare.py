@@ -1,0 +1,153 @@
+"""The microscope on real models against transformers: logits, ids, weights, losses of surgery, greedy text, and speed in the same run.
+
+    cargo xtask microscope
+
+Exits with 1 when one of the limits is not kept. Speeds are printed, not judged.
+"""
+
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parents[1] / "crates/regard-model/tests/golden"))
+
+import numpy as np  # noqa: E402
+import oracle  # noqa: E402
+import torch  # noqa: E402
+import transformers  # noqa: E402
+from fetch import fetch  # noqa: E402
+
+import regard  # noqa: E402
+
+TEXT = (
+    "Once upon a time, there was a little girl named Lily. She loved to play outside in the park. One day, she saw a big, red ball in the sky. It was the "
+    "sun! She thought it was so pretty. Lily wanted to play with the ball, but it was too high up in the sky. She tried to jump and reach it, but she "
+    "couldn't. Then, Lily had an idea. She would use a stick to knock the ball down. Numbers 12345 and 3.14; caf\u00e9 na\u00efve \u4f60\u597d \U0001f600."
+)
+SMILES = "CC(=O)OCC.[Na+].[OH-]>>CC(=O)O.c1ccccc1Br"
+failures = []
+
+
+def judge(what, value, limit):
+    kept = value <= limit
+    print(f"  {what:<40} {value:.2e}  limit {limit:.0e}  {'ok' if kept else 'NOT KEPT'}")
+    if not kept:
+        failures.append(what)
+
+
+def compare(name, model, hf, ids, head=True):
+    print(f"{name}: {len(ids)} tokens")
+    run, theirs = model.run(ids), oracle.edited(hf, ids, keep=True)
+    weights = dict(oracle.STATE["weights"])
+    want = (theirs.logits if head else theirs.last_hidden_state)[0].numpy()
+    judge(f"{name} {'logits' if head else 'hidden states'}", float(np.abs((run.logits if head else run.hidden) - want).max()), 2e-3)
+    worst = max(float(np.abs(run.weights(l, h) - weights[l][h].numpy()).max()) for l in range(model.layers) for h in range(model.heads))
+    judge(f"{name} weights of all heads", worst, 2e-4)
+
+
+def surgery(name, model, hf, ids):
+    def module(layer):
+        return hf.model.layers[layer].self_attn.o_proj
+
+    edits = [
+        ("", {}, 2e-4), ("scale=off", {"scale": 1.0}, 1e-3), ("mask=full", {"mask": ("full",)}, 1e-3),
+        ("mask=window:15,0", {"mask": ("window", 15, 0)}, 1e-3), ("mask=causal", {"mask": ("causal",)}, 1e-3),
+        ("heads=hide:first", {"mode": "hide"}, 1e-3), ("heads=uniform", {"mode": "uniform"}, 1e-3),
+        ("L1.H5=zero", {"zero": (module(1), 5, model.head_dim)}, 1e-3),
+    ]
+    for edit, options, limit in edits:
+        theirs = oracle.loss(oracle.edited(hf, ids, **options).logits, ids)
+        judge(f"{name} loss, {edit or 'intact'} ({theirs:.5f})", abs(model.run(ids, edit).loss - theirs), limit)
+
+
+def greedy(name, model, hf, ids, n):
+    hf.set_attn_implementation("sdpa")
+    begin = time.perf_counter()
+    ours = model.generate(ids, n)
+    between = time.perf_counter()
+    theirs = hf.generate(torch.tensor([ids]), max_new_tokens=n, do_sample=False)[0, len(ids) :].tolist()
+    end = time.perf_counter()
+    print(f"  {name} greedy text: {'equal' if ours == theirs else 'differs from token ' + str(next(i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b))}")
+    print(f"  {name} decoding: regard {len(ours) / (between - begin):.1f} tokens/s, transformers {len(theirs) / (end - between):.1f} tokens/s")
+
+
+def stories_of(path):
+    """The same weights as a model of transformers."""
+    raw, sizes = np.fromfile(path, "<f4"), [int(x) for x in np.fromfile(path, "<i4", 7)]
+    dim, hidden, layers, heads, kv, vocab, context = sizes
+    config = transformers.LlamaConfig(
+        vocab_size=vocab, hidden_size=dim, intermediate_size=hidden, num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=kv,
+        max_position_embeddings=context, rms_norm_eps=1e-5, tie_word_embeddings=True, attn_implementation="surgery",
+    )
+    at = 7
+
+    def take(*shape):
+        nonlocal at
+        count = int(np.prod(shape))
+        at += count
+        return torch.tensor(raw[at - count : at].reshape(shape))
+
+    def halves(w, count):
+        return w.reshape(count, w.shape[0] // count // 2, 2, w.shape[1]).transpose(1, 2).reshape(w.shape)
+
+    kv_dim = kv * dim // heads
+    state = {"model.embed_tokens.weight": take(vocab, dim)}
+    names = [
+        ("input_layernorm", (dim,), 0), ("self_attn.q_proj", (dim, dim), heads), ("self_attn.k_proj", (kv_dim, dim), kv),
+        ("self_attn.v_proj", (kv_dim, dim), 0), ("self_attn.o_proj", (dim, dim), 0), ("post_attention_layernorm", (dim,), 0),
+        ("mlp.gate_proj", (hidden, dim), 0), ("mlp.down_proj", (dim, hidden), 0), ("mlp.up_proj", (hidden, dim), 0),
+    ]
+    for name, shape, turned in names:
+        for layer, w in enumerate(take(layers, *shape)):
+            state[f"model.layers.{layer}.{name}.weight"] = halves(w, turned) if turned else w
+    state["model.norm.weight"] = take(dim)
+    state["lm_head.weight"] = state["model.embed_tokens.weight"]
+    model = transformers.LlamaForCausalLM(config).eval()
+    model.load_state_dict(state)
+    return model
+
+
+def main():
+    torch.set_num_threads(regard.get_num_threads())
+    paths = fetch(Path(sys.argv[1]))
+    model, hf = regard.load(paths["stories15M"]), stories_of(paths["stories15M"])
+    ids = model.tokens(TEXT)
+    compare("stories15M", model, hf, ids)
+    surgery("stories15M", model, hf, ids)
+    greedy("stories15M", model, hf, model.tokens("Once upon a time"), 200)
+
+    folder, file = paths["SmolLM2"].parent, paths["SmolLM2"].name
+    model = regard.load(paths["SmolLM2"])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, gguf_file=file)
+    judge("SmolLM2 ids that differ", float(model.tokens(TEXT) != tokenizer(TEXT)["input_ids"]), 0)
+    hf = transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float32, attn_implementation="surgery").eval()
+    ids = model.tokens(TEXT)
+    compare("SmolLM2", model, hf, ids)
+    surgery("SmolLM2", model, hf, ids)
+    greedy("SmolLM2", model, hf, model.tokens("The capital of France is"), 100)
+    long = (ids * 6)[:512]
+    for _ in range(3):
+        begin = time.perf_counter()
+        model.run(long)
+        between = time.perf_counter()
+        with torch.no_grad():
+            hf.model(torch.tensor([long]))
+        print(f"  SmolLM2 prefill of 512: transformers takes {(time.perf_counter() - between) / (between - begin):.2f} times as long")
+
+    model = regard.load(paths["MiniLM"])
+    tokenizer = transformers.AutoTokenizer.from_pretrained(paths["MiniLM"])
+    judge("MiniLM ids that differ", float(model.tokens(TEXT) != tokenizer(TEXT)["input_ids"]), 0)
+    compare("MiniLM", model, transformers.AutoModel.from_pretrained(paths["MiniLM"], attn_implementation="surgery").eval(), model.tokens(TEXT), head=False)
+    model = regard.load(paths["rxnmapper"])
+    hf = transformers.AlbertForMaskedLM.from_pretrained(paths["rxnmapper"], attn_implementation="surgery").eval()
+    compare("rxnmapper", model, hf, model.tokens(SMILES))
+    model = regard.load(paths["rxnfp"])
+    config = transformers.BertConfig.from_pretrained(paths["rxnfp"], attn_implementation="surgery")
+    compare("rxnfp", model, transformers.BertForMaskedLM.from_pretrained(paths["rxnfp"], config=config).eval(), model.tokens(SMILES))
+    print(f"{len(failures)} limits not kept" + (": " + ", ".join(failures) if failures else ""))
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
