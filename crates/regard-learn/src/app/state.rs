@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// How one exercise stands in one language.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
@@ -106,6 +107,9 @@ impl Folder {
         let lock_path = self.root.join(".lock");
         let lock = File::create(&lock_path).map_err(|e| Error::file("write", &lock_path, e))?;
         lock.lock().map_err(|e| Error::file("lock", &lock_path, e))?;
+        for folder in ["", "python", "rust"] {
+            sweep(&self.root.join(folder));
+        }
         let mut progress = self.progress()?;
         change(&mut progress);
         let text = serde_json::to_string_pretty(&progress).map_err(|e| Error::Usage(e.to_string()))?;
@@ -143,6 +147,22 @@ impl Folder {
     }
 }
 
+/// How files begin that are not whole yet.
+const UNFINISHED: &str = ".regard-learn-";
+/// Whoever wrote them is gone after this time.
+const ABANDONED: Duration = Duration::from_secs(60);
+
+/// Removes what a command that was killed left unfinished.
+fn sweep(folder: &Path) {
+    let Ok(entries) = std::fs::read_dir(folder) else { return };
+    for entry in entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(UNFINISHED)) {
+        let changed = entry.metadata().and_then(|data| data.modified());
+        if changed.is_ok_and(|changed| changed.elapsed().is_ok_and(|age| age > ABANDONED)) {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
 /// Gives a file the first free name of `01_similarity.1.py`, `01_similarity.2.py`, ..
 fn move_aside(exercise: &Exercise, lang: Lang, path: &Path) -> Result<PathBuf> {
     let mut number = 1;
@@ -160,7 +180,7 @@ fn move_aside(exercise: &Exercise, lang: Lang, path: &Path) -> Result<PathBuf> {
 /// The text under another name beside `path`: a file of ours is whole or not there.
 fn whole(path: &Path, bytes: &[u8]) -> Result<tempfile::NamedTempFile> {
     let folder = path.parent().unwrap_or(Path::new("."));
-    let mut file = tempfile::NamedTempFile::new_in(folder).map_err(|e| Error::file("write in", folder, e))?;
+    let mut file = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(folder).map_err(|e| Error::file("write in", folder, e))?;
     file.write_all(bytes).and_then(|()| file.as_file().sync_all()).map_err(|e| Error::file("write", path, e))?;
     make_readable(file.path());
     Ok(file)
@@ -242,6 +262,21 @@ mod tests {
         });
         let progress = folder.progress().expect("it can be read");
         assert!(EXERCISES.iter().take(8).all(|e| progress.entry(e, Lang::Rust).tries == 10));
+    }
+
+    #[test]
+    fn what_a_kill_left_is_removed_and_nothing_else() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let old = std::time::SystemTime::now() - 2 * ABANDONED;
+        for (name, age) in [(".regard-learn-a", Some(old)), (".regard-learn-b", None), (".mine", Some(old))] {
+            let file = File::create(dir.path().join(name)).expect("it can be written");
+            if let Some(age) = age {
+                file.set_modified(age).expect("it can be changed");
+            }
+        }
+        Folder::find(Some(dir.path())).update(|_| {}).expect("it works");
+        let there = |name: &str| dir.path().join(name).exists();
+        assert!(!there(".regard-learn-a") && there(".regard-learn-b") && there(".mine"));
     }
 
     #[test]
