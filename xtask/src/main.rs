@@ -12,6 +12,7 @@ mod house;
 mod levels;
 mod memcheck;
 mod microscope;
+mod packages;
 mod parity;
 mod python;
 mod steps;
@@ -45,6 +46,8 @@ enum Command {
     /// a failure where the environment has CI=true.
     #[command(verbatim_doc_comment)]
     Memcheck,
+    /// Build every package from its own files alone, and the documentation without a warning
+    Packages,
     /// Test the package for candle, which stands outside of the ordinary build
     Candle,
     /// Compare with PyTorch on its own sample inputs, or rewrite the golden vectors
@@ -70,6 +73,7 @@ fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Test => test::run(),
         Command::Memcheck => memcheck::run_checks(),
+        Command::Packages => packages::run(),
         Command::Candle => test::run_candle().map(|()| ExitCode::SUCCESS),
         Command::Parity(options) => parity::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Bench(options) => bench::run(&options).map(|()| ExitCode::SUCCESS),
