@@ -1,7 +1,7 @@
 //! [`Float`]: f32 for work, f64 for checks; and the door to vector code.
 //!
-//! Loops over elements are written once, plainly; [`kernel!`] compiles them for every SIMD level that `pulp` knows and picks at run
-//! time. Every multiply-add is spelled `mul_add` and every sum has a fixed number of partial sums, so the bits do not
+//! Loops over elements are written once, plainly; `kernel!` compiles them for every level of `regard-simd`, of which the one that the
+//! library uses is taken. Every multiply-add is spelled `mul_add` and every sum has a fixed number of partial sums, so the bits do not
 //! depend on the level.
 
 use crate::tensors::Numbers;
@@ -52,30 +52,37 @@ fn horner<const N: usize>(coefficients: &[f32; N], x: f32) -> f32 {
     y
 }
 
-impl Float for f32 {
-    fn numbers(x: &[Self]) -> Numbers<'_> {
-        Numbers::F32(Cow::Borrowed(x))
-    }
-    fn own(numbers: Numbers<'_>) -> Result<Cow<'_, [Self]>, Numbers<'_>> {
-        match numbers {
-            Numbers::F32(x) => Ok(x),
-            other => Err(other),
+/// What is the same in both types.
+macro_rules! plain {
+    ($numbers:ident) => {
+        fn numbers(x: &[Self]) -> Numbers<'_> {
+            Numbers::$numbers(Cow::Borrowed(x))
         }
-    }
+        fn own(numbers: Numbers<'_>) -> Result<Cow<'_, [Self]>, Numbers<'_>> {
+            match numbers {
+                Numbers::$numbers(x) => Ok(x),
+                other => Err(other),
+            }
+        }
+        #[inline(always)]
+        fn mul_add(self, a: Self, b: Self) -> Self {
+            Self::mul_add(self, a, b)
+        }
+        #[inline(always)]
+        fn sqrt(self) -> Self {
+            Self::sqrt(self)
+        }
+        #[inline(always)]
+        fn larger(self, other: Self) -> Self {
+            if self > other { self } else { other }
+        }
+    };
+}
+
+impl Float for f32 {
+    plain!(F32);
     fn from_f32s(to: &mut [Self], write: impl FnOnce(&mut [f32])) {
         write(to);
-    }
-    #[inline(always)]
-    fn mul_add(self, a: Self, b: Self) -> Self {
-        Self::mul_add(self, a, b)
-    }
-    #[inline(always)]
-    fn sqrt(self) -> Self {
-        Self::sqrt(self)
-    }
-    #[inline(always)]
-    fn larger(self, other: Self) -> Self {
-        if self > other { self } else { other }
     }
     #[inline(always)]
     fn exp(self) -> Self {
@@ -104,31 +111,11 @@ impl Float for f32 {
 }
 
 impl Float for f64 {
-    fn numbers(x: &[Self]) -> Numbers<'_> {
-        Numbers::F64(Cow::Borrowed(x))
-    }
-    fn own(numbers: Numbers<'_>) -> Result<Cow<'_, [Self]>, Numbers<'_>> {
-        match numbers {
-            Numbers::F64(x) => Ok(x),
-            other => Err(other),
-        }
-    }
+    plain!(F64);
     fn from_f32s(to: &mut [Self], write: impl FnOnce(&mut [f32])) {
         let mut narrow = vec![0.0; to.len()];
         write(&mut narrow);
         to.iter_mut().zip(narrow).for_each(|(to, x)| *to = Self::from(x));
-    }
-    #[inline(always)]
-    fn mul_add(self, a: Self, b: Self) -> Self {
-        Self::mul_add(self, a, b)
-    }
-    #[inline(always)]
-    fn sqrt(self) -> Self {
-        Self::sqrt(self)
-    }
-    #[inline(always)]
-    fn larger(self, other: Self) -> Self {
-        if self > other { self } else { other }
     }
     #[inline(always)]
     fn exp(self) -> Self {
@@ -209,19 +196,22 @@ macro_rules! kernel {
     ($(#[$meta:meta])* $vis:vis fn $name:ident<$life:lifetime, $t:ident>($($arg:ident: $ty:ty),* $(,)?) -> $out:ty $body:block) => {
         $(#[$meta])*
         $vis fn $name<$life, $t: $crate::float::Float>($($arg: $ty),*) -> $out {
-            struct Call<$life, $t> {
+            struct Call<$life, 'result, $t> {
                 $($arg: $ty,)*
+                result: &'result mut Option<$out>,
                 life: std::marker::PhantomData<&$life $t>,
             }
-            impl<$life, $t: $crate::float::Float> pulp::NullaryFnOnce for Call<$life, $t> {
-                type Output = $out;
+            impl<$life, $t: $crate::float::Float> regard_simd::Kernel<$t> for Call<$life, '_, $t> {
                 #[inline(always)]
-                fn call(self) -> $out {
-                    let Self { $($arg,)* life: _ } = self;
-                    $body
+                fn run<S: regard_simd::Simd<T = $t>>(self, _: S) {
+                    let Self { $($arg,)* result, life: _ } = self;
+                    *result = Some($body);
                 }
             }
-            pulp::Arch::new().dispatch(Call::<$life, $t> { $($arg,)* life: std::marker::PhantomData })
+            let mut result = None;
+            let call = Call::<$life, '_, $t> { $($arg,)* result: &mut result, life: std::marker::PhantomData };
+            $t::call(regard_simd::Level::preferred_or_panic(), call);
+            result.expect("the kernel ran")
         }
     };
 }

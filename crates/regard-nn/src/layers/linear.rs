@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Few rows (a token that is decoded) go through a product of our own, one chain of multiply-adds per output. Several layers of the same
-//! rows ([`Joined`]: queries, keys and values; gate and up) write side by side into one row, as one layer would.
+//! rows (`Joined`: queries, keys and values; gate and up) write side by side into one row, as one layer would.
 
 use crate::float::{Float, kernel};
 use crate::parallel::{Cut, for_pieces};

@@ -196,17 +196,16 @@ macro_rules! kinds {
                 bytes: $bytes,
                 widen: |from, to| {
                     struct Call<'a>(&'a [u8], &'a mut [f32]);
-                    impl pulp::NullaryFnOnce for Call<'_> {
-                        type Output = ();
+                    impl regard_simd::Kernel<f32> for Call<'_> {
                         #[inline(always)]
-                        fn call(self) {
+                        fn run<S: regard_simd::Simd<T = f32>>(self, _: S) {
                             for (from, to) in self.0.chunks_exact($bytes).zip(self.1.chunks_exact_mut($numbers)) {
                                 let from: &[u8; $bytes] = from.try_into().expect("a whole block");
                                 $block(from, to.try_into().expect("a whole block"));
                             }
                         }
                     }
-                    pulp::Arch::new().dispatch(Call(from, to));
+                    <f32 as regard_simd::Real>::call(regard_simd::Level::preferred_or_panic(), Call(from, to));
                 },
             };)*
 
