@@ -67,12 +67,12 @@ impl Experiment {
     /// The folder first, and what is in the way there, so that nothing is computed for nothing; then the tables, the figures, the files.
     pub(crate) fn run(self) -> Result<Outcome> {
         let (entry, Shared { out, common }) = (self.entry, self.shared);
-        let bar = common.start(entry.id())?;
+        let bar = common.start(entry.id())?.keeping(&out.out);
         let folder = Folder::open(&out.out, entry.id())?;
         folder.reserve(&entry.files())?;
         folder.reserve(&[format!("{}.csv", judging::CLAIMS)])?;
         let mut tables = Tables::from(entry.run(&self.matches, &bar)?);
-        drop(bar);
+        bar.hide();
         let agrees = entry.agrees(tables.all());
         let judged = judging::judge_what_is_there(&tables);
         if !judged.is_empty() {
@@ -84,6 +84,7 @@ impl Experiment {
         let mut files = table_files(tables.all());
         files.extend(figure_files(&report::draw(&tables)?)?);
         write_files(folder, &files, &common)?;
+        bar.ended();
         common.show(tables.all())?;
         if let (Some(agrees), false) = (agrees, common.quiet) {
             note(if agrees { "every comparison holds" } else { "a comparison does not hold: see the column `agrees`" });

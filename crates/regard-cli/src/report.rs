@@ -14,7 +14,7 @@ use std::path::PathBuf;
 /// A later run replaces what an earlier one wrote and touches nothing else in the directory.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Examples:\n  regard report                                 everything, 2000 draws per cell\n  regard report --seeds 200 --out quick         faster\n  regard report --from report                   draw the page again from its tables, without running anything\n  regard report --train                         with every training run again"
+    after_help = "Examples:\n  regard report                                 everything, 20000 draws per cell\n  regard report --seeds 2000 --out quick        faster\n  regard report --from report                   draw the page again from its tables, without running anything\n  regard report --train                         with every training run again\n  regard report --text book.txt --out book      what models make of your own text"
 )]
 pub(crate) struct Report {
     /// Draws per cell
@@ -35,9 +35,13 @@ pub(crate) struct Report {
     /// Measure no times: two reports with the same settings are then the same, byte for byte
     #[arg(long, conflicts_with = "from")]
     no_timing: bool,
-    /// Train the language models again, instead of taking the results that are stored with the program: minutes instead of seconds
+    /// Train all models again, instead of taking the results that are stored with the program: minutes instead of seconds. A run that is stopped
+    /// goes on where it was when it is started again
     #[arg(long, conflicts_with = "from")]
     train: bool,
+    /// Let the language models learn this text (UTF-8), and judge by that; trains them
+    #[arg(long, value_name = "FILE", conflicts_with = "from")]
+    text: Option<PathBuf>,
     #[command(flatten)]
     common: Common,
 }
@@ -47,8 +51,8 @@ const PAGE: &str = "index.html";
 
 impl Report {
     pub(crate) fn run(self) -> Result<Outcome> {
-        let bar = self.common.start("report")?;
         let out = self.out.as_ref().or(self.from.as_ref()).cloned().unwrap_or_else(|| PathBuf::from("report"));
+        let bar = self.common.start("report")?.keeping(&out);
         let in_place = self.from.as_ref() == Some(&out);
         let tables = match &self.from {
             Some(from) => Tables::read(from)?,
@@ -62,10 +66,11 @@ impl Report {
             Some(_) => tables,
             None => {
                 let (seeds, seed, python) = (self.seeds, self.seed, self.python.clone());
-                ReportConfig { seeds, seed, python, timing: !self.no_timing, train: self.train }.run(&bar)?
+                let text = self.text.clone();
+                ReportConfig { seeds, seed, python, timing: !self.no_timing, train: self.train, text }.run(&bar)?
             }
         };
-        drop(bar);
+        bar.hide();
         let (page, figures) = render(&tables)?;
         let mut files = figure_files(&figures)?;
         files.push((PAGE.to_owned(), page.html()?.into_bytes()));
@@ -76,6 +81,7 @@ impl Report {
         }
         folder.write_all(&files)?;
         let removed = folder.finish()?;
+        bar.ended();
         if self.common.json {
             self.common.show(tables.all())?;
         } else if !self.common.quiet {

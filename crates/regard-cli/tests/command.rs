@@ -24,11 +24,11 @@ fn sweep_writes_the_documents_files_and_prints_its_numbers() {
 fn robustness_judges_the_claims() {
     let dir = tempfile::tempdir().unwrap();
     let text = works(&["robustness", "--seeds", "500", "--out", "r"], dir.path());
-    assert!(text.contains("attention_robustness_summary") && text.contains("lucky draw") && text.contains("illustrative"), "{text}");
-    assert_eq!(named(&dir.path().join("r"), ".csv"), ["attention_robustness_summary.csv", "published_claims.csv"]);
+    assert!(text.contains("attention_robustness_summary") && text.contains("undecided") && text.contains("illustrative"), "{text}");
+    assert_eq!(named(&dir.path().join("r"), ".csv"), ["attention_robustness_rule.csv", "attention_robustness_summary.csv", "published_claims.csv"]);
     // Other cells than the documents': nothing to judge.
     works(&["robustness", "--seeds", "20", "--d-k", "8", "--seq", "6", "--out", "other", "--quiet"], dir.path());
-    assert_eq!(named(&dir.path().join("other"), ".csv"), ["attention_robustness_summary.csv"]);
+    assert_eq!(named(&dir.path().join("other"), ".csv"), ["attention_robustness_rule.csv", "attention_robustness_summary.csv"]);
 }
 
 #[test]
@@ -37,8 +37,8 @@ fn the_other_experiments_write_their_tables_and_figures() {
     for (arguments, tables, figures) in [
         (&["entropy", "--seeds", "20"][..], &["attention_entropy", "attention_entropy_row"][..], &["attention_entropy"][..]),
         (
-            &["patterns", "--timed-seq", "128"],
-            &["attention_empty_rows", "attention_patterns", "attention_patterns_maps", "patterns_time"],
+            &["patterns", "--timed-seq", "64,128,256"],
+            &["attention_empty_rows", "attention_patterns", "attention_patterns_maps", "patterns_exponents", "patterns_time"],
             &["attention_pattern_cost", "attention_patterns"],
         ),
         (&["heads", "--seeds", "20"], &["head_diversity", "head_maps", "head_sharpness"], &["head_maps", "head_similarity"]),
@@ -47,6 +47,10 @@ fn the_other_experiments_write_their_tables_and_figures() {
             &["check_gradient_test", "check_growth", "check_masking", "check_output_width", "check_rank"],
             &["attention_checks"],
         ),
+        (&["overflow", "--seeds", "20"], &["overflow_rows", "overflow_shares"], &["overflow"]),
+        (&["flat-map", "--seeds", "20"], &["flat_map", "flat_map_weights"], &["flat_map"]),
+        (&["linear-region", "--seeds", "20"], &["linear_region", "linear_region_spread"], &["linear_region"]),
+        (&["flash", "--seq", "64,128"], &["flash_memory"], &["flash_memory"]),
         (&["bench", "--seq", "64", "--seconds", "0.01"], &["bench"], &[]),
     ] {
         let out = arguments[0];

@@ -1,7 +1,9 @@
 //! What the figures of several experiments have in common.
 
 use crate::error::Result;
-use regard_plot::figure::{Axis, HeatPlot, Line, LinePlot, Series, numbers};
+use crate::experiment::{Check, Drawn};
+use crate::statistics::estimate::Estimate;
+use regard_plot::figure::{Axis, Figure, HeatPlot, Line, LinePlot, Panel, Series, numbers};
 use regard_plot::{Table, Value};
 
 /// The same colour for the same thing in every figure.
@@ -48,4 +50,87 @@ pub(crate) fn map(title: &str, rows: &Table, value: &str) -> Result<HeatPlot> {
     let values = numbers(rows, value)?;
     let n = (values.len() as f64).sqrt().round() as usize;
     Ok(HeatPlot::new(title, n, values.len() / n.max(1), values)?)
+}
+
+/// A figure whose words are put against its tables as they are set. What does not hold is not said.
+pub(crate) struct Told {
+    figure: Figure,
+    checks: Vec<Check>,
+}
+
+impl Told {
+    /// A figure; `plain` says what is drawn, and is the title where the one that says something does not hold.
+    pub(crate) fn new(name: &str, plain: impl Into<String>) -> Self {
+        Self { figure: Figure::new(name, plain), checks: Vec::new() }
+    }
+
+    /// A grid of maps.
+    pub(crate) fn grid(name: &str, plain: impl Into<String>, maps: Vec<HeatPlot>, columns: usize) -> Self {
+        Self { figure: Figure::grid(name, plain, maps, columns), checks: Vec::new() }
+    }
+
+    /// The title, if it holds.
+    pub(crate) fn title(mut self, says: impl Into<String>, holds: bool) -> Self {
+        let says = says.into();
+        if holds {
+            self.figure.title.clone_from(&says);
+        }
+        self.checks.push(Check { says, holds });
+        self
+    }
+
+    pub(crate) fn panel(mut self, panel: impl Into<Panel>) -> Self {
+        self.figure = self.figure.panel(panel);
+        self
+    }
+
+    /// A sentence of the caption that says how to read the figure.
+    pub(crate) fn shows(mut self, sentence: impl AsRef<str>) -> Self {
+        let gap = if self.figure.caption.is_empty() { "" } else { " " };
+        self.figure.caption = format!("{}{gap}{}", self.figure.caption, sentence.as_ref());
+        self
+    }
+
+    /// A sentence of the caption that says what is seen, if it holds.
+    pub(crate) fn says(mut self, sentence: impl Into<String>, holds: bool) -> Self {
+        let says = sentence.into();
+        if holds {
+            self = self.shows(&says);
+        }
+        self.checks.push(Check { says, holds });
+        self
+    }
+
+    pub(crate) fn drawn(self) -> Drawn {
+        Drawn { figure: self.figure, checks: self.checks }
+    }
+}
+
+/// A series with its intervals as a band.
+pub(crate) fn with_band(label: impl Into<String>, table: &Table, x: &str, y: &str) -> Result<Series> {
+    let (low, high) = (numbers(table, &format!("{y}_low"))?, numbers(table, &format!("{y}_high"))?);
+    Ok(Series::from_table(label, table, x, y)?.band(&low, &high))
+}
+
+/// The numbers of a column and their intervals.
+pub(crate) fn with_ends(table: &Table, column: &str) -> Result<(Vec<f64>, Vec<(f64, f64)>)> {
+    let ends = numbers(table, &format!("{column}_low"))?.into_iter().zip(numbers(table, &format!("{column}_high"))?);
+    Ok((numbers(table, column)?, ends.collect()))
+}
+
+/// Whether each is above the one before it.
+pub(crate) fn rises(values: &[f64]) -> bool {
+    values.len() > 1 && values.windows(2).all(|pair| pair[1] > pair[0])
+}
+
+/// Whether each is below the one before it.
+pub(crate) fn falls(values: &[f64]) -> bool {
+    values.len() > 1 && values.windows(2).all(|pair| pair[1] < pair[0])
+}
+
+/// The estimate of a column in the row where each key column has its value; not a number where there is no such row.
+pub(crate) fn estimate_at(table: &Table, at: &[(&str, Value)], column: &str) -> Estimate {
+    let rows = part(table, at);
+    let none = Estimate { value: f64::NAN, low: f64::NAN, high: f64::NAN };
+    rows.rows.first().map_or(none, |row| crate::rows::estimate(&rows, row, column))
 }

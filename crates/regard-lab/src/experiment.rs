@@ -22,6 +22,17 @@ pub trait Progress: Sync {
     fn say(&self, _what: &str) {}
     /// Something that the reader of the results should know.
     fn warn(&self, _what: &str) {}
+    /// What an earlier run, stopped before its end, kept under this name.
+    fn recall(&self, _name: &str) -> Option<String> {
+        None
+    }
+    /// Keep a part of the results, so that a run that is stopped can go on from here.
+    ///
+    /// # Errors
+    /// When it cannot be kept.
+    fn remember(&self, _name: &str, _what: &str) -> Result<()> {
+        Ok(())
+    }
 }
 
 /// Nobody.
@@ -40,6 +51,24 @@ pub type Shown = (&'static str, Option<&'static [&'static str]>);
 pub const WHOLE: Option<&'static [&'static str]> = Some(&[]);
 /// Not on the page.
 pub const HIDDEN: Option<&'static [&'static str]> = None;
+
+/// What the words of a figure say, and whether the tables say so.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Check {
+    /// The title, or a sentence of the caption.
+    pub says: String,
+    /// Whether it holds of these tables. A title that does not is not set; another one says what is drawn.
+    pub holds: bool,
+}
+
+/// A figure with its words checked.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Drawn {
+    /// The figure.
+    pub figure: Figure,
+    /// What it says.
+    pub checks: Vec<Check>,
+}
 
 /// An experiment: a function from a configuration to tables, and what is made of them.
 pub trait Experiment: Sync {
@@ -75,11 +104,14 @@ pub trait Experiment: Sync {
     /// When a setting is not possible.
     fn run(config: &Self::Config, progress: &dyn Progress) -> Result<Vec<Table>>;
 
-    /// Figures, in the order of the section.
+    /// Whether the experiment learns the text that a report may be given; it is then run, and not taken from what is stored.
+    const LEARNS_TEXT: bool = false;
+
+    /// Figures, in the order of the section, each with its words checked.
     ///
     /// # Errors
     /// When a table lacks what its figure needs.
-    fn figures(_tables: &Tables) -> Result<Vec<Figure>> {
+    fn figures(_tables: &Tables) -> Result<Vec<Drawn>> {
         Ok(Vec::new())
     }
 
@@ -162,7 +194,7 @@ pub trait Entry: Sync {
     ///
     /// # Errors
     /// When a table lacks what its figure needs.
-    fn figures(&self, tables: &Tables) -> Result<Vec<Figure>>;
+    fn figures(&self, tables: &Tables) -> Result<Vec<Drawn>>;
     /// What became of the claims, if its own tables are there.
     ///
     /// # Errors
@@ -184,6 +216,11 @@ fn stored(files: &[(&str, &[u8])]) -> Result<Vec<Table>> {
         Ok(table)
     };
     files.iter().map(read).collect()
+}
+
+/// Whether a report runs the experiment, instead of taking what is stored.
+fn runs<E: Experiment>(report: &ReportConfig) -> bool {
+    E::STORED.is_empty() || report.train || (report.text.is_some() && E::LEARNS_TEXT)
 }
 
 impl<E: Experiment> Entry for E {
@@ -224,14 +261,13 @@ impl<E: Experiment> Entry for E {
     }
 
     fn report_work(&self, report: &ReportConfig) -> u64 {
-        let runs = E::STORED.is_empty() || report.train;
-        E::in_report(report).filter(|_| runs).map_or(0, |config| E::work(&config))
+        E::in_report(report).filter(|_| runs::<E>(report)).map_or(0, |config| E::work(&config))
     }
 
     fn report_tables(&self, report: &ReportConfig, progress: &dyn Progress) -> Result<Vec<Table>> {
         match E::in_report(report) {
             None => Ok(Vec::new()),
-            Some(_) if !E::STORED.is_empty() && !report.train => stored(E::STORED),
+            Some(_) if !runs::<E>(report) => stored(E::STORED),
             Some(config) => {
                 progress.say(E::ID);
                 E::run(&config, progress)
@@ -239,7 +275,7 @@ impl<E: Experiment> Entry for E {
         }
     }
 
-    fn figures(&self, tables: &Tables) -> Result<Vec<Figure>> {
+    fn figures(&self, tables: &Tables) -> Result<Vec<Drawn>> {
         if self.is_in(tables) { E::figures(tables) } else { Ok(Vec::new()) }
     }
 

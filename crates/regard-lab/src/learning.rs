@@ -12,6 +12,7 @@ use regard_nn::tokenizer::{Tokenizer, TokenizerKind};
 use regard_nn::train::TrainConfig;
 use regard_plot::Value;
 use serde::Serialize;
+use serde::de::DeserializeOwned;
 use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -57,10 +58,10 @@ pub struct LearningConfig {
     #[serde(serialize_with = "path_as_text")]
     pub text: Option<PathBuf>,
     /// Windows of text in a step
-    #[arg(long, default_value_t = TrainConfig::default().batch, value_name = "N")]
+    #[arg(long, default_value_t = 16, value_name = "N")]
     pub batch: usize,
     /// Tokens that the model sees at once
-    #[arg(long, default_value_t = ModelConfig::default().context, value_name = "N")]
+    #[arg(long, default_value_t = 32, value_name = "N")]
     pub context: usize,
     /// Width of the model
     #[arg(long, default_value_t = ModelConfig::default().width, value_name = "N")]
@@ -128,11 +129,10 @@ impl LearningConfig {
         TrainConfig { steps, batch: self.batch, seed, ..TrainConfig::default() }
     }
 
-    /// The text as tokens, one per character, how many different ones there are, and what the text is.
-    pub(crate) fn tokens(&self) -> Result<(Text, usize, String)> {
-        let text = self.content()?;
-        let tokenizer = Tokenizer::train(TokenizerKind::Char, &text)?;
-        Ok((Text::split(tokenizer.encode(&text)?, self.context)?, tokenizer.vocab(), self.describe(&text)))
+    /// A text as tokens, one per character, how many different ones there are, and what the text is.
+    pub(crate) fn tokens_of(&self, text: &str) -> Result<(Text, usize, String)> {
+        let tokenizer = Tokenizer::train(TokenizerKind::Char, text)?;
+        Ok((Text::split(tokenizer.encode(text)?, self.context)?, tokenizer.vocab(), self.describe(text)))
     }
 }
 
@@ -141,29 +141,130 @@ pub(crate) fn every(steps: u64, points: u64) -> u64 {
     (steps / points).max(1)
 }
 
-/// Passes on how far a training has come.
-pub(crate) struct Relay<'p> {
-    progress: &'p dyn Progress,
-    stage: String,
-    done: u64,
+/// Trainings with so many seeds at most.
+const MAX_SEEDS: usize = 1000;
+
+/// How often each training is run.
+#[derive(Debug, Clone, PartialEq, Args, Serialize)]
+pub struct SeedsConfig {
+    /// Trainings of each kind, with the seeds `seed`, `seed + 1`, ...: what is said is said of their mean
+    #[arg(long, default_value_t = 5, value_name = "N")]
+    pub seeds: usize,
+    /// Of first values and windows
+    #[arg(long, default_value_t = TrainConfig::default().seed)]
+    pub seed: u64,
 }
 
-impl<'p> Relay<'p> {
-    pub(crate) fn new(progress: &'p dyn Progress) -> Self {
-        Self { progress, stage: String::new(), done: 0 }
+impl Default for SeedsConfig {
+    fn default() -> Self {
+        defaults()
+    }
+}
+
+impl SeedsConfig {
+    pub(crate) fn check(&self) -> Result<()> {
+        require((1..=MAX_SEEDS).contains(&self.seeds), "seeds", self.seeds, "from 1 to 1000")
     }
 
-    pub(crate) fn watch(&mut self, now: &regard_nn::experiments::Progress<'_>) {
+    pub(crate) fn all(&self) -> impl Iterator<Item = u64> + use<> {
+        let first = self.seed;
+        (0..self.seeds as u64).map(move |i| first.wrapping_add(i))
+    }
+}
+
+/// One training of several: what it is called, and the steps that it tells of.
+pub(crate) struct Job<J> {
+    pub(crate) name: String,
+    pub(crate) steps: u64,
+    pub(crate) what: J,
+}
+
+/// Told how far a training has come.
+pub(crate) type Watch<'w> = &'w mut dyn FnMut(&regard_nn::experiments::Progress<'_>);
+
+/// Trainings that do not depend on each other, one per thread, each on that thread alone: none waits for another, and the bits are those of any
+/// number of threads. What is finished is kept, and not trained again by the next run of the same settings.
+pub(crate) struct Jobs<'p> {
+    progress: &'p dyn Progress,
+    setting: String,
+}
+
+impl<'p> Jobs<'p> {
+    /// Of an experiment whose configuration and text decide what a job of a name comes to.
+    pub(crate) fn new<C: Serialize>(progress: &'p dyn Progress, id: &str, config: &C, text: &str) -> Self {
+        let mut values = serde_json::to_value(config).expect("a configuration is made of numbers and words");
+        if let Some(values) = values.as_object_mut() {
+            // A job's name has its own seed.
+            ["seeds", "seed"].iter().for_each(|name| drop(values.remove(*name)));
+        }
+        Self { progress, setting: format!("{id} {} {values} {}", env!("CARGO_PKG_VERSION"), regard_plot::digest(text.as_bytes())) }
+    }
+
+    /// The results, in the order of the jobs.
+    pub(crate) fn run<J: Sync, R: Serialize + DeserializeOwned + Send>(
+        &self,
+        jobs: &[Job<J>],
+        run: impl Fn(&J, Watch<'_>) -> Result<R> + Sync,
+    ) -> Result<Vec<R>> {
+        let next = std::sync::atomic::AtomicUsize::new(0);
+        let done: Vec<std::sync::Mutex<Option<Result<R>>>> = jobs.iter().map(|_| std::sync::Mutex::new(None)).collect();
+        let failed = std::sync::atomic::AtomicBool::new(false);
+        let work = || {
+            // A pool of one thread: a training's own parallel loops stay on it.
+            let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("one more thread");
+            loop {
+                let at = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                let (Some(job), false) = (jobs.get(at), failed.load(std::sync::atomic::Ordering::Relaxed)) else { return };
+                let result = pool.install(|| self.one(job, &run));
+                failed.fetch_or(result.is_err(), std::sync::atomic::Ordering::Relaxed);
+                *done[at].lock().expect("nobody else holds it") = Some(result);
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..rayon::current_num_threads().min(jobs.len()) {
+                scope.spawn(work);
+            }
+        });
+        // After a failure the jobs behind it were not begun: the first failure stands before them.
+        done.into_iter().filter_map(|cell| cell.into_inner().expect("the threads have ended")).collect()
+    }
+
+    fn one<J, R: Serialize + DeserializeOwned>(&self, job: &Job<J>, run: &impl Fn(&J, Watch<'_>) -> Result<R>) -> Result<R> {
+        let name = format!("{} {}", self.setting, job.name);
+        if let Some(result) = self.progress.recall(&name).and_then(|text| serde_json::from_str(&text).ok()) {
+            self.progress.advance(job.steps);
+            return Ok(result);
+        }
+        let mut relay = Relay { progress: self.progress, name: &job.name, stage: String::new(), done: 0, told: 0 };
+        let result = run(&job.what, &mut |now| relay.watch(now))?;
+        self.progress.advance(job.steps.saturating_sub(relay.told));
+        self.progress.remember(&name, &serde_json::to_string(&result).expect("a result is made of numbers and words"))?;
+        Ok(result)
+    }
+}
+
+/// Passes on how far a training has come.
+struct Relay<'p> {
+    progress: &'p dyn Progress,
+    name: &'p str,
+    stage: String,
+    done: u64,
+    told: u64,
+}
+
+impl Relay<'_> {
+    fn watch(&mut self, now: &regard_nn::experiments::Progress<'_>) {
         if self.stage != now.stage {
             now.stage.clone_into(&mut self.stage);
             self.done = 0;
         }
         match now.loss {
-            Some(loss) => self.progress.say(&format!("{}, loss {loss:.3}", now.stage)),
-            None => self.progress.say(now.stage),
+            Some(loss) => self.progress.say(&format!("{}, loss {loss:.3}", self.name)),
+            None => self.progress.say(&format!("{}, {}", self.name, now.stage)),
         }
-        self.progress.advance(now.step.saturating_sub(self.done));
-        self.done = now.step;
+        let more = now.step.saturating_sub(self.done);
+        self.progress.advance(more);
+        (self.done, self.told) = (now.step, self.told + more);
     }
 }
 

@@ -16,6 +16,9 @@ pub enum Document {
 }
 
 impl Document {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::MiniReport, Self::Surgeon, Self::ProblemSheet, Self::Notebook, Self::Insights];
+
     /// Its title.
     pub const fn title(self) -> &'static str {
         match self {

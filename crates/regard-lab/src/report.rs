@@ -1,10 +1,12 @@
 //! The report: every experiment, then the page, which is a function of the tables alone.
 
 use crate::EXPERIMENTS;
-use crate::drawing::{SCALED, UNSCALED, d_k_axis};
+use crate::drawing::{SCALED, Told, UNSCALED, d_k_axis, rises};
 use crate::error::Result;
-use crate::experiment::{Entry, Progress, STORED_KEY};
+use crate::experiment::{Check, Drawn, Entry, Progress, STORED_KEY, shell_word};
 use crate::experiments::robustness::with_draws;
+use crate::learning::LearningConfig;
+use crate::published::Document;
 use crate::judging::{self, CLAIMS, Judged, ROBUSTNESS, cell, short};
 use regard_plot::figure::{Axis, Figure, LinePlot, Series, numbers};
 use regard_plot::page::{Lead, Page, Section, Shown};
@@ -24,11 +26,13 @@ pub struct ReportConfig {
     pub timing: bool,
     /// Train, too. Without it the results of trainings are those that are stored with the program.
     pub train: bool,
+    /// The text that language models learn; they are trained then.
+    pub text: Option<PathBuf>,
 }
 
 impl Default for ReportConfig {
     fn default() -> Self {
-        Self { seeds: 2000, seed: 1, python: None, timing: true, train: false }
+        Self { seeds: 20_000, seed: 1, python: None, timing: true, train: false, text: None }
     }
 }
 
@@ -46,13 +50,25 @@ impl Progress for Announced<'_> {
     fn warn(&self, what: &str) {
         self.0.warn(what);
     }
+    fn recall(&self, name: &str) -> Option<String> {
+        self.0.recall(name)
+    }
+    fn remember(&self, name: &str, what: &str) -> Result<()> {
+        self.0.remember(name, what)
+    }
 }
 
 impl ReportConfig {
+    /// What language models learn.
+    pub(crate) fn learning(&self) -> LearningConfig {
+        LearningConfig { text: self.text.clone(), ..LearningConfig::default() }
+    }
+
     /// The command that makes the same report.
     pub fn command(&self) -> String {
         let (timing, train) = (if self.timing { "" } else { " --no-timing" }, if self.train { " --train" } else { "" });
-        format!("regard report --seeds {} --seed {}{timing}{train}", self.seeds, self.seed)
+        let text = self.text.as_ref().map_or_else(String::new, |path| format!(" --text {}", shell_word(&path.to_string_lossy())));
+        format!("regard report --seeds {} --seed {}{timing}{train}{text}", self.seeds, self.seed)
     }
 
     /// Run every experiment.
@@ -88,9 +104,21 @@ pub fn files() -> Vec<String> {
 pub fn draw(tables: &Tables) -> Result<Vec<Figure>> {
     let mut figures = Vec::new();
     for experiment in EXPERIMENTS {
-        figures.extend(experiment.figures(tables)?);
+        figures.extend(experiment.figures(tables)?.into_iter().map(|drawn| drawn.figure));
     }
     Ok(figures)
+}
+
+/// What the words of every figure say, and whether the tables say so: the figure's name, and its checks.
+///
+/// # Errors
+/// When a table lacks what a figure needs.
+pub fn checks(tables: &Tables) -> Result<Vec<(String, Vec<Check>)>> {
+    let mut all = vec![lead_figure(tables)?];
+    for experiment in EXPERIMENTS.iter().filter(|experiment| experiment.is_in(tables)) {
+        all.extend(experiment.figures(tables)?);
+    }
+    Ok(all.into_iter().map(|drawn| (drawn.figure.name, drawn.checks)).collect())
 }
 
 /// The page and its figures, out of the tables.
@@ -103,7 +131,7 @@ pub fn render(tables: &Tables) -> Result<(Page, Vec<Figure>)> {
     let mut figures: Vec<Figure> = lead.figure.iter().cloned().collect();
     let mut sections = Vec::new();
     for experiment in EXPERIMENTS.iter().filter(|experiment| experiment.is_in(tables)) {
-        let drawn = experiment.figures(tables)?;
+        let drawn: Vec<Figure> = experiment.figures(tables)?.into_iter().map(|drawn| drawn.figure).collect();
         figures.extend(drawn.iter().cloned());
         sections.push(section(*experiment, tables, &judged, drawn));
     }
@@ -112,6 +140,7 @@ pub fn render(tables: &Tables) -> Result<(Page, Vec<Figure>)> {
         title: "Regard: attention, re-run and checked".to_owned(),
         subtitle: "Every experiment of five documents on scaled dot-product attention, run again over many draws, put against exact expectations, and judged claim by claim".to_owned(),
         lead,
+        documents: Document::ALL.map(|document| (document.short().to_owned(), document.title().to_owned())).to_vec(),
         sections,
         origin,
     };
@@ -153,41 +182,45 @@ fn stored_note(table: &Table) -> Option<String> {
 fn lead(tables: &Tables) -> Result<Lead> {
     let exact = |d_k: usize, scaled: bool| tables.number(ROBUSTNESS, &cell(8, d_k, scaled, "max_weight"), "exact").map(short);
     let gradient = |scaled: bool, column| {
-        tables.number("attention_gradients", &[("d_k", 1024usize.into()), ("scaled", scaled.into())], column).map(short)
+        judging::estimate(tables, "attention_gradients", &[("d_k", 1024usize.into()), ("scaled", scaled.into())], column).map(|e| e.words())
     };
     let answer = vec![
         format!(
-            "The dot product of two random vectors of d_{{k}} numbers has the standard deviation sqrt(d_{{k}}), so without the scale wide heads make scores that differ by dozens, and the softmax gives nearly everything to one key: of 8 weights the largest averages {} at d_{{k}} = 256.",
-            exact(256, false)?
+            "Scores of random vectors spread as \u{221a}d_{{k}}: at d_{{k}} = 256 their standard deviation is {}.",
+            short(crate::statistics::theory::dot_product_deviation(256))
         ),
+        format!("Unscaled, one of 8 keys then gets {} of the weight on average; scaled it gets {}.", exact(256, false)?, exact(256, true)?),
         format!(
-            "Divided by sqrt(d_{{k}}) the scores have standard deviation 1 at every width, and the same weight averages {} at d_{{k}} = 16 and {} at 1024: how sharp attention is, is then left to learning.",
-            exact(16, true)?,
-            exact(1024, true)?
-        ),
-        format!(
-            "The gradient does not vanish without the scale, as is often said, it concentrates: at d_{{k}} = 1024 its norm is {} instead of {}, while the median row gets {} instead of {}.",
+            "The gradient does not vanish without the scale: at d_{{k}} = 1024 its norm is {} instead of {}, but it sits in few rows.",
             gradient(false, "grad_norm_q")?,
-            gradient(true, "grad_norm_q")?,
-            gradient(false, "row_dq_median")?,
-            gradient(true, "row_dq_median")?
+            gradient(true, "grad_norm_q")?
         ),
     ];
-    Ok(Lead { question: "Why divide by sqrt(d_{k})?".to_owned(), answer, figure: Some(lead_figure(tables)?) })
+    let formula = "softmax( Q K^{T} / \u{221a}d_{k} ) V".to_owned();
+    let figure = Some(lead_figure(tables)?.figure);
+    Ok(Lead { question: "Why divide by \u{221a}d_{k}?".to_owned(), formula, answer, figure })
 }
 
 /// The figure of the first answer.
 const LEAD: &str = "why_the_scale";
 
 /// Cause and effect: the scores spread, and the weights collapse.
-fn lead_figure(tables: &Tables) -> Result<Figure> {
+fn lead_figure(tables: &Tables) -> Result<Drawn> {
     let growth = tables.get("check_growth")?;
     let d_k = numbers(growth, "d_k")?;
+    let (std, scaled_std) = (numbers(growth, "std")?, numbers(growth, "scaled_std")?);
     let cause = LinePlot::new("Cause: dot products spread", d_k_axis(), Axis::log2("standard deviation of the scores"))
-        .series(Series::new("unscaled", &d_k, &numbers(growth, "std")?).colour(UNSCALED))
-        .series(Series::new("scaled", &d_k, &numbers(growth, "scaled_std")?).colour(SCALED));
+        .series(Series::new("unscaled", &d_k, &std).colour(UNSCALED))
+        .series(Series::new("scaled", &d_k, &scaled_std).colour(SCALED));
     let effect = with_draws(tables, 8, "max_weight", "Effect: one key takes everything", "largest of 8 weights", false)?;
-    Ok(Figure::new(LEAD, "Without 1/sqrt(d_{k}) the scores spread and attention collapses onto one key").panel(cause).panel(effect).caption(
-        "Left: the standard deviation of q.k is sqrt(d_{k}); divided by sqrt(d_{k}) it is 1. Right: the largest weight of a row of 8, averaged over a matrix; lines are exact expectations, bands hold 95 % of single matrices.",
-    ))
+    let exact = |scaled: bool| tables.number(ROBUSTNESS, &cell(8, 1024, scaled, "max_weight"), "exact");
+    let spreads = rises(&std) && scaled_std.iter().all(|s| (s - 1.0).abs() < 0.05);
+    let collapses = exact(false)? > 0.95 && exact(true)? < 0.5;
+    Ok(Told::new(LEAD, "Scores and the largest weight against the width of a head")
+        .title("Without 1/\u{221a}d_{k} the scores spread and attention collapses onto one key", spreads && collapses)
+        .panel(cause)
+        .panel(effect)
+        .says("a: the standard deviation of q.k is \u{221a}d_{k}; divided by \u{221a}d_{k} it is 1.", spreads)
+        .shows("b: the largest weight of a row of 8, averaged over a matrix; lines are exact expectations, bands hold 95 % of single matrices.")
+        .drawn())
 }

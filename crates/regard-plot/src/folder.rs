@@ -70,7 +70,8 @@ fn hexadecimal(hash: Sha256) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn digest(bytes: &[u8]) -> String {
+/// SHA-256 in hexadecimal.
+pub fn digest(bytes: &[u8]) -> String {
     hexadecimal(Sha256::new_with_prefix(bytes))
 }
 

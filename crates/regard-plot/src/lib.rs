@@ -16,6 +16,6 @@ mod table;
 mod write;
 
 pub use error::{Error, Result};
-pub use folder::{Folder, MANIFEST, recorded};
-pub use table::{Column, Table, Tables, Value, prose_number, short_number};
+pub use folder::{Folder, MANIFEST, digest, recorded};
+pub use table::{Column, Table, Tables, Value, prose_number, short_number, with_interval};
 pub use write::write_atomic;

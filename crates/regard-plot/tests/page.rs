@@ -34,15 +34,17 @@ fn page(text: &str) -> Page {
         subtitle: text.to_owned(),
         lead: Lead {
             question: text.to_owned(),
+            formula: text.to_owned(),
             answer: vec![text.to_owned(), "Because d_{k}.".to_owned()],
             figure: Some(figure("answer", text)),
         },
+        documents: vec![(text.to_owned(), text.to_owned()), ("short".to_owned(), "a whole title".to_owned())],
         sections: vec![
             Section {
                 id: "sweep".to_owned(),
                 title: text.to_owned(),
                 intro: text.to_owned(),
-                claims: vec![Claim { text: text.to_owned(), verdict: Verdict::LuckyDraw, because: text.to_owned() }],
+                claims: vec![Claim { document: text.to_owned(), text: text.to_owned(), verdict: Verdict::LuckyDraw, because: text.to_owned() }],
                 figures: vec![figure("a", text), Figure::new("b", text).panel(big)],
                 tables: vec![Shown { table, columns: vec!["d_k".to_owned(), "h".to_owned(), "mode".to_owned()] }],
                 notes: vec![text.to_owned()],
@@ -69,7 +71,7 @@ fn parse(html: &str) -> String {
             at = end;
         }
     }
-    out.replace(" open>", " open=\"\">")
+    out.replace(" open>", " open=\"\">").replace(" hidden>", " hidden=\"\">")
 }
 
 #[test]
@@ -87,6 +89,24 @@ fn the_markup_is_well_formed_and_outside_text_is_escaped() {
         ids.dedup();
         assert_eq!(ids.len(), count, "ids are unique");
     }
+}
+
+#[test]
+fn a_number_and_its_interval_stand_in_one_cell() {
+    let mut table = Table::new("t", "about", &[("n", "n"), ("mean", "mean"), ("mean_low", "from"), ("mean_high", "to")]);
+    table.push(vec![Value::Integer(3), Value::Number(7.132_6), Value::Number(7.071_1), Value::Number(7.194_1)]);
+    let section = Section { id: "s".to_owned(), tables: vec![table.into()], ..Section::default() };
+    let html = Page { sections: vec![section], ..Page::default() }.html().unwrap();
+    assert!(html.contains("7.13 \u{b1} 0.06") && !html.contains("<button type=\"button\">from"), "the ends have no columns of their own");
+}
+
+#[test]
+fn claims_are_counted_by_verdict() {
+    let claim = |verdict| Claim { document: "sheet".to_owned(), text: "so".to_owned(), verdict, because: "because".to_owned() };
+    let claims = vec![claim(Verdict::Holds), claim(Verdict::Holds), claim(Verdict::Undecided)];
+    let section = Section { id: "s".to_owned(), claims, ..Section::default() };
+    let html = Page { sections: vec![section], ..Page::default() }.html().unwrap();
+    assert!(html.contains("flex-grow:2") && html.contains("data-verdict=\"undecided\"") && !html.contains("illustrative</div>"));
 }
 
 #[test]

@@ -1,4 +1,7 @@
-//! The experiments: a folder each, and this list. Whatever goes over all of them goes over the list.
+//! The experiments: a folder each, and a line below, in the order of the report. Whatever goes over all of them goes over [`EXPERIMENTS`], which
+//! `build.rs` makes of these lines.
+
+use crate::experiment::Entry;
 
 /// Stored tables of the experiment's own folder: `stored/NAME.csv`.
 macro_rules! stored {
@@ -7,53 +10,30 @@ macro_rules! stored {
     };
 }
 
-mod bench;
-mod checks;
-mod entropy;
-mod gradients;
-mod heads;
-mod mask_training;
-mod pairs;
-mod parity;
-mod patterns;
-pub(crate) mod robustness;
-mod scale_training;
-mod sweep;
-mod trained_heads;
+pub mod sweep;
+pub mod robustness;
+pub mod gradients;
+pub mod entropy;
+pub mod patterns;
+pub mod heads;
+pub mod checks;
+pub mod linear_region;
+pub mod overflow;
+pub mod flat_map;
+pub mod mask_training;
+pub mod scale_training;
+pub mod trained_heads;
+pub mod pairs;
+pub mod positions;
+pub mod nearest;
+pub mod multi_query;
+pub mod dropout;
+pub mod flash;
+pub mod parity;
+pub mod bench;
 
-pub use bench::BenchConfig;
-pub use checks::ChecksConfig;
-pub use entropy::EntropyConfig;
-pub use gradients::GradientsConfig;
-pub use heads::HeadsConfig;
-pub use mask_training::{MaskTrainingConfig, Variant, variant_name};
-pub use pairs::{PairTask, PairTasksConfig, task_name};
-pub use parity::ParityConfig;
-pub use patterns::{PATTERNS, PatternsConfig};
-pub use robustness::RobustnessConfig;
-pub use scale_training::ScaleTrainingConfig;
-pub use sweep::SweepConfig;
-pub use trained_heads::TrainedHeadsConfig;
+include!(concat!(env!("OUT_DIR"), "/list.rs"));
 
 pub use crate::experiment::{Progress, Unwatched};
-pub use crate::learning::{LearningConfig, read_text};
+pub use crate::learning::{LearningConfig, SeedsConfig, read_text};
 pub use crate::statistics::cell::{Loss, Numbers};
-
-use crate::experiment::Entry;
-
-/// Every experiment, in the order of the report. A new one is a folder and a line here.
-pub static EXPERIMENTS: &[&dyn Entry] = &[
-    &sweep::Sweep,
-    &robustness::Robustness,
-    &gradients::Gradients,
-    &entropy::Entropy,
-    &patterns::Patterns,
-    &heads::Heads,
-    &checks::Checks,
-    &mask_training::MaskTraining,
-    &scale_training::ScaleTraining,
-    &trained_heads::TrainedHeads,
-    &pairs::Pairs,
-    &parity::Parity,
-    &bench::Bench,
-];

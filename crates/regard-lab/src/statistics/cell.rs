@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use crate::experiment::Progress;
-use crate::statistics::draws::{Draw, Purpose};
+use crate::statistics::draws::{Chi, Draw, Purpose, triangle};
 use crate::statistics::torch_randn::TorchRandn;
 use clap::ValueEnum;
 use ndarray::{Array3, Array4, Axis, CowArray};
@@ -123,10 +123,38 @@ const NUMBERS_PER_TASK: usize = 8192;
 type Tensors = [Array4<f64>; 4];
 
 impl Cell {
+    /// Numbers of a row as it is computed with. Wide rows of our own numbers are turned into a space of as many dimensions as there are rows: what is
+    /// measured is made of dot products among queries and keys, and among values and cotangents.
+    fn width(&self) -> usize {
+        if self.numbers == Numbers::Regard && self.d_k > 2 * self.seq { 2 * self.seq } else { self.d_k }
+    }
+
     /// Room for so many draws.
-    fn room(&self, draws: usize) -> Tensors {
+    fn room(&self, draws: usize, width: usize) -> Tensors {
         let cotangent = if self.loss == Some(Loss::Unit) { draws } else { 0 };
-        [draws, draws, draws, cotangent].map(|draws| Array4::zeros((draws, 1, self.seq, self.d_k)))
+        [draws, draws, draws, cotangent].map(|draws| Array4::zeros((draws, 1, self.seq, width)))
+    }
+
+    /// Draws `from..to` in turned coordinates, at the front of their places.
+    fn draw_turned(&self, from: usize, to: usize, tensors: &mut Tensors) {
+        let (rows, one) = (2 * self.seq, self.seq * 2 * self.seq);
+        let mut both = vec![0.0; rows * rows];
+        let [q, k, v, cotangent] = tensors.each_mut().map(|tensor| tensor.as_slice_mut().expect("a new array lies side by side"));
+        for (i, draw) in (from..to).enumerate() {
+            let here = i * one..(i + 1) * one;
+            let mut own = Draw::new(self.seed, Purpose::Cell, [self.seq, self.d_k], draw as u64);
+            let mut chi = Chi::new(Draw::named(self.seed, "chi", [self.seq, self.d_k], draw as u64));
+            triangle(&mut own, &mut chi, rows, self.d_k, &mut both);
+            q[here.clone()].copy_from_slice(&both[..one]);
+            k[here.clone()].copy_from_slice(&both[one..]);
+            triangle(&mut own, &mut chi, rows, self.d_k, &mut both);
+            v[here.clone()].copy_from_slice(&both[..one]);
+            if !cotangent.is_empty() {
+                cotangent[here].copy_from_slice(&both[one..]);
+            }
+        }
+        let deviation = 1.0 / (self.d_k as f64).sqrt();
+        cotangent.iter_mut().for_each(|x| *x *= deviation);
     }
 
     /// Draws `from..to`, at the front of their places.
@@ -155,7 +183,7 @@ impl Cell {
 
     /// Q and K of one draw, for pictures.
     pub(crate) fn one_draw(&self, draw: usize) -> Result<[Array4<f64>; 2]> {
-        let mut tensors = self.room(1);
+        let mut tensors = self.room(1, self.d_k);
         self.draw(draw, draw + 1, &mut tensors)?;
         let [q, k, ..] = tensors;
         Ok([q, k])
@@ -163,7 +191,11 @@ impl Cell {
 
     /// Draws `from..to`; `tensors` has room for as many.
     fn part(&self, from: usize, to: usize, tensors: &mut Tensors) -> Result<[Measured; 2]> {
-        self.draw(from, to, tensors)?;
+        if self.width() == self.d_k {
+            self.draw(from, to, tensors)?;
+        } else {
+            self.draw_turned(from, to, tensors);
+        }
         let [q, k, v, cotangent] =
             tensors.each_ref().map(|tensor| tensor.slice_axis(Axis(0), (..tensor.len_of(Axis(0)).min(to - from)).into()));
         let scores = Attention::new().threads(1).scale(Scale::Off).scores(q, k, Stage::Raw)?;
@@ -171,7 +203,7 @@ impl Cell {
         let ranges: Vec<_> = scores.as_slice().expect("a new array lies side by side").chunks_exact(matrix).map(range).collect();
         let mut both = [Measured::default(), Measured::default()];
         for (scaled, measured) in [false, true].into_iter().zip(&mut both) {
-            let attention = Attention::new().threads(1).scale(if scaled { Scale::InvSqrtDim } else { Scale::Off });
+            let attention = Attention::new().threads(1).scale(Scale::By(if scaled { 1.0 / (self.d_k as f64).sqrt() } else { 1.0 }));
             let (result, rows) = attention.forward_with_stats(q, k, v, StatsOptions::default())?;
             let heads = rows.heads();
             measured.max_weight = heads.max_weight.into_iter().collect();
@@ -202,12 +234,12 @@ impl Cell {
 
     /// Unscaled, then scaled, of the same draws. Parallel over the draws; the result does not depend on the threads.
     pub(crate) fn measure(&self, progress: &dyn Progress) -> Result<[Measured; 2]> {
-        let together = (NUMBERS_PER_TASK / (self.seq * self.d_k)).clamp(1, 256);
+        let together = (NUMBERS_PER_TASK / (self.seq * self.width())).clamp(1, 256);
         let starts: Vec<usize> = (0..self.seeds).step_by(together).collect();
         let parts: Vec<_> = starts
             .into_par_iter()
             .map_init(
-                || self.room(together),
+                || self.room(together, self.width()),
                 |tensors, from| {
                     let to = self.seeds.min(from + together);
                     let part = self.part(from, to, tensors);
@@ -223,5 +255,45 @@ impl Cell {
             }
         }
         Ok(both)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::Unwatched;
+
+    /// The largest distance of two samples' distribution functions, times sqrt(n m / (n + m)): above 1.95 once in a thousand.
+    fn apart(a: &[f64], b: &[f64]) -> f64 {
+        let sorted = |x: &[f64]| {
+            let mut x = x.to_vec();
+            x.sort_unstable_by(f64::total_cmp);
+            x
+        };
+        let (a, b) = (sorted(a), sorted(b));
+        let share = |x: &[f64], at: f64| x.partition_point(|y| *y <= at) as f64 / x.len() as f64;
+        let most = a.iter().chain(&b).map(|&at| (share(&a, at) - share(&b, at)).abs()).fold(0.0, f64::max);
+        let (n, m) = (a.len() as f64, b.len() as f64);
+        most * (n * m / (n + m)).sqrt()
+    }
+
+    #[test]
+    fn turned_rows_have_the_distribution_of_the_rows_themselves() {
+        let cell = Cell { seq: 4, d_k: 24, seeds: 4000, seed: 3, numbers: Numbers::Regard, loss: Some(Loss::Unit) };
+        assert_eq!(cell.width(), 8);
+        let [unscaled, scaled] = cell.measure(&Unwatched).unwrap();
+        // PyTorch's generator shares no number and no code with ours.
+        let plain = Cell { numbers: Numbers::PyTorch, ..cell };
+        assert_eq!(plain.width(), 24);
+        let [plain_unscaled, plain_scaled] = plain.measure(&Unwatched).unwrap();
+        for (turned, plain) in [(unscaled, plain_unscaled), (scaled, plain_scaled)] {
+            let lists = |m: &Measured| [m.max_weight.clone(), m.entropy.clone(), m.score_max.clone(), m.dq.clone(), m.dk.clone(), m.dv.clone()];
+            for (which, (a, b)) in lists(&turned).iter().zip(&lists(&plain)).enumerate() {
+                assert!(apart(a, b) < 1.95, "list {which}: {}", apart(a, b));
+            }
+            // Rows of one matrix are alike, so the bound is wider.
+            assert!(apart(&turned.dq_rows, &plain.dq_rows) < 2.0 * 1.95);
+            assert!(apart(&turned.d_scores_rows, &plain.d_scores_rows) < 2.0 * 1.95);
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 pub mod cell;
 pub(crate) mod draws;
+pub(crate) mod estimate;
 pub(crate) mod rank;
 pub(crate) mod summary;
 pub mod theory;

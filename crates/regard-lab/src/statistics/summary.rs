@@ -1,4 +1,10 @@
-//! What many draws of a number come to.
+//! What many draws of a number come to, each with its 95 % interval.
+//!
+//! Rows of one draw share their keys, so they are not independent: what is said of rows rests on draws. The interval of a quantile is
+//! Woodruff's: the share of rows below it has a standard error, which is that of a mean over draws; the quantiles at the ends of that
+//! share's interval are the ends of the interval. It holds for any tail.
+
+use crate::statistics::estimate::{Estimate, Z, t_quantile};
 
 /// Mean, spread and quantiles of a sample.
 #[derive(Debug, Clone)]
@@ -15,18 +21,92 @@ pub(crate) fn mean(sample: &[f64]) -> f64 {
     sample.iter().sum::<f64>() / sample.len() as f64
 }
 
-/// The square root of the mean of the squares.
-pub(crate) fn root_mean_square(sample: &[f64]) -> f64 {
-    (sample.iter().map(|x| x * x).sum::<f64>() / sample.len() as f64).sqrt()
+/// The value below which a share `p` of an ordered sample lies, between neighbours by a straight line.
+fn quantile(sorted: &[f64], p: f64) -> f64 {
+    let Some(last) = sorted.len().checked_sub(1) else { return f64::NAN };
+    let at = p.clamp(0.0, 1.0) * last as f64;
+    let low = at.floor() as usize;
+    let (a, b) = (sorted[low], sorted[(low + 1).min(last)]);
+    a + (at - low as f64) * (b - a)
 }
 
-/// What [`Summary::median`] says, without putting all of the sample in order.
-pub(crate) fn median(sample: &[f64]) -> f64 {
-    let Some(last) = sample.len().checked_sub(1) else { return f64::NAN };
-    let mut sample = sample.to_vec();
-    let (_, &mut low, above) = sample.select_nth_unstable_by(last / 2, f64::total_cmp);
-    let high = if last % 2 == 0 { low } else { above.iter().copied().min_by(f64::total_cmp).unwrap_or(low) };
-    low + 0.5 * (high - low)
+/// Rows of draws, `per` rows of each, one draw after the other.
+pub(crate) struct Rows<'r> {
+    rows: &'r [f64],
+    per: usize,
+    sorted: Vec<f64>,
+}
+
+/// Groups of draws that are left out in turn.
+const GROUPS: usize = 20;
+
+impl<'r> Rows<'r> {
+    pub(crate) fn new(rows: &'r [f64], per: usize) -> Self {
+        let mut sorted = rows.to_vec();
+        sorted.sort_unstable_by(f64::total_cmp);
+        Self { rows, per, sorted }
+    }
+
+    /// A mean over rows, as one over draws.
+    fn mean_of(&self, f: impl Fn(f64) -> f64) -> Estimate {
+        let draws: Vec<f64> = self.rows.chunks_exact(self.per).map(|draw| draw.iter().map(|x| f(*x)).sum::<f64>() / self.per as f64).collect();
+        Estimate::of_mean(&draws)
+    }
+
+    /// The square root of the mean of the squares.
+    pub(crate) fn root_mean_square(&self) -> Estimate {
+        self.mean_of(|x| x * x).map(|x| x.max(0.0).sqrt())
+    }
+
+    /// The share of rows below a value.
+    pub(crate) fn share_below(&self, value: f64) -> Estimate {
+        let e = self.mean_of(|x| f64::from(u8::from(x < value)));
+        Estimate { low: e.low.max(0.0), high: e.high.min(1.0), ..e }
+    }
+
+    pub(crate) fn quantile(&self, p: f64) -> Estimate {
+        let value = quantile(&self.sorted, p);
+        let share = self.mean_of(|x| f64::from(u8::from(x <= value)));
+        let half = (share.high - share.low) / 2.0;
+        if half.is_nan() {
+            return Estimate { value, low: f64::NAN, high: f64::NAN };
+        }
+        Estimate { value, low: quantile(&self.sorted, p - half), high: quantile(&self.sorted, p + half) }
+    }
+
+    /// The smallest share of rows that holds `part` of the sum of squares, with the interval of the jackknife over groups of draws.
+    pub(crate) fn share_holding(&self, part: f64) -> Estimate {
+        let draws = self.rows.len() / self.per;
+        let mut order: Vec<(f64, usize)> = self.rows.iter().enumerate().map(|(at, x)| (x * x, at / self.per * GROUPS / draws.max(1))).collect();
+        order.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
+        let without = |group: Option<usize>| {
+            let left = || order.iter().filter(|(_, g)| Some(*g) != group).map(|(x, _)| *x);
+            let (total, count): (f64, usize) = left().fold((0.0, 0), |(sum, n), x| (sum + x, n + 1));
+            let mut held = 0.0;
+            let needed = left().take_while(|x| {
+                let more = held < part * total;
+                held += x;
+                more
+            });
+            needed.count() as f64 / count.max(1) as f64
+        };
+        let value = without(None);
+        if draws < GROUPS {
+            return Estimate { value, low: f64::NAN, high: f64::NAN };
+        }
+        let others: Vec<f64> = (0..GROUPS).map(|group| without(Some(group))).collect();
+        let mean = others.iter().sum::<f64>() / GROUPS as f64;
+        let squares: f64 = others.iter().map(|x| (x - mean).powi(2)).sum();
+        let error = (squares * (GROUPS - 1) as f64 / GROUPS as f64).sqrt();
+        Estimate::around(value, t_quantile(GROUPS - 1) * error)
+    }
+}
+
+/// The share of the sum that is in the largest hundredth of the draws: much more than a hundredth where the tail is heavy.
+pub(crate) fn share_of_largest(sample: &[f64]) -> f64 {
+    let mut sorted = sample.to_vec();
+    sorted.sort_unstable_by(|a, b| b.total_cmp(a));
+    sorted.iter().take(sample.len().div_ceil(100)).sum::<f64>() / sorted.iter().sum::<f64>()
 }
 
 impl Summary {
@@ -44,44 +124,38 @@ impl Summary {
         self.std / (self.count as f64).sqrt()
     }
 
-    /// 95 % confidence interval of the mean, by the normal approximation.
-    pub(crate) fn confidence(&self) -> (f64, f64) {
-        let half = 1.96 * self.standard_error();
-        (self.mean - half, self.mean + half)
+    /// The mean with its interval.
+    pub(crate) fn estimate(&self) -> Estimate {
+        Estimate::around(self.mean, t_quantile(self.count.saturating_sub(1)) * self.standard_error())
     }
 
-    /// The value below which a share `p` of the sample lies, between neighbours by a straight line.
-    pub(crate) fn quantile(&self, p: f64) -> f64 {
-        let Some(last) = self.sorted.len().checked_sub(1) else { return f64::NAN };
-        let at = p * last as f64;
-        let low = at.floor() as usize;
-        let (a, b) = (self.sorted[low], self.sorted[(low + 1).min(last)]);
-        a + (at - low as f64) * (b - a)
+    /// The standard deviation with its interval, by its fourth moment.
+    pub(crate) fn deviation(&self) -> Estimate {
+        let fourth = self.sorted.iter().map(|x| (x - self.mean).powi(4)).sum::<f64>() / self.count as f64;
+        let error = ((fourth - self.std.powi(4)).max(0.0) / self.count as f64).sqrt() / (2.0 * self.std);
+        Estimate::around(self.std, if self.std > 0.0 { Z * error } else { 0.0 })
     }
 
-    pub(crate) fn median(&self) -> f64 {
+    /// The value below which a share `p` of draws lies, by ranks.
+    pub(crate) fn quantile(&self, p: f64) -> Estimate {
+        let half = Z * (p * (1.0 - p) / self.count as f64).sqrt();
+        let at = |p: f64| quantile(&self.sorted, p);
+        Estimate { value: at(p), low: at(p - half), high: at(p + half) }
+    }
+
+    pub(crate) fn median(&self) -> Estimate {
         self.quantile(0.5)
     }
 
-    /// Share of the sample below `value`, in percent.
-    pub(crate) fn percentile_of(&self, value: f64) -> f64 {
-        100.0 * self.share_below(value)
+    /// Share of draws below `value`, in percent.
+    pub(crate) fn percentile_of(&self, value: f64) -> Estimate {
+        Estimate::of_share(self.sorted.partition_point(|x| *x < value), self.count).map(|share| 100.0 * share)
     }
 
-    pub(crate) fn share_below(&self, value: f64) -> f64 {
-        self.sorted.partition_point(|x| *x < value) as f64 / self.count as f64
-    }
-
-    /// The smallest share of the sample that holds `part` of the sum of squares.
-    pub(crate) fn share_holding(&self, part: f64) -> f64 {
-        let total: f64 = self.sorted.iter().map(|x| x * x).sum();
-        let mut held = 0.0;
-        let needed = self.sorted.iter().rev().take_while(|x| {
-            let more = held < part * total;
-            held += *x * *x;
-            more
-        });
-        needed.count() as f64 / self.count as f64
+    /// Whether each number lies outside of the central part of the sample, so much of it on each side.
+    pub(crate) fn outside<'s>(&self, sample: &'s [f64], side: f64) -> impl Iterator<Item = bool> + 's {
+        let (low, high) = (quantile(&self.sorted, side), quantile(&self.sorted, 1.0 - side));
+        sample.iter().map(move |x| *x < low || *x > high)
     }
 }
 
@@ -89,23 +163,58 @@ impl Summary {
 mod tests {
     use super::*;
 
+    use crate::statistics::draws::Draw;
+
     #[test]
     fn summaries_of_a_small_sample_are_those_by_hand() {
-        let s = Summary::new(&[4.0, 1.0, 3.0, 2.0, 10.0]);
-        assert_eq!((s.mean, s.median(), s.quantile(0.25), s.quantile(1.0)), (4.0, 3.0, 2.0, 10.0));
+        let sample = [4.0, 1.0, 3.0, 2.0, 10.0];
+        let s = Summary::new(&sample);
+        assert_eq!((s.mean, s.median().value, s.quantile(0.25).value, s.quantile(1.0).value), (4.0, 3.0, 2.0, 10.0));
         assert!((s.std - 12.5f64.sqrt()).abs() < 1e-15);
-        assert_eq!((s.percentile_of(3.0), s.percentile_of(3.5), s.percentile_of(99.0)), (40.0, 60.0, 100.0));
-        assert_eq!(root_mean_square(&[4.0, 1.0, 3.0, 2.0, 10.0]), 26f64.sqrt());
+        assert_eq!((s.percentile_of(3.0).value, s.percentile_of(3.5).value, s.percentile_of(99.0).value), (40.0, 60.0, 100.0));
+        let rows = Rows::new(&sample, 1);
+        assert_eq!(rows.root_mean_square().value, 26f64.sqrt());
         // 100 of 130 are held by one in five, 90 % by two.
-        assert_eq!((s.share_holding(0.75), s.share_holding(0.88)), (0.2, 0.4));
+        assert_eq!((rows.share_holding(0.75).value, rows.share_holding(0.88).value), (0.2, 0.4));
+        assert!((rows.share_below(3.0).value - 0.4).abs() < 1e-12);
+        assert_eq!(s.outside(&sample, 0.1).collect::<Vec<_>>(), [false, true, false, false, true]);
+        assert_eq!(share_of_largest(&sample), 0.5);
+    }
+
+    /// 400 samples of 60 draws of 8 rows that share a factor, log-normal: how many intervals hold what is true.
+    #[test]
+    fn intervals_of_rows_hold_what_is_true_although_rows_of_a_draw_are_alike() {
+        let (mut median, mut share, mut square) = (0, 0, 0);
+        for index in 0..400 {
+            let mut x = vec![0.0; 60 * 9];
+            Draw::named(11, "rows", [60, 8], index).normal(&mut x);
+            let rows: Vec<f64> = x.chunks(9).flat_map(|draw| draw[1..].iter().map(|y| (draw[0] + y).exp()).collect::<Vec<_>>()).collect();
+            let rows = Rows::new(&rows, 8);
+            let holds = |e: Estimate, truth: f64| usize::from(e.low <= truth && truth <= e.high);
+            median += holds(rows.quantile(0.5), 1.0);
+            share += holds(rows.share_below(1.0), 0.5);
+            // E exp(2 z) with z of variance 2: exp(4). Its tail is heavy: the interval is known to be too short.
+            square += holds(rows.root_mean_square(), 2f64.exp());
+        }
+        assert!((364..=396).contains(&median) && (364..=396).contains(&share), "{median} and {share} of 400");
+        assert!(square > 200, "{square} of 400");
     }
 
     #[test]
-    fn the_median_is_that_of_the_sorted_sample() {
-        for n in 1..20 {
-            let sample: Vec<f64> = (0..n).map(|i| f64::from(i * 7 % 20)).collect();
-            assert_eq!(median(&sample), Summary::new(&sample).median(), "{sample:?}");
+    fn intervals_of_draws_hold_what_is_true() {
+        let (mut mean, mut deviation, mut low, mut percentile) = (0, 0, 0, 0);
+        for index in 0..400 {
+            let mut x = vec![0.0; 300];
+            Draw::named(12, "draws", [300, 1], index).normal(&mut x);
+            let s = Summary::new(&x);
+            let holds = |e: Estimate, truth: f64| usize::from(e.low <= truth && truth <= e.high);
+            mean += holds(s.estimate(), 0.0);
+            deviation += holds(s.deviation(), 1.0);
+            low += holds(s.quantile(0.025), -1.959_96);
+            percentile += holds(s.percentile_of(1.0), 84.134_47);
         }
-        assert!(median(&[]).is_nan());
+        for (what, held) in [("mean", mean), ("deviation", deviation), ("quantile", low), ("percentile", percentile)] {
+            assert!((364..=396).contains(&held), "{what}: {held} of 400");
+        }
     }
 }

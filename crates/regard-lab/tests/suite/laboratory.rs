@@ -60,7 +60,7 @@ fn every_mean_lies_within_four_standard_errors_of_its_exact_expectation() {
 
 #[test]
 fn published_numbers_stand_where_twenty_thousand_draws_put_them() {
-    // Percentiles of an independent program with 4000 to 20000 draws; 2000 draws scatter by about 1.
+    // Percentiles of an independent program with 4000 to 20000 draws.
     let robustness = table("attention_robustness_summary");
     for (d_k, scaled, statistic, known) in [
         (256usize, false, "max_weight", 93.4),
@@ -78,7 +78,7 @@ fn published_numbers_stand_where_twenty_thousand_draws_put_them() {
     ] {
         let at = [("seq", 8usize.into()), ("d_k", d_k.into()), ("scaled", scaled.into()), ("statistic", statistic.into())];
         let got = number(robustness, &at, "percentile");
-        assert!((got - known).abs() < 4.0, "d_k = {d_k}, scaled {scaled}, {statistic}: {got} instead of {known}");
+        assert!((got - known).abs() < 2.0, "d_k = {d_k}, scaled {scaled}, {statistic}: {got} instead of {known}");
     }
     let entropy = table("attention_entropy");
     for (d_k, known) in
@@ -86,7 +86,7 @@ fn published_numbers_stand_where_twenty_thousand_draws_put_them() {
     {
         for (scaled, known) in [false, true].into_iter().zip(known) {
             let got = number(entropy, &[("d_k", d_k.into()), ("scaled", scaled.into())], "percentile");
-            assert!((got - known).abs() < 4.5, "d_k = {d_k}, scaled {scaled}: {got} instead of {known}");
+            assert!((got - known).abs() < 2.5, "d_k = {d_k}, scaled {scaled}: {got} instead of {known}");
         }
     }
 }
@@ -95,11 +95,11 @@ fn published_numbers_stand_where_twenty_thousand_draws_put_them() {
 fn gradients_do_not_vanish_but_the_median_row_does() {
     let gradients = table("attention_gradients");
     let get = |d_k: usize, scaled: bool, column: &str| number(gradients, &[("d_k", d_k.into()), ("scaled", scaled.into())], column);
-    // Known from another program, with 1500 to 4000 draws; here 400.
+    // Known from another program, with 1500 to 4000 draws.
     for (d_k, norm, median, holding) in
         [(4, 1.72, 0.38, 0.40), (16, 3.09, 0.55, 0.32), (64, 4.55, 0.26, 0.18), (256, 6.01, 1.6e-2, 0.095), (1024, 7.08, 2.0e-5, 0.047)]
     {
-        assert!((get(d_k, false, "grad_norm_q") / norm - 1.0).abs() < 0.15, "d_k = {d_k}: {}", get(d_k, false, "grad_norm_q"));
+        assert!((get(d_k, false, "grad_norm_q") / norm - 1.0).abs() < 0.06, "d_k = {d_k}: {}", get(d_k, false, "grad_norm_q"));
         let ratio = get(d_k, false, "row_dq_median") / median;
         assert!((0.4..2.5).contains(&ratio), "d_k = {d_k}: median row {}", get(d_k, false, "row_dq_median"));
         assert!((get(d_k, false, "rows_holding_90_percent") - holding).abs() < 0.04);
@@ -149,12 +149,21 @@ fn verdicts_are_the_known_ones() {
         ("peek at the future", "holds"),
         ("without the scale the model cannot learn", "wrong"),
         ("collapses to a one-hot choice", "holds in part"),
-        ("several experts", "holds in part"),
+        ("several experts", EXPERTS),
+        ("four patterns", PATTERNS_FOUND),
         ("patterns between two", "holds"),
+        ("sinusoidal encodings", "holds"),
+        ("k nearest neighbours", NEAREST),
+        ("multi-query", MULTI_QUERY),
+        ("dropout can be added", DROPOUT),
+        ("can overflow", "holds"),
+        ("shows global attention", "wrong as worded"),
+        ("helps noticeably", "holds"),
+        ("linear region", "wrong as worded"),
     ] {
         assert_eq!(verdict(part), known, "{part}");
     }
-    assert_eq!(table("published_claims").rows.len(), 33);
+    assert_eq!(table("published_claims").rows.len(), 42);
 }
 
 #[test]
@@ -163,7 +172,7 @@ fn a_verdict_follows_the_tables() {
     let mut other = table("attention_robustness_summary").clone();
     let at = other.position("percentile").unwrap();
     for row in &mut other.rows {
-        row[at] = 50.0.into();
+        (row[at], row[at + 1], row[at + 2]) = (50.0.into(), 49.0.into(), 51.0.into());
     }
     tables.put(other);
     let judged = judging::judge(&tables).unwrap();

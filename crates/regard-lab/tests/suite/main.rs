@@ -1,5 +1,6 @@
 //! The laboratory, looked at from outside. One program, so that one report serves all of it.
 
+mod honesty;
 mod laboratory;
 mod list;
 mod pattern;
@@ -10,7 +11,7 @@ use regard_lab::report::ReportConfig;
 use regard_lab::{Table, Tables};
 use std::sync::OnceLock;
 
-/// The report that the tests look at: 2000 draws per cell, made once.
+/// The report that the tests look at: 20,000 draws per cell, made once.
 fn report() -> &'static Tables {
     static REPORT: OnceLock<Tables> = OnceLock::new();
     REPORT.get_or_init(|| ReportConfig { timing: false, ..ReportConfig::default() }.run(&Unwatched).expect("the report runs"))

@@ -76,13 +76,20 @@ pub fn ablate_scale(config: &AblateConfig, text: &Text, watch: Watch<'_>) -> Res
 /// # Errors
 /// When a setting makes no sense.
 pub fn trained_heads(config: &AblateConfig, model: ModelConfig, text: &Text, watch: Watch<'_>) -> Result<AblateRun> {
-    let (head_dim, scale) = (model.head_dim(), model.scale);
-    let model = LanguageModel::new(model)?;
+    Ok(trained(config, &LanguageModel::new(model)?, text, watch)?.0)
+}
+
+/// The same, with the parameters that were learnt.
+///
+/// # Errors
+/// When a setting makes no sense.
+pub fn trained(config: &AblateConfig, model: &LanguageModel, text: &Text, watch: Watch<'_>) -> Result<(AblateRun, Vec<f32>)> {
+    let (head_dim, scale) = (model.config().head_dim(), model.config().scale);
     let mut draws = Draws::at(config.train.seed, &[0xAB1A]);
     let windows = Windows::draw(&text.validation, config.windows, model.config().context, Target::Next, &mut draws);
-    let mut task = TextTask::new(&model, text, MaskKind::Causal, Target::Next);
+    let mut task = TextTask::new(model, text, MaskKind::Causal, Target::Next);
     let mut trainer = Trainer::new(model.layout(), config.train.clone())?;
-    let look = |p: &[f32], step| Ok::<_, crate::Error>(Moment { step, inside: inspect(&model, p, &windows, MaskKind::Causal)? });
+    let look = |p: &[f32], step| Ok::<_, crate::Error>(Moment { step, inside: inspect(model, p, &windows, MaskKind::Causal)? });
     let mut moments = vec![look(trainer.params(), 0)?];
     let stage = format!("head size {head_dim}, {}", if scale == ScaleKind::Off { "no scale" } else { "scaled" });
     let curve = train_with_curve(&stage, &mut trainer, &mut task, config.every, watch, |trainer, report| {
@@ -90,5 +97,5 @@ pub fn trained_heads(config: &AblateConfig, model: ModelConfig, text: &Text, wat
         Ok(())
     })?;
     let validation = task.validate(trainer.params(), config.windows, config.train.seed)?.mean();
-    Ok(AblateRun { head_dim, scale, curve, validation, moments })
+    Ok((AblateRun { head_dim, scale, curve, validation, moments }, trainer.params().to_vec()))
 }

@@ -98,7 +98,7 @@ pub fn inspect(model: &LanguageModel, p: &[f32], windows: &Windows, mask: MaskKi
 }
 
 /// How many keys each row sees.
-fn visible_keys(mask: MaskKind, seq: usize) -> Vec<usize> {
+pub(super) fn visible_keys(mask: MaskKind, seq: usize) -> Vec<usize> {
     let (mask, place) = (mask.mask(), regard::HeadPosition { batch: 0, head: 0, q_offset: 0 });
     (0..seq).map(|i| (0..seq).filter(|&j| mask.visible(&place, i, j)).count()).collect()
 }

@@ -185,13 +185,15 @@ pub struct MasksResult {
 /// Sequences that are evaluated together.
 const CHUNK: usize = 128;
 
-struct Bench<'b> {
+/// The text, its words and its simple models: what every variant is judged with.
+pub struct MaskBench<'b> {
     config: &'b MasksConfig,
     model: LanguageModel,
     text: Text,
     tokenizer: &'b Tokenizer,
     ngram: NGram,
     words: HashSet<&'b str>,
+    held_out: &'b str,
 }
 
 /// Run the experiment on a text.
@@ -199,28 +201,37 @@ struct Bench<'b> {
 /// # Errors
 /// When the text is too short, or a setting makes no sense.
 pub fn masks(config: &MasksConfig, text: &str, tokenizer: &Tokenizer, watch: Watch<'_>) -> Result<MasksResult> {
-    let model = LanguageModel::new(ModelConfig { vocab: tokenizer.vocab(), ..config.model.clone() })?;
-    if model.config().context < 2 {
-        return Err(Error::Config { name: "context", value: model.config().context.to_string(), requirement: "at least 2".to_owned() });
-    }
-    for (name, value) in [("windows", config.windows), ("samples", config.samples)] {
-        if value == 0 {
-            return Err(Error::Config { name, value: "0".to_owned(), requirement: "at least 1".to_owned() });
-        }
-    }
-    let tokens = Text::split(tokenizer.encode(text)?, model.config().context)?;
-    let cut = text.char_indices().nth(text.chars().count() * 9 / 10).map_or(text.len(), |(i, _)| i);
-    watch(&Progress { stage: "counting words", step: 0, steps: 1, loss: None });
-    let ngram = NGram::new(&tokens.train, tokenizer.vocab());
-    let words: HashSet<&str> = text[..cut].split_whitespace().collect();
-    let bench = Bench { config, model, text: tokens, tokenizer, ngram, words };
-    let baselines = bench.baselines(&text[cut..]);
-    let variants = config.variants.iter().map(|&variant| bench.variant(variant, watch)).collect::<Result<_>>()?;
-    Ok(MasksResult { baselines, variants })
+    let bench = MaskBench::new(config, text, tokenizer)?;
+    let variants = config.variants.iter().map(|&variant| bench.variant(variant, config.train.seed, watch)).collect::<Result<_>>()?;
+    Ok(MasksResult { baselines: bench.baselines(), variants })
 }
 
-impl Bench<'_> {
-    fn baselines(&self, validation_text: &str) -> Baselines {
+impl<'b> MaskBench<'b> {
+    /// For a text.
+    ///
+    /// # Errors
+    /// When the text is too short, or a setting makes no sense.
+    pub fn new(config: &'b MasksConfig, text: &'b str, tokenizer: &'b Tokenizer) -> Result<Self> {
+        let model = LanguageModel::new(ModelConfig { vocab: tokenizer.vocab(), ..config.model.clone() })?;
+        if model.config().context < 2 {
+            return Err(Error::Config { name: "context", value: model.config().context.to_string(), requirement: "at least 2".to_owned() });
+        }
+        for (name, value) in [("windows", config.windows), ("samples", config.samples)] {
+            if value == 0 {
+                return Err(Error::Config { name, value: "0".to_owned(), requirement: "at least 1".to_owned() });
+            }
+        }
+        let tokens = Text::split(tokenizer.encode(text)?, model.config().context)?;
+        let cut = text.char_indices().nth(text.chars().count() * 9 / 10).map_or(text.len(), |(i, _)| i);
+        let ngram = NGram::new(&tokens.train, tokenizer.vocab());
+        let words: HashSet<&str> = text[..cut].split_whitespace().collect();
+        Ok(Self { config, model, text: tokens, tokenizer, ngram, words, held_out: &text[cut..] })
+    }
+}
+
+impl MaskBench<'_> {
+    /// What simple models reach.
+    pub fn baselines(&self) -> Baselines {
         let vocab = self.tokenizer.vocab();
         let mut counts = vec![0usize; vocab];
         self.text.train.iter().for_each(|&t| counts[t as usize] += 1);
@@ -232,7 +243,7 @@ impl Bench<'_> {
             sum / held_out.len().saturating_sub(8).max(1) as f64
         };
         let (real, all) =
-            validation_text.split_whitespace().fold((0, 0), |(r, n): (usize, usize), w| (r + usize::from(self.words.contains(w)), n + 1));
+            self.held_out.split_whitespace().fold((0, 0), |(r, n): (usize, usize), w| (r + usize::from(self.words.contains(w)), n + 1));
         Baselines {
             vocab,
             tokens: self.text.train.len() + self.text.validation.len(),
@@ -244,12 +255,16 @@ impl Bench<'_> {
         }
     }
 
-    fn variant(&self, variant: Variant, watch: Watch<'_>) -> Result<VariantResult> {
+    /// Train one variant with a seed, and judge it.
+    ///
+    /// # Errors
+    /// When a training does not go on.
+    pub fn variant(&self, variant: Variant, seed: u64, watch: Watch<'_>) -> Result<VariantResult> {
         let mut task = TextTask::new(&self.model, &self.text, variant.mask(), variant.target());
-        let mut trainer = Trainer::new(self.model.layout(), self.config.train.clone())?;
+        let mut trainer = Trainer::new(self.model.layout(), TrainConfig { seed, ..self.config.train.clone() })?;
         let seq = self.model.config().context;
         let windows = Windows::spread(&self.text.validation, self.config.windows, seq, variant.target());
-        let leak_before = self.leak(trainer.params(), variant, &windows)?;
+        let leak_before = self.leak(trainer.params(), variant, &windows, seed)?;
         let curve = train_with_curve(variant.name(), &mut trainer, &mut task, self.config.curve_every, watch, |_, _| Ok(()))?;
         let p = trainer.params();
         let (validation, last) = self.teacher_forced(p, variant, variant.mask(), &windows)?;
@@ -261,13 +276,13 @@ impl Bench<'_> {
             prefix_only.push(self.prefix_only(p, variant, &windows, length)?);
         }
         let mut written = |temperature: f64| -> Result<Option<Written>> {
-            if variant == Variant::RightToLeft { Ok(None) } else { self.written(p, variant, &windows, temperature, watch).map(Some) }
+            if variant == Variant::RightToLeft { Ok(None) } else { self.written(p, variant, &windows, Sampling { temperature, ..Sampling::default() }, seed, watch).map(Some) }
         };
         let (sampled, greedy) = (written(1.0)?, written(0.0)?);
         Ok(VariantResult {
             variant,
             leak_before,
-            leak: self.leak(p, variant, &windows)?,
+            leak: self.leak(p, variant, &windows, seed)?,
             curve,
             validation: validation.mean(),
             accuracy: validation.accuracy(),
@@ -339,10 +354,10 @@ impl Bench<'_> {
         ids
     }
 
-    fn leak(&self, p: &[f32], variant: Variant, windows: &Windows) -> Result<f64> {
+    fn leak(&self, p: &[f32], variant: Variant, windows: &Windows, seed: u64) -> Result<f64> {
         let (seq, vocab) = (self.model.config().context, self.model.config().vocab);
         let (row, hidden) = self.middle(variant);
-        let mut draws = Draws::at(self.config.train.seed, &[0x1EA4]);
+        let mut draws = Draws::at(seed, &[0x1EA4]);
         let changed = self.replaced(windows, &hidden, || draws.below(vocab) as u32);
         let before = self.row_logits(p, variant.mask(), &windows.ids, seq, 0, row)?;
         let after = self.row_logits(p, variant.mask(), &changed, seq, 0, row)?;
@@ -367,13 +382,12 @@ impl Bench<'_> {
     }
 
     /// Continue the beginnings of windows, with the model's own mask over the last tokens.
-    fn written(&self, p: &[f32], variant: Variant, windows: &Windows, temperature: f64, watch: Watch<'_>) -> Result<Written> {
+    fn written(&self, p: &[f32], variant: Variant, windows: &Windows, sampling: Sampling, seed: u64, watch: Watch<'_>) -> Result<Written> {
         let seq = self.model.config().context;
         let prompt = seq / 2;
         let mut texts: Vec<Vec<u32>> = windows.ids.chunks_exact(seq).take(self.config.samples).map(|w| w[..prompt].to_vec()).collect();
-        let sampling = Sampling { temperature, ..Sampling::default() };
-        let mut draws = Draws::at(self.config.train.seed, &[0x3A71]);
-        let stage = format!("{}: {}", variant.name(), if temperature > 0.0 { "sampling" } else { "writing greedily" });
+        let mut draws = Draws::at(seed, &[0x3A71]);
+        let stage = format!("{}: {}", variant.name(), if sampling.temperature > 0.0 { "sampling" } else { "writing greedily" });
         for step in 1..=self.config.sample_tokens {
             watch(&Progress { stage: &stage, step: step as u64, steps: self.config.sample_tokens as u64, loss: None });
             let length = texts.first().map_or(0, Vec::len).min(seq);

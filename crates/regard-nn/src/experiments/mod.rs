@@ -1,7 +1,10 @@
 //! Experiments: each a function from a configuration to plain results, the same results for the same seed.
 
 pub mod ablate_scale;
+pub mod explain;
+pub mod heads;
 pub mod inside;
+pub mod learn;
 pub mod masks;
 pub mod pairs;
 

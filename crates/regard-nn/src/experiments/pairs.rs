@@ -1,5 +1,7 @@
 //! Tasks that need cross-attention: read a sequence, write another one.
 
+use super::explain::{Explained, explain};
+use super::heads::HeadMap;
 use super::{CurvePoint, Watch, train_with_curve};
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
@@ -9,7 +11,6 @@ use crate::params::Layout;
 use crate::random::Draws;
 use crate::seq2seq::{EncoderDecoder, PairActivations, Pairs};
 use crate::train::{Task, TrainConfig, Trainer};
-use ndarray::Array2;
 use serde::{Deserialize, Serialize};
 
 /// What is to be learnt.
@@ -66,32 +67,36 @@ const WORDS: [&str; 30] = [
 const HUNDRED: usize = 28;
 const THOUSAND: usize = 29;
 
-/// The words of a number below a thousand, by index.
-fn below_thousand(n: usize, words: &mut Vec<usize>) {
+/// A word by its index, and the digits that it is for: those of its own, by place from the left; none for "hundred" and "thousand".
+type Word = (usize, Vec<usize>);
+
+/// The words of a number below a thousand whose last digit stands at `last`.
+fn below_thousand(n: usize, last: usize, words: &mut Vec<Word>) {
     if n >= 100 {
-        words.extend([n / 100, HUNDRED]);
+        words.extend([(n / 100, vec![last - 2]), (HUNDRED, Vec::new())]);
     }
     let rest = n % 100;
     if rest >= 20 {
-        words.push(18 + rest / 10);
+        words.push((18 + rest / 10, vec![last - 1]));
         if !rest.is_multiple_of(10) {
-            words.push(rest % 10);
+            words.push((rest % 10, vec![last]));
         }
     } else if rest > 0 {
-        words.push(rest);
+        // "thirteen" is for both of its digits.
+        words.push((rest, if rest >= 10 { vec![last - 1, last] } else { vec![last] }));
     }
 }
 
-/// The words of a number below a million, by index.
-fn number_words(n: usize) -> Vec<usize> {
-    let mut words = Vec::new();
+/// The words of a number below a million.
+fn number_words(n: usize) -> Vec<Word> {
+    let (mut words, digits) = (Vec::new(), n.to_string().len());
     if n >= 1000 {
-        below_thousand(n / 1000, &mut words);
-        words.push(THOUSAND);
+        below_thousand(n / 1000, digits - 4, &mut words);
+        words.push((THOUSAND, Vec::new()));
     }
-    below_thousand(n % 1000, &mut words);
+    below_thousand(n % 1000, digits - 1, &mut words);
     if words.is_empty() {
-        words.push(0);
+        words.push((0, vec![0]));
     }
     words
 }
@@ -128,7 +133,7 @@ impl PairKind {
                 let digits = 1 + draws.below(DIGITS) as u32;
                 let n = draws.below(10usize.pow(digits));
                 let source = n.to_string().bytes().map(|b| FIRST + u32::from(b - b'0')).collect();
-                (source, number_words(n).into_iter().map(|w| FIRST + 10 + w as u32).collect())
+                (source, number_words(n).into_iter().map(|(w, _)| FIRST + 10 + w as u32).collect())
             }
         }
     }
@@ -136,6 +141,38 @@ impl PairKind {
     /// One source in ten is never trained on; those of fewer than four tokens are too few to be spared.
     fn held_out(source: &[u32]) -> bool {
         source.len() > 3 && Draws::at(7, &source.iter().map(|&t| u64::from(t)).collect::<Vec<_>>()).below(10) == 0
+    }
+
+    /// The read tokens that each written one is for, row by row; none for the end, and for words that no digit names.
+    pub(super) fn places(self, pairs: &Pairs, pair: usize) -> Vec<Vec<usize>> {
+        let (context, length) = (self.context(), pairs.source_lengths[pair]);
+        let source = &pairs.source[pair * context..pair * context + length];
+        match self {
+            Self::Reverse => (0..length).rev().map(|j| vec![j]).collect(),
+            Self::NumberWords => {
+                let n = source.iter().fold(0, |n, &t| 10 * n + (t - FIRST) as usize);
+                number_words(n).into_iter().map(|(_, places)| places).collect()
+            }
+        }
+    }
+
+    /// Another letter or digit than this one.
+    pub(super) fn another(self, token: u32, draws: &mut Draws) -> u32 {
+        let count = if self == Self::Reverse { LETTERS } else { 10 };
+        FIRST + (token - FIRST + 1 + draws.below(count - 1) as u32) % count as u32
+    }
+
+    /// The first pairs of a batch.
+    pub(super) fn first(self, pairs: &Pairs, count: usize) -> Pairs {
+        let (batch, context) = (pairs.batch.min(count), self.context());
+        let part = |tokens: &[u32]| tokens[..batch * context].to_vec();
+        Pairs {
+            batch,
+            source: part(&pairs.source),
+            source_lengths: pairs.source_lengths[..batch].to_vec(),
+            written: part(&pairs.written),
+            targets: part(&pairs.targets),
+        }
     }
 
     /// Tokens as people read them.
@@ -205,21 +242,8 @@ pub struct Example {
     pub right: String,
 }
 
-/// Cross-attention of one head on one source: rows are written tokens, columns read ones.
-#[derive(Debug, Clone, PartialEq)]
-pub struct CrossMap {
-    /// Decoder block.
-    pub layer: usize,
-    /// Head.
-    pub head: usize,
-    /// Weights.
-    pub weights: Array2<f32>,
-    /// Mean weight on the anti-diagonal (row i, column n - 1 - i).
-    pub anti_diagonal: f64,
-}
-
 /// What came out.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct PairsResult {
     /// Training loss over time.
     pub curve: Vec<CurvePoint>,
@@ -233,8 +257,10 @@ pub struct PairsResult {
     pub mapped: String,
     /// What was written of it, token by token, its end included.
     pub mapped_written: Vec<String>,
-    /// Cross-attention of all heads on it.
-    pub maps: Vec<CrossMap>,
+    /// Cross-attention of all heads on it: rows are written tokens, columns read ones.
+    pub maps: Vec<HeadMap>,
+    /// Whether its weights explain anything.
+    pub explained: Explained,
 }
 
 struct PairTask<'t> {
@@ -284,7 +310,9 @@ pub fn learn_pairs(config: &PairsConfig, watch: Watch<'_>) -> Result<PairsResult
         examples.push((correct, Example { source: kind.show(source), written: kind.show(written), right: kind.show(&targets) }));
     }
     examples.sort_by_key(|(correct, _)| *correct);
-    let (mapped, mapped_written, maps) = maps(&model, p, kind, config.train.seed)?;
+    let shown = longest(kind, config.train.seed);
+    let (mapped, mapped_written, maps) = maps(&model, p, kind, &shown)?;
+    let explained = explain(&model, p, kind, &kind.first(&pairs, EXPLAINED), &shown, config.train.seed)?;
     Ok(PairsResult {
         curve,
         exact_match: right as f64 / config.held_out as f64,
@@ -293,33 +321,44 @@ pub fn learn_pairs(config: &PairsConfig, watch: Watch<'_>) -> Result<PairsResult
         mapped,
         mapped_written,
         maps,
+        explained,
     })
 }
 
-/// Cross-attention on the longest of some held-out sources.
-fn maps(model: &EncoderDecoder, p: &[f32], kind: PairKind, seed: u64) -> Result<(String, Vec<String>, Vec<CrossMap>)> {
+/// Held-out sources whose cross-attention is operated on.
+const EXPLAINED: usize = 256;
+
+/// The longest of some held-out sources.
+fn longest(kind: PairKind, seed: u64) -> Pairs {
     let pairs = kind.batch(64, true, &mut Draws::at(seed, &[0x3A9]));
-    let context = kind.context();
     let longest = (0..pairs.batch).max_by_key(|&i| pairs.source_lengths[i]).unwrap_or(0);
-    let mut pass = model.plan(&pairs, Keep::Tape);
-    model.loss(&model.weights(p), &pairs, &mut pass)?;
-    let keys = pairs.source_lengths[longest];
-    let targets = &pairs.targets[longest * context..(longest + 1) * context];
-    let rows = targets.iter().filter(|t| **t != IGNORE).count();
-    let (call, attentions) = model.cross_attentions(&pairs, &pass);
+    let here = longest * kind.context()..(longest + 1) * kind.context();
+    Pairs {
+        batch: 1,
+        source: pairs.source[here.clone()].to_vec(),
+        source_lengths: vec![pairs.source_lengths[longest]],
+        written: pairs.written[here.clone()].to_vec(),
+        targets: pairs.targets[here].to_vec(),
+    }
+}
+
+/// Cross-attention on one source, and its tokens.
+fn maps(model: &EncoderDecoder, p: &[f32], kind: PairKind, pairs: &Pairs) -> Result<(String, Vec<String>, Vec<HeadMap>)> {
+    let mut pass = model.plan(pairs, Keep::Tape);
+    model.loss(&model.weights(p), pairs, &mut pass)?;
+    let cols = pairs.source_lengths[0];
+    let rows = pairs.targets.iter().filter(|t| **t != IGNORE).count();
+    let (call, attentions) = model.cross_attentions(pairs, &pass);
     let mut maps = Vec::new();
     for (layer, (attention, saved)) in attentions.into_iter().enumerate() {
         let weights = attention.weights(&call, saved)?;
         for head in 0..attention.config().heads {
-            let weights = Array2::from_shape_fn((rows, keys), |(i, j)| weights[[longest, head, i, j]]);
-            let steps = keys.min(rows);
-            let anti_diagonal = (0..steps).map(|i| f64::from(weights[[i, keys - 1 - i]])).sum::<f64>() / steps.max(1) as f64;
-            maps.push(CrossMap { layer, head, weights, anti_diagonal });
+            let weights = (0..rows).flat_map(|i| (0..cols).map(move |j| (i, j))).map(|(i, j)| weights[[0, head, i, j]]).collect();
+            maps.push(HeadMap { layer, head, rows, cols, weights });
         }
     }
-    let source = kind.show(&pairs.source[longest * context..longest * context + keys]);
-    let written = targets[..rows].iter().map(|&t| if t == END { "(end)".to_owned() } else { kind.show(&[t]) }).collect();
-    Ok((source, written, maps))
+    let written = pairs.targets[..rows].iter().map(|&t| if t == END { "(end)".to_owned() } else { kind.show(&[t]) }).collect();
+    Ok((kind.show(&pairs.source[..cols]), written, maps))
 }
 
 #[cfg(test)]
@@ -328,7 +367,7 @@ mod tests {
 
     #[test]
     fn numbers_are_written_as_people_say_them() {
-        let say = |n| number_words(n).into_iter().map(|w| WORDS[w]).collect::<Vec<_>>().join(" ");
+        let say = |n| number_words(n).into_iter().map(|(w, _)| WORDS[w]).collect::<Vec<_>>().join(" ");
         for (n, words) in [
             (0, "zero"),
             (7, "seven"),
@@ -344,6 +383,19 @@ mod tests {
             assert_eq!(say(n), words);
         }
         assert!((0..1_000_000).step_by(997).chain([777_777]).all(|n| number_words(n).len() < PairKind::NumberWords.context()));
+    }
+
+    #[test]
+    fn a_word_is_for_the_digits_that_it_names() {
+        let places = |n| number_words(n).into_iter().map(|(_, places)| places).collect::<Vec<_>>();
+        assert_eq!(places(0), [vec![0]]);
+        // four hundred fifteen
+        assert_eq!(places(415), [vec![0], vec![], vec![1, 2]]);
+        // twenty one thousand six
+        assert_eq!(places(21_006), [vec![0], vec![1], vec![], vec![4]]);
+        // nine hundred ninety nine thousand nine hundred ninety nine
+        let nines = [vec![0], vec![], vec![1], vec![2], vec![], vec![3], vec![], vec![4], vec![5]];
+        assert_eq!(places(999_999), nines);
     }
 
     #[test]

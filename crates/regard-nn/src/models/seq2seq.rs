@@ -7,7 +7,7 @@ use crate::encoder::Encoder;
 use crate::error::{Error, Result};
 use crate::float::Float;
 use crate::layers::pass::{MaskKind, Pass};
-use crate::layers::probe::Blind;
+use crate::layers::probe::{Blind, Probe};
 use crate::layers::stack::{Activations, Keep, Memory, Stack};
 use crate::loss::{Loss, cross_entropy};
 use crate::params::{Gradients, Layout};
@@ -118,11 +118,30 @@ impl EncoderDecoder {
     }
 
     fn forward<T: Float>(&self, w: &Weights<'_, T>, pairs: &Pairs, dropout: Option<u64>, pass: &mut PairActivations<T>) -> Result<()> {
+        self.run(w, pairs, dropout, pass, &Blind)
+    }
+
+    /// Logits of a batch, with the decoder looked into: of its block b, sublayer 3 b is self-attention and 3 b + 1 cross-attention.
+    ///
+    /// # Errors
+    /// When tokens or shapes do not fit.
+    pub fn probe<T: Float>(&self, w: &Weights<'_, T>, pairs: &Pairs, pass: &mut PairActivations<T>, probe: &dyn Probe<T>) -> Result<()> {
+        self.run(w, pairs, None, pass, probe)
+    }
+
+    fn run<T: Float>(
+        &self,
+        w: &Weights<'_, T>,
+        pairs: &Pairs,
+        dropout: Option<u64>,
+        pass: &mut PairActivations<T>,
+        probe: &dyn Probe<T>,
+    ) -> Result<()> {
         let (encode, decode) = pairs.passes(dropout);
         self.encoder.forward(w, &pairs.source, &encode, &mut pass.encoder)?;
         self.entry.check(&pairs.written, &decode)?;
         self.entry.forward(w, &pairs.written, &decode, pass.decoder.input());
-        self.decoder.forward(w, &decode, pass.encoder.output(), &mut pass.decoder)?;
+        self.decoder.probe(w, &decode, pass.encoder.output(), &mut pass.decoder, probe)?;
         self.exit.forward(w, pass.decoder.output(), &mut pass.logits);
         Ok(())
     }

@@ -88,9 +88,14 @@ fn pairs_are_learnt_from_the_source() {
     assert!(result.curve.last().expect("a curve").loss < result.curve[0].loss);
     assert_eq!(result.maps.len(), 2);
     for map in &result.maps {
-        assert_eq!(map.weights.dim(), (result.mapped.len() + 1, result.mapped.len()));
-        assert!(map.weights.rows().into_iter().all(|row| (row.sum() - 1.0).abs() < 1e-5), "padding has no weight");
+        assert_eq!((map.rows, map.cols), (result.mapped.len() + 1, result.mapped.len()));
+        assert!(map.weights.chunks(map.cols).all(|row| (row.iter().sum::<f32>() - 1.0).abs() < 1e-5), "padding has no weight");
     }
+    let explained = &result.explained;
+    assert_eq!((explained.heads.len(), explained.inputs, explained.map.cols), (2, 20, result.mapped.len()));
+    let shares = explained.heads.iter().flat_map(|h| [h.weight, h.value_weighted, h.ablated, h.permuted]);
+    let shares = shares.chain([explained.right, explained.all_permuted, explained.all_even, explained.influence, explained.even]);
+    assert!(shares.into_iter().all(|share| (0.0..=1.0).contains(&share)), "{explained:?}");
     config.held_out = 0;
     assert!(learn_pairs(&config, &mut |_| {}).is_err());
 }

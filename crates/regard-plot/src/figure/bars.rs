@@ -1,5 +1,6 @@
 //! Grouped bars, upright or lying, with their values and intervals.
 
+use super::lines::marker;
 use super::axis::{Axis, Fit, Range, plain_number, short_number};
 use super::plane::{Edges, Entry, Plane, Reference, TICK, draw_legend, heading, heading_height, legend_height, tick_width, x_title};
 use super::svg::{Anchor, Svg, TextStyle, n};
@@ -39,6 +40,10 @@ pub struct BarPlot {
     pub show_values: bool,
     /// Lay the bars, with the names at the left: for many or long names.
     pub lying: bool,
+    /// Dots instead of bars, for values that do not begin at zero; lying plots only.
+    pub dots: bool,
+    /// A range of values that is shaded, with its label; lying plots only.
+    pub band: Option<(f64, f64, String)>,
 }
 
 impl BarPlot {
@@ -56,6 +61,18 @@ impl BarPlot {
     /// Add bars of one colour with intervals.
     pub fn bars_with_intervals(mut self, label: impl Into<String>, values: Vec<f64>, intervals: Vec<(f64, f64)>) -> Self {
         self.series.push(BarSeries { label: label.into(), values, intervals, colour: None });
+        self
+    }
+
+    /// Dots instead of bars, lying.
+    pub fn as_dots(mut self) -> Self {
+        (self.lying, self.dots, self.show_values) = (true, true, false);
+        self
+    }
+
+    /// Shade a range of values.
+    pub fn shaded(mut self, from: f64, to: f64, label: impl Into<String>) -> Self {
+        self.band = Some((from, to, label.into()));
         self
     }
 
@@ -94,7 +111,7 @@ impl BarPlot {
 
     /// Above lying bars, for what reference lines are called.
     fn label_room(&self) -> f64 {
-        if self.references.iter().any(|(_, label)| !label.is_empty()) { TICK * 1.5 } else { 0.0 }
+        if self.band.is_some() || self.references.iter().any(|(_, label)| !label.is_empty()) { TICK * 1.5 } else { 0.0 }
     }
 
     pub(crate) fn draw(&self, svg: &mut Svg, at: Edges, letter: Option<char>) {
@@ -118,7 +135,11 @@ impl BarPlot {
             .map(|i| Entry {
                 label: &self.series[i].label,
                 sample: Box::new(move |svg: &mut Svg, x: f64, y: f64| {
-                    svg.rect(x - 2.0, y - 6.0, 13.0, 12.0, self.ink(i), "rx=\"2\"", "");
+                    if self.dots {
+                        svg.shape(&marker(i, x + 4.0, y, 4.4), self.ink(i), Ink::Paper, 1.2);
+                    } else {
+                        svg.rect(x - 2.0, y - 6.0, 13.0, 12.0, self.ink(i), "rx=\"2\"", "");
+                    }
                 }),
             })
             .collect()
@@ -235,12 +256,32 @@ impl BarPlot {
             svg.line((x, edges.top), (x, edges.bottom), Ink::Grid, 1.0, "");
             svg.text(x, edges.bottom + 19.0, &tick.label, TextStyle::new(TICK, Ink::Soft).anchor(Anchor::Middle));
         }
+        if let Some((from, to, label)) = &self.band
+            && let (Some(from), Some(to)) = (plane.px(*from), plane.px(*to))
+        {
+            let (from, to) = (from.clamp(edges.left, edges.right), to.clamp(edges.left, edges.right));
+            let path = format!("M{} {}H{}V{}H{}z", n(from), n(edges.top), n(to), n(edges.bottom), n(from));
+            svg.area(&path, Ink::Reference, 0.14);
+            let middle = f64::midpoint(from, to);
+            svg.text(middle, edges.top - TICK * 0.5, label, TextStyle::new(TICK, Ink::Reference).anchor(Anchor::Middle));
+        }
         let base = plane.px(0.0).unwrap_or(edges.left).clamp(edges.left, edges.right);
         let mut written = Vec::new();
         for (c, s, v) in self.each() {
             let (from, thick) = self.slot(c, s);
             let (y, h) = (edges.top + from * edges.height(), thick * edges.height());
             let Some(x) = plane.px(v).map(|x| x.clamp(edges.left, edges.right)) else { continue };
+            if self.dots {
+                let m = y + h / 2.0;
+                if let Some((low, high)) = self.series[s].intervals.get(c)
+                    && let (Some(l), Some(r)) = (plane.px(*low), plane.px(*high))
+                {
+                    svg.path(&format!("M{} {}H{}", n(l.clamp(edges.left, edges.right)), n(m), n(r.clamp(edges.left, edges.right))), self.ink(s), 1.6, "");
+                }
+                svg.shape(&marker(s, x, m, 4.4), self.ink(s), Ink::Paper, 1.2);
+                svg.target(x, m, 8.0, &self.hover(c, s));
+                continue;
+            }
             svg.rect(x.min(base), y + 0.7, (x - base).abs(), h - 1.4, self.ink(s), "rx=\"1.5\"", &self.hover(c, s));
             let mut tip = x.max(base);
             if let Some((low, high)) = self.series[s].intervals.get(c) {

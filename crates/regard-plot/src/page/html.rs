@@ -2,7 +2,7 @@
 
 use super::{Claim, Lead, Page, Section, Shown, Verdict};
 use crate::figure::{ColourMap, Figure, FigureError, Level, Theme, cell_text, painted_by_variables, plain, runs, variables};
-use crate::table::{Table, Value};
+use crate::table::{Table, Value, with_interval};
 use base64::Engine as _;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
 
@@ -11,6 +11,9 @@ const SCRIPT: &str = include_str!("page.js");
 
 /// No request leaves the page, and nothing but its own style and script is obeyed.
 const POLICY: &str = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'unsafe-inline'";
+
+/// Tables of more columns than this are not printed: paper is not that wide.
+const WIDE: usize = 8;
 
 /// Tables of more rows than this are folded.
 const OPEN_ROWS: usize = 14;
@@ -120,8 +123,13 @@ fn link(id: &str) -> String {
 fn contents(page: &Page) -> Markup {
     html! {
         nav.toc aria-label="Contents" {
-            ol {
-                @for section in &page.sections { li { a href=(link(&section.id)) { (prose(&section.title)) } } }
+            details open {
+                summary { "Contents" }
+                ol {
+                    @if !page.lead.question.is_empty() { li { a href="#answer" { (prose(&page.lead.question)) } } }
+                    @if page.sections.iter().any(|s| !s.claims.is_empty()) { li { a href="#glance" { "Every claim at a glance" } } }
+                    @for section in &page.sections { li { a href=(link(&section.id)) { (prose(&section.title)) } } }
+                }
             }
         }
     }
@@ -135,23 +143,51 @@ fn lead(lead: &Lead) -> Result<Markup, FigureError> {
     Ok(html! {
         section.lead #answer {
             h2 { (prose(&lead.question)) }
-            @if !lead.answer.is_empty() { p.answer { (prose(&lead.answer.join(" "))) } }
+            @if !lead.formula.is_empty() { p.formula { (prose(&lead.formula)) } }
+            @for sentence in &lead.answer { p.answer { (prose(sentence)) } }
             @if let Some(figure) = figure { (figure) }
         }
     })
 }
 
-fn badge(verdict: Verdict) -> Markup {
-    let (class, sign) = match verdict {
+/// The class of a verdict's colours, and its sign.
+fn look(verdict: Verdict) -> (&'static str, &'static str) {
+    match verdict {
         Verdict::Holds => ("good", "\u{2713}"),
         Verdict::HoldsInPart => ("part", "\u{25d1}"),
         Verdict::Illustrative => ("note", "\u{223c}"),
         Verdict::LuckyDraw => ("part", "\u{2684}"),
         Verdict::WrongAsWorded => ("bad", "\u{2260}"),
         Verdict::Wrong => ("bad", "\u{2715}"),
-        Verdict::NotChecked => ("none", "?"),
-    };
+        Verdict::Undecided => ("none", "?"),
+        Verdict::NotChecked => ("none", "\u{2013}"),
+    }
+}
+
+fn badge(verdict: Verdict) -> Markup {
+    let (class, sign) = look(verdict);
     html! { span.badge.(class) { span aria-hidden="true" { (sign) } " " (verdict.words()) } }
+}
+
+/// How many claims have which verdict; those that none has are left out.
+fn tally(page: &Page) -> Vec<(Verdict, usize)> {
+    let claims = || page.sections.iter().flat_map(|section| &section.claims);
+    let count = |verdict: Verdict| (verdict, claims().filter(|claim| claim.verdict == verdict).count());
+    Verdict::ALL.into_iter().map(count).filter(|(_, count)| *count > 0).collect()
+}
+
+/// The counts as one bar.
+fn counts(page: &Page) -> Markup {
+    html! {
+        div.counts {
+            @for (verdict, count) in tally(page) {
+                @let (class, sign) = look(verdict);
+                div class=(format!("part-of {class}")) style=(format!("flex-grow:{count}")) {
+                    strong { (count) } " " span aria-hidden="true" { (sign) } " " (verdict.words())
+                }
+            }
+        }
+    }
 }
 
 /// Every claim with its verdict, on one screen.
@@ -162,9 +198,24 @@ fn glance(page: &Page) -> Markup {
     html! {
         section.glance #glance {
             h2 { "Every claim at a glance" }
-            ul {
+            @if !page.documents.is_empty() {
+                p { "What was said in these documents, and what became of it:" }
+                ul.documents { @for (name, title) in &page.documents { li { (prose(title)) @if name != title { " (here: " strong { (prose(name)) } ")" } } } }
+            }
+            (counts(page))
+            div.filter hidden {
+                label { "Document " select #by-document { option value="" { "all" } @for (name, _) in &page.documents { option { (name) } } } }
+                label { "Verdict " select #by-verdict { option value="" { "all" } @for (verdict, _) in &tally(page) { option { (verdict.words()) } } } }
+                output #shown aria-live="polite" {}
+            }
+            ul.claims {
                 @for section in &page.sections {
-                    @for claim in &section.claims { li { (badge(claim.verdict)) a href=(link(&section.id)) { (prose(&claim.text)) } } }
+                    @for claim in &section.claims {
+                        li data-document=(claim.document) data-verdict=(claim.verdict.words()) {
+                            (badge(claim.verdict))
+                            a href=(link(&section.id)) { @if !claim.document.is_empty() { (prose(&claim.document)) ": " } (prose(&claim.text)) }
+                        }
+                    }
                 }
             }
         }
@@ -197,7 +248,7 @@ fn section(section: &Section) -> Result<Markup, FigureError> {
 fn claim(claim: &Claim) -> Markup {
     html! {
         div.claim {
-            p.said { span.tag { "Claim" } " " (prose(&claim.text)) }
+            p.said { span.tag { "Claim" } " " @if !claim.document.is_empty() { (prose(&claim.document)) ": " } (prose(&claim.text)) }
             p.verdict { (badge(claim.verdict)) " " (prose(&claim.because)) }
         }
     }
@@ -207,7 +258,7 @@ fn figure(figure: &Figure, id: &str) -> Result<Markup, FigureError> {
     let title = plain(&figure.title);
     let fragments = figure.fragments(id)?;
     Ok(html! {
-        figure id=(id) {
+        figure id=(id) class=[figure.shared_scale.then_some("grid")] {
             div.figure-head {
                 h3 { (prose(&figure.title)) }
                 button.enlarge type="button" aria-label=(format!("Enlarge: {title}")) { span aria-hidden="true" { "\u{2922}" } }
@@ -226,30 +277,40 @@ fn numeric(table: &Table, column: usize) -> bool {
     table.rows.iter().all(|r| !matches!(r.get(column), Some(Value::Text(_) | Value::Flag(_))))
 }
 
+/// The columns that are seen: a number and the ends of its interval stand in one.
+fn seen(table: &Table, columns: &[String]) -> Vec<usize> {
+    if columns.is_empty() {
+        return (0..table.columns.len()).filter(|&c| !table.is_end(&table.columns[c].name)).collect();
+    }
+    columns.iter().filter_map(|name| table.position(name)).collect()
+}
+
 fn table(Shown { table, columns }: &Shown) -> Markup {
-    let seen = if columns.is_empty() { table.clone() } else { table.select(&columns.iter().map(String::as_str).collect::<Vec<_>>()) };
-    let rows = seen.rows.len();
-    let kinds: Vec<&str> = (0..seen.columns.len()).map(|c| if numeric(&seen, c) { "n" } else { "t" }).collect();
+    let here = seen(table, columns);
+    let rows = table.rows.len();
+    let kinds: Vec<&str> = here.iter().map(|&c| if numeric(table, c) { "n" } else { "t" }).collect();
+    let wide = if here.len() > WIDE { "data wide" } else { "data" };
     // The whole table, as a run writes it.
     let csv = base64::engine::general_purpose::STANDARD.encode(table.to_csv());
     html! {
-        details.data open[rows <= OPEN_ROWS] {
+        details class=(wide) open[rows <= OPEN_ROWS] {
             summary {
-                span.tag { "Table" } " " (prose(&seen.caption)) " "
+                span.tag { "Table" } " " (prose(&table.caption)) " "
                 span.count { (rows) " row" @if rows != 1 { "s" } }
             }
-            div.scroll tabindex="0" role="region" aria-label=(plain(&seen.caption)) {
+            div.scroll tabindex="0" role="region" aria-label=(plain(&table.caption)) {
                 table {
                     thead { tr {
-                        @for (column, kind) in seen.columns.iter().zip(&kinds) {
+                        @for (&c, kind) in here.iter().zip(&kinds) {
+                            @let column = &table.columns[c];
                             th scope="col" class=(kind) {
                                 button type="button" { (prose(if column.title.is_empty() { &column.name } else { &column.title })) }
                             }
                         }
                     } }
                     tbody {
-                        @for row in &seen.rows {
-                            tr { @for (value, kind) in row.iter().zip(&kinds) { (cell(value, kind)) } }
+                        @for row in &table.rows {
+                            tr { @for (&c, kind) in here.iter().zip(&kinds) { (cell(table, row, c, kind)) } }
                         }
                     }
                 }
@@ -261,7 +322,11 @@ fn table(Shown { table, columns }: &Shown) -> Markup {
     }
 }
 
-fn cell(value: &Value, kind: &str) -> Markup {
+fn cell(table: &Table, row: &[Value], column: usize, kind: &str) -> Markup {
+    let value = &row[column];
+    if let (Some(x), Some((low, high))) = (value.number(), table.interval(row, &table.columns[column].name)) {
+        return html! { td class=(kind) data-v=(x) { (prose(&with_interval(x, low, high))) } };
+    }
     match value {
         Value::Number(x) => html! { td class=(kind) data-v=(x) { (cell_text(value)) } },
         Value::Integer(x) => html! { td class=(kind) data-v=(x) { (cell_text(value)) } },

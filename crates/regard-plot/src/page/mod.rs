@@ -25,11 +25,25 @@ pub enum Verdict {
     WrongAsWorded,
     /// Does not hold.
     Wrong,
+    /// The evidence does not reach: more draws or more trainings are needed.
+    Undecided,
     /// Could not be checked here; the sentence says why.
     NotChecked,
 }
 
 impl Verdict {
+    /// All of them, from good to bad, then those that say nothing.
+    pub const ALL: [Self; 8] = [
+        Self::Holds,
+        Self::HoldsInPart,
+        Self::Illustrative,
+        Self::LuckyDraw,
+        Self::WrongAsWorded,
+        Self::Wrong,
+        Self::Undecided,
+        Self::NotChecked,
+    ];
+
     /// In words.
     pub fn words(self) -> &'static str {
         match self {
@@ -39,6 +53,7 @@ impl Verdict {
             Self::LuckyDraw => "lucky draw",
             Self::WrongAsWorded => "wrong as worded",
             Self::Wrong => "wrong",
+            Self::Undecided => "undecided",
             Self::NotChecked => "not checked",
         }
     }
@@ -47,7 +62,9 @@ impl Verdict {
 /// A claim with what became of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// What was said, and where.
+    /// Who says so, by a name of [`Page::documents`]; may be empty.
+    pub document: String,
+    /// What was said.
     pub text: String,
     /// What became of it.
     pub verdict: Verdict,
@@ -96,6 +113,8 @@ pub struct Section {
 pub struct Lead {
     /// The question, as a heading.
     pub question: String,
+    /// The formula that it is about, set on a line of its own.
+    pub formula: String,
     /// The answer, sentence by sentence.
     pub answer: Vec<String>,
     /// The figure that shows it.
@@ -111,6 +130,8 @@ pub struct Page {
     pub subtitle: String,
     /// The answer first.
     pub lead: Lead,
+    /// The documents whose claims are judged: the name that claims have, and the whole title.
+    pub documents: Vec<(String, String)>,
     /// The experiments.
     pub sections: Vec<Section>,
     /// Where everything came from: version, seed, SIMD level, command line.

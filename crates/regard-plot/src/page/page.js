@@ -141,12 +141,39 @@
     });
   }
 
+  // Claims by document and by verdict.
+  const filter = document.querySelector(".filter");
+  if (filter) {
+    filter.hidden = false;
+    const picks = { document: document.getElementById("by-document"), verdict: document.getElementById("by-verdict") };
+    const claims = [...document.querySelectorAll(".glance .claims li")];
+    const apply = () => {
+      const fits = claim => Object.entries(picks).every(([key, pick]) => !pick.value || claim.dataset[key] === pick.value);
+      claims.forEach(claim => { claim.hidden = !fits(claim); });
+      document.getElementById("shown").textContent = `${claims.filter(fits).length} of ${claims.length}`;
+    };
+    Object.values(picks).forEach(pick => pick.addEventListener("change", apply));
+    apply();
+  }
+
+  // On a phone the contents are folded, and fold again when one has chosen.
+  const contents = document.querySelector("nav.toc details"), narrow = matchMedia("(max-width:56rem)");
+  const fold = () => { contents.open = !narrow.matches; };
+  fold();
+  narrow.addEventListener("change", fold);
+  contents.addEventListener("click", event => { if (event.target.closest("a") && narrow.matches) contents.open = false; });
+
   // Which section is being read.
   const links = new Map([...document.querySelectorAll("nav.toc a")].map(a => [a.getAttribute("href").slice(1), a]));
   const seen = new IntersectionObserver(entries => {
     for (const entry of entries) if (entry.isIntersecting && links.has(entry.target.id)) {
       links.forEach(a => a.removeAttribute("aria-current"));
-      links.get(entry.target.id).setAttribute("aria-current", "true");
+      const here = links.get(entry.target.id);
+      here.setAttribute("aria-current", "true");
+      const nav = here.closest("nav"), box = here.getBoundingClientRect(), frame = nav.getBoundingClientRect();
+      if (box.top < frame.top || box.bottom > frame.bottom) nav.scrollTop += box.top - frame.top - frame.height / 3;
+      const title = nav.querySelector("summary");
+      title.textContent = `Contents: ${here.textContent}`;
     }
   }, { rootMargin: "-10% 0px -75% 0px" });
   document.querySelectorAll("main > section").forEach(s => seen.observe(s));

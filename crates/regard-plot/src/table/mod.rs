@@ -5,7 +5,7 @@ mod tables;
 mod text;
 
 pub use tables::Tables;
-pub use text::{prose_number, short_number};
+pub use text::{prose_number, short_number, with_interval};
 
 /// One cell.
 #[derive(Debug, Clone, PartialEq)]
@@ -177,6 +177,18 @@ impl Table {
     pub fn rows_where<'t>(&'t self, column: &str, value: impl Into<Value>) -> impl Iterator<Item = &'t Vec<Value>> {
         let (at, value) = (self.position(column), value.into());
         self.rows.iter().filter(move |row| at.is_some_and(|at| row[at] == value))
+    }
+
+    /// The ends of a number's 95 % interval, where the table has them: in the columns of the same name with `_low` and `_high` behind it.
+    pub fn interval(&self, row: &[Value], column: &str) -> Option<(f64, f64)> {
+        let end = |which: &str| self.position(&format!("{column}_{which}")).and_then(|at| row.get(at)).and_then(Value::number);
+        Some((end("low")?, end("high")?))
+    }
+
+    /// Whether the column has only the end of another one's interval.
+    pub fn is_end(&self, column: &str) -> bool {
+        let of = |which: &str| column.strip_suffix(which).is_some_and(|name| self.position(name).is_some());
+        of("_low") || of("_high")
     }
 
     /// A table of some of the columns, in that order, for a page that has no room for all.

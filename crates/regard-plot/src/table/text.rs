@@ -1,5 +1,6 @@
 //! Tables for a terminal.
 
+use crate::figure::plain;
 use crate::table::{Table, Value};
 
 /// A number with about four digits that count.
@@ -26,6 +27,36 @@ pub fn prose_number(x: f64) -> String {
     let decimals = if size == 0.0 { 0 } else { (2 - size.log10().floor() as i32).clamp(0, 5) as usize };
     let text = format!("{x:.decimals$}");
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
+}
+
+/// A number with its 95 % interval, without a digit that the interval does not hold: `7.13 \u{b1} 0.06`, or both ends where they are not equally far.
+pub fn with_interval(value: f64, low: f64, high: f64) -> String {
+    if !(low.is_finite() && high.is_finite() && value.is_finite()) || low == high {
+        return prose_number(value);
+    }
+    let size = value.abs().max(low.abs()).max(high.abs());
+    // Small numbers and large ones by their power of ten.
+    let power = if (1e-3..1e6).contains(&size) || size == 0.0 { 0 } else { size.log10().floor() as i32 };
+    let unit = 10f64.powi(power);
+    let (value, low, high) = (value / unit, low / unit, high / unit);
+    let (below, above) = (value - low, high - value);
+    let half = below.max(above);
+    let place = half.log10().floor() as i32;
+    // Two digits of an uncertainty that begins with 1.
+    let digits = if half < 2.0 * 10f64.powi(place) { 1 - place } else { -place };
+    let decimals = digits.clamp(0, 9) as usize;
+    let round = |x: f64| if digits < 0 { (x * 10f64.powi(digits)).round() / 10f64.powi(digits) } else { x };
+    let number = |x: f64| {
+        let text = format!("{:.decimals$}", round(x));
+        if text.trim_start_matches('-').bytes().all(|b| b == b'0' || b == b'.') { text.trim_start_matches('-').to_owned() } else { text }
+    };
+    let alike = (below - above).abs() <= 0.25 * half;
+    match (alike, power) {
+        (true, 0) => format!("{} \u{b1} {}", number(value), number(half)),
+        (true, _) => format!("({} \u{b1} {}) \u{d7} 10^{{{power}}}", number(value), number(half)),
+        (false, 0) => format!("{} ({} to {})", number(value), number(low), number(high)),
+        (false, _) => format!("{} ({} to {}) \u{d7} 10^{{{power}}}", number(value), number(low), number(high)),
+    }
 }
 
 fn shown(value: &Value) -> String {
@@ -81,8 +112,14 @@ impl Table {
     /// The caption and up to `most` rows in columns, on lines of at most `limit` characters where there is a limit: long texts are wrapped, and
     /// columns that do not fit beside the others follow below them.
     pub fn to_text(&self, most: usize, limit: Option<usize>) -> String {
-        let header: Vec<String> = self.columns.iter().map(|c| c.name.clone()).collect();
-        let body: Vec<Vec<String>> = self.rows.iter().take(most).map(|row| row.iter().map(shown).collect()).collect();
+        // A number and its interval stand in one column.
+        let here: Vec<usize> = (0..self.columns.len()).filter(|&c| !self.is_end(&self.columns[c].name)).collect();
+        let header: Vec<String> = here.iter().map(|&c| self.columns[c].name.clone()).collect();
+        let cell_of = |row: &Vec<Value>, c: usize| match (self.interval(row, &self.columns[c].name), row[c].number()) {
+            (Some((low, high)), Some(x)) => plain(&with_interval(x, low, high)),
+            _ => shown(&row[c]),
+        };
+        let body: Vec<Vec<String>> = self.rows.iter().take(most).map(|row| here.iter().map(|&c| cell_of(row, c)).collect()).collect();
         let cell = limit.map_or(usize::MAX, |limit| CELL.min(limit.saturating_sub(2) / 2).max(1));
         let mut widths: Vec<usize> = header.iter().map(|name| name.chars().count()).collect();
         for row in &body {
@@ -91,7 +128,7 @@ impl Table {
             }
         }
         widths.iter_mut().for_each(|width| *width = (*width).min(cell));
-        let is_text: Vec<bool> = (0..self.columns.len()).map(|c| self.rows.iter().any(|row| matches!(row[c], Value::Text(_)))).collect();
+        let is_text: Vec<bool> = here.iter().map(|&c| self.rows.iter().any(|row| matches!(row[c], Value::Text(_)))).collect();
         let caption = format!("{}: {}", self.name, self.caption);
         let mut text = limit.map_or_else(|| caption.clone(), |limit| wrapped(&caption, limit.max(1)).join("\n"));
         text.push('\n');
@@ -127,6 +164,25 @@ mod tests {
         let cases = [(0.99421, "0.9942"), (0.02960, "0.02960"), (12.5, "12.50"), (123456.0, "123456"), (1.6e-11, "1.60e-11"), (0.0, "0")];
         for (x, text) in cases {
             assert_eq!(short_number(x), text);
+        }
+    }
+
+    #[test]
+    fn no_digit_is_printed_that_the_interval_does_not_hold() {
+        let cases = [
+            (7.1326, 7.0711, 7.1941, "7.13 \u{b1} 0.06"),
+            (2.8e-5, 2.6e-5, 3.0e-5, "(2.8 \u{b1} 0.2) \u{d7} 10^{-5}"),
+            (0.12345, 0.12330, 0.12360, "0.12345 \u{b1} 0.00015"),
+            (93.412, 93.05, 93.76, "93.4 \u{b1} 0.4"),
+            (0.5, 0.5, 0.5, "0.5"),
+            (0.0, 0.0, 0.0, "0"),
+            (0.02, 0.001, 0.08, "0.02 (0.00 to 0.08)"),
+            (1234.0, 1100.0, 1368.0, "1230 \u{b1} 130"),
+            (-0.0011, -0.0511, 0.0489, "0.00 \u{b1} 0.05"),
+            (3.0, f64::NAN, f64::NAN, "3"),
+        ];
+        for (value, low, high, text) in cases {
+            assert_eq!(with_interval(value, low, high), text);
         }
     }
 

@@ -1,13 +1,14 @@
 //! Growth, masking, width, rank, and a test that cannot fail.
 
 use crate::error::Result;
-use crate::judging::{Judged, ROBUSTNESS, cell, holds, short};
+use crate::judging::{Judged, ROBUSTNESS, cell, decided, estimate, holds, percent, short};
 use crate::published::Document;
+use crate::statistics::estimate::all;
 use regard_plot::Tables;
 use regard_plot::page::Verdict;
 
 pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
-    let growth = |d_k: usize, column| tables.number("check_growth", &[("d_k", d_k.into())], column);
+    let growth = |d_k: usize, column| estimate(tables, "check_growth", &[("d_k", d_k.into())], column);
     let masking = |method: &str, column| tables.number("check_masking", &[("method", method.into())], column);
     let rank = |case: &str| tables.number("check_rank", &[("case", case.into())], "output_rank");
     let exact = |d_k, scaled| tables.number(ROBUSTNESS, &cell(8, d_k, scaled, "max_weight"), "exact");
@@ -22,22 +23,22 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
         one(
             Document::Surgeon,
             "dot products of random vectors grow with sqrt(d_{k})",
-            holds((growth(1024, "ratio")? - 1.0).abs() < 0.05 && (growth(16, "ratio")? - 1.0).abs() < 0.05),
+            decided(all([growth(1024, "ratio")?.within(0.95, 1.05), growth(16, "ratio")?.within(0.95, 1.05)]), Verdict::Holds, Verdict::Wrong),
             format!(
                 "Their standard deviation is sqrt(d_{{k}}): measured {} at 16 and {} at 1024.",
-                short(growth(16, "std")?),
-                short(growth(1024, "std")?)
+                growth(16, "std")?.words(),
+                growth(1024, "std")?.words()
             ),
         ),
         one(
             Document::ProblemSheet,
             "at d_{k} = 512 dot products range from -50 to 50, scaled from -2.2 to 2.2",
-            holds(growth(512, "within_50")? > 0.95),
+            decided(growth(512, "within_50")?.above(0.95), Verdict::Holds, Verdict::Wrong),
             format!(
-                "{} % of them lie inside, and the largest of 5 x 5 averages {} ({} scaled).",
-                short(100.0 * growth(512, "within_50")?),
-                short(growth(512, "largest")?),
-                short(growth(512, "scaled_largest")?)
+                "{} of them lie inside, and the largest of 5 x 5 averages {} ({} scaled).",
+                percent(growth(512, "within_50")?),
+                growth(512, "largest")?.words(),
+                growth(512, "scaled_largest")?.words()
             ),
         ),
         one(

@@ -1,11 +1,12 @@
 //! How scores grow, and what becomes of rank.
 
-use crate::drawing::{GREY, OTHER, SCALED, UNSCALED, d_k_axis};
+use crate::drawing::{GREY, OTHER, SCALED, Told, UNSCALED, d_k_axis};
 use crate::error::Result;
+use crate::experiment::Drawn;
 use regard_plot::Tables;
-use regard_plot::figure::{Axis, BarPlot, Figure, LinePlot, Series, numbers, texts};
+use regard_plot::figure::{Axis, BarPlot, LinePlot, Series, numbers, texts};
 
-pub(super) fn figures(tables: &Tables) -> Result<Vec<Figure>> {
+pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     let growth = tables.get("check_growth")?;
     let d_k = numbers(growth, "d_k")?;
     let plot = LinePlot::new("Growth of q.k", d_k_axis(), Axis::log2("score"))
@@ -18,10 +19,15 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Figure>> {
         .bars("in", numbers(ranks, "input_rank")?)
         .bars("out", numbers(ranks, "output_rank")?)
         .lying();
+    let root = numbers(growth, "ratio")?.iter().all(|ratio| (ratio - 1.0).abs() < 0.05);
+    let raised = numbers(ranks, "input_rank")?.iter().zip(numbers(ranks, "output_rank")?).any(|(a, b)| b > *a);
+    let one_head = ranks.rows.first().is_some_and(|row| ranks.number(row, "output_rank") <= ranks.number(row, "input_rank"));
     Ok(vec![
-        Figure::new("attention_checks", "How scores grow, and what attention does to rank")
+        Told::new("attention_checks", "How scores grow, and what attention does to rank")
+            .title("Scores grow as the square root of the width; heads side by side can raise the rank", root && raised && one_head)
             .panel(plot)
             .panel(bars)
-            .caption("Left: dot products of random vectors. Right: ranks at 12 tokens, by singular values in double precision."),
+            .shows("a: dot products of random vectors. b: ranks at 12 tokens, by singular values in double precision.")
+            .drawn(),
     ])
 }

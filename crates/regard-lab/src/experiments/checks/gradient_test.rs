@@ -4,7 +4,8 @@
 
 use crate::error::Result;
 use crate::statistics::draws::{Draw, Purpose};
-use crate::statistics::summary::Summary;
+use crate::rows::{self, Row};
+use crate::statistics::estimate::Estimate;
 use ndarray::{Array1, Array2, Array4};
 use rayon::prelude::*;
 use regard::{Attention, Scale};
@@ -53,29 +54,23 @@ pub(super) fn gradients(seed: u64) -> Result<Table> {
     let columns = [
         ("d", "width"),
         ("scaled", "scaled"),
+        ("starts", "starts"),
         ("smallest", "largest entry of the gradient on x, smallest over the starts"),
-        ("median", "median over the starts"),
+        ("~mean", "mean over the starts"),
         ("scores_only", "the same through Q and K alone, smallest"),
         ("passes", "passes the test"),
     ];
     let caption =
         format!("\"max |x.grad| > 1e-8\" as a test for vanishing gradients: {STARTS} starts, {BATCH} x {SEQ} tokens, loss sum(out)");
-    let mut table = Table::new("check_gradient_test", &caption, &columns);
+    let mut table = rows::table("check_gradient_test", &caption, &columns);
     for d in [64, 256, 512, 1024] {
         for scaled in [false, true] {
             let starts: Vec<_> = (0..STARTS).into_par_iter().map(|start| largest_gradients(seed, d, start, scaled)).collect();
             let starts = starts.into_iter().collect::<Result<Vec<_>>>()?;
-            let all = Summary::new(&starts.iter().map(|s| s[0]).collect::<Vec<_>>());
-            let scores = Summary::new(&starts.iter().map(|s| s[1]).collect::<Vec<_>>());
-            let smallest = all.quantile(0.0);
-            table.push(vec![
-                d.into(),
-                scaled.into(),
-                smallest.into(),
-                all.median().into(),
-                scores.quantile(0.0).into(),
-                (smallest > THRESHOLD).into(),
-            ]);
+            let least = |which: usize| starts.iter().map(|s| s[which]).fold(f64::INFINITY, f64::min);
+            let row = Row::default().of(d).of(scaled).of(STARTS).of(least(0));
+            let row = row.estimate(Estimate::of_mean(&starts.iter().map(|s| s[0]).collect::<Vec<_>>()));
+            row.of(least(1)).of(least(0) > THRESHOLD).put(&mut table);
         }
     }
     Ok(table)

@@ -8,10 +8,9 @@ mod run;
 pub use run::ChecksConfig;
 
 use crate::error::Result;
-use crate::experiment::{Experiment, Progress, Shown, WHOLE};
+use crate::experiment::{Drawn, Experiment, Progress, Shown, WHOLE};
 use crate::judging::Judged;
 use crate::report::ReportConfig;
-use regard_plot::figure::Figure;
 use regard_plot::{Table, Tables};
 
 /// The experiment.
@@ -40,7 +39,7 @@ impl Experiment for Checks {
         config.run(progress)
     }
 
-    fn figures(tables: &Tables) -> Result<Vec<Figure>> {
+    fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         figures::figures(tables)
     }
 
@@ -49,6 +48,6 @@ impl Experiment for Checks {
     }
 
     fn in_report(report: &ReportConfig) -> Option<ChecksConfig> {
-        Some(ChecksConfig { seeds: report.seeds.min(1000), seed: report.seed, ..ChecksConfig::default() })
+        Some(ChecksConfig { seeds: report.seeds, seed: report.seed, ..ChecksConfig::default() })
     }
 }

@@ -10,9 +10,10 @@ use crate::experiments::patterns::textbook_softmax;
 use crate::options::sizes;
 use crate::options::{check_d_k, check_seeds};
 use crate::statistics::cell::Numbers;
-use crate::statistics::draws::{Draw, Purpose};
+use crate::rows::{self, Row};
+use crate::statistics::draws::{Chi, Draw, Purpose, triangle};
+use crate::statistics::estimate::Estimate;
 use crate::statistics::rank::{rank, singular_values};
-use crate::statistics::summary::Summary;
 use crate::statistics::theory;
 use clap::Args;
 use ndarray::{Array1, Array2, Array4, ArrayView4};
@@ -26,13 +27,13 @@ use serde::Serialize;
 /// How q.k grows with d_k; why to hide with -inf and not with 0; who sets the width of the output; whether the output can have a higher rank than
 /// the input. And a popular test for vanishing gradients, run on attention that should fail it.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
-#[command(after_help = "Example:\n  regard checks --d-k 16,64,256,1024 --seeds 4000")]
+#[command(after_help = "Example:\n  regard checks --d-k 16,64,256,1024 --seeds 100000")]
 pub struct ChecksConfig {
     /// Head dimensions of the first question
     #[arg(long, value_parser = sizes, default_value = "1,4,16,64,256,512,1024,4096", value_name = "LIST")]
     pub d_k: ::std::vec::Vec<usize>,
     /// Draws per dimension
-    #[arg(long, default_value_t = 1000, value_name = "N")]
+    #[arg(long, default_value_t = 20_000, value_name = "N")]
     pub seeds: usize,
     /// Which draws
     #[arg(long, default_value_t = 1)]
@@ -74,36 +75,46 @@ impl ChecksConfig {
     fn growth(&self, progress: &dyn Progress) -> Result<Table> {
         let columns = [
             ("d_k", "d_k"),
-            ("std", "std of q.k"),
+            ("seeds", "draws"),
+            ("~std", "std of q.k"),
             ("sqrt_d_k", "sqrt(d_k)"),
-            ("ratio", "ratio"),
-            ("largest", "mean largest |q.k| of 5 x 5"),
-            ("within_50", "share within -50 .. 50"),
-            ("scaled_std", "std of q.k / sqrt(d_k)"),
-            ("scaled_largest", "mean largest, scaled"),
+            ("~ratio", "ratio"),
+            ("~largest", "mean largest |q.k| of 5 x 5"),
+            ("~within_50", "share within -50 .. 50"),
+            ("~scaled_std", "std of q.k / sqrt(d_k)"),
+            ("~scaled_largest", "mean largest, scaled"),
         ];
-        let caption = format!("How dot products of random vectors grow: {} draws of 5 queries and 5 keys", self.seeds);
-        let mut table = Table::new("check_growth", &caption, &columns);
+        let caption = "How dot products of random vectors grow: 5 queries and 5 keys in each draw";
+        let mut table = rows::table("check_growth", caption, &columns);
         for &d_k in &self.d_k {
-            let draw = |draw: usize| -> Result<(f64, f64, usize)> {
+            // More dimensions than vectors: in turned coordinates, where dot products are the same and wide vectors cost no more.
+            let (vectors, turned) = (2 * GROWTH_SEQ, d_k > 2 * GROWTH_SEQ);
+            let width = if turned { vectors } else { d_k };
+            let draw = |draw: usize| -> Result<[f64; 3]> {
                 let mut numbers = Draw::new(self.seed, Purpose::Checks, [0, d_k], draw as u64);
-                let [q, k] = [(); 2].map(|()| {
-                    let mut x = Array4::zeros((1, 1, GROWTH_SEQ, d_k));
-                    numbers.normal(x.as_slice_mut().expect("a new array lies side by side"));
-                    x
-                });
-                let scores = Attention::new().threads(1).scale(Scale::Off).scores(&q, &k, Stage::Raw)?;
-                progress.advance(1);
-                let square = scores.iter().map(|s| s * s).sum::<f64>() / scores.len() as f64;
-                Ok((square, scores.fold(0.0, |a: f64, s| a.max(s.abs())), scores.iter().filter(|s| s.abs() < RANGE).count()))
+                let mut both = vec![0.0; vectors * width];
+                if turned {
+                    let mut chi = Chi::new(Draw::named(self.seed, "chi of checks", [0, d_k], draw as u64));
+                    triangle(&mut numbers, &mut chi, vectors, d_k, &mut both);
+                } else {
+                    numbers.normal(&mut both);
+                }
+                let (q, k) = both.split_at(GROWTH_SEQ * width);
+                let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(x, y)| x * y).sum::<f64>();
+                let scores: Vec<f64> = q.chunks_exact(width).flat_map(|q| k.chunks_exact(width).map(move |k| dot(q, k))).collect();
+                let count = scores.len() as f64;
+                let square = scores.iter().map(|s| s * s).sum::<f64>() / count;
+                let inside = scores.iter().filter(|s| s.abs() < RANGE).count() as f64 / count;
+                Ok([square, scores.iter().fold(0.0, |a: f64, s| a.max(s.abs())), inside])
             };
             let draws = (0..self.seeds).into_par_iter().map(draw).collect::<Vec<_>>().into_iter().collect::<Result<Vec<_>>>()?;
-            let std = Summary::new(&draws.iter().map(|d| d.0).collect::<Vec<_>>()).mean.sqrt();
-            let largest = Summary::new(&draws.iter().map(|d| d.1).collect::<Vec<_>>()).mean;
-            let within = draws.iter().map(|d| d.2).sum::<usize>() as f64 / (self.seeds * GROWTH_SEQ * GROWTH_SEQ) as f64;
+            progress.advance(self.seeds as u64);
+            let of = |which: usize| Estimate::of_mean(&draws.iter().map(|d| d[which]).collect::<Vec<_>>());
+            let (std, largest, within) = (of(0).map(|x| x.max(0.0).sqrt()), of(1), of(2));
             let root = theory::dot_product_deviation(d_k);
-            let numbers = [std, root, std / root, largest, within, std / root, largest / root];
-            table.push(std::iter::once(d_k.into()).chain(numbers.map(Into::into)).collect());
+            let scaled = |e: Estimate| e.map(|x| x / root);
+            let row = Row::default().of(d_k).of(self.seeds).estimate(std).of(root).estimate(scaled(std)).estimate(largest);
+            row.estimate(within).estimate(scaled(std)).estimate(scaled(largest)).put(&mut table);
         }
         Ok(table)
     }

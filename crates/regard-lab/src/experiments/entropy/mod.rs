@@ -7,10 +7,9 @@ mod run;
 pub use run::EntropyConfig;
 
 use crate::error::Result;
-use crate::experiment::{Experiment, HIDDEN, Progress, Shown};
+use crate::experiment::{Drawn, Experiment, HIDDEN, Progress, Shown};
 use crate::judging::Judged;
 use crate::report::ReportConfig;
-use regard_plot::figure::Figure;
 use regard_plot::{Table, Tables};
 
 /// The experiment.
@@ -25,7 +24,7 @@ impl Experiment for Entropy {
     const TABLES: &'static [Shown] = &[
         (
             "attention_entropy",
-            Some(&["d_k", "scaled", "mean", "std", "ci_low", "ci_high", "exact", "deviation", "published", "percentile"]),
+            Some(&["d_k", "scaled", "mean", "std", "exact", "deviation", "published", "percentile"]),
         ),
         ("attention_entropy_row", HIDDEN),
     ];
@@ -39,7 +38,7 @@ impl Experiment for Entropy {
         config.run(progress)
     }
 
-    fn figures(tables: &Tables) -> Result<Vec<Figure>> {
+    fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         figures::figures(tables)
     }
 

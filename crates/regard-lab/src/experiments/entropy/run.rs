@@ -3,11 +3,13 @@
 use super::Entropy;
 use crate::error::Result;
 use crate::experiment::{Progress, defaults, origin};
-use crate::experiments::robustness::{PERCENTILE, SUMMARY_COLUMNS, summary_values};
+use crate::experiments::robustness::{SUMMARY_COLUMNS, summary_cells};
 use crate::options::sizes;
 use crate::options::{check_d_k, check_seeds, check_seq};
 use crate::published::{self, Statistic};
 use crate::statistics::cell::{Cell, Numbers};
+use crate::rows::{self, Row};
+use crate::statistics::estimate::Estimate;
 use crate::statistics::summary::Summary;
 use crate::statistics::theory;
 use clap::Args;
@@ -28,7 +30,7 @@ pub struct EntropyConfig {
     #[arg(long, default_value_t = 20, value_name = "N")]
     pub seq: usize,
     /// Draws per cell
-    #[arg(long, default_value_t = 2000, value_name = "N")]
+    #[arg(long, default_value_t = 20_000, value_name = "N")]
     pub seeds: usize,
     /// Which draws
     #[arg(long, default_value_t = 1)]
@@ -56,16 +58,20 @@ impl EntropyConfig {
         check_seeds(self.seeds, 2)?;
         let mut columns = vec![("seq", "tokens"), ("d_k", "d_k"), ("scaled", "scaled")];
         columns.extend(SUMMARY_COLUMNS);
-        columns.push(PERCENTILE);
+        columns.push(("~any_outside", "draws with one of both numbers outside the central 95 %"));
         let mut table =
-            Table::new("attention_entropy", "Entropy of the attention weights in nats, mean over the rows of a matrix", &columns);
+            rows::table("attention_entropy", "Entropy of the attention weights in nats, mean over the rows of a matrix", &columns);
         let cell = |d_k| Cell { seq: self.seq, d_k, seeds: self.seeds, seed: self.seed, numbers: Numbers::Regard, loss: None };
         for &d_k in &self.d_k {
-            for (scaled, measured) in [false, true].into_iter().zip(cell(d_k).measure(progress)?) {
+            let both = cell(d_k).measure(progress)?.map(|measured| measured.entropy);
+            let summaries = both.each_ref().map(|sample| Summary::new(sample));
+            let pairs = summaries[0].outside(&both[0], 0.025).zip(summaries[1].outside(&both[1], 0.025));
+            let outside = Estimate::of_share(pairs.filter(|(a, b)| *a || *b).count(), self.seeds);
+            for (scaled, summary) in [false, true].into_iter().zip(&summaries) {
                 let published = published::number(Statistic::Entropy, self.seq, d_k, scaled);
-                let mut row = vec![self.seq.into(), d_k.into(), scaled.into()];
-                row.extend(summary_values(&Summary::new(&measured.entropy), Some(theory::row(self.seq, d_k, scaled).entropy), published));
-                table.push(row);
+                let row = Row::default().of(self.seq).of(d_k).of(scaled);
+                let row = summary_cells(row, summary, Some(theory::row(self.seq, d_k, scaled).entropy), published);
+                row.estimate(outside).put(&mut table);
             }
         }
         let mut one = Table::new(

@@ -7,10 +7,9 @@ mod run;
 pub use run::GradientsConfig;
 
 use crate::error::Result;
-use crate::experiment::{Experiment, Progress, Shown};
+use crate::experiment::{Drawn, Experiment, Progress, Shown};
 use crate::judging::Judged;
 use crate::report::ReportConfig;
-use regard_plot::figure::Figure;
 use regard_plot::{Table, Tables};
 
 /// The experiment.
@@ -37,6 +36,7 @@ impl Experiment for Gradients {
             "row_d_scores_median",
             "rows_below_1e_8",
             "rows_holding_90_percent",
+            "largest_percent",
         ]),
     )];
     const FIGURES: &'static [&'static str] = &["attention_gradients"];
@@ -49,7 +49,7 @@ impl Experiment for Gradients {
         config.run(progress)
     }
 
-    fn figures(tables: &Tables) -> Result<Vec<Figure>> {
+    fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         figures::figures(tables)
     }
 
@@ -58,8 +58,6 @@ impl Experiment for Gradients {
     }
 
     fn in_report(report: &ReportConfig) -> Option<GradientsConfig> {
-        // The widest heads cost as much as all others together; a fifth of the draws still gives thousands of rows.
-        let seeds = (report.seeds / 5).max(report.seeds.min(200));
-        Some(GradientsConfig { seeds, seed: report.seed, ..GradientsConfig::default() })
+        Some(GradientsConfig { seeds: report.seeds, seed: report.seed, ..GradientsConfig::default() })
     }
 }

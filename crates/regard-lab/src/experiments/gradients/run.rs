@@ -15,7 +15,7 @@ use serde::Serialize;
 /// The gradient on each weight has variance 1 at every width. For each row of dQ its own norm: their median, and how few rows hold most of it.
 /// Writes attention_gradients.csv.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
-#[command(after_help = "Example:\n  regard gradients --d-k 16,256,4096 --seeds 1000")]
+#[command(after_help = "Example:\n  regard gradients --d-k 16,256,4096 --seeds 100000")]
 pub struct GradientsConfig {
     /// Head dimensions, each up to 4096
     #[arg(long, value_parser = sizes, default_value = "4,16,64,256,1024,4096", value_name = "LIST")]
@@ -24,7 +24,7 @@ pub struct GradientsConfig {
     #[arg(long, default_value_t = 8, value_name = "N")]
     pub seq: usize,
     /// Draws per cell
-    #[arg(long, default_value_t = 400, value_name = "N")]
+    #[arg(long, default_value_t = 20_000, value_name = "N")]
     pub seeds: usize,
     /// Which draws
     #[arg(long, default_value_t = 1)]

@@ -1,42 +1,47 @@
 //! What a low cosine between heads was said to show.
 
 use crate::error::Result;
-use crate::judging::{Judged, lucky, ordinal, short};
+use crate::judging::{Judged, decided, estimate, lucky_draws};
 use crate::published::Document;
+use crate::statistics::estimate::{Estimate, all};
 use regard_plot::Tables;
 use regard_plot::page::Verdict;
 
 pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
-    let get = |heads: usize, measure: &str, column| {
-        tables.number("head_diversity", &[("heads", heads.into()), ("measure", measure.into())], column)
+    let of = |heads: usize, measure: &str, column| {
+        estimate(tables, "head_diversity", &[("heads", heads.into()), ("measure", measure.into())], column)
     };
-    let percentiles = [get(2, "plain_cosine", "percentile")?, get(4, "plain_cosine", "percentile")?, get(8, "plain_cosine", "percentile")?];
-    let explained = (get(4, "plain_cosine", "mean")? - get(4, "plain_cosine", "independent")?).abs() < 0.02
-        && get(4, "centred_cosine", "mean")?.abs() < 0.02;
+    let plain = |heads| of(heads, "plain_cosine", "mean").map(Estimate::words);
+    let percentiles = [of(2, "plain_cosine", "percentile")?, of(4, "plain_cosine", "percentile")?, of(8, "plain_cosine", "percentile")?];
+    let (mean, independent, centred) = (of(4, "plain_cosine", "mean")?, of(4, "plain_cosine", "independent")?, of(4, "centred_cosine", "mean")?);
+    let apart = Estimate::around(mean.value - independent.value, (mean.high - mean.low).hypot(independent.high - independent.low) / 2.0);
+    let explained = all([apart.within(-0.02, 0.02), centred.within(-0.02, 0.02)]);
+    // One number of one draw is outside in one case of twenty.
+    let draws: Vec<_> = percentiles.iter().map(|p| (vec![*p], 0.05)).collect();
     Ok(vec![
         Judged {
             document: Document::Insights,
             claim: "the mean cosine of two heads' maps is 0.12, 0.17, 0.19 for 2, 4, 8 heads",
-            verdict: if lucky(&percentiles.chunks(1).collect::<Vec<_>>()) { Verdict::LuckyDraw } else { Verdict::Holds },
+            verdict: decided(lucky_draws(&draws), Verdict::LuckyDraw, Verdict::Holds),
             because: format!(
-                "The means over many draws are {}, {}, {}; the published draws stand at the {}, {} and {} percentile.",
-                short(get(2, "plain_cosine", "mean")?),
-                short(get(4, "plain_cosine", "mean")?),
-                short(get(8, "plain_cosine", "mean")?),
-                ordinal(percentiles[0]),
-                ordinal(percentiles[1]),
-                ordinal(percentiles[2])
+                "The means over many draws are {}, {}, {}; below the published draws lie {} %, {} % and {} % of them.",
+                plain(2)?,
+                plain(4)?,
+                plain(8)?,
+                percentiles[0].words(),
+                percentiles[1].words(),
+                percentiles[2].words()
             ),
         },
         Judged {
             document: Document::Insights,
             claim: "low similarity shows that the heads learn different patterns",
-            verdict: if explained { Verdict::WrongAsWorded } else { Verdict::Holds },
+            verdict: decided(explained, Verdict::WrongAsWorded, Verdict::Holds),
             because: format!(
                 "Nothing was trained, and the number is that of independent random heads: 1 / (tokens x sum of squared weights) = {} for 4 heads, measured {}. It follows sharpness and length. The centred cosine, which asks the question, is {}.",
-                short(get(4, "plain_cosine", "independent")?),
-                short(get(4, "plain_cosine", "mean")?),
-                short(get(4, "centred_cosine", "mean")?)
+                independent.words(),
+                mean.words(),
+                centred.words()
             ),
         },
         Judged {

@@ -1,11 +1,12 @@
 //! What the plain cosine of two heads measures.
 
-use crate::drawing::{OTHER, joined, map, part, with};
+use crate::drawing::{OTHER, Told, joined, map, part, with};
 use crate::error::Result;
-use regard_plot::figure::{Axis, BarPlot, Figure, LinePlot, Names, Series, numbers, texts};
+use crate::experiment::Drawn;
+use regard_plot::figure::{Axis, BarPlot, LinePlot, Names, Series, numbers, texts};
 use regard_plot::{Tables, Value};
 
-pub(super) fn figures(tables: &Tables) -> Result<Vec<Figure>> {
+pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     let table = with(tables.get("head_diversity")?, "mean");
     let plain = part(&table, &[("measure", "plain_cosine".into())]);
     // By the number of heads, so that a bar cannot stand under another one's name.
@@ -36,16 +37,28 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Figure>> {
     }
     let rows = part(sharpness, &[("seq", 20usize.into())]);
     plot = plot.series(Series::from_table("centred, 20 tokens", &rows, "sum_of_squares", "centred_cosine")?.colour(OTHER + 4));
-    let mut figures = vec![Figure::new("head_similarity", "The plain cosine of two heads measures sharpness, not likeness").panel(bars).panel(plot).caption(
-        "Left: means over many untrained models, whiskers hold 95 % of them. Right: the same heads with their scores multiplied by 0.01 to 8; dashed: 1 / (tokens x sum of squares).",
-    )];
+    // At every length and sharpness the plain cosine is that of independent heads, while the centred one stays near 0.
+    let (plain_of, independent, centred) =
+        (numbers(sharpness, "plain_cosine")?, numbers(sharpness, "independent")?, numbers(sharpness, "centred_cosine")?);
+    let follows = plain_of.iter().zip(&independent).all(|(a, b)| (a / b - 1.0).abs() < 0.25);
+    let mut figures = vec![
+        Told::new("head_similarity", "How alike untrained heads are, by three measures")
+            .title("The plain cosine of two heads measures sharpness, not likeness", follows && centred.iter().all(|c| c.abs() < 0.1))
+            .panel(bars)
+            .panel(plot)
+            .shows("a: means over many untrained models, whiskers hold 95 % of them. b: the same heads with their scores multiplied by 0.01 to 8; dashed: 1 / (tokens \u{d7} sum of squares).")
+            .drawn(),
+    ];
     if let Some(maps) = tables.find("head_maps") {
         let count = numbers(maps, "head")?.into_iter().fold(0.0, f64::max) as usize + 1;
         let maps =
             (0..count).map(|h| map(&format!("head {h}"), &part(maps, &[("head", h.into())]), "weight")).collect::<Result<Vec<_>>>()?;
+        let cosine = joined(&table, &[("measure", "centred_cosine".into()), ("heads", count.into())], "mean");
         figures.push(
-            Figure::grid("head_maps", "The heads of one untrained model", maps, 4)
-                .caption("Weights of each head of the first draw. They look different because they are random."),
+            Told::grid("head_maps", "The heads of one untrained model", maps, 4)
+                .title("The heads of one untrained model look different because they are random", cosine.abs() < 0.05)
+                .shows("Weights of each head of the first draw.")
+                .drawn(),
         );
     }
     Ok(figures)

@@ -7,10 +7,9 @@ mod run;
 pub use run::HeadsConfig;
 
 use crate::error::Result;
-use crate::experiment::{Experiment, HIDDEN, Progress, Shown, WHOLE};
+use crate::experiment::{Drawn, Experiment, HIDDEN, Progress, Shown, WHOLE};
 use crate::judging::Judged;
 use crate::report::ReportConfig;
-use regard_plot::figure::Figure;
 use regard_plot::{Table, Tables};
 
 /// The experiment.
@@ -23,7 +22,7 @@ impl Experiment for Heads {
     const ID: &'static str = "heads";
     const SECTION: &'static str = include_str!("section.md");
     const TABLES: &'static [Shown] = &[
-        ("head_diversity", Some(&["heads", "measure", "mean", "std", "q025", "q975", "independent", "published", "percentile"])),
+        ("head_diversity", Some(&["heads", "measure", "mean", "std", "independent", "published", "percentile"])),
         ("head_sharpness", WHOLE),
         ("head_maps", HIDDEN),
     ];
@@ -37,7 +36,7 @@ impl Experiment for Heads {
         config.run(progress)
     }
 
-    fn figures(tables: &Tables) -> Result<Vec<Figure>> {
+    fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         figures::figures(tables)
     }
 

@@ -3,12 +3,14 @@
 use super::Heads;
 use crate::error::{Result, require};
 use crate::experiment::{Progress, defaults, origin};
-use crate::experiments::robustness::{PERCENTILE, SUMMARY_COLUMNS, summary_values};
+use crate::experiments::robustness::{SUMMARY_COLUMNS, summary_cells};
 use crate::options::sizes;
 use crate::options::{check_list, check_seeds, check_seq};
 use crate::published::{self, Statistic};
 use crate::statistics::cell::Numbers;
-use crate::statistics::draws::{Draw, Purpose};
+use crate::rows::{self, Row};
+use crate::statistics::draws::{Chi, Draw, Purpose, triangle};
+use crate::statistics::estimate::Estimate;
 use crate::statistics::summary::Summary;
 use clap::Args;
 use ndarray::{Array2, Array3, Array4, ArrayView3};
@@ -34,7 +36,7 @@ pub struct HeadsConfig {
     #[arg(long, default_value_t = 20, value_name = "N")]
     pub seq: usize,
     /// Draws
-    #[arg(long, default_value_t = 2000, value_name = "N")]
+    #[arg(long, default_value_t = 20_000, value_name = "N")]
     pub seeds: usize,
     /// Which draws
     #[arg(long, default_value_t = 1)]
@@ -60,7 +62,7 @@ struct Likeness {
 impl HeadsConfig {
     /// Draws of each temperature and length.
     fn fewer(&self) -> usize {
-        self.seeds.min(200)
+        self.seeds.min(2000)
     }
 
     /// Steps that a run will tell of.
@@ -106,26 +108,24 @@ impl HeadsConfig {
 
     fn diversity(&self, progress: &dyn Progress) -> Result<Table> {
         let mut columns =
-            vec![("heads", "heads"), ("measure", "measure, mean over pairs of heads"), ("independent", "of independent heads")];
+            vec![("heads", "heads"), ("measure", "measure, mean over pairs of heads"), ("~independent", "of independent heads")];
         columns.extend(SUMMARY_COLUMNS);
-        columns.push(PERCENTILE);
         let caption = "How alike the heads of untrained attention are: mean over the pairs of heads, weights drawn with variance 2/d_model";
-        let mut table = Table::new("head_diversity", caption, &columns);
+        let mut table = rows::table("head_diversity", caption, &columns);
         for &heads in &self.heads {
             let draws = self.measure(heads, self.seq, 1.0, self.seeds, progress)?;
-            let squares = Summary::new(&draws.iter().map(|d| d.sum_of_squares).collect::<Vec<_>>()).mean;
+            let squares = Estimate::of_mean(&draws.iter().map(|d| d.sum_of_squares).collect::<Vec<_>>());
             for (place, measure) in MEASURES.into_iter().enumerate() {
-                let independent = [Some(1.0 / (self.seq as f64 * squares)), Some(0.0), None][place];
-                let mut row: Vec<Value> = vec![heads.into(), measure.into(), independent.into()];
+                let independent = [Some(expected(self.seq, squares)), Some(Estimate::exact(0.0)), None][place];
+                let row = Row::default().of(heads).of(measure).maybe(independent);
                 if heads == 1 {
                     // One head has no pair: there is nothing to average.
-                    row.resize(columns.len(), Value::Missing);
+                    row.all(vec![Value::Missing; table.columns.len() - 5]).put(&mut table);
                 } else {
                     let sample: Vec<f64> = draws.iter().map(|d| d.measures[place]).collect();
                     let published = if place == 0 { published::number(Statistic::HeadCosine, self.seq, heads, true) } else { None };
-                    row.extend(summary_values(&Summary::new(&sample), None, published));
+                    summary_cells(row, &Summary::new(&sample), None, published).put(&mut table);
                 }
-                table.push(row);
             }
         }
         Ok(table)
@@ -139,21 +139,21 @@ impl HeadsConfig {
         let columns = [
             ("seq", "tokens"),
             ("factor", "factor on the scores"),
-            ("sum_of_squares", "sharpness: mean sum of squared weights"),
-            ("plain_cosine", "plain cosine"),
-            ("independent", "1 / (tokens x sum of squares)"),
-            ("centred_cosine", "centred cosine"),
-            ("jensen_shannon", "Jensen-Shannon divergence (nats)"),
+            ("~sum_of_squares", "sharpness: mean sum of squared weights"),
+            ("~plain_cosine", "plain cosine"),
+            ("~independent", "1 / (tokens x sum of squares)"),
+            ("~centred_cosine", "centred cosine"),
+            ("~jensen_shannon", "Jensen-Shannon divergence (nats)"),
         ];
-        let mut table = Table::new("head_sharpness", &caption, &columns);
+        let mut table = rows::table("head_sharpness", &caption, &columns);
         for seq in LENGTHS {
             for factor in SHARPNESS {
                 let draws = self.measure(heads, seq, factor, seeds, progress)?;
-                let mean = |f: &dyn Fn(&Likeness) -> f64| Summary::new(&draws.iter().map(f).collect::<Vec<_>>()).mean;
+                let mean = |f: &dyn Fn(&Likeness) -> f64| Estimate::of_mean(&draws.iter().map(f).collect::<Vec<_>>());
                 let squares = mean(&|d| d.sum_of_squares);
                 let [plain, centred, divergence] = [0, 1, 2].map(|i| mean(&|d| d.measures[i]));
-                let numbers = [factor, squares, plain, 1.0 / (seq as f64 * squares), centred, divergence];
-                table.push(std::iter::once(seq.into()).chain(numbers.map(Value::from)).collect());
+                let row = Row::default().of(seq).of(factor).estimate(squares).estimate(plain);
+                row.estimate(expected(seq, squares)).estimate(centred).estimate(divergence).put(&mut table);
             }
         }
         Ok(table)
@@ -179,26 +179,38 @@ impl HeadsConfig {
         Ok(all)
     }
 
-    /// `x Wq` and `x Wk` of some draws, each `[draw, seq, d_model]`.
+    /// `x Wq` and `x Wk` of some draws, each `[draw, seq, d_model]`. With fewer tokens than numbers of each, x is a triangle in turned
+    /// coordinates, and a turned W is as random as W: the products have the same distribution, with less to multiply.
     fn projections(&self, seq: usize, from: usize, to: usize) -> (Array3<f64>, Array3<f64>) {
         let d = self.d_model;
+        let turned = d > seq;
+        let inner = if turned { seq } else { d };
         let mut both = [(); 2].map(|()| Array3::zeros((to - from, seq, d)));
+        let (mut x, mut w) = (Array2::zeros((seq, inner)), Array2::zeros((inner, d)));
         for draw in from..to {
             let mut numbers = Draw::new(self.seed, Purpose::Heads, [seq, d], draw as u64);
-            let mut normal = |rows: usize, std: f64| {
-                let mut x = vec![0.0; rows * d];
-                numbers.normal(&mut x);
-                Array2::from_shape_vec((rows, d), x).expect("the length is that of the shape") * std
-            };
-            let x = normal(seq, 1.0);
+            let places = x.as_slice_mut().expect("a new array lies side by side");
+            if turned {
+                let mut chi = Chi::new(Draw::named(self.seed, "chi of heads", [seq, d], draw as u64));
+                triangle(&mut numbers, &mut chi, seq, d, places);
+            } else {
+                numbers.normal(places);
+            }
+            x *= (2.0 / d as f64).sqrt();
             for projected in &mut both {
-                let w = normal(d, (2.0 / d as f64).sqrt());
-                projected.index_axis_mut(ndarray::Axis(0), draw - from).assign(&x.dot(&w));
+                numbers.normal(w.as_slice_mut().expect("a new array lies side by side"));
+                ndarray::linalg::general_mat_mul(1.0, &x, &w, 0.0, &mut projected.index_axis_mut(ndarray::Axis(0), draw - from));
             }
         }
         let [q, k] = both;
         (q, k)
     }
+}
+
+/// The plain cosine of independent heads.
+fn expected(seq: usize, squares: Estimate) -> Estimate {
+    let of = |x: f64| 1.0 / (seq as f64 * x);
+    Estimate { value: of(squares.value), low: of(squares.high), high: of(squares.low) }
 }
 
 const SHARPNESS: [f64; 7] = [0.01, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0];

@@ -1,8 +1,10 @@
 //! What training shows, what use shows, and both beside each other.
 
-use crate::drawing::{GREY, with};
+use crate::drawing::{GREY, Told, estimate_at, part, with, with_band, with_ends};
 use crate::error::Result;
-use regard_plot::figure::{Axis, BarPlot, Figure, Line, LinePlot, Names, Series, numbers, texts};
+use crate::experiment::Drawn;
+use crate::statistics::estimate::Estimate;
+use regard_plot::figure::{Axis, BarPlot, Line, LinePlot, Names, Series, numbers, texts};
 use regard_plot::{Table, Tables};
 
 /// Masks in the order of the palette: the same colour for the same mask, whichever were trained.
@@ -17,19 +19,20 @@ fn baseline(tables: &Tables, name: &str) -> Option<f64> {
 }
 
 /// What training shows, what use shows, and both beside each other.
-pub(super) fn figures(tables: &Tables) -> Result<Vec<Figure>> {
+pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     let curves = tables.get("mask_training_curves")?;
     let mut training =
         LinePlot::new("What training shows", Axis::linear("step"), Axis::log10("training loss (nats per token)")).names(Names::Legend);
     let prefix = tables.get("mask_training_prefix")?;
-    let mut use_ = LinePlot::new("What use shows", Axis::linear("tokens of the prefix"), Axis::linear("loss from the prefix alone"))
+    let mut use_ = LinePlot::new("What use shows", Axis::linear("tokens of the prefix"), Axis::log10("loss from the prefix alone"))
         .names(Names::Legend);
     for (colour, mask) in masks_of(curves) {
-        let series = Series::from_rows(mask, curves, "variant", mask, "step", "loss")?.colour(colour).without_markers();
+        let of = |table: &Table, x: &str| with_band(mask, &part(table, &[("variant", mask.into())]), x, "loss");
+        let series = of(curves, "step")?.colour(colour).without_markers();
         // Two cheaters lie on each other: the second is dashed, so that both can be seen.
         let line = if mask == "strictly future" || mask == "right to left" { Line::Dashed } else { Line::Solid };
         training = training.series(series.line(line));
-        use_ = use_.series(Series::from_rows(mask, prefix, "variant", mask, "length", "loss")?.colour(colour).without_markers().line(line));
+        use_ = use_.series(of(prefix, "length")?.colour(colour).without_markers().line(line));
     }
     for (name, label) in [("bigram", "bigram"), ("five_gram", "5-gram")] {
         if let Some(value) = baseline(tables, name) {
@@ -46,36 +49,53 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Figure>> {
     if let Some(uniform) = baseline(tables, "uniform") {
         use_ = use_.series(across(prefix, "length", "knowing nothing", uniform)?);
     }
-    let floor = if baseline(tables, "entropy").is_some() {
-        " No honest model can fall below the entropy of the text: the cheaters do, at once."
-    } else {
-        ""
-    };
+    let entropy = baseline(tables, "entropy").unwrap_or(f64::NAN);
+    let outcome = tables.get("mask_training")?;
+    let of = |mask: &str, column: &str| estimate_at(outcome, &[("variant", mask.into())], column);
+    let below = of("reverse", "train_loss").high < entropy && of("causal", "train_loss").low > entropy;
     Ok(vec![
-        Figure::new("mask_training", "The cheater looks perfect until it is used")
+        Told::new("mask_training", "Training loss, and loss in use, under six masks")
+            .title("The cheater looks perfect until it is used", is_caught(&of("reverse", "train_loss"), &of("causal", "train_loss"), &of("reverse", "prefix_only_loss"), &of("causal", "prefix_only_loss")))
             .panel(training)
             .panel(use_)
-            .caption(format!("Left: training loss, logarithmic.{floor} Right: the same models on held-out text, given only the tokens that exist when one writes.")),
+            .shows("a: training loss. b: the same models on held-out text, given only the tokens that exist when one writes. Means over trainings, bands are their 95 % intervals; both axes are logarithmic.")
+            .says("a: no honest model can fall below the entropy of the text in the long run; the reverse mask does, at once.", below)
+            .drawn(),
         masks_in_use(tables)?,
     ])
 }
 
-fn masks_in_use(tables: &Tables) -> Result<Figure> {
+/// Better than the honest one in training, and worse in use.
+fn is_caught(trained: &Estimate, honest: &Estimate, used: &Estimate, honest_used: &Estimate) -> bool {
+    trained.high < honest.low && used.low > honest_used.high
+}
+
+fn masks_in_use(tables: &Tables) -> Result<Drawn> {
     let table = tables.get("mask_training")?;
+    let ((validation, validation_ends), (prefix, prefix_ends)) = (with_ends(table, "validation_loss")?, with_ends(table, "prefix_only_loss")?);
     let mut losses = BarPlot::new("Loss", "mask", texts(table, "variant")?, Axis::linear("nats per token"))
-        .bars("validation, teacher-forced", numbers(table, "validation_loss")?)
-        .bars("validation, prefix alone", numbers(table, "prefix_only_loss")?)
+        .bars_with_intervals("validation, teacher-forced", validation, validation_ends)
+        .bars_with_intervals("validation, prefix alone", prefix, prefix_ends)
         .lying();
     (losses.series[0].colour, losses.series[1].colour) = (Some(GREY), Some(3));
     if let Some(uniform) = baseline(tables, "uniform") {
         losses = losses.reference(uniform, "uniform");
     }
     let written = with(table, "real_words");
+    let (real, real_ends) = with_ends(&written, "real_words")?;
     let mut words = BarPlot::new("Writing", "mask", texts(&written, "variant")?, Axis::linear("share of real words").limits(0.0, 1.0))
-        .bars("sampled at temperature 1", numbers(&written, "real_words")?)
+        .bars_with_intervals("sampled at temperature 1", real, real_ends)
         .lying();
     words.series[0].colour = Some(2);
-    Ok(Figure::new("mask_training_use", "Validation does not find the cheater: it hands over the future as training does").panel(losses).panel(words).caption(
-        "Left: the loss on held-out windows, with the whole window in sight of the mask (as models are validated), and with the prefix alone (as models are used). An honest mask has two equal bars; `uniform` is knowing nothing. Right: the share of written words that the training text has.",
-    ))
+    let of = |mask: &str, column: &str| estimate_at(table, &[("variant", mask.into())], column);
+    let hidden = of("reverse", "validation_loss").high < of("causal", "validation_loss").low;
+    let shown = of("reverse", "prefix_only_loss").low > of("causal", "prefix_only_loss").high;
+    let honest = (of("causal", "validation_loss").value - of("causal", "prefix_only_loss").value).abs() < 1e-3;
+    Ok(Told::new("mask_training_use", "Validation as it is usually done, and as models are used")
+        .title("Validation does not find the cheater: it hands over the future as training does", hidden && shown)
+        .panel(losses)
+        .panel(words)
+        .shows("a: the loss on held-out windows, with the whole window in sight of the mask (as models are validated), and with the prefix alone (as models are used); `uniform` is knowing nothing. b: the share of written words that the training text has. Whiskers are 95 % intervals of the mean over trainings.")
+        .says("An honest mask has two equal bars.", honest)
+        .drawn())
 }

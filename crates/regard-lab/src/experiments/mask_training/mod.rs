@@ -7,10 +7,10 @@ mod run;
 pub use run::{MaskTrainingConfig, Variant, variant_name};
 
 use crate::error::Result;
-use crate::experiment::{Experiment, HIDDEN, Progress, Shown, WHOLE};
+use crate::experiment::{Drawn, Experiment, HIDDEN, Progress, Shown, WHOLE};
 use crate::judging::Judged;
+use crate::learning::SeedsConfig;
 use crate::report::ReportConfig;
-use regard_plot::figure::Figure;
 use regard_plot::{Table, Tables};
 
 /// The experiment.
@@ -30,6 +30,7 @@ impl Experiment for MaskTraining {
                 "variant",
                 "sees",
                 "predicts",
+                "seeds",
                 "train_loss",
                 "validation_loss",
                 "accuracy",
@@ -44,14 +45,25 @@ impl Experiment for MaskTraining {
                 "surprise",
             ]),
         ),
+        ("mask_training_paired", WHOLE),
         ("mask_training_samples", Some(&["variant", "temperature", "written", "prompt", "real_words", "surprise"])),
         ("mask_training_baselines", WHOLE),
-        ("mask_training_prefix", WHOLE),
+        ("mask_training_seeds", HIDDEN),
+        ("mask_training_prefix", HIDDEN),
         ("mask_training_curves", HIDDEN),
     ];
+    const LEARNS_TEXT: bool = true;
     const FIGURES: &'static [&'static str] = &["mask_training", "mask_training_use"];
     const STORED: &'static [(&'static str, &'static [u8])] =
-        &stored!["mask_training", "mask_training_curves", "mask_training_prefix", "mask_training_baselines", "mask_training_samples"];
+        &stored![
+        "mask_training",
+        "mask_training_paired",
+        "mask_training_seeds",
+        "mask_training_curves",
+        "mask_training_prefix",
+        "mask_training_baselines",
+        "mask_training_samples",
+    ];
 
     fn work(config: &MaskTrainingConfig) -> u64 {
         config.work()
@@ -61,7 +73,7 @@ impl Experiment for MaskTraining {
         config.run(progress)
     }
 
-    fn figures(tables: &Tables) -> Result<Vec<Figure>> {
+    fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         figures::figures(tables)
     }
 
@@ -70,6 +82,7 @@ impl Experiment for MaskTraining {
     }
 
     fn in_report(report: &ReportConfig) -> Option<MaskTrainingConfig> {
-        Some(MaskTrainingConfig { seed: report.seed, ..MaskTrainingConfig::default() })
+        let seeds = SeedsConfig { seed: report.seed, ..SeedsConfig::default() };
+        Some(MaskTrainingConfig { seeds, learning: report.learning(), ..MaskTrainingConfig::default() })
     }
 }

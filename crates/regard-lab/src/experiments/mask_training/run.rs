@@ -4,15 +4,15 @@
 
 use super::MaskTraining;
 use crate::error::{Error, Result, require};
-use crate::experiment::{Progress, defaults, origin, signed};
-use crate::learning::{LearningConfig, Relay, brief, every, quoted};
+use crate::experiment::{Experiment, Progress, defaults, origin, signed};
+use crate::learning::{Job, Jobs, LearningConfig, SeedsConfig, brief, every, quoted};
 use crate::options::named;
+use crate::rows::{self, Row};
 use clap::Args;
 use regard_nn::data::Target;
-use regard_nn::experiments::masks::{Baselines, MasksConfig, VariantResult, Written, masks};
+use regard_nn::experiments::masks::{Baselines, MaskBench, MasksConfig, VariantResult};
 use regard_nn::look::MaskKind;
 use regard_nn::tokenizer::{Tokenizer, TokenizerKind};
-use regard_nn::train::TrainConfig;
 use regard_plot::{Table, Value};
 use serde::{Serialize, Serializer};
 
@@ -39,20 +39,21 @@ pub struct MaskTrainingConfig {
     #[serde(serialize_with = "variant_names")]
     pub variants: ::std::vec::Vec<Variant>,
     /// Steps of training of each
-    #[arg(long, default_value_t = TrainConfig::default().steps, value_name = "N")]
+    #[arg(long, default_value_t = 500, value_name = "N")]
     pub steps: u64,
     /// Text and model.
     #[command(flatten)]
     #[serde(flatten)]
     pub learning: LearningConfig,
     /// Validation windows that each model is judged by
-    #[arg(long, default_value_t = 512, value_name = "N")]
+    #[arg(long, default_value_t = 64, value_name = "N")]
     pub windows: usize,
-    /// Of first values and windows
-    #[arg(long, default_value_t = TrainConfig::default().seed)]
-    pub seed: u64,
+    /// How often
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub seeds: SeedsConfig,
     /// Texts that each model writes
-    #[arg(long, default_value_t = 32, value_name = "N")]
+    #[arg(long, default_value_t = 8, value_name = "N")]
     pub samples: usize,
 }
 
@@ -101,11 +102,16 @@ const fn predicts(variant: Variant) -> &'static str {
 impl MaskTrainingConfig {
     /// Steps that a run will tell of.
     pub(super) fn work(&self) -> u64 {
-        self.variants.len() as u64 * (self.steps + self.learning.context as u64 + 2 * SAMPLE_TOKENS as u64)
+        (self.variants.len() * self.seeds.seeds) as u64 * self.work_of_one()
+    }
+
+    fn work_of_one(&self) -> u64 {
+        self.steps + self.learning.context as u64 + 2 * SAMPLE_TOKENS as u64
     }
 
     fn check(&self) -> Result<()> {
         self.learning.check(self.steps, self.windows)?;
+        self.seeds.check()?;
         require((1..=1000).contains(&self.samples), "samples", self.samples, "from 1 to 1000")?;
         if self.variants.is_empty() {
             return Err(Error::EmptyList { name: "variants", example: "causal,reverse" });
@@ -123,7 +129,7 @@ impl MaskTrainingConfig {
         let learning = &self.learning;
         let config = MasksConfig {
             model: learning.model(1),
-            train: learning.train(self.steps, self.seed),
+            train: learning.train(self.steps, self.seeds.seed),
             variants: self.variants.clone(),
             windows: self.windows,
             samples: self.samples,
@@ -132,87 +138,157 @@ impl MaskTrainingConfig {
         };
         let text = learning.content()?;
         let tokenizer = Tokenizer::train(TokenizerKind::Char, &text)?;
-        let mut relay = Relay::new(progress);
-        let result = masks(&config, &text, &tokenizer, &mut |now| relay.watch(now))?;
+        let bench = MaskBench::new(&config, &text, &tokenizer)?;
+        let (mut jobs, mut seeds) = (Vec::new(), Vec::new());
+        for seed in self.seeds.all() {
+            for &what in &self.variants {
+                jobs.push(Job { name: format!("{}, seed {seed}", what.name()), steps: self.work_of_one(), what: (what, seed) });
+                seeds.push(seed);
+            }
+        }
+        let results = Jobs::new(progress, MaskTraining::ID, self, &text)
+            .run(&jobs, |&(variant, seed), watch| Ok(bench.variant(variant, seed, watch)?))?;
+        let runs: Vec<Run> = seeds.into_iter().zip(results).map(|(seed, result)| Run { seed, result }).collect();
         let tables = vec![
-            outcome(&result.variants),
-            curves(&result.variants),
-            prefixes(&result.variants),
-            baselines(&result.baselines, learning.entropy()),
-            samples(&result.variants),
+            outcome(&runs),
+            paired(&runs),
+            each(&runs),
+            curves(&runs),
+            prefixes(&runs),
+            baselines(&bench.baselines(), learning.entropy()),
+            samples(&runs),
         ];
-        Ok(signed(tables, &origin::<MaskTraining>(self, self.seed, &learning.describe(&text))?))
+        Ok(signed(tables, &origin::<MaskTraining>(self, self.seeds.seed, &learning.describe(&text))?))
     }
 }
 
-fn outcome(variants: &[VariantResult]) -> Table {
-    let columns = [
-        ("variant", "mask"),
-        ("sees", "query i sees key j where"),
-        ("predicts", "and predicts"),
-        ("train_loss", "training loss"),
-        ("validation_loss", "validation loss"),
-        ("accuracy", "accuracy"),
-        ("last_position_loss", "loss where the target is outside the window"),
-        ("prefix_only_loss", "loss from the prefix alone"),
-        ("causal_mask_loss", "loss with a causal mask put in"),
-        ("leak_before", "leak before training"),
-        ("leak", "leak after training"),
-        ("placeholder_q", "predicts the placeholder q"),
-        ("placeholder_e", "predicts the placeholder e"),
-        ("real_words", "real words written"),
-        ("surprise", "surprise of a 5-gram (nats)"),
-        ("greedy_real_words", "real words, greedily"),
-        ("greedy_distinct", "different characters, greedily"),
-    ];
-    let caption = "Language models that differ in their mask alone, judged as they are trained (validation) and as they are used (prefix alone, writing)";
-    let mut table = Table::new("mask_training", caption, &columns);
-    for v in variants {
-        let placeholder = |text: &str| v.placeholder.iter().find(|(name, _)| name == text).map(|(_, share)| *share);
-        let sampled = |f: fn(&Written) -> f64| v.sampled.as_ref().map(f);
-        // A causal mask shows a right-to-left model its targets: nothing is judged by that.
-        let swapped = (v.variant.target() == Target::Next).then_some(v.causal_swapped_in);
-        table.push(vec![
-            v.variant.name().into(),
-            sees(v.variant).into(),
-            predicts(v.variant).into(),
-            v.curve.last().map(|point| point.loss).into(),
-            v.validation.into(),
-            v.accuracy.into(),
-            v.last_position.into(),
-            v.prefix_only_mean.into(),
-            swapped.into(),
-            v.leak_before.into(),
-            v.leak.into(),
-            placeholder("q").into(),
-            placeholder("e").into(),
-            sampled(|w| w.real_words).into(),
-            sampled(|w| w.surprise).into(),
-            v.greedy.as_ref().map(|w| w.real_words).into(),
-            v.greedy.as_ref().map(|w| w.distinct).into(),
-        ]);
+/// One training.
+struct Run {
+    seed: u64,
+    result: VariantResult,
+}
+
+/// Variants in the order of the first seed, each with its trainings in the order of the seeds.
+fn by_variant(runs: &[Run]) -> Vec<(Variant, Vec<&Run>)> {
+    let mut all: Vec<(Variant, Vec<&Run>)> = Vec::new();
+    for run in runs {
+        match all.iter_mut().find(|(variant, _)| *variant == run.result.variant) {
+            Some((_, runs)) => runs.push(run),
+            None => all.push((run.result.variant, vec![run])),
+        }
+    }
+    all
+}
+
+/// What is measured of every training: its name, its title, and how it is had.
+type Measure = (&'static str, &'static str, fn(&VariantResult) -> Option<f64>);
+
+fn placeholder(v: &VariantResult, text: &str) -> Option<f64> {
+    v.placeholder.iter().find(|(name, _)| name == text).map(|(_, share)| *share)
+}
+
+/// A causal mask shows a right-to-left model its targets: nothing is judged by that.
+fn swapped(v: &VariantResult) -> Option<f64> {
+    (v.variant.target() == Target::Next).then_some(v.causal_swapped_in)
+}
+
+const MEASURES: [Measure; 14] = [
+    ("train_loss", "training loss", |v| v.curve.last().map(|point| point.loss)),
+    ("validation_loss", "validation loss", |v| Some(v.validation)),
+    ("accuracy", "accuracy", |v| Some(v.accuracy)),
+    ("last_position_loss", "loss where the target is outside the window", |v| Some(v.last_position)),
+    ("prefix_only_loss", "loss from the prefix alone", |v| Some(v.prefix_only_mean)),
+    ("causal_mask_loss", "loss with a causal mask put in", swapped),
+    ("leak_before", "leak before training", |v| Some(v.leak_before)),
+    ("leak", "leak after training", |v| Some(v.leak)),
+    ("placeholder_q", "predicts the placeholder q", |v| placeholder(v, "q")),
+    ("placeholder_e", "predicts the placeholder e", |v| placeholder(v, "e")),
+    ("real_words", "real words written", |v| v.sampled.as_ref().map(|w| w.real_words)),
+    ("surprise", "surprise of a 5-gram (nats)", |v| v.sampled.as_ref().map(|w| w.surprise)),
+    ("greedy_real_words", "real words, greedily", |v| v.greedy.as_ref().map(|w| w.real_words)),
+    ("greedy_distinct", "different characters, greedily", |v| v.greedy.as_ref().map(|w| w.distinct as f64)),
+];
+
+/// A measure of several trainings; nothing where one of them has none.
+fn sample(runs: &[&Run], f: fn(&VariantResult) -> Option<f64>) -> Option<Vec<f64>> {
+    runs.iter().map(|run| f(&run.result)).collect()
+}
+
+fn outcome(runs: &[Run]) -> Table {
+    let estimates: Vec<(String, &str)> = MEASURES.iter().map(|(name, title, _)| (format!("~{name}"), *title)).collect();
+    let mut columns = vec![("variant", "mask"), ("sees", "query i sees key j where"), ("predicts", "and predicts"), ("seeds", "trainings")];
+    columns.extend(estimates.iter().map(|(name, title)| (name.as_str(), *title)));
+    let caption = "Language models that differ in their mask alone, judged as they are trained (validation) and as they are used (prefix alone, writing): means over trainings with different seeds";
+    let mut table = rows::table("mask_training", caption, &columns);
+    for (variant, runs) in by_variant(runs) {
+        let mut row = Row::default().of(variant.name()).of(sees(variant)).of(predicts(variant)).of(runs.len());
+        for (_, _, f) in MEASURES {
+            row = match sample(&runs, f) {
+                Some(sample) => row.mean(&sample),
+                None => row.maybe(None),
+            };
+        }
+        row.put(&mut table);
     }
     table
 }
 
-fn curves(variants: &[VariantResult]) -> Table {
-    let columns = [("variant", "mask"), ("step", "step"), ("loss", "training loss (nats per token)")];
-    let mut table = Table::new("mask_training_curves", "Training loss, the mean since the point before", &columns);
-    for v in variants {
-        for point in &v.curve {
-            table.push(vec![v.variant.name().into(), (point.step as usize).into(), brief(point.loss)]);
+/// Each variant against the causal one of the same seed.
+fn paired(runs: &[Run]) -> Table {
+    let columns = [
+        ("variant", "mask"),
+        ("measure", "measure"),
+        ("seeds", "pairs"),
+        ("~difference", "difference to the causal mask, same seed"),
+        ("same_sign", "pairs with the sign of the mean"),
+    ];
+    let mut table = rows::table("mask_training_paired", "Every mask against the causal one, seed by seed", &columns);
+    let all = by_variant(runs);
+    let Some((_, causal)) = all.iter().find(|(variant, _)| *variant == Variant::Causal) else { return table };
+    for (variant, runs) in all.iter().filter(|(variant, _)| *variant != Variant::Causal) {
+        for (name, _, f) in MEASURES.into_iter().filter(|(name, ..)| ["validation_loss", "prefix_only_loss", "real_words"].contains(name)) {
+            let (Some(here), Some(there)) = (sample(runs, f), sample(causal, f)) else { continue };
+            let differences: Vec<f64> = here.iter().zip(there).map(|(a, b)| a - b).collect();
+            let mean = differences.iter().sum::<f64>();
+            let same = differences.iter().filter(|d| **d * mean > 0.0).count();
+            Row::default().of(variant.name()).of(name).of(differences.len()).mean(&differences).of(same).put(&mut table);
         }
     }
     table
 }
 
-fn prefixes(variants: &[VariantResult]) -> Table {
-    let columns = [("variant", "mask"), ("length", "tokens of the prefix"), ("loss", "validation loss (nats per token)")];
+/// Seed by seed.
+fn each(runs: &[Run]) -> Table {
+    let named = MEASURES.map(|(name, title, _)| (name, title));
+    let columns: Vec<_> = [("variant", "mask"), ("seed", "seed")].into_iter().chain(named).collect();
+    let mut table = Table::new("mask_training_seeds", "Every training by itself", &columns);
+    for run in runs {
+        let numbers = MEASURES.map(|(_, _, f)| f(&run.result).map_or(Value::Missing, brief));
+        Row::default().of(run.result.variant.name()).of(run.seed as usize).all(numbers).put(&mut table);
+    }
+    table
+}
+
+fn curves(runs: &[Run]) -> Table {
+    let columns = [("variant", "mask"), ("step", "step"), ("~loss", "training loss (nats per token)")];
+    let mut table = rows::table("mask_training_curves", "Training loss, the mean since the point before, over trainings", &columns);
+    for (variant, runs) in by_variant(runs) {
+        for (at, point) in runs[0].result.curve.iter().enumerate() {
+            let sample: Vec<f64> = runs.iter().filter_map(|run| run.result.curve.get(at)).map(|point| point.loss).collect();
+            Row::default().of(variant.name()).of(point.step as usize).mean(&sample).put(&mut table);
+        }
+    }
+    table
+}
+
+fn prefixes(runs: &[Run]) -> Table {
+    let columns = [("variant", "mask"), ("length", "tokens of the prefix"), ("~loss", "validation loss (nats per token)")];
     let caption = "Validation loss when the model is given only the first tokens of a window (from right to left: the last)";
-    let mut table = Table::new("mask_training_prefix", caption, &columns);
-    for v in variants {
-        for (at, &loss) in v.prefix_only.iter().enumerate() {
-            table.push(vec![v.variant.name().into(), (at + 1).into(), brief(loss)]);
+    let mut table = rows::table("mask_training_prefix", caption, &columns);
+    for (variant, runs) in by_variant(runs) {
+        for at in 0..runs[0].result.prefix_only.len() {
+            let sample: Vec<f64> = runs.iter().map(|run| run.result.prefix_only[at]).collect();
+            Row::default().of(variant.name()).of(at + 1).mean(&sample).put(&mut table);
         }
     }
     table
@@ -236,23 +312,26 @@ fn baselines(baselines: &Baselines, entropy: Option<f64>) -> Table {
     table
 }
 
-fn samples(variants: &[VariantResult]) -> Table {
+/// Of the first seed.
+fn samples(runs: &[Run]) -> Table {
     let columns = [
         ("variant", "mask"),
+        ("seed", "seed"),
         ("temperature", "temperature"),
-        ("real_words", "real words"),
+        ("real_words", "real words of this training"),
         ("surprise", "surprise of a 5-gram (nats)"),
         ("distinct", "different characters"),
         ("prompt", "given"),
         ("written", "written"),
     ];
-    let caption = format!("What each model writes: the first {SHOWN} characters of the first text");
+    let caption = format!("What one training of each writes: the first {SHOWN} characters of the first text");
     let mut table = Table::new("mask_training_samples", &caption, &columns);
-    for v in variants {
-        for (temperature, written) in [(1usize, &v.sampled), (0, &v.greedy)] {
+    for (variant, runs) in by_variant(runs) {
+        for (temperature, written) in [(1usize, &runs[0].result.sampled), (0, &runs[0].result.greedy)] {
             let Some(written) = written else { continue };
             table.push(vec![
-                v.variant.name().into(),
+                variant.name().into(),
+                (runs[0].seed as usize).into(),
                 temperature.into(),
                 written.real_words.into(),
                 written.surprise.into(),
@@ -269,6 +348,7 @@ fn samples(variants: &[VariantResult]) -> Table {
 mod tests {
     use super::*;
     use regard_nn::experiments::CurvePoint;
+    use regard_nn::experiments::masks::Written;
 
     #[test]
     fn every_number_of_a_variant_stands_in_its_column() {
@@ -292,7 +372,7 @@ mod tests {
             greedy: written(14.0, 15.0, 16),
         };
         let right_to_left = VariantResult { variant: Variant::RightToLeft, sampled: None, greedy: None, ..variant.clone() };
-        let both = [variant, right_to_left];
+        let both = [variant, right_to_left].map(|result| Run { seed: 1, result });
         let table = outcome(&both);
         for (column, value) in [
             ("train_loss", 3.0),
@@ -320,6 +400,8 @@ mod tests {
         let texts = samples(&both);
         let row = |i: usize| ["temperature", "real_words", "surprise", "distinct"].map(|column| texts.number(&texts.rows[i], column));
         assert_eq!((row(0), row(1), texts.rows.len()), ([1.0, 11.0, 12.0, 13.0], [0.0, 14.0, 15.0, 16.0], 2));
+        let seeds = each(&both);
+        assert_eq!(["seed", "train_loss", "greedy_distinct"].map(|c| seeds.number(&seeds.rows[0], c)), [1.0, 3.0, 16.0]);
         let shown = ["prompt", "written"].map(|column| texts.text(&texts.rows[1], column));
         assert_eq!(shown, ["\u{201c}given\u{201d}", "\u{201c}written 16\u{201d}"]);
         let prefix = prefixes(&both);

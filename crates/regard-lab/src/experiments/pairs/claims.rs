@@ -1,31 +1,32 @@
-//! What cross-attention is for.
+//! What cross-attention is for, and whether it explains itself.
 
 use crate::error::Result;
-use crate::judging::{Judged, holds, percent};
+use crate::judging::{Judged, decided, estimate, percent};
 use crate::published::Document;
+use crate::statistics::estimate::all;
 use regard_plot::Tables;
+use regard_plot::page::Verdict;
 
 pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
     let Some(table) = tables.find("pairs_results") else { return Ok(Vec::new()) };
-    let get = |task: &str, column| tables.number("pairs_results", &[("task", task.into())], column);
-    let (reverse, words) = (get("reverse", "exact_match")?, get("number-words", "exact_match")?);
-    if table.rows.iter().any(|row| table.number(row, "exact_match") < 0.5) {
+    let get = |task: &str, column| estimate(tables, "pairs_results", &[("task", task.into())], column);
+    if table.rows.iter().any(|row| table.number(row, "exact_match") < 0.5) || table.rows.len() < 2 {
         return Ok(Vec::new());
     }
-    let anti_diagonal = get("reverse", "anti_diagonal")?;
-    let tokens = tables.get("pairs_tokens")?;
-    let read = tokens.rows_where("task", "reverse").filter(|row| tokens.text(row, "side") == "read").count();
-    let even = 1.0 / read as f64;
+    let (reverse, words) = (get("reverse", "exact_match")?, get("number-words", "exact_match")?);
+    let needed = |task: &str| -> Result<Option<bool>> { Ok(get(task, "right")?.exceeds(get(task, "all_permuted")?)) };
     Ok(vec![Judged {
         document: Document::Insights,
         claim: "self-attention is for patterns within a sequence, cross-attention for patterns between two",
-        verdict: holds(reverse > 0.99 && words > 0.99 && anti_diagonal > 3.0 * even),
+        verdict: decided(all([reverse.above(0.8), words.above(0.8), needed("reverse")?, needed("number-words")?]), Verdict::Holds, Verdict::Wrong),
         because: format!(
-            "With cross-attention as the only way to the input, {} of held-out words are written backwards and {} of held-out numbers in words without a mistake, and the pattern is the one that the task asks for: a head has {} of its weight on the anti-diagonal, where even weights would have {}.",
+            "With cross-attention as the only way to the input, {} of held-out words are written backwards and {} of held-out numbers in words without a mistake; with its weights shuffled {} and {} of the tokens are right. But its weights do not explain the answer: the head that looks most at the digit that a word is for has {} of its weight there, while {} of the influence is that digit's.",
             percent(reverse),
             percent(words),
-            percent(anti_diagonal),
-            percent(even)
+            percent(get("reverse", "all_permuted")?),
+            percent(get("number-words", "all_permuted")?),
+            percent(get("number-words", "weight")?),
+            percent(get("number-words", "influence")?)
         ),
     }])
 }

@@ -1,9 +1,10 @@
-//! Cross-attention head by head, and the curves of learning.
+//! Cross-attention head by head beside what the answer depends on, and the curves of learning.
 
-use crate::drawing::{SCALED, UNSCALED, part};
+use crate::drawing::{SCALED, Told, UNSCALED, estimate_at, part, with_band};
 use crate::error::Result;
+use crate::experiment::Drawn;
 use regard_plot::Tables;
-use regard_plot::figure::{Axis, Figure, HeatPlot, LinePlot, Series, numbers, texts};
+use regard_plot::figure::{Axis, BarPlot, HeatPlot, LinePlot, numbers, texts};
 
 /// The tokens of one side of the input that cross-attention was drawn of.
 fn tokens(tables: &Tables, task: &str, side: &str) -> Result<Vec<String>> {
@@ -11,45 +12,104 @@ fn tokens(tables: &Tables, task: &str, side: &str) -> Result<Vec<String>> {
     Ok(texts(&rows, "token")?)
 }
 
-pub(super) fn figures(tables: &Tables) -> Result<Vec<Figure>> {
-    let (results, curves, maps, heads) =
-        (tables.get("pairs_results")?, tables.get("pairs_curves")?, tables.get("pairs_maps")?, tables.get("pairs_heads")?);
+pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
+    let (results, curves, maps) = (tables.get("pairs_results")?, tables.get("pairs_curves")?, tables.get("pairs_maps")?);
+    let influence = tables.get("pairs_influence")?;
     let mut figures = Vec::new();
     let mut learning = LinePlot::new("", Axis::linear("step"), Axis::log10("training loss (nats per token)"));
-    for (place, task) in texts(results, "task")?.iter().enumerate() {
-        let series = Series::from_rows(task.clone(), curves, "task", task, "step", "loss")?;
+    let tasks = texts(results, "task")?;
+    for (place, task) in tasks.iter().enumerate() {
+        let series = with_band(task.clone(), &part(curves, &[("task", task.as_str().into())]), "step", "loss")?;
         learning = learning.series(series.colour(if place == 0 { SCALED } else { UNSCALED }).without_markers());
     }
-    for task in texts(results, "task")? {
-        let (written, read) = (tokens(tables, &task, "written")?, tokens(tables, &task, "read")?);
-        let mut grid = Vec::new();
-        for row in heads.rows_where("task", task.as_str()) {
-            let (block, head) = (heads.value(row, "block").clone(), heads.value(row, "head").clone());
-            let title = format!("block {}, head {}", block.to_field(), head.to_field());
-            let weights = numbers(&part(maps, &[("task", task.as_str().into()), ("block", block), ("head", head)]), "weight")?;
-            let mut map = HeatPlot::new(title, written.len(), read.len(), weights)?.tokens(&written, &read)?.limits(0.0, 1.0);
+    for task in &tasks {
+        let (written, read) = (tokens(tables, task, "written")?, tokens(tables, task, "read")?);
+        let of = |column: &str| estimate_at(results, &[("task", task.as_str().into())], column);
+        let map_of = |title: String, values: Vec<f64>| -> Result<HeatPlot> {
+            let mut map = HeatPlot::new(title, written.len(), read.len(), values)?.tokens(&written, &read)?.limits(0.0, 1.0);
             (map.row_title, map.col_title) = ("written".to_owned(), "read".to_owned());
-            grid.push(map);
-        }
-        let (name, title, caption) = if task == "reverse" {
-            (
-                "pairs_reverse",
-                "To write a word backwards, look at it backwards",
-                "Cross-attention of every head of the decoder on one held-out input. The letter that is written at row i is read at column n - 1 - i: the anti-diagonal.",
-            )
-        } else {
-            (
-                "pairs_number_words",
-                "To write a number in words, look at the digit that the word is for",
-                "Cross-attention of every head of the decoder on one held-out number.",
-            )
+            Ok(map)
         };
-        figures.push(Figure::grid(name, title, grid, 4).caption(caption));
+        let own = part(maps, &[("task", task.as_str().into())]);
+        let mut heads: Vec<_> = own.rows.iter().map(|row| (own.value(row, "block").clone(), own.value(row, "head").clone())).collect();
+        heads.dedup();
+        let mut grid = vec![map_of("influence".to_owned(), numbers(&part(influence, &[("task", task.as_str().into())]), "influence")?)?];
+        for (block, head) in heads {
+            let title = format!("block {}, head {}", block.to_field(), head.to_field());
+            grid.push(map_of(title, numbers(&part(&own, &[("block", block), ("head", head)]), "weight")?)?);
+        }
+        let apart = of("influence").low > of("weight").high;
+        let (name, plain, place) = if task == "reverse" {
+            ("pairs_reverse", "Writing a word backwards: what the answer depends on, and what heads look at", "letter")
+        } else {
+            ("pairs_number_words", "Writing a number in words: what the answer depends on, and what heads look at", "digit")
+        };
+        figures.push(
+            Told::grid(name, plain, grid, 3)
+                .title(format!("Weights are not explanations: the answer depends on its own {place}, heads look elsewhere"), apart)
+                .shows(format!("First map: how far each written token's prediction moves when a read {place} is exchanged. Others: cross-attention of every head of the decoder on the same held-out input, one training. Rows are written, columns read."))
+                .says(
+                    format!(
+                        "Over all trainings {} of the influence is of the {place} that a word is for; the head that looks there most has {} of its weight on it.",
+                        percent(of("influence")),
+                        percent(of("weight"))
+                    ),
+                    apart,
+                )
+                .drawn(),
+        );
     }
+    figures.push(explained(tables)?);
+    let falls = tasks.iter().all(|task| {
+        let loss = numbers(&part(curves, &[("task", task.as_str().into())]), "loss").unwrap_or_default();
+        loss.last() < loss.first()
+    });
     figures.push(
-        Figure::new("pairs_learning", "Learning to read one sequence and write another").panel(learning).caption(
-            "Training loss per written token, logarithmic. Inputs are drawn afresh at every step; one in ten is never trained on.",
-        ),
+        Told::new("pairs_learning", "Training loss of two tasks")
+            .title("Learning to read one sequence and write another", falls)
+            .panel(learning)
+            .shows("Training loss per written token, logarithmic, means over trainings with 95 % intervals. Inputs are drawn afresh at every step; one in ten is never trained on.")
+            .drawn(),
     );
     Ok(figures)
+}
+
+fn percent(e: crate::statistics::estimate::Estimate) -> String {
+    crate::judging::percent(e)
+}
+
+/// What is looked at, what counts, and what is lost.
+fn explained(tables: &Tables) -> Result<Drawn> {
+    let results = tables.get("pairs_results")?;
+    let tasks = texts(results, "task")?;
+    let bars = |title: &str, axis: &str, columns: &[(&str, &str)]| -> Result<BarPlot> {
+        let mut plot = BarPlot::new(title, "task", tasks.clone(), Axis::linear(axis).limits(0.0, 1.0));
+        for (column, label) in columns {
+            let (values, ends) = crate::drawing::with_ends(results, column)?;
+            plot = plot.bars_with_intervals(*label, values, ends);
+        }
+        Ok(plot)
+    };
+    let own = [
+        ("weight", "weight, best head"),
+        ("value_weighted", "value-weighted, best head"),
+        ("influence", "influence"),
+        ("even", "if all counted alike"),
+    ];
+    let right = [
+        ("right", "as it is"),
+        ("worst_ablated", "without the most important head"),
+        ("all_permuted", "weights shuffled"),
+        ("all_even", "even weights"),
+    ];
+    let of = |task: &String, column: &str| estimate_at(results, &[("task", task.as_str().into())], column);
+    let needed = tasks.iter().all(|task| of(task, "all_permuted").high < of(task, "right").low);
+    let apart = tasks.iter().all(|task| of(task, "influence").low > of(task, "weight").high);
+    Ok(Told::new("pairs_explained", "Weights, influence, and what is lost without them")
+        .title("The weights are needed, and do not say what they are for", needed && apart)
+        .panel(bars("On the token that the answer is for", "share", &own)?)
+        .panel(bars("Operated on", "share of tokens right", &right)?)
+        .shows("a: how much weight, value-weighted weight and influence is on the read token that a written one is for. b: how many tokens are right when cross-attention is operated on. Whiskers are 95 % intervals of the mean over trainings.")
+        .says("b: shuffled among the read tokens, the weights are worth nothing: where they go matters.", needed)
+        .drawn())
 }

@@ -7,10 +7,10 @@ mod run;
 pub use run::{PairTask, PairTasksConfig, task_name};
 
 use crate::error::Result;
-use crate::experiment::{Experiment, HIDDEN, Progress, Shown, WHOLE};
+use crate::experiment::{Drawn, Experiment, HIDDEN, Progress, Shown, WHOLE};
 use crate::judging::Judged;
+use crate::learning::SeedsConfig;
 use crate::report::ReportConfig;
-use regard_plot::figure::Figure;
 use regard_plot::{Table, Tables};
 
 /// The experiment.
@@ -29,20 +29,21 @@ impl Experiment for Pairs {
         ("pairs_curves", HIDDEN),
         ("pairs_tokens", HIDDEN),
         ("pairs_maps", HIDDEN),
+        ("pairs_influence", HIDDEN),
     ];
-    const FIGURES: &'static [&'static str] = &["pairs_reverse", "pairs_number_words", "pairs_learning"];
+    const FIGURES: &'static [&'static str] = &["pairs_reverse", "pairs_number_words", "pairs_explained", "pairs_learning"];
     const STORED: &'static [(&'static str, &'static [u8])] =
-        &stored!["pairs_results", "pairs_curves", "pairs_examples", "pairs_heads", "pairs_tokens", "pairs_maps"];
+        &stored!["pairs_results", "pairs_heads", "pairs_curves", "pairs_examples", "pairs_tokens", "pairs_maps", "pairs_influence"];
 
     fn work(config: &PairTasksConfig) -> u64 {
-        config.task.len() as u64 * config.steps
+        (config.task.len() * config.seeds.seeds) as u64 * config.steps
     }
 
     fn run(config: &PairTasksConfig, progress: &dyn Progress) -> Result<Vec<Table>> {
         config.run(progress)
     }
 
-    fn figures(tables: &Tables) -> Result<Vec<Figure>> {
+    fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         figures::figures(tables)
     }
 
@@ -51,6 +52,7 @@ impl Experiment for Pairs {
     }
 
     fn in_report(report: &ReportConfig) -> Option<PairTasksConfig> {
-        Some(PairTasksConfig { seed: report.seed, ..PairTasksConfig::default() })
+        let seeds = SeedsConfig { seed: report.seed, ..SeedsConfig::default() };
+        Some(PairTasksConfig { seeds, ..PairTasksConfig::default() })
     }
 }

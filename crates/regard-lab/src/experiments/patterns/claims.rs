@@ -1,5 +1,6 @@
 //! What masks cost, and what a row without keys becomes.
 
+use crate::drawing::{estimate_at, joined};
 use crate::error::Result;
 use crate::judging::{Judged, holds, short};
 use crate::published::Document;
@@ -22,10 +23,11 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
             claim: "full attention costs n^{2}, causal half of it, local attention n times the window, at the price of the global context",
             verdict: holds(pairs("local")? < pairs("causal")? && pairs("causal")? < pairs("full")?),
             because: format!(
-                "Of {} pairs causal attention needs {} and the window {}; the time follows, because what is hidden is not computed.",
+                "Of {} pairs causal attention needs {} and the window {}.{}",
                 short(pairs("full")?),
                 short(pairs("causal")?),
-                short(pairs("local")?)
+                short(pairs("local")?),
+                times(tables)?
             ),
         },
         Judged {
@@ -41,4 +43,23 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
             because: "The last query of a strictly-future mask sees nothing: NaN in the textbook softmax, exactly zero in Regard, where no NaN arises in the first place.".to_owned(),
         },
     ])
+}
+
+/// What the clock says, where it was asked: times do not follow pairs where a tile is computed whole or its mask must be looked at.
+fn times(tables: &Tables) -> Result<String> {
+    let (Some(exponents), Some(times)) = (tables.find("patterns_exponents"), tables.find("patterns_time")) else { return Ok(String::new()) };
+    let of = |pattern: &str| estimate_at(exponents, &[("pattern", pattern.into())], "time_exponent").words();
+    let longest = times.rows.iter().map(|row| times.number(row, "seq")).fold(0.0, f64::max);
+    let share = |pattern: &str, column: &str| {
+        let at = [("pattern", pattern.into()), ("seq", (longest as usize).into())];
+        format!("{:.2} %", 100.0 * joined(times, &at, column))
+    };
+    Ok(format!(
+        " The time grows as n to the power {} (full), {} (causal), {} (window). It is not in proportion to the pairs: at {longest} tokens the window has {} of the pairs and takes {} of the time, since whole tiles are computed.",
+        of("full"),
+        of("causal"),
+        of("local"),
+        share("local", "share"),
+        share("local", "of_full")
+    ))
 }

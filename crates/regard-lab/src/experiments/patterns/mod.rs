@@ -8,10 +8,9 @@ pub(crate) use run::textbook_softmax;
 pub use run::{PATTERNS, PatternsConfig};
 
 use crate::error::Result;
-use crate::experiment::{Experiment, HIDDEN, Progress, Shown, WHOLE};
+use crate::experiment::{Drawn, Experiment, HIDDEN, Progress, Shown, WHOLE};
 use crate::judging::Judged;
 use crate::report::ReportConfig;
-use regard_plot::figure::Figure;
 use regard_plot::{Table, Tables};
 
 /// The experiment.
@@ -24,18 +23,18 @@ impl Experiment for Patterns {
     const ID: &'static str = "patterns";
     const SECTION: &'static str = include_str!("section.md");
     const TABLES: &'static [Shown] =
-        &[("attention_patterns", WHOLE), ("attention_empty_rows", WHOLE), ("patterns_time", WHOLE), ("attention_patterns_maps", HIDDEN)];
+        &[("attention_patterns", WHOLE), ("attention_empty_rows", WHOLE), ("patterns_exponents", WHOLE), ("patterns_time", WHOLE), ("attention_patterns_maps", HIDDEN)];
     const FIGURES: &'static [&'static str] = &["attention_patterns", "attention_pattern_cost"];
 
     fn work(config: &PatternsConfig) -> u64 {
-        PATTERNS.len() as u64 * (1 + u64::from(!config.no_timing))
+        (PATTERNS.len() + if config.no_timing { 0 } else { run::TIMED.len() * config.timed_seq.len() }) as u64
     }
 
     fn run(config: &PatternsConfig, progress: &dyn Progress) -> Result<Vec<Table>> {
         config.run(progress)
     }
 
-    fn figures(tables: &Tables) -> Result<Vec<Figure>> {
+    fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         figures::figures(tables)
     }
 

@@ -3,8 +3,11 @@
 use super::Patterns;
 use crate::error::{Result, require};
 use crate::experiment::{Progress, defaults, origin};
+use crate::options::{check_list, sizes};
+use crate::rows::{self, Row};
 use crate::statistics::cell::Numbers;
 use crate::statistics::draws::{Draw, Purpose};
+use crate::statistics::estimate::{Estimate, t_quantile};
 use clap::Args;
 use ndarray::{Array3, Array4};
 use regard::{Attention, HeadPosition, Mask, MaskRule, Stage, StatsOptions};
@@ -15,9 +18,9 @@ use std::time::Instant;
 /// Masks as patterns: pictures, cost, statistics, and rows that see nothing
 ///
 /// Full, causal, local, reverse, strictly future, dilated, block-sparse, sinks + window. Writes attention_patterns.csv, the weights, what becomes of
-/// rows without any visible key, and patterns_time.csv, the one table that differs from run to run.
+/// rows without any visible key, and patterns_time.csv and patterns_exponents.csv, which differ from run to run.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
-#[command(after_help = "Example:\n  regard patterns --seq 48 --window 5 --dilation 3 --timed-seq 8192")]
+#[command(after_help = "Example:\n  regard patterns --seq 48 --window 5 --dilation 3 --timed-seq 1024,4096,16384")]
 pub struct PatternsConfig {
     /// Tokens of the pictures, up to 256
     #[arg(long, default_value_t = 32, value_name = "N")]
@@ -40,9 +43,9 @@ pub struct PatternsConfig {
     /// Which draw
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
-    /// Tokens of the time measurement
-    #[arg(long, default_value_t = 4096, value_name = "N")]
-    pub timed_seq: usize,
+    /// Numbers of tokens that are timed
+    #[arg(long, value_parser = sizes, default_value = "512,1024,2048,4096,8192", value_name = "LIST")]
+    pub timed_seq: ::std::vec::Vec<usize>,
     /// Leave the time measurement out
     #[arg(long)]
     pub no_timing: bool,
@@ -82,7 +85,8 @@ impl PatternsConfig {
             require((least..=MAX_TIMED_SEQ).contains(&value), name, value, if least == 0 { "from 0 to 65536" } else { "from 1 to 65536" })?;
         }
         crate::options::check_d_k(&[self.d_k])?;
-        require((2..=MAX_TIMED_SEQ).contains(&self.timed_seq), "timed_seq", self.timed_seq, "from 2 to 65536 tokens")
+        check_list("timed_seq", &self.timed_seq, "1024,4096")?;
+        self.timed_seq.iter().try_for_each(|&n| require((2..=MAX_TIMED_SEQ).contains(&n), "timed_seq", n, "from 2 to 65536 tokens"))
     }
 
     /// The block-sparse table: blocks on the diagonal, and the first block of keys for all.
@@ -131,13 +135,14 @@ impl PatternsConfig {
         (statistics.origin, maps.origin, empty.origin) = (origin.clone(), origin.clone(), origin.clone());
         let mut tables = vec![statistics, maps, empty];
         if !self.no_timing {
-            let mut times = self.times(self.timed_seq, progress)?;
-            times.origin = origin;
-            times.origin.push((
-                "timing".to_owned(),
-                format!("best of several runs on {} threads; differs from run to run", rayon::current_num_threads()),
-            ));
-            tables.push(times);
+            let times = self.times(progress)?;
+            let exponents = exponents(&times);
+            for mut table in [times, exponents] {
+                table.origin.clone_from(&origin);
+                let words = format!("{ROUNDS} rounds on {} threads; differs from run to run", rayon::current_num_threads());
+                table.origin.push(("timing".to_owned(), words));
+                tables.push(table);
+            }
         }
         Ok(tables)
     }
@@ -219,40 +224,98 @@ impl PatternsConfig {
         Ok(table)
     }
 
-    fn times(&self, seq: usize, progress: &dyn Progress) -> Result<Table> {
-        let caption =
-            format!("Time of each pattern at {seq} tokens, one head of dimension {}, float32: what is hidden is not computed", self.d_k);
+    /// The pairs that a timed pattern lets through: by formula, since counting them would take longer than attending.
+    fn pairs(&self, pattern: &str, n: usize) -> usize {
+        match pattern {
+            "causal" => n * (n + 1) / 2,
+            "local" => (0..n).map(|i| self.window.min(i) + self.window.min(n - 1 - i) + 1).sum(),
+            "block-sparse" => (0..n)
+                .map(|i| {
+                    let (own, first) = (i / self.block, self.block.min(n));
+                    let size = self.block.min(n - own * self.block);
+                    if own == 0 { first } else { first + size }
+                })
+                .sum(),
+            _ => n * n,
+        }
+    }
+
+    fn times(&self, progress: &dyn Progress) -> Result<Table> {
+        let caption = format!("Time of attention against its length: one head of dimension {}, float32; medians of {ROUNDS} rounds, with the range of the rounds", self.d_k);
         let columns = [
             ("pattern", "pattern"),
             ("seq", "tokens"),
             ("pairs", "pairs of query and key"),
             ("share", "share of all pairs"),
-            ("milliseconds", "time (ms)"),
+            ("~milliseconds", "time (ms)"),
             ("of_full", "time as a share of full attention"),
         ];
-        let mut table = Table::new("patterns_time", &caption, &columns);
-        let [q, k, v] = self.draw(seq).map(|x| x.mapv(|x| x as f32));
-        let (blocks, dilated) = (self.block_table(seq), Dilated { step: self.dilation });
-        let mut full = f64::NAN;
-        for pattern in PATTERNS {
-            let mask = self.mask(pattern, &blocks, &dilated);
-            let attention = Attention::new().mask(mask.clone());
-            let mut best = f64::INFINITY;
-            for _ in 0..4 {
-                let start = Instant::now();
-                std::hint::black_box(attention.forward(&q, &k, &v)?);
-                best = best.min(start.elapsed().as_secs_f64());
+        let mut table = rows::table("patterns_time", &caption, &columns);
+        for &seq in &self.timed_seq {
+            let [q, k, v] = self.draw(seq).map(|x| x.mapv(|x| x as f32));
+            let (blocks, dilated) = (self.block_table(seq), Dilated { step: self.dilation });
+            // Round by round, so that whatever else the machine does meets all patterns.
+            let mut times = vec![Vec::new(); TIMED.len()];
+            for _ in 0..ROUNDS {
+                for (pattern, times) in TIMED.into_iter().zip(&mut times) {
+                    let attention = Attention::new().mask(self.mask(pattern, &blocks, &dilated));
+                    let start = Instant::now();
+                    std::hint::black_box(attention.forward(&q, &k, &v)?);
+                    times.push(1e3 * start.elapsed().as_secs_f64());
+                }
             }
-            if pattern == "full" {
-                full = best;
+            let middle = |times: &mut Vec<f64>| {
+                times.sort_by(f64::total_cmp);
+                Estimate { value: times[times.len() / 2], low: times[0], high: times[times.len() - 1] }
+            };
+            let all: Vec<Estimate> = times.iter_mut().map(middle).collect();
+            for (pattern, time) in TIMED.into_iter().zip(&all) {
+                let pairs = self.pairs(pattern, seq);
+                let share = pairs as f64 / (seq as f64 * seq as f64);
+                let row = Row::default().of(pattern).of(seq).of(pairs).of(share).estimate(*time);
+                row.of(time.value / all[0].value).put(&mut table);
+                progress.advance(1);
             }
-            let pairs = visible_pairs(&mask, seq);
-            let share = pairs as f64 / (seq as f64 * seq as f64);
-            table.push(vec![pattern.into(), seq.into(), pairs.into(), share.into(), (best * 1e3).into(), (best / full).into()]);
-            progress.advance(1);
         }
         Ok(table)
     }
+}
+
+/// Rounds of the time measurement.
+const ROUNDS: usize = 5;
+
+/// The patterns that are timed.
+pub(super) const TIMED: [&str; 4] = ["full", "causal", "local", "block-sparse"];
+
+/// How pairs and times grow with the length: slopes of straight lines on logarithmic axes.
+fn exponents(times: &Table) -> Table {
+    let columns = [
+        ("pattern", "pattern"),
+        ("lengths", "lengths"),
+        ("~pairs_exponent", "exponent of the pairs"),
+        ("~time_exponent", "exponent of the time"),
+    ];
+    let caption = "How the work and the time grow with the length n: exponents of n, fitted over all lengths";
+    let mut table = rows::table("patterns_exponents", caption, &columns);
+    for pattern in TIMED {
+        let points = |column: &str| -> Vec<(f64, f64)> {
+            times.rows_where("pattern", pattern).map(|row| (times.number(row, "seq").ln(), times.number(row, column).ln())).collect()
+        };
+        let (pairs, time) = (slope(&points("pairs")), slope(&points("milliseconds")));
+        Row::default().of(pattern).of(points("pairs").len()).estimate(pairs).estimate(time).put(&mut table);
+    }
+    table
+}
+
+/// The slope of a straight line, by least squares.
+fn slope(points: &[(f64, f64)]) -> Estimate {
+    let n = points.len() as f64;
+    let (x, y) = (points.iter().map(|p| p.0).sum::<f64>() / n, points.iter().map(|p| p.1).sum::<f64>() / n);
+    let spread: f64 = points.iter().map(|p| (p.0 - x).powi(2)).sum();
+    let slope = points.iter().map(|p| (p.0 - x) * (p.1 - y)).sum::<f64>() / spread;
+    let rest: f64 = points.iter().map(|p| (p.1 - y - slope * (p.0 - x)).powi(2)).sum();
+    let degrees = points.len().saturating_sub(2);
+    Estimate::around(slope, t_quantile(degrees) * (rest / degrees as f64 / spread).sqrt())
 }
 
 /// The key or value of one token.
@@ -281,4 +344,27 @@ pub(crate) fn textbook_softmax(scores: &[f64]) -> Vec<f64> {
     let powers: Vec<f64> = scores.iter().map(|s| (s - top).exp()).collect();
     let sum: f64 = powers.iter().sum();
     powers.into_iter().map(|p| p / sum).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_by_formula_are_those_that_are_counted() {
+        let config = PatternsConfig::default();
+        for n in [5, 16, 37, 64] {
+            let (blocks, dilated) = (config.block_table(n), Dilated { step: 2 });
+            for pattern in TIMED {
+                assert_eq!(config.pairs(pattern, n), visible_pairs(&config.mask(pattern, &blocks, &dilated), n), "{pattern}, {n}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_slope_is_that_of_the_textbook() {
+        // y = 1, 3, 4 at x = 0, 1, 2: slope 1.5, residuals -1/6, 1/3, -1/6, t(1) = 12.706.
+        let e = slope(&[(0.0, 1.0), (1.0, 3.0), (2.0, 4.0)]);
+        assert!((e.value - 1.5).abs() < 1e-12 && (e.high - e.value - 12.706 * (1.0f64 / 6.0 / 2.0).sqrt()).abs() < 1e-9, "{e:?}");
+    }
 }

@@ -1,20 +1,30 @@
 //! How far single draws scatter, and where the published ones lie.
 
-use crate::drawing::{WORDS, d_k_axis, joined, part, with, with_published};
+use crate::drawing::{Told, WORDS, d_k_axis, joined, part, with, with_published};
 use crate::error::Result;
-use regard_plot::figure::{Axis, BarPlot, Figure, LinePlot, Names, Series, numbers};
+use crate::experiment::Drawn;
+use regard_plot::figure::{Axis, BarPlot, LinePlot, Names, Series, numbers};
 use regard_plot::{Table, Tables, Value};
 
-pub(super) fn figures(tables: &Tables) -> Result<Vec<Figure>> {
+pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     let table = tables.get("attention_robustness_summary")?;
     let seq = numbers(table, "seq")?.into_iter().fold(0.0, f64::max) as usize;
     let weight = with_draws(tables, seq, "max_weight", "Largest weight", "mean largest weight", true)?.names(Names::Legend);
     let entropy = with_draws(tables, seq, "entropy", "Entropy", "mean entropy (nats)", true)?.names(Names::Legend);
+    // The bands are as wide as says the title: at the widest heads, at least a tenth of the mean.
+    let widest = numbers(table, "d_k")?.into_iter().fold(0.0, f64::max) as usize;
+    let at = |scaled: bool| [("seq", seq.into()), ("d_k", widest.into()), ("scaled", scaled.into()), ("statistic", "max_weight".into())];
+    let wide = |scaled: bool| {
+        let of = |column: &str| joined(table, &at(scaled), column);
+        (of("q975") - of("q025")) / of("mean") > 0.1
+    };
     let mut figures = vec![
-        Figure::new("attention_robustness", format!("Single draws scatter: {seq} tokens"))
+        Told::new("attention_robustness", format!("Single draws of {seq} tokens, and their expectation"))
+            .title(format!("Single draws scatter by a tenth and more: {seq} tokens"), wide(false) && wide(true))
             .panel(weight)
             .panel(entropy)
-            .caption("Lines are exact expectations; bands hold 95 % of single matrices; points are published single draws."),
+            .shows("a, b: lines are exact expectations; bands hold 95 % of single matrices; points are published single draws.")
+            .drawn(),
     ];
     let quoted = with(table, "percentile");
     if !quoted.rows.is_empty() {
@@ -40,7 +50,7 @@ pub(crate) fn with_draws(tables: &Tables, seq: usize, statistic: &str, title: &s
     Ok(plot)
 }
 
-fn percentiles(quoted: &Table) -> Result<Figure> {
+fn percentiles(quoted: &Table) -> Result<Drawn> {
     let statistics = [("max_weight", "largest weight"), ("entropy", "entropy"), ("norm_dq", "norm of dQ"), ("norm_dk", "norm of dK")];
     let mut cells: Vec<[Value; 3]> = Vec::new();
     for row in &quoted.rows {
@@ -54,19 +64,25 @@ fn percentiles(quoted: &Table) -> Result<Figure> {
         let tokens = if several { format!("{} tokens, ", seq.to_field()) } else { String::new() };
         format!("{tokens}{}, {}", d_k.to_field(), if *scaled == true.into() { "scaled" } else { "unscaled" })
     };
-    let axis = Axis::linear("percentile of the published value").limits(0.0, 100.0);
-    let mut plot = BarPlot::new("", "d_{k}, scale", cells.iter().map(name).collect(), axis).lying();
+    let axis = Axis::linear("percentile of the published value").limits(0.0, 100.0).ticks([0.0, 25.0, 50.0, 75.0, 100.0]);
+    let mut plot = BarPlot::new("", "d_{k}, scale", cells.iter().map(name).collect(), axis).as_dots().shaded(2.5, 97.5, "central 95 %");
+    let mut outside = 0;
     for (word, name) in statistics {
-        let percentile = |[seq, d_k, scaled]: &[Value; 3]| {
+        let of = |[seq, d_k, scaled]: &[Value; 3], column: &str| {
             let at = [("seq", seq.clone()), ("d_k", d_k.clone()), ("scaled", scaled.clone()), ("statistic", word.into())];
-            joined(quoted, &at, "percentile")
+            joined(quoted, &at, column)
         };
-        plot = plot.bars(name, cells.iter().map(percentile).collect());
+        let percentiles: Vec<f64> = cells.iter().map(|cell| of(cell, "percentile")).collect();
+        outside += percentiles.iter().filter(|p| **p < 2.5 || **p > 97.5).count();
+        let ends = cells.iter().map(|cell| (of(cell, "percentile_low"), of(cell, "percentile_high"))).collect();
+        plot = plot.bars_with_intervals(name, percentiles, ends);
     }
-    let plot = plot.reference(2.5, "2.5").reference(97.5, "97.5");
-    Ok(Figure::new("published_percentiles", "Where the published draws lie among all draws").panel(plot).caption(
-        "Share of independent draws below each published number. Typical draws lie anywhere between the two lines; what lies at an edge is an unusual draw.",
-    ))
+    let count = quoted.rows.len();
+    Ok(Told::new("published_percentiles", "Where the published draws lie among all draws")
+        .title(format!("Of {count} published numbers {outside} lie outside the central 95 % of their distributions"), outside > 0)
+        .panel(plot)
+        .shows("Share of independent draws below each published number. A typical number lies anywhere in the shaded band; lines through the dots are 95 % intervals.")
+        .drawn())
 }
 
 #[cfg(test)]
@@ -82,7 +98,7 @@ mod tests {
         let config = RobustnessConfig { d_k: vec![8, 64, 256], seq: vec![20, 8], seeds: 20, seed: 1 };
         let table = config.run(&Unwatched).unwrap().remove(0);
         let figure = percentiles(&with(&table, "percentile")).unwrap();
-        let Panel::Bars(bars) = &figure.panels[0] else { panic!("bars") };
+        let Panel::Bars(bars) = &figure.figure.panels[0] else { panic!("bars") };
         assert!(bars.categories.contains(&"20 tokens, 8, unscaled".to_owned()), "{:?}", bars.categories);
         let mut drawn = 0;
         for (series, word) in bars.series.iter().zip(["max_weight", "entropy", "norm_dq", "norm_dk"]) {

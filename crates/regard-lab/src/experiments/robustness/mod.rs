@@ -6,13 +6,12 @@ mod run;
 
 pub(crate) use figures::with_draws;
 pub use run::RobustnessConfig;
-pub(crate) use run::{PERCENTILE, SUMMARY_COLUMNS, summary_values};
+pub(crate) use run::{SUMMARY_COLUMNS, summary_cells};
 
 use crate::error::Result;
-use crate::experiment::{Experiment, Progress, Shown};
+use crate::experiment::{Drawn, Experiment, Progress, Shown, WHOLE};
 use crate::judging::Judged;
 use crate::report::ReportConfig;
-use regard_plot::figure::Figure;
 use regard_plot::{Table, Tables};
 
 /// The experiment.
@@ -24,10 +23,13 @@ impl Experiment for Robustness {
 
     const ID: &'static str = "robustness";
     const SECTION: &'static str = include_str!("section.md");
-    const TABLES: &'static [Shown] = &[(
-        "attention_robustness_summary",
-        Some(&["seq", "d_k", "scaled", "statistic", "mean", "std", "ci_low", "ci_high", "exact", "deviation", "published", "percentile"]),
-    )];
+    const TABLES: &'static [Shown] = &[
+        (
+            "attention_robustness_summary",
+            Some(&["seq", "d_k", "scaled", "statistic", "mean", "std", "exact", "deviation", "published", "percentile"]),
+        ),
+        ("attention_robustness_rule", WHOLE),
+    ];
     const FIGURES: &'static [&'static str] = &["attention_robustness", "published_percentiles"];
 
     fn work(config: &RobustnessConfig) -> u64 {
@@ -38,7 +40,7 @@ impl Experiment for Robustness {
         config.run(progress)
     }
 
-    fn figures(tables: &Tables) -> Result<Vec<Figure>> {
+    fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         figures::figures(tables)
     }
 

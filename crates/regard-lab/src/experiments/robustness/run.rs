@@ -2,23 +2,25 @@
 
 use super::Robustness;
 use crate::error::Result;
-use crate::experiment::{Progress, defaults, origin};
+use crate::experiment::{Progress, defaults, origin, signed};
 use crate::options::sizes;
 use crate::options::{check_d_k, check_list, check_seeds, check_seq};
 use crate::published::{self, Statistic};
 use crate::statistics::cell::{Cell, Loss, Measured, Numbers};
+use crate::rows::{self, Row};
+use crate::statistics::estimate::Estimate;
 use crate::statistics::summary::Summary;
 use crate::statistics::theory;
 use clap::Args;
-use regard_plot::{Table, Value};
+use regard_plot::Table;
 use serde::Serialize;
 
 /// The same over many seeds: mean, spread, exact expectation, and where published numbers lie
 ///
 /// The expectations are computed by quadrature, without sampling; `deviation` is the distance of the mean from it in standard errors.
-/// Writes attention_robustness_summary.csv.
+/// Writes attention_robustness_summary.csv and attention_robustness_rule.csv.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
-#[command(after_help = "Example:\n  regard robustness --d-k 64,256 --seq 8 --seeds 20000")]
+#[command(after_help = "Example:\n  regard robustness --d-k 64,256 --seq 8 --seeds 200000")]
 pub struct RobustnessConfig {
     /// Head dimensions, each up to 4096
     #[arg(long, value_parser = sizes, default_value = "4,16,64,256,1024", value_name = "LIST")]
@@ -27,7 +29,7 @@ pub struct RobustnessConfig {
     #[arg(long, value_parser = sizes, default_value = "4,8", value_name = "LIST")]
     pub seq: ::std::vec::Vec<usize>,
     /// Draws per cell
-    #[arg(long, default_value_t = 2000, value_name = "N")]
+    #[arg(long, default_value_t = 20_000, value_name = "N")]
     pub seeds: usize,
     /// Which draws
     #[arg(long, default_value_t = 1)]
@@ -40,43 +42,26 @@ impl Default for RobustnessConfig {
     }
 }
 
-/// The columns that say what a sample came to; [`summary_values`] fills them.
-pub(crate) const SUMMARY_COLUMNS: [(&str, &str); 12] = [
+/// The columns that say what a sample came to; [`summary_cells`] fills them.
+pub(crate) const SUMMARY_COLUMNS: [(&str, &str); 10] = [
     ("seeds", "draws"),
-    ("mean", "mean"),
-    ("std", "std of one draw"),
-    ("standard_error", "standard error"),
-    ("ci_low", "95 % interval of the mean, low"),
-    ("ci_high", "high"),
-    ("q025", "2.5 % of draws below"),
-    ("median", "median"),
-    ("q975", "97.5 % of draws below"),
+    ("~mean", "mean"),
+    ("~std", "std of one draw"),
+    ("~q025", "2.5 % of draws below"),
+    ("~median", "median"),
+    ("~q975", "97.5 % of draws below"),
     ("exact", "exact expectation"),
     ("deviation", "mean - exact, in standard errors"),
     ("published", "published"),
+    ("~percentile", "percentile of the published value"),
 ];
 
-pub(crate) fn summary_values(s: &Summary, exact: Option<f64>, published: Option<f64>) -> Vec<Value> {
-    let (low, high) = s.confidence();
-    vec![
-        s.count.into(),
-        s.mean.into(),
-        s.std.into(),
-        s.standard_error().into(),
-        low.into(),
-        high.into(),
-        s.quantile(0.025).into(),
-        s.median().into(),
-        s.quantile(0.975).into(),
-        exact.into(),
-        exact.map(|e| (s.mean - e) / s.standard_error()).into(),
-        published.into(),
-        published.map(|p| s.percentile_of(p)).into(),
-    ]
+pub(crate) fn summary_cells(row: Row, s: &Summary, exact: Option<f64>, published: Option<f64>) -> Row {
+    let row = row.of(s.count).estimate(s.estimate()).estimate(s.deviation());
+    let row = row.estimate(s.quantile(0.025)).estimate(s.median()).estimate(s.quantile(0.975));
+    let row = row.of(exact).of(exact.map(|e| (s.mean - e) / s.standard_error())).of(published);
+    row.maybe(published.map(|p| s.percentile_of(p)))
 }
-
-/// Behind [`SUMMARY_COLUMNS`].
-pub(crate) const PERCENTILE: (&str, &str) = ("percentile", "percentile of the published value");
 
 impl RobustnessConfig {
     /// `attention_robustness_summary`: one row per number of tokens, d_k, scale and statistic.
@@ -90,22 +75,27 @@ impl RobustnessConfig {
         check_seeds(self.seeds, 2)?;
         let mut columns = vec![("seq", "tokens"), ("d_k", "d_k"), ("scaled", "scaled"), ("statistic", "statistic, mean over the rows")];
         columns.extend(SUMMARY_COLUMNS);
-        columns.push(PERCENTILE);
-        let mut table = Table::new(
+        let mut table = rows::table(
             "attention_robustness_summary",
             "Statistics of attention matrices over many independent draws, beside their exact expectations and the published single draws",
             &columns,
         );
+        let mut rule = rows::table(
+            "attention_robustness_rule",
+            "How often the rules for lucky draws brand an honest one: shares of these draws, each judged as the published ones are",
+            &RULE_COLUMNS,
+        );
         for &seq in &self.seq {
             for &d_k in &self.d_k {
                 let cell = Cell { seq, d_k, seeds: self.seeds, seed: self.seed, numbers: Numbers::Regard, loss: Some(Loss::MeanSquare) };
-                for (scaled, measured) in [false, true].into_iter().zip(cell.measure(progress)?) {
-                    push_cell(&mut table, seq, d_k, scaled, &measured);
+                let both = cell.measure(progress)?;
+                for (scaled, measured) in [false, true].into_iter().zip(&both) {
+                    push_cell(&mut table, seq, d_k, scaled, measured);
                 }
+                push_rule(&mut rule, seq, d_k, &both);
             }
         }
-        table.origin = origin::<Robustness>(self, self.seed, Numbers::Regard.describe())?;
-        Ok(vec![table])
+        Ok(signed(vec![table, rule], &origin::<Robustness>(self, self.seed, Numbers::Regard.describe())?))
     }
 }
 
@@ -120,8 +110,30 @@ fn push_cell(table: &mut Table, seq: usize, d_k: usize, scaled: bool, m: &Measur
     ];
     for (statistic, sample, exact) in rows {
         let published = published::number(statistic, seq, d_k, scaled);
-        let mut row = vec![seq.into(), d_k.into(), scaled.into(), statistic.word().into()];
-        row.extend(summary_values(&Summary::new(sample), exact, published));
-        table.push(row);
+        let row = Row::default().of(seq).of(d_k).of(scaled).of(statistic.word());
+        summary_cells(row, &Summary::new(sample), exact, published).put(table);
     }
+}
+
+const RULE_COLUMNS: [(&str, &str); 5] = [
+    ("seq", "tokens"),
+    ("d_k", "d_k"),
+    ("~any_outside", "one of its eight numbers outside the central 95 % of its distribution"),
+    ("~pair_unscaled", "largest weight or entropy in the outer tenth of one side, unscaled"),
+    ("~pair_scaled", "the same, scaled"),
+];
+
+fn push_rule(table: &mut Table, seq: usize, d_k: usize, both: &[Measured; 2]) {
+    let branded = |lists: &[&Vec<f64>], side: f64| {
+        let mut any = vec![false; lists[0].len()];
+        for list in lists {
+            any.iter_mut().zip(Summary::new(list).outside(list, side)).for_each(|(any, outside)| *any |= outside);
+        }
+        Estimate::of_share(any.iter().filter(|any| **any).count(), any.len())
+    };
+    let four = |m: &'_ Measured| [m.max_weight.clone(), m.entropy.clone(), m.dq.clone(), m.dk.clone()];
+    let all: Vec<Vec<f64>> = both.iter().flat_map(four).collect();
+    let row = Row::default().of(seq).of(d_k).estimate(branded(&all.iter().collect::<Vec<_>>(), 0.025));
+    let [unscaled, scaled] = both.each_ref().map(|m| branded(&[&m.max_weight, &m.entropy], 0.1));
+    row.estimate(unscaled).estimate(scaled).put(table);
 }

@@ -1,72 +1,87 @@
 //! Loss, gradients, entropy and saturation while models learn.
 
-use crate::drawing::{WORDS, d_k_axis, part};
+use crate::drawing::{Told, WORDS, d_k_axis, estimate_at, part, with_band};
 use crate::error::Result;
-use regard_plot::figure::{Axis, Figure, LinePlot, Series, numbers};
+use crate::experiment::Drawn;
+use regard_plot::figure::{Axis, Line, LinePlot, Series, numbers};
 use regard_plot::{Table, Tables, Value};
 
-/// A value over steps, without and with the scale: mean over heads or blocks, the band from the least to the largest of them.
+/// A value over steps, without and with the scale.
 fn over_time(table: &Table, head_dim: f64, column: &str, title: &str, axis: Axis) -> Result<LinePlot> {
     let mut plot = LinePlot::new(title, Axis::linear("step"), axis);
     for (scaled, word, colour) in WORDS {
         let rows = part(table, &[("head_dim", Value::Integer(head_dim as i64)), ("scaled", scaled.into())]);
-        let mut steps = numbers(&rows, "step")?;
-        steps.dedup();
-        let (mut mean, mut low, mut high) = (Vec::new(), Vec::new(), Vec::new());
-        for &step in &steps {
-            let here = numbers(&part(&rows, &[("step", Value::Integer(step as i64))]), column)?;
-            mean.push(here.iter().sum::<f64>() / here.len() as f64);
-            low.push(here.iter().copied().fold(f64::INFINITY, f64::min));
-            high.push(here.iter().copied().fold(f64::NEG_INFINITY, f64::max));
-        }
-        plot = plot.series(Series::new(word, &steps, &mean).band(&low, &high).colour(colour));
+        plot = plot.series(with_band(word, &rows, "step", column)?.colour(colour));
     }
     Ok(plot)
 }
 
-pub(super) fn figures(tables: &Tables) -> Result<Vec<Figure>> {
-    let table = tables.get("scale_training")?;
-    let (curves, heads, gradients) =
-        (tables.get("scale_training_curves")?, tables.get("scale_training_heads")?, tables.get("scale_training_gradients")?);
+pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
+    let (table, paired) = (tables.get("scale_training")?, tables.get("scale_training_paired")?);
+    let (seeds, curves) = (tables.get("scale_training_seeds")?, tables.get("scale_training_curves")?);
+    let (heads, gradients) = (tables.get("scale_training_heads")?, tables.get("scale_training_gradients")?);
     let mut sizes = numbers(table, "head_dim")?;
     sizes.dedup();
     let widest = sizes.iter().copied().fold(0.0, f64::max);
     let mut end = LinePlot::new("After training", d_k_axis(), Axis::linear("validation loss (nats per token)"));
     for (scaled, word, colour) in WORDS {
-        end =
-            end.series(Series::from_table(word, &part(table, &[("scaled", scaled.into())]), "head_dim", "validation_loss")?.colour(colour));
+        let of = |table: &Table| part(table, &[("scaled", scaled.into())]);
+        end = end.series(with_band(word, &of(table), "head_dim", "validation_loss")?.colour(colour));
+        end = end.series(Series::from_table("", &of(seeds), "head_dim", "validation_loss")?.line(Line::None).colour(colour));
     }
+    let difference = LinePlot::new("Without minus with, same seed", d_k_axis(), Axis::linear("difference of validation losses"))
+        .series(with_band("difference", paired, "head_dim", "difference")?.colour(3))
+        .horizontal(0.0, "no difference");
     let at = |what: &str| format!("{what}, d_{{k}} = {widest}");
     let loss = over_time(curves, widest, "loss", &at("Learning"), Axis::linear("training loss (nats per token)"))?;
-    let query = over_time(gradients, widest, "query_gradient", &at("Gradient on queries"), Axis::log10("norm on a block's weights"))?;
-    let value = over_time(gradients, widest, "value_gradient", &at("Gradient on values"), Axis::log10("norm on a block's weights"))?;
+    let query = over_time(gradients, widest, "query_gradient", &at("Gradient on queries"), Axis::log10("norm on the weights"))?;
+    let of = |scaled: bool, column: &str| {
+        estimate_at(table, &[("head_dim", Value::Integer(widest as i64)), ("scaled", scaled.into())], column)
+    };
+    let worse = estimate_at(paired, &[("head_dim", Value::Integer(widest as i64))], "difference").low > 0.0;
+    let larger = of(false, "first_query_gradient").low > of(true, "first_query_gradient").high;
     let mut figures = vec![
-        Figure::new("scale_training", "What the scale does for a model that learns").panel(end).panel(loss).panel(query).panel(value).caption(
-            "Top left: loss on held-out text at the end, one training each. The other panels follow the widest heads; the bands reach from one block to the other.",
-        ),
+        Told::new("scale_training", "What the scale does for a model that learns")
+            .title(format!("Without the scale heads of {widest} learn too, and end a little worse"), worse && of(false, "validation_loss").value < 0.6 * of(false, "first_loss").value)
+            .panel(end)
+            .panel(difference)
+            .panel(loss)
+            .panel(query)
+            .shows("a: loss on held-out text at the end; points are single trainings. b: the same, paired. c, d: the widest heads over time. Bands are 95 % intervals of the mean over trainings.")
+            .says("d: without the scale the gradient on queries begins larger, not smaller.", larger)
+            .drawn(),
     ];
-    for (name, column, title, axis, caption) in [
+    for (name, column, ends, title, plain, axis, holds) in [
         (
             "scale_training_entropy",
             "relative_entropy",
+            ["sharpest", "flattest"],
+            "Without the scale heads begin sharper, the more so the wider they are",
             "Entropy of the heads while the model learns",
             "entropy / ln(visible keys)",
-            "Mean over all heads; the bands reach from the sharpest head to the flattest. 1 is uniform attention, 0 a one-hot choice.",
+            of(false, "first_entropy").high < of(true, "first_entropy").low,
         ),
         (
             "scale_training_saturation",
             "saturated",
+            ["least_saturated", "most_saturated"],
+            "Without the scale more rows are saturated at the end",
             "Saturated rows while the model learns",
             "share of rows with a weight above 0.99",
-            "Mean over all heads; the bands reach from the least saturated head to the most.",
+            of(false, "last_saturated").low > of(true, "last_saturated").high,
         ),
     ] {
-        let mut figure = Figure::new(name, title).caption(caption);
+        let mut figure = Told::new(name, plain).title(title, holds);
         for &size in &sizes {
-            let plot = over_time(heads, size, column, &format!("d_{{k}} = {size}"), Axis::linear(axis).limits(0.0, 1.0))?;
+            let mut plot = LinePlot::new(format!("d_{{k}} = {size}"), Axis::linear("step"), Axis::linear(axis).limits(0.0, 1.0));
+            for (scaled, word, colour) in WORDS {
+                let rows = part(heads, &[("head_dim", Value::Integer(size as i64)), ("scaled", scaled.into())]);
+                let band = (numbers(&rows, ends[0])?, numbers(&rows, ends[1])?);
+                plot = plot.series(Series::from_table(word, &rows, "step", column)?.band(&band.0, &band.1).colour(colour));
+            }
             figure = figure.panel(plot);
         }
-        figures.push(figure);
+        figures.push(figure.shows("Mean over all heads of all trainings; the bands reach from the least head to the largest.").drawn());
     }
     Ok(figures)
 }

@@ -7,10 +7,10 @@ mod run;
 pub use run::ScaleTrainingConfig;
 
 use crate::error::Result;
-use crate::experiment::{Experiment, HIDDEN, Progress, Shown, WHOLE};
+use crate::experiment::{Drawn, Experiment, HIDDEN, Progress, Shown, WHOLE};
 use crate::judging::Judged;
+use crate::learning::SeedsConfig;
 use crate::report::ReportConfig;
-use regard_plot::figure::Figure;
 use regard_plot::{Table, Tables};
 
 /// The experiment.
@@ -24,24 +24,34 @@ impl Experiment for ScaleTraining {
     const ALIASES: &'static [&'static str] = &["ablate-scale"];
     const SECTION: &'static str = include_str!("section.md");
     const TABLES: &'static [Shown] = &[
+        ("scale_training_paired", WHOLE),
         ("scale_training", WHOLE),
-        ("scale_training_gradients", WHOLE),
+        ("scale_training_seeds", HIDDEN),
+        ("scale_training_gradients", HIDDEN),
         ("scale_training_curves", HIDDEN),
         ("scale_training_heads", HIDDEN),
     ];
+    const LEARNS_TEXT: bool = true;
     const FIGURES: &'static [&'static str] = &["scale_training", "scale_training_entropy", "scale_training_saturation"];
     const STORED: &'static [(&'static str, &'static [u8])] =
-        &stored!["scale_training", "scale_training_curves", "scale_training_heads", "scale_training_gradients"];
+        &stored![
+        "scale_training",
+        "scale_training_paired",
+        "scale_training_seeds",
+        "scale_training_curves",
+        "scale_training_heads",
+        "scale_training_gradients",
+    ];
 
     fn work(config: &ScaleTrainingConfig) -> u64 {
-        2 * config.head_dims.len() as u64 * config.steps
+        (2 * config.head_dims.len() * config.seeds.seeds) as u64 * config.steps
     }
 
     fn run(config: &ScaleTrainingConfig, progress: &dyn Progress) -> Result<Vec<Table>> {
         config.run(progress)
     }
 
-    fn figures(tables: &Tables) -> Result<Vec<Figure>> {
+    fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         figures::figures(tables)
     }
 
@@ -50,6 +60,7 @@ impl Experiment for ScaleTraining {
     }
 
     fn in_report(report: &ReportConfig) -> Option<ScaleTrainingConfig> {
-        Some(ScaleTrainingConfig { seed: report.seed, ..ScaleTrainingConfig::default() })
+        let seeds = SeedsConfig { seed: report.seed, ..SeedsConfig::default() };
+        Some(ScaleTrainingConfig { seeds, learning: report.learning(), ..ScaleTrainingConfig::default() })
     }
 }

@@ -1,11 +1,12 @@
 //! Sharpness and gradient norms against d_k, and the maps themselves.
 
-use crate::drawing::{WORDS, d_k_axis, map, part};
+use crate::drawing::{Told, WORDS, d_k_axis, map, part};
 use crate::error::Result;
-use regard_plot::figure::{Axis, Figure, LinePlot, Series, numbers};
+use crate::experiment::Drawn;
+use regard_plot::figure::{Axis, LinePlot, Series, numbers};
 use regard_plot::{Table, Tables};
 
-pub(super) fn figures(tables: &Tables) -> Result<Vec<Figure>> {
+pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     let table = tables.get("attention_sweep_results")?;
     let lines = |column: &str, axis: Axis, title: &str| -> Result<LinePlot> {
         let mut plot = LinePlot::new(title, d_k_axis(), axis);
@@ -15,15 +16,21 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Figure>> {
         }
         Ok(plot)
     };
+    let of = |scaled: bool, column: &str| numbers(&part(table, &[("scaled", scaled.into())]), column);
+    let above = |column: &str| -> Result<bool> { Ok(of(false, column)?.iter().zip(of(true, column)?).all(|(a, b)| *a > b)) };
     let mut figures = vec![
-        Figure::new("attention_sweep", "Sharpness against d_{k}")
+        Told::new("attention_sweep", "Sharpness against d_{k}")
+            .title("In every cell attention is sharper without the scale", above("mean_max_weight")?)
             .panel(lines("mean_max_weight", Axis::linear("mean largest weight").limits(0.0, 1.0), "Largest weight")?)
             .panel(lines("mean_entropy", Axis::linear("mean entropy (nats)"), "Entropy")?)
-            .caption("Means over the rows and draws of each cell of the sweep."),
-        Figure::new("gradient_norms_vs_dk", "Gradient norms against d_{k}")
+            .shows("Means over the rows of each cell's draws; one draw per cell where nothing else was asked for.")
+            .drawn(),
+        Told::new("gradient_norms_vs_dk", "Gradient norms against d_{k}")
+            .title("Without the scale gradients are larger, not smaller", above("grad_norm_q")? && above("grad_norm_k")?)
             .panel(lines("grad_norm_q", Axis::log10("norm of dQ"), "Queries")?)
             .panel(lines("grad_norm_k", Axis::log10("norm of dK"), "Keys")?)
-            .caption("Frobenius norms of the gradients, averaged over the draws. Without the scale they are larger, not smaller."),
+            .shows("a, b: Frobenius norms of the gradients, averaged over the draws.")
+            .drawn(),
     ];
     if let Some(weights) = tables.find("attention_sweep_weights") {
         figures.push(gallery(weights)?);
@@ -31,7 +38,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-fn gallery(weights: &Table) -> Result<Figure> {
+fn gallery(weights: &Table) -> Result<Drawn> {
     let mut d_k: Vec<i64> = Vec::new();
     for d in numbers(weights, "d_k")? {
         if d_k.last() != Some(&(d as i64)) && !d_k.contains(&(d as i64)) {
@@ -46,6 +53,17 @@ fn gallery(weights: &Table) -> Result<Figure> {
             );
         }
     }
-    Ok(Figure::grid("attention_heatmap_gallery", "The same draws without (top) and with the scale (bottom)", maps, d_k.len())
-        .caption("Attention weights of the first draw of each cell, named by d_{k}: rows are queries, columns keys."))
+    // The largest weights of rows, on average.
+    let sharpness = |scaled: bool| -> Result<f64> {
+        let rows = part(weights, &[("scaled", scaled.into()), ("d_k", d_k.last().copied().unwrap_or(0).into())]);
+        let (query, weight) = (numbers(&rows, "query")?, numbers(&rows, "weight")?);
+        let count = query.iter().copied().fold(0.0, f64::max) + 1.0;
+        let largest = |q: f64| query.iter().zip(&weight).filter(|(at, _)| **at == q).map(|(_, w)| *w).fold(0.0, f64::max);
+        Ok((0..count as usize).map(|q| largest(q as f64)).sum::<f64>() / count)
+    };
+    let collapses = sharpness(false)? > 1.5 * sharpness(true)?;
+    Ok(Told::grid("attention_heatmap_gallery", "The same draws without (top) and with the scale (bottom)", maps, d_k.len())
+        .title("The same draws: without the scale (top) rows choose one key, with it (bottom) they do not", collapses)
+        .shows("Attention weights of the first draw of each cell, named by d_{k}: rows are queries, columns keys.")
+        .drawn())
 }

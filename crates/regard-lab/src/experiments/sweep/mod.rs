@@ -7,10 +7,9 @@ mod run;
 pub use run::SweepConfig;
 
 use crate::error::Result;
-use crate::experiment::{Experiment, HIDDEN, Progress, Shown};
+use crate::experiment::{Drawn, Experiment, HIDDEN, Progress, Shown};
 use crate::judging::Judged;
 use crate::report::ReportConfig;
-use regard_plot::figure::Figure;
 use regard_plot::{Table, Tables};
 
 /// The experiment.
@@ -51,7 +50,7 @@ impl Experiment for Sweep {
         config.run(progress)
     }
 
-    fn figures(tables: &Tables) -> Result<Vec<Figure>> {
+    fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         figures::figures(tables)
     }
 

@@ -6,11 +6,13 @@ use crate::experiment::{Progress, defaults, origin};
 use crate::options::sizes;
 use crate::options::{check_d_k, check_seeds, check_seq};
 use crate::statistics::cell::{Cell, Loss, Measured, Numbers};
-use crate::statistics::summary::{self, Summary};
+use crate::rows::{self, Row};
+use crate::statistics::estimate::Estimate;
+use crate::statistics::summary::{Rows, share_of_largest};
 use clap::Args;
 use rayon::prelude::*;
 use regard::{Attention, Scale};
-use regard_plot::{Table, Value};
+use regard_plot::Table;
 use serde::Serialize;
 
 /// Sweep d_k, without and with the scale: weights, scores and gradients
@@ -18,7 +20,7 @@ use serde::Serialize;
 /// By default this is the run of the first document, number for number: 8 tokens, the draws of PyTorch's seeds 42 + d_k, loss mean(out^2).
 /// Writes attention_sweep_results.csv, and the weights of the first draws.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
-#[command(after_help = "Example:\n  regard sweep --d-k 4,16,64,256,1024,4096 --numbers regard --loss unit --seeds 400")]
+#[command(after_help = "Example:\n  regard sweep --d-k 4,16,64,256,1024,4096 --numbers regard --loss unit --seeds 20000")]
 pub struct SweepConfig {
     /// Head dimensions, each up to 4096
     #[arg(long, value_parser = sizes, default_value = "4,16,64,256", value_name = "LIST")]
@@ -61,7 +63,7 @@ impl SweepConfig {
         check_seq(self.seq)?;
         check_seeds(self.seeds, 1)?;
         let origin = origin::<Sweep>(self, self.seed, self.numbers.describe())?;
-        let mut table = Table::new(
+        let mut table = rows::table(
             "attention_sweep_results",
             "Attention of random queries and keys, without and with the scale 1/sqrt(d_k): means over the draws; row statistics are over all rows of all draws",
             &COLUMNS,
@@ -76,8 +78,8 @@ impl SweepConfig {
             let both = self.cell(d_k).measure(progress)?;
             Ok([false, true].into_par_iter().zip(both).map(|(scaled, measured)| self.row(d_k, scaled, &measured)).collect())
         });
-        for rows in rows.collect::<Result<Vec<Vec<_>>>>()? {
-            rows.into_iter().for_each(|row| table.push(row));
+        for rows in rows.collect::<Result<Vec<Vec<Row>>>>()? {
+            rows.into_iter().for_each(|row: Row| row.put(&mut table));
         }
         if self.seq <= 32 {
             for &d_k in &self.d_k {
@@ -88,61 +90,47 @@ impl SweepConfig {
         Ok(if weights.rows.is_empty() { vec![table] } else { vec![table, weights] })
     }
 
-    fn row(&self, d_k: usize, scaled: bool, m: &Measured) -> Vec<Value> {
-        let mean = |x: &[f64]| Value::Number(summary::mean(x));
-        let dq = Summary::new(&m.dq_rows);
-        vec![
-            d_k.into(),
-            scaled.into(),
-            self.seq.into(),
-            self.seeds.into(),
-            mean(&m.max_weight),
-            mean(&m.entropy),
-            mean(&m.sum_of_squares),
-            mean(&m.dq),
-            mean(&m.dk),
-            mean(&m.dv),
-            summary::root_mean_square(&m.dq_rows).into(),
-            dq.quantile(0.1).into(),
-            dq.median().into(),
-            dq.quantile(0.9).into(),
-            summary::root_mean_square(&m.d_scores_rows).into(),
-            summary::median(&m.d_scores_rows).into(),
-            dq.share_below(VANISHED).into(),
-            dq.share_holding(0.9).into(),
-            mean(&m.score_min),
-            mean(&m.score_max),
-            summary::mean(&m.score_square).sqrt().into(),
-            self.loss.word().into(),
-        ]
+    fn row(&self, d_k: usize, scaled: bool, m: &Measured) -> Row {
+        let [dq, d_scores] = [&m.dq_rows, &m.d_scores_rows].map(|rows| Rows::new(rows, self.seq));
+        let mut row = Row::default().of(d_k).of(scaled).of(self.seq).of(self.seeds);
+        for sample in [&m.max_weight, &m.entropy, &m.sum_of_squares, &m.dq, &m.dk, &m.dv] {
+            row = row.estimate(Estimate::of_mean(sample));
+        }
+        row = row.estimate(dq.root_mean_square()).estimate(dq.quantile(0.1)).estimate(dq.quantile(0.5)).estimate(dq.quantile(0.9));
+        row = row.estimate(d_scores.root_mean_square()).estimate(d_scores.quantile(0.5));
+        row = row.estimate(dq.share_below(VANISHED)).estimate(dq.share_holding(0.9));
+        row = row.estimate(Estimate::of_mean(&m.score_min)).estimate(Estimate::of_mean(&m.score_max));
+        let std = Estimate::of_mean(&m.score_square).map(|x| x.max(0.0).sqrt());
+        row.estimate(std).of(share_of_largest(&m.dq)).of(self.loss.word())
     }
 }
 
 /// A row of a gradient below this counts as vanished.
 const VANISHED: f64 = 1e-8;
 
-const COLUMNS: [(&str, &str); 22] = [
+const COLUMNS: [(&str, &str); 23] = [
     ("d_k", "d_k"),
     ("scaled", "scaled"),
     ("seq", "tokens"),
     ("seeds", "draws"),
-    ("mean_max_weight", "mean largest weight"),
-    ("mean_entropy", "mean entropy (nats)"),
-    ("mean_sum_of_squares", "mean sum of squares"),
-    ("grad_norm_q", "norm of dQ"),
-    ("grad_norm_k", "norm of dK"),
-    ("grad_norm_v", "norm of dV"),
-    ("row_dq_rms", "row of dQ, root mean square"),
-    ("row_dq_q10", "row of dQ, 10 % below"),
-    ("row_dq_median", "row of dQ, median"),
-    ("row_dq_q90", "row of dQ, 90 % below"),
-    ("row_d_scores_rms", "row of d_scores, root mean square"),
-    ("row_d_scores_median", "row of d_scores, median"),
-    ("rows_below_1e_8", "share of rows of dQ below 1e-8"),
-    ("rows_holding_90_percent", "share of rows with 90 % of the squared norm"),
-    ("score_min", "smallest score"),
-    ("score_max", "largest score"),
-    ("score_std", "std of the scores"),
+    ("~mean_max_weight", "mean largest weight"),
+    ("~mean_entropy", "mean entropy (nats)"),
+    ("~mean_sum_of_squares", "mean sum of squares"),
+    ("~grad_norm_q", "norm of dQ"),
+    ("~grad_norm_k", "norm of dK"),
+    ("~grad_norm_v", "norm of dV"),
+    ("~row_dq_rms", "row of dQ, root mean square"),
+    ("~row_dq_q10", "row of dQ, 10 % below"),
+    ("~row_dq_median", "row of dQ, median"),
+    ("~row_dq_q90", "row of dQ, 90 % below"),
+    ("~row_d_scores_rms", "row of d_scores, root mean square"),
+    ("~row_d_scores_median", "row of d_scores, median"),
+    ("~rows_below_1e_8", "share of rows of dQ below 1e-8"),
+    ("~rows_holding_90_percent", "share of rows with 90 % of the squared norm"),
+    ("~score_min", "smallest score"),
+    ("~score_max", "largest score"),
+    ("~score_std", "std of the scores"),
+    ("largest_percent", "share of the mean norm of dQ that is in the largest hundredth of draws"),
     ("loss", "loss"),
 ];
 

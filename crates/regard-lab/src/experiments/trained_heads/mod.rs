@@ -1,4 +1,4 @@
-//! Do heads come to differ? Their statistics and their likeness while a language model learns.
+//! Do heads come to differ, and what do they look at? Their likeness while a language model learns, their maps, and patterns that have a name.
 
 mod claims;
 mod figures;
@@ -9,10 +9,10 @@ pub use run::TrainedHeadsConfig;
 pub(crate) use run::tests;
 
 use crate::error::Result;
-use crate::experiment::{Experiment, Progress, Shown, WHOLE};
+use crate::experiment::{Drawn, Experiment, HIDDEN, Progress, Shown, WHOLE};
 use crate::judging::Judged;
+use crate::learning::SeedsConfig;
 use crate::report::ReportConfig;
-use regard_plot::figure::Figure;
 use regard_plot::{Table, Tables};
 
 /// The experiment.
@@ -24,19 +24,27 @@ impl Experiment for TrainedHeads {
 
     const ID: &'static str = "trained-heads";
     const SECTION: &'static str = include_str!("section.md");
-    const TABLES: &'static [Shown] = &[("trained_heads_likeness", WHOLE), ("trained_heads", WHOLE)];
-    const FIGURES: &'static [&'static str] = &["trained_heads", "trained_heads_look"];
-    const STORED: &'static [(&'static str, &'static [u8])] = &stored!["trained_heads", "trained_heads_likeness"];
+    const TABLES: &'static [Shown] = &[
+        ("trained_heads_named", WHOLE),
+        ("trained_heads_patterns", WHOLE),
+        ("trained_heads_likeness", HIDDEN),
+        ("trained_heads_tokens", HIDDEN),
+        ("trained_heads_maps", HIDDEN),
+    ];
+    const LEARNS_TEXT: bool = true;
+    const FIGURES: &'static [&'static str] = &["trained_heads", "trained_heads_one", "trained_heads_pre_norm", "trained_heads_post_norm"];
+    const STORED: &'static [(&'static str, &'static [u8])] =
+        &stored!["trained_heads_named", "trained_heads_patterns", "trained_heads_likeness", "trained_heads_tokens", "trained_heads_maps"];
 
     fn work(config: &TrainedHeadsConfig) -> u64 {
-        config.steps
+        (2 * config.seeds.seeds) as u64 * config.steps
     }
 
     fn run(config: &TrainedHeadsConfig, progress: &dyn Progress) -> Result<Vec<Table>> {
         config.run(progress)
     }
 
-    fn figures(tables: &Tables) -> Result<Vec<Figure>> {
+    fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         figures::figures(tables)
     }
 
@@ -45,6 +53,7 @@ impl Experiment for TrainedHeads {
     }
 
     fn in_report(report: &ReportConfig) -> Option<TrainedHeadsConfig> {
-        Some(TrainedHeadsConfig { seed: report.seed, ..TrainedHeadsConfig::default() })
+        let seeds = SeedsConfig { seed: report.seed, ..SeedsConfig::default() };
+        Some(TrainedHeadsConfig { seeds, learning: report.learning(), ..TrainedHeadsConfig::default() })
     }
 }

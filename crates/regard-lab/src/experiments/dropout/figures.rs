@@ -1,0 +1,51 @@
+//! What dropping does to weights, and to a training.
+
+use crate::drawing::{SCALED, Told, UNSCALED, falls, part, rises, with_band};
+use crate::error::Result;
+use crate::experiment::Drawn;
+use regard_plot::Tables;
+use regard_plot::figure::{Axis, LinePlot, Series, numbers};
+
+pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
+    let (weights, training, curves) = (tables.get("dropout_weights")?, tables.get("dropout_training")?, tables.get("dropout_curves")?);
+    let rate = || Axis::linear("probability of dropping");
+    let scatter = LinePlot::new("The sum of a row", rate(), Axis::linear("standard deviation"))
+        .series(with_band("measured", weights, "rate", "row_sum_std")?.colour(SCALED))
+        .series(Series::from_table("expected", weights, "rate", "expected_std")?.theory().colour(6));
+    let change = LinePlot::new("The output", rate(), Axis::linear("relative change"))
+        .series(with_band("change", weights, "rate", "output_change")?.colour(UNSCALED));
+    let unbiased = numbers(weights, "bias_low")?.iter().zip(numbers(weights, "bias_high")?).all(|(low, high)| *low <= 0.002 && high >= -0.002);
+    let expected = numbers(weights, "row_sum_std")?.iter().zip(numbers(weights, "expected_std")?).all(|(a, b)| (a - b).abs() < 0.02);
+    let end = LinePlot::new("After training", rate(), Axis::linear("loss (nats per token)"))
+        .series(with_band("held out", training, "rate", "validation_loss")?.colour(UNSCALED))
+        .series(with_band("learnt", training, "rate", "train_loss")?.colour(SCALED));
+    let mut learning = LinePlot::new("While it learns", Axis::linear("step"), Axis::linear("training loss (nats per token)"));
+    for (place, p) in numbers(training, "rate")?.into_iter().enumerate() {
+        let series = with_band(format!("{p}"), &part(curves, &[("rate", p.into())]), "step", "loss")?;
+        learning = learning.series(series.colour(place).without_markers());
+    }
+    let narrows = falls(&numbers(training, "gap")?);
+    Ok(vec![
+        Told::new("dropout_weights", "Weights of random tokens, some of them dropped")
+            .title("Dropping leaves weights right on average and scatters every row", unbiased && expected)
+            .panel(scatter)
+            .panel(change)
+            .shows("a: rows sum to 1 before; dashed: sqrt(p / (1 - p) \u{d7} sum of squared weights). b: |after - before| / |before|. Means over draws with 95 % intervals, narrower than the lines.")
+            .drawn(),
+        Told::new("dropout_training", "A short text learnt with dropout")
+            .title("Dropout narrows the gap between what is learnt and what is held out", narrows)
+            .panel(end)
+            .panel(learning)
+            .shows("a: loss on the text that was learnt and on text that was not, nothing dropped. b: the loss that training sees, named by the probability of dropping. Means over trainings with 95 % intervals.")
+            .says("b: the more is dropped, the higher the loss that training sees.", rises(&final_losses(tables)?))
+            .drawn(),
+    ])
+}
+
+/// The last training loss of each rate.
+fn final_losses(tables: &Tables) -> Result<Vec<f64>> {
+    let curves = tables.get("dropout_curves")?;
+    let rates = numbers(tables.get("dropout_training")?, "rate")?;
+    let last = |p: f64| numbers(&part(curves, &[("rate", p.into())]), "loss").map(|x| x.last().copied().unwrap_or(f64::NAN));
+    Ok(rates.into_iter().map(last).collect::<std::result::Result<_, _>>()?)
+}

@@ -1,0 +1,30 @@
+//! Loss against the size of the cache.
+
+use crate::drawing::{SCALED, Told, with_band};
+use crate::error::Result;
+use crate::experiment::Drawn;
+use regard_plot::Tables;
+use regard_plot::figure::{Axis, Line, LinePlot, Series, numbers};
+
+pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
+    let (table, seeds) = (tables.get("multi_query")?, tables.get("multi_query_seeds")?);
+    let heads = Axis::log2("key/value heads");
+    let single = Series::from_table("single trainings", seeds, "kv_heads", "validation_loss")?.line(Line::None).colour(3);
+    let loss = LinePlot::new("Quality", heads.clone(), Axis::linear("validation loss (nats per token)"))
+        .series(with_band("mean", table, "kv_heads", "validation_loss")?.colour(SCALED))
+        .series(single);
+    let cache = LinePlot::new("Cache", heads, Axis::linear("bytes per token"))
+        .series(Series::from_table("keys and values", table, "kv_heads", "cache_bytes")?.colour(2));
+    let (bytes, kv) = (numbers(table, "cache_bytes")?, numbers(table, "kv_heads")?);
+    let (losses, differences) = (numbers(table, "validation_loss")?, numbers(table, "difference")?);
+    let proportional = bytes.iter().zip(&kv).all(|(b, k)| (b / k - bytes[0] / kv[0]).abs() < 1e-9);
+    let small = differences.iter().all(|d| d.abs() < 0.1 * losses[0]);
+    Ok(vec![
+        Told::new("multi_query", "Loss and cache against the number of key/value heads")
+            .title("One key/value head needs a fraction of the cache, at a small price", proportional && small)
+            .panel(loss)
+            .panel(cache)
+            .shows("a: mean over trainings with its 95 % interval, and single trainings. b: keys and values of all blocks in single precision.")
+            .drawn(),
+    ])
+}
