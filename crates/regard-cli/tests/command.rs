@@ -25,7 +25,10 @@ fn robustness_judges_the_claims() {
     let dir = tempfile::tempdir().unwrap();
     let text = works(&["robustness", "--seeds", "500", "--out", "r"], dir.path());
     assert!(text.contains("attention_robustness_summary") && text.contains("undecided") && text.contains("illustrative"), "{text}");
-    assert_eq!(named(&dir.path().join("r"), ".csv"), ["attention_robustness_rule.csv", "attention_robustness_summary.csv", "published_claims.csv"]);
+    assert_eq!(
+        named(&dir.path().join("r"), ".csv"),
+        ["attention_robustness_rule.csv", "attention_robustness_summary.csv", "published_claims.csv"]
+    );
     // Other cells than the documents': nothing to judge.
     works(&["robustness", "--seeds", "20", "--d-k", "8", "--seq", "6", "--out", "other", "--quiet"], dir.path());
     assert_eq!(named(&dir.path().join("other"), ".csv"), ["attention_robustness_rule.csv", "attention_robustness_summary.csv"]);

@@ -54,7 +54,8 @@ fn small<'a>(command: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 #[test]
 fn masks_writes_what_each_step_of_the_protocol_found() {
     let dir = with_text();
-    let text = works(&small("mask-training", &["--variants", "causal,reverse,none,right-to-left", "--samples", "2", "--seeds", "2"]), dir.path());
+    let text =
+        works(&small("mask-training", &["--variants", "causal,reverse,none,right-to-left", "--samples", "2", "--seeds", "2"]), dir.path());
     assert!(text.contains("mask_training: ") && text.contains("\u{201c}"), "{text}");
     let out = dir.path().join("results");
     let written = tables(&out);
@@ -73,7 +74,10 @@ fn masks_writes_what_each_step_of_the_protocol_found() {
 #[test]
 fn an_honest_mask_leaks_nothing_and_json_says_so() {
     let dir = with_text();
-    let json = works(&small("mask-training", &["--variants", "causal,none", "--samples", "1", "--json", "--seeds", "2", "--seed", "3"]), dir.path());
+    let json = works(
+        &small("mask-training", &["--variants", "causal,none", "--samples", "1", "--json", "--seeds", "2", "--seed", "3"]),
+        dir.path(),
+    );
     let tables: serde_json::Value = serde_json::from_str(&json).expect("nothing but JSON");
     let origin = &tables[0]["origin"];
     assert!(origin["seed"] == "3" && origin["command"].as_str().unwrap().contains("--seed 3 "), "{origin}");
@@ -116,7 +120,11 @@ fn the_other_commands_write_their_tables_and_figures() {
             &["positions"],
         ),
         (small("nearest", &["--keys", "1,4", "--draws", "3", "--seeds", "2", "--out", "o"]), &["nearest", "nearest_random"], &["nearest"]),
-        (small("multi-query", &["--kv-heads", "2,1", "--seeds", "2", "--out", "o"]), &["multi_query", "multi_query_seeds"], &["multi_query"]),
+        (
+            small("multi-query", &["--kv-heads", "2,1", "--seeds", "2", "--out", "o"]),
+            &["multi_query", "multi_query_seeds"],
+            &["multi_query"],
+        ),
         (
             small("dropout", &["--rates", "0,0.5", "--draws", "9", "--characters", "3000", "--seeds", "2", "--out", "o"]),
             &["dropout_curves", "dropout_seeds", "dropout_training", "dropout_weights"],
@@ -167,7 +175,10 @@ fn a_run_that_is_killed_goes_on_where_it_was() {
         works(&[command.clone(), vec!["--out", "whole", "--quiet"]].concat(), dir.path());
         let unfinished = dir.path().join("stopped").join(".regard-unfinished");
         let mut process = common::command(&[command.clone(), vec!["--out", "stopped", "--quiet"]].concat(), dir.path()).spawn().unwrap();
-        let parts = || std::fs::read_dir(&unfinished).map_or(0, |files| files.flatten().filter(|f| f.path().extension().is_some_and(|e| e == "json")).count());
+        let parts = || {
+            std::fs::read_dir(&unfinished)
+                .map_or(0, |files| files.flatten().filter(|f| f.path().extension().is_some_and(|e| e == "json")).count())
+        };
         while parts() == 0 && process.try_wait().unwrap().is_none() {
             std::thread::sleep(std::time::Duration::from_millis(1));
         }

@@ -22,10 +22,10 @@ impl Document {
     /// Its title.
     pub const fn title(self) -> &'static str {
         match self {
-            Self::MiniReport => "Scaled Dot-Product Attention From Scratch (mini-report)",
-            Self::Surgeon => "The Attention Surgeon (project sheet)",
-            Self::ProblemSheet => "Problem 3: Scaled Dot-Product Attention (problem sheet)",
-            Self::Notebook => "Scaled Dot-Product Attention from Scratch (NumPy notebook)",
+            Self::MiniReport => "Scaled Dot-Product Attention From Scratch",
+            Self::Surgeon => "The Attention Surgeon",
+            Self::ProblemSheet => "Problem 3: Scaled Dot-Product Attention",
+            Self::Notebook => "Scaled Dot-Product Attention from Scratch",
             Self::Insights => "Attention Mechanisms: Experiment Results and Insights",
         }
     }

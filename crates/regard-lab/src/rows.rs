@@ -57,6 +57,11 @@ impl Row {
         self.estimate(brief(Estimate::of_mean(sample)))
     }
 
+    /// The same of shares: an interval of a share ends at 0 and 1.
+    pub(crate) fn share(self, sample: &[f64]) -> Self {
+        self.estimate(brief(Estimate::of_mean(sample).map(|x| x.clamp(0.0, 1.0))))
+    }
+
     /// Into the table.
     pub(crate) fn put(self, table: &mut Table) {
         table.push(self.0);

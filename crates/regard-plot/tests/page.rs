@@ -44,7 +44,12 @@ fn page(text: &str) -> Page {
                 id: "sweep".to_owned(),
                 title: text.to_owned(),
                 intro: text.to_owned(),
-                claims: vec![Claim { document: text.to_owned(), text: text.to_owned(), verdict: Verdict::LuckyDraw, because: text.to_owned() }],
+                claims: vec![Claim {
+                    document: text.to_owned(),
+                    text: text.to_owned(),
+                    verdict: Verdict::LuckyDraw,
+                    because: text.to_owned(),
+                }],
                 figures: vec![figure("a", text), Figure::new("b", text).panel(big)],
                 tables: vec![Shown { table, columns: vec!["d_k".to_owned(), "h".to_owned(), "mode".to_owned()] }],
                 notes: vec![text.to_owned()],

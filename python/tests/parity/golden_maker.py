@@ -88,7 +88,8 @@ def answer(q, k, v, options, mask):
         return F.scaled_dot_product_attention(q, k, v, added.expand_as(scores), scale=scale), lse
 
 
-def make(name):
+def make(name, answers=None):
+    """Options and arrays of a case; `answers` is the type of out and lse, that of the case where it is not given."""
     q_shape, k_shape, value_dim, dtype, options, mask_spec = CASES[name]
     index = sorted(CASES).index(name)
     rng = np.random.default_rng(index)
@@ -107,12 +108,12 @@ def make(name):
     leaves = {key: x for key, x in tensors.items() if x.requires_grad}
     gradients = torch.autograd.grad(out, list(leaves.values()), torch.from_numpy(case["dout"].astype(np.float64)))
     assert all(torch.isfinite(x).all() for x in gradients), name
-    case["out"], case["lse"] = out.detach().numpy().astype(dtype), lse.numpy().astype(dtype)
+    case["out"], case["lse"] = out.detach().numpy().astype(answers or dtype), lse.numpy().astype(answers or dtype)
     return options, case | {f"d{key}": x.numpy().astype(dtype) for key, x in zip(leaves, gradients)}
 
 
 def plain(array):
-    """Shortest decimals that give back the same float32; 0/1 for booleans; null for -inf."""
+    """Shortest decimals that give back the same number; 0/1 for booleans; null for -inf."""
     if array.dtype == bool:
         return [int(x) for x in array.ravel()]
     return [None if np.isneginf(x) else float(str(x)) for x in array.ravel()]
@@ -135,6 +136,8 @@ def main():
             entry = dict(name=name, options=options, mask_kind=kind)
             forward = ("q", "k", "v", "mask", "out", "lse")
             entry["shapes"] = {key: list(case[key].shape) for key in forward if key in case}
+            # Every digit of the answers: what is compared in float64 must not end at the eighth.
+            case |= {key: x for key, x in make(name, np.float64)[1].items() if key in ("out", "lse")}
             entry |= {key: plain(case[key]) if key in case else None for key in forward}
             lines.append(json.dumps(entry, separators=(",", ":")))
     if arguments.json:

@@ -287,7 +287,8 @@ mod tests {
         assert_eq!(plain.width(), 24);
         let [plain_unscaled, plain_scaled] = plain.measure(&Unwatched).unwrap();
         for (turned, plain) in [(unscaled, plain_unscaled), (scaled, plain_scaled)] {
-            let lists = |m: &Measured| [m.max_weight.clone(), m.entropy.clone(), m.score_max.clone(), m.dq.clone(), m.dk.clone(), m.dv.clone()];
+            let lists =
+                |m: &Measured| [m.max_weight.clone(), m.entropy.clone(), m.score_max.clone(), m.dq.clone(), m.dk.clone(), m.dv.clone()];
             for (which, (a, b)) in lists(&turned).iter().zip(&lists(&plain)).enumerate() {
                 assert!(apart(a, b) < 1.95, "list {which}: {}", apart(a, b));
             }

@@ -49,13 +49,14 @@ impl<'r> Rows<'r> {
 
     /// A mean over rows, as one over draws.
     fn mean_of(&self, f: impl Fn(f64) -> f64) -> Estimate {
-        let draws: Vec<f64> = self.rows.chunks_exact(self.per).map(|draw| draw.iter().map(|x| f(*x)).sum::<f64>() / self.per as f64).collect();
+        let draws: Vec<f64> =
+            self.rows.chunks_exact(self.per).map(|draw| draw.iter().map(|x| f(*x)).sum::<f64>() / self.per as f64).collect();
         Estimate::of_mean(&draws)
     }
 
     /// The square root of the mean of the squares.
     pub(crate) fn root_mean_square(&self) -> Estimate {
-        self.mean_of(|x| x * x).map(|x| x.max(0.0).sqrt())
+        self.mean_of(|x| x * x).map(|x| x.clamp(0.0, f64::INFINITY).sqrt())
     }
 
     /// The share of rows below a value.
@@ -77,7 +78,8 @@ impl<'r> Rows<'r> {
     /// The smallest share of rows that holds `part` of the sum of squares, with the interval of the jackknife over groups of draws.
     pub(crate) fn share_holding(&self, part: f64) -> Estimate {
         let draws = self.rows.len() / self.per;
-        let mut order: Vec<(f64, usize)> = self.rows.iter().enumerate().map(|(at, x)| (x * x, at / self.per * GROUPS / draws.max(1))).collect();
+        let mut order: Vec<(f64, usize)> =
+            self.rows.iter().enumerate().map(|(at, x)| (x * x, at / self.per * GROUPS / draws.max(1))).collect();
         order.sort_unstable_by(|a, b| b.0.total_cmp(&a.0));
         let without = |group: Option<usize>| {
             let left = || order.iter().filter(|(_, g)| Some(*g) != group).map(|(x, _)| *x);

@@ -23,7 +23,8 @@ fn every_experiment_is_one_folder_and_one_line_of_the_list() {
     assert_eq!(listed.len(), EXPERIMENTS.len(), "each once");
     // One line each: the module itself. The list of experiments is made of these lines.
     let source = std::fs::read_to_string(experiments().join("mod.rs")).unwrap();
-    let naming = |folder: &str| source.lines().filter(|line| line.contains(folder)).map(str::to_owned).collect::<Vec<_>>();
+    let word = |line: &str, folder: &str| line.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == folder);
+    let naming = |folder: &str| source.lines().filter(|line| word(line, folder)).map(str::to_owned).collect::<Vec<_>>();
     for folder in &folders {
         assert_eq!(naming(folder), [format!("pub mod {folder};")], "{folder}");
     }

@@ -16,8 +16,7 @@ fn mask(variant: &str, column: &str) -> f64 {
 }
 
 /// The experiments that train.
-const LEARNT: [&str; 8] =
-    ["mask-training", "scale-training", "trained-heads", "pairs", "positions", "nearest", "multi-query", "dropout"];
+const LEARNT: [&str; 8] = ["mask-training", "scale-training", "trained-heads", "pairs", "positions", "nearest", "multi-query", "dropout"];
 
 #[test]
 fn every_training_was_run_with_five_seeds_and_more() {
@@ -88,7 +87,10 @@ fn heads_part_as_the_model_learns() {
             number("trained_heads_likeness", &[("order", "pre-norm".into()), ("step", step.into()), ("block", block.into())], column)
         };
         assert!(get(last, "loss") < 0.6 * get(0, "loss"));
-        assert!(get(last, "centred_cosine") < get(0, "centred_cosine") && get(last, "jensen_shannon") > get(0, "jensen_shannon"), "block {block}");
+        assert!(
+            get(last, "centred_cosine") < get(0, "centred_cosine") && get(last, "jensen_shannon") > get(0, "jensen_shannon"),
+            "block {block}"
+        );
     }
 }
 

@@ -205,7 +205,9 @@ impl Probe<f32> for Few {
         let Ok(weights) = attention.weights(heads.q, heads.k) else { return };
         let (batch, query_heads, seq, keys) = weights.dim();
         let group = query_heads / heads.v.dim().1.max(1);
-        for ((b, h), i) in (0..batch).flat_map(|b| (0..query_heads).map(move |h| (b, h))).flat_map(|place| (0..seq).map(move |i| (place, i))) {
+        for ((b, h), i) in
+            (0..batch).flat_map(|b| (0..query_heads).map(move |h| (b, h))).flat_map(|place| (0..seq).map(move |i| (place, i)))
+        {
             let mut order: Vec<(usize, f32)> = (0..keys).map(|j| (j, weights[[b, h, i, j]])).filter(|(_, w)| *w > 0.0).collect();
             let most = match self.0 {
                 Kept::Nearest(most) => {

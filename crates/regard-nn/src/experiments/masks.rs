@@ -276,7 +276,11 @@ impl MaskBench<'_> {
             prefix_only.push(self.prefix_only(p, variant, &windows, length)?);
         }
         let mut written = |temperature: f64| -> Result<Option<Written>> {
-            if variant == Variant::RightToLeft { Ok(None) } else { self.written(p, variant, &windows, Sampling { temperature, ..Sampling::default() }, seed, watch).map(Some) }
+            if variant == Variant::RightToLeft {
+                Ok(None)
+            } else {
+                self.written(p, variant, &windows, Sampling { temperature, ..Sampling::default() }, seed, watch).map(Some)
+            }
         };
         let (sampled, greedy) = (written(1.0)?, written(0.0)?);
         Ok(VariantResult {

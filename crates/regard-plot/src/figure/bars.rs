@@ -1,7 +1,7 @@
 //! Grouped bars, upright or lying, with their values and intervals.
 
-use super::lines::marker;
 use super::axis::{Axis, Fit, Range, plain_number, short_number};
+use super::lines::marker;
 use super::plane::{Edges, Entry, Plane, Reference, TICK, draw_legend, heading, heading_height, legend_height, tick_width, x_title};
 use super::svg::{Anchor, Svg, TextStyle, n};
 use super::text::{plain, shorten, width, wrap};
@@ -276,7 +276,12 @@ impl BarPlot {
                 if let Some((low, high)) = self.series[s].intervals.get(c)
                     && let (Some(l), Some(r)) = (plane.px(*low), plane.px(*high))
                 {
-                    svg.path(&format!("M{} {}H{}", n(l.clamp(edges.left, edges.right)), n(m), n(r.clamp(edges.left, edges.right))), self.ink(s), 1.6, "");
+                    svg.path(
+                        &format!("M{} {}H{}", n(l.clamp(edges.left, edges.right)), n(m), n(r.clamp(edges.left, edges.right))),
+                        self.ink(s),
+                        1.6,
+                        "",
+                    );
                 }
                 svg.shape(&marker(s, x, m, 4.4), self.ink(s), Ink::Paper, 1.2);
                 svg.target(x, m, 8.0, &self.hover(c, s));

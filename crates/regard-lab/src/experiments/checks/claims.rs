@@ -23,7 +23,11 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
         one(
             Document::Surgeon,
             "dot products of random vectors grow with sqrt(d_{k})",
-            decided(all([growth(1024, "ratio")?.within(0.95, 1.05), growth(16, "ratio")?.within(0.95, 1.05)]), Verdict::Holds, Verdict::Wrong),
+            decided(
+                all([growth(1024, "ratio")?.within(0.95, 1.05), growth(16, "ratio")?.within(0.95, 1.05)]),
+                Verdict::Holds,
+                Verdict::Wrong,
+            ),
             format!(
                 "Their standard deviation is sqrt(d_{{k}}): measured {} at 16 and {} at 1024.",
                 growth(16, "std")?.words(),

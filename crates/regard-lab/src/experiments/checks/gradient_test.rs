@@ -3,8 +3,8 @@
 //! `out = attention(x Wq + bq, x Wk + bk, x Wv + bv)` with the usual initialisation (uniform within 1/sqrt(d)), loss `sum(out)`.
 
 use crate::error::Result;
-use crate::statistics::draws::{Draw, Purpose};
 use crate::rows::{self, Row};
+use crate::statistics::draws::{Draw, Purpose};
 use crate::statistics::estimate::Estimate;
 use ndarray::{Array1, Array2, Array4};
 use rayon::prelude::*;

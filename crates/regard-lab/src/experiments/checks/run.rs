@@ -9,8 +9,8 @@ use crate::experiment::{Progress, defaults, origin};
 use crate::experiments::patterns::textbook_softmax;
 use crate::options::sizes;
 use crate::options::{check_d_k, check_seeds};
-use crate::statistics::cell::Numbers;
 use crate::rows::{self, Row};
+use crate::statistics::cell::Numbers;
 use crate::statistics::draws::{Chi, Draw, Purpose, triangle};
 use crate::statistics::estimate::Estimate;
 use crate::statistics::rank::{rank, singular_values};
@@ -110,7 +110,7 @@ impl ChecksConfig {
             let draws = (0..self.seeds).into_par_iter().map(draw).collect::<Vec<_>>().into_iter().collect::<Result<Vec<_>>>()?;
             progress.advance(self.seeds as u64);
             let of = |which: usize| Estimate::of_mean(&draws.iter().map(|d| d[which]).collect::<Vec<_>>());
-            let (std, largest, within) = (of(0).map(|x| x.max(0.0).sqrt()), of(1), of(2));
+            let (std, largest, within) = (of(0).map(|x| x.clamp(0.0, f64::INFINITY).sqrt()), of(1), of(2));
             let root = theory::dot_product_deviation(d_k);
             let scaled = |e: Estimate| e.map(|x| x / root);
             let row = Row::default().of(d_k).of(self.seeds).estimate(std).of(root).estimate(scaled(std)).estimate(largest);

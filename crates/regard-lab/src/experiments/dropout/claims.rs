@@ -15,9 +15,10 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
     Ok(vec![Judged {
         document: Document::Surgeon,
         claim: "dropout can be added to attention weights",
-        verdict: decided(of(&none, "gap")?.exceeds(of(&most, "gap")?), Verdict::Holds, Verdict::Wrong),
+        // It can always be added; what is judged is whether it is worth it here.
+        verdict: decided(difference.above(0.0), Verdict::HoldsInPart, Verdict::Holds),
         because: format!(
-            "On a text that is short enough to be learnt by heart, held-out loss is {} above that on the text learnt without dropout, and {} with {} of the weights dropped; the held-out loss itself changes by {} nats.",
+            "It can, and leaves weights right on average. Whether it helps depends on what is learnt by heart: here held-out loss is only {} above that on the text learnt without dropout and {} with {} of the weights dropped, while the held-out loss itself changes by {} nats.",
             of(&none, "gap")?.words(),
             of(&most, "gap")?.words(),
             short(table.number(last, "rate")),

@@ -22,12 +22,8 @@ impl Experiment for Dropout {
 
     const ID: &'static str = "dropout";
     const SECTION: &'static str = include_str!("section.md");
-    const TABLES: &'static [Shown] = &[
-        ("dropout_weights", WHOLE),
-        ("dropout_training", WHOLE),
-        ("dropout_curves", HIDDEN),
-        ("dropout_seeds", HIDDEN),
-    ];
+    const TABLES: &'static [Shown] =
+        &[("dropout_weights", WHOLE), ("dropout_training", WHOLE), ("dropout_curves", HIDDEN), ("dropout_seeds", HIDDEN)];
     const LEARNS_TEXT: bool = true;
     const FIGURES: &'static [&'static str] = &["dropout_weights", "dropout_training"];
     const STORED: &'static [(&'static str, &'static [u8])] =

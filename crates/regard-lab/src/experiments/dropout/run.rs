@@ -20,8 +20,8 @@ use serde::Serialize;
 
 /// Drop attention weights at random: what happens to the weights, and to a model that learns a short text
 ///
-/// A dropped weight is 0, the others are divided by the share that is kept, so that each is right on average. The training is on a short text,
-/// which a model can learn by heart. Writes dropout_weights.csv, dropout_training.csv and two tables that it rests on.
+/// A dropped weight is 0, the others are divided by the share that is kept, so that each is right on average. The training is on a short text.
+/// Writes dropout_weights.csv, dropout_training.csv and two tables that it rests on.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
 #[command(after_help = "Example:\n  regard dropout --rates 0,0.1,0.5 --characters 50000")]
 pub struct DropoutConfig {
@@ -113,7 +113,8 @@ impl DropoutConfig {
             ("expected_std", "sqrt(rate / (1 - rate) x sum of squares)"),
             ("~output_change", "relative change of the output"),
         ];
-        let caption = format!("Attention weights of {SEQ} random tokens, d_k = {D_K}, before and after dropping: right on average, wrong each time");
+        let caption =
+            format!("Attention weights of {SEQ} random tokens, d_k = {D_K}, before and after dropping: right on average, wrong each time");
         let mut table = rows::table("dropout_weights", &caption, &columns);
         for &rate in &self.rates {
             let draw = |index: usize| -> Result<[f64; 5]> {
@@ -146,7 +147,12 @@ impl DropoutConfig {
             progress.advance(self.draws as u64);
             let of = |which: usize| Estimate::of_mean(&all.iter().map(|x| x[which]).collect::<Vec<_>>());
             let expected = (rate / (1.0 - rate) * of(3).value).sqrt();
-            let row = Row::default().of(rate).of(self.draws).estimate(of(0)).estimate(of(1)).estimate(of(2).map(|x| x.max(0.0).sqrt()));
+            let row = Row::default()
+                .of(rate)
+                .of(self.draws)
+                .estimate(of(0))
+                .estimate(of(1))
+                .estimate(of(2).map(|x| x.clamp(0.0, f64::INFINITY).sqrt()));
             row.of(expected).estimate(of(4)).put(&mut table);
         }
         Ok(table)
@@ -178,7 +184,8 @@ impl DropoutConfig {
     }
 
     fn curves(&self, runs: &[(f64, u64, Learnt)]) -> Table {
-        let columns = [("rate", "probability of dropping"), ("step", "step"), ("~loss", "training loss, with what is dropped (nats per token)")];
+        let columns =
+            [("rate", "probability of dropping"), ("step", "step"), ("~loss", "training loss, with what is dropped (nats per token)")];
         let mut table = rows::table("dropout_curves", "Training loss, the mean since the point before, over trainings", &columns);
         for &rate in &self.rates {
             let runs: Vec<&Learnt> = runs.iter().filter(|run| run.0 == rate).map(|run| &run.2).collect();
@@ -193,7 +200,12 @@ impl DropoutConfig {
 }
 
 fn each(runs: &[(f64, u64, Learnt)]) -> Table {
-    let columns = [("rate", "probability of dropping"), ("seed", "seed"), ("train_loss", "loss on the text learnt"), ("validation_loss", "validation loss")];
+    let columns = [
+        ("rate", "probability of dropping"),
+        ("seed", "seed"),
+        ("train_loss", "loss on the text learnt"),
+        ("validation_loss", "validation loss"),
+    ];
     let mut table = Table::new("dropout_seeds", "Every training by itself", &columns);
     for (rate, seed, learnt) in runs {
         Row::default().of(*rate).of(*seed as usize).all([learnt.train, learnt.validation].map(brief)).put(&mut table);

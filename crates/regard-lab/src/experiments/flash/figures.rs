@@ -13,7 +13,8 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     for (method, colour) in [("laid out", UNSCALED), ("tiled", SCALED)] {
         let rows = part(table, &[("method", method.into())]);
         let n = numbers(&rows, "seq")?;
-        let megabytes = |column: &str| -> Result<Vec<f64>> { Ok(numbers(&rows, column)?.into_iter().map(|b| (b / 1e6).max(0.01)).collect()) };
+        let megabytes =
+            |column: &str| -> Result<Vec<f64>> { Ok(numbers(&rows, column)?.into_iter().map(|b| (b / 1e6).max(0.01)).collect()) };
         memory = memory
             .series(Series::new(method, &n, &megabytes("measured")?).colour(colour))
             .series(Series::new("", &n, &megabytes("laid_out")?).line(Line::Dashed).without_markers().colour(colour));

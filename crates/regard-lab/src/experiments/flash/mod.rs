@@ -21,9 +21,7 @@ impl Experiment for Flash {
 
     const ID: &'static str = "flash";
     const SECTION: &'static str = include_str!("section.md");
-    const TABLES: &'static [Shown] = &[
-        ("flash_memory", WHOLE),
-    ];
+    const TABLES: &'static [Shown] = &[("flash_memory", WHOLE)];
     const FIGURES: &'static [&'static str] = &["flash_memory"];
 
     fn work(config: &FlashConfig) -> u64 {

@@ -107,7 +107,11 @@ impl FlashConfig {
             progress.advance(1);
             let (whole, whole_time, whole_bytes) = measured(|| Ok(laid_out(&q, &k, &v)))?;
             progress.advance(1);
-            let apart = tiled.iter().zip(&whole).map(|(a, b)| f64::from((a - b).abs())).fold(0.0, |m: f64, x| if x.is_nan() { x } else { m.max(x) });
+            let apart = tiled
+                .iter()
+                .zip(&whole)
+                .map(|(a, b)| f64::from((a - b).abs()))
+                .fold(0.0, |m: f64, x| if x.is_nan() { x } else { m.max(x) });
             let out = n * self.d_k * size_of::<f32>();
             let weights = n * n * size_of::<f32>();
             for (method, must, bytes, seconds) in

@@ -21,10 +21,7 @@ impl Experiment for FlatMap {
 
     const ID: &'static str = "flat-map";
     const SECTION: &'static str = include_str!("section.md");
-    const TABLES: &'static [Shown] = &[
-        ("flat_map", WHOLE),
-        ("flat_map_weights", HIDDEN),
-    ];
+    const TABLES: &'static [Shown] = &[("flat_map", WHOLE), ("flat_map_weights", HIDDEN)];
     const FIGURES: &'static [&'static str] = &["flat_map"];
 
     fn work(config: &FlatMapConfig) -> u64 {

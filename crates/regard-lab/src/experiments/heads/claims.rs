@@ -13,7 +13,8 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
     };
     let plain = |heads| of(heads, "plain_cosine", "mean").map(Estimate::words);
     let percentiles = [of(2, "plain_cosine", "percentile")?, of(4, "plain_cosine", "percentile")?, of(8, "plain_cosine", "percentile")?];
-    let (mean, independent, centred) = (of(4, "plain_cosine", "mean")?, of(4, "plain_cosine", "independent")?, of(4, "centred_cosine", "mean")?);
+    let (mean, independent, centred) =
+        (of(4, "plain_cosine", "mean")?, of(4, "plain_cosine", "independent")?, of(4, "centred_cosine", "mean")?);
     let apart = Estimate::around(mean.value - independent.value, (mean.high - mean.low).hypot(independent.high - independent.low) / 2.0);
     let explained = all([apart.within(-0.02, 0.02), centred.within(-0.02, 0.02)]);
     // One number of one draw is outside in one case of twenty.

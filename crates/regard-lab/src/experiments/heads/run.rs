@@ -7,8 +7,8 @@ use crate::experiments::robustness::{SUMMARY_COLUMNS, summary_cells};
 use crate::options::sizes;
 use crate::options::{check_list, check_seeds, check_seq};
 use crate::published::{self, Statistic};
-use crate::statistics::cell::Numbers;
 use crate::rows::{self, Row};
+use crate::statistics::cell::Numbers;
 use crate::statistics::draws::{Chi, Draw, Purpose, triangle};
 use crate::statistics::estimate::Estimate;
 use crate::statistics::summary::Summary;
@@ -62,7 +62,7 @@ struct Likeness {
 impl HeadsConfig {
     /// Draws of each temperature and length.
     fn fewer(&self) -> usize {
-        self.seeds.min(2000)
+        self.seeds.min(400)
     }
 
     /// Steps that a run will tell of.

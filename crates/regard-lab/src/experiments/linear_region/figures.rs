@@ -16,9 +16,10 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             series.colour = Some(colour);
         }
     }
-    let line = LinePlot::new("The softmax against its tangent", Axis::log2("standard deviation of the scores"), Axis::log10("error / unevenness"))
-        .series(with_band("error", spread, "spread", "error")?.colour(3))
-        .vertical(1.0, "scaled");
+    let line =
+        LinePlot::new("The softmax against its tangent", Axis::log2("standard deviation of the scores"), Axis::log10("error / unevenness"))
+            .series(with_band("error", spread, "spread", "error")?.colour(3))
+            .vertical(1.0, "scaled");
     let at_one = estimate_at(spread, &[("spread", 1.0.into())], "error");
     let at_small = estimate_at(spread, &[("spread", 0.125.into())], "error");
     let difference = |d_k: usize| {

@@ -21,10 +21,7 @@ impl Experiment for LinearRegion {
 
     const ID: &'static str = "linear-region";
     const SECTION: &'static str = include_str!("section.md");
-    const TABLES: &'static [Shown] = &[
-        ("linear_region", WHOLE),
-        ("linear_region_spread", WHOLE),
-    ];
+    const TABLES: &'static [Shown] = &[("linear_region", WHOLE), ("linear_region_spread", WHOLE)];
     const FIGURES: &'static [&'static str] = &["linear_region"];
 
     fn work(config: &LinearRegionConfig) -> u64 {

@@ -106,7 +106,8 @@ impl LinearRegionConfig {
             };
             for scaled in [false, true] {
                 let unit = if scaled { 1.0 / (d_k as f64).sqrt() } else { 1.0 };
-                let length = |index| unit * if d_k > 1 { Chi::new(Draw::named(self.seed, "linear q", [KEYS, d_k], index)).draw(d_k) } else { 1.0 };
+                let length =
+                    |index| unit * if d_k > 1 { Chi::new(Draw::named(self.seed, "linear q", [KEYS, d_k], index)).draw(d_k) } else { 1.0 };
                 let [largest, error, negative] = self.rows("linear-region", d_k, length);
                 let exact = theory::row(KEYS, d_k, scaled);
                 let row = Row::default().of(d_k).of(words).of(scaled).of(exact.max_weight).of(exact.entropy);
@@ -123,7 +124,8 @@ impl LinearRegionConfig {
             ("~error", "distance from the tangent / distance from even"),
             ("~negative", "rows in which the tangent makes a negative weight"),
         ];
-        let mut table = rows::table("linear_region_spread", "How far the softmax of random scores is from its tangent at 0, by their spread", &columns);
+        let mut table =
+            rows::table("linear_region_spread", "How far the softmax of random scores is from its tangent at 0, by their spread", &columns);
         for (place, spread) in SPREADS.into_iter().enumerate() {
             let [_, error, negative] = self.rows("linear spread", place, |_| spread);
             Row::default().of(spread).estimate(error).estimate(negative).put(&mut table);

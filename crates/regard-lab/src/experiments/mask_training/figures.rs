@@ -72,7 +72,8 @@ fn is_caught(trained: &Estimate, honest: &Estimate, used: &Estimate, honest_used
 
 fn masks_in_use(tables: &Tables) -> Result<Drawn> {
     let table = tables.get("mask_training")?;
-    let ((validation, validation_ends), (prefix, prefix_ends)) = (with_ends(table, "validation_loss")?, with_ends(table, "prefix_only_loss")?);
+    let ((validation, validation_ends), (prefix, prefix_ends)) =
+        (with_ends(table, "validation_loss")?, with_ends(table, "prefix_only_loss")?);
     let mut losses = BarPlot::new("Loss", "mask", texts(table, "variant")?, Axis::linear("nats per token"))
         .bars_with_intervals("validation, teacher-forced", validation, validation_ends)
         .bars_with_intervals("validation, prefix alone", prefix, prefix_ends)

@@ -54,8 +54,7 @@ impl Experiment for MaskTraining {
     ];
     const LEARNS_TEXT: bool = true;
     const FIGURES: &'static [&'static str] = &["mask_training", "mask_training_use"];
-    const STORED: &'static [(&'static str, &'static [u8])] =
-        &stored![
+    const STORED: &'static [(&'static str, &'static [u8])] = &stored![
         "mask_training",
         "mask_training_paired",
         "mask_training_seeds",

@@ -22,14 +22,10 @@ impl Experiment for MultiQuery {
 
     const ID: &'static str = "multi-query";
     const SECTION: &'static str = include_str!("section.md");
-    const TABLES: &'static [Shown] = &[
-        ("multi_query", WHOLE),
-        ("multi_query_seeds", HIDDEN),
-    ];
+    const TABLES: &'static [Shown] = &[("multi_query", WHOLE), ("multi_query_seeds", HIDDEN)];
     const LEARNS_TEXT: bool = true;
     const FIGURES: &'static [&'static str] = &["multi_query"];
-    const STORED: &'static [(&'static str, &'static [u8])] =
-        &stored!["multi_query", "multi_query_seeds"];
+    const STORED: &'static [(&'static str, &'static [u8])] = &stored!["multi_query", "multi_query_seeds"];
 
     fn work(config: &MultiQueryConfig) -> u64 {
         (config.kv_heads.len() * config.seeds.seeds) as u64 * config.steps

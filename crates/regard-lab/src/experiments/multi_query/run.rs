@@ -117,7 +117,12 @@ impl MultiQueryConfig {
 }
 
 fn each(runs: &[(usize, u64, Run)]) -> Table {
-    let columns = [("kv_heads", "key/value heads"), ("seed", "seed"), ("train_loss", "loss on the text learnt"), ("validation_loss", "validation loss")];
+    let columns = [
+        ("kv_heads", "key/value heads"),
+        ("seed", "seed"),
+        ("train_loss", "loss on the text learnt"),
+        ("validation_loss", "validation loss"),
+    ];
     let mut table = Table::new("multi_query_seeds", "Every training by itself", &columns);
     for (kv, seed, run) in runs {
         let numbers = [run.learnt.train, run.learnt.validation].map(brief);
@@ -133,9 +138,8 @@ mod tests {
     #[test]
     fn rows_are_paired_by_seed_and_caches_counted_by_hand() {
         let config = MultiQueryConfig { kv_heads: vec![4, 1], ..MultiQueryConfig::default() };
-        let run = |kv, seed, validation| {
-            (kv, seed, Run { learnt: Learnt { curve: Vec::new(), train: 1.0, validation }, parameters: 10 * kv })
-        };
+        let run =
+            |kv, seed, validation| (kv, seed, Run { learnt: Learnt { curve: Vec::new(), train: 1.0, validation }, parameters: 10 * kv });
         let table = config.outcome(&[run(4, 1, 2.0), run(1, 1, 2.5), run(4, 2, 3.0), run(1, 2, 3.3)]);
         // 2 tensors, 1 head of 16, 2 blocks, 4 bytes.
         let columns = ["kv_heads", "parameters", "cache_bytes", "validation_loss", "difference", "same_sign"];

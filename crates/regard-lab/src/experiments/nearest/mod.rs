@@ -22,14 +22,10 @@ impl Experiment for Nearest {
 
     const ID: &'static str = "nearest";
     const SECTION: &'static str = include_str!("section.md");
-    const TABLES: &'static [Shown] = &[
-        ("nearest", WHOLE),
-        ("nearest_random", WHOLE),
-    ];
+    const TABLES: &'static [Shown] = &[("nearest", WHOLE), ("nearest_random", WHOLE)];
     const LEARNS_TEXT: bool = true;
     const FIGURES: &'static [&'static str] = &["nearest"];
-    const STORED: &'static [(&'static str, &'static [u8])] =
-        &stored!["nearest", "nearest_random"];
+    const STORED: &'static [(&'static str, &'static [u8])] = &stored!["nearest", "nearest_random"];
 
     fn work(config: &NearestConfig) -> u64 {
         config.seeds.seeds as u64 * config.steps + (config.keys.len() * config.draws) as u64

@@ -21,10 +21,7 @@ impl Experiment for Overflow {
 
     const ID: &'static str = "overflow";
     const SECTION: &'static str = include_str!("section.md");
-    const TABLES: &'static [Shown] = &[
-        ("overflow_rows", WHOLE),
-        ("overflow_shares", WHOLE),
-    ];
+    const TABLES: &'static [Shown] = &[("overflow_rows", WHOLE), ("overflow_shares", WHOLE)];
     const FIGURES: &'static [&'static str] = &["overflow"];
 
     fn work(config: &OverflowConfig) -> u64 {

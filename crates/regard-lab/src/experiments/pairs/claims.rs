@@ -18,7 +18,11 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
     Ok(vec![Judged {
         document: Document::Insights,
         claim: "self-attention is for patterns within a sequence, cross-attention for patterns between two",
-        verdict: decided(all([reverse.above(0.8), words.above(0.8), needed("reverse")?, needed("number-words")?]), Verdict::Holds, Verdict::Wrong),
+        verdict: decided(
+            all([reverse.above(0.8), words.above(0.8), needed("reverse")?, needed("number-words")?]),
+            Verdict::Holds,
+            Verdict::Wrong,
+        ),
         because: format!(
             "With cross-attention as the only way to the input, {} of held-out words are written backwards and {} of held-out numbers in words without a mistake; with its weights shuffled {} and {} of the tokens are right. But its weights do not explain the answer: the head that looks most at the digit that a word is for has {} of its weight there, while {} of the influence is that digit's.",
             percent(reverse),

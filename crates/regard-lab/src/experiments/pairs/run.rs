@@ -174,8 +174,9 @@ fn outcome(runs: &[Run], steps: u64) -> Table {
     let mut table = rows::table("pairs_results", caption, &columns);
     for (task, runs) in by_task(runs) {
         let mut row = Row::default().of(task).of(runs.len()).of(steps as usize).of(runs[0].result.held_out);
-        for (_, _, f) in MEASURES {
-            row = row.mean(&runs.iter().map(|run| f(&run.result)).collect::<Vec<_>>());
+        for (name, _, f) in MEASURES {
+            let sample: Vec<f64> = runs.iter().map(|run| f(&run.result)).collect();
+            row = if name == "train_loss" { row.mean(&sample) } else { row.share(&sample) };
         }
         row.put(&mut table);
     }

@@ -47,7 +47,9 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
 
 /// What the clock says, where it was asked: times do not follow pairs where a tile is computed whole or its mask must be looked at.
 fn times(tables: &Tables) -> Result<String> {
-    let (Some(exponents), Some(times)) = (tables.find("patterns_exponents"), tables.find("patterns_time")) else { return Ok(String::new()) };
+    let (Some(exponents), Some(times)) = (tables.find("patterns_exponents"), tables.find("patterns_time")) else {
+        return Ok(String::new());
+    };
     let of = |pattern: &str| estimate_at(exponents, &[("pattern", pattern.into())], "time_exponent").words();
     let longest = times.rows.iter().map(|row| times.number(row, "seq")).fold(0.0, f64::max);
     let share = |pattern: &str, column: &str| {

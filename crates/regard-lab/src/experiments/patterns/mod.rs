@@ -22,8 +22,13 @@ impl Experiment for Patterns {
 
     const ID: &'static str = "patterns";
     const SECTION: &'static str = include_str!("section.md");
-    const TABLES: &'static [Shown] =
-        &[("attention_patterns", WHOLE), ("attention_empty_rows", WHOLE), ("patterns_exponents", WHOLE), ("patterns_time", WHOLE), ("attention_patterns_maps", HIDDEN)];
+    const TABLES: &'static [Shown] = &[
+        ("attention_patterns", WHOLE),
+        ("attention_empty_rows", WHOLE),
+        ("patterns_exponents", WHOLE),
+        ("patterns_time", WHOLE),
+        ("attention_patterns_maps", HIDDEN),
+    ];
     const FIGURES: &'static [&'static str] = &["attention_patterns", "attention_pattern_cost"];
 
     fn work(config: &PatternsConfig) -> u64 {

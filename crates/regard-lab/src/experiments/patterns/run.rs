@@ -241,7 +241,10 @@ impl PatternsConfig {
     }
 
     fn times(&self, progress: &dyn Progress) -> Result<Table> {
-        let caption = format!("Time of attention against its length: one head of dimension {}, float32; medians of {ROUNDS} rounds, with the range of the rounds", self.d_k);
+        let caption = format!(
+            "Time of attention against its length: one head of dimension {}, float32; medians of {ROUNDS} rounds, with the range of the rounds",
+            self.d_k
+        );
         let columns = [
             ("pattern", "pattern"),
             ("seq", "tokens"),

@@ -17,7 +17,8 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     // On a logarithmic axis bars have no beginning: dots.
     let floor = 1e-9;
     let moved: Vec<f64> = numbers(table, "moved")?.into_iter().map(|x| x.max(floor)).collect();
-    let shuffled = BarPlot::new("Shuffled input", "positions", kinds, Axis::log10("relative change of the outputs")).bars("change", moved).as_dots();
+    let shuffled =
+        BarPlot::new("Shuffled input", "positions", kinds, Axis::log10("relative change of the outputs")).bars("change", moved).as_dots();
     let of = |kind: &str, column: &str| estimate_at(table, &[("positions", kind.into())], column);
     let blind = of("none", "exact_match").high < 0.05 && of("none", "moved").value < 1e-5;
     let seeing = ["learned", "sinusoidal", "rotary"].iter().any(|kind| of(kind, "exact_match").low > 0.5);

@@ -22,13 +22,9 @@ impl Experiment for Positions {
 
     const ID: &'static str = "positions";
     const SECTION: &'static str = include_str!("section.md");
-    const TABLES: &'static [Shown] = &[
-        ("positions", WHOLE),
-        ("positions_seeds", HIDDEN),
-    ];
+    const TABLES: &'static [Shown] = &[("positions", WHOLE), ("positions_seeds", HIDDEN)];
     const FIGURES: &'static [&'static str] = &["positions"];
-    const STORED: &'static [(&'static str, &'static [u8])] =
-        &stored!["positions", "positions_seeds"];
+    const STORED: &'static [(&'static str, &'static [u8])] = &stored!["positions", "positions_seeds"];
 
     fn work(config: &PositionsConfig) -> u64 {
         (run::KINDS.len() * config.seeds.seeds) as u64 * config.steps

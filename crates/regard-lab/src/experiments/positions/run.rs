@@ -108,7 +108,12 @@ impl PositionsConfig {
             let config = PairsConfig { kind: PairKind::Reverse, model, train, held_out: self.held_out, curve_every: self.steps };
             let learnt = learn_pairs(&config, watch)?;
             let train_loss = learnt.curve.last().map_or(f64::NAN, |point| point.loss);
-            Ok(Run { exact_match: learnt.exact_match, right: learnt.explained.right, train_loss, moved: moved_by_shuffling(positions, seed)? })
+            Ok(Run {
+                exact_match: learnt.exact_match,
+                right: learnt.explained.right,
+                train_loss,
+                moved: moved_by_shuffling(positions, seed)?,
+            })
         })?;
         let runs: Vec<(&str, u64, Run)> = jobs.iter().zip(results).map(|(job, run)| (job.what.0, job.what.2, run)).collect();
         let numbers = "letters drawn by Regard, from the seed and the step";
@@ -136,9 +141,9 @@ fn outcome(runs: &[(&str, u64, Run)], held_out: usize) -> Table {
             let tried = held_out * exact.len();
             Estimate::of_share((exact[0] * tried as f64).round() as usize, tried)
         } else {
-            Estimate::of_mean(&exact)
+            Estimate::of_mean(&exact).map(|x| x.clamp(0.0, 1.0))
         };
-        row.estimate(share).mean(&of(|r| r.right)).put(&mut table);
+        row.estimate(share).share(&of(|r| r.right)).put(&mut table);
     }
     table
 }

@@ -35,14 +35,13 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     let at = |what: &str| format!("{what}, d_{{k}} = {widest}");
     let loss = over_time(curves, widest, "loss", &at("Learning"), Axis::linear("training loss (nats per token)"))?;
     let query = over_time(gradients, widest, "query_gradient", &at("Gradient on queries"), Axis::log10("norm on the weights"))?;
-    let of = |scaled: bool, column: &str| {
-        estimate_at(table, &[("head_dim", Value::Integer(widest as i64)), ("scaled", scaled.into())], column)
-    };
+    let of =
+        |scaled: bool, column: &str| estimate_at(table, &[("head_dim", Value::Integer(widest as i64)), ("scaled", scaled.into())], column);
     let worse = estimate_at(paired, &[("head_dim", Value::Integer(widest as i64))], "difference").low > 0.0;
     let larger = of(false, "first_query_gradient").low > of(true, "first_query_gradient").high;
     let mut figures = vec![
         Told::new("scale_training", "What the scale does for a model that learns")
-            .title(format!("Without the scale heads of {widest} learn too, and end a little worse"), worse && of(false, "validation_loss").value < 0.6 * of(false, "first_loss").value)
+            .title(format!("Without the scale heads of {widest} learn too, and less than with it"), worse && of(false, "validation_loss").value < 0.6 * of(false, "first_loss").value)
             .panel(end)
             .panel(difference)
             .panel(loss)

@@ -33,8 +33,7 @@ impl Experiment for ScaleTraining {
     ];
     const LEARNS_TEXT: bool = true;
     const FIGURES: &'static [&'static str] = &["scale_training", "scale_training_entropy", "scale_training_saturation"];
-    const STORED: &'static [(&'static str, &'static [u8])] =
-        &stored![
+    const STORED: &'static [(&'static str, &'static [u8])] = &stored![
         "scale_training",
         "scale_training_paired",
         "scale_training_seeds",

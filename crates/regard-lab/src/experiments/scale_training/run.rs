@@ -89,14 +89,7 @@ impl ScaleTrainingConfig {
             Ok(trained_heads(&config, model, &text, watch)?)
         })?;
         let runs: Vec<Run> = jobs.iter().zip(results).map(|(job, result)| Run { seed: job.what.0, result }).collect();
-        let tables = vec![
-            outcome(&runs),
-            paired(&runs, learning.entropy()),
-            each(&runs),
-            curves(&runs),
-            heads(&runs),
-            gradients(&runs),
-        ];
+        let tables = vec![outcome(&runs), paired(&runs, learning.entropy()), each(&runs), curves(&runs), heads(&runs), gradients(&runs)];
         Ok(signed(tables, &origin::<ScaleTraining>(self, self.seeds.seed, &described)?))
     }
 }
@@ -168,8 +161,9 @@ fn outcome(runs: &[Run]) -> Table {
     let mut table = rows::table("scale_training", caption, &columns);
     for ((head_dim, scaled), runs) in by_kind(runs) {
         let mut row = Row::default().of(head_dim).of(scaled).of(runs.len());
-        for (_, _, f) in MEASURES {
-            row = row.mean(&sample(&runs, f));
+        for (name, _, f) in MEASURES {
+            let sample = sample(&runs, f);
+            row = if name.ends_with("_saturated") || name.ends_with("_entropy") { row.share(&sample) } else { row.mean(&sample) };
         }
         row.put(&mut table);
     }
@@ -257,8 +251,8 @@ fn heads(runs: &[Run]) -> Table {
                 (means, all.iter().fold(ends, |[low, high], &x| [low.min(x), high.max(x)]).map(brief))
             };
             let ((entropy, ends), (saturated, others)) = (of(|h| h.relative_entropy), of(|h| h.saturated));
-            let row = Row::default().of(head_dim).of(scaled).of(moment.step as usize).mean(&entropy).all(ends);
-            row.mean(&saturated).all(others).put(&mut table);
+            let row = Row::default().of(head_dim).of(scaled).of(moment.step as usize).share(&entropy).all(ends);
+            row.share(&saturated).all(others).put(&mut table);
         }
     }
     table
@@ -310,10 +304,10 @@ mod tests {
             ("first_loss", 17.0),
             ("train_loss", 18.0),
             ("validation_loss", 2.1),
-            ("first_entropy", 4.0),
-            ("last_entropy", 400.0),
-            ("first_saturated", 6.0),
-            ("last_saturated", 600.0),
+            ("first_entropy", 1.0),
+            ("last_entropy", 1.0),
+            ("first_saturated", 1.0),
+            ("last_saturated", 1.0),
             ("first_query_gradient", 13.0),
             ("last_query_gradient", 1300.0),
             ("first_value_gradient", 15.0),
@@ -327,7 +321,7 @@ mod tests {
         assert_eq!(columns.map(|c| gradients.number(&gradients.rows[1], c)), [8.0, 1300.0, 1400.0, 1500.0]);
         let heads = heads(&runs);
         let columns = ["step", "relative_entropy", "sharpest", "flattest", "saturated", "least_saturated", "most_saturated"];
-        assert_eq!(columns.map(|c| heads.number(&heads.rows[1], c)), [8.0, 400.0, 400.0, 400.0, 600.0, 600.0, 600.0]);
+        assert_eq!(columns.map(|c| heads.number(&heads.rows[1], c)), [8.0, 1.0, 400.0, 400.0, 1.0, 600.0, 600.0]);
         let seeds = each(&runs);
         assert_eq!(["seed", "validation_loss"].map(|c| seeds.number(&seeds.rows[3], c)), [2.0, 2.6]);
         assert_eq!(seeds.value(&seeds.rows[3], "scaled"), &false.into());

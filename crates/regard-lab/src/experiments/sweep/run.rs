@@ -5,8 +5,8 @@ use crate::error::Result;
 use crate::experiment::{Progress, defaults, origin};
 use crate::options::sizes;
 use crate::options::{check_d_k, check_seeds, check_seq};
-use crate::statistics::cell::{Cell, Loss, Measured, Numbers};
 use crate::rows::{self, Row};
+use crate::statistics::cell::{Cell, Loss, Measured, Numbers};
 use crate::statistics::estimate::Estimate;
 use crate::statistics::summary::{Rows, share_of_largest};
 use clap::Args;
@@ -100,7 +100,7 @@ impl SweepConfig {
         row = row.estimate(d_scores.root_mean_square()).estimate(d_scores.quantile(0.5));
         row = row.estimate(dq.share_below(VANISHED)).estimate(dq.share_holding(0.9));
         row = row.estimate(Estimate::of_mean(&m.score_min)).estimate(Estimate::of_mean(&m.score_max));
-        let std = Estimate::of_mean(&m.score_square).map(|x| x.max(0.0).sqrt());
+        let std = Estimate::of_mean(&m.score_square).map(|x| x.clamp(0.0, f64::INFINITY).sqrt());
         row.estimate(std).of(share_of_largest(&m.dq)).of(self.loss.word())
     }
 }

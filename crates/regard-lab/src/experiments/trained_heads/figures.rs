@@ -65,6 +65,15 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         let rows = part(named, &[("order", order.into())]);
         rows.rows.iter().filter(|row| rows.text(row, "pattern") != super::run::NONE).map(|row| rows.number(row, "named") as usize).sum()
     };
+    // The same count out of the numbers behind the names.
+    let recount = |order: &str| -> usize {
+        let rows = part(patterns, &[("order", order.into())]);
+        let has_one = |row: &&Vec<Value>| {
+            let all = ["diagonal", "vertical", "horizontal", "block_weight"].map(|column| crate::rows::estimate(&rows, row, column));
+            all.into_iter().max_by(|a, b| a.value.total_cmp(&b.value)).is_some_and(|most| most.low > super::run::ENOUGH)
+        };
+        rows.rows.iter().filter(has_one).count()
+    };
     for (order, _) in ORDERS {
         let of_order = part(maps, &[("order", order.into())]);
         let mut heads: Vec<(Value, Value)> = Vec::new();
@@ -102,7 +111,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             Told::grid(figure_name, format!("Every head of a {order} model on held-out text"), grid, 4)
                 .title(
                     format!("Every head of a {order} model: {} of {all} heads of all trainings have one of the four patterns", count(order)),
-                    count(order) > 0,
+                    count(order) > 0 && count(order) == recount(order),
                 )
                 .shows("Named by block and head, with the pattern that the head has over many windows: diagonal (itself, or a fixed step back), vertical (spaces and marks), horizontal (even rows), block (the other letters of the word).")
                 .drawn(),

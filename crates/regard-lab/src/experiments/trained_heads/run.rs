@@ -72,7 +72,8 @@ struct Named {
 fn shown(text: &Text, tokenizer: &Tokenizer, most: usize) -> Result<Vec<u32>> {
     let ids = &text.validation;
     let ends: Vec<u32> = [". ", "\n"].iter().filter_map(|end| tokenizer.encode(end).ok()).filter_map(|ids| ids.last().copied()).collect();
-    let ending = |i: usize| ends.contains(&ids[i]) && (i == 0 || tokenizer.decode(&ids[i - 1..=i]).is_ok_and(|s| s == ". " || s.ends_with('\n')));
+    let ending =
+        |i: usize| ends.contains(&ids[i]) && (i == 0 || tokenizer.decode(&ids[i - 1..=i]).is_ok_and(|s| s == ". " || s.ends_with('\n')));
     let from = (0..ids.len().saturating_sub(most + 1)).find(|&i| ending(i)).map_or(0, |i| i + 1);
     Ok(ids[from..ids.len().min(from + most)].to_vec())
 }
@@ -124,7 +125,7 @@ impl TrainedHeadsConfig {
 }
 
 /// A head has the pattern that it has most of beyond even weights, where that is at least this much for certain.
-const ENOUGH: f64 = 0.1;
+pub(super) const ENOUGH: f64 = 0.1;
 
 /// No pattern of the four.
 pub(super) const NONE: &str = "none of the four";
@@ -147,7 +148,8 @@ fn named(runs: &[Named]) -> Table {
         ("~share", "share"),
         ("example", "the head that has most of it"),
     ];
-    let caption = "Which of the four patterns trained heads have: the one that they have most of beyond even weights, at least 0.1 for certain";
+    let caption =
+        "Which of the four patterns trained heads have: the one that they have most of beyond even weights, at least 0.1 for certain";
     let mut table = rows::table("trained_heads_named", caption, &columns);
     for (order, _) in ORDERS {
         let heads: Vec<(u64, &HeadPatterns)> =
@@ -308,7 +310,8 @@ pub(crate) mod tests {
         let run = Run { run: run(ScaleKind::InvSqrtDim), patterns: vec![head([0.4, 0.2, 0.1, 0.05], 0.01)], maps: vec![map] };
         let runs = [Named { order: "pre-norm", seed: 7, run }];
         let table = head_patterns(&runs);
-        let got = ["seed", "block", "head", "step", "diagonal", "vertical", "horizontal", "block_weight"].map(|c| table.number(&table.rows[0], c));
+        let got = ["seed", "block", "head", "step", "diagonal", "vertical", "horizontal", "block_weight"]
+            .map(|c| table.number(&table.rows[0], c));
         assert_eq!(got, [7.0, 1.0, 2.0, 1.0, 0.4, 0.2, 0.1, 0.05]);
         let table = likeness(&runs);
         let got = ["step", "block", "loss", "centred_cosine", "jensen_shannon"].map(|c| table.number(&table.rows[1], c));
