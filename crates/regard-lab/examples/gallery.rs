@@ -217,6 +217,7 @@ fn table() -> Table {
 fn page(figures: Vec<Figure>) -> Page {
     let mut figures = figures.into_iter();
     let lead = Lead {
+        formula: "softmax( Q K^{T} / \u{221a}d_{k} ) V".to_owned(),
         question: "Why divide by √d_{k}?".to_owned(),
         answer: vec![
             "The dot product of two random vectors of length d_{k} has standard deviation √d_{k}, so without the division the softmax sees ever larger scores.".to_owned(),
@@ -225,7 +226,12 @@ fn page(figures: Vec<Figure>) -> Page {
         ],
         figure: figures.next(),
     };
-    let claim = |text: &str, verdict, because: &str| Claim { text: text.to_owned(), verdict, because: because.to_owned() };
+    let claim = |text: &str, verdict, because: &str| Claim {
+        document: "sheet".to_owned(),
+        text: text.to_owned(),
+        verdict,
+        because: because.to_owned(),
+    };
     let mut sections = vec![
         Section {
             id: "sweep".to_owned(),
@@ -261,6 +267,7 @@ fn page(figures: Vec<Figure>) -> Page {
     sections[1].claims.push(claim("Heads are diverse.", Verdict::HoldsInPart, "So are any two random maps."));
     let origin = [("version", "0.1.0"), ("SIMD level", "avx2"), ("seed", "42"), ("command", "cargo run --example gallery")];
     Page {
+        documents: vec![("sheet".to_owned(), "A problem sheet".to_owned())],
         title: "Attention, checked".to_owned(),
         subtitle: "Every experiment of the field's folklore, re-run and put against its true distribution".to_owned(),
         lead,

@@ -112,8 +112,11 @@ pub(crate) fn with_band(label: impl Into<String>, table: &Table, x: &str, y: &st
     Ok(Series::from_table(label, table, x, y)?.band(&low, &high))
 }
 
+/// Numbers, and the ends of their intervals.
+pub(crate) type WithEnds = (Vec<f64>, Vec<(f64, f64)>);
+
 /// The numbers of a column and their intervals.
-pub(crate) fn with_ends(table: &Table, column: &str) -> Result<(Vec<f64>, Vec<(f64, f64)>)> {
+pub(crate) fn with_ends(table: &Table, column: &str) -> Result<WithEnds> {
     let ends = numbers(table, &format!("{column}_low"))?.into_iter().zip(numbers(table, &format!("{column}_high"))?);
     Ok((numbers(table, column)?, ends.collect()))
 }

@@ -14,13 +14,12 @@ use super::pairs::PairKind;
 use crate::error::Result;
 use crate::generate::argmax;
 use crate::layers::heads::Heads;
-use crate::layers::probe::Probe;
+use crate::layers::probe::{Attending, Change, Probe};
 use crate::layers::stack::Keep;
 use crate::loss::IGNORE;
 use crate::random::Draws;
 use crate::seq2seq::{EncoderDecoder, Pairs};
 use ndarray::{Array4, ArrayViewMut4};
-use regard::Attention;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 
@@ -97,24 +96,29 @@ impl Operator<'_> {
 }
 
 impl Probe<f32> for Operator<'_> {
-    fn results(&self, number: usize, attention: &Attention<'_>, heads: &Heads<'_, f32>, mut z: ArrayViewMut4<'_, f32>) {
+    fn results(
+        &self,
+        number: usize,
+        attending: &Attending<'_>,
+        heads: &Heads<'_, f32>,
+        mut z: ArrayViewMut4<'_, f32>,
+    ) -> regard::Result<()> {
         if number % SUBLAYERS != 1 {
-            return;
+            return Ok(());
         }
+        let weights = || attending.attention(&Change::default()).weights(heads.q, heads.k);
         let here = number / SUBLAYERS;
         let all = 0..heads.q.dim().1;
         match self.operation {
             Operation::Ablate { layer, head } if layer == here => z.index_axis_mut(ndarray::Axis(1), head).fill(0.0),
-            Operation::Permute { layer, head } if layer == here => {
-                let Ok(weights) = attention.weights(heads.q, heads.k) else { return };
-                self.mix(&weights, heads, &mut z, head, false);
-            }
+            Operation::Permute { layer, head } if layer == here => self.mix(&weights()?, heads, &mut z, head, false),
             Operation::PermuteAll | Operation::EvenAll => {
-                let Ok(weights) = attention.weights(heads.q, heads.k) else { return };
+                let weights = weights()?;
                 all.for_each(|head| self.mix(&weights, heads, &mut z, head, self.operation == Operation::EvenAll));
             }
             _ => {}
         }
+        Ok(())
     }
 }
 
@@ -150,20 +154,19 @@ impl Asked<'_> {
         let longest = pairs.source_lengths.iter().copied().max().unwrap_or(0);
         let mut moved = vec![vec![vec![0.0; longest]; context]; pairs.batch];
         let mut draws = Draws::at(self.seed, &[0x1F1]);
-        for column in 0..longest {
-            for _ in 0..EXCHANGES {
-                let mut other = pairs.clone();
-                for (b, &length) in pairs.source_lengths.iter().enumerate() {
-                    if column < length {
-                        let token = &mut other.source[b * context + column];
-                        *token = self.kind.another(*token, &mut draws);
-                    }
+        // Every read token in turn, for several others.
+        for column in (0..longest).flat_map(|column| std::iter::repeat_n(column, EXCHANGES)) {
+            let mut other = pairs.clone();
+            for (b, &length) in pairs.source_lengths.iter().enumerate() {
+                if column < length {
+                    let token = &mut other.source[b * context + column];
+                    *token = self.kind.another(*token, &mut draws);
                 }
-                let after = self.logits(&other, Operation::Nothing)?;
-                for (row, after) in after.chunks_exact(vocab).enumerate() {
-                    let distance: f64 = 0.5 * before[row].iter().zip(softmax(after)).map(|(a, b)| (a - b).abs()).sum::<f64>();
-                    moved[row / context][row % context][column] += distance / EXCHANGES as f64;
-                }
+            }
+            let after = self.logits(&other, Operation::Nothing)?;
+            for (row, after) in after.chunks_exact(vocab).enumerate() {
+                let distance: f64 = 0.5 * before[row].iter().zip(softmax(after)).map(|(a, b)| (a - b).abs()).sum::<f64>();
+                moved[row / context][row % context][column] += distance / EXCHANGES as f64;
             }
         }
         Ok(moved)

@@ -4,12 +4,11 @@ use super::inside::visible_keys;
 use crate::data::Windows;
 use crate::error::Result;
 use crate::layers::heads::Heads;
-use crate::layers::probe::Probe;
+use crate::layers::probe::{Attending, Change, Probe};
 use crate::layers::stack::Keep;
 use crate::lm::LanguageModel;
 use crate::look::{MaskKind, Pass};
 use ndarray::{Array4, ArrayViewMut4};
-use regard::Attention;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 
@@ -35,9 +34,9 @@ struct Weights {
 }
 
 impl Probe<f32> for Weights {
-    fn results(&self, _: usize, attention: &Attention<'_>, heads: &Heads<'_, f32>, _: ArrayViewMut4<'_, f32>) {
-        // Attention accepted the same operands a moment ago.
-        self.layers.borrow_mut().extend(attention.weights(heads.q, heads.k));
+    fn results(&self, _: usize, attending: &Attending<'_>, heads: &Heads<'_, f32>, _: ArrayViewMut4<'_, f32>) -> regard::Result<()> {
+        self.layers.borrow_mut().push(attending.attention(&Change::default()).weights(heads.q, heads.k)?);
+        Ok(())
     }
 }
 
@@ -176,10 +175,10 @@ fn window_patterns(w: &dyn Fn(usize, usize) -> f64, parts: &[bool], visible: &[u
             }
         }
         let mut entropy = 0.0;
-        for j in 0..=i {
+        for (j, &parts_words) in parts.iter().enumerate().take(i + 1) {
             let weight = w(i, j);
             entropy -= if weight > 0.0 { weight * weight.ln() } else { 0.0 };
-            sample.vertical += if parts[j] { (weight - even) / count } else { 0.0 };
+            sample.vertical += if parts_words { (weight - even) / count } else { 0.0 };
             sample.block += if j >= first && j < i { (weight - even) / count } else { 0.0 };
         }
         sample.horizontal += f64::from(u8::from(entropy > EVEN * (visible[i] as f64).ln())) / count;
@@ -201,8 +200,8 @@ pub enum Kept {
 struct Few(Kept);
 
 impl Probe<f32> for Few {
-    fn results(&self, _: usize, attention: &Attention<'_>, heads: &Heads<'_, f32>, mut z: ArrayViewMut4<'_, f32>) {
-        let Ok(weights) = attention.weights(heads.q, heads.k) else { return };
+    fn results(&self, _: usize, attending: &Attending<'_>, heads: &Heads<'_, f32>, mut z: ArrayViewMut4<'_, f32>) -> regard::Result<()> {
+        let weights = attending.attention(&Change::default()).weights(heads.q, heads.k)?;
         let (batch, query_heads, seq, keys) = weights.dim();
         let group = query_heads / heads.v.dim().1.max(1);
         for ((b, h), i) in
@@ -225,6 +224,7 @@ impl Probe<f32> for Few {
                 z[[b, h, i, d]] = order.iter().map(|&(j, w)| w / sum * heads.v[[b, h / group, j, d]]).sum();
             }
         }
+        Ok(())
     }
 }
 

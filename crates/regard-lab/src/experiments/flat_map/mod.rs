@@ -41,6 +41,6 @@ impl Experiment for FlatMap {
     }
 
     fn in_report(report: &ReportConfig) -> Option<FlatMapConfig> {
-        Some(FlatMapConfig { seeds: report.seeds, seed: report.seed, ..FlatMapConfig::default() })
+        Some(FlatMapConfig { seeds: report.seeds, seed: report.seed })
     }
 }

@@ -121,7 +121,7 @@ impl PairTasksConfig {
         })?;
         let runs: Vec<Run> = jobs.iter().zip(results).map(|(job, result)| Run { kind: job.what.0, seed: job.what.1, result }).collect();
         let mut tables = vec![outcome(&runs, self.steps), heads(&runs), curves(&runs)];
-        tables.extend(self.task.iter().filter_map(|kind| runs.iter().find(|run| run.kind == *kind)).fold(empty(), first).into_iter());
+        tables.extend(self.task.iter().filter_map(|kind| runs.iter().find(|run| run.kind == *kind)).fold(empty(), first));
         Ok(signed(tables, &origin::<Pairs>(self, self.seeds.seed, "pairs drawn by Regard, from the seed and the step")?))
     }
 }

@@ -24,7 +24,11 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
     let at = |step: usize, column| -> Result<Vec<Estimate>> { blocks.clone().map(|block| of(step, block, column)).collect() };
     let words = |values: Vec<Estimate>| values.into_iter().map(Estimate::words).collect::<Vec<_>>().join(" and ");
     let (cosine, divergence) = (at(last, "centred_cosine")?, at(last, "jensen_shannon")?);
-    let each = |answers: Vec<Option<bool>>| answers.into_iter().fold(Some(true), |all_so_far, one| all([all_so_far, one]));
+    let each = |answers: Vec<Option<bool>>| {
+        let mut every = Some(true);
+        answers.into_iter().for_each(|one| every = all([every, one]));
+        every
+    };
     let differ = all([each(cosine.iter().map(|c| c.below(0.5)).collect()), each(divergence.iter().map(|d| d.above(0.1)).collect())]);
     let named = tables.get("trained_heads_named")?;
     let count = |pattern: &str, column: &str| -> f64 { named.rows_where("pattern", pattern).map(|row| named.number(row, column)).sum() };
