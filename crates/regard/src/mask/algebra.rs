@@ -109,9 +109,6 @@ pub(super) enum Rule<'a> {
     Not(Box<Mask<'a>>),
 }
 
-/// Reaches from here on are unbounded: sums of them and of positions stay far from overflow.
-const FARTHEST: i64 = i64::MAX / 4;
-
 impl<'a> Mask<'a> {
     /// Everything is visible.
     pub const fn everything() -> Self {
@@ -135,7 +132,8 @@ impl<'a> Mask<'a> {
 
     /// At most `left` keys before and `right` keys after the query's own position; `None` is unbounded.
     pub fn window(left: Option<usize>, right: Option<usize>) -> Self {
-        let reach = |n: usize| i64::try_from(n).ok().filter(|&n| n < FARTHEST);
+        // More than any distance is unbounded.
+        let reach = |n: usize| i64::try_from(n).ok();
         Self(Rule::Band { low: left.and_then(reach).map(|n| -n), high: right.and_then(reach) })
     }
 

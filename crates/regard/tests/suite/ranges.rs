@@ -296,3 +296,15 @@ fn what_no_memory_holds_is_refused() {
     let error = Attention::new().heat_map(many, many, usize::MAX, usize::MAX).expect_err("too large");
     assert!(matches!(error, Error::TooLarge { .. }), "{error}");
 }
+
+/// A window as far as the position is a bound, however far both are.
+#[test]
+fn a_window_that_reaches_as_far_as_the_offset_still_ends_somewhere() {
+    let x = Inputs::<f32>::normal(Shape::single(19, 139, 11), 1);
+    for offset in [i64::MAX / 3, i64::MAX / 2, 8_029_759_185_026_510_703, i64::MAX - 200] {
+        for slack in [0, 100] {
+            let options = Options::new().mask(Mask::Window(Some(offset as usize - slack), None)).q_offset(offset);
+            check(&format!("window of {offset} - {slack}"), &options, &x);
+        }
+    }
+}
