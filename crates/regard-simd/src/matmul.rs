@@ -4,8 +4,8 @@
 //! dst[m, n] = lhs[m, k] rhs[k, n]        or        dst += lhs rhs
 //! ```
 //!
-//! The depth k is cut into chunks of at most [`DEPTH`]. Of a chunk, rhs is packed into panels: as many columns as a register tile has, depth
-//! after depth. A block of [`ROWS`] rows of lhs stays in the second cache while the panels go by, and a panel stays in the first while
+//! The depth k is cut into chunks of at most `DEPTH`. Of a chunk, rhs is packed into panels: as many columns as a register tile has, depth
+//! after depth. A block of `ROWS` rows of lhs stays in the second cache while the panels go by, and a panel stays in the first while
 //! the block's tiles go by; the next panel is asked for meanwhile. Rows of lhs whose numbers are neighbours are read where they are; others
 //! (a transposed matrix) are packed, a tile's rows side by side. Weights that many products share are packed once ([`Packed`]).
 //!

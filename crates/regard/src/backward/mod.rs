@@ -43,11 +43,11 @@ pub struct OptionGradients {
     pub d_biases: Vec<BiasGradient>,
     /// On the sink logits, one per query head, if there are any.
     pub d_sink: Option<Vec<f64>>,
-    /// On the scale, if it is wanted ([`Attention::scale_gradient`]).
+    /// On the scale, if it is wanted ([`crate::Attention::scale_gradient`]).
     pub d_scale: Option<f64>,
 }
 
-/// Buffers of the caller's for [`Attention::backward_into`].
+/// Buffers of the caller's for [`crate::Attention::backward_into`].
 #[derive(Debug)]
 pub struct GradientsViewMut<'a, E> {
     /// In the shape of q.

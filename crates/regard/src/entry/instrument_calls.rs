@@ -96,7 +96,7 @@ impl Attention<'_> {
     /// ```
     ///
     /// # Errors
-    /// As [`Attention::forward`], and [`Error::Zero`] for no rows or columns.
+    /// As [`Attention::forward`], and [`crate::Error::Zero`] for no rows or columns.
     pub fn heat_map<'x, E: Element>(&self, q: impl View<'x, E>, k: impl View<'x, E>, rows: usize, cols: usize) -> Result<HeatMap<E::Real>> {
         let (q, k) = (q.into(), k.into());
         let plan = self.plan(&q, &k, None)?;

@@ -79,7 +79,7 @@ impl<'a, E: Storage> From<&'a Saved<E>> for SavedView<'a, E> {
     }
 }
 
-/// Buffers of the caller's for [`Attention::forward_saved_into`], in the shapes of [`Saved`].
+/// Buffers of the caller's for [`crate::Attention::forward_saved_into`], in the shapes of [`Saved`].
 #[derive(Debug)]
 pub struct SavedViewMut<'a, E: Storage> {
     /// See [`Saved::out`].
