@@ -141,12 +141,12 @@ impl Inspect {
 
 /// The tokens of a text: number, piece, bytes, and who added it
 #[derive(Args, Debug)]
-#[command(after_help = "Examples:\n  regard tokens --text \"Once upon a time\"\n  regard tokens stories15M/model.bin --text \"caf\u{e9}\"")]
+#[command(after_help = "Examples:\n  regard tokens --text \"Emma and David\"\n  regard tokens stories15M/model.bin --text \"caf\u{e9}\"")]
 pub(crate) struct Tokens {
     #[arg(value_name = "MODEL", help = ABOUT_MODEL)]
     model: Option<PathBuf>,
     /// The text
-    #[arg(long, value_name = "TEXT", default_value = "Once upon a time")]
+    #[arg(long, value_name = "TEXT", default_value = "Emma and David went to the market.")]
     text: String,
     #[command(flatten)]
     common: Common,
@@ -382,13 +382,13 @@ impl Classify {
 /// What the model would say if it stopped behind each layer
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Examples:\n  regard lens --text \"Once upon a\"\n  regard lens model.gguf --text \"The capital of France is\" --edits L9=zero"
+    after_help = "Examples:\n  regard lens --text \"Emma and David went to the m\"\n  regard lens model.gguf --text \"The capital of France is\" --edits L9=zero"
 )]
 pub(crate) struct Lens {
     #[arg(value_name = "MODEL", help = ABOUT_MODEL)]
     model: Option<PathBuf>,
     /// The text; its last token is looked at
-    #[arg(long, value_name = "TEXT", default_value = "Once upon a time there was a")]
+    #[arg(long, value_name = "TEXT", default_value = "Emma and David went to the market. David said, ")]
     text: String,
     /// Edits, as in L3.H1=zero/scale=off
     #[arg(long, default_value = "", value_name = "EDITS")]

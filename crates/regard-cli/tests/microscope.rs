@@ -35,13 +35,19 @@ fn surgery_without_a_model_costs_something_and_says_how_sure_that_is() {
 }
 
 #[test]
-fn heads_of_the_small_model_have_names() {
+fn heads_of_the_small_model_have_scores_and_names() {
     let text = works(&["classify", "--json", "--texts", "6", "--tokens", "96"], here());
     assert!(text.contains("induction") && text.contains("previous"), "{text}");
     let labels: Vec<&str> = text.lines().filter(|line| line.contains("\"labels\"")).collect();
     assert_eq!(labels.len(), 12, "{text}");
-    assert!(labels.iter().any(|label| label.contains("induction")), "{labels:?}");
-    assert!(labels.iter().any(|label| label.contains("previous")), "{labels:?}");
+    assert!(labels.iter().any(|label| label.contains("own")), "{labels:?}");
+    assert!(labels.iter().any(|label| label.contains("local")), "{labels:?}");
+}
+
+#[test]
+fn the_small_model_knows_the_text_that_is_there_without_any() {
+    assert!(works(&["tokens"], here()).contains("the text"));
+    assert!(works(&["lens"], here()).contains("entropy"));
 }
 
 #[test]
