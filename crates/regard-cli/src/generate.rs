@@ -8,7 +8,7 @@ use regard_lab::experiments::Progress;
 use regard_nn::generate::{Sampling, Writer};
 use regard_nn::streaming::TextStream;
 use regard_nn::tokenizer::Tokenizer;
-use regard_nn::training::folder::{SUMMARY, Trained};
+use regard_nn::training::folder::{MODEL, Trained};
 use serde_json::json;
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
@@ -153,7 +153,9 @@ impl Generate {
 
     pub(crate) fn run(self) -> Result<Outcome> {
         let bar = Common { json: self.json, quiet: !self.json, threads: self.threads }.start("generate")?;
-        if !self.edits.is_empty() || !self.folder.join(SUMMARY).is_file() {
+        // Other people's folders have their shape in a file of its own.
+        let is_ours = self.folder.join(MODEL).is_file() && !self.folder.join("config.json").exists();
+        if !self.edits.is_empty() || !is_ours {
             return self.run_checkpoint(&bar);
         }
         let trained = Trained::read(&self.folder)?;

@@ -31,14 +31,16 @@ fn surgery_without_a_model_costs_something_and_says_how_sure_that_is() {
     };
     assert!(value("change") > 0.0 && value("95 % from") <= value("change"), "{json}");
     let words = works(&["surgery", "heads=hide:first/L1.H2=zero", "--explain"], here());
-    assert!(words.contains("first key") && words.contains("head 2 of layer 1"), "{words}");
+    assert!(words.contains("first key") && words.contains("Head 2 of layer 1"), "{words}");
 }
 
 #[test]
 fn heads_of_the_small_model_have_scores_and_names() {
     let text = works(&["classify", "--json", "--texts", "6", "--tokens", "96"], here());
-    assert!(text.contains("induction") && text.contains("previous"), "{text}");
-    let labels: Vec<&str> = text.lines().filter(|line| line.contains("\"labels\"")).collect();
+    let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    let rows = json[0]["rows"].as_array().expect("rows");
+    assert!(rows.iter().all(|row| row["induction"].is_number() && row["previous"].is_number()), "{text}");
+    let labels: Vec<&str> = rows.iter().filter_map(|row| row["labels"].as_str()).collect();
     assert_eq!(labels.len(), 12, "{text}");
     assert!(labels.iter().any(|label| label.contains("own")), "{labels:?}");
     assert!(labels.iter().any(|label| label.contains("local")), "{labels:?}");

@@ -141,7 +141,7 @@ fn a_text_comes_from_the_standard_input_too() {
         let arguments = [&["trained-heads", "--text", name, "--out", out, "--quiet"][..], &small].concat();
         let input = std::fs::File::open(dir.path().join("my text.txt")).unwrap();
         assert!(command(&arguments, dir.path()).stdin(input).status().unwrap().success());
-        String::from_utf8(files(&dir.path().join(out))["trained_heads.csv"].clone()).unwrap()
+        String::from_utf8(files(&dir.path().join(out))["trained_heads_named.csv"].clone()).unwrap()
     };
     let (from_input, from_file) = (run("-", "a"), run("my text.txt", "b"));
     let rows = |csv: &str| csv.lines().filter(|line| !line.starts_with('#')).map(str::to_owned).collect::<Vec<_>>();

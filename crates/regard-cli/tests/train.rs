@@ -447,7 +447,7 @@ fn bad_arguments_are_refused_in_one_line() {
         refused(&[&["generate", "model"], more].concat(), dir.path(), words);
     }
     refused(&["eval", "model", "--stride", "17"], dir.path(), "the stride is 17; it must be from 1 to the context (16)");
-    refused(&["generate", "nowhere"], dir.path(), "nowhere has no model.safetensors: train one first");
+    refused(&["generate", "nowhere"], dir.path(), "nowhere is no model");
     refused(&["eval"], dir.path(), "DIR");
 }
 

@@ -20,6 +20,11 @@ fn told(lang: Lang, source: &str, words: &str) -> Option<Verdict> {
     assert!(start.elapsed() < Duration::from_secs(60), "{:?}", start.elapsed());
     let text = regard_learn::show::verdict(&verdict, Default::default()).join("\n");
     assert!(text.contains(words), "{words:?} is not in\n{text}\n{}", said(&verdict));
+    // A process that was killed may take a moment to be gone.
+    let gone = Instant::now() + Duration::from_secs(2);
+    while !processes_of(judge.folder()).is_empty() && Instant::now() < gone {
+        std::thread::sleep(Duration::from_millis(10));
+    }
     assert_eq!(processes_of(judge.folder()), Vec::<String>::new());
     Some(verdict)
 }
