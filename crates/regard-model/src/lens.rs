@@ -12,6 +12,7 @@ use crate::error::{Error, Result};
 use crate::model::{Model, Remember};
 use ndarray::{Array2, Array3, Axis};
 use regard_nn::linear::Write;
+use std::ops::Range;
 
 /// What a model would say behind each layer.
 #[derive(Debug, Clone)]
@@ -43,11 +44,22 @@ impl Model {
     /// # Errors
     /// As [`Model::run`], and [`Error::NoHead`].
     pub fn lens(&self, ids: &[u32], edits: &Edits, sources: &Sources, top: usize) -> Result<Lens> {
+        self.lens_of(ids, edits, sources, top, 0..ids.len())
+    }
+
+    /// The same of some rows; the arrays have as many.
+    ///
+    /// # Errors
+    /// As [`Model::lens`], and [`Error::Outside`].
+    pub fn lens_of(&self, ids: &[u32], edits: &Edits, sources: &Sources, top: usize, of: Range<usize>) -> Result<Lens> {
+        if of.start >= of.end || of.end > ids.len() {
+            return Err(Error::Outside { what: "row", number: of.end, count: ids.len() });
+        }
         if !self.has_head() {
             return Err(Error::NoHead { what: "tokens" });
         }
         let (_, memory) = self.forward(ids, edits, sources, Remember { streams: true, ..Remember::default() })?;
-        let (layers, n, top) = (self.shape().layers, ids.len(), top.clamp(1, self.vocab()));
+        let (layers, n, top) = (self.shape().layers, of.len(), top.clamp(1, self.vocab()));
         let mut lens = Lens {
             top: Array3::zeros((layers + 1, n, top)),
             probability: Array3::zeros((layers + 1, n, top)),
@@ -57,7 +69,7 @@ impl Model {
         let weights = self.weights()?;
         for layer in 0..=layers {
             // Two sublayers per layer.
-            let mut rows = memory.streams[2 * layer].clone();
+            let mut rows = memory.streams[2 * layer][of.start * self.width()..of.end * self.width()].to_vec();
             self.transformer().stack().apply_last_norm(&weights, &mut rows);
             for (row, rows) in rows.chunks(self.width()).enumerate() {
                 let logits = self.logits(rows)?;
@@ -74,7 +86,7 @@ impl Model {
                     lens.probability[[layer, row, place]] = log(id).exp() as f32;
                 }
                 lens.entropy[[layer, row]] = -(0..logits.len()).map(|id| log(id).exp() * log(id)).sum::<f64>();
-                if let (Some(next), true) = (ids.get(row + 1), self.is_causal()) {
+                if let (Some(next), true) = (ids.get(of.start + row + 1), self.is_causal()) {
                     lens.loss[[layer, row]] = -log(*next as usize);
                 }
             }

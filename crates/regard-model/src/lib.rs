@@ -25,6 +25,7 @@
 //! tokens/     texts to tokens                 model       load, run, write               run         what can be asked of a run
 //! edits/      grammar, and edits at work      scores      what heads do                  screen      what edits cost, on several texts
 //! lens        behind each layer               evidence    intervals and p                settings    config.json, with limits
+//! view        tiles and means for viewers     steps       a head number by number
 //! ```
 
 #![forbid(unsafe_code)]
@@ -36,18 +37,24 @@ pub mod evidence;
 pub mod families;
 mod lens;
 mod model;
+mod neuron;
 mod open;
 mod run;
 pub mod scores;
 mod screen;
 pub mod settings;
+mod steps;
 pub mod tokens;
+mod view;
 
 pub use edits::{Edits, Reference, Shape, Sources};
 pub use error::{Error, Result};
 pub use evidence::Evidence;
 pub use lens::{Attribution, Lens};
 pub use model::{Input, Model, Pooling};
+pub use neuron::{KeyOfRow, Neuron};
 pub use run::{Run, RunParts};
 pub use scores::HeadScores;
 pub use screen::{Outcome, Screened};
+pub use steps::Steps;
+pub use view::{HeadStates, HeadSummary, Pool, Sink};

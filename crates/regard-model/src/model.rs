@@ -334,6 +334,18 @@ impl Model {
         Ok(reference)
     }
 
+    /// What edits need from other texts: for `mean` and `resample`, stories that are not judged.
+    ///
+    /// # Errors
+    /// As [`Model::reference`].
+    pub fn sources_of(&self, edits: &Edits) -> Result<Sources> {
+        let mut sources = Sources::default();
+        if edits.needs_reference() {
+            sources.reference = Some(self.reference(&self.own_texts(32, 256)?.split_off(16))?);
+        }
+        Ok(sources)
+    }
+
     /// Texts of our own for `mean` and `resample`, where nobody gave any: stories, cut to `tokens` each.
     ///
     /// # Errors

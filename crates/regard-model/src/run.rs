@@ -164,10 +164,22 @@ impl<'m> Run<'m> {
         Ok(&self.tape(layer)?.z)
     }
 
+    fn angles(&self) -> Option<Angles<f32>> {
+        self.model.attention().rotary.map(|rotary| Angles::new(rotary, self.model.head_dim(), self.len()))
+    }
+
+    /// A query or key of one token, before it was turned.
+    pub(crate) fn before_positions(&self, row: &[f32], position: usize) -> Vec<f32> {
+        let mut row = row.to_vec();
+        if let Some(angles) = self.angles() {
+            angles.rotate(&mut row, position, true);
+        }
+        row
+    }
+
     fn turned(&self, heads: &Array3<f32>, rotated: bool) -> Array3<f32> {
         let mut heads = heads.clone();
-        if let (Some(rotary), false) = (self.model.attention().rotary, rotated) {
-            let angles = Angles::<f32>::new(rotary, self.model.head_dim(), self.len());
+        if let (Some(angles), false) = (self.angles(), rotated) {
             for mut head in heads.outer_iter_mut() {
                 for (position, mut row) in head.outer_iter_mut().enumerate() {
                     angles.rotate(row.as_slice_mut().expect("standard layout"), position, true);
@@ -177,12 +189,14 @@ impl<'m> Run<'m> {
         heads
     }
 
-    /// Queries and keys of one head, and how its rows attend: `what` gets the attention and the rows that it is for.
-    fn each_group<R>(
+    /// Queries and keys of one head, and how its rows attend: `what` gets the attention and the rows that it is for. With `only`, of the keys that they
+    /// see, these.
+    pub(crate) fn each_group<R>(
         &self,
         layer: usize,
         head: usize,
         rows: Range<usize>,
+        only: Option<regard::Mask<'static>>,
         mut what: impl FnMut(&regard::Attention<'_>, [ArrayView4<'_, f32>; 3], &[usize]) -> Result<R>,
     ) -> Result<Vec<R>> {
         let (shape, tape) = (self.model.shape(), self.tape(layer)?);
@@ -199,7 +213,14 @@ impl<'m> Run<'m> {
         };
         let (attention, pass) = (self.model.layer(layer).expect("as many as tapes"), self.model.pass(self.len()));
         let groups = head_changes(&self.edits, shape, layer, head, rows, self.len());
-        groups.iter().map(|(change, rows, _)| what(&attention.attention(&pass, 0, change), operands.map(four), rows)).collect()
+        let mut each = |(mut change, rows, _): (Change<'static>, Vec<usize>, bool)| {
+            change.only = match (change.only.take(), only.clone()) {
+                (Some(before), Some(only)) => Some(before & only),
+                (before, only) => before.or(only),
+            };
+            what(&attention.attention(&pass, 0, &change), operands.map(four), &rows)
+        };
+        groups.into_iter().map(&mut each).collect()
     }
 
     /// The weights of some rows of a head, over all keys, `[rows, tokens]`.
@@ -208,7 +229,7 @@ impl<'m> Run<'m> {
     /// [`Error::Outside`].
     pub fn weights_of(&self, layer: usize, head: usize, rows: Range<usize>) -> Result<Array2<f32>> {
         let mut weights = Array2::zeros((rows.len(), self.len()));
-        self.each_group(layer, head, rows.clone(), |attention, [q, k, _], chosen| {
+        self.each_group(layer, head, rows.clone(), None, |attention, [q, k, _], chosen| {
             let states = attention.row_states(q, k)?;
             let made = attention.weights_of(q, k, &states, Rectangle { rows: rows.clone(), keys: 0..self.len() })?;
             for row in chosen {
@@ -232,7 +253,8 @@ impl<'m> Run<'m> {
     /// # Errors
     /// [`Error::Outside`].
     pub fn heat_map(&self, layer: usize, head: usize, rows: usize, cols: usize) -> Result<HeatMap<f32>> {
-        let mut maps = self.each_group(layer, head, 0..self.len(), |attention, [q, k, _], _| Ok(attention.heat_map(q, k, rows, cols)?))?;
+        let mut maps =
+            self.each_group(layer, head, 0..self.len(), None, |attention, [q, k, _], _| Ok(attention.heat_map(q, k, rows, cols)?))?;
         Ok(maps.swap_remove(0))
     }
 
@@ -256,7 +278,7 @@ impl<'m> Run<'m> {
             if !tape.own.contains_key(&head) && groups.iter().all(|(_, _, shared)| *shared) {
                 continue;
             }
-            self.each_group(layer, head, 0..self.len(), |attention, [q, k, v], rows| {
+            self.each_group(layer, head, 0..self.len(), None, |attention, [q, k, v], rows| {
                 let none = v.slice_axis(Axis(3), ndarray::Slice::from(0..0));
                 let (forward, own) = attention.forward_with_stats(q, k, none, options)?;
                 for &row in rows {

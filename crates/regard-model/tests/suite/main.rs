@@ -3,3 +3,4 @@
 mod damage;
 mod edits;
 mod golden;
+mod tiles;

@@ -193,10 +193,12 @@ impl Call {
         }
     }
 
-    /// Are scores ranked the same in any arithmetic? Whole numbers are, unless something rounds them together.
+    /// Are scores ranked the same in any arithmetic? Whole numbers are, unless something rounds them together: a scale that is nothing in single
+    /// precision makes all of them equal.
     fn exact_ranks(&self) -> bool {
         let sixteenths = self.options.scale.is_some_and(|scale| (scale * 32.0).fract() == 0.0);
-        self.options.top_k.is_none() || (self.options.softcap.is_none() && (self.options.biases.is_empty() || sixteenths))
+        let something = self.options.scale.is_none_or(|scale| scale == 0.0 || scale.abs() > 1e-30);
+        self.options.top_k.is_none() || (something && self.options.softcap.is_none() && (self.options.biases.is_empty() || sixteenths))
     }
 
     fn dropped(&self) -> f64 {

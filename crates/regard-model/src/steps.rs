@@ -1,0 +1,66 @@
+//! A head step by step, for people who want to follow: scores, scale, mask, softmax, values.
+
+use crate::error::{Error, Result};
+use crate::run::Run;
+use ndarray::{Array2, ArrayView2, Axis};
+use regard::{Scale, Stage};
+use serde::Serialize;
+
+/// Tokens of which every step is shown, at most.
+const MOST: usize = 64;
+
+/// Every step of a head, rows of each.
+#[derive(Debug, Clone, Serialize)]
+pub struct Steps {
+    /// `q . k`.
+    pub raw: Vec<Vec<f64>>,
+    /// Times the scale; behind a softcap, where the model has one.
+    pub scaled: Vec<Vec<f64>>,
+    /// What goes into the softmax: biases added; nothing where a key is hidden.
+    pub masked: Vec<Vec<Option<f64>>>,
+    /// Behind the softmax.
+    pub weights: Vec<Vec<f64>>,
+    /// The values.
+    pub v: Vec<Vec<f64>>,
+    /// Weights times values.
+    pub out: Vec<Vec<f64>>,
+}
+
+fn lists(x: ArrayView2<'_, f32>) -> Vec<Vec<f64>> {
+    x.outer_iter().map(|row| row.iter().map(|x| f64::from(*x)).collect()).collect()
+}
+
+/// The one matrix of four dimensions.
+fn matrix(x: ndarray::Array4<f32>) -> Array2<f32> {
+    x.index_axis_move(Axis(0), 0).index_axis_move(Axis(0), 0)
+}
+
+impl Run<'_> {
+    /// Every step of a head, of at most 64 tokens.
+    ///
+    /// # Errors
+    /// [`Error::Outside`]; where edits are of some rows only.
+    pub fn steps(&self, layer: usize, head: usize) -> Result<Steps> {
+        if self.len() > MOST {
+            return Err(Error::Tokens { reason: format!("steps are shown of at most {MOST} tokens") });
+        }
+        let mut all = self.each_group(layer, head, 0..self.len(), None, |attention, [q, k, v], _| {
+            let raw = matrix(attention.clone().scale(Scale::Off).scores(q, k, Stage::Raw)?);
+            let (scaled, masked) = (matrix(attention.scores(q, k, Stage::Softcap)?), matrix(attention.scores(q, k, Stage::Bias)?));
+            let (weights, out) = (matrix(attention.weights(q, k)?), matrix(attention.forward(q, k, v)?.out));
+            let seen = |x: f64| x.is_finite().then_some(x);
+            Ok(Steps {
+                raw: lists(raw.view()),
+                scaled: lists(scaled.view()),
+                masked: lists(masked.view()).into_iter().map(|row| row.into_iter().map(seen).collect()).collect(),
+                weights: lists(weights.view()),
+                v: lists(v.index_axis(Axis(0), 0).index_axis(Axis(0), 0)),
+                out: lists(out.view()),
+            })
+        })?;
+        match all.len() {
+            1 => Ok(all.swap_remove(0)),
+            _ => Err(Error::Tokens { reason: "edits of some rows only cannot be followed step by step".to_owned() }),
+        }
+    }
+}
