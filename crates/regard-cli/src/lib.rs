@@ -16,6 +16,7 @@ mod output;
 mod plot;
 mod progress;
 mod report;
+mod serve;
 mod train;
 mod train_settings;
 mod training_log;
@@ -46,6 +47,7 @@ enum Command {
     Eval(eval::Eval),
     Generate(generate::Generate),
     Learn(learn::Learn),
+    Serve(serve::Serve),
     #[command(flatten)]
     Microscope(microscope::Microscope),
 }
@@ -60,6 +62,7 @@ fn obey(command: Command, words: &[OsString]) -> anyhow::Result<Outcome> {
         Command::Eval(options) => options.run(),
         Command::Generate(options) => options.run(),
         Command::Learn(options) => options.run(),
+        Command::Serve(options) => options.run(),
         Command::Microscope(command) => command.run(),
     }
 }

@@ -185,7 +185,8 @@ impl Tokens {
 #[command(after_help = "Examples:
   regard look
   regard look SmolLM2-135M.Q4_1.gguf --text \"The cat sat on the mat because it was tired\" --sink hide
-  regard look model.bin --layer 3 --head 1 --edits scale=off")]
+  regard look model.bin --layer 3 --head 1 --edits scale=off
+  regard look --html look.html")]
 pub(crate) struct Look {
     #[arg(value_name = "MODEL", help = ABOUT_MODEL)]
     model: Option<PathBuf>,
@@ -207,6 +208,9 @@ pub(crate) struct Look {
     /// The first token in pictures: show, hide or renormalise
     #[arg(long, default_value = "show", value_parser = ["show", "hide", "renormalise"], value_name = "HOW")]
     sink: String,
+    /// Write the page of `regard serve` with this text's data into one file, which opens from the disk
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
     #[command(flatten)]
     out: Out,
     #[command(flatten)]
@@ -326,6 +330,14 @@ impl Look {
         let mut files = table_files(&[table]);
         files.extend(figure_files(&[figure])?);
         write_files(Folder::open(&self.out.out, "look")?, &files, &self.common)?;
+        if let Some(path) = &self.html {
+            let text = text.map_or_else(|| Ok(model.tokenizer()?.decode(&ids)?), Ok::<_, anyhow::Error>)?;
+            let page = regard_web::frozen(model, &text, &edits).map_err(Unusable)?;
+            regard_lab::write_atomic(path, page.as_bytes())?;
+            if !self.common.quiet {
+                note(format_args!("wrote {}", path.display()));
+            }
+        }
         Ok(Outcome::Done)
     }
 }

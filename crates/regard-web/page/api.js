@@ -1,0 +1,109 @@
+// What is asked of the server, or of the data in the file.
+import { byId } from './base.js';
+
+const element = byId('frozen');
+export const frozen = element ? JSON.parse(element.textContent) : null;
+
+/** The token stands behind # in the printed address; it is kept by the tab and taken out of the address. */
+let token = '';
+
+export function useToken(given) {
+  if (given) {
+    token = given;
+    try { sessionStorage.setItem('token', given); } catch { /* not allowed: the tab forgets it */ }
+  } else {
+    try { token = sessionStorage.getItem('token') ?? ''; } catch { token = ''; }
+  }
+}
+
+export class Failure extends Error {
+  constructor(status, message) {
+    super(message);
+    this.status = status;
+  }
+}
+
+/** What to do when the server does not answer. */
+let lost = () => {};
+export function whenLost(action) { lost = action; }
+
+async function request(path, options) {
+  let response;
+  try {
+    response = await fetch(path, { ...options, headers: { 'x-regard-token': token, ...options.headers } });
+  } catch (error) {
+    if (error.name === 'AbortError') throw error;
+    lost();
+    throw new Failure(0, 'the server does not answer');
+  }
+  if (response.ok) return response;
+  const said = await response.text();
+  let reason = said;
+  try { reason = JSON.parse(said).error ?? said; } catch { /* not JSON */ }
+  throw new Failure(response.status, reason || `the server says ${response.status}`);
+}
+
+const missing = () => new Failure(404, 'this is not in the file: `regard serve` has it');
+
+export async function ask(path, signal) {
+  if (frozen) {
+    if (path in frozen.answers) return frozen.answers[path];
+    throw missing();
+  }
+  return (await request(path, { signal })).json();
+}
+
+export async function send(path, body, signal) {
+  if (frozen) {
+    if (path === '/api/run' && body.edits === frozen.edits) return frozen.answers[path];
+    throw missing();
+  }
+  const options = { method: 'POST', body: JSON.stringify(body), headers: { 'content-type': 'application/json' }, signal };
+  return (await request(path, options)).json();
+}
+
+/** Numbers by path: a few hundred answers are kept. */
+const kept = new Map();
+const KEPT = 300;
+
+export function numbers(path) {
+  const known = kept.get(path);
+  if (known) {
+    kept.delete(path);
+    kept.set(path, known);
+    return known;
+  }
+  const asked = (async () => {
+    if (frozen) {
+      const packed = frozen.answers[path];
+      if (!packed) throw missing();
+      const bytes = Uint8Array.from(atob(packed.f32), (c) => c.charCodeAt(0));
+      return new Float32Array(bytes.buffer);
+    }
+    return new Float32Array(await (await request(path, {})).arrayBuffer());
+  })();
+  kept.set(path, asked);
+  asked.catch(() => kept.delete(path));
+  if (kept.size > KEPT) kept.delete(kept.keys().next().value);
+  return asked;
+}
+
+/** Server-sent events, with the token in a header, which EventSource cannot send. */
+export async function events(path, body, each, signal) {
+  if (frozen) throw missing();
+  const options = { method: 'POST', body: JSON.stringify(body), headers: { 'content-type': 'application/json' }, signal };
+  const reader = (await request(path, options)).body.pipeThrough(new TextDecoderStream()).getReader();
+  let rest = '';
+  for (;;) {
+    const { done, value } = await reader.read();
+    if (done) return;
+    rest += value;
+    const parts = rest.split('\n\n');
+    rest = parts.pop();
+    for (const part of parts) {
+      const data = JSON.parse(part.replace(/^data: /, ''));
+      if (data.error) throw new Failure(422, data.error);
+      each(data);
+    }
+  }
+}

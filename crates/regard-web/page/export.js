@@ -1,0 +1,65 @@
+// Exactly the view, as a file.
+import { el } from './base.js';
+import { runs, state } from './state.js';
+
+function save(name, blob) {
+  const address = URL.createObjectURL(blob);
+  const anchor = el('a', { href: address, download: name });
+  document.body.append(anchor);
+  anchor.click();
+  anchor.remove();
+  setTimeout(() => URL.revokeObjectURL(address), 10000);
+}
+
+const field = (x) => /[",\n\r]/.test(String(x)) ? `"${String(x).replace(/"/g, '""')}"` : String(x ?? '');
+
+/** The numbers of a view with what they are of. */
+function facts() {
+  return { model: runs.models[state.m]?.name, edits: state.s === 'A' ? '' : state.e, side: state.s, layer: state.l, head: state.h, sink: state.sink, pool: state.pool };
+}
+
+export function csvOf({ columns, rows }) {
+  return [columns, ...rows].map((row) => row.map(field).join(',')).join('\n') + '\n';
+}
+
+export function jsonOf({ columns, rows }) {
+  return JSON.stringify({ ...facts(), text: state.t, columns, rows }, null, 1);
+}
+
+/** An SVG with the colours of its letters in it. */
+export function svgText(drawing) {
+  const copy = drawing.cloneNode(true);
+  copy.setAttribute('xmlns', 'http://www.w3.org/2000/svg');
+  copy.querySelectorAll('text').forEach((text) => {
+    text.setAttribute('fill', '#1a1c20');
+    text.setAttribute('font-family', 'monospace');
+  });
+  const desc = document.createElementNS('http://www.w3.org/2000/svg', 'desc');
+  desc.textContent = JSON.stringify(facts());
+  copy.prepend(desc);
+  return new XMLSerializer().serializeToString(copy);
+}
+
+async function pngOf(text, drawing) {
+  const box = drawing.viewBox.baseVal;
+  const picture = new Image();
+  picture.src = 'data:image/svg+xml;charset=utf-8,' + encodeURIComponent(text);
+  await picture.decode();
+  const canvas = el('canvas', { width: box.width * 2, height: box.height * 2 });
+  const ink = canvas.getContext('2d');
+  ink.fillStyle = '#ffffff';
+  ink.fillRect(0, 0, canvas.width, canvas.height);
+  ink.drawImage(picture, 0, 0, canvas.width, canvas.height);
+  return new Promise((resolve) => canvas.toBlob(resolve, 'image/png'));
+}
+
+export async function exportView(kind, view) {
+  const name = `regard-${state.v}-L${state.l}.H${state.h}.${kind.toLowerCase()}`;
+  if (kind === 'CSV') return save(name, new Blob([csvOf(view.table())], { type: 'text/csv' }));
+  if (kind === 'JSON') return save(name, new Blob([jsonOf(view.table())], { type: 'application/json' }));
+  const drawing = view.svg?.();
+  if (!drawing) throw new Error('this view is a table: save it as CSV or JSON');
+  const text = svgText(drawing);
+  if (kind === 'SVG') return save(name, new Blob([text], { type: 'image/svg+xml' }));
+  return save(name, await pngOf(text, drawing));
+}

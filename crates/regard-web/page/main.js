@@ -1,0 +1,275 @@
+// The page: a text, its runs, and the view that is looked at.
+import { byId, clamp, el, put } from './base.js';
+import { ask, frozen, send, useToken, whenLost } from './api.js';
+import { go, keepInAddress, link, read, runs, state, whenChanged } from './state.js';
+import { model } from './draw.js';
+import { exportView } from './export.js';
+import { listenToTokens, showText } from './text.js';
+import { headsView } from './heads.js';
+import { headView } from './head.js';
+import { mapView } from './map.js';
+import { neuronView } from './neuron.js';
+import { lensView } from './lens.js';
+import { lessonView } from './lesson.js';
+import { showSurgery, toggle } from './surgery.js';
+
+const VIEWS = [headsView, headView, mapView, neuronView, lensView, lessonView];
+const viewOf = (name) => VIEWS.find((view) => view.name === name) ?? headsView;
+
+const KEYS = [['1 to 6', 'views'], ['h, l', 'head before, after'], ['j, k', 'layer below, above'], ['z, m', 'take the head out; put its mean in its place'], ['u', 'undo (the browser\'s back)'], ['b', 'A, B, B − A'], ['s', 'first token: show, hide, renormalise'], ['/', 'the text'], ['g', 'go to a head, as L1.H2'], ['arrows, + and -', 'cell of the map; tokens'], ['e', 'save this view'], ['?', 'these keys']];
+
+function say(words) {
+  put(byId('status'), words);
+}
+
+function banner(words, ...more) {
+  const box = byId('banner');
+  box.hidden = !words;
+  put(box, words ?? '', ...more);
+}
+
+// ---- runs: the last text wins ----
+
+let asked = 0;
+let working = Promise.resolve();
+
+async function run(edits) {
+  const [text, number] = [state.t, state.m];
+  const made = await send('/api/run', { model: number, text, edits });
+  return Object.assign(made, { of: text, asked: edits });
+}
+
+/** Runs for what is in the state. */
+async function runBoth() {
+  const same = (one, words) => one && one.of === state.t && one.asked === words && one.model === state.m;
+  if (frozen) {
+    const only = runs.B ?? await run(frozen.edits);
+    return [only, only];
+  }
+  const a = same(runs.A, '') ? runs.A : await run('');
+  const b = state.e === '' ? a : same(runs.B, state.e) ? runs.B : await run(state.e);
+  return [a, b];
+}
+
+/** One at a time, and then the latest; false when something newer is wanted. */
+async function prepare() {
+  const mine = ++asked;
+  await working;
+  if (mine !== asked) return false;
+  const now = runBoth();
+  working = now.then(() => {}, () => {});
+  try {
+    const [A, B] = await now;
+    if (mine !== asked) return false;
+    Object.assign(runs, { A, B });
+    banner(null);
+    return true;
+  } catch (error) {
+    if (mine !== asked) return false;
+    // Another tab was quicker: it is our turn next.
+    if (error.status === 409) return prepare();
+    if (error.status === 401) askForToken();
+    else if (error.status !== 0) banner(error.message);
+    return false;
+  }
+}
+
+/** The token is missing: a link was opened, or the tab was closed. */
+function askForToken() {
+  const field = el('input', { 'aria-label': 'address or token', placeholder: 'http://127.0.0.1:…/#token=…' });
+  const use = async () => {
+    const given = field.value.trim().split('token=').pop();
+    useToken(given);
+    banner(null);
+    await begin();
+  };
+  field.addEventListener('keydown', (event) => { if (event.key === 'Enter') use(); });
+  banner('This page needs the token of its server: paste the address that `regard serve` printed. ', field, ' ', el('button', { onclick: use }, 'Use it'));
+  field.focus();
+}
+
+// ---- the view ----
+
+let drawn = null;
+let drawing = 0;
+
+function choice(name, values, words) {
+  const list = el('select', { value: state[name], onchange: (event) => go({ [name]: event.target.value }) }, values.map((value) => el('option', { value }, value)));
+  list.value = state[name];
+  return el('label', {}, `${words} `, list);
+}
+
+const check = (name, words) => el('label', {}, el('input', { type: 'checkbox', checked: state[name] === 1, onchange: (event) => go({ [name]: event.target.checked ? 1 : 0 }) }), ` ${words}`);
+
+function showControls(view) {
+  const { layers, heads } = model();
+  const number = (name, words, most) => el('label', {}, `${words} `, el('input', { type: 'number', min: 0, max: most - 1, value: state[name], onchange: (event) => go({ [name]: clamp(Number(event.target.value) || 0, 0, most - 1) }) }));
+  const sides = el('span', { role: 'group', 'aria-label': 'side' }, [['A', 'A: as it is'], ['B', 'B: edited'], ['D', 'B − A']].map(([value, words]) => el('button', { id: `side-${value}`, 'aria-pressed': state.s === value ? 'true' : 'false', onclick: () => go({ s: value }) }, words)));
+  put(byId('controls'), sides, view.name === 'heads' ? null : [number('l', 'layer', layers), number('h', 'head', heads)], view.controls(choice, check));
+}
+
+function showTabs() {
+  const tabs = VIEWS.map((view, i) => el('button', { role: 'tab', id: `tab-${view.name}`, 'aria-selected': state.v === view.name ? 'true' : 'false', 'aria-controls': 'view', tabindex: state.v === view.name ? 0 : -1, title: `key ${i + 1}`, onclick: () => go({ v: view.name }) }, view.title));
+  const focused = byId('tabs').contains(document.activeElement);
+  put(byId('tabs'), tabs);
+  if (focused) byId(`tab-${state.v}`)?.focus();
+}
+
+async function showView() {
+  const mine = ++drawing;
+  const view = viewOf(state.v);
+  showTabs();
+  showControls(view);
+  put(byId('what'), view.what);
+  const box = byId('view');
+  const begun = performance.now();
+  try {
+    const made = await view.render(box, () => mine === drawing);
+    if (mine !== drawing) return;
+    drawn = made ?? drawn;
+    box.dataset.run = `${runs.A.run} ${runs.B.run}`;
+    box.dataset.drawn = String(mine);
+    document.documentElement.dataset.milliseconds = String(Math.round(performance.now() - begun));
+  } catch (error) {
+    if (mine !== drawing || error.name === 'AbortError') return;
+    if (error.status === 410) {
+      Object.assign(runs, { A: null, B: null });
+      await update({});
+    } else if (error.status !== 0) put(box, el('p', { class: 'error' }, error.message));
+  }
+}
+
+/** What has to be drawn anew after a change; all of it, where nothing is said. */
+async function update(changes) {
+  const { layers, heads } = model();
+  Object.assign(state, { m: clamp(state.m, 0, runs.models.length - 1), l: clamp(state.l, 0, layers - 1), h: clamp(state.h, 0, heads - 1) });
+  if (byId('text').value !== state.t) byId('text').value = state.t;
+  if (byId('model').value !== String(state.m)) byId('model').value = String(state.m);
+  if (!(await prepare())) return;
+  // The string has one form.
+  if (runs.B.edits !== state.e && runs.B.asked === state.e) {
+    runs.B.asked = state.e = runs.B.edits;
+    keepInAddress();
+  }
+  showText();
+  showSurgery();
+  const keys = Object.keys(changes ?? {});
+  // A map remembers its own place.
+  if (keys.length && viewOf(state.v).keepsPlace && keys.every((key) => ['at', 'q', 'k'].includes(key))) return;
+  if (keys.length === 1 && keys[0] === 'd') return;
+  await showView();
+}
+
+// ---- the server comes and goes ----
+
+let gone = false;
+
+async function comeBack() {
+  if (gone) return;
+  gone = true;
+  banner('The server does not answer. The page goes on when it is back: start `regard serve` again, on the same port, and paste its address here if it asks.');
+  for (;;) {
+    await new Promise((wait) => setTimeout(wait, 1000));
+    try {
+      const response = await fetch('/', { cache: 'no-store' });
+      if (response.ok) break;
+    } catch { /* still gone */ }
+  }
+  gone = false;
+  Object.assign(runs, { A: null, B: null });
+  banner(null);
+  await begin();
+}
+
+// ---- hands ----
+
+const TYPING = new Set(['INPUT', 'TEXTAREA', 'SELECT']);
+
+function onKey(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const typing = TYPING.has(document.activeElement?.tagName) && !['range', 'checkbox'].includes(document.activeElement.type);
+  if (event.key === 'Escape') document.activeElement?.blur();
+  if (typing || !runs.B) return;
+  const { layers, heads } = model();
+  const turn = (list, now) => list[(list.indexOf(now) + 1) % list.length];
+  const actions = {
+    h: () => go({ h: (state.h + heads - 1) % heads }), l: () => go({ h: (state.h + 1) % heads }),
+    j: () => go({ l: (state.l + layers - 1) % layers }), k: () => go({ l: (state.l + 1) % layers }),
+    z: () => toggle(state.l, state.h, 'zero'), m: () => toggle(state.l, state.h, 'mean'),
+    u: () => history.back(), b: () => go({ s: turn(['A', 'B', 'D'], state.s) }), s: () => go({ sink: turn(['show', 'hide', 'renormalise'], state.sink) }),
+    '/': () => byId('text').focus(), e: () => byId('export').focus(), '?': showKeys,
+    g: () => { const at = /L?(\d+)\D+(\d+)/i.exec(prompt('Which head? As L1.H2') ?? ''); if (at) go({ l: Number(at[1]), h: Number(at[2]), v: state.v === 'heads' ? 'head' : state.v }); },
+  };
+  const digit = Number(event.key);
+  const action = digit >= 1 && digit <= VIEWS.length ? () => go({ v: VIEWS[digit - 1].name }) : actions[event.key];
+  if (!action) return;
+  event.preventDefault();
+  action();
+  say(`layer ${state.l}, head ${state.h}${state.e ? `, edits ${state.e}` : ''}`);
+}
+
+function showKeys() {
+  const dialog = byId('keys');
+  put(dialog, el('h2', {}, 'Keys'), el('table', {}, KEYS.map(([key, words]) => el('tr', {}, el('td', {}, key), el('td', {}, words)))), el('button', { onclick: () => dialog.close() }, 'Close'));
+  dialog.showModal();
+}
+
+function listen() {
+  let pause = null;
+  byId('text').addEventListener('input', (event) => {
+    // One step to go back to for a burst of typing.
+    go({ t: event.target.value, q: '', k: '' }, pause !== null);
+    clearTimeout(pause);
+    pause = setTimeout(() => { pause = null; }, 1500);
+  });
+  byId('model').addEventListener('change', (event) => { go({ m: Number(event.target.value), e: '', l: 0, h: 0, q: '', k: '' }); describe(); });
+  byId('export').addEventListener('change', async (event) => {
+    const kind = event.target.value;
+    event.target.value = '';
+    if (!kind || !drawn) return;
+    try { await exportView(kind, drawn); say(`saved as ${kind}`); } catch (error) { say(error.message); }
+  });
+  byId('link').addEventListener('click', async () => {
+    try { await navigator.clipboard.writeText(link()); say('The link is copied; who opens it needs the token of their own server.'); } catch { prompt('The link:', link()); }
+  });
+  byId('help').addEventListener('click', showKeys);
+  byId('tabs').addEventListener('keydown', (event) => {
+    const step = { ArrowRight: 1, ArrowLeft: VIEWS.length - 1 }[event.key];
+    if (step) go({ v: VIEWS[(VIEWS.indexOf(viewOf(state.v)) + step) % VIEWS.length].name });
+  });
+  document.addEventListener('keydown', onKey);
+  addEventListener('popstate', async (event) => { await read(event.state); await update({}); });
+  addEventListener('hashchange', async () => { if (!history.state) { await read(null); await update({}); } });
+  listenToTokens();
+  whenChanged((changes) => { update(changes); });
+  whenLost(comeBack);
+}
+
+function describe() {
+  const one = model();
+  put(byId('about'), `${one.family}, ${one.layers} layers of ${one.heads} heads of ${one.head_dim}${one.kv_heads < one.heads ? ` (${one.kv_heads} for keys and values)` : ''}, ${(one.parameters / 1e6).toPrecision(3)} M numbers`);
+}
+
+async function begin() {
+  try {
+    const known = await ask('/api/models');
+    Object.assign(runs, { models: known.models, begin: known.begin });
+  } catch (error) {
+    if (error.status === 401) askForToken();
+    else if (error.status !== 0) banner(error.message);
+    return;
+  }
+  if (!begun) await read(history.state?.t === undefined ? null : history.state);
+  begun = true;
+  keepInAddress();
+  put(byId('model'), runs.models.map((one) => el('option', { value: one.number }, one.name)));
+  if (!runs.models[state.m]) state.m = 0;
+  describe();
+  await update(null);
+}
+
+let begun = false;
+useToken(new URLSearchParams(location.hash.slice(1)).get('token'));
+listen();
+if (frozen) document.body.dataset.frozen = 'true';
+await begin();
