@@ -18,10 +18,12 @@ mod dense;
 mod gradients;
 mod instruments;
 mod interrupt;
+mod lab;
 mod mask;
 mod model;
 mod options;
 mod parse;
+mod plot;
 mod settings;
 mod threads;
 mod varlen;
@@ -76,9 +78,13 @@ mod _regard {
     #[pymodule_export]
     use super::instruments::{column_sums, head_similarity, heat_map, row_states, statistics};
     #[pymodule_export]
+    use super::lab::{_experiment, _experiments, PyFigure, PyTable};
+    #[pymodule_export]
     use super::mask::PyMask;
     #[pymodule_export]
     use super::model::{Model, Run, load};
+    #[pymodule_export]
+    use super::plot::{_plot_grid, _plot_lines, _plot_map};
     #[pymodule_export]
     use super::threads::{_chosen_num_threads, get_num_threads, set_num_threads};
     #[pymodule_export]

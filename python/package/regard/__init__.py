@@ -29,9 +29,10 @@ from ._regard import (
     statistics,
     weights,
 )
-from ._results import Gradients, GradientStatistics, HeadSimilarity, HeadStatistics, HeatMap, Lens, RowStates, Statistics, Table
+from ._results import Figure, Gradients, GradientStatistics, HeadSimilarity, HeadStatistics, HeatMap, Lens, RowStates, Statistics, Table
 
 __all__ = [
+    "Figure",
     "GradientStatistics",
     "Gradients",
     "HeadSimilarity",
@@ -66,12 +67,17 @@ __all__ = [
 
 
 def __getattr__(name):
-    # Here, and not above: NumPy users shall not wait for the import of PyTorch.
-    if name == "torch":
-        from importlib import import_module
+    # Here, and not above: who wants attention shall not wait for the import of the rest.
+    from importlib import import_module
 
+    if name in ("lab", "plot"):
+        return import_module(f".{name}", __name__)
+    if name in ("analyze", "plot_attention", "plot_heads"):
+        return getattr(import_module(".plot", __name__), name)
+    if name in ("torch", "jax"):
         try:
-            return import_module(".torch", __name__)
+            return import_module(f".{name}", __name__)
         except ImportError as missing:
-            raise AttributeError(f"regard.torch needs PyTorch ({missing}): pip install torch") from missing
+            other = {"torch": "PyTorch", "jax": "JAX"}[name]
+            raise AttributeError(f"regard.{name} needs {other} ({missing}): pip install {name}") from missing
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -165,6 +165,27 @@ class Table:
             file.write(buffer.getvalue())
         return None
 
+    def to_pandas(self) -> Any:
+        """The table as a pandas data frame."""
+        try:
+            import pandas
+        except ImportError as missing:
+            raise ImportError("to_pandas() needs pandas: pip install pandas") from missing
+        return pandas.DataFrame(self.columns)
+
+    def to_polars(self) -> Any:
+        """The table as a polars data frame, handed over by the Arrow C interface."""
+        try:
+            import polars
+        except ImportError as missing:
+            raise ImportError("to_polars() needs polars: pip install polars") from missing
+        return polars.DataFrame(self)
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        from ._arrow import stream
+
+        return stream(self.columns)
+
     def _cells(self, most):
         def shown(x):
             return f"{x:.4g}" if isinstance(x, float) else str(x)
@@ -249,3 +270,62 @@ class Gradients(Tuple[Any, ...]):
             return f"{x.dtype} {list(x.shape)}" if isinstance(x, np.ndarray) else repr(x)
 
         return f"Gradients({', '.join(f'{name}: {shown(x)}' for name, x in zip(self._fields, self))})"
+
+
+class Figure:
+    """A drawing of the laboratory: it shows itself in a notebook; ``save("x.svg")`` or ``save("x.png")``."""
+
+    def __init__(self, raw: Any) -> None:
+        self._raw = raw
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self._raw.name
+
+    @property
+    def alt(self) -> str:
+        """What it shows, for those who cannot see it."""
+        return self._raw.alt
+
+    def svg(self) -> str:
+        """The drawing as SVG."""
+        return self._raw.svg()
+
+    def png(self) -> bytes:
+        """The drawing as PNG."""
+        return bytes(self._raw.png())
+
+    def save(self, path: Any) -> None:
+        """Write it; the ending says how."""
+        text = str(path).lower()
+        if not text.endswith((".svg", ".png")):
+            raise ValueError(f"{path!s} must end in .svg or .png")
+        data = self.svg().encode() if text.endswith(".svg") else self.png()
+        with open(path, "wb") as file:
+            file.write(data)
+
+    def to_matplotlib(self, ax: Any = None) -> Any:
+        """Put it into axes of matplotlib, as a picture; into new ones where none are given."""
+        try:
+            import matplotlib.pyplot as plt
+        except ImportError as missing:
+            raise ImportError("to_matplotlib() needs matplotlib: pip install matplotlib") from missing
+        import io
+
+        if ax is None:
+            _, ax = plt.subplots()
+        ax.imshow(plt.imread(io.BytesIO(self.png()), format="png"))
+        ax.set_axis_off()
+        return ax
+
+    def _repr_svg_(self):
+        return self.svg()
+
+    def _repr_html_(self):
+        from html import escape
+
+        return f"<figure><figcaption><b>{escape(self._raw.title)}</b></figcaption>{self.svg()}<figcaption>{escape(self._raw.caption)}</figcaption></figure>"
+
+    def __repr__(self):
+        return f"Figure({self.name!r}: {self.alt})"

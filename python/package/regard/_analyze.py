@@ -1,0 +1,106 @@
+"""What attention weights look like, in one call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ._regard import head_similarity, statistics
+from ._results import Table
+
+
+def array(x: Any) -> np.ndarray:
+    """A NumPy array of what NumPy, PyTorch, JAX or anything with DLPack has; numbers of other devices are refused."""
+    if isinstance(x, np.ndarray):
+        return x
+    if hasattr(x, "detach"):
+        x = x.detach()
+        if getattr(x.device, "type", "cpu") != "cpu":
+            raise ValueError(f"the array is on {x.device}; regard computes on the CPU: move it there with .cpu()")
+        return x.float().numpy() if str(x.dtype) == "torch.bfloat16" else x.numpy()
+    if hasattr(x, "__dlpack__") and not hasattr(x, "__array__"):
+        return np.from_dlpack(x)
+    return np.asarray(x)
+
+
+def as_heads(weights: Any) -> np.ndarray:
+    """Weights as ``[heads, queries, keys]``: batches are put one behind the other."""
+    weights = array(weights)
+    if weights.ndim < 2:
+        raise ValueError(f"weights have {weights.ndim} dimension(s); they need [queries, keys], [heads, queries, keys] or [batch, heads, queries, keys]")
+    return weights.reshape(-1, *weights.shape[-2:]).astype(np.float64, copy=False)
+
+
+def _nearest(apart: np.ndarray) -> np.ndarray:
+    """Of divergences ``[batch, heads, heads]``, that from the nearest other head."""
+    index = np.arange(apart.shape[-1])
+    apart[..., index, index] = np.inf
+    return apart.min(axis=-1).ravel()
+
+
+def _informed(p: np.ndarray, q: np.ndarray) -> np.ndarray:
+    """``p ln(p / q)``, and nothing where p is nothing."""
+    return np.where(p > 0, p * np.log(np.where(p > 0, p, 1) / np.where(q > 0, q, 1)), 0)
+
+
+def analyze(weights: Any = None, *, q: Any = None, k: Any = None, local: int = 3, **options: Any) -> Table:
+    """What each head does, one row each: ``max_weight``, ``entropy`` (nats), ``diagonal`` (own token), ``previous``, ``first``, ``local`` (within
+    ``local`` of the query), ``beyond`` (the rest), ``distance``, ``nearest_head`` (the Jensen-Shannon divergence, in nats, from
+    the most similar other head: 0 for equal, ln 2 for disjoint), as means over rows that see any key.
+
+    Of weights as they are, or of queries and keys without ever making the matrix: ``analyze(q=q, k=k, causal=True)`` takes the options of
+    :func:`regard.statistics`.
+
+    >>> import numpy as np, regard
+    >>> regard.analyze(np.eye(4)).diagonal.tolist()
+    [1.0]
+    """
+    if weights is None:
+        if q is None or k is None:
+            raise TypeError("analyze() needs weights, or q and k")
+        q, k = (x[None, None] if x.ndim == 2 else x[None] if x.ndim == 3 else x for x in (array(q), array(k)))
+        found = statistics(q, k, local_window=local, **options).heads
+        heads = found.entropy.shape[1]
+        columns = {
+            "max_weight": found.max_weight, "entropy": found.entropy, "diagonal": found.diagonal_mass, "previous": found.previous_token_mass,
+            "first": found.first_token_mass, "local": found.local_mass, "beyond": 1 - found.local_mass, "distance": found.mean_distance,
+        }
+        columns = {name: np.asarray(values).ravel() for name, values in columns.items()}
+        columns["nearest_head"] = np.full(found.entropy.size, np.nan)
+        if heads > 1:
+            columns["nearest_head"] = _nearest(np.array(head_similarity(q, k, **options).jensen_shannon))
+        return Table(head=np.arange(len(columns["entropy"])), **columns)
+    if q is not None or k is not None or options:
+        raise TypeError("weights are complete: q, k and options go without them")
+    maps = as_heads(weights)
+    if np.isnan(maps).any() or (maps < 0).any():
+        raise ValueError("weights must be numbers of at least 0; scores before the softmax are not weights")
+    heads, n, m = maps.shape
+    total = maps.sum(axis=2)
+    if (np.abs(total[total > 0] - 1) > 1e-2).any():
+        raise ValueError("rows of weights must sum to 1 (or to 0, where nothing is seen); are these scores before the softmax?")
+    seen = total > 0
+    count = np.maximum(seen.sum(axis=1), 1)
+
+    def mean(rows: np.ndarray) -> np.ndarray:
+        return (rows * seen).sum(axis=1) / count
+
+    i, j = np.arange(n)[:, None], np.arange(m)[None, :]
+    away = np.abs(i - j)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        entropy = -np.where(maps > 0, maps * np.log(maps), 0).sum(axis=2)
+    nearest = np.full(heads, np.nan)
+    if heads > 1:
+        apart = np.zeros((heads, heads))
+        for a in range(heads):
+            for b in range(a + 1, heads):
+                middle = (maps[a] + maps[b]) / 2
+                apart[a, b] = apart[b, a] = (_informed(maps[a], middle) + _informed(maps[b], middle)).sum() / (2 * n)
+        nearest = _nearest(apart[None])
+    near = (maps * (away <= local)).sum(axis=2)
+    return Table(
+        head=np.arange(heads), max_weight=mean(maps.max(axis=2)), entropy=mean(entropy), diagonal=mean((maps * (i == j)).sum(axis=2)),
+        previous=mean((maps * (i - j == 1)).sum(axis=2)), first=mean(maps[:, :, 0]), local=mean(near), beyond=1 - mean(near),
+        distance=mean((maps * away).sum(axis=2)), nearest_head=nearest,
+    )

@@ -1,0 +1,153 @@
+"""The laboratory's drawings of your attention: they show themselves in a notebook, and are saved as SVG or PNG.
+
+>>> import numpy as np, regard
+>>> figure = regard.plot.plot_attention(np.eye(3), tokens=["the", "cat", "sat"])
+>>> figure.svg().startswith("<svg")
+True
+
+Each takes weights (NumPy, PyTorch, ...), or queries and keys of any length (``q=``, ``k=``: nothing quadratic is made), or a run of a model.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Sequence
+
+import numpy as np
+
+from ._analyze import analyze, array, as_heads
+from ._regard import _plot_grid, _plot_lines, _plot_map, heat_map
+from ._results import Figure
+
+__all__ = ["analyze", "plot_attention", "plot_change", "plot_curves", "plot_entropy", "plot_heads"]
+
+#: Tokens that still have room beside a map.
+_READABLE = 60
+#: Cells of a side of a map of a long text.
+_CELLS = 512
+
+
+def _words(name: str, title: str, caption: str, value: str = "weight") -> dict[str, str]:
+    return {"name": name, "title": title, "caption": caption, "value": value}
+
+
+def _thinned(tokens: Sequence[str] | None, n: int) -> list[str] | None:
+    """Labels of all tokens up to sixty; beyond that every so many, with nothing between."""
+    if tokens is None:
+        return None
+    if len(tokens) != n:
+        raise ValueError(f"there are {len(tokens)} tokens for {n} rows or columns of weights")
+    step = -(-n // _READABLE)
+    return [str(token).replace("\n", "\u21b5") if i % step == 0 else "" for i, token in enumerate(tokens)]
+
+
+def _four(x: Any) -> np.ndarray:
+    x = array(x)
+    return x.reshape((1,) * (4 - x.ndim) + x.shape)
+
+
+def _map_of(weights: Any, q: Any, k: Any, run: Any, layer: int, head: int, options: dict[str, Any]) -> tuple[np.ndarray, int, int]:
+    """A map of one head, and of how many queries and keys it is."""
+    if run is not None:
+        n = len(run.ids)
+        values = np.asarray(run.weights(layer, head) if n <= _CELLS else run.heat_map(layer, head, rows=_CELLS).mean, np.float64)
+        return values.reshape(values.shape[-2:]), n, n
+    if weights is not None:
+        maps = as_heads(weights)
+        if not 0 <= head < len(maps):
+            raise ValueError(f"there is no head {head}: there are {len(maps)}")
+        return maps[head], *maps.shape[1:]
+    if q is None or k is None:
+        raise TypeError("give weights, or q and k, or run=")
+    q, k = _four(q), _four(k)
+    group = q.shape[1] // max(1, k.shape[1])
+    made = heat_map(q[:1, head:head + 1], k[:1, head // max(1, group):head // max(1, group) + 1], rows=_CELLS, cols=_CELLS, **options)
+    return np.asarray(made.mean, np.float64)[0, 0], q.shape[2], k.shape[2]
+
+
+def plot_attention(
+    weights: Any = None, tokens: Sequence[str] | None = None, *, key_tokens: Sequence[str] | None = None, q: Any = None, k: Any = None, run: Any = None,
+    layer: int = 0, head: int = 0, title: str | None = None, **options: Any,
+) -> Figure:
+    """A heat map of one head: rows are queries, columns are keys.
+
+    ``tokens`` are written at both sides (``key_tokens`` at the keys, for cross-attention): all of them up to sixty, fewer beyond. With ``q`` and ``k`` the options of
+    :func:`regard.heat_map` apply (``causal=True``, ``window=...``), and any length is pooled to at most 512 x 512 cells in linear memory.
+    """
+    values, n, m = _map_of(weights, q, k, run, layer, head, options)
+    if run is not None and tokens is None:
+        tokens = getattr(run, "tokens", None)
+    pooled = values.shape != (n, m)
+    rows = None if pooled else _thinned(tokens, n)
+    keys = None if pooled else _thinned(tokens if key_tokens is None else key_tokens, m)
+    if rows is None or keys is None:
+        rows = keys = None
+    where = f"layer {layer}, head {head}" if run is not None else f"head {head}"
+    caption = f"Rows are queries, columns are keys; {where}." + (f" {n} x {m} weights, means of cells." if pooled else "")
+    words = _words("attention", title or "Who looks at whom", caption)
+    return Figure(_plot_map(np.ascontiguousarray(values), words, rows, keys, (n, m) if pooled else None, None))
+
+
+def plot_heads(weights: Any = None, *, q: Any = None, k: Any = None, run: Any = None, names: Sequence[str] | None = None, columns: int | None = None, title: str | None = None, cells: int = 64, **options: Any) -> Figure:
+    """A grid of all heads: of weights ``[heads, n, n]``, of q and k, or of every head of a run; ``names`` are written above them."""
+    if run is not None:
+        layers, heads = np.asarray(run.statistics.entropy).shape[:2]
+        maps = [np.asarray(run.heat_map(layer, head, rows=cells).mean, np.float64) for layer in range(layers) for head in range(heads)]
+        values = np.stack([x.reshape(x.shape[-2:]) for x in maps])
+        names = names or [f"{layer}.{head}" for layer in range(layers) for head in range(heads)]
+        columns = columns or heads
+    elif weights is not None:
+        values = _pooled(as_heads(weights), cells)
+        names = names or [str(i) for i in range(len(values))]
+    elif q is not None and k is not None:
+        made = np.asarray(heat_map(_four(q), _four(k), rows=cells, cols=cells, **options).mean, np.float64)
+        values = made.reshape(-1, *made.shape[-2:])
+        names = names or [str(i) for i in range(len(values))]
+    else:
+        raise TypeError("give weights, or q and k, or run=")
+    if len(names) != len(values):
+        raise ValueError(f"there are {len(names)} names for {len(values)} heads")
+    words = _words("heads", title or "Every head", "Rows are queries, columns are keys; colour is the weight, from 0 to 1.")
+    return Figure(_plot_grid(np.ascontiguousarray(values), words, names, columns or min(8, max(1, int(np.ceil(np.sqrt(len(values))))))))
+
+
+def _pooled(maps: np.ndarray, cells: int) -> np.ndarray:
+    """Means of cells, where there are more rows or columns than cells."""
+    for axis in (1, 2):
+        n = maps.shape[axis]
+        if n > cells:
+            edges = np.arange(cells) * n // cells
+            counts = np.diff(np.append(edges, n))
+            shape = [1, 1, 1]
+            shape[axis] = cells
+            maps = np.add.reduceat(maps, edges, axis=axis) / counts.reshape(shape)
+    return maps
+
+
+def plot_change(before: Any, after: Any, tokens: Sequence[str] | None = None, *, layer: int = 0, head: int = 0, title: str | None = None) -> Figure:
+    """What an edit does to a head: weights after less weights before; of arrays, or of two runs of a model."""
+    if hasattr(before, "heat_map"):
+        tokens = getattr(before, "tokens", None) if tokens is None else tokens
+        before, after = before.weights(layer, head), after.weights(layer, head)
+    a, b = as_heads(before), as_heads(after)
+    if a.shape != b.shape:
+        raise ValueError(f"before is {list(a.shape)} and after {list(b.shape)}: they must have one shape")
+    change = (b - a)[head if len(a) > head else 0]
+    most = float(np.abs(change).max()) or 1.0
+    rows, keys = _thinned(tokens, change.shape[0]), _thinned(tokens, change.shape[1])
+    words = _words("change", title or "What the edit changes", "Weights after less weights before.", "change of the weight")
+    return Figure(_plot_map(np.ascontiguousarray(change), words, rows, keys, None, (-most, most)))
+
+
+def plot_curves(x: Sequence[float], curves: dict[str, Sequence[float]], *, x_title: str = "x", y_title: str = "y", title: str = "", log: bool = False) -> Figure:
+    """Curves over one axis, each with its name."""
+    words = _words("curves", title, "", y_title)
+    return Figure(_plot_lines(words, (x_title, [float(v) for v in x], log), [(str(name), [float(v) for v in array(y)]) for name, y in curves.items()]))
+
+
+def plot_entropy(weights: Any = None, *, q: Any = None, k: Any = None, title: str | None = None, **options: Any) -> Figure:
+    """Entropy and largest weight of each head: how sharp it looks."""
+    found = analyze(weights, q=q, k=k, **options)
+    return plot_curves(
+        found["head"], {"entropy (nats)": found["entropy"], "largest weight": found["max_weight"]}, x_title="head", y_title="mean over rows",
+        title=title or "How sharply each head looks",
+    )

@@ -1,0 +1,77 @@
+//! The laboratory's drawings of what Python has: maps, grids of them, curves (`regard.plot`).
+
+use crate::lab::PyFigure;
+use numpy::{PyReadonlyArray2, PyReadonlyArray3};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use regard_lab::figure::{Axis, ColourMap, Figure, HeatPlot, LinePlot, Norm, Series};
+
+fn refused(error: impl std::fmt::Display) -> PyErr {
+    PyValueError::new_err(error.to_string())
+}
+
+/// What the words of a drawing are.
+#[derive(FromPyObject)]
+#[pyo3(from_item_all)]
+pub(crate) struct Words {
+    name: String,
+    title: String,
+    caption: String,
+    value: String,
+}
+
+/// A map of numbers; with tokens at its sides, or, where it is pooled, with as many tokens as there were.
+#[pyfunction]
+#[pyo3(signature = (values, words, rows, keys, pooled, limits))]
+pub(crate) fn _plot_map(
+    values: PyReadonlyArray2<'_, f64>,
+    words: Words,
+    rows: Option<Vec<String>>,
+    keys: Option<Vec<String>>,
+    pooled: Option<(usize, usize)>,
+    limits: Option<(f64, f64)>,
+) -> PyResult<PyFigure> {
+    let values = values.as_array();
+    let (n, m) = values.dim();
+    let mut plot = HeatPlot::new("", n, m, values.iter().copied().collect()).map_err(refused)?.value_title(words.value);
+    if let (Some(rows), Some(keys)) = (&rows, &keys) {
+        plot = plot.tokens(rows, keys).map_err(refused)?;
+    }
+    if let Some((queries, keys)) = pooled {
+        // Means of many weights differ by orders of magnitude.
+        plot = plot.pooled(queries, keys).norm(Norm::Log);
+    }
+    if let Some((low, high)) = limits {
+        let middle = low < 0.0 && high > 0.0;
+        plot = plot.limits(low, high).map(if middle { ColourMap::PurpleOrange } else { ColourMap::default() });
+    }
+    Ok(PyFigure(Figure::new(words.name, words.title).panel(plot).caption(words.caption)))
+}
+
+/// A grid of maps.
+#[pyfunction]
+pub(crate) fn _plot_grid(values: PyReadonlyArray3<'_, f64>, words: Words, names: Vec<String>, columns: usize) -> PyResult<PyFigure> {
+    let values = values.as_array();
+    let (_, n, m) = values.dim();
+    let maps = values
+        .outer_iter()
+        .zip(names)
+        .map(|(map, name)| HeatPlot::new(name, n, m, map.iter().copied().collect()).map(|plot| plot.limits(0.0, 1.0)).map_err(refused));
+    let maps = maps.collect::<PyResult<Vec<_>>>()?;
+    Ok(PyFigure(Figure::grid(words.name, words.title, maps, columns.max(1)).caption(words.caption)))
+}
+
+/// Curves over one axis.
+#[pyfunction]
+pub(crate) fn _plot_lines(words: Words, x: (String, Vec<f64>, bool), series: Vec<(String, Vec<f64>)>) -> PyResult<PyFigure> {
+    let (title, places, logarithmic) = x;
+    let axis = if logarithmic { Axis::log2(title) } else { Axis::linear(title) };
+    let mut plot = LinePlot::new("", axis, Axis::linear(words.value));
+    for (name, values) in series {
+        if values.len() != places.len() {
+            return Err(PyValueError::new_err(format!("{name:?} has {} numbers, and there are {} places", values.len(), places.len())));
+        }
+        plot = plot.series(Series::new(name, &places, &values));
+    }
+    Ok(PyFigure(Figure::new(words.name, words.title).panel(plot).caption(words.caption)))
+}
