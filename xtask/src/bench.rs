@@ -15,7 +15,7 @@ pub(crate) struct Options {
     /// Rounds of theirs, ours, theirs, ours, ...
     #[arg(long, default_value_t = 9)]
     rounds: usize,
-    /// Only workloads whose name matches; `sweep` is the laboratory's sweep, `model` a training step of whole models
+    /// Only workloads whose name matches; `model` is a training step of whole models
     #[arg(long, value_name = "REGEX")]
     only: Option<String>,
     /// Further libraries beside PyTorch: ort ort-mha openvino (all three unless told otherwise) flex, or none
@@ -35,10 +35,7 @@ struct Pair {
     most_rounds: usize,
 }
 
-const PAIRS: [Pair; 2] = [
-    Pair { name: "sweep", package: "regard-lab", example: "time_sweep", script: "bench/sweep.py", most_rounds: 5 },
-    Pair { name: "model", package: "regard-nn", example: "train_step", script: "bench/train_step.py", most_rounds: 12 },
-];
+const MODEL: Pair = Pair { name: "model", package: "regard-nn", example: "train_step", script: "bench/train_step.py", most_rounds: 12 };
 
 impl Pair {
     fn run(&self, options: &Options, environment: &Environment) -> Result<()> {
@@ -53,12 +50,12 @@ impl Pair {
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     let environment = options.torch.prepare()?;
-    if let Some(pair) = PAIRS.iter().find(|pair| options.only.as_deref() == Some(pair.name)) {
-        return pair.run(options, &environment);
+    if options.only.as_deref() == Some(MODEL.name) {
+        return MODEL.run(options, &environment);
     }
     let mut paired = Ok(());
     if options.only.is_none() {
-        paired = PAIRS.iter().map(|pair| pair.run(options, &environment)).fold(Ok(()), Result::and);
+        paired = MODEL.run(options, &environment);
     }
     let mut bench = command(environment.python(), &["bench/run.py", "--threads"]);
     bench.args(options.threads.iter().map(ToString::to_string));
