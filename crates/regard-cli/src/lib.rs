@@ -19,7 +19,6 @@ mod report;
 mod serve;
 mod train;
 mod train_settings;
-mod training_log;
 
 use clap::{Parser, Subcommand};
 use common::Outcome;

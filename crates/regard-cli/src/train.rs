@@ -1,13 +1,13 @@
-//! `regard train`: arguments, progress and exit codes of a training, which `regard_nn` does.
+//! `regard train`: arguments, progress and exit codes of a training; settings, folder, resuming and the loop are `regard_nn`'s, the log is `regard_lab`'s.
 
 use crate::common::{Common, Outcome, Unusable};
 use crate::progress::Bar;
 use crate::train_settings::{CommandLine, SettingArgs, shell_quoted};
-use crate::training_log::TrainingLog;
 use anyhow::{Context, Result};
 use clap::Args;
 use regard_lab::Table;
 use regard_lab::experiments::Progress;
+use regard_lab::training_log::TrainingLog;
 use regard_nn::tokenizer::TokenizerKind;
 use regard_nn::training::folder::{FILES, LOG, ModelFolder};
 use regard_nn::training::run::{Settings, Training, VALIDATION_WINDOWS};

@@ -22,6 +22,7 @@ pub mod pattern;
 pub mod published;
 pub mod report;
 pub mod statistics;
+pub mod training_log;
 
 pub use error::{Error, Result};
 pub use experiment::Entry;

@@ -1,12 +1,12 @@
 //! The table of a training, one row per step, and its figure. No times: two runs with the same settings write the same bytes.
 
-use anyhow::Result;
-use regard_lab::figure::{Axis, Figure, LinePlot, Series, Theme, numbers};
-use regard_lab::{Table, Value};
+use crate::error::Result;
 use regard_nn::atomic::write_atomic;
 use regard_nn::train::StepReport;
 use regard_nn::training::folder::{FIGURES, LOG};
 use regard_nn::training::run::Journal;
+use regard_plot::figure::{Axis, Figure, LinePlot, Series, Theme, numbers};
+use regard_plot::{Table, Value};
 use std::path::Path;
 
 const CAPTION: &str = "Each step of the training; losses in nats per token";
@@ -22,18 +22,24 @@ const COLUMNS: [(&str, &str); 6] = [
 /// More steps than this are drawn as means of neighbours.
 const DRAWN: usize = 500;
 
-pub(crate) struct TrainingLog {
+/// What a training writes down: [`Journal`] keeps it step by step, beside the model.
+#[derive(Debug, Clone)]
+pub struct TrainingLog {
     table: Table,
     floor: Option<f64>,
 }
 
 impl TrainingLog {
-    pub(crate) fn new(command: &str, floor: Option<f64>) -> Result<Self> {
+    /// An empty one, of the training that this command begins; `floor` is the entropy of its text, where it is known.
+    ///
+    /// # Errors
+    /// When the SIMD level that was asked for is not there.
+    pub fn new(command: &str, floor: Option<f64>) -> Result<Self> {
         let mut table = Table::new("training", CAPTION, &COLUMNS);
         let mut origin = vec![
             ("regard", env!("CARGO_PKG_VERSION").to_owned()),
             ("command", command.to_owned()),
-            ("simd", regard::Level::preferred()?.name().to_owned()),
+            ("simd", regard::Level::preferred().map_err(regard::Error::from)?.name().to_owned()),
         ];
         origin.extend(floor.map(|floor| ("floor", format!("{floor:?}"))));
         table.origin = origin.into_iter().map(|(key, value)| (key.to_owned(), value)).collect();
@@ -41,7 +47,7 @@ impl TrainingLog {
     }
 
     /// Take the rows of the steps up to `step` from an earlier run's file. Returns whether all were there.
-    pub(crate) fn take_over(&mut self, folder: &Path, step: u64) -> bool {
+    pub fn take_over(&mut self, folder: &Path, step: u64) -> bool {
         let Ok(earlier) = Table::read(&folder.join(LOG)) else { return step == 0 };
         if earlier.columns != self.table.columns {
             return step == 0;
@@ -56,7 +62,7 @@ impl TrainingLog {
     }
 
     /// The last number of a column.
-    pub(crate) fn last(&self, column: &str) -> Option<f64> {
+    pub fn last(&self, column: &str) -> Option<f64> {
         self.table.rows.iter().rev().find_map(|row| self.table.value(row, column).number())
     }
 
@@ -81,7 +87,11 @@ impl TrainingLog {
         Ok(Figure::new("training", "A model learns").panel(loss).panel(norm).caption(format!("{CAPTION}.{note}")))
     }
 
-    pub(crate) fn draw(&self, folder: &Path) -> Result<()> {
+    /// The figure, into the model's folder.
+    ///
+    /// # Errors
+    /// When it cannot be drawn or written.
+    pub fn draw(&self, folder: &Path) -> Result<()> {
         let figure = self.figure()?;
         let (svg, png) = (figure.svg()?, figure.png(Theme::Light)?);
         for (name, bytes) in FIGURES.iter().zip([svg.as_bytes(), &png]) {
@@ -106,4 +116,28 @@ impl Journal for TrainingLog {
 /// Means of `every` neighbours.
 fn means(values: &[f64], every: usize) -> Vec<f64> {
     values.chunks(every).map(|part| part.iter().sum::<f64>() / part.len() as f64).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn report(step: u64) -> StepReport {
+        StepReport { step, loss: 3.0 / step as f64, accuracy: 0.5, gradient_norm: 1.0, rate: 1e-3, tokens: 8 }
+    }
+
+    #[test]
+    fn a_log_goes_on_where_its_file_ends_and_begins_anew_where_steps_are_missing() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut log = TrainingLog::new("regard train", Some(0.3)).unwrap();
+        (1..=5).for_each(|step| log.push(&report(step), (step == 4).then_some(1.5)));
+        log.write(folder.path()).unwrap();
+        assert_eq!((log.last("loss"), log.last("validation_loss")), (Some(0.6), Some(1.5)));
+        let mut later = TrainingLog::new("regard train", Some(0.3)).unwrap();
+        assert!(later.take_over(folder.path(), 3), "the checkpoint is older than the log");
+        assert_eq!((later.last("step"), later.last("validation_loss")), (Some(3.0), None));
+        (4..=5).for_each(|step| later.push(&report(step), (step == 4).then_some(1.5)));
+        assert_eq!(later.table.to_csv(), log.table.to_csv(), "the same bytes as without a stop");
+        assert!(!TrainingLog::new("regard train", None).unwrap().take_over(folder.path(), 6), "a step is missing");
+    }
 }
