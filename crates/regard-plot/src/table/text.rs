@@ -3,7 +3,7 @@
 use crate::figure::plain;
 use crate::table::{Table, Value};
 
-/// A number with about four digits that count.
+/// A number with about four digits that count; one that has fewer, as settings do, as it is.
 pub fn short_number(x: f64) -> String {
     let size = x.abs();
     match size {
@@ -12,7 +12,8 @@ pub fn short_number(x: f64) -> String {
         _ if !(1e-4..1e6).contains(&size) => format!("{x:.2e}"),
         _ => {
             let decimals = (3 - size.log10().floor() as i32).clamp(0, 6) as usize;
-            format!("{x:.decimals$}")
+            let (four, all) = (format!("{x:.decimals$}"), format!("{x}"));
+            if all.len() < four.len() { all } else { four }
         }
     }
 }
@@ -33,6 +34,10 @@ pub fn prose_number(x: f64) -> String {
 pub fn with_interval(value: f64, low: f64, high: f64) -> String {
     if !(low.is_finite() && high.is_finite() && value.is_finite()) || low == high {
         return prose_number(value);
+    }
+    if value == 0.0 && low == 0.0 {
+        // None was seen, and this many there may be all the same.
+        return format!("0 (to {})", prose_number(high));
     }
     let size = value.abs().max(low.abs()).max(high.abs());
     // Small numbers and large ones by their power of ten.
@@ -161,7 +166,15 @@ mod tests {
 
     #[test]
     fn numbers_have_the_digits_that_count() {
-        let cases = [(0.99421, "0.9942"), (0.02960, "0.02960"), (12.5, "12.50"), (123456.0, "123456"), (1.6e-11, "1.60e-11"), (0.0, "0")];
+        let cases = [
+            (0.99421, "0.9942"),
+            (0.029_604, "0.02960"),
+            (0.01, "0.01"),
+            (12.5, "12.5"),
+            (123456.0, "123456"),
+            (1.6e-11, "1.60e-11"),
+            (0.0, "0"),
+        ];
         for (x, text) in cases {
             assert_eq!(short_number(x), text);
         }
@@ -180,6 +193,7 @@ mod tests {
             (1234.0, 1100.0, 1368.0, "1230 \u{b1} 130"),
             (-0.0011, -0.0511, 0.0489, "0.00 \u{b1} 0.05"),
             (3.0, f64::NAN, f64::NAN, "3"),
+            (0.0, 0.0, 1.92e-4, "0 (to 1.9 x 10^{-4})"),
         ];
         for (value, low, high, text) in cases {
             assert_eq!(with_interval(value, low, high), text);
