@@ -2,7 +2,7 @@
 
 use crate::EXPERIMENTS;
 use crate::drawing::{SCALED, Told, UNSCALED, d_k_axis, rises};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::experiment::{Check, Drawn, Entry, Progress, STORED_KEY, shell_word};
 use crate::experiments::robustness::with_draws;
 use crate::judging::{self, CLAIMS, Judged, ROBUSTNESS, cell, short};
@@ -71,12 +71,28 @@ impl ReportConfig {
         format!("regard report --seeds {} --seed {}{timing}{train}{text}", self.seeds, self.seed)
     }
 
+    /// Whether the text can be read and is long enough, before any work.
+    fn check_text(&self) -> Result<()> {
+        match &self.text {
+            None => Ok(()),
+            Some(path) if path.as_os_str() == "-" => Err(Error::Text {
+                path: path.clone(),
+                reason: "a report reads its text several times; write it to a file and give that".to_owned(),
+            }),
+            Some(_) => {
+                let learning = self.learning();
+                learning.tokens_of(&learning.content()?).map(drop)
+            }
+        }
+    }
+
     /// Run every experiment.
     ///
     /// # Errors
     /// When a setting is not possible.
     pub fn run(&self, progress: &dyn Progress) -> Result<Tables> {
         EXPERIMENTS.iter().try_for_each(|experiment| experiment.report_check(self))?;
+        self.check_text()?;
         progress.expect(EXPERIMENTS.iter().map(|experiment| experiment.report_work(self)).sum());
         let mut tables = Vec::new();
         for experiment in EXPERIMENTS {

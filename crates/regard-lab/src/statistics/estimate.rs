@@ -61,6 +61,21 @@ impl Estimate {
         Self { value, low, high }
     }
 
+    /// A share of cases that come in independent groups, by the share in each group: Wilson's interval for as many independent cases as would
+    /// scatter like the groups, so that it is right also where the share is 0 or 1 in all of them.
+    pub(crate) fn of_shares(groups: &[f64]) -> Self {
+        let (n, mean) = (groups.len(), Self::of_mean(groups));
+        if n < 2 {
+            return mean;
+        }
+        let p = mean.value.clamp(0.0, 1.0);
+        let square = ((mean.high - mean.low) / (2.0 * t_quantile(n - 1))).powi(2);
+        // Groups that are all alike might be one case each.
+        let cases = if square > 0.0 { p * (1.0 - p) / square } else { n as f64 };
+        let [low, high] = wilson(p * cases, cases, Z);
+        Self { value: mean.value, low, high }
+    }
+
     /// By an increasing function.
     pub(crate) fn map(self, f: impl Fn(f64) -> f64) -> Self {
         Self { value: f(self.value), low: f(self.low), high: f(self.high) }
@@ -145,6 +160,12 @@ mod tests {
         let share = Estimate::of_share(7, 10);
         assert!((share.low - 0.3968).abs() < 1e-3 && (share.high - 0.8922).abs() < 1e-3, "{share:?}");
         assert_eq!((Estimate::of_share(0, 10).low, Estimate::of_share(10, 10).high), (0.0, 1.0));
+        // Groups of one case each are cases, but for n - 1; none in any group leaves room for some; half in each of four is no certainty.
+        let (groups, cases) = (Estimate::of_shares(&[1.0, 1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 1.0, 1.0, 0.0]), Estimate::of_share(7, 10));
+        assert!((groups.low - cases.low).abs() < 0.02 && (groups.high - cases.high).abs() < 0.02, "{groups:?}");
+        assert_eq!(Estimate::of_shares(&[0.0; 50]), Estimate::of_share(0, 50));
+        assert_eq!(Estimate::of_shares(&[0.5; 4]), Estimate::of_share(2, 4));
+        assert!(Estimate::of_shares(&[0.0, 0.0, 0.0, 1e-3]).low >= 0.0 && Estimate::of_shares(&[1.0]).low.is_nan());
         for (degrees, known) in [(40, 2.021), (60, 2.000), (120, 1.980), (1000, 1.962)] {
             assert!((t_quantile(degrees) - known).abs() < 1.5e-3, "{degrees}: {}", t_quantile(degrees));
         }

@@ -11,22 +11,21 @@ fn run(seeds: usize, seed: u64) -> Tables {
 }
 
 /// One draw, shown as one draw: no mean, and said to be none.
-const ONE_DRAW: [&str; 8] = [
+const ONE_DRAW: [&str; 6] = [
     "attention_sweep_weights",
     "attention_entropy_row",
-    "attention_patterns",
     "attention_patterns_maps",
     "attention_empty_rows",
     "head_maps",
     "flat_map_weights",
-    "check_masking",
 ];
 
 /// Functions of numbers that have an interval, and smallest values, which are no means.
-const DERIVED: [(&str, &str); 5] = [
+const DERIVED: [(&str, &str); 6] = [
     ("attention_robustness_summary", "deviation"),
     ("attention_entropy", "deviation"),
-    ("attention_gradients", "largest_percent"),
+    ("check_masking", "least_row_sum"),
+    ("check_masking", "leak"),
     ("check_gradient_test", "smallest"),
     ("check_gradient_test", "scores_only"),
 ];

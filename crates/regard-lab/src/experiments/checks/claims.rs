@@ -10,6 +10,7 @@ use regard_plot::page::Verdict;
 pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
     let growth = |d_k: usize, column| estimate(tables, "check_growth", &[("d_k", d_k.into())], column);
     let masking = |method: &str, column| tables.number("check_masking", &[("method", method.into())], column);
+    let kept = estimate(tables, "check_masking", &[("method", "0 before the softmax".into())], "hidden_weight")?;
     let rank = |case: &str| tables.number("check_rank", &[("case", case.into())], "output_rank");
     let exact = |d_k, scaled| tables.number(ROBUSTNESS, &cell(8, d_k, scaled, "max_weight"), "exact");
     let test = tables.get("check_gradient_test")?;
@@ -60,20 +61,23 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
             "gradients that do not vanish are shown by max |x.grad| > 10^{-8}",
             if never_fails { Verdict::WrongAsWorded } else { Verdict::Holds },
             format!(
-                "Attention without the scale passes too, at every width: {} or more. The path through V never vanishes, so the test cannot fail.",
-                short(least)
+                "The least that attention without the scale gives, over widths and starts, is {}.{}",
+                short(least),
+                if never_fails { " It passes too: the path through V does not vanish, since every row of weights sums to 1." } else { "" }
             ),
         ),
         one(
             Document::Surgeon,
             "hide with -inf, not with 0: softmax turns a score of 0 into weight",
-            holds(
-                masking("0 before the softmax", "hidden_weight")? > 0.0
-                    && masking("-inf before the softmax (Regard)", "hidden_weight")? == 0.0,
+            decided(
+                all([kept.above(0.0), Some(masking("-inf before the softmax (Regard)", "hidden_weight")? == 0.0)]),
+                Verdict::Holds,
+                Verdict::Wrong,
             ),
             format!(
-                "With 0 a hidden key keeps a weight of {} on average; with -inf exactly 0. Zeros after the softmax leave rows that sum to as little as {}.",
-                short(masking("0 before the softmax", "hidden_weight")?),
+                "With 0 a hidden key keeps a weight of {} on average; with -inf {}. Zeros after the softmax leave rows that sum to as little as {}.",
+                kept.words(),
+                short(masking("-inf before the softmax (Regard)", "hidden_weight")?),
                 short(masking("0 after the softmax", "least_row_sum")?)
             ),
         ),

@@ -67,8 +67,13 @@ impl ChecksConfig {
     }
 
     fn normal(&self, place: usize, shape: [usize; 4]) -> Array4<f64> {
+        self.normal_of(0, place, shape)
+    }
+
+    fn normal_of(&self, draw: usize, place: usize, shape: [usize; 4]) -> Array4<f64> {
         let mut x = Array4::zeros(shape);
-        Draw::new(self.seed, Purpose::Checks, [place, shape[3]], 0).normal(x.as_slice_mut().expect("a new array lies side by side"));
+        Draw::new(self.seed, Purpose::Checks, [place, shape[3]], draw as u64)
+            .normal(x.as_slice_mut().expect("a new array lies side by side"));
         x
     }
 
@@ -109,8 +114,9 @@ impl ChecksConfig {
             };
             let draws = (0..self.seeds).into_par_iter().map(draw).collect::<Vec<_>>().into_iter().collect::<Result<Vec<_>>>()?;
             progress.advance(self.seeds as u64);
-            let of = |which: usize| Estimate::of_mean(&draws.iter().map(|d| d[which]).collect::<Vec<_>>());
-            let (std, largest, within) = (of(0).map(|x| x.clamp(0.0, f64::INFINITY).sqrt()), of(1), of(2));
+            let of = |which: usize| draws.iter().map(|d| d[which]).collect::<Vec<_>>();
+            let std = Estimate::of_mean(&of(0)).map(|x| x.clamp(0.0, f64::INFINITY).sqrt());
+            let (largest, within) = (Estimate::of_mean(&of(1)), Estimate::of_shares(&of(2)));
             let root = theory::dot_product_deviation(d_k);
             let scaled = |e: Estimate| e.map(|x| x / root);
             let row = Row::default().of(d_k).of(self.seeds).estimate(std).of(root).estimate(scaled(std)).estimate(largest);
@@ -122,38 +128,48 @@ impl ChecksConfig {
     fn masking(&self) -> Result<Table> {
         let columns = [
             ("method", "how the future is hidden"),
-            ("hidden_weight", "mean weight on hidden keys"),
-            ("least_row_sum", "smallest sum of a row"),
-            ("leak", "change of earlier outputs when the last value changes by 1"),
+            ("draws", "draws"),
+            ("~hidden_weight", "mean weight on hidden keys"),
+            ("least_row_sum", "smallest sum of a row, of all draws"),
+            ("leak", "largest change of an earlier output when the last value changes by 1"),
         ];
-        let mut table = Table::new("check_masking", "Hiding keys: before the softmax by -inf, by 0, and after it", &columns);
+        let mut table = rows::table("check_masking", "Hiding keys: before the softmax by -inf, by 0, and after it", &columns);
+        let draws = self.seeds.min(1000);
+        let all = (0..draws).into_par_iter().map(|draw| self.hidden_three_ways(draw)).collect::<Result<Vec<_>>>()?;
+        for (at, method) in ["-inf before the softmax (Regard)", "0 before the softmax", "0 after the softmax"].into_iter().enumerate() {
+            let of = |which: usize| all.iter().map(move |ways| ways[at][which]);
+            let least = of(1).fold(f64::INFINITY, |least, x| if x < least || x.is_nan() { x } else { least });
+            let leak = of(2).fold(0.0, |most: f64, x| if x > most || x.is_nan() { x } else { most });
+            let row = Row::default().of(method).of(draws).estimate(Estimate::of_mean(&of(0).collect::<Vec<_>>()));
+            row.of(least).of(leak).put(&mut table);
+        }
+        Ok(table)
+    }
+
+    /// Of one draw, for each way of hiding: the mean weight on hidden keys, the smallest sum of a row, and the leak.
+    fn hidden_three_ways(&self, draw: usize) -> Result<[[f64; 3]; 3]> {
         let n = 6;
-        let [q, k, v] = [1, 2, 3].map(|place| self.normal(place, [1, 1, n, 8]));
+        let [q, k, v] = [1, 2, 3].map(|place| self.normal_of(draw, place, [1, 1, n, 8]));
         let mut moved = v.clone();
         moved.iter_mut().skip((n - 1) * 8).for_each(|x| *x += 1.0);
-        let causal = Attention::new().causal();
+        let causal = Attention::new().threads(1).causal();
         let exact = causal.weights(&q, &k)?.into_shape_with_order((n, n)).expect("one head");
         let leak = (causal.forward(&q, &k, &v)?.out - causal.forward(&q, &k, &moved)?.out)
             .iter()
             .take((n - 1) * 8)
-            .fold(0.0, |a: f64, x| a.max(x.abs()));
-        let raw = Attention::new().scores(&q, &k, Stage::Raw)?.into_shape_with_order((n, n)).expect("one head");
+            .fold(0.0, |a: f64, x| if x.is_nan() { f64::NAN } else { a.max(x.abs()) });
+        let raw = Attention::new().threads(1).scores(&q, &k, Stage::Raw)?.into_shape_with_order((n, n)).expect("one head");
         let zeroed = Array2::from_shape_fn((n, n), |(i, j)| if j <= i { raw[[i, j]] } else { 0.0 });
         let zero_before = rows_softmax(&zeroed);
         let plain = rows_softmax(&raw);
         let zero_after = Array2::from_shape_fn((n, n), |(i, j)| if j <= i { plain[[i, j]] } else { 0.0 });
-        for (method, weights, leak) in [
-            ("-inf before the softmax (Regard)", &exact, Some(leak)),
-            ("0 before the softmax", &zero_before, None),
-            ("0 after the softmax", &zero_after, None),
-        ] {
+        Ok([(&exact, Some(leak)), (&zero_before, None), (&zero_after, None)].map(|(weights, leak)| {
             let hidden: f64 = weights.indexed_iter().filter(|((i, j), _)| j > i).map(|(_, w)| w).sum();
             let least = weights.rows().into_iter().map(|row| row.sum()).fold(f64::INFINITY, f64::min);
             // A value moved by 1 in every component moves an output by the weight that it has.
             let leak = leak.unwrap_or_else(|| (0..n - 1).map(|i| weights[[i, n - 1]]).fold(0.0, f64::max));
-            table.push(vec![method.into(), (hidden / (n * (n - 1) / 2) as f64).into(), least.into(), leak.into()]);
-        }
-        Ok(table)
+            [hidden / (n * (n - 1) / 2) as f64, least, leak]
+        }))
     }
 
     fn output_width(&self) -> Result<Table> {

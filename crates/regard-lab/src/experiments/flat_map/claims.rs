@@ -16,7 +16,7 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
         claim: "the unmasked heat map shows global attention",
         verdict: decided(of(0.01)?.below(1e-3), Verdict::WrongAsWorded, Verdict::Holds),
         because: format!(
-            "It shows the size of the first values: with projections of 0.01 no weight is farther than {} from 1/3, on average, whatever the tokens are. With projections of 0.5, which keep the variance, the distance is {}.",
+            "It shows the size of the first values: with projections of 0.01 the weight farthest from 1/3 is {} away from it, on average over random tokens. With projections of 0.5, which keep the variance, it is {} away.",
             of(0.01)?.words(),
             of(0.5)?.words()
         ),

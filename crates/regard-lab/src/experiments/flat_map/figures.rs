@@ -10,13 +10,13 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     let (table, weights) = (tables.get("flat_map")?, tables.get("flat_map_weights")?);
     let mut maps = Vec::new();
     for size in numbers(table, "size")? {
-        maps.push(map(&format!("projections of {size}"), &part(weights, &[("size", size.into())]), "weight")?.limits(0.0, 1.0));
+        maps.push(map(&format!("size {size}"), &part(weights, &[("size", size.into())]), "weight")?.limits(0.0, 1.0));
     }
     let deviation = estimate_at(table, &[("size", 0.01.into())], "deviation");
     Ok(vec![
         Told::grid("flat_map", "3 tokens, with projections of four sizes", maps, 4)
             .title("Projections of 0.01 make every weight 1/3: there is nothing to see", deviation.high < 1e-3)
-            .shows("Attention weights of one draw of 3 tokens of width 4; the first map is the notebook's. One colour scale, from 0 to 1.")
+            .shows("Attention weights of one draw of 3 tokens of width 4; named by the size of the projections; the first map is the notebook's. One colour scale, from 0 to 1.")
             .drawn(),
     ])
 }

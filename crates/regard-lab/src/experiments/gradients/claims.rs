@@ -14,7 +14,7 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
     let of = |d_k: usize, scaled: bool, column| estimate(tables, GRADIENTS, &[("d_k", d_k.into()), ("scaled", scaled.into())], column);
     let get = |d_k: usize, scaled: bool, column| of(d_k, scaled, column).map(Estimate::words);
     let because = format!(
-        "The norm of all of dQ grows without the scale, {} at d_{{k}} = 16 and {} at 1024, against {} and {} with it. What vanishes is the median row: {} at 16, {} at 1024 ({} with the scale). {} of the rows then hold 90 % of the squared norm: the gradient is not small, it is in few places.",
+        "The norm of all of dQ is {} at d_{{k}} = 16 and {} at 1024 without the scale, {} and {} with it. The median row of dQ is {} at 16, {} at 1024 ({} with the scale); {} of the rows then hold 90 % of the squared norm.",
         get(16, false, "grad_norm_q")?,
         get(1024, false, "grad_norm_q")?,
         get(16, true, "grad_norm_q")?,
@@ -30,15 +30,26 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
     ]);
     let median_vanishes = of(1024, false, "row_dq_median")?.below(1e-2 * of(1024, true, "row_dq_median")?.value);
     let verdict = decided(all([grows, median_vanishes]), Verdict::WrongAsWorded, Verdict::Holds);
+    let table = tables.get(GRADIENTS)?;
+    let mut larger = Some(true);
+    for row in table.rows_where("scaled", false) {
+        let d_k = table.number(row, "d_k") as usize;
+        larger = all([larger, of(d_k, false, "grad_norm_q")?.exceeds(of(d_k, true, "grad_norm_q")?)]);
+    }
+    let more = |yes: &str| if verdict == Verdict::WrongAsWorded && larger == Some(true) { yes.to_owned() } else { String::new() };
+    let because = because + &more(" The gradient is not small, it is in few places.");
     let claims = [
         (Document::Surgeon, "without 1/sqrt(d_{k}) the gradients vanish for large d_{k}"),
         (Document::ProblemSheet, "at d_{k} = 512 without the scale the gradients are about 0, so nothing can be learned"),
         (Document::Insights, "without the scale the gradients vanish for all but the dominant positions, so the model cannot learn"),
     ];
     let briefly = format!(
-        "The whole gradient is larger than with the scale at every width; it sits in the rows where two keys nearly tie, and only the typical row gets next to nothing (median {} at d_{{k}} = 256, {} with the scale).",
+        "{}The median row gets {} at d_{{k}} = 256, {} with the scale; all of dQ {} and {}.",
+        more("The whole gradient is larger than with the scale at every width, and only the typical row gets next to nothing. "),
         get(256, false, "row_dq_median")?,
-        get(256, true, "row_dq_median")?
+        get(256, true, "row_dq_median")?,
+        get(256, false, "grad_norm_q")?,
+        get(256, true, "grad_norm_q")?
     );
     let mut judged = Vec::new();
     for (place, (document, claim)) in claims.into_iter().enumerate() {

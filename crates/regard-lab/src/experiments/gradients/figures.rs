@@ -3,6 +3,7 @@
 use crate::drawing::{Told, WORDS, d_k_axis, estimate_at, falls, part, rises, with_band};
 use crate::error::Result;
 use crate::experiment::Drawn;
+use crate::judging::percent;
 use regard_plot::Tables;
 use regard_plot::figure::{Axis, LinePlot, Series, numbers};
 
@@ -31,7 +32,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     let grows = rises(&of(false, "grad_norm_q")?);
     let vanishes = at(false, "row_dq_median").high < 1e-3 * at(true, "row_dq_median").low;
     let few = falls(&of(false, "rows_holding_90_percent")?);
-    let heavy = at(false, "largest_percent").value;
+    let heavy = at(false, "largest_percent");
     Ok(vec![
         Told::new("attention_gradients", "Gradients against the width of a head")
             .title("Without the scale the gradient grows, and gathers in few rows", grows && vanishes && few)
@@ -43,10 +44,10 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             .says("a: it grows without the scale, slower and slower.", grows)
             .says(
                 format!(
-                    "Its tail is heavy: at d_{{k}} = {widest} a hundredth of the draws makes {:.0} % of the mean, so few draws give a wrong one.",
-                    100.0 * heavy
+                    "Its tail is heavy: at d_{{k}} = {widest} a hundredth of the draws makes {} of the mean, so few draws give a wrong one.",
+                    percent(heavy)
                 ),
-                heavy > 0.03,
+                heavy.low > 0.03,
             )
             .says("b: median of all rows, the band holds the middle 80 %; both are cut at 10^{-12}.", vanishes)
             .says("c: the smallest share of rows that holds 90 % of the squared norm.", few)

@@ -39,7 +39,7 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
             claim: "low similarity shows that the heads learn different patterns",
             verdict: decided(explained, Verdict::WrongAsWorded, Verdict::Holds),
             because: format!(
-                "Nothing was trained, and the number is that of independent random heads: 1 / (tokens x sum of squared weights) = {} for 4 heads, measured {}. It follows sharpness and length. The centred cosine, which asks the question, is {}.",
+                "Nothing was trained. Independent random heads have a cosine of about 1 / (tokens x sum of squared weights), {} for 4 heads; measured is {}. The centred cosine, which takes out what all maps share, is {}.",
                 independent.words(),
                 mean.words(),
                 centred.words()

@@ -20,11 +20,14 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
             claim: "at d_{k} = 256 the scale helps noticeably, at 1024 it is essential",
             verdict: holds(exact(256, false)? - exact(256, true)? > 0.2 && exact(1024, false)? > 0.95),
             because: format!(
-                "The largest of 8 weights is {} and {} without the scale, {} and {} with it (exact). The difference is nearly as large at 64 already.",
+                "The largest of 8 weights is {} and {} without the scale, {} and {} with it (exact).{}",
                 short(exact(256, false)?),
                 short(exact(1024, false)?),
                 short(exact(256, true)?),
-                short(exact(1024, true)?)
+                short(exact(1024, true)?),
+                exact(64, false)
+                    .and_then(|without| Ok(format!(" At 64 it is {} and {}.", short(without), short(exact(64, true)?))))
+                    .unwrap_or_default()
             ),
         },
         Judged {
@@ -32,9 +35,10 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
             claim: "with the scale the softmax works in its linear region",
             verdict: decided(error.above(0.25), Verdict::WrongAsWorded, Verdict::Holds),
             because: format!(
-                "Scores of standard deviation 1 are beyond it: the weights are {} of their unevenness away from those of the tangent, which in {} of rows would be negative. What the scale keeps is that the softmax is not saturated.",
+                "Scaled scores have standard deviation 1: the weights are {} of their unevenness away from those of the tangent, of which one is negative in {} of rows. The largest of 8 weights is {} with the scale (exact): not saturated, and not linear.",
                 error.words(),
-                percent(negative)
+                percent(negative),
+                short(exact(1024, true)?)
             ),
         },
     ])

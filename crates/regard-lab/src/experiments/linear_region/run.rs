@@ -81,7 +81,8 @@ impl LinearRegionConfig {
             against_the_tangent(&scores)
         };
         let all: Vec<[f64; 3]> = (0..self.seeds).into_par_iter().map(draw).collect();
-        [0, 1, 2].map(|which| Estimate::of_mean(&all.iter().map(|row| row[which]).collect::<Vec<_>>()))
+        let of = |which: usize| all.iter().map(|row| row[which]).collect::<Vec<_>>();
+        [Estimate::of_mean(&of(0)), Estimate::of_mean(&of(1)), Estimate::of_shares(&of(2))]
     }
 
     fn widths(&self, progress: &dyn Progress) -> Table {

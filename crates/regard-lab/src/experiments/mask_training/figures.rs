@@ -91,7 +91,7 @@ fn masks_in_use(tables: &Tables) -> Result<Drawn> {
     let of = |mask: &str, column: &str| estimate_at(table, &[("variant", mask.into())], column);
     let hidden = of("reverse", "validation_loss").high < of("causal", "validation_loss").low;
     let shown = of("reverse", "prefix_only_loss").low > of("causal", "prefix_only_loss").high;
-    let honest = (of("causal", "validation_loss").value - of("causal", "prefix_only_loss").value).abs() < 1e-3;
+    let honest = (of("causal", "validation_loss").value - of("causal", "prefix_only_loss").value).abs() < super::claims::SAME;
     Ok(Told::new("mask_training_use", "Validation as it is usually done, and as models are used")
         .title("Validation does not find the cheater: it hands over the future as training does", hidden && shown)
         .panel(losses)

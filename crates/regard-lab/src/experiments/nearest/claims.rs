@@ -1,7 +1,7 @@
 //! The bonus challenge on sparse attention.
 
 use crate::error::Result;
-use crate::judging::{Judged, decided, estimate};
+use crate::judging::{Judged, estimate};
 use crate::published::Document;
 use regard_plot::Tables;
 use regard_plot::page::Verdict;
@@ -17,9 +17,14 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
     Ok(vec![Judged {
         document: Document::Surgeon,
         claim: "sparse attention: it is enough to attend to the k nearest neighbours",
-        verdict: decided(of("added")?.below(0.05), Verdict::HoldsInPart, Verdict::Wrong),
+        verdict: match (of("added")?.below(0.05), random.below(0.05)) {
+            (Some(true), Some(true)) => Verdict::Holds,
+            (Some(true), Some(false)) => Verdict::HoldsInPart,
+            (Some(false), Some(false)) => Verdict::Wrong,
+            _ => Verdict::Undecided,
+        },
         because: format!(
-            "For a model that was trained: with the {kept} nearest keys its loss rises by {} nats, with the {kept} latest by {}. For random vectors of 64 tokens not: their output is wrong by {} of its length.",
+            "With the {kept} nearest keys the loss of a model that was trained rises by {} nats, with the {kept} latest by {}. The output for random vectors of 64 tokens is wrong by {} of its length. (Enough is what costs less than 0.05.)",
             of("added")?.words(),
             of("latest_added")?.words(),
             random.words()

@@ -15,20 +15,20 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
     }
     let (reverse, words) = (get("reverse", "exact_match")?, get("number-words", "exact_match")?);
     let needed = |task: &str| -> Result<Option<bool>> { Ok(get(task, "right")?.exceeds(get(task, "all_permuted")?)) };
+    // Right more often than not, where guessing is right in fewer than one case in ten thousand; and not without the weights as they are.
+    let carried = all([reverse.above(0.5), words.above(0.5), needed("reverse")?, needed("number-words")?]);
+    let unexplained = get("number-words", "influence")?.exceeds(get("number-words", "weight")?) == Some(true);
     Ok(vec![Judged {
         document: Document::Insights,
         claim: "self-attention is for patterns within a sequence, cross-attention for patterns between two",
-        verdict: decided(
-            all([reverse.above(0.8), words.above(0.8), needed("reverse")?, needed("number-words")?]),
-            Verdict::Holds,
-            Verdict::Wrong,
-        ),
+        verdict: decided(carried, Verdict::Holds, Verdict::Wrong),
         because: format!(
-            "With cross-attention as the only way to the input, {} of held-out words are written backwards and {} of held-out numbers in words without a mistake; with its weights shuffled {} and {} of the tokens are right. But its weights do not explain the answer: the head that looks most at the digit that a word is for has {} of its weight there, while {} of the influence is that digit's.",
+            "With cross-attention as the only way to the input, {} of held-out words are written backwards and {} of held-out numbers in words without a mistake; with its weights shuffled {} and {} of the tokens are right. {}he head that looks most at the digit that a word is for has {} of its weight there; {} of the influence is that digit's.",
             percent(reverse),
             percent(words),
             percent(get("reverse", "all_permuted")?),
             percent(get("number-words", "all_permuted")?),
+            if unexplained { "But its weights do not explain the answer: t" } else { "T" },
             percent(get("number-words", "weight")?),
             percent(get("number-words", "influence")?)
         ),

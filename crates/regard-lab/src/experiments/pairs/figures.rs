@@ -110,6 +110,6 @@ fn explained(tables: &Tables) -> Result<Drawn> {
         .panel(bars("On the token that the answer is for", "share", &own)?)
         .panel(bars("Operated on", "share of tokens right", &right)?)
         .shows("a: how much weight, value-weighted weight and influence is on the read token that a written one is for. b: how many tokens are right when cross-attention is operated on. Whiskers are 95 % intervals of the mean over trainings.")
-        .says("b: shuffled among the read tokens, the weights are worth nothing: where they go matters.", needed)
+        .says("b: with the weights shuffled among the read tokens fewer are right: where they go matters.", needed)
         .drawn())
 }

@@ -48,6 +48,11 @@ impl Experiment for Patterns {
     }
 
     fn in_report(report: &ReportConfig) -> Option<PatternsConfig> {
-        Some(PatternsConfig { seed: report.seed, no_timing: !report.timing, ..PatternsConfig::default() })
+        Some(PatternsConfig {
+            seed: report.seed,
+            seeds: PatternsConfig::default().seeds.min(report.seeds),
+            no_timing: !report.timing,
+            ..PatternsConfig::default()
+        })
     }
 }

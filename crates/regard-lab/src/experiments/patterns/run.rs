@@ -10,8 +10,9 @@ use crate::statistics::draws::{Draw, Purpose};
 use crate::statistics::estimate::{Estimate, t_quantile};
 use clap::Args;
 use ndarray::{Array3, Array4};
+use rayon::prelude::*;
 use regard::{Attention, HeadPosition, Mask, MaskRule, Stage, StatsOptions};
-use regard_plot::{Table, Value};
+use regard_plot::Table;
 use serde::Serialize;
 use std::time::Instant;
 
@@ -40,7 +41,10 @@ pub struct PatternsConfig {
     /// Head dimension
     #[arg(long, default_value_t = 64, value_name = "N")]
     pub d_k: usize,
-    /// Which draw
+    /// Draws that the statistics are means over; the first is the one in the pictures
+    #[arg(long, default_value_t = 1000, value_name = "N")]
+    pub seeds: usize,
+    /// Which draws
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Numbers of tokens that are timed
@@ -85,6 +89,7 @@ impl PatternsConfig {
             require((least..=MAX_TIMED_SEQ).contains(&value), name, value, if least == 0 { "from 0 to 65536" } else { "from 1 to 65536" })?;
         }
         crate::options::check_d_k(&[self.d_k])?;
+        crate::options::check_seeds(self.seeds, 1)?;
         check_list("timed_seq", &self.timed_seq, "1024,4096")?;
         self.timed_seq.iter().try_for_each(|&n| require((2..=MAX_TIMED_SEQ).contains(&n), "timed_seq", n, "from 2 to 65536 tokens"))
     }
@@ -112,9 +117,9 @@ impl PatternsConfig {
         }
     }
 
-    /// q, k, v of the draw, each `[1, 1, seq, d_k]`.
-    fn draw(&self, seq: usize) -> [Array4<f64>; 3] {
-        let mut numbers = Draw::new(self.seed, Purpose::Patterns, [seq, self.d_k], 0);
+    /// q, k, v of a draw, each `[1, 1, seq, d_k]`.
+    fn draw(&self, seq: usize, index: usize) -> [Array4<f64>; 3] {
+        let mut numbers = Draw::new(self.seed, Purpose::Patterns, [seq, self.d_k], index as u64);
         [(); 3].map(|()| {
             let mut x = Array4::zeros((1, 1, seq, self.d_k));
             numbers.normal(x.as_slice_mut().expect("a new array lies side by side"));
@@ -148,41 +153,48 @@ impl PatternsConfig {
     }
 
     fn statistics(&self, progress: &dyn Progress) -> Result<(Table, Table)> {
-        let caption = format!("What each pattern lets through, and what attention does with it: {} tokens, d_k = {}", self.seq, self.d_k);
+        let caption = format!(
+            "What each pattern lets through, and what attention does with it: {} tokens, d_k = {}, means over {} draws",
+            self.seq, self.d_k, self.seeds
+        );
         let columns = [
             ("pattern", "pattern"),
             ("pairs", "pairs of query and key"),
             ("share", "share of all pairs"),
             ("empty_rows", "rows that see nothing"),
-            ("entropy", "mean entropy (nats)"),
-            ("max_weight", "mean largest weight"),
-            ("diagonal_mass", "weight on itself"),
-            ("local_mass", "weight within 3 tokens"),
-            ("mean_distance", "mean distance (tokens)"),
+            ("~entropy", "mean entropy (nats)"),
+            ("~max_weight", "mean largest weight"),
+            ("~diagonal_mass", "weight on itself"),
+            ("~local_mass", "weight within 3 tokens"),
+            ("~mean_distance", "mean distance (tokens)"),
         ];
-        let mut statistics = Table::new("attention_patterns", &caption, &columns);
+        let mut statistics = rows::table("attention_patterns", &caption, &columns);
         let columns = [("pattern", "pattern"), ("query", "query"), ("key", "key"), ("visible", "visible"), ("weight", "weight")];
         let mut maps = Table::new("attention_patterns_maps", "The weights of each pattern", &columns);
-        let [q, k, v] = self.draw(self.seq);
+        let [q, k, _] = self.draw(self.seq, 0);
         let (blocks, dilated) = (self.block_table(self.seq), Dilated { step: self.dilation });
         for pattern in PATTERNS {
             let mask = self.mask(pattern, &blocks, &dilated);
-            let attention = Attention::new().mask(mask.clone());
-            let (_, rows) = attention.forward_with_stats(&q, &k, &v, StatsOptions::default())?;
-            let heads = rows.heads();
+            let draws = (0..self.seeds).into_par_iter().map(|index| self.means(&mask, index)).collect::<Result<Vec<_>>>()?;
             let pairs = visible_pairs(&mask, self.seq);
-            let empty = rows.argmax.iter().filter(|&&key| key < 0).count();
-            let mut row: Vec<Value> =
-                vec![pattern.into(), pairs.into(), (pairs as f64 / (self.seq * self.seq) as f64).into(), empty.into()];
-            let means = [&heads.entropy, &heads.max_weight, &heads.diagonal_mass, &heads.local_mass, &heads.mean_distance];
-            row.extend(means.map(|x| Value::Number(x[[0, 0]])));
-            statistics.push(row);
-            for ((_, _, query, key), &weight) in attention.weights(&q, &k)?.indexed_iter() {
+            let row = Row::default().of(pattern).of(pairs).of(pairs as f64 / (self.seq * self.seq) as f64).of(draws[0].0);
+            let of = |which: usize| Estimate::of_mean(&draws.iter().map(|(_, means)| means[which]).collect::<Vec<_>>());
+            (0..5).fold(row, |row, which| row.estimate(of(which))).put(&mut statistics);
+            for ((_, _, query, key), &weight) in Attention::new().mask(mask.clone()).weights(&q, &k)?.indexed_iter() {
                 maps.push(vec![pattern.into(), query.into(), key.into(), mask.visible(&HERE, query, key).into(), weight.into()]);
             }
             progress.advance(1);
         }
         Ok((statistics, maps))
+    }
+
+    /// Of one draw: rows that see nothing; entropy, largest weight, weight on itself and nearby, distance, means over the rows.
+    fn means(&self, mask: &Mask<'_>, index: usize) -> Result<(usize, [f64; 5])> {
+        let [q, k, v] = self.draw(self.seq, index);
+        let (_, rows) = Attention::new().threads(1).mask(mask.clone()).forward_with_stats(&q, &k, &v, StatsOptions::default())?;
+        let heads = rows.heads();
+        let means = [&heads.entropy, &heads.max_weight, &heads.diagonal_mass, &heads.local_mass, &heads.mean_distance];
+        Ok((rows.argmax.iter().filter(|&&key| key < 0).count(), means.map(|x| x[[0, 0]])))
     }
 
     /// What a textbook softmax makes of a row without any visible key, and what Regard does.
@@ -199,7 +211,7 @@ impl PatternsConfig {
         ];
         let caption = "A strictly-future mask leaves the last query nothing: exp(-inf - -inf) is NaN in a textbook softmax, and zero here";
         let mut table = Table::new("attention_empty_rows", caption, &columns);
-        let [q, k, v] = self.draw(seq);
+        let [q, k, v] = self.draw(seq, 0);
         let attention = Attention::new().strictly_future();
         let (result, weights) = (attention.forward(&q, &k, &v)?, attention.weights(&q, &k)?);
         let scores = attention.scores(&q, &k, Stage::Bias)?;
@@ -242,7 +254,7 @@ impl PatternsConfig {
 
     fn times(&self, progress: &dyn Progress) -> Result<Table> {
         let caption = format!(
-            "Time of attention against its length: one head of dimension {}, float32; medians of {ROUNDS} rounds, with the range of the rounds",
+            "Time of attention against its length: one head of dimension {}, float32; medians of {ROUNDS} rounds, whose range is the interval",
             self.d_k
         );
         let columns = [
@@ -251,11 +263,11 @@ impl PatternsConfig {
             ("pairs", "pairs of query and key"),
             ("share", "share of all pairs"),
             ("~milliseconds", "time (ms)"),
-            ("of_full", "time as a share of full attention"),
+            ("~of_full", "time as a share of full attention, in the same round"),
         ];
         let mut table = rows::table("patterns_time", &caption, &columns);
         for &seq in &self.timed_seq {
-            let [q, k, v] = self.draw(seq).map(|x| x.mapv(|x| x as f32));
+            let [q, k, v] = self.draw(seq, 0).map(|x| x.mapv(|x| x as f32));
             let (blocks, dilated) = (self.block_table(seq), Dilated { step: self.dilation });
             // Round by round, so that whatever else the machine does meets all patterns.
             let mut times = vec![Vec::new(); TIMED.len()];
@@ -267,16 +279,12 @@ impl PatternsConfig {
                     times.push(1e3 * start.elapsed().as_secs_f64());
                 }
             }
-            let middle = |times: &mut Vec<f64>| {
-                times.sort_by(f64::total_cmp);
-                Estimate { value: times[times.len() / 2], low: times[0], high: times[times.len() - 1] }
-            };
-            let all: Vec<Estimate> = times.iter_mut().map(middle).collect();
-            for (pattern, time) in TIMED.into_iter().zip(&all) {
+            for (place, pattern) in TIMED.into_iter().enumerate() {
                 let pairs = self.pairs(pattern, seq);
                 let share = pairs as f64 / (seq as f64 * seq as f64);
-                let row = Row::default().of(pattern).of(seq).of(pairs).of(share).estimate(*time);
-                row.of(time.value / all[0].value).put(&mut table);
+                let of_full = times[place].iter().zip(&times[0]).map(|(time, full)| time / full).collect();
+                let row = Row::default().of(pattern).of(seq).of(pairs).of(share);
+                row.estimate(median(times[place].clone())).estimate(median(of_full)).put(&mut table);
                 progress.advance(1);
             }
         }
@@ -284,8 +292,14 @@ impl PatternsConfig {
     }
 }
 
-/// Rounds of the time measurement.
-const ROUNDS: usize = 5;
+/// Rounds of the time measurement: that all seven lie on one side of the median has a probability of 2 / 2^7, so their range holds it with 98 %.
+const ROUNDS: usize = 7;
+
+/// The median of the rounds, and their range.
+fn median(mut rounds: Vec<f64>) -> Estimate {
+    rounds.sort_by(f64::total_cmp);
+    Estimate { value: rounds[rounds.len() / 2], low: rounds[0], high: rounds[rounds.len() - 1] }
+}
 
 /// The patterns that are timed.
 pub(super) const TIMED: [&str; 4] = ["full", "causal", "local", "block-sparse"];

@@ -13,12 +13,21 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
     }
     let of = |kind: &str, column| estimate(tables, "positions", &[("positions", kind.into())], column);
     let (with, without) = (of("sinusoidal", "right")?, of("none", "right")?);
+    // Order must enter, and trainings must make use of it.
+    let enters = all([of("sinusoidal", "moved")?.above(0.01), of("none", "moved")?.below(1e-4)]);
+    let used = with.exceeds(without);
+    let each = tables.get("positions_seeds")?;
+    let sinusoidal: Vec<f64> = each.rows_where("positions", "sinusoidal").map(|row| each.number(row, "right")).collect();
+    let better = sinusoidal.iter().filter(|right| **right > without.high).count();
     Ok(vec![Judged {
         document: Document::Notebook,
         claim: "sinusoidal encodings are added to the embeddings so that the order of the sequence is kept",
-        verdict: decided(all([of("sinusoidal", "moved")?.above(0.01), of("none", "moved")?.below(1e-4)]), Verdict::Holds, Verdict::Wrong),
+        verdict: decided(all([enters, used]), Verdict::Holds, Verdict::Wrong),
         because: format!(
-            "Without positions a shuffled input gives the same outputs, shuffled; with sinusoidal ones the outputs move. Asked to write letters backwards, such a model has {} of the letters right, the ones before given, and {} of the words; with sinusoidal positions {} and {}, with learned ones {} and {}.",
+            "Shuffled input moves the outputs of a model without positions by {} of their size, with sinusoidal ones by {}: order enters. Whether it is put to use differs from training to training: asked to write letters backwards, {better} of {} short trainings with sinusoidal positions do better than those without. Without positions {} of the letters are right, the ones before given, and {} of the words; with sinusoidal positions {} and {}, with learned ones {} and {}.",
+            of("none", "moved")?.words(),
+            of("sinusoidal", "moved")?.words(),
+            sinusoidal.len(),
             percent(without),
             percent(of("none", "exact_match")?),
             percent(with),

@@ -7,7 +7,7 @@ mod run;
 pub use run::PositionsConfig;
 
 use crate::error::Result;
-use crate::experiment::{Drawn, Experiment, HIDDEN, Progress, Shown, WHOLE};
+use crate::experiment::{Drawn, Experiment, Progress, Shown, WHOLE};
 use crate::judging::Judged;
 use crate::learning::SeedsConfig;
 use crate::report::ReportConfig;
@@ -22,7 +22,7 @@ impl Experiment for Positions {
 
     const ID: &'static str = "positions";
     const SECTION: &'static str = include_str!("section.md");
-    const TABLES: &'static [Shown] = &[("positions", WHOLE), ("positions_seeds", HIDDEN)];
+    const TABLES: &'static [Shown] = &[("positions", WHOLE), ("positions_seeds", WHOLE)];
     const FIGURES: &'static [&'static str] = &["positions"];
     const STORED: &'static [(&'static str, &'static [u8])] = &stored!["positions", "positions_seeds"];
 

@@ -155,7 +155,7 @@ fn each(runs: &[(&str, u64, Run)]) -> Table {
         ("moved", "change when shuffled"),
         ("exact_match", "without a mistake"),
         ("right", "letters right"),
-        ("train_loss", "training loss"),
+        ("train_loss", "training loss, mean over the training"),
     ];
     let mut table = Table::new("positions_seeds", "Every training by itself", &columns);
     for (kind, seed, r) in runs {

@@ -83,7 +83,7 @@ fn surgeon_table(tables: &Tables) -> Result<Vec<Judged>> {
         claim: "without the scale the largest weight is about 0.8, 0.95, 0.99, 1.0 at d_{k} = 16, 64, 256, 1024; with it about 0.5",
         verdict: Verdict::Illustrative,
         because: format!(
-            "No number of tokens is given. Four tokens fit best: {} without and {} with the scale (exact). But the distance to 1 only halves when d_{{k}} is multiplied by four; the table lets it fall to a quarter and a fifth.",
+            "No number of tokens is given. With four the expectations are {} without and {} with the scale (exact). But the distance to 1 only halves when d_{{k}} is multiplied by four; the table lets it fall to a quarter and a fifth.",
             exact[0].join(", "),
             exact[1].join(", ")
         ),

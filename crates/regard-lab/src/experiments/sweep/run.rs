@@ -101,7 +101,7 @@ impl SweepConfig {
         row = row.estimate(dq.share_below(VANISHED)).estimate(dq.share_holding(0.9));
         row = row.estimate(Estimate::of_mean(&m.score_min)).estimate(Estimate::of_mean(&m.score_max));
         let std = Estimate::of_mean(&m.score_square).map(|x| x.clamp(0.0, f64::INFINITY).sqrt());
-        row.estimate(std).of(share_of_largest(&m.dq)).of(self.loss.word())
+        row.estimate(std).estimate(share_of_largest(&m.dq)).of(self.loss.word())
     }
 }
 
@@ -130,7 +130,7 @@ const COLUMNS: [(&str, &str); 23] = [
     ("~score_min", "smallest score"),
     ("~score_max", "largest score"),
     ("~score_std", "std of the scores"),
-    ("largest_percent", "share of the mean norm of dQ that is in the largest hundredth of draws"),
+    ("~largest_percent", "share of the mean norm of dQ that is in the largest hundredth of draws"),
     ("loss", "loss"),
 ];
 

@@ -41,7 +41,7 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
             claim: "several heads are several experts: each learns different patterns",
             verdict: decided(differ, Verdict::Holds, Verdict::HoldsInPart),
             because: format!(
-                "Asked of heads that were trained. Before training the heads of a block are alike (centred cosine {}, divergence {} nats, block by block): all are nearly uniform. After {last} steps the cosine is {} and the divergence {}, of at most 0.693.",
+                "Asked of heads that were trained. Before training the heads of a block have a centred cosine of {} and a divergence of {} nats, block by block; after {last} steps the cosine is {} and the divergence {}, of at most 0.693. (Different is a cosine below 0.5 and a divergence above 0.1, in every block.)",
                 words(at(0, "centred_cosine")?),
                 words(at(0, "jensen_shannon")?),
                 words(cosine),

@@ -51,7 +51,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             .title("Heads begin alike and part as the model learns", parted)
             .panel(cosine)
             .panel(divergence)
-            .shows("a, b: how alike and how different two heads of a block are, mean over pairs and trainings; bands are 95 % intervals. Before training all heads are nearly uniform, so under a causal mask they are alike.")
+            .shows("a, b: how alike and how different two heads of a block are, mean over pairs and trainings; bands are 95 % intervals. Heads that all are nearly uniform are alike under a causal mask, whose triangle they share.")
             .drawn(),
     ];
     let tokens: Vec<String> =
@@ -88,7 +88,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             let title = format!("{}.{}: {}", block.to_field(), head.to_field(), name(order, block, head));
             grid.push(head_map(maps, &tokens, order, block, head, title)?);
         }
-        // The sharpest head by itself, once.
+        // The first head by itself, once.
         if order == "pre-norm"
             && let Some((block, head)) = heads.first()
         {
