@@ -70,7 +70,7 @@ def __getattr__(name):
     # Here, and not above: who wants attention shall not wait for the import of the rest.
     from importlib import import_module
 
-    if name in ("lab", "plot"):
+    if name in ("lab", "nn", "plot"):
         return import_module(f".{name}", __name__)
     if name in ("analyze", "plot_attention", "plot_heads"):
         return getattr(import_module(".plot", __name__), name)

@@ -1,0 +1,222 @@
+"""Attention with weights of its own, as objects over NumPy; and small language models, trained from Python into the same files as the command's.
+
+>>> import numpy as np
+>>> from regard.nn import MultiHeadAttention
+>>> layer = MultiHeadAttention(width=16, heads=4, seed=0)
+>>> layer(np.ones((2, 5, 16), np.float32), causal=True).shape
+(2, 5, 16)
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable
+
+import numpy as np
+
+from ._analyze import array
+from ._regard import Model, attention, attention_vjp, load, weights
+
+__all__ = ["MultiHeadAttention", "ScaledAttention", "fit", "load"]
+
+
+class ScaledAttention:
+    """``softmax(q k^T * scale) v`` with its options kept: ``ScaledAttention(causal=True)(q, k, v)``. Options are those of :func:`regard.attention`."""
+
+    def __init__(self, **options: Any) -> None:
+        self.options = options
+
+    def __call__(self, q: Any, k: Any, v: Any) -> np.ndarray:
+        return attention(array(q), array(k), array(v), **self.options)
+
+    def weights(self, q: Any, k: Any) -> np.ndarray:
+        """The weights, ``[batch, heads, queries, keys]``: quadratic in memory."""
+        return weights(array(q), array(k), **self.options)
+
+    def vjp(self, q: Any, k: Any, v: Any, d_out: Any) -> Any:
+        """Gradients by q, k and v of what has the gradient ``d_out`` by the result."""
+        return attention_vjp(array(q), array(k), array(v), array(d_out), **self.options)
+
+    def __repr__(self):
+        return f"ScaledAttention({', '.join(f'{name}={value!r}' for name, value in self.options.items())})"
+
+
+class MultiHeadAttention:
+    """Several heads with projections, as NumPy arrays in ``parameters``: ``w_q``, ``w_k``, ``w_v`` ``[width, heads * head_dim]`` and ``w_o`` back (and
+    ``b_q`` ... where ``bias`` is asked for). Fewer ``kv_heads`` share keys and values: with one, multi-query attention."""
+
+    def __init__(self, width: int, heads: int, *, kv_heads: int | None = None, head_dim: int | None = None, bias: bool = False, seed: int = 0, dtype: Any = np.float32) -> None:
+        kv_heads = heads if kv_heads is None else kv_heads
+        if heads < 1 or kv_heads < 1 or heads % kv_heads:
+            raise ValueError(f"{heads} heads cannot share {kv_heads} keys and values: kv_heads must divide heads")
+        if head_dim is None:
+            if width % heads:
+                raise ValueError(f"a width of {width} is not divided by {heads} heads: give head_dim")
+            head_dim = width // heads
+        self.width, self.heads, self.kv_heads, self.head_dim = width, heads, kv_heads, head_dim
+        rng = np.random.default_rng(seed)
+        inner, shared = heads * head_dim, kv_heads * head_dim
+        shapes = {"w_q": (width, inner), "w_k": (width, shared), "w_v": (width, shared), "w_o": (inner, width)}
+        self.parameters = {name: (rng.standard_normal(shape) / np.sqrt(shape[0])).astype(dtype) for name, shape in shapes.items()}
+        if bias:
+            self.parameters.update({f"b_{name[2:]}": np.zeros(shape[1], dtype) for name, shape in shapes.items()})
+
+    def _project(self, x: np.ndarray, name: str) -> np.ndarray:
+        out = x @ self.parameters[f"w_{name}"]
+        return out + self.parameters[f"b_{name}"] if f"b_{name}" in self.parameters else out
+
+    def _split(self, x: np.ndarray) -> np.ndarray:
+        return x.reshape(*x.shape[:2], -1, self.head_dim).swapaxes(1, 2)
+
+    def _join(self, x: np.ndarray) -> np.ndarray:
+        return x.swapaxes(1, 2).reshape(x.shape[0], x.shape[2], -1)
+
+    def _heads(self, x: Any, memory: Any) -> tuple[np.ndarray, np.ndarray, list[np.ndarray]]:
+        x = array(x)
+        memory = x if memory is None else array(memory)
+        for what, given in (("x", x), ("memory", memory)):
+            if given.ndim != 3 or given.shape[2] != self.width:
+                raise ValueError(f"{what} has the shape {list(given.shape)}; it needs [batch, tokens, {self.width}]")
+        return x, memory, [self._split(self._project(given, name)) for given, name in ((x, "q"), (memory, "k"), (memory, "v"))]
+
+    def __call__(self, x: Any, memory: Any = None, **options: Any) -> np.ndarray:
+        """``[batch, tokens, width]``; with ``memory``, keys and values come from there (cross-attention)."""
+        _, _, (q, k, v) = self._heads(x, memory)
+        return self._project(self._join(attention(q, k, v, **options)), "o")
+
+    def weights(self, x: Any, memory: Any = None, **options: Any) -> np.ndarray:
+        """The weights of every head, ``[batch, heads, tokens, keys]``."""
+        _, _, (q, k, _) = self._heads(x, memory)
+        return weights(q, k, **options)
+
+    def vjp(self, x: Any, d_out: Any, memory: Any = None, **options: Any) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        """The result, and gradients by ``x``, ``memory`` (where given) and every parameter."""
+        given, kept, (q, k, v) = self._heads(x, memory)
+        d_out = array(d_out)
+        z = self._join(attention(q, k, v, **options))
+        out = self._project(z, "o")
+        found: dict[str, np.ndarray] = {}
+
+        def through(name: str, source: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+            found[f"w_{name}"] = np.einsum("bni,bnj->ij", source, gradient)
+            if f"b_{name}" in self.parameters:
+                found[f"b_{name}"] = gradient.sum(axis=(0, 1))
+            return gradient @ self.parameters[f"w_{name}"].T
+
+        d_z = self._split(through("o", z, d_out))
+        dq, dk, dv = attention_vjp(q, k, v, np.ascontiguousarray(d_z), **options)[:3]
+        d_x = through("q", given, self._join(dq))
+        d_memory = through("k", kept, self._join(dk)) + through("v", kept, self._join(dv))
+        if memory is None:
+            found["x"] = d_x + d_memory
+        else:
+            found["x"], found["memory"] = d_x, d_memory
+        return out, found
+
+    def save(self, path: Any) -> None:
+        """Write the parameters as NumPy's .npz."""
+        np.savez(path, heads=self.heads, kv_heads=self.kv_heads, **self.parameters)
+
+    @classmethod
+    def load(cls, path: Any) -> MultiHeadAttention:
+        """What :meth:`save` wrote."""
+        with np.load(path, allow_pickle=False) as kept:
+            parameters = {name: kept[name] for name in kept.files}
+        try:
+            heads, kv_heads = int(parameters.pop("heads")), int(parameters.pop("kv_heads"))
+            width, inner = parameters["w_q"].shape
+            made = cls(width, heads, kv_heads=kv_heads, head_dim=inner // heads, bias="b_q" in parameters)
+        except (KeyError, ValueError, ZeroDivisionError) as wrong:
+            raise ValueError(f"{path} holds no MultiHeadAttention: {wrong}") from wrong
+        for name, right in made.parameters.items():
+            if name not in parameters or parameters[name].shape != right.shape:
+                raise ValueError(f"{path} holds no MultiHeadAttention: {name} is missing or has another shape")
+        made.parameters = {name: parameters[name] for name in made.parameters}
+        return made
+
+    def __repr__(self):
+        return f"MultiHeadAttention(width={self.width}, heads={self.heads}, kv_heads={self.kv_heads}, head_dim={self.head_dim})"
+
+
+def _rows(path: Path, after: int) -> list[dict[str, float]]:
+    """Steps of a training that were written since."""
+    try:
+        lines = [line for line in path.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
+    except (OSError, UnicodeDecodeError):
+        return []
+    found = []
+    for row in csv.DictReader(lines):
+        try:
+            numbers = {name: float(value) for name, value in row.items() if name and value not in (None, "")}
+        except ValueError:
+            # A line that is being written.
+            continue
+        if numbers.get("step", 0) > after:
+            found.append(numbers)
+    return found
+
+
+def fit(out: Any = "model", *, text: Any = None, callback: Callable[[dict[str, float]], Any] | None = None, progress: bool | None = None, **settings: Any) -> Model:
+    """Train a small language model, as ``regard train`` does, into the folder ``out``, and load it.
+
+    ``text`` is a text, or a path to one; without it the model learns stories by a grammar of our own. Settings are the command's, with ``_`` for ``-``:
+    ``steps=300, width=64, layers=2, heads=4, positions="rotary"``. ``callback`` is given each step as a dictionary (``step``, ``loss``, ...); where it
+    returns False, the training is saved and stopped. Ctrl-C saves it, too; ``resume=True`` goes on from there.
+    """
+    folder = Path(out)
+    words = [sys.executable, "-m", "regard", "train", "--out", str(folder)]
+    given = None
+    if text is not None:
+        if isinstance(text, os.PathLike) or (isinstance(text, str) and len(text) < 1000 and Path(text).is_file()):
+            words += ["--text", os.fspath(text)]
+        else:
+            words += ["--text", "-"]
+            given = str(text).encode()
+    for name, value in settings.items():
+        flag = f"--{name.replace('_', '-')}"
+        if value is True and name in ("resume", "overwrite"):
+            words.append(flag)
+        elif value is not False and value is not None:
+            words.append(f"{flag}={str(value).lower() if isinstance(value, bool) else value}")
+    bar = sys.stderr.isatty() if progress is None else progress
+    if not bar:
+        words.append("--quiet")
+    child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=None if bar else subprocess.PIPE)
+    stopped = False
+    try:
+        assert child.stdin is not None
+        try:
+            child.stdin.write(given or b"")
+            child.stdin.close()
+        except BrokenPipeError:
+            # It says why.
+            pass
+        seen = 0
+        log = folder / "training.csv"
+        while True:
+            ended = child.poll() is not None
+            if callback is not None and not stopped:
+                for row in _rows(log, seen):
+                    seen = int(row["step"])
+                    if callback(row) is False:
+                        stopped = True
+                        child.send_signal(signal.SIGINT)
+                        break
+            if ended:
+                break
+            time.sleep(0.1)
+    except BaseException:
+        # It saves what it has.
+        child.send_signal(signal.SIGINT)
+        child.wait()
+        raise
+    said = child.stderr.read().decode(errors="replace") if child.stderr else ""
+    if child.returncode not in (0, 130) or (child.returncode == 130 and not stopped):
+        raise ValueError(said.strip().removeprefix("error: ") or f"the training ended with code {child.returncode}")
+    return load(folder)

@@ -1,0 +1,79 @@
+"""Layers and trainings from Python."""
+
+import numpy as np
+import pytest
+
+import regard
+from regard.nn import MultiHeadAttention, ScaledAttention, fit
+
+
+@pytest.mark.parametrize(("kv_heads", "bias", "cross"), [(None, False, False), (2, True, False), (1, False, True), (4, True, True)])
+def test_gradients_are_finite_differences(kv_heads, bias, cross):
+    rng = np.random.default_rng(7)
+    layer = MultiHeadAttention(12, 4, kv_heads=kv_heads, bias=bias, seed=1, dtype=np.float64)
+    x, memory, d_out = rng.standard_normal((2, 5, 12)), rng.standard_normal((2, 7, 12)) if cross else None, rng.standard_normal((2, 5, 12))
+    options = {} if cross else {"causal": True}
+    out, found = layer.vjp(x, d_out, memory, **options)
+    assert np.array_equal(out, layer(x, memory, **options))
+    places = {"x": x, **layer.parameters, **({"memory": memory} if cross else {})}
+    assert set(found) == set(places)
+    for name, values in places.items():
+        at = tuple(rng.integers(0, n) for n in values.shape)
+        before, step = values[at], 1e-6
+        ends = []
+        for sign in (1, -1):
+            values[at] = before + sign * step
+            ends.append((layer(x, memory, **options) * d_out).sum())
+        values[at] = before
+        right = (ends[0] - ends[1]) / (2 * step)
+        assert abs(found[name][at] - right) <= 1e-6 * (1 + abs(right)), name
+
+
+def test_heads_are_those_of_the_formula(tmp_path):
+    layer = MultiHeadAttention(8, 2, seed=3, dtype=np.float64)
+    x = np.random.default_rng(8).standard_normal((1, 6, 8))
+    q, k, v = (x @ layer.parameters[name] for name in ("w_q", "w_k", "w_v"))
+    parts = []
+    for head in range(2):
+        own = slice(4 * head, 4 * head + 4)
+        scores = q[0, :, own] @ k[0, :, own].T / 2
+        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
+        weights /= weights.sum(axis=1, keepdims=True)
+        assert np.abs(weights - layer.weights(x)[0, head]).max() < 1e-12
+        parts.append(weights @ v[0, :, own])
+    assert np.abs(np.concatenate(parts, axis=1) @ layer.parameters["w_o"] - layer(x)[0]).max() < 1e-12
+    layer.save(tmp_path / "layer.npz")
+    assert np.array_equal(MultiHeadAttention.load(tmp_path / "layer.npz")(x), layer(x))
+    np.savez(tmp_path / "other.npz", a=1)
+    with pytest.raises(ValueError, match="no MultiHeadAttention"):
+        MultiHeadAttention.load(tmp_path / "other.npz")
+    for wrong in ((8, 3), (8, 0)):
+        with pytest.raises(ValueError):
+            MultiHeadAttention(*wrong)
+    with pytest.raises(ValueError, match="batch, tokens, 8"):
+        layer(np.ones((6, 8)))
+
+
+def test_scaled_attention_keeps_its_options():
+    q, k, v, d_out = np.random.default_rng(9).standard_normal((4, 1, 2, 6, 4))
+    layer = ScaledAttention(causal=True, scale=1.0)
+    assert np.array_equal(layer(q, k, v), regard.attention(q, k, v, causal=True, scale=1.0))
+    assert np.array_equal(layer.weights(q, k), regard.weights(q, k, causal=True, scale=1.0))
+    assert np.array_equal(layer.vjp(q, k, v, d_out).dq, regard.attention_vjp(q, k, v, d_out, causal=True, scale=1.0).dq)
+
+
+def test_fit_trains_the_commands_model(tmp_path):
+    steps = []
+    model = fit(tmp_path / "a", steps=30, width=16, layers=1, heads=2, context=16, batch=8, characters=20_000, callback=lambda row: steps.append(row))
+    assert steps[-1]["step"] == 30 and steps[-1]["loss"] < steps[0]["loss"]
+    assert len(model.generate(model.tokens("Emma"), 5)) == 5
+    from regard._regard import _command
+
+    assert _command(["regard", "train", "--out", str(tmp_path / "b"), "--steps", "30", "--width", "16", "--layers", "1", "--heads", "2", "--context", "16", "--batch", "8", "--characters", "20000", "--quiet"]) == 0
+    assert (tmp_path / "a" / "model.safetensors").read_bytes() == (tmp_path / "b" / "model.safetensors").read_bytes()
+    with pytest.raises(ValueError, match="overwrite|model"):
+        fit(tmp_path / "a", steps=3)
+    stopped = fit(tmp_path / "c", steps=100_000, width=16, layers=1, heads=2, context=16, batch=8, characters=20_000, callback=lambda row: row["step"] < 5)
+    assert stopped.layers == 1
+    with pytest.raises(ValueError):
+        fit(tmp_path / "d", text="too short", steps=3)
