@@ -1,13 +1,29 @@
 // Every head: a thumbnail each, a table, a scatter.
 import { el, put, short, svg } from './base.js';
 import { image, colour } from './colour.js';
-import { ask, numbers } from './api.js';
+import { ask, events, numbers } from './api.js';
 import { difference, largest, model, ofSide, scaleWords, sinkWords, table } from './draw.js';
 import { go, runs, state } from './state.js';
 import { editOf } from './surgery.js';
 
 export const STATISTICS = ['entropy', 'max_weight', 'own', 'previous', 'first', 'local', 'distance'];
 const WORDS = { entropy: 'entropy (nats)', max_weight: 'largest weight', own: 'own token', previous: 'previous token', first: 'first token', local: 'within 3', distance: 'mean distance' };
+
+/** What every head is called, by model; asked for once. */
+const named = new Map();
+
+async function nameHeads(button) {
+  button.disabled = true;
+  try {
+    await events('/api/labels', { model: state.m }, (data) => {
+      if (data.done) put(button, `text ${data.done} of ${data.all}`);
+      if (data.heads) named.set(state.m, data.heads.map((head) => head.labels.join(' ') || 'mixed'));
+    });
+    go({ o: 'labels' });
+  } catch (error) {
+    put(button, error.message);
+  }
+}
 
 async function statistics() {
   const layers = await Promise.all(Array.from({ length: model().layers }, (_, layer) => ofSide((run) => ask(`/api/run/${run.run}/heads?layer=${layer}`))));
@@ -63,16 +79,19 @@ export const headsView = {
         const mean = means[layer * heads + head];
         const words = STATISTICS.map((name) => `${WORDS[name]} ${short(mean[name])}`).join(', ');
         const edit = editOf(layer, head);
-        grid.append(el('button', { 'aria-label': `layer ${layer} head ${head}${edit ? `, ${edit}` : ''}: ${words}`, title: words, 'aria-pressed': layer === state.l && head === state.h ? 'true' : 'false', 'data-head': `${layer}.${head}`, 'data-edit': edit || null, onclick: () => go({ l: layer, h: head, v: 'head' }) }, thumbnail(own, columns, most), `${layer}.${head}`));
+        grid.append(el('button', { 'aria-label': `layer ${layer} head ${head}${edit ? `, ${edit}` : ''}${named.has(state.m) ? `, ${named.get(state.m)[layer * heads + head]}` : ''}: ${words}`, title: words, 'aria-pressed': layer === state.l && head === state.h ? 'true' : 'false', 'data-head': `${layer}.${head}`, 'data-edit': edit || null, onclick: () => go({ l: layer, h: head, v: 'head' }) }, thumbnail(own, columns, most), `${layer}.${head}`));
       }
     });
-    const order = [...means].sort((a, b) => (state.o === 'layer' ? a.layer - b.layer || a.head - b.head : b[state.o] - a[state.o]));
-    const names = ['layer', 'head', ...STATISTICS];
-    const rows = order.map((head) => names.map((name) => head[name]));
+    const order = [...means].sort((a, b) => (!STATISTICS.includes(state.o) ? a.layer - b.layer || a.head - b.head : b[state.o] - a[state.o]));
+    const called = named.get(state.m);
+    const names = ['layer', 'head', ...STATISTICS, ...(called ? ['labels'] : [])];
+    const rows = order.map((head) => names.map((name) => (name === 'labels' ? called[head.layer * heads + head.head] : head[name])));
+    const ask16 = el('button', { id: 'label', title: 'previous token, induction, first token ...: as regard classify says, on 16 stories', onclick: (event) => nameHeads(event.target) }, 'Name the heads');
     const drawn = scatter(means);
     put(box,
       el('p', { class: 'quiet' }, `${layers * heads} heads on ${n} tokens${difference() ? ', with the edits less without' : ''}: ${scaleWords(most)}.${sinkWords()}`),
       grid,
+      called ? null : ask16,
       table(names, rows, { sorted: state.o, sort: (name) => go({ o: name }), pick: (row) => go({ l: row[0], h: row[1], v: 'head' }), current: (row) => row[0] === state.l && row[1] === state.h, caption: 'Means over the rows of each head; a click on a column sorts' }),
       drawn,
       el('p', { class: 'quiet' }, 'Each dot is a head; the brighter, the later its layer.'));

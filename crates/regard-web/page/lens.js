@@ -1,8 +1,20 @@
 // What the model would say if it stopped behind each layer.
-import { el, label, put, short } from './base.js';
+import { el, label, put, short, signed } from './base.js';
 import { ask } from './api.js';
 import { side, table } from './draw.js';
-import { chosen, runs } from './state.js';
+import { chosen, runs, state } from './state.js';
+
+/** A and B side by side. */
+function sideBySide(box, row, [a, b], current) {
+  if (!current()) return null;
+  const best = (layer) => `${label(layer.top[0].piece)} ${short(layer.top[0].probability)}`;
+  const columns = ['behind layer', 'likeliest in A', 'likeliest in B', 'entropy, B − A', 'loss of the next, B − A'];
+  const less = (x, y) => (x === null || y === null ? null : x - y);
+  const rows = b.map((layer, i) => [layer.layer, best(a[i]), best(layer), less(layer.entropy, a[i].entropy), less(layer.loss, a[i].loss)]);
+  const shown = rows.map((cells) => cells.map((x, i) => (i > 2 && x !== null ? signed(x) : x)));
+  put(box, el('p', { class: 'quiet' }, `At token ${row} ${label(runs.B.tokens[row].piece)}: what the edits change behind each layer.`), table(columns, shown));
+  return { table: () => ({ columns, rows }) };
+}
 
 export const lensView = {
   name: 'lens',
@@ -12,7 +24,9 @@ export const lensView = {
   async render(box, current) {
     const n = runs.B.tokens.length;
     const row = Math.min(n - 1, chosen()[0] ?? n - 1);
-    const layers = await ask(`/api/run/${side().run}/lens?row=${row}`);
+    const of = (run) => ask(`/api/run/${run.run}/lens?row=${row}`);
+    if (state.s === 'D') return sideBySide(box, row, await Promise.all([of(runs.A), of(runs.B)]), current);
+    const layers = await of(side());
     if (!current()) return null;
     const columns = ['behind layer', 'entropy (nats)', 'loss of the next', ...layers[0].top.map((_, i) => `${i + 1}.`)];
     const cell = (top) => `${label(top.piece)} ${short(top.probability)}`;

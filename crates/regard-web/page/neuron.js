@@ -1,7 +1,7 @@
 // One query and one key, coordinate by coordinate.
-import { el, label, put, short, svg } from './base.js';
+import { el, label, put, short, signed, svg } from './base.js';
 import { ask } from './api.js';
-import { side, table } from './draw.js';
+import { difference, side, table } from './draw.js';
 import { chosen, go, runs, state } from './state.js';
 
 function bars(values, name, y, x0, width) {
@@ -20,13 +20,14 @@ function bars(values, name, y, x0, width) {
 export const neuronView = {
   name: 'neuron',
   title: 'Neuron',
-  what: 'One query and one key: before and after positions are turned into them, their products coordinate by coordinate, the running sum (whose end is q · k), times the scale, and the weight behind the softmax. Side A or B is shown.',
+  what: 'One query and one key: before and after positions are turned into them, their products coordinate by coordinate, the running sum (whose end is q · k), times the scale, and the weight behind the softmax.',
   controls: () => [],
   async render(box, current) {
     const n = runs.B.tokens.length;
     const query = Math.min(n - 1, chosen()[0] ?? n - 1);
     const key = Math.min(n - 1, state.k === '' ? Math.max(0, query - 1) : Number(state.k));
-    const data = await ask(`/api/run/${side().run}/neuron?layer=${state.l}&head=${state.h}&query=${query}&key=${key}`);
+    const of = (run) => ask(`/api/run/${run.run}/neuron?layer=${state.l}&head=${state.h}&query=${query}&key=${key}`);
+    const [data, before] = await Promise.all([of(side()), difference() ? of(runs.A) : null]);
     if (!current()) return null;
     const named = (i) => `${i} ${label(runs.B.tokens[i].piece)}`;
     const pick = (word, value, then) => el('label', {}, `${word} `, el('input', { type: 'number', min: 0, max: n - 1, value, onchange: (event) => then(String(Math.min(n - 1, Math.max(0, Number(event.target.value) || 0)))) }), ` ${label(runs.B.tokens[value].piece)}`);
@@ -37,7 +38,10 @@ export const neuronView = {
     const rows = data.products.map((_, i) => [i, ...kinds.map(([, values]) => values[i])]);
     const columns = ['coordinate', ...kinds.map(([name]) => name)];
     const row = data.keys.map((k, j) => [j, label(runs.B.tokens[j].piece), k.dot, k.scaled, k.score, k.weight]).filter((r) => r[4] !== null).sort((a, b) => b[5] - a[5]);
+    const was = before?.keys[key];
+    const less = (name) => (was[name] === null || at[name] === null ? '–' : signed(at[name] - was[name]));
     put(box,
+      was ? el('p', {}, `B − A: q · k ${less('dot')}; times the scale ${less('scaled')}; into the softmax ${less('score')}; weight ${less('weight')}. Bars and tables are of B.`) : null,
       el('div', { class: 'row' }, pick('query', query, (q) => go({ q })), pick('key', key, (k) => go({ k }))),
       el('p', {}, `q · k = ${short(at.dot)}; times the scale ${short(at.scaled)}; ${at.score === null ? 'the key is hidden by the mask' : `into the softmax ${short(at.score)}; weight ${short(at.weight)}`}.`),
       drawing,

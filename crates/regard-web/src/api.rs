@@ -10,6 +10,7 @@
 //! GET  /api/run/ID/neuron?layer=&head=&query=&key=        one pair, number by number
 //! GET  /api/run/ID/steps?layer=&head=                     every step of a short text
 //! GET  /api/text/HASH                                     a text that a link names
+//! POST /api/labels     {model}                            server-sent events: progress, then what every head does
 //! POST /api/edits      {model, edits}                     their one form, in words
 //! POST /api/surgery    {model, edits, texts, tokens}      server-sent events: progress, then the outcome
 //! POST /api/generate   {model, text, edits, count}        server-sent events: tokens
@@ -79,6 +80,7 @@ pub(crate) fn router(models: Vec<Model>, door: Arc<Door>) -> Router {
         .route("/api/run/{id}/steps", get(steps))
         .route("/api/text/{hash}", get(text))
         .route("/api/edits", post(edits))
+        .route("/api/labels", post(labels))
         .route("/api/surgery", post(surgery))
         .route("/api/generate", post(generate))
         .route("/api/sweep", get(sweep));
@@ -289,6 +291,26 @@ fn events(work: impl FnOnce(&dyn Fn(Value) -> bool) -> Answer<Value> + Send + 's
     });
     let stream = tokio_stream::wrappers::ReceiverStream::new(receiver);
     ([(header::CONTENT_TYPE, "text/event-stream")], Body::from_stream(stream)).into_response()
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct LabelsAsked {
+    model: usize,
+}
+
+/// What every head does, over as many texts as the command takes.
+async fn labels(State(shared): State<Shared>, json: Sent<LabelsAsked>) -> Answer<Response> {
+    let model = shared.model(sent(json)?.model)?;
+    let later = || Refusal(StatusCode::CONFLICT, "a later operation came first".to_owned());
+    let permit = shared.0.operations.enter().await.ok_or_else(later)?;
+    Ok(events(move |send| {
+        let heads = model.classify(&model.own_texts(sixteen(), short())?, |done, all| {
+            send(json!({ "done": done, "all": all }));
+        })?;
+        drop(permit);
+        Ok(json!({ "heads": heads }))
+    }))
 }
 
 #[derive(Deserialize)]

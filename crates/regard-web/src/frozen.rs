@@ -82,3 +82,33 @@ pub fn frozen(model: Model, text: &str, edits: &Edits) -> Result<String, String>
     };
     build().map_err(|refusal| refusal.1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeMap;
+
+    /// Put one behind the other, scripts share their names.
+    #[test]
+    fn no_name_is_used_by_two_scripts() {
+        let mut seen = BTreeMap::new();
+        for file in FILES.iter().filter(|file| file.name.ends_with(".js")) {
+            for line in alone(file.content).lines().filter(|line| !line.starts_with([' ', '}', '/'])) {
+                let words: Vec<&str> = line.split([' ', '(', '=', ';']).filter(|word| !word.is_empty() && *word != "async").collect();
+                if let ["const" | "let" | "function" | "class", name, ..] = words.as_slice() {
+                    let before = seen.insert((*name).to_owned(), file.name);
+                    assert!(before.is_none(), "{name} is in {} and in {}", before.unwrap_or_default(), file.name);
+                }
+            }
+        }
+        assert!(seen.len() > 80, "{}", seen.len());
+    }
+
+    #[test]
+    fn data_cannot_end_its_element() {
+        let model = Model::built_in().expect("it is in the crate");
+        let page = frozen(model, "Emma and David", &Edits::default()).expect("letters that it knows");
+        assert_eq!(page.matches("</script>").count(), 2, "that of the data and that of the scripts");
+        assert!(!page.contains("import ") && !page.contains("href=\"style.css\""));
+    }
+}
