@@ -5,6 +5,7 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod browser;
 mod command;
 mod fuzz;
 #[cfg(test)]

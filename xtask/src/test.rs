@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 
+use crate::browser;
 use crate::command::{self, cargo, command, root, run_quietly, target_dir};
 use crate::levels;
 use crate::memcheck;
@@ -118,6 +119,7 @@ fn run_python(steps: &mut Steps, environment: Option<&Environment>) {
 pub(crate) fn run() -> Result<ExitCode> {
     let mut steps = Steps::default();
     let environment = python_environment(&mut steps);
+    browser::prepare();
     run_rust(&mut steps, environment.as_ref());
     run_at_every_level(&mut steps);
     run_examples(&mut steps)?;

@@ -34,9 +34,9 @@ function curveOf(title, name, all, d) {
   const [w, h] = [230, 150];
   const out = svg('svg', { viewBox: `0 0 ${w} ${h}`, width: w, height: h, role: 'img', 'aria-label': `${title} against d_k; the table has the numbers` });
   const most = Math.max(...all.flatMap((rows) => rows.map((row) => row[`${name}_high`])), 1e-12);
-  const x = (width) => 34 + (Math.log2(width) / 10) * (w - 44);
+  const x = (width) => 48 + (Math.log2(width) / 10) * (w - 58);
   const y = (value) => h - 26 - (Math.max(0, value) / most) * (h - 50);
-  out.append(svg('text', { x: 4, y: 12, 'font-size': 11 }, title), svg('path', { d: `M34 18V${h - 26}H${w - 8}`, fill: 'none', stroke: 'currentColor', 'stroke-opacity': 0.5 }), svg('text', { x: 30, y: 26, 'font-size': 9, 'text-anchor': 'end' }, short(most)), svg('text', { x: 30, y: h - 26, 'font-size': 9, 'text-anchor': 'end' }, '0'));
+  out.append(svg('text', { x: 4, y: 12, 'font-size': 11 }, title), svg('path', { d: `M48 18V${h - 26}H${w - 8}`, fill: 'none', stroke: 'currentColor', 'stroke-opacity': 0.5 }), svg('text', { x: 44, y: 26, 'font-size': 9, 'text-anchor': 'end' }, short(most)), svg('text', { x: 44, y: h - 26, 'font-size': 9, 'text-anchor': 'end' }, '0'));
   [1, 32, 1024].forEach((width) => out.append(svg('text', { x: x(width), y: h - 12, 'font-size': 9, 'text-anchor': 'middle' }, width)));
   out.append(svg('line', { x1: x(d), x2: x(d), y1: 18, y2: h - 26, stroke: 'currentColor', 'stroke-dasharray': '3 3' }));
   [['#c4610a', 'without'], ['#2d74c4', 'with']].forEach(([stroke, word], i) => {

@@ -117,7 +117,7 @@ export function showSurgery() {
     judged,
     model().writes ? el('div', { class: 'texts' },
       el('div', { class: 'row' }, el('button', { id: 'write', onclick: () => write(before, after, 60) }, 'Write on: before and after'), el('button', { id: 'grow', title: 'with the edits; the text grows, and the view with it', onclick: async () => { const text = await write(el('p'), after, 20); if (text) go({ t: state.t + text }); } }, 'Grow the text')),
-      'before', before, state.e ? 'after' : '', state.e ? after : null) : null,
+      el('h3', {}, 'before'), before, state.e ? [el('h3', {}, 'after'), after] : null) : null,
     el('p', { class: 'quiet' }, 'The same by the command: ', el('code', {}, `regard surgery "${state.e || 'scale=off'}"`)));
   if (focus) byId(focus)?.focus();
 }

@@ -1,7 +1,7 @@
 # Made by `cargo xtask stubs` of python/src/table.rs.
 
 from os import PathLike
-from typing import Any, Literal, Mapping, Sequence, SupportsIndex, Tuple, Union, final, overload
+from typing import Any, Callable, Literal, Mapping, Sequence, SupportsIndex, Tuple, Union, final, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -22,6 +22,39 @@ _Tokens = Union[str, Sequence[int], NDArray[np.integer[Any]]]
 _Texts = Union[Sequence[_Tokens], None]
 
 __version__: str
+
+@final
+class _Table:
+    name: str
+    caption: str
+    columns: list[Tuple[str, str]]
+    origin: dict[str, str]
+    def column(self, place: int) -> list[Any]: ...
+    def csv(self) -> bytes: ...
+    def text(self) -> str: ...
+    def __len__(self) -> int: ...
+
+@final
+class _Figure:
+    name: str
+    title: str
+    caption: str
+    alt: str
+    def svg(self) -> str: ...
+    def png(self) -> bytes: ...
+
+def _experiments() -> list[dict[str, Any]]: ...
+def _experiment(name: str, words: list[str], watch: Callable[[str, Any], None]) -> Tuple[list[_Table], list[_Figure], bool | None]: ...
+def _plot_map(
+    values: NDArray[np.float64],
+    words: dict[str, str],
+    rows: list[str] | None,
+    keys: list[str] | None,
+    pooled: Tuple[int, int] | None,
+    limits: Tuple[float, float] | None,
+) -> _Figure: ...
+def _plot_grid(values: NDArray[np.float64], words: dict[str, str], names: Sequence[str], columns: int) -> _Figure: ...
+def _plot_lines(words: dict[str, str], x: Tuple[str, list[float], bool], series: list[Tuple[str, list[float]]]) -> _Figure: ...
 
 def load(path: str | PathLike[str] | None = None) -> Model: ...
 
