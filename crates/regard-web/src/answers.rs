@@ -54,7 +54,9 @@ fn number(x: f64) -> Value {
 /// What a model is, for the page's head.
 pub(crate) fn model(number: usize, model: &Model) -> Value {
     let shape = model.shape();
-    let name = model.path().file_name().map_or_else(|| model.path().display().to_string(), |name| name.to_string_lossy().into_owned());
+    // Many files are called model.bin: the folder tells them apart.
+    let parts: Vec<_> = model.path().components().map(|part| part.as_os_str().to_string_lossy()).collect();
+    let name = parts[parts.len().saturating_sub(2)..].join("/");
     json!({
         "number": number,
         "name": name,
