@@ -2,9 +2,11 @@
 
 use crate::common::{Common, Out, Outcome, figure_files, table_files, write_files};
 use crate::output::note;
-use anyhow::Result;
+use crate::progress::Bar;
+use anyhow::{Context, Result};
 use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand};
-use regard_lab::{EXPERIMENTS, Entry, Folder, Tables, judging, report};
+use regard_lab::shards::{self, Maker, Part};
+use regard_lab::{EXPERIMENTS, Entry, Folder, Table, Tables, judging, report};
 
 /// An experiment of the list, and what the command line says of it.
 pub(crate) struct Experiment {
@@ -16,13 +18,16 @@ pub(crate) struct Experiment {
 /// The options that every experiment has.
 #[derive(Args, Debug, Clone)]
 struct Shared {
+    /// Make only this part of the draws, as in 3/64, into a file of its own: `regard merge` puts the parts of any machines together to the same bytes
+    #[arg(long, value_name = "PART")]
+    shard: Option<Part>,
     #[command(flatten)]
     out: Out,
     #[command(flatten)]
     common: Common,
 }
 
-fn find(name: &str) -> Option<&'static dyn Entry> {
+pub(crate) fn find(name: &str) -> Option<&'static dyn Entry> {
     EXPERIMENTS.iter().copied().find(|entry| entry.id() == name)
 }
 
@@ -66,29 +71,67 @@ impl Subcommand for Experiment {
 impl Experiment {
     /// The folder first, and what is in the way there, so that nothing is computed for nothing; then the tables, the figures, the files.
     pub(crate) fn run(self) -> Result<Outcome> {
-        let (entry, Shared { out, common }) = (self.entry, self.shared);
+        let (entry, Shared { shard, out, common }) = (self.entry, self.shared);
         let bar = common.start(entry.id())?.keeping(&out.out);
-        let folder = Folder::open(&out.out, entry.id())?;
-        folder.reserve(&entry.files())?;
-        folder.reserve(&[format!("{}.csv", judging::CLAIMS)])?;
-        let mut tables = Tables::from(entry.run(&self.matches, &bar)?);
+        if let Some(part) = shard {
+            return make_part(entry, &self.matches, part, &out, &bar, &common);
+        }
+        let folder = reserved(entry, &out)?;
+        let tables = entry.run(&self.matches, &bar)?;
         bar.hide();
-        let agrees = entry.agrees(tables.all());
-        let judged = judging::judge_what_is_there(&tables);
-        if !judged.is_empty() {
-            let mut verdicts = judging::table(&judged);
-            verdicts.origin.clone_from(&tables.all()[0].origin);
-            tables.put(verdicts);
-        }
-        // Everything is drawn before anything is written.
-        let mut files = table_files(tables.all());
-        files.extend(figure_files(&report::draw(&tables)?)?);
-        write_files(folder, &files, &common)?;
+        let done = finish(entry, tables, folder, &common)?;
         bar.ended();
-        common.show(tables.all())?;
-        if let (Some(agrees), false) = (agrees, common.quiet) {
-            note(if agrees { "every comparison holds" } else { "a comparison does not hold: see the column `agrees`" });
-        }
-        Ok(if agrees == Some(false) { Outcome::Disagrees } else { Outcome::Done })
+        Ok(done)
     }
+}
+
+/// The folder, in which nothing of anybody else is in the way.
+pub(crate) fn reserved(entry: &dyn Entry, out: &Out) -> Result<Folder> {
+    let folder = Folder::open(&out.out, entry.id())?;
+    folder.reserve(&entry.files())?;
+    folder.reserve(&[format!("{}.csv", judging::CLAIMS)])?;
+    Ok(folder)
+}
+
+/// Tables, verdicts and figures into the folder.
+pub(crate) fn finish(entry: &dyn Entry, tables: Vec<Table>, folder: Folder, common: &Common) -> Result<Outcome> {
+    let mut tables = Tables::from(tables);
+    let agrees = entry.agrees(tables.all());
+    let judged = judging::judge_what_is_there(&tables);
+    if !judged.is_empty() {
+        let mut verdicts = judging::table(&judged);
+        verdicts.origin.clone_from(&tables.all()[0].origin);
+        tables.put(verdicts);
+    }
+    // Everything is drawn before anything is written.
+    let mut files = table_files(tables.all());
+    files.extend(figure_files(&report::draw(&tables)?)?);
+    write_files(folder, &files, common)?;
+    common.show(tables.all())?;
+    if let (Some(agrees), false) = (agrees, common.quiet) {
+        note(if agrees { "every comparison holds" } else { "a comparison does not hold: see the column `agrees`" });
+    }
+    Ok(if agrees == Some(false) { Outcome::Disagrees } else { Outcome::Done })
+}
+
+/// One part of the draws, as a file; one that is there already, whole and of the same run, is left alone.
+fn make_part(entry: &dyn Entry, matches: &ArgMatches, part: Part, out: &Out, bar: &Bar, common: &Common) -> Result<Outcome> {
+    let words = entry.words(matches)?;
+    let path = out.out.join(shards::file_name(entry.id(), part));
+    if shards::is_of(&path, entry.id(), &words, part) {
+        if !common.quiet {
+            note(format_args!("{} is there already", path.display()));
+        }
+        return Ok(Outcome::Done);
+    }
+    std::fs::create_dir_all(&out.out).with_context(|| format!("cannot make {}", out.out.display()))?;
+    let maker = Maker::new(part, bar);
+    entry.run(matches, &maker)?;
+    let (_, bytes) = maker.file(entry.id(), &words)?;
+    bar.hide();
+    regard_lab::write_atomic(&path, &bytes)?;
+    if !common.quiet {
+        note(format_args!("wrote {}", path.display()));
+    }
+    Ok(Outcome::Done)
 }

@@ -11,6 +11,7 @@ mod eval;
 mod experiments;
 mod generate;
 mod learn;
+mod merge;
 mod microscope;
 mod output;
 mod plot;
@@ -41,6 +42,7 @@ enum Command {
     Report(report::Report),
     #[command(flatten)]
     Experiment(experiments::Experiment),
+    Merge(merge::Merge),
     Plot(plot::Plot),
     Train(train::Train),
     Eval(eval::Eval),
@@ -56,6 +58,7 @@ fn obey(command: Command, words: &[OsString]) -> anyhow::Result<Outcome> {
     match command {
         Command::Report(options) => options.run(),
         Command::Experiment(experiment) => experiment.run(),
+        Command::Merge(options) => options.run(),
         Command::Plot(options) => options.run(words),
         Command::Train(options) => options.run(),
         Command::Eval(options) => options.run(),

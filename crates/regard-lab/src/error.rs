@@ -74,6 +74,14 @@ pub enum Error {
         /// What is wrong with them.
         reason: String,
     },
+    /// A part of a run that cannot be used.
+    #[error("{}: {reason}", path.display())]
+    Shard {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
 }
 
 /// A result, or why there is none.

@@ -6,6 +6,7 @@
 use crate::error::{Error, Result};
 use crate::judging::Judged;
 use crate::report::ReportConfig;
+use crate::shards::Share;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 use regard_plot::figure::Figure;
 use regard_plot::{Table, Tables};
@@ -32,6 +33,10 @@ pub trait Progress: Sync {
     /// When it cannot be kept.
     fn remember(&self, _name: &str, _what: &str) -> Result<()> {
         Ok(())
+    }
+    /// Where draws come from, when not all of them are made here.
+    fn share(&self) -> Option<&dyn Share> {
+        None
     }
 }
 
@@ -176,6 +181,11 @@ pub trait Entry: Sync {
     /// # Errors
     /// When a setting is not possible.
     fn run(&self, matches: &ArgMatches, progress: &dyn Progress) -> Result<Vec<Table>>;
+    /// The words of a command line that ask for the same, in full.
+    ///
+    /// # Errors
+    /// When a setting is not possible.
+    fn words(&self, matches: &ArgMatches) -> Result<Vec<String>>;
     /// Whether the comparisons of the tables hold; none where nothing is compared.
     fn agrees(&self, tables: &[Table]) -> Option<bool>;
     /// What a report can find out before any work.
@@ -246,6 +256,10 @@ impl<E: Experiment> Entry for E {
         tables.chain(figures).collect()
     }
 
+    fn words(&self, matches: &ArgMatches) -> Result<Vec<String>> {
+        Ok(words::<E>(&E::Config::from_arg_matches(matches).map_err(|e| Error::Arguments { reason: e.to_string() })?))
+    }
+
     fn run(&self, matches: &ArgMatches, progress: &dyn Progress) -> Result<Vec<Table>> {
         let config = E::Config::from_arg_matches(matches).map_err(|e| Error::Arguments { reason: e.to_string() })?;
         progress.expect(E::work(&config));
@@ -298,20 +312,25 @@ pub(crate) fn defaults<C: Args>() -> C {
     C::from_arg_matches(&matches).unwrap_or_else(|e| panic!("defaults are possible: {e}"))
 }
 
-/// The command that makes the same tables: every option with its value, in full, without those that cannot change a result (which the
+/// The words that make the same tables: every option with its value, in full, without those that cannot change a result (which the
 /// configuration does not serialise).
-pub(crate) fn command_line<E: Experiment>(config: &E::Config) -> String {
+fn words<E: Experiment>(config: &E::Config) -> Vec<String> {
     let values = serde_json::to_value(config).expect("a configuration is made of numbers and words");
-    let mut line = format!("regard {}", E::ID);
+    let mut words = Vec::new();
     for argument in E::Config::augment_args(Command::new(E::ID)).get_arguments() {
         let (Some(name), Some(value)) = (argument.get_long(), values.get(argument.get_id().as_str())) else { continue };
         match value {
             Value::Null | Value::Bool(false) => {}
-            Value::Bool(true) => line += &format!(" --{name}"),
-            other => line += &format!(" --{name} {}", shell_word(&word(other))),
+            Value::Bool(true) => words.push(format!("--{name}")),
+            other => words.extend([format!("--{name}"), word(other)]),
         }
     }
-    line
+    words
+}
+
+/// The same as a line for a shell.
+pub(crate) fn command_line<E: Experiment>(config: &E::Config) -> String {
+    words::<E>(config).iter().fold(format!("regard {}", E::ID), |line, word| format!("{line} {}", shell_word(word)))
 }
 
 fn word(value: &Value) -> String {

@@ -21,6 +21,7 @@ mod rows;
 pub mod pattern;
 pub mod published;
 pub mod report;
+pub mod shards;
 pub mod statistics;
 pub mod training_log;
 

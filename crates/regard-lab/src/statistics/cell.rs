@@ -9,6 +9,7 @@ use ndarray::{Array3, Array4, Axis, CowArray};
 use rayon::prelude::*;
 use regard::{Attention, GradientStats, SavedView, Scale, Stage, StatsOptions};
 use serde::Serialize;
+use std::ops::Range;
 
 /// Where the random numbers come from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
@@ -59,7 +60,7 @@ impl Loss {
 
 /// Sizes and numbers of a cell.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Cell {
+pub struct Cell {
     pub(crate) seq: usize,
     pub(crate) d_k: usize,
     pub(crate) seeds: usize,
@@ -70,7 +71,7 @@ pub(crate) struct Cell {
 
 /// What came out, scaled or unscaled. Matrices in the order of the draws, rows in order within.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Measured {
+pub struct Measured {
     /// One number per matrix: means over its rows.
     pub(crate) max_weight: Vec<f64>,
     pub(crate) entropy: Vec<f64>,
@@ -88,8 +89,15 @@ pub(crate) struct Measured {
     pub(crate) d_scores_rows: Vec<f64>,
 }
 
+/// Lists of what was measured.
+pub(crate) const LISTS: usize = 11;
+
 impl Measured {
-    fn lists(&mut self) -> [&mut Vec<f64>; 11] {
+    pub(crate) fn lens(&self) -> [usize; LISTS] {
+        self.clone().lists().map(|list| list.len())
+    }
+
+    pub(crate) fn lists(&mut self) -> [&mut Vec<f64>; LISTS] {
         let Self { max_weight, entropy, sum_of_squares, score_min, score_max, score_square, dq, dk, dv, dq_rows, d_scores_rows } = self;
         [max_weight, entropy, sum_of_squares, score_min, score_max, score_square, dq, dk, dv, dq_rows, d_scores_rows]
     }
@@ -232,16 +240,31 @@ impl Cell {
         Ok(both)
     }
 
-    /// Unscaled, then scaled, of the same draws. Parallel over the draws; the result does not depend on the threads.
+    /// In files, for people.
+    pub(crate) fn name(&self) -> String {
+        let loss = self.loss.map_or("none", Loss::word);
+        format!("{} tokens, d_k {}, {} draws of seed {}, {:?}, loss {loss}", self.seq, self.d_k, self.seeds, self.seed, self.numbers)
+    }
+
+    /// Unscaled, then scaled, of the same draws: made here, or where they are shared.
     pub(crate) fn measure(&self, progress: &dyn Progress) -> Result<[Measured; 2]> {
+        let make = |draws: Range<usize>| self.make(draws, progress);
+        match progress.share() {
+            Some(share) => share.draws(self, &make),
+            None => make(0..self.seeds),
+        }
+    }
+
+    /// Some draws. Parallel over them; the result does not depend on the threads.
+    fn make(&self, draws: Range<usize>, progress: &dyn Progress) -> Result<[Measured; 2]> {
         let together = (NUMBERS_PER_TASK / (self.seq * self.width())).clamp(1, 256);
-        let starts: Vec<usize> = (0..self.seeds).step_by(together).collect();
+        let starts: Vec<usize> = draws.clone().step_by(together).collect();
         let parts: Vec<_> = starts
             .into_par_iter()
             .map_init(
                 || self.room(together, self.width()),
                 |tensors, from| {
-                    let to = self.seeds.min(from + together);
+                    let to = draws.end.min(from + together);
                     let part = self.part(from, to, tensors);
                     progress.advance((to - from) as u64);
                     part

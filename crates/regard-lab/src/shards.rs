@@ -1,0 +1,298 @@
+//! Draws shared among several machines: each makes a part, and the parts put together give the bytes of one run.
+//!
+//! Every draw is a function of its number, so any machine can make any of them. A shard is a file with what was measured of its draws, in order, and with all that
+//! says what it belongs to; merging runs the experiment again, with the draws read instead of made. Nothing else is shared: no network, any scheduler.
+//!
+//! ```text
+//! sweep.3-of-64.shard     regard shard 1 \n  {"experiment", "words", "version", "part", "parts", "cells": [...], "sha256"} \n  f64, little-endian
+//! ```
+
+use crate::error::{Error, Result};
+use crate::experiment::Progress;
+use crate::statistics::cell::{Cell, LISTS, Measured};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+const MAGIC: &str = "regard shard 1";
+/// Parts of a run, at most.
+pub const MOST: usize = 100_000;
+
+/// Where the draws of a cell come from, where they are not all made here.
+pub trait Share: Sync {
+    /// What was measured of a cell's draws; `make` makes some of them.
+    ///
+    /// # Errors
+    /// What `make` says, and when draws are not there.
+    fn draws(&self, cell: &Cell, make: &dyn Fn(Range<usize>) -> Result<[Measured; 2]>) -> Result<[Measured; 2]>;
+}
+
+/// One part of many, counted from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Part {
+    /// Which one.
+    pub part: usize,
+    /// Of how many.
+    pub parts: usize,
+}
+
+impl std::str::FromStr for Part {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let wrong = || format!("{text:?} is no part; give the number of the part and of all, as in 3/64");
+        let (part, parts) = text.split_once('/').ok_or_else(wrong)?;
+        let (part, parts) = (part.trim().parse().map_err(|_| wrong())?, parts.trim().parse().map_err(|_| wrong())?);
+        if part < 1 || part > parts || parts > MOST {
+            return Err(format!("part {part} of {parts} is not possible: parts are counted from 1, and there are at most {MOST}"));
+        }
+        Ok(Self { part, parts })
+    }
+}
+
+impl Part {
+    /// Its draws, of so many.
+    fn range(self, draws: usize) -> Range<usize> {
+        let at = |part: usize| (draws as u128 * part as u128 / self.parts as u128) as usize;
+        at(self.part - 1)..at(self.part)
+    }
+}
+
+/// What a file says about itself.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct Header {
+    experiment: String,
+    /// The words of the command, behind the experiment's name.
+    words: Vec<String>,
+    version: String,
+    #[serde(flatten)]
+    part: Part,
+    cells: Vec<CellOfShard>,
+    sha256: String,
+}
+
+/// Draws of a cell: how many numbers each list has, unscaled and scaled.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+struct CellOfShard {
+    cell: String,
+    draws: Range<usize>,
+    lens: [[usize; LISTS]; 2],
+}
+
+fn hash(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn refused(path: &Path, reason: impl Into<String>) -> Error {
+    Error::Shard { path: path.to_owned(), reason: reason.into() }
+}
+
+/// Makes one part, and keeps what was measured.
+pub struct Maker<'p> {
+    part: Part,
+    progress: &'p dyn Progress,
+    kept: Mutex<BTreeMap<String, (Range<usize>, [Measured; 2])>>,
+}
+
+impl std::fmt::Debug for Maker<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Maker({:?})", self.part)
+    }
+}
+
+impl<'p> Maker<'p> {
+    /// A part of a run that somebody watches.
+    pub fn new(part: Part, progress: &'p dyn Progress) -> Self {
+        Self { part, progress, kept: Mutex::default() }
+    }
+
+    /// The file of what was made.
+    ///
+    /// # Errors
+    /// When the experiment shares no draws.
+    pub fn file(self, experiment: &str, words: &[String]) -> Result<(String, Vec<u8>)> {
+        let kept = self.kept.into_inner().unwrap_or_else(PoisonError::into_inner);
+        if kept.is_empty() {
+            return Err(Error::Arguments { reason: format!("{experiment} has no draws that could be shared: run it whole") });
+        }
+        let (mut cells, mut numbers) = (Vec::new(), Vec::new());
+        for (cell, (draws, mut both)) in kept {
+            let lens = both.each_ref().map(Measured::lens);
+            for list in both.iter_mut().flat_map(Measured::lists) {
+                numbers.extend(list.iter().flat_map(|x| x.to_le_bytes()));
+            }
+            cells.push(CellOfShard { cell, draws, lens });
+        }
+        let version = env!("CARGO_PKG_VERSION").to_owned();
+        let header =
+            Header { experiment: experiment.to_owned(), words: words.to_vec(), version, part: self.part, cells, sha256: hash(&numbers) };
+        let header = serde_json::to_string(&header).map_err(|e| Error::Arguments { reason: e.to_string() })?;
+        let mut bytes = format!("{MAGIC}\n{header}\n").into_bytes();
+        bytes.extend(numbers);
+        Ok((file_name(experiment, self.part), bytes))
+    }
+}
+
+/// What the file of a part is called.
+pub fn file_name(experiment: &str, Part { part, parts }: Part) -> String {
+    format!("{experiment}.{part}-of-{parts}.shard")
+}
+
+impl Share for Maker<'_> {
+    fn draws(&self, cell: &Cell, make: &dyn Fn(Range<usize>) -> Result<[Measured; 2]>) -> Result<[Measured; 2]> {
+        let own = self.part.range(cell.seeds);
+        let made = make(own.clone())?;
+        // The rest of the run needs something to look at, which is thrown away with it.
+        let shown = if own.len() < 2 { make(0..cell.seeds.min(2))? } else { made.clone() };
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).insert(cell.name(), (own, made));
+        Ok(shown)
+    }
+}
+
+impl Progress for Maker<'_> {
+    fn expect(&self, steps: u64) {
+        self.progress.expect(steps / self.part.parts as u64);
+    }
+
+    fn advance(&self, steps: u64) {
+        self.progress.advance(steps);
+    }
+
+    fn share(&self) -> Option<&dyn Share> {
+        Some(self)
+    }
+}
+
+/// All parts of a run.
+#[derive(Debug)]
+pub struct Merged {
+    /// Which experiment.
+    pub experiment: String,
+    /// The words of its command.
+    pub words: Vec<String>,
+    cells: BTreeMap<String, (usize, [Measured; 2])>,
+}
+
+fn read(path: &Path) -> Result<(Header, Vec<f64>)> {
+    let bytes = std::fs::read(path).map_err(|e| refused(path, e.to_string()))?;
+    let damaged = |what: &str| refused(path, format!("it is damaged ({what}): make it again"));
+    let rest = bytes.strip_prefix(format!("{MAGIC}\n").as_bytes()).ok_or_else(|| refused(path, "it is no shard of regard"))?;
+    let end = rest.iter().position(|byte| *byte == b'\n').ok_or_else(|| damaged("its end is missing"))?;
+    let header: Header = serde_json::from_slice(&rest[..end]).map_err(|e| damaged(&e.to_string()))?;
+    let numbers = &rest[end + 1..];
+    if hash(numbers) != header.sha256 {
+        return Err(damaged("its numbers do not have its hash"));
+    }
+    let wanted = header.cells.iter().flat_map(|cell| cell.lens.iter().flatten()).try_fold(0usize, |sum, len| sum.checked_add(*len));
+    if wanted.and_then(|wanted| wanted.checked_mul(8)) != Some(numbers.len()) {
+        return Err(damaged("it has another number of numbers than it says"));
+    }
+    let (numbers, _) = numbers.as_chunks::<8>();
+    Ok((header, numbers.iter().map(|bytes| f64::from_le_bytes(*bytes)).collect()))
+}
+
+/// Whether a file is this part of this run, and whole.
+pub fn is_of(path: &Path, experiment: &str, words: &[String], part: Part) -> bool {
+    let version = env!("CARGO_PKG_VERSION");
+    read(path)
+        .is_ok_and(|(h, _)| (h.experiment.as_str(), h.words.as_slice(), h.version.as_str(), h.part) == (experiment, words, version, part))
+}
+
+impl Merged {
+    /// Read the files; each part must be there, in any order, and may be there twice.
+    ///
+    /// # Errors
+    /// When one is damaged, belongs to another run, differs from its double, or is missing: it is named.
+    pub fn read(files: &[PathBuf]) -> Result<Self> {
+        let mut parts: BTreeMap<usize, (Header, PathBuf)> = BTreeMap::new();
+        let mut numbers: BTreeMap<usize, Vec<f64>> = BTreeMap::new();
+        let mut first: Option<(Header, PathBuf)> = None;
+        for path in files {
+            let (header, read) = read(path)?;
+            let (own, own_path) = first.get_or_insert_with(|| (header.clone(), path.clone()));
+            let same = |h: &Header| (h.experiment.clone(), h.words.clone(), h.version.clone(), h.part.parts);
+            if same(&header) != same(own) {
+                return Err(refused(path, format!("it belongs to another run than {}", own_path.display())));
+            }
+            if let Some((before, other)) = parts.get(&header.part.part) {
+                if *before != header {
+                    return Err(refused(path, format!("it differs from {}, which is the same part", other.display())));
+                }
+                continue;
+            }
+            numbers.insert(header.part.part, read);
+            parts.insert(header.part.part, (header, path.clone()));
+        }
+        let Some((first, _)) = first else {
+            return Err(Error::Arguments { reason: "there are no shards to merge".to_owned() });
+        };
+        let missing: Vec<String> =
+            (1..=first.part.parts).filter(|part| !parts.contains_key(part)).map(|part| part.to_string()).take(20).collect();
+        if !missing.is_empty() {
+            let reason = format!("part {} of {} of `regard {}` is missing", missing.join(", "), first.part.parts, first.experiment);
+            return Err(Error::Arguments { reason });
+        }
+        let mut cells: BTreeMap<String, (usize, [Measured; 2])> = BTreeMap::new();
+        for (part, (header, path)) in parts {
+            let mut rest = numbers[&part].as_slice();
+            for CellOfShard { cell, draws, lens } in header.cells {
+                let (end, both) = cells.entry(cell).or_default();
+                if draws.start != *end {
+                    return Err(refused(&path, "its draws do not follow those of the part before"));
+                }
+                *end = draws.end;
+                for (all, lens) in both.iter_mut().zip(lens) {
+                    for (list, len) in all.lists().into_iter().zip(lens) {
+                        let (own, later) = rest.split_at(len);
+                        list.extend_from_slice(own);
+                        rest = later;
+                    }
+                }
+            }
+        }
+        Ok(Self { experiment: first.experiment, words: first.words, cells })
+    }
+}
+
+impl Share for Merged {
+    fn draws(&self, cell: &Cell, _: &dyn Fn(Range<usize>) -> Result<[Measured; 2]>) -> Result<[Measured; 2]> {
+        match self.cells.get(&cell.name()) {
+            Some((draws, both)) if *draws == cell.seeds => Ok(both.clone()),
+            _ => Err(Error::Arguments { reason: format!("the shards have no draws of {}: they are of another version", cell.name()) }),
+        }
+    }
+}
+
+impl Progress for Merged {
+    fn expect(&self, _: u64) {}
+    fn advance(&self, _: u64) {}
+
+    fn share(&self) -> Option<&dyn Share> {
+        Some(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_all_draws_once() {
+        for draws in [0, 1, 5, 63, 64, 65, 1_000_000] {
+            let mut end = 0;
+            for part in 1..=64 {
+                let own = Part { part, parts: 64 }.range(draws);
+                assert_eq!(own.start, end);
+                end = own.end;
+            }
+            assert_eq!(end, draws);
+        }
+        for wrong in ["", "3", "0/4", "5/4", "x/4", "1/0", "1/1000000", "-1/3"] {
+            assert!(wrong.parse::<Part>().is_err(), "{wrong}");
+        }
+        assert_eq!("3/64".parse::<Part>(), Ok(Part { part: 3, parts: 64 }));
+    }
+}
