@@ -81,6 +81,9 @@ pub enum Error {
     /// A model that reads in both directions was asked to write.
     #[error("the model reads in both directions and cannot write: its tokens see those behind them")]
     Encoder,
+    /// Whoever watched said so.
+    #[error("stopped")]
+    Stopped,
     /// Numbers that are none.
     #[error("{what} of the model are not numbers: its weights are damaged, or the edit has made them too large")]
     NotNumbers {

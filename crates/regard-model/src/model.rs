@@ -12,7 +12,8 @@ use regard_nn::layers::attention::{AttentionConfig, MultiHeadAttention};
 use regard_nn::models::transformer::Transformer;
 use regard_nn::random::Draws;
 use regard_nn::tensors::Weights;
-use regard_nn::{Keep, MaskKind, Pass, Wanted};
+use regard_nn::{MaskKind, Pass};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 pub(crate) use crate::edits::{Memory, Remember};
@@ -261,14 +262,29 @@ impl Model {
     pub(crate) fn forward(&self, ids: &[u32], edits: &Edits, sources: &Sources, remember: Remember) -> Result<(Vec<f32>, Memory)> {
         self.check(ids, edits, sources)?;
         let weights = self.weights()?;
-        let pass = Pass { wanted: Wanted::Rows(&[]), ..self.pass(ids.len()) };
         let surgeon = Surgeon::new(edits, sources, self.shape(), remember);
+        self.through(&weights, &self.embedded(&weights, ids)?, 0..self.transformer.stack().sublayers(), surgeon)
+    }
+
+    /// Tokens as rows of the stream before the first layer.
+    pub(crate) fn embedded(&self, weights: &Weights<'_, f32>, ids: &[u32]) -> Result<Vec<f32>> {
+        Ok(self.transformer.embedded(weights, ids, &self.pass(ids.len()))?)
+    }
+
+    /// Some sublayers, two of them per layer: from rows of the stream before the first of them to those behind the last; behind the last of all they are the
+    /// final rows.
+    pub(crate) fn through(
+        &self,
+        weights: &Weights<'_, f32>,
+        rows: &[f32],
+        sublayers: Range<usize>,
+        surgeon: Surgeon<'_>,
+    ) -> Result<(Vec<f32>, Memory)> {
+        let len = rows.len() / self.width;
         // On a thread of the pool: parallel loops begin at once there.
         let (rows, surgeon) = rayon::scope(move |_| -> Result<_> {
-            let mut acts = self.transformer.plan(1, ids.len(), Keep::Discard);
-            surgeon.expect(ids.len(), ids.len());
-            self.transformer.probe(&weights, ids, &pass, &mut acts, &surgeon)?;
-            Ok((acts.rows().to_vec(), surgeon))
+            surgeon.expect(len, len);
+            Ok((self.transformer.probe_part(weights, &self.pass(len), sublayers, rows, &surgeon)?, surgeon))
         })?;
         if rows.iter().any(|x| !x.is_finite()) {
             return Err(Error::NotNumbers { what: "the hidden states" });
@@ -308,6 +324,29 @@ impl Model {
             return Err(Error::NotNumbers { what: "the logits" });
         }
         Ok(logits)
+    }
+
+    /// Whether there is a loss of next tokens.
+    pub(crate) fn check_loss(&self, ids: &[u32]) -> Result<()> {
+        if !self.causal {
+            return Err(Error::NoHead { what: "a loss of next tokens: it reads in both directions" });
+        }
+        if ids.len() < 2 {
+            return Err(Error::Tokens { reason: "a loss needs two tokens at least: the second is predicted from the first".to_owned() });
+        }
+        Ok(())
+    }
+
+    /// The loss of each row's target, from final rows.
+    pub(crate) fn losses_of(&self, weights: &Weights<'_, f32>, rows: &[f32], targets: &[u32]) -> Result<Vec<f64>> {
+        if !self.has_head() {
+            return Err(Error::NoHead { what: "a loss" });
+        }
+        let losses = rayon::scope(|_| self.transformer.losses_of(weights, rows, targets))?;
+        if losses.iter().any(|x| x.is_nan()) {
+            return Err(Error::NotNumbers { what: "the logits" });
+        }
+        Ok(losses)
     }
 
     /// A second text for patches: what every head worked with.

@@ -12,9 +12,6 @@ use regard_nn::layers::positions::Angles;
 use regard_nn::layers::probe::Change;
 use std::ops::Range;
 
-/// Rows whose logits are made at a time where only their losses are wanted.
-const STRIP: usize = 256;
-
 /// One text through a model.
 #[derive(Debug)]
 pub struct Run<'m> {
@@ -27,19 +24,8 @@ pub struct Run<'m> {
 
 /// The loss of each next token, in nats.
 pub(crate) fn row_losses(model: &Model, ids: &[u32], hidden: &[f32]) -> Result<Vec<f64>> {
-    if !model.is_causal() {
-        return Err(Error::NoHead { what: "a loss of next tokens: it reads in both directions" });
-    }
-    if ids.len() < 2 {
-        return Err(Error::Tokens { reason: "a loss needs two tokens at least: the second is predicted from the first".to_owned() });
-    }
-    let rows = &hidden[..(ids.len() - 1) * model.width()];
-    let mut losses = vec![0.0; ids.len() - 1];
-    for ((rows, targets), losses) in rows.chunks(STRIP * model.width()).zip(ids[1..].chunks(STRIP)).zip(losses.chunks_mut(STRIP)) {
-        let mut logits = model.logits(rows)?;
-        regard_nn::loss::cross_entropy(&mut logits, targets, None, losses);
-    }
-    Ok(losses)
+    model.check_loss(ids)?;
+    model.losses_of(&model.weights()?, &hidden[..(ids.len() - 1) * model.width()], &ids[1..])
 }
 
 fn four<'a>(x: ArrayView2<'a, f32>) -> ArrayView4<'a, f32> {

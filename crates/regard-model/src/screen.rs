@@ -1,10 +1,13 @@
 //! Every head taken out, one by one, on several texts.
 
-use crate::edits::{Edits, Sources};
+use crate::edits::{Edits, Sources, Surgeon};
 use crate::error::{Error, Result};
 use crate::evidence::{Evidence, benjamini_hochberg};
-use crate::model::Model;
+use crate::model::{Model, Remember};
+use rayon::prelude::*;
+use regard_nn::tensors::Weights;
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// What an edit did to texts.
 #[derive(Debug, Clone, Serialize)]
@@ -89,45 +92,112 @@ impl Model {
     /// Take every head out, one by one. Heads in `known` are not computed again; `watch` gets each head as it is done and the number of all, and may stop
     /// the screen by returning false.
     ///
+    /// A text without a head is run from the stream before that head's layer on: what is before is that of the whole text, to the bit. Texts, and where these
+    /// are few several heads, are run side by side.
+    ///
     /// # Errors
     /// As [`Model::losses`].
     pub fn screen(&self, texts: &[Vec<u32>], known: &[Screened], mut watch: impl FnMut(&Screened, usize) -> bool) -> Result<Vec<Outcome>> {
         if texts.is_empty() {
             return Err(Error::Tokens { reason: "there are no texts to screen on".to_owned() });
         }
-        let (shape, sources) = (self.shape(), Sources::default());
-        let intact: Vec<f64> = texts.iter().map(|ids| Ok(mean(&self.losses(ids, &Edits::default(), &sources)?))).collect::<Result<_>>()?;
+        let (shape, weights) = (self.shape(), self.weights()?);
+        let mut bench = Bench::new(self, &weights, texts)?;
+        let intact = bench.losses(&bench.through(0..2 * shape.layers)?)?;
         let total = shape.layers * shape.heads;
-        let mut outcomes = Vec::with_capacity(total);
+        let (mut outcomes, mut todo) = (Vec::with_capacity(total), total);
+        let is_known = |at: (usize, usize)| known.iter().find(|k| (k.layer, k.head, k.losses.len()) == (at.0, at.1, texts.len()));
+        // So many heads at a time that every thread has something to do; the numbers do not depend on it.
+        let together = (2 * rayon::current_num_threads()).div_ceil(texts.len());
         for layer in 0..shape.layers {
-            for head in 0..shape.heads {
-                let edits = Edits::parse(&format!("L{layer}.H{head}=zero"))?;
-                let before = known.iter().find(|known| (known.layer, known.head, known.losses.len()) == (layer, head, texts.len()));
-                let screened = match before {
-                    Some(known) => known.clone(),
-                    None => {
-                        let losses = texts.iter().map(|ids| Ok(mean(&self.losses(ids, &edits, &sources)?))).collect::<Result<_>>()?;
-                        Screened { layer, head, losses }
+            let heads: Vec<usize> = (0..shape.heads).collect();
+            for heads in heads.chunks(together) {
+                let new: Vec<usize> = heads.iter().copied().filter(|head| is_known((layer, *head)).is_none()).collect();
+                let mut new = bench.without(layer, &new)?.into_iter();
+                for &head in heads {
+                    let screened = match is_known((layer, head)) {
+                        Some(known) => known.clone(),
+                        None => Screened { layer, head, losses: new.next().expect("one per head that is not known") },
+                    };
+                    todo -= 1;
+                    if !watch(&screened, total) && todo > 0 {
+                        return Err(Error::Stopped);
                     }
-                };
-                let go_on = watch(&screened, total);
-                let differences: Vec<f64> = screened.losses.iter().zip(&intact).map(|(a, b)| a - b).collect();
-                outcomes.push(Outcome {
-                    edits: edits.canonical(),
-                    difference: Evidence::of(&differences, (layer * shape.heads + head) as u64),
-                    divergence: None,
-                    changed: None,
-                    q: None,
-                    intact: intact.clone(),
-                    edited: screened.losses,
-                });
-                if !go_on {
-                    return Err(Error::Tokens { reason: "the screen was stopped".to_owned() });
+                    let differences: Vec<f64> = screened.losses.iter().zip(&intact).map(|(a, b)| a - b).collect();
+                    outcomes.push(Outcome {
+                        edits: Edits::parse(&format!("L{layer}.H{head}=zero"))?.canonical(),
+                        difference: Evidence::of(&differences, (layer * shape.heads + head) as u64),
+                        divergence: None,
+                        changed: None,
+                        q: None,
+                        intact: intact.clone(),
+                        edited: screened.losses,
+                    });
                 }
+            }
+            if layer + 1 < shape.layers {
+                bench.streams = bench.through(2 * layer..2 * layer + 2)?;
             }
         }
         let q = benjamini_hochberg(&outcomes.iter().map(|outcome| outcome.difference.p).collect::<Vec<_>>());
         outcomes.iter_mut().zip(q).for_each(|(outcome, q)| outcome.q = Some(q));
         Ok(outcomes)
+    }
+}
+
+/// Texts on the way through a model: the stream of each before some layer.
+struct Bench<'b> {
+    model: &'b Model,
+    weights: &'b Weights<'b, f32>,
+    texts: &'b [Vec<u32>],
+    streams: Vec<Vec<f32>>,
+    nothing: Sources,
+}
+
+impl<'b> Bench<'b> {
+    fn new(model: &'b Model, weights: &'b Weights<'b, f32>, texts: &'b [Vec<u32>]) -> Result<Self> {
+        for ids in texts {
+            model.check_loss(ids)?;
+        }
+        let streams = texts.iter().map(|ids| model.embedded(weights, ids)).collect::<Result<_>>()?;
+        Ok(Self { model, weights, texts, streams, nothing: Sources::default() })
+    }
+
+    /// Every text through these sublayers, with edits: all of the first edit's, then all of the second's.
+    fn through_each(&self, edits: &[Edits], sublayers: Range<usize>) -> Result<Vec<Vec<f32>>> {
+        let pairs: Vec<(&Edits, &Vec<f32>)> =
+            edits.iter().flat_map(|edits| self.streams.iter().map(move |stream| (edits, stream))).collect();
+        let run = |(edits, stream): (&Edits, &Vec<f32>)| {
+            let surgeon = Surgeon::new(edits, &self.nothing, self.model.shape(), Remember::default());
+            Ok(self.model.through(self.weights, stream, sublayers.clone(), surgeon)?.0)
+        };
+        pairs.into_par_iter().with_max_len(1).map(run).collect()
+    }
+
+    /// The same as they are.
+    fn through(&self, sublayers: Range<usize>) -> Result<Vec<Vec<f32>>> {
+        self.through_each(&[Edits::default()], sublayers)
+    }
+
+    /// The mean loss of each text, from its final rows: one product for all of them.
+    fn losses(&self, rows: &[Vec<f32>]) -> Result<Vec<f64>> {
+        let width = self.model.width();
+        let all: Vec<f32> = rows.iter().flat_map(|rows| &rows[..rows.len() - width]).copied().collect();
+        let targets: Vec<u32> = self.texts.iter().flat_map(|ids| &ids[1..]).copied().collect();
+        let losses = self.model.losses_of(self.weights, &all, &targets)?;
+        let mut rest = losses.as_slice();
+        let mut of_text = |ids: &Vec<u32>| {
+            let (own, others) = rest.split_at(ids.len() - 1);
+            rest = others;
+            mean(own)
+        };
+        Ok(self.texts.iter().map(&mut of_text).collect())
+    }
+
+    /// The mean loss of each text without each of these heads, with the streams before their layer.
+    fn without(&self, layer: usize, heads: &[usize]) -> Result<Vec<Vec<f64>>> {
+        let edits: Vec<Edits> = heads.iter().map(|head| Edits::parse(&format!("L{layer}.H{head}=zero"))).collect::<Result<_>>()?;
+        let rows = self.through_each(&edits, 2 * layer..2 * self.model.shape().layers)?;
+        rows.chunks(self.texts.len()).map(|rows| self.losses(rows)).collect()
     }
 }

@@ -27,6 +27,8 @@ pub trait Float: regard::Real + regard::Element + Default + Sum + std::fmt::Disp
     /// # Errors
     /// The numbers themselves.
     fn own(numbers: Numbers<'_>) -> Result<Cow<'_, [Self]>, Numbers<'_>>;
+    /// A row and the numbers that something makes of it, where both are f32.
+    fn as_f32s<'a>(from: &'a [Self], to: &'a mut [Self]) -> Option<(&'a [f32], &'a mut [f32])>;
     /// Let something that writes f32 write these.
     fn from_f32s(to: &mut [Self], write: impl FnOnce(&mut [f32]));
 }
@@ -81,6 +83,9 @@ macro_rules! plain {
 
 impl Float for f32 {
     plain!(F32);
+    fn as_f32s<'a>(from: &'a [Self], to: &'a mut [Self]) -> Option<(&'a [f32], &'a mut [f32])> {
+        Some((from, to))
+    }
     fn from_f32s(to: &mut [Self], write: impl FnOnce(&mut [f32])) {
         write(to);
     }
@@ -112,6 +117,9 @@ impl Float for f32 {
 
 impl Float for f64 {
     plain!(F64);
+    fn as_f32s<'a>(_: &'a [Self], _: &'a mut [Self]) -> Option<(&'a [f32], &'a mut [f32])> {
+        None
+    }
     fn from_f32s(to: &mut [Self], write: impl FnOnce(&mut [f32])) {
         let mut narrow = vec![0.0; to.len()];
         write(&mut narrow);
@@ -178,8 +186,9 @@ pub(crate) fn lane_max<T: Float>(x: &[T]) -> T {
     lanes.into_iter().fold(T::MASKED, T::larger)
 }
 
+/// The sum of partial sums.
 #[inline(always)]
-fn fold<T: Float>(lanes: [T; LANES]) -> T {
+pub(crate) fn fold<T: Float>(lanes: [T; LANES]) -> T {
     let mut lanes = lanes;
     let mut width = LANES / 2;
     while width > 0 {

@@ -3,4 +3,5 @@
 mod damage;
 mod edits;
 mod golden;
+mod screen;
 mod tiles;

@@ -16,8 +16,10 @@ use crate::params::{Gradients, Init, Layout, TensorId};
 use crate::tensors::weights::matrix;
 use crate::tensors::{Matrix, Order, Weights};
 use ndarray::{ArrayView2, ArrayViewMut2, Axis, Slice};
+use rayon::prelude::*;
 pub use regard::matmul::Write;
 use regard::matmul::{Packed, matmul};
+use std::ops::Range;
 
 /// Up to so many rows the one-row product is faster than packing matrices.
 pub(crate) const FEW_ROWS: usize = 4;
@@ -27,6 +29,9 @@ const WEIGHT_COLUMNS: usize = 384;
 const SUM_ROWS: usize = 64;
 /// Outputs of a wide layer that are packed at a time: 8 MB of f32 at a depth of 512.
 const STRIP: usize = 4096;
+/// Outputs of [`Linear::strips`], and rows of a block of them: together they fit in a second cache of 512 KB.
+const NARROW_STRIP: usize = 1024;
+const BLOCK_ROWS: usize = 96;
 /// Matrices of a sublayer, at most.
 const PACKS: usize = 4;
 
@@ -150,6 +155,35 @@ impl Linear {
                 }
             });
         }
+    }
+
+    /// `y = x W + b` for those who need no more of y than a strip of columns and a block of rows at a time: `each` is told the first row and the columns,
+    /// and writes what it makes of them into its strip's list. Strips are shared out over threads, each packed once; what comes of a row does not depend on
+    /// the other rows.
+    pub(crate) fn strips<T: Float, R: Send>(
+        &self,
+        w: &Weights<'_, T>,
+        x: &[T],
+        each: impl Fn(usize, Range<usize>, &mut [T], &mut Vec<R>) + Sync,
+    ) -> Vec<Vec<R>> {
+        let (weights, bias) = (self.matrix(w), self.bias(w));
+        let strip = |first: usize| {
+            let columns = first..(first + NARROW_STRIP).min(self.outputs);
+            let (mut packed, mut made) = (Packed::default(), Vec::new());
+            weights.pack(columns.clone(), &mut packed);
+            let mut y = vec![T::ZERO; BLOCK_ROWS.min(x.len() / self.inputs.max(1)) * columns.len()];
+            for (block, x) in x.chunks((BLOCK_ROWS * self.inputs).max(1)).enumerate() {
+                let y = &mut y[..x.len() / self.inputs * columns.len()];
+                packed.matmul(matrix_mut(y, columns.len()), Write::Replace, matrix(x, self.inputs));
+                if let Some(bias) = bias {
+                    add_to_rows(y, &bias[columns.clone()]);
+                }
+                each(block * BLOCK_ROWS, columns.clone(), y, &mut made);
+            }
+            made
+        };
+        let firsts: Vec<usize> = (0..self.outputs).step_by(NARROW_STRIP).collect();
+        firsts.into_par_iter().with_max_len(1).map(strip).collect()
     }
 
     /// W for [`Prepared::product`]: packed once for all pieces of rows, unless these are few.

@@ -4,6 +4,8 @@
 //! loss = mean over counted rows of   ln(sum(exp(logits))) - logits[target]
 //! d_logits = (softmax(logits) - onehot(target)) / counted rows
 //! ```
+//!
+//! Where only losses are wanted, logits need not be there all at once: [`Share`] is what a few columns of a row come to, and shares add up.
 
 use crate::float::{Float, kernel, lane_max, lane_sum};
 use crate::parallel::{Cut, for_pieces};
@@ -61,6 +63,38 @@ pub fn cross_entropy<T: Float>(logits: &mut [T], targets: &[u32], divisor: Optio
         sum: row_losses[..targets.len()].iter().sum(),
         rows: targets.iter().filter(|&&t| t != IGNORE).count(),
         correct: correct.iter().sum(),
+    }
+}
+
+/// Some columns of a row of logits: their largest, the sum of `exp(logit - largest)`, and the target's logit where it is among them.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Share {
+    largest: f64,
+    sum: f64,
+    target: Option<f64>,
+}
+
+impl Share {
+    /// The loss of a row from the shares of all its columns, in their order; NaN where a logit is, or the target is in none of them.
+    pub(crate) fn loss(shares: impl Iterator<Item = Self> + Clone) -> f64 {
+        let largest =
+            shares.clone().fold(f64::NEG_INFINITY, |largest, share| if share.largest <= largest { largest } else { share.largest });
+        let sum: f64 = shares.clone().map(|share| share.sum * (share.largest - largest).exp()).sum();
+        let target = shares.filter_map(|share| share.target).next().unwrap_or(f64::NAN);
+        sum.ln() - (target - largest)
+    }
+}
+
+kernel! {
+    /// The shares of columns `first ..` of rows, of which `logits` has these columns alone.
+    pub(crate) fn shares<'a, T>(logits: &'a [T], first: usize, targets: &'a [u32], to: &'a mut Vec<Share>) -> () {
+        let columns = logits.len() / targets.len().max(1);
+        for (logits, &target) in logits.chunks_exact(columns.max(1)).zip(targets) {
+            let largest = lane_max(logits);
+            let sum = lane_sum(logits, |x, s| s + (x - largest).exp());
+            let target = (target as usize).checked_sub(first).and_then(|at| logits.get(at)).map(|x| x.to_f64());
+            to.push(Share { largest: largest.to_f64(), sum: sum.to_f64(), target });
+        }
     }
 }
 

@@ -16,6 +16,7 @@ use crate::parallel::{Cut, for_pieces};
 use crate::params::{Gradients, Layout};
 use crate::tensors::Weights;
 use regard::matmul::Packed;
+use std::ops::Range;
 
 /// What a pass keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,12 +86,25 @@ pub struct Activations<T: Float> {
     packs: [Packed<T>; 4],
     scratch: Option<Scratch<T>>,
     d: Vec<T>,
+    /// The sublayers that a pass goes through: all, unless it was told otherwise.
+    part: Range<usize>,
 }
 
 impl<T: Float> Activations<T> {
+    /// Go through these sublayers only: rows go in as they are before the first of them, and come out as they are behind the last. The last norm belongs to
+    /// the last sublayer.
+    ///
+    /// # Panics
+    /// When there are fewer sublayers.
+    pub fn restrict(&mut self, sublayers: Range<usize>) {
+        assert!(sublayers.start <= sublayers.end && sublayers.end <= self.slots.len(), "there are {} sublayers", self.slots.len());
+        self.part = sublayers;
+    }
+
     /// Where rows go in.
     pub fn input(&mut self) -> &mut [T] {
-        &mut self.stream[0]
+        let first = self.part.start % self.stream.len();
+        &mut self.stream[first]
     }
 
     /// The residual stream behind sublayer `number`.
@@ -100,7 +114,7 @@ impl<T: Float> Activations<T> {
 
     /// The result of the last forward pass.
     pub fn output(&self) -> &[T] {
-        if self.normed.is_empty() { self.stream(self.slots.len()) } else { &self.normed }
+        if self.normed.is_empty() || self.part.end < self.slots.len() { self.stream(self.part.end) } else { &self.normed }
     }
 
     /// The gradient: of the result before [`Stack::backward`], of the input after it.
@@ -204,6 +218,7 @@ impl Stack {
             packs: packs(),
             scratch: None,
             d: Vec::new(),
+            part: 0..self.sublayers.len(),
         }
     }
 
@@ -259,7 +274,7 @@ impl Stack {
     ) -> Result<()> {
         let shared = Shared { w, pass, memory, keep: acts.keep, probe };
         let count = acts.stream.len();
-        for (i, sublayer) in self.sublayers.iter().enumerate() {
+        for (i, sublayer) in self.sublayers.iter().enumerate().take(acts.part.end).skip(acts.part.start) {
             probe.stream(i, &acts.stream[i % count]);
             let mut y = std::mem::take(&mut acts.stream[(i + 1) % count]);
             let x = &acts.stream[i % count];
@@ -268,6 +283,9 @@ impl Stack {
             let done = sublayer.forward(&shared, x, input, &mut y, &mut acts.sublayers[acts.slots[i]], &mut acts.packs, past);
             acts.stream[(i + 1) % count] = y;
             done?;
+        }
+        if acts.part.end < self.sublayers.len() {
+            return Ok(());
         }
         let last = &acts.stream[self.sublayers.len() % count];
         probe.stream(self.sublayers.len(), last);

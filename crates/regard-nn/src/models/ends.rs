@@ -6,11 +6,14 @@ use crate::layers::activation::Activation;
 use crate::layers::dropout::Dropout;
 use crate::layers::embedding::Embedding;
 use crate::layers::linear::{Linear, add_to_rows};
+use crate::layers::loss::{Share, shares};
 use crate::layers::norm::{Norm, NormKind};
 use crate::layers::pass::Pass;
 use crate::layers::positions::{Added, Positions};
 use crate::params::{Gradients, Init, Layout, TensorId};
 use crate::tensors::{Order, Weights};
+use std::borrow::Cow;
+use std::ops::Range;
 
 /// Where the embedding's dropout mask is drawn.
 const EMBEDDING_DROPOUT: u64 = u64::MAX;
@@ -209,19 +212,36 @@ impl OutputHead {
     }
 
     pub(crate) fn forward<T: Float>(&self, w: &Weights<'_, T>, x: &[T], logits: &mut [T]) {
-        match &self.transform {
-            None => self.head.forward(w, x, logits),
-            Some((dense, activation, norm)) => {
-                let mut inner = vec![T::ZERO; x.len() / dense.inputs().max(1) * dense.outputs()];
-                let mut act = inner.clone();
-                dense.forward(w, x, &mut inner);
-                activation.apply(None, &mut inner, &mut act);
-                norm.apply(w, &mut act);
-                self.head.forward(w, &act, logits);
-            }
-        }
+        self.head.forward(w, &self.transformed(w, x), logits);
+        self.finish(w, 0..self.head.outputs(), logits);
+    }
+
+    /// The loss of each row's target in nats, without all logits of a row being there at once.
+    pub(crate) fn losses<T: Float>(&self, w: &Weights<'_, T>, x: &[T], targets: &[u32]) -> Vec<f64> {
+        let strips = self.head.strips(w, &self.transformed(w, x), |row, columns, logits, made| {
+            let count = logits.len() / columns.len();
+            let first = columns.start;
+            self.finish(w, columns, logits);
+            shares(logits, first, &targets[row..row + count], made);
+        });
+        (0..targets.len()).map(|row| Share::loss(strips.iter().map(|strip| strip[row]))).collect()
+    }
+
+    /// Rows as the last matrix reads them.
+    fn transformed<'x, T: Float>(&self, w: &Weights<'_, T>, x: &'x [T]) -> Cow<'x, [T]> {
+        let Some((dense, activation, norm)) = &self.transform else { return Cow::Borrowed(x) };
+        let mut inner = vec![T::ZERO; x.len() / dense.inputs().max(1) * dense.outputs()];
+        let mut act = inner.clone();
+        dense.forward(w, x, &mut inner);
+        activation.apply(None, &mut inner, &mut act);
+        norm.apply(w, &mut act);
+        Cow::Owned(act)
+    }
+
+    /// What is done to logits of these columns behind the last matrix.
+    fn finish<T: Float>(&self, w: &Weights<'_, T>, columns: Range<usize>, logits: &mut [T]) {
         if let Some(bias) = self.bias {
-            add_to_rows(logits, w.own(bias));
+            add_to_rows(logits, &w.own(bias)[columns]);
         }
         if let Some(cap) = self.softcap {
             logits.iter_mut().for_each(|x| *x = T::from_f64(cap * (x.to_f64() / cap).tanh()));

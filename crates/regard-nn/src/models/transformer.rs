@@ -23,6 +23,7 @@ use crate::parallel::in_pool;
 use crate::params::{Gradients, Layout};
 use crate::tensors::weights::PARALLEL_WEIGHTS;
 use crate::tensors::{Source, Weights};
+use std::ops::Range;
 
 /// A model as a list of parts.
 #[derive(Debug, Clone, PartialEq)]
@@ -164,6 +165,41 @@ impl Transformer {
         let mut logits = vec![T::ZERO; rows.len() / self.width.max(1) * self.vocab];
         exit.forward(w, rows, &mut logits);
         logits
+    }
+
+    /// The loss of each row's target in nats, from rows behind the last block; logits are never all there at once. What comes of a row does not depend on
+    /// the others.
+    ///
+    /// # Errors
+    /// When there is no head, not one target per row, or a target is no token.
+    pub fn losses_of<T: Float>(&self, w: &Weights<'_, T>, rows: &[T], targets: &[u32]) -> Result<Vec<f64>> {
+        let exit = self.exit.as_ref().ok_or(Error::Untrainable { part: "a model without a head" })?;
+        if rows.len() != targets.len() * self.width {
+            return Err(Error::Length { what: "the list of targets", got: targets.len(), expected: rows.len() / self.width.max(1) });
+        }
+        if let Some(&token) = targets.iter().find(|t| **t as usize >= self.vocab) {
+            return Err(Error::Token { token, vocab: self.vocab });
+        }
+        Ok(exit.losses(w, rows, targets))
+    }
+
+    /// Some sublayers of the stack: from rows of the stream as they are before the first of these to rows as they are behind the last.
+    ///
+    /// # Errors
+    /// When attention refuses the pass.
+    pub fn probe_part<T: Float>(
+        &self,
+        w: &Weights<'_, T>,
+        pass: &Pass<'_>,
+        sublayers: Range<usize>,
+        rows: &[T],
+        probe: &dyn Probe<T>,
+    ) -> Result<Vec<T>> {
+        let mut acts = self.stack.plan(pass, Keep::Discard);
+        acts.restrict(sublayers);
+        acts.input().copy_from_slice(rows);
+        self.stack.probe(w, pass, &[], &mut acts, probe)?;
+        Ok(acts.output().to_vec())
     }
 
     /// There are logits.

@@ -8,9 +8,11 @@
 //! IQ4_NL IQ4_XS      x = scale (s) table[q]           16 values that lie closer around zero
 //! ```
 //!
-//! A kind is one function from the bytes of a block to its numbers; it is compiled for every SIMD level and runs over as many blocks as it is given.
+//! A kind is one function from the bytes of a block to its numbers; it is compiled for every SIMD level, into a loop that writes the numbers of as many
+//! blocks as it is given, and into one that multiplies them with a row as they come, without writing them.
 
-use half::f16;
+use crate::float::{LANES, fold};
+use regard_simd::matmul::Write;
 
 /// How a block of numbers is packed.
 #[derive(Debug, Clone, Copy)]
@@ -23,11 +25,43 @@ pub struct BlockKind {
     pub bytes: usize,
     /// From the bytes of whole blocks to their numbers.
     pub widen: fn(&[u8], &mut [f32]),
+    /// `y = w x` or `y += w x` for as many rows w of whole blocks as y has numbers, x being as long as one of them.
+    pub dots: fn(&[u8], &[f32], &mut [f32], Write),
 }
 
+/// A number of 16 bits, 5 of them its exponent: the same bits in 32, times what the exponents differ by. Every number of 16 bits comes out exactly.
 #[inline(always)]
 fn half_at(bytes: &[u8], at: usize) -> f32 {
-    f16::from_le_bytes([bytes[at], bytes[at + 1]]).to_f32()
+    let bits = u32::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
+    let (sign, rest) = ((bits & 0x8000) << 16, (bits & 0x7FFF) << 13);
+    let finite = (f32::from_bits(rest) * f32::from_bits(0x7780_0000)).to_bits();
+    f32::from_bits(sign | if rest >= 0x0F80_0000 { rest | 0x7F80_0000 } else { finite })
+}
+
+/// `y (+)= w x` for rows of blocks of so many bytes and numbers: each block is multiplied with its part of x while it is in registers.
+#[inline(always)]
+fn dot_rows<const BYTES: usize, const NUMBERS: usize>(
+    rows: &[u8],
+    x: &[f32],
+    y: &mut [f32],
+    write: Write,
+    block: impl Fn(&[u8; BYTES], &mut [f32; NUMBERS]),
+) {
+    let row_bytes = x.len() / NUMBERS * BYTES;
+    for (row, y) in rows.chunks_exact(row_bytes.max(1)).zip(y) {
+        let mut lanes = [0f32; LANES];
+        for (from, x) in row.chunks_exact(BYTES).zip(x.chunks_exact(NUMBERS)) {
+            let mut numbers = [0f32; NUMBERS];
+            block(from.try_into().expect("a whole block"), &mut numbers);
+            for (w, x) in numbers.chunks_exact(LANES).zip(x.chunks_exact(LANES)) {
+                for ((lane, &w), &x) in lanes.iter_mut().zip(w).zip(x) {
+                    *lane = w.mul_add(x, *lane);
+                }
+            }
+        }
+        let dot = fold(lanes);
+        *y = if write == Write::Add { *y + dot } else { dot };
+    }
 }
 
 /// The low halves of the bytes, then the high halves.
@@ -206,6 +240,16 @@ macro_rules! kinds {
                         }
                     }
                     <f32 as regard_simd::Real>::call(regard_simd::Level::preferred_or_panic(), Call(from, to));
+                },
+                dots: |rows, x, y, write| {
+                    struct Call<'a>(&'a [u8], &'a [f32], &'a mut [f32], Write);
+                    impl regard_simd::Kernel<f32> for Call<'_> {
+                        #[inline(always)]
+                        fn run<S: regard_simd::Simd<T = f32>>(self, _: S) {
+                            dot_rows::<$bytes, $numbers>(self.0, self.1, self.2, self.3, $block);
+                        }
+                    }
+                    <f32 as regard_simd::Real>::call(regard_simd::Level::preferred_or_panic(), Call(rows, x, y, write));
                 },
             };)*
 

@@ -3,6 +3,7 @@
 use super::blocks::BlockKind;
 use crate::float::Float;
 use half::{bf16, f16};
+use regard_simd::matmul::Write;
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -37,6 +38,17 @@ impl<'w> Blocks<'w> {
 
     fn len(&self) -> usize {
         self.bytes.len() / self.kind.bytes * self.kind.numbers
+    }
+
+    /// `y (+)= w x` for the rows from `first` on, as many as y has numbers; false where rows are not whole blocks.
+    fn dots(&self, first: usize, x: &[f32], y: &mut [f32], write: Write) -> bool {
+        let BlockKind { numbers, bytes, dots, .. } = self.kind;
+        if !x.len().is_multiple_of(numbers) {
+            return false;
+        }
+        let row = x.len() / numbers * bytes;
+        dots(&self.bytes[first * row..(first + y.len()) * row], x, y, write);
+        true
     }
 
     fn widen<T: Float>(&self, range: Range<usize>, to: &mut [T]) {
@@ -91,6 +103,15 @@ impl Numbers<'_> {
             Self::F16(_) => "f16",
             Self::Bf16(_) => "bf16",
             Self::Quantised(x) => x.kind.name,
+        }
+    }
+
+    /// `y = w x` or `y += w x`, where w are rows as long as x: those from `first` on, as many as y has numbers. False, and nothing done, where widening them
+    /// first is the way.
+    pub(crate) fn dots<T: Float>(&self, first: usize, x: &[T], y: &mut [T], write: Write) -> bool {
+        match (self, T::as_f32s(x, y)) {
+            (Self::Quantised(blocks), Some((x, y))) => blocks.dots(first, x, y, write),
+            _ => false,
         }
     }
 

@@ -197,6 +197,9 @@ impl<T: Float> Matrix<'_, T> {
             (MatrixNumbers::Own(w), Order::InOut) => row_times_matrix(x, w, first, self.outputs, y, write),
             (MatrixNumbers::Own(w), Order::OutIn) => dots(x, &w[first * self.inputs..][..y.len() * self.inputs], y, write),
             (MatrixNumbers::Other(numbers), _) => {
+                if numbers.dots(first, x, y, write) {
+                    return;
+                }
                 // A few rows at a time: they are read again while they are in the nearest cache.
                 let mut w = vec![T::ZERO; WIDENED_ROWS * self.inputs];
                 for (output, y) in (first..).step_by(WIDENED_ROWS).zip(y.chunks_mut(WIDENED_ROWS)) {

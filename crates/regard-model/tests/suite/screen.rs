@@ -1,0 +1,75 @@
+//! Screens: the numbers of whole passes, whatever is shared and however many threads there are.
+
+use crate::golden::{Golden, folder};
+use regard_model::{Edits, Error, Model, Screened, Sources};
+
+fn mean(x: &[f64]) -> f64 {
+    x.iter().sum::<f64>() / x.len() as f64
+}
+
+/// Texts of several lengths, as short as can be among them.
+fn texts(golden: &Golden) -> Vec<Vec<u32>> {
+    [golden.ids.len(), 9, 2, 5].map(|len| golden.ids[..len].to_vec()).to_vec()
+}
+
+fn on_threads<R: Send>(threads: usize, f: impl FnOnce() -> R + Send) -> R {
+    rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads").install(f)
+}
+
+#[test]
+fn screens_are_whole_passes_to_the_bit_on_any_number_of_threads() {
+    // A network in parallel with attention, norms of sums, a window, a softcap, learned positions, blocks of few bits.
+    for name in ["gpt_neox", "gpt2", "mistral", "gemma2", "qwen3", "llama3", "gguf_small"] {
+        let (model, texts) = (Model::load(folder(name)).expect(name), texts(&Golden::read(name)));
+        let whole = |edits: &str| -> Vec<u64> {
+            let edits = Edits::parse(edits).expect(edits);
+            texts.iter().map(|ids| mean(&model.losses(ids, &edits, &Sources::default()).expect(name)).to_bits()).collect()
+        };
+        let intact = whole("");
+        for threads in [1, 2, 5] {
+            let mut order = Vec::new();
+            let outcomes = on_threads(threads, || {
+                model.screen(&texts, &[], |head, all| {
+                    order.push((head.layer, head.head));
+                    assert_eq!(all, model.shape().layers * model.shape().heads);
+                    true
+                })
+            });
+            let bits = |x: &[f64]| x.iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            for (outcome, (layer, head)) in outcomes.expect(name).iter().zip(&order) {
+                let edits = format!("L{layer}.H{head}=zero");
+                assert_eq!(outcome.edits, edits, "{name}: in order");
+                assert_eq!(bits(&outcome.intact), intact, "{name}, {threads} threads");
+                assert_eq!(bits(&outcome.edited), whole(&edits), "{name} {edits}, {threads} threads");
+            }
+            assert_eq!(order.len(), model.shape().layers * model.shape().heads, "{name}");
+        }
+    }
+}
+
+#[test]
+fn screens_are_stopped_and_taken_up_again() {
+    let (model, golden) = (Model::load(folder("llama3")).expect("a model"), Golden::read("llama3"));
+    let texts = texts(&golden);
+    let whole = model.screen(&texts, &[], |_, _| true).expect("a screen");
+    let mut seen: Vec<Screened> = Vec::new();
+    let stopped = model.screen(&texts, &[], |head, _| {
+        seen.push(head.clone());
+        seen.len() < 3
+    });
+    assert!(matches!(stopped, Err(Error::Stopped)) && seen.len() == 3);
+    // What is known is taken as it is.
+    seen[1].losses = vec![7.0; texts.len()];
+    let again = model.screen(&texts, &seen, |_, _| true).expect("the rest of it");
+    for (number, (a, b)) in whole.iter().zip(&again).enumerate() {
+        if number == 1 {
+            assert_eq!(b.edited, vec![7.0; texts.len()]);
+        } else {
+            assert_eq!((&a.edits, &a.edited), (&b.edits, &b.edited));
+        }
+    }
+    assert!(model.screen(&[vec![3]], &[], |_, _| true).is_err(), "one token has no loss");
+    assert!(model.screen(&[], &[], |_, _| true).is_err());
+    let bert = Model::load(folder("bert")).expect("a model");
+    assert!(matches!(bert.screen(&texts, &[], |_, _| true), Err(Error::NoHead { .. })));
+}
