@@ -74,7 +74,8 @@ impl Kind {
     pub(crate) fn numbers(self, bytes: &[u8]) -> Option<Numbers<'_>> {
         Some(match self {
             Self::F64 => Numbers::F64(cast(bytes)),
-            Self::F32 => Numbers::F32(cast(bytes)),
+            // Old pickles have their numbers at odd places: these are read where they lie too.
+            Self::F32 => bytemuck::try_cast_slice(bytes).map_or(Numbers::Unaligned(bytes), |x| Numbers::F32(Cow::Borrowed(x))),
             Self::F16 => Numbers::F16(cast::<f16>(bytes)),
             Self::Bf16 => Numbers::Bf16(cast::<bf16>(bytes)),
             Self::Blocks(kind) => Numbers::Quantised(Blocks::new(kind, bytes)?),

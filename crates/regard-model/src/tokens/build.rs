@@ -3,13 +3,23 @@
 use super::refused;
 use crate::archives::Gguf;
 use crate::error::{Error, Result};
+use ahash::AHashMap;
 use serde_json::{Map, Value, json};
+use tokenizers::models::bpe::BPE;
+use tokenizers::{AddedToken, Tokenizer};
 
 /// How chemical formulas are cut: an atom in brackets, an atom, a bond, a ring, ... (Schwaller et al. 2018, doi 10.1039/C8SC02339E).
 const SMILES: &str =
     r"\%\([0-9]{3}\)|\[[^\]]+]|Br?|Cl?|N|O|S|P|F|I|b|c|n|o|s|p|\||\(|\)|\.|=|#|-|\+|\\|\/|:|~|@|\?|>>?|\*|\$|\%[0-9]{2}|[0-9]";
 /// Words as Llama 3 and Qwen 2 cut them, but for how many digits go together.
 const WORDS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}DIGITS| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+
+/// The tokenizer of a `tokenizer.json`.
+pub(super) fn read(value: Value) -> Result<Tokenizer> {
+    let text = value.to_string();
+    drop(value);
+    Tokenizer::from_bytes(text).map_err(refused)
+}
 
 fn special(id: u64, content: &str) -> Value {
     json!({ "id": id, "content": content, "special": true, "single_word": false, "lstrip": false, "rstrip": false, "normalized": false })
@@ -81,7 +91,7 @@ pub(super) fn merges(vocab: &str, merges: &str, roberta: bool) -> Result<Value> 
 }
 
 /// Byte-level BPE inside a GGUF file, whose way to cut words is a name only.
-pub(super) fn gguf_merges(file: &Gguf) -> Result<Value> {
+pub(super) fn gguf_merges(file: &Gguf) -> Result<Tokenizer> {
     let words = |digits: &str| {
         let cut =
             json!({ "type": "Split", "pattern": { "Regex": WORDS.replace("DIGITS", digits) }, "behavior": "Isolated", "invert": false });
@@ -107,8 +117,19 @@ pub(super) fn gguf_merges(file: &Gguf) -> Result<Value> {
     let kinds = file.integers("tokenizer.ggml.token_type").unwrap_or_default();
     // 3 is a control token, 4 one that a user defined: both are found whole in texts.
     let is_special = |i: usize| matches!(kinds.get(i), Some(3 | 4));
-    let added = tokens.iter().enumerate().filter(|(i, _)| is_special(*i)).map(|(i, token)| special(i as u64, &text(token))).collect();
-    let vocab = tokens.iter().enumerate().map(|(i, token)| (text(token), i.into())).collect();
-    let merges = merges.into_iter().map(|merge| Value::from(text(merge))).collect();
-    Ok(whole(Value::Null, cut, Value::Null, byte_level(true), bpe(vocab, merges), added))
+    let added = tokens.iter().enumerate().filter(|(i, _)| is_special(*i)).map(|(_, token)| AddedToken::from(text(token), true));
+    let vocab: AHashMap<String, u32> = (0..).zip(&tokens).map(|(i, token)| (text(token), i)).collect();
+    let pair = |merge: &[u8]| {
+        let merge = text(merge);
+        merge
+            .split_once(' ')
+            .map(|(a, b)| (a.to_owned(), b.to_owned()))
+            .ok_or_else(|| refused(format!("a merge is {merge:?}, not two tokens")))
+    };
+    let merges = merges.into_iter().map(pair).collect::<Result<_>>()?;
+    // Straight into its tables: as JSON they would take five times the memory for a moment.
+    let model = BPE::builder().vocab_and_merges(vocab, merges).build().map_err(refused)?;
+    let mut tokenizer = read(whole(Value::Null, cut, Value::Null, byte_level(true), bpe(Map::new(), Vec::new()), Vec::new()))?;
+    tokenizer.with_model(model).add_special_tokens(added).map_err(refused)?;
+    Ok(tokenizer)
 }

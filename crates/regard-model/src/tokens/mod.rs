@@ -67,8 +67,8 @@ impl Tokenizer {
         Ok(Self { kind: Kind::Library(Box::new(tokenizer)), first: None, bos: None, ends: Vec::new() })
     }
 
-    fn of_json(value: &Value) -> Result<Self> {
-        Self::library(tokenizers::Tokenizer::from_bytes(value.to_string().as_bytes()).map_err(refused)?)
+    fn of_json(value: Value) -> Result<Self> {
+        Self::library(build::read(value)?)
     }
 
     /// One of our own.
@@ -87,10 +87,10 @@ impl Tokenizer {
             Self::library(tokenizers::Tokenizer::from_file(&path).map_err(|e| refused(format!("{}: {e}", path.display())))?)?
         } else if let Some(path) = file("vocab.txt") {
             let vocabulary = std::fs::read_to_string(&path).map_err(|source| Error::file(&path, source))?;
-            Self::of_json(&build::vocabulary(&vocabulary, settings["do_lower_case"].as_bool().unwrap_or(true))?)?
+            Self::of_json(build::vocabulary(&vocabulary, settings["do_lower_case"].as_bool().unwrap_or(true))?)?
         } else if let (Some(vocab), Some(merges)) = (file("vocab.json"), file("merges.txt")) {
             let text = |path: &Path| std::fs::read_to_string(path).map_err(|source| Error::file(path, source));
-            Self::of_json(&build::merges(&text(&vocab)?, &text(&merges)?, family == "roberta")?)?
+            Self::of_json(build::merges(&text(&vocab)?, &text(&merges)?, family == "roberta")?)?
         } else {
             let reason = format!("{} has no tokenizer.json, vocab.txt, or vocab.json with merges.txt", folder.display());
             return Err(Error::NoTokenizer { reason });
@@ -114,7 +114,7 @@ impl Tokenizer {
         let id = |name: &str| file.integer(&format!("tokenizer.ggml.{name}_token_id")).and_then(|id| u32::try_from(id).ok());
         let kind = file.text("tokenizer.ggml.model").unwrap_or("none");
         let (mut tokenizer, add_bos) = match kind {
-            "gpt2" => (Self::of_json(&build::gguf_merges(file)?)?, false),
+            "gpt2" => (Self::library(build::gguf_merges(file)?)?, false),
             "llama" => (Self::of_pieces(Pieces::of_gguf(file)?), true),
             other => {
                 let reason = format!("{} has a tokenizer of the kind {other:?}; gpt2 and llama are known", file.path().display());

@@ -83,16 +83,14 @@ macro_rules! rows {
         }
 
         kernel! {
-            /// inner holds rows of (gate, up): act = f(gate) * up; gate becomes d act / d gate, up becomes d act / d up.
-            fn $gated<'a, T>(hidden: usize, inner: &'a mut [T], act: &'a mut [T]) -> () {
-                for (inner, act) in inner.chunks_exact_mut(2 * hidden).zip(act.chunks_exact_mut(hidden)) {
-                    let (gate, up) = inner.split_at_mut(hidden);
-                    for ((gate, up), act) in gate.iter_mut().zip(up).zip(act) {
-                        let (value, slope) = $function(*gate);
-                        *act = value * *up;
-                        *gate = *up * slope;
-                        *up = value;
-                    }
+            /// One row: act = f(gate) * up; gate becomes d act / d gate, up becomes d act / d up. One only: in a loop over rows, whose gates and ups
+            /// alternate in memory, the compiler cannot tell them apart, and takes one element at a time.
+            fn $gated<'a, T>(gate: &'a mut [T], up: &'a mut [T], act: &'a mut [T]) -> () {
+                for ((gate, up), act) in gate.iter_mut().zip(up).zip(act) {
+                    let (value, slope) = $function(*gate);
+                    *act = value * *up;
+                    *gate = *up * slope;
+                    *up = value;
                 }
             }
         }
@@ -117,11 +115,14 @@ impl Activation {
 
     /// Rows of `(gate, up)`, each `hidden` wide: `act = f(gate) * up`; `inner` becomes the derivatives.
     pub fn apply_gated<T: Float>(self, hidden: usize, inner: &mut [T], act: &mut [T]) {
-        match self {
-            Self::Gelu => gelu_gated(hidden, inner, act),
-            Self::GeluTanh => gelu_tanh_gated(hidden, inner, act),
-            Self::Silu => silu_gated(hidden, inner, act),
-            Self::Relu => relu_gated(hidden, inner, act),
+        for (inner, act) in inner.chunks_exact_mut((2 * hidden).max(1)).zip(act.chunks_exact_mut(hidden.max(1))) {
+            let (gate, up) = inner.split_at_mut(hidden);
+            match self {
+                Self::Gelu => gelu_gated(gate, up, act),
+                Self::GeluTanh => gelu_tanh_gated(gate, up, act),
+                Self::Silu => silu_gated(gate, up, act),
+                Self::Relu => relu_gated(gate, up, act),
+            }
         }
     }
 }

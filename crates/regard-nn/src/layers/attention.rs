@@ -11,7 +11,7 @@
 use super::cache::KvCache;
 use super::heads::{HeadView, Operands};
 pub use super::heads::{Heads, HeadsMut};
-use super::linear::{Joined, Linear, Prepared, packs};
+use super::linear::{Joined, Linear, Prepared, Strips, packs};
 use super::norm::{Norm, NormKind};
 use super::pass::Pass;
 use super::positions::{Angles, Rotary};
@@ -24,7 +24,6 @@ use crate::params::{Gradients, Layout};
 use crate::random::Draws;
 use crate::tensors::{Order, Weights};
 use ndarray::{Array3, Array4};
-use regard::matmul::Packed;
 use regard::{Attention, Bias, HeadSimilarity, Mask, RowStats, SavedView, Scale, StatsOptions};
 use serde::{Deserialize, Serialize};
 
@@ -526,7 +525,7 @@ impl MultiHeadAttention {
         memory: &[T],
         d_kv: &[T],
         d_memory: &mut [T],
-        packs: &mut [Packed<T>],
+        packs: &mut [Strips<T>],
     ) {
         let Some(layers) = &self.memory else { return };
         let cut = Cut::rows_of(memory, self.config.width);

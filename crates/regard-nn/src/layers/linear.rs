@@ -29,15 +29,42 @@ const WEIGHT_COLUMNS: usize = 384;
 const SUM_ROWS: usize = 64;
 /// Outputs of a wide layer that are packed at a time: 8 MB of f32 at a depth of 512.
 const STRIP: usize = 4096;
-/// Outputs of [`Linear::strips`], and rows of a block of them: together they fit in a second cache of 512 KB.
-const NARROW_STRIP: usize = 1024;
+/// Outputs of a wide layer that are packed together, and rows of a block of [`Linear::strips`]: a block fits in a second cache of 256 KB.
+const NARROW_STRIP: usize = 512;
 const BLOCK_ROWS: usize = 96;
 /// Matrices of a sublayer, at most.
 const PACKS: usize = 4;
 
 /// Room for the packed matrices of a sublayer.
-pub(crate) fn packs<T: Float>() -> [Packed<T>; PACKS] {
-    [(); PACKS].map(|()| Packed::default())
+pub(crate) fn packs<T: Float>() -> [Strips<T>; PACKS] {
+    [(); PACKS].map(|()| Strips(Vec::new()))
+}
+
+/// A packed matrix, in strips of columns that threads pack side by side; numbers of few bits are widened a strip at a time.
+#[derive(Debug, Clone)]
+pub(crate) struct Strips<T: Float>(Vec<Packed<T>>);
+
+impl<T: Float> Strips<T> {
+    fn pack(&mut self, matrix: &Matrix<'_, T>, outputs: Range<usize>) {
+        self.0.resize_with(outputs.len().div_ceil(NARROW_STRIP), Packed::default);
+        self.0.par_iter_mut().with_max_len(1).enumerate().for_each(|(i, packed)| {
+            let first = outputs.start + i * NARROW_STRIP;
+            matrix.pack(first..(first + NARROW_STRIP).min(outputs.end), packed);
+        });
+    }
+
+    /// `y = x W` or `y += x W` on the calling thread; y is columns `first ..` of rows of `width`.
+    fn product(&self, x: &[T], inputs: usize, y: &mut [T], width: usize, columns: Range<usize>, write: Write) {
+        for (first, packed) in columns.clone().step_by(NARROW_STRIP).zip(&self.0) {
+            packed.matmul(columns_mut(y, width, first, NARROW_STRIP.min(columns.end - first)), write, matrix(x, inputs));
+        }
+    }
+
+    /// One matrix as a whole.
+    fn whole(&mut self) -> &mut Packed<T> {
+        self.0.resize_with(1, Packed::default);
+        &mut self.0[0]
+    }
 }
 
 /// `y = x W + b`.
@@ -66,8 +93,8 @@ fn columns_mut<T>(rows: &mut [T], width: usize, first: usize, count: usize) -> A
 
 /// A matrix that is ready for products: packed, or as it is for few rows.
 #[derive(Debug)]
-pub(crate) enum Prepared<'w, T> {
-    Packed(&'w Packed<T>, usize),
+pub(crate) enum Prepared<'w, T: Float> {
+    Packed(&'w Strips<T>, usize),
     Rows(Matrix<'w, T>),
 }
 
@@ -75,7 +102,7 @@ impl<T: Float> Prepared<'_, T> {
     /// `y = x W` or `y += x W`, without a bias, on the calling thread; y is columns `first ..` of rows of `width`.
     pub(crate) fn product(&self, x: &[T], inputs: usize, y: &mut [T], width: usize, first: usize, write: Write) {
         match self {
-            Self::Packed(packed, outputs) => packed.matmul(columns_mut(y, width, first, *outputs), write, matrix(x, inputs)),
+            Self::Packed(packed, outputs) => packed.product(x, inputs, y, width, first..first + outputs, write),
             Self::Rows(matrix) => {
                 for (x, y) in x.chunks_exact(inputs.max(1)).zip(y.chunks_exact_mut(width.max(1))) {
                     matrix.row_product(x, &mut y[first..first + matrix.outputs()], write);
@@ -142,10 +169,10 @@ impl Linear {
             return;
         }
         let cut = Cut::rows_of(x, self.inputs);
-        let mut packed = Packed::default();
+        let mut packed = Strips(Vec::new());
         for first in (0..self.outputs).step_by(STRIP) {
             let strip = first..(first + STRIP).min(self.outputs);
-            weights.pack(strip.clone(), &mut packed);
+            packed.pack(&weights, strip.clone());
             let ready = Prepared::Packed(&packed, strip.len());
             let tasks = cut.pieces(x, self.inputs).zip(cut.pieces_mut(y, self.outputs)).collect();
             for_pieces(tasks, |_, (x, y)| {
@@ -187,22 +214,22 @@ impl Linear {
     }
 
     /// W for [`Prepared::product`]: packed once for all pieces of rows, unless these are few.
-    pub(crate) fn prepare<'w, T: Float>(&self, w: &'w Weights<'_, T>, few: bool, packed: &'w mut Packed<T>) -> Prepared<'w, T> {
+    pub(crate) fn prepare<'w, T: Float>(&self, w: &'w Weights<'_, T>, few: bool, packed: &'w mut Strips<T>) -> Prepared<'w, T> {
         if few {
             return Prepared::Rows(self.matrix(w));
         }
-        self.matrix(w).pack(0..self.outputs, packed);
+        packed.pack(&self.matrix(w), 0..self.outputs);
         Prepared::Packed(packed, self.outputs)
     }
 
     /// Pack W^T for [`Linear::input_gradient`].
-    pub(crate) fn pack_transposed<T: Float>(&self, w: &Weights<'_, T>, packed: &mut Packed<T>) {
-        self.matrix(w).pack_transposed(packed);
+    pub(crate) fn pack_transposed<T: Float>(&self, w: &Weights<'_, T>, packed: &mut Strips<T>) {
+        self.matrix(w).pack_transposed(packed.whole());
     }
 
     /// `dx = dy W^T` or `dx += dy W^T`, on the calling thread; dy is columns `first ..` of rows of `width`.
-    pub(crate) fn input_gradient<T: Float>(&self, packed: &Packed<T>, dy: &[T], width: usize, first: usize, dx: &mut [T], write: Write) {
-        packed.matmul(matrix_mut(dx, self.inputs), write, columns(dy, width, first, self.outputs));
+    pub(crate) fn input_gradient<T: Float>(&self, packed: &Strips<T>, dy: &[T], width: usize, first: usize, dx: &mut [T], write: Write) {
+        packed.0[0].matmul(matrix_mut(dx, self.inputs), write, columns(dy, width, first, self.outputs));
     }
 
     /// `dW += x^T dy` and `db += sum of dy's rows`; dy is columns `first ..` of rows of `width`.
@@ -289,7 +316,7 @@ impl Joined {
         })
     }
 
-    pub(crate) fn prepare<'w, T: Float>(&self, w: &'w Weights<'_, T>, few: bool, packs: &'w mut [Packed<T>]) -> Vec<Prepared<'w, T>> {
+    pub(crate) fn prepare<'w, T: Float>(&self, w: &'w Weights<'_, T>, few: bool, packs: &'w mut [Strips<T>]) -> Vec<Prepared<'w, T>> {
         self.parts.iter().zip(packs).map(|(part, packed)| part.prepare(w, few, packed)).collect()
     }
 
@@ -311,7 +338,7 @@ impl Joined {
     }
 
     /// All rows, with biases, in pieces.
-    pub(crate) fn forward<T: Float>(&self, w: &Weights<'_, T>, few: bool, packs: &mut [Packed<T>], x: &[T], y: &mut [T]) {
+    pub(crate) fn forward<T: Float>(&self, w: &Weights<'_, T>, few: bool, packs: &mut [Strips<T>], x: &[T], y: &mut [T]) {
         let ready = self.prepare(w, few, packs);
         let cut = Cut::rows_of(x, self.inputs);
         let tasks = cut.pieces(x, self.inputs).zip(cut.pieces_mut(y, self.outputs())).collect();
@@ -321,12 +348,12 @@ impl Joined {
         });
     }
 
-    pub(crate) fn pack_transposed<T: Float>(&self, w: &Weights<'_, T>, packs: &mut [Packed<T>]) {
+    pub(crate) fn pack_transposed<T: Float>(&self, w: &Weights<'_, T>, packs: &mut [Strips<T>]) {
         self.parts.iter().zip(packs).for_each(|(part, packed)| part.pack_transposed(w, packed));
     }
 
     /// dx, written.
-    pub(crate) fn input_gradient<T: Float>(&self, packs: &[Packed<T>], dy: &[T], dx: &mut [T]) {
+    pub(crate) fn input_gradient<T: Float>(&self, packs: &[Strips<T>], dy: &[T], dx: &mut [T]) {
         let width = self.outputs();
         for (i, ((part, first), packed)) in self.placed().zip(packs).enumerate() {
             part.input_gradient(packed, dy, width, first, dx, if i == 0 { Write::Replace } else { Write::Add });
@@ -334,7 +361,7 @@ impl Joined {
     }
 
     /// dx, added to.
-    pub(crate) fn add_input_gradient<T: Float>(&self, packs: &[Packed<T>], dy: &[T], dx: &mut [T]) {
+    pub(crate) fn add_input_gradient<T: Float>(&self, packs: &[Strips<T>], dy: &[T], dx: &mut [T]) {
         let width = self.outputs();
         for ((part, first), packed) in self.placed().zip(packs) {
             part.input_gradient(packed, dy, width, first, dx, Write::Add);

@@ -6,11 +6,10 @@
 //! ```
 
 use super::activation::Activation;
-use super::linear::{Joined, Linear, Prepared, Write, add_to_rows};
+use super::linear::{Joined, Linear, Prepared, Strips, Write, add_to_rows};
 use crate::float::{Float, kernel};
 use crate::params::{Gradients, Layout};
 use crate::tensors::{Order, Weights};
-use regard::matmul::Packed;
 use serde::{Deserialize, Serialize};
 
 /// The networks that [`crate::ModelConfig`] knows by name.
@@ -61,7 +60,7 @@ pub struct Mlp {
 }
 
 /// The matrices of a network, ready for products.
-pub(crate) struct MlpReady<'w, T> {
+pub(crate) struct MlpReady<'w, T: Float> {
     up: Vec<Prepared<'w, T>>,
     down: Prepared<'w, T>,
 }
@@ -98,7 +97,7 @@ impl Mlp {
         self.config.width
     }
 
-    pub(crate) fn prepare<'w, T: Float>(&self, w: &'w Weights<'_, T>, few: bool, packs: &'w mut [Packed<T>]) -> MlpReady<'w, T> {
+    pub(crate) fn prepare<'w, T: Float>(&self, w: &'w Weights<'_, T>, few: bool, packs: &'w mut [Strips<T>]) -> MlpReady<'w, T> {
         let (last, first) = packs.split_last_mut().expect("room for the layer down");
         MlpReady { up: self.up.prepare(w, few, first), down: self.down.prepare(w, few, last) }
     }
@@ -127,7 +126,7 @@ impl Mlp {
         }
     }
 
-    pub(crate) fn pack_transposed<T: Float>(&self, w: &Weights<'_, T>, packs: &mut [Packed<T>]) {
+    pub(crate) fn pack_transposed<T: Float>(&self, w: &Weights<'_, T>, packs: &mut [Strips<T>]) {
         let (last, first) = packs.split_last_mut().expect("room for the layer down");
         self.up.pack_transposed(w, first);
         self.down.pack_transposed(w, last);
@@ -135,7 +134,7 @@ impl Mlp {
 
     /// Gradient of rows on the calling thread: `dx` is written, `inner` (the derivative) becomes the gradient on what
     /// went into the activation; `d_act` is scratch.
-    pub(crate) fn backward<T: Float>(&self, packs: &[Packed<T>], dy: &[T], d_act: &mut [T], inner: &mut [T], dx: &mut [T]) {
+    pub(crate) fn backward<T: Float>(&self, packs: &[Strips<T>], dy: &[T], d_act: &mut [T], inner: &mut [T], dx: &mut [T]) {
         let (last, first) = packs.split_last().expect("the layer down");
         self.down.input_gradient(last, dy, self.config.width, 0, d_act, Write::Replace);
         if self.config.gated {

@@ -4,7 +4,7 @@
 //! round). Decoding is a pass like any other, over new rows only, with the past from a [`StackCache`].
 
 use super::attention::{AttentionConfig, AttentionSaved, MultiHeadAttention, Past};
-use super::linear::packs;
+use super::linear::{Strips, packs};
 use super::mlp::{Mlp, MlpConfig};
 use super::norm::{NORM_STATS, Norm, NormKind};
 use super::pass::Pass;
@@ -15,7 +15,6 @@ use crate::float::Float;
 use crate::parallel::{Cut, for_pieces};
 use crate::params::{Gradients, Layout};
 use crate::tensors::Weights;
-use regard::matmul::Packed;
 use std::ops::Range;
 
 /// What a pass keeps.
@@ -83,7 +82,7 @@ pub struct Activations<T: Float> {
     normed: Vec<T>,
     stats: Vec<T>,
     /// The matrices of one sublayer, packed.
-    packs: [Packed<T>; 4],
+    packs: [Strips<T>; 4],
     scratch: Option<Scratch<T>>,
     d: Vec<T>,
     /// The sublayers that a pass goes through: all, unless it was told otherwise.

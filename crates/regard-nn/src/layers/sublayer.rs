@@ -12,7 +12,7 @@
 
 use super::attention::{AttentionSaved, MultiHeadAttention, Past};
 use super::dropout::Dropout;
-use super::linear::{FEW_ROWS, Write, add_to_rows};
+use super::linear::{FEW_ROWS, Strips, Write, add_to_rows};
 use super::mlp::Mlp;
 use super::norm::{NORM_STATS, Norm};
 use super::pass::Pass;
@@ -24,7 +24,6 @@ use crate::float::Float;
 use crate::parallel::{Cut, for_pieces};
 use crate::params::Gradients;
 use crate::tensors::Weights;
-use regard::matmul::Packed;
 use serde::{Deserialize, Serialize};
 
 /// Where the norm stands, of the models that [`crate::ModelConfig`] knows.
@@ -223,7 +222,7 @@ impl Sublayer {
         input: &[T],
         y: &mut [T],
         saved: &mut SublayerSaved<T>,
-        packs: &mut [Packed<T>],
+        packs: &mut [Strips<T>],
         past: Option<&mut Past<T>>,
     ) -> Result<()> {
         let few = shared.keep == Keep::Discard && shared.pass.rows() <= FEW_ROWS;
@@ -244,7 +243,7 @@ impl Sublayer {
         input: &[T],
         y: &mut [T],
         saved: &mut SublayerSaved<T>,
-        packs: &mut [Packed<T>],
+        packs: &mut [Strips<T>],
         few: bool,
     ) {
         let (w, width) = (shared.w, self.width());
@@ -291,7 +290,7 @@ impl Sublayer {
         input: &[T],
         y: &mut [T],
         saved: &mut SublayerSaved<T>,
-        packs: &mut [Packed<T>],
+        packs: &mut [Strips<T>],
         past: Option<&mut Past<T>>,
         few: bool,
     ) -> Result<()> {
@@ -376,7 +375,7 @@ impl Sublayer {
         saved: &mut SublayerSaved<T>,
         d: &mut [T],
         d_memory: &mut [T],
-        packs: &mut [Packed<T>],
+        packs: &mut [Strips<T>],
         scratch: &mut Scratch<T>,
     ) -> Result<()> {
         scratch.partials.fill(T::ZERO);
@@ -405,7 +404,7 @@ impl Sublayer {
         x: &[T],
         saved: &mut SublayerSaved<T>,
         d: &mut [T],
-        packs: &mut [Packed<T>],
+        packs: &mut [Strips<T>],
         scratch: &mut Scratch<T>,
     ) {
         let (w, width, drop) = (shared.w, self.width(), self.drop(shared.pass));
@@ -444,7 +443,7 @@ impl Sublayer {
         saved: &mut SublayerSaved<T>,
         d: &mut [T],
         d_memory: &mut [T],
-        packs: &mut [Packed<T>],
+        packs: &mut [Strips<T>],
         scratch: &mut Scratch<T>,
     ) -> Result<()> {
         let (w, pass, width, drop) = (shared.w, shared.pass, self.width(), self.drop(shared.pass));

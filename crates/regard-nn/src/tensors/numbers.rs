@@ -18,6 +18,8 @@ pub enum Numbers<'w> {
     F16(Cow<'w, [f16]>),
     /// 16 bits, 8 of them the number.
     Bf16(Cow<'w, [bf16]>),
+    /// 32 bits in little-endian bytes, at a place where they cannot be read as numbers: for use, not for training.
+    Unaligned(&'w [u8]),
     /// Blocks of a few bits per number, with a scale each: for use, not for training.
     Quantised(Blocks<'w>),
 }
@@ -86,6 +88,7 @@ impl Numbers<'_> {
             Self::F64(x) => x.len(),
             Self::F16(x) => x.len(),
             Self::Bf16(x) => x.len(),
+            Self::Unaligned(x) => x.len() / 4,
             Self::Quantised(x) => x.len(),
         }
     }
@@ -98,7 +101,7 @@ impl Numbers<'_> {
     /// For people.
     pub fn kind(&self) -> &'static str {
         match self {
-            Self::F32(_) => "f32",
+            Self::F32(_) | Self::Unaligned(_) => "f32",
             Self::F64(_) => "f64",
             Self::F16(_) => "f16",
             Self::Bf16(_) => "bf16",
@@ -126,6 +129,10 @@ impl Numbers<'_> {
             Self::F64(x) => to.iter_mut().zip(&x[range]).for_each(|(to, &x)| *to = T::from_f64(x)),
             Self::F16(x) => to.iter_mut().zip(&x[range]).for_each(|(to, &x)| *to = T::from_f64(f64::from(x.to_f32()))),
             Self::Bf16(x) => to.iter_mut().zip(&x[range]).for_each(|(to, &x)| *to = T::from_f64(f64::from(x.to_f32()))),
+            Self::Unaligned(x) => {
+                let (numbers, _) = x[4 * range.start..4 * range.end].as_chunks();
+                to.iter_mut().zip(numbers).for_each(|(to, x)| *to = T::from_f64(f64::from(f32::from_le_bytes(*x))));
+            }
             Self::Quantised(x) => x.widen(range, to),
         }
     }
@@ -165,7 +172,8 @@ mod tests {
             Numbers::F16(right.iter().map(|x| f16::from_f64(*x)).collect::<Vec<_>>().into()),
             Numbers::Bf16(right.iter().map(|x| bf16::from_f64(*x)).collect::<Vec<_>>().into()),
         ];
-        for numbers in kinds {
+        let bytes: Vec<u8> = [0u8].into_iter().chain(right.iter().flat_map(|x| (*x as f32).to_le_bytes())).collect();
+        for numbers in kinds.into_iter().chain([Numbers::Unaligned(&bytes[1..])]) {
             let mut got = [0f64; 3];
             numbers.widen(1..4, &mut got);
             assert_eq!(got, right[1..], "{}", numbers.kind());

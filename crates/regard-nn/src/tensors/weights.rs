@@ -149,17 +149,15 @@ impl<T: Float> Matrix<'_, T> {
             (MatrixNumbers::Own(x), _) => packed.pack(self.view(x).slice_axis(Axis(1), columns)),
             (MatrixNumbers::Other(x), Order::OutIn) => {
                 let mut widened = vec![T::ZERO; outputs.len() * self.inputs];
-                let piece = (ROW_COLUMNS * self.inputs).max(1);
-                widened.par_chunks_mut(piece).enumerate().for_each(|(i, widened)| {
-                    let first = outputs.start * self.inputs + i * piece;
-                    x.widen(first..first + widened.len(), widened);
-                });
+                x.widen(outputs.start * self.inputs..outputs.end * self.inputs, &mut widened);
                 packed.pack(matrix(&widened, self.inputs).reversed_axes());
             }
             (MatrixNumbers::Other(x), Order::InOut) => {
-                let mut widened = vec![T::ZERO; x.len()];
-                x.widen(0..x.len(), &mut widened);
-                packed.pack(matrix(&widened, self.outputs).slice_axis(Axis(1), columns));
+                let mut widened = vec![T::ZERO; outputs.len() * self.inputs];
+                for (input, widened) in widened.chunks_exact_mut(outputs.len().max(1)).enumerate() {
+                    x.widen(input * self.outputs + outputs.start..input * self.outputs + outputs.end, widened);
+                }
+                packed.pack(matrix(&widened, outputs.len()));
             }
         }
     }

@@ -3,10 +3,15 @@
 use super::colour_map::{ColourMap, STEPS};
 use super::{FigureError, fonts};
 use resvg::{tiny_skia, usvg};
+use std::io::Write;
 use std::sync::{Arc, OnceLock};
 
 /// Pixels of a PNG per unit of a drawing.
 pub(crate) const PIXELS_PER_UNIT: f64 = 2.0;
+
+/// Up to so many pixels a drawing is one piece; larger ones are drawn and written in bands of so many rows, which take less memory.
+const WHOLE: u64 = 1 << 20;
+const BAND: u32 = 256;
 
 /// The palette index of hidden cells (transparent: the hatching below shows), and of NaN.
 pub(crate) const HIDDEN: u8 = STEPS as u8;
@@ -56,9 +61,60 @@ pub(crate) fn render(svg: &str) -> Result<Vec<u8>, FigureError> {
     let tree = usvg::Tree::from_str(svg, &options).map_err(|e| FigureError::Png { reason: e.to_string() })?;
     let size = tree.size();
     let pixels = |x: f32| (f64::from(x) * PIXELS_PER_UNIT).ceil() as u32;
-    let mut pixmap = tiny_skia::Pixmap::new(pixels(size.width()), pixels(size.height()))
-        .ok_or_else(|| FigureError::Png { reason: format!("a picture of {} x {} has no pixels", size.width(), size.height()) })?;
-    let transform = tiny_skia::Transform::from_scale(PIXELS_PER_UNIT as f32, PIXELS_PER_UNIT as f32);
-    resvg::render(&tree, transform, &mut pixmap.as_mut());
-    pixmap.encode_png().map_err(|e| FigureError::Png { reason: e.to_string() })
+    let (width, height) = (pixels(size.width()), pixels(size.height()));
+    let empty = || FigureError::Png { reason: format!("a picture of {} x {} has no pixels", size.width(), size.height()) };
+    let band = |first: u32, rows: u32| {
+        let mut pixmap = tiny_skia::Pixmap::new(width, rows).ok_or_else(empty)?;
+        let transform = tiny_skia::Transform::from_scale(PIXELS_PER_UNIT as f32, PIXELS_PER_UNIT as f32);
+        resvg::render(&tree, transform.post_translate(0.0, -(first as f32)), &mut pixmap.as_mut());
+        Ok(pixmap)
+    };
+    if u64::from(width) * u64::from(height) <= WHOLE {
+        return band(0, height)?.encode_png().map_err(|e| FigureError::Png { reason: e.to_string() });
+    }
+    let failed = |e: &dyn std::fmt::Display| FigureError::Png { reason: e.to_string() };
+    let mut bytes = Vec::new();
+    let mut encoder = png::Encoder::new(&mut bytes, width, height);
+    encoder.set_color(png::ColorType::Rgba);
+    encoder.set_depth(png::BitDepth::Eight);
+    let mut writer = encoder.write_header().map_err(|e| failed(&e))?;
+    let mut stream = writer.stream_writer().map_err(|e| failed(&e))?;
+    for first in (0..height).step_by(BAND as usize) {
+        let pixmap = band(first, BAND.min(height - first))?;
+        for pixel in pixmap.pixels() {
+            let colour = pixel.demultiply();
+            stream.write_all(&[colour.red(), colour.green(), colour.blue(), colour.alpha()]).map_err(|e| failed(&e))?;
+        }
+    }
+    stream.finish().map_err(|e| failed(&e))?;
+    writer.finish().map_err(|e| failed(&e))?;
+    Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn large_pictures_are_drawn_band_by_band_without_a_seam() {
+        // Two circles, one of them over the end of a band; large enough for bands.
+        let picture = |width: u32| {
+            format!(
+                r##"<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="300"><rect width="{width}" height="300" fill="#fff"/>
+                <circle cx="100" cy="127.5" r="90.3" fill="#123456"/><circle cx="150" cy="250" r="40" fill="#abcdef" fill-opacity="0.5"/></svg>"##
+            )
+        };
+        let decode = |bytes: &[u8]| {
+            let mut reader = png::Decoder::new(std::io::Cursor::new(bytes)).read_info().expect("a picture");
+            let mut pixels = vec![0; reader.output_buffer_size().expect("a size")];
+            let info = reader.next_frame(&mut pixels).expect("pixels");
+            (info.width as usize, pixels)
+        };
+        let (narrow, wide) = (picture(300), picture(4000));
+        assert!(4 * 4000 * 300 > WHOLE && 4 * 300 * 300 <= WHOLE);
+        let ((narrow, whole), (wide, banded)) = (decode(&render(&narrow).expect("whole")), decode(&render(&wide).expect("in bands")));
+        for (row, (whole, banded)) in whole.chunks(4 * narrow).zip(banded.chunks(4 * wide)).enumerate() {
+            assert_eq!(whole, &banded[..4 * narrow], "row {row}");
+        }
+    }
 }
