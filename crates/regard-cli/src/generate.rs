@@ -1,14 +1,14 @@
 //! `regard generate`.
 
 use crate::common::{Common, Outcome, Sizes, Unusable};
-use crate::train::warn_unverified;
+use crate::train::{is_ours, warn_unverified};
 use anyhow::{Context, Result};
 use clap::Args;
 use regard_lab::experiments::Progress;
 use regard_nn::generate::{Sampling, Writer};
 use regard_nn::streaming::TextStream;
 use regard_nn::tokenizer::Tokenizer;
-use regard_nn::training::folder::{MODEL, Trained};
+use regard_nn::training::folder::Trained;
 use serde_json::json;
 use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
@@ -153,12 +153,13 @@ impl Generate {
 
     pub(crate) fn run(self) -> Result<Outcome> {
         let bar = Common { json: self.json, quiet: !self.json, threads: self.threads }.start("generate")?;
-        // Other people's folders have their shape in a file of its own.
-        let is_ours = self.folder.join(MODEL).is_file() && !self.folder.join("config.json").exists();
-        if !self.edits.is_empty() || !is_ours {
+        if !self.edits.is_empty() || !is_ours(&self.folder) {
             return self.run_checkpoint(&bar);
         }
         let trained = Trained::read(&self.folder)?;
+        if trained.tokenizer.bos().is_some() {
+            return self.run_checkpoint(&bar);
+        }
         if !trained.verified {
             warn_unverified(&self.folder);
         }

@@ -9,7 +9,7 @@ use regard_lab::Table;
 use regard_lab::experiments::Progress;
 use regard_lab::training_log::TrainingLog;
 use regard_nn::tokenizer::TokenizerKind;
-use regard_nn::training::folder::{FILES, LOG, ModelFolder};
+use regard_nn::training::folder::{FILES, LOG, MODEL, ModelFolder};
 use regard_nn::training::run::{Settings, Training, VALIDATION_WINDOWS};
 use regard_nn::training::source::TextSource;
 use std::path::{Path, PathBuf};
@@ -78,6 +78,11 @@ fn prepared(arguments: &Train, bar: &Bar) -> Result<Training> {
         return Err(Unusable(message.to_owned()).into());
     }
     Ok(Training::resume(folder, checkpoint, settings, &source)?)
+}
+
+/// A folder of `regard train`: other people's have their shape in a file of its own.
+pub(crate) fn is_ours(folder: &Path) -> bool {
+    folder.join(MODEL).is_file() && !folder.join("config.json").exists()
 }
 
 /// Weights without a checksum may be damaged and nobody would know.

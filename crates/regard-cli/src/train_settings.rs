@@ -50,7 +50,7 @@ enum MlpArg {
     Swiglu,
 }
 
-/// `char`, `bpe:SIZE` or `wordpiece:SIZE`.
+/// `char`, `bpe:SIZE`, `bpe+bos:SIZE` or `wordpiece:SIZE`.
 #[derive(Clone, Copy, Debug)]
 struct TokenizerArg(TokenizerKind);
 
@@ -62,10 +62,11 @@ impl FromStr for TokenizerArg {
         let kind = match text.split_once(':') {
             None if text == "char" => Some(TokenizerKind::Char),
             Some(("bpe", size)) => sized(size).map(TokenizerKind::Bpe),
+            Some(("bpe+bos", size)) => sized(size).map(TokenizerKind::BpeBos),
             Some(("wordpiece", size)) => sized(size).map(TokenizerKind::WordPiece),
             _ => None,
         };
-        kind.map(Self).ok_or_else(|| "give char, bpe:SIZE or wordpiece:SIZE, for example bpe:512".to_owned())
+        kind.map(Self).ok_or_else(|| "give char, bpe:SIZE, bpe+bos:SIZE or wordpiece:SIZE, for example bpe:512".to_owned())
     }
 }
 
@@ -97,7 +98,7 @@ pub(crate) struct SettingArgs {
     /// How long the stories are [default: 1000000]
     #[arg(long, value_name = "N", conflicts_with = "text", value_parser = up_to(100_000_000), help_heading = "Text")]
     characters: Option<usize>,
-    /// char, bpe:SIZE (bytes merged by frequency, SIZE tokens) or wordpiece:SIZE (loses case and spacing) [default: char]
+    /// char, bpe:SIZE (bytes merged by frequency, SIZE tokens), bpe+bos:SIZE (the same with a token that begins every window) or wordpiece:SIZE (loses case and spacing) [default: char]
     #[arg(long, value_name = "KIND", help_heading = "Text")]
     tokenizer: Option<TokenizerArg>,
     /// Width of the residual stream [default: 64]
@@ -157,6 +158,9 @@ pub(crate) struct SettingArgs {
     /// Seed of the stories, first values, windows and dropout [default: 1]
     #[arg(long, value_name = "N", help_heading = "Training")]
     seed: Option<u64>,
+    /// This share of windows are random tokens, said again and again: what follows must be looked up, by heads that find what came before [default: 0]
+    #[arg(long, value_name = "SHARE", allow_negative_numbers = true, help_heading = "Text")]
+    repeats: Option<f64>,
     /// Measure the loss on the last tenth of the text, which is not learned, every so many steps [default: 100]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Training")]
     validate_every: Option<u64>,
@@ -198,6 +202,7 @@ impl SettingArgs {
         set(&mut train.optim.warmup, self.warmup);
         set(&mut train.optim.clip, self.clip.map(|clip| clip.0));
         set(&mut train.optim.weight_decay, self.weight_decay);
+        set(&mut train.repeats, self.repeats);
         set(validate_every, self.validate_every);
         settings
     }
@@ -280,6 +285,7 @@ impl CommandLine for Settings {
                 match tokenizer {
                     TokenizerKind::Char => "char".to_owned(),
                     TokenizerKind::Bpe(size) => format!("bpe:{size}"),
+                    TokenizerKind::BpeBos(size) => format!("bpe+bos:{size}"),
                     TokenizerKind::WordPiece(size) => format!("wordpiece:{size}"),
                 },
             ),
@@ -301,6 +307,7 @@ impl CommandLine for Settings {
             ("--warmup", optim.warmup.to_string()),
             ("--clip", optim.clip.map_or_else(|| "none".to_owned(), |clip| clip.to_string())),
             ("--weight-decay", optim.weight_decay.to_string()),
+            ("--repeats", train.repeats.to_string()),
             ("--seed", train.seed.to_string()),
             ("--validate-every", validate_every.to_string()),
         ]

@@ -420,7 +420,7 @@ fn bad_arguments_are_refused_in_one_line() {
         (&["--rate", "0"], "the learning rate is 0; it must be finite and positive"),
         (&["--clip", "0"], "clip is 0"),
         (&["--clip", "some"], "give a number, or none"),
-        (&["--tokenizer", "bpe"], "give char, bpe:SIZE or wordpiece:SIZE"),
+        (&["--tokenizer", "bpe"], "give char, bpe:SIZE, bpe+bos:SIZE or wordpiece:SIZE"),
         (&["--tokenizer", "bpe:100"], "the vocabulary is 100; it must be at least 256, one per byte"),
         (&["--steps", "0"], "0 is not in 1..="),
         (&["--checkpoint-every", "0"], "0 is not in 1.."),

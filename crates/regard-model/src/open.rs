@@ -68,7 +68,10 @@ pub(crate) fn open(path: &Path) -> Result<Opened> {
     match cached(path) {
         Some(found) => folder(&found),
         None => {
-            let reason = "there is no such file or folder, and no model of that name in the local Hugging Face cache".to_owned();
+            let reason =
+                "there is no such file or folder, and no model of that name in the local Hugging Face cache; nothing is downloaded: \
+                          `hf download NAME` puts one there"
+                    .to_owned();
             Err(Error::NoModel { path: path.to_owned(), reason })
         }
     }
@@ -217,11 +220,11 @@ fn llama2c(path: &Path) -> Result<Opened> {
 
 fn ours(folder: &Path) -> Result<Opened> {
     let trained = Trained::read(folder)?;
-    Ok(of_config(trained.model.config(), trained.params, trained.tokenizer))
+    of_config(trained.model.config(), trained.params, trained.tokenizer)
 }
 
 /// A model that `regard train` made.
-fn of_config(config: &ModelConfig, params: Vec<f32>, tokenizer: regard_nn::tokenizer::Tokenizer) -> Opened {
+fn of_config(config: &ModelConfig, params: Vec<f32>, tokenizer: regard_nn::tokenizer::Tokenizer) -> Result<Opened> {
     let recipe = Recipe {
         family: "regard".to_owned(),
         parts: config.parts(),
@@ -233,7 +236,8 @@ fn of_config(config: &ModelConfig, params: Vec<f32>, tokenizer: regard_nn::token
     };
     let layout = Transformer::new(&recipe.parts).layout().clone();
     let archive = Box::new(Ours { layout, params });
-    Opened { format: "regard", archive, recipe, tokenizer: Ok(Tokenizer::ours(tokenizer)), ends: Vec::new(), pooling: None }
+    let tokenizer = Ok(Tokenizer::ours(tokenizer)?);
+    Ok(Opened { format: "regard", archive, recipe, tokenizer, ends: Vec::new(), pooling: None })
 }
 
 /// The model inside the crate: `examples/default_model.rs` says how it was made.
@@ -251,5 +255,5 @@ pub(crate) fn built_in() -> Result<Opened> {
         tensor.numbers.widen(0..entry.range.len(), &mut params[entry.range.clone()]);
     }
     let tokenizer = regard_nn::tokenizer::Tokenizer::from_bytes(path, include_bytes!("default/tokenizer.json"))?;
-    Ok(of_config(&config, params, tokenizer))
+    of_config(&config, params, tokenizer)
 }

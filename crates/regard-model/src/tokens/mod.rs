@@ -72,8 +72,13 @@ impl Tokenizer {
     }
 
     /// One of our own.
-    pub(crate) fn ours(tokenizer: regard_nn::tokenizer::Tokenizer) -> Self {
-        Self { kind: Kind::Ours(tokenizer), first: None, bos: None, ends: Vec::new() }
+    pub(crate) fn ours(tokenizer: regard_nn::tokenizer::Tokenizer) -> Result<Self> {
+        let bos = tokenizer.bos();
+        let read = match tokenizer.library() {
+            Some(library) => Self::library(library.clone())?,
+            None => Self { kind: Kind::Ours(tokenizer), first: None, bos: None, ends: Vec::new() },
+        };
+        Ok(Self { first: bos, bos, ..read })
     }
 
     /// The tokenizer of a folder of transformers.
@@ -162,6 +167,11 @@ impl Tokenizer {
     /// Tokens that end a text: writing stops there.
     pub fn ends(&self) -> &[u32] {
         &self.ends
+    }
+
+    /// The token that is put before every text.
+    pub fn first(&self) -> Option<u32> {
+        self.first
     }
 
     /// The token that texts begin with.

@@ -27,6 +27,8 @@ pub enum TokenizerKind {
     Char,
     /// Pairs of bytes merged by frequency, up to so many tokens: at least 256. Loses nothing.
     Bpe(usize),
+    /// The same, and among them a token that begins every text.
+    BpeBos(usize),
     /// Pieces of lower-case words, up to so many tokens. Loses case and spacing.
     WordPiece(usize),
 }
@@ -40,6 +42,9 @@ enum Inner {
     Char(Characters),
     Library(Box<tokenizers::Tokenizer>),
 }
+
+/// How the token that begins every text is written.
+const BOS: &str = "<s>";
 
 #[derive(Debug, Clone)]
 struct Characters {
@@ -133,14 +138,19 @@ impl Tokenizer {
         }
         let inner = match kind {
             TokenizerKind::Char => Inner::Char(Characters::new(text.chars().collect::<BTreeSet<_>>().into_iter().collect())),
-            TokenizerKind::Bpe(size) if size < 256 => {
+            TokenizerKind::Bpe(size) | TokenizerKind::BpeBos(size) if size < 256 + usize::from(kind == TokenizerKind::BpeBos(size)) => {
                 return Err(Error::Config {
                     name: "the vocabulary",
                     value: size.to_string(),
-                    requirement: "at least 256, one per byte".to_owned(),
+                    requirement: "at least 256, one per byte, and one more for a token that begins texts".to_owned(),
                 });
             }
             TokenizerKind::Bpe(size) => Inner::Library(Box::new(train_bpe(text, size).map_err(refused)?)),
+            TokenizerKind::BpeBos(size) => {
+                let mut tokenizer = train_bpe(text, size - 1).map_err(refused)?;
+                tokenizer.add_special_tokens([AddedToken::from(BOS, true)]).map_err(refused)?;
+                Inner::Library(Box::new(tokenizer))
+            }
             TokenizerKind::WordPiece(size) => Inner::Library(Box::new(train_word_piece(text, size).map_err(refused)?)),
         };
         Ok(Self(inner))
@@ -154,7 +164,23 @@ impl Tokenizer {
         }
     }
 
-    /// Text to tokens.
+    /// The token that begins every text, where there is one.
+    pub fn bos(&self) -> Option<u32> {
+        match &self.0 {
+            Inner::Char(_) => None,
+            Inner::Library(tokenizer) => tokenizer.token_to_id(BOS),
+        }
+    }
+
+    /// The library's tokenizer, where it is not one of characters.
+    pub fn library(&self) -> Option<&tokenizers::Tokenizer> {
+        match &self.0 {
+            Inner::Char(_) => None,
+            Inner::Library(tokenizer) => Some(tokenizer),
+        }
+    }
+
+    /// Text to tokens, without the one that begins it.
     ///
     /// # Errors
     /// [`Error::Character`] for a character that training has not seen, [`Error::Tokenizer`].

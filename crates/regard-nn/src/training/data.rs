@@ -11,6 +11,8 @@ pub struct Text {
     pub train: Vec<u32>,
     /// The rest.
     pub validation: Vec<u32>,
+    /// The token that every window begins with, where there is one.
+    pub bos: Option<u32>,
 }
 
 impl Text {
@@ -28,7 +30,13 @@ impl Text {
                 return Err(Error::ShortText { what, got: part.len(), needed });
             }
         }
-        Ok(Self { train, validation })
+        Ok(Self { train, validation, bos: None })
+    }
+
+    /// The same, of which every window begins with a token of its own.
+    #[must_use]
+    pub fn begun(self, bos: Option<u32>) -> Self {
+        Self { bos, ..self }
     }
 }
 
@@ -66,6 +74,37 @@ impl Windows {
         // The middles of as many equal parts.
         let start = |i: usize| (places * (2 * i as u128 + 1) / (2 * count as u128)) as usize;
         Self::at((0..count).map(start), tokens, seq, target)
+    }
+
+    /// The same windows behind a token that begins texts: each loses its last target, and its first token becomes one.
+    #[must_use]
+    pub fn begun(mut self, bos: Option<u32>, seq: usize) -> Self {
+        let Some(bos) = bos else { return self };
+        self.targets.clone_from(&self.ids);
+        for window in self.ids.chunks_mut(seq) {
+            window.rotate_right(1);
+            window[0] = bos;
+        }
+        self
+    }
+
+    /// Put random tokens that are said again and again in the place of some windows: each with probability `share`, a segment of 2 tokens to
+    /// half of a window, short ones as often as long ones by ratio, repeated to the end. What follows cannot be known the first time, and must be looked up from then on. `draws` are those of a window by
+    /// its number.
+    pub fn repeat(&mut self, share: f64, seq: usize, vocab: usize, bos: Option<u32>, draws: impl Fn(usize) -> Draws) {
+        for (number, (ids, targets)) in self.ids.chunks_mut(seq).zip(self.targets.chunks_mut(seq)).enumerate() {
+            let mut draws = draws(number);
+            if draws.uniform() >= share {
+                continue;
+            }
+            // Short ones are where copying is learnt, long ones where it must be exact.
+            let len = (2.0 * (seq as f64 / 4.0).max(1.0).powf(draws.uniform())) as usize;
+            let segment: Vec<u32> =
+                std::iter::repeat_with(|| draws.below(vocab) as u32).filter(|token| Some(*token) != bos).take(len).collect();
+            let tokens: Vec<u32> = bos.into_iter().chain(segment.iter().copied().cycle()).take(seq + 1).collect();
+            ids.copy_from_slice(&tokens[..seq]);
+            targets.copy_from_slice(&tokens[1..]);
+        }
     }
 
     fn at(starts: impl Iterator<Item = usize>, tokens: &[u32], seq: usize, target: Target) -> Self {

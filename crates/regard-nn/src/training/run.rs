@@ -132,7 +132,7 @@ impl Training {
         let tokenizer = Tokenizer::train(settings.tokenizer, &text)?;
         let (tokens, origin) = tokenized(&settings, &text, &tokenizer)?;
         let settings = Settings { model: ModelConfig { vocab: tokenizer.vocab(), ..settings.model }, ..settings };
-        let text = Text::split(tokens, settings.model.context)?;
+        let text = Text::split(tokens, settings.model.context)?.begun(tokenizer.bos());
         let model = LanguageModel::new(settings.model.clone())?;
         check_size(&model, &settings.train)?;
         let trainer = Trainer::new(model.layout(), settings.train.clone())?;
@@ -150,7 +150,7 @@ impl Training {
             return Err(Error::OtherText { folder: folder.path().to_owned() });
         }
         let (tokenizer, tokens) = same_tokens(folder.path(), &settings, &text, &origin)?;
-        let text = Text::split(tokens, settings.model.context)?;
+        let text = Text::split(tokens, settings.model.context)?.begun(tokenizer.bos());
         let model = LanguageModel::new(settings.model.clone())?;
         check_size(&model, &settings.train)?;
         let trainer = Trainer::resume(model.layout(), settings.train.clone(), checkpoint)?;

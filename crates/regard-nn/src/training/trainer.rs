@@ -28,11 +28,13 @@ pub struct TrainConfig {
     pub seed: u64,
     /// The optimiser.
     pub optim: OptimConfig,
+    /// Share of windows that are random tokens, said again and again.
+    pub repeats: f64,
 }
 
 impl Default for TrainConfig {
     fn default() -> Self {
-        Self { steps: 1000, batch: 32, micro_batches: 1, seed: 1, optim: OptimConfig::default() }
+        Self { steps: 1000, batch: 32, micro_batches: 1, seed: 1, optim: OptimConfig::default(), repeats: 0.0 }
     }
 }
 
@@ -48,6 +50,10 @@ impl TrainConfig {
         if self.micro_batches == 0 || !self.batch.is_multiple_of(self.micro_batches) {
             let requirement = format!("a divisor of batch ({})", self.batch);
             return Err(Error::Config { name: "micro_batches", value: self.micro_batches.to_string(), requirement });
+        }
+        if !(0.0..=1.0).contains(&self.repeats) {
+            let requirement = "a share, from 0 to 1".to_owned();
+            return Err(Error::Config { name: "repeats", value: self.repeats.to_string(), requirement });
         }
         self.optim.check()
     }
@@ -195,6 +201,8 @@ impl Trainer {
 
 /// Where windows are drawn.
 const WINDOWS: u64 = 0x817D;
+/// Where sequences that are said again are drawn.
+const REPEATS: u64 = 0x2E9E;
 /// Where dropout is drawn.
 const DROPOUT: u64 = 0xD80F;
 
@@ -234,7 +242,7 @@ impl<'t> TextTask<'t> {
 /// When text and model do not fit together.
 pub fn validate(model: &LanguageModel, text: &Text, mask: MaskKind, target: Target, p: &[f32], count: usize, seed: u64) -> Result<Loss> {
     let seq = model.config().context;
-    let windows = Windows::draw(&text.validation, count, seq, target, &mut Draws::at(seed, &[0x7A11]));
+    let windows = Windows::draw(&text.validation, count, seq, target, &mut Draws::at(seed, &[0x7A11])).begun(text.bos, seq);
     let mut pass = model.plan(count, seq, Keep::Discard);
     model.loss(&model.weights(p), &windows.ids, &windows.targets, &Pass::new(count, seq, mask), &mut pass)
 }
@@ -248,7 +256,11 @@ impl Task for TextTask<'_> {
         let (seq, size) = (self.model.config().context, config.batch / config.micro_batches);
         // One draw per window: those of the parts before are passed over.
         let mut draws = Draws::at(config.seed, &[WINDOWS, step]).skip((part * size) as u64);
-        let windows = Windows::draw(&self.text.train, size, seq, self.target, &mut draws);
+        let mut windows = Windows::draw(&self.text.train, size, seq, self.target, &mut draws).begun(self.text.bos, seq);
+        if config.repeats > 0.0 {
+            let draws = |window: usize| Draws::at(config.seed, &[REPEATS, step, (part * size + window) as u64]);
+            windows.repeat(config.repeats, seq, self.model.config().vocab, self.text.bos, draws);
+        }
         let dropout = (self.model.config().dropout > 0.0).then(|| Draws::at(config.seed, &[DROPOUT, step, part as u64]).bits());
         let call = Pass { dropout, ..Pass::new(size, seq, self.mask) };
         let mut pass =

@@ -16,7 +16,7 @@ fn through_a_file(tokenizer: &Tokenizer) -> Tokenizer {
 fn characters_and_bpe_lose_nothing() {
     let mut text = stories::write(30_000, 3);
     text.push_str("\n\n  naïve café, \t日本 \u{1F600}\r\n end ");
-    for (kind, vocab) in [(TokenizerKind::Char, None), (TokenizerKind::Bpe(300), Some(300))] {
+    for (kind, vocab) in [(TokenizerKind::Char, None), (TokenizerKind::Bpe(300), Some(300)), (TokenizerKind::BpeBos(300), Some(300))] {
         let tokenizer = Tokenizer::train(kind, &text).expect("trained");
         assert!(vocab.is_none_or(|v| v == tokenizer.vocab()), "{kind:?}: {}", tokenizer.vocab());
         let ids = tokenizer.encode(&text).expect("encoded");
@@ -32,6 +32,19 @@ fn bpe_knows_bytes_that_training_has_not_seen() {
     let tokenizer = Tokenizer::train(TokenizerKind::Bpe(280), &stories::write(5_000, 3)).expect("trained");
     let strange = "Ωμέγα \u{0}\u{7f} 漢字";
     assert_eq!(tokenizer.decode(&tokenizer.encode(strange).expect("encoded")).expect("decoded"), strange);
+}
+
+#[test]
+fn a_token_that_begins_texts_is_the_last_of_the_vocabulary() {
+    let text = stories::write(5_000, 3);
+    let tokenizer = Tokenizer::train(TokenizerKind::BpeBos(280), &text).expect("trained");
+    assert_eq!((tokenizer.bos(), tokenizer.vocab()), (Some(279), 280));
+    assert_eq!(through_a_file(&tokenizer).bos(), Some(279));
+    assert!(!tokenizer.encode(&text).expect("encoded").contains(&279), "no text has it");
+    for kind in [TokenizerKind::Char, TokenizerKind::Bpe(280), TokenizerKind::WordPiece(80)] {
+        assert_eq!(Tokenizer::train(kind, &text).expect("trained").bos(), None);
+    }
+    assert!(matches!(Tokenizer::train(TokenizerKind::BpeBos(256), "abc"), Err(Error::Config { .. })));
 }
 
 #[test]

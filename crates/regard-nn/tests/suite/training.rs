@@ -2,9 +2,10 @@
 
 use regard_nn::atomic::write_atomic;
 use regard_nn::checkpoint::{Checkpoint, save, save_with};
-use regard_nn::data::{Target, Text};
+use regard_nn::data::{Target, Text, Windows};
 use regard_nn::optim::OptimConfig;
 use regard_nn::params::Layout;
+use regard_nn::random::Draws;
 use regard_nn::tokenizer::{Tokenizer, TokenizerKind};
 use regard_nn::train::{StepReport, Task, TextTask, TrainConfig, Trainer};
 use regard_nn::{Error, LanguageModel, Loss, MaskKind, ModelConfig, stories};
@@ -49,6 +50,55 @@ fn training_learns() {
     assert!((reports[0].loss - (VOCAB as f64).ln()).abs() < 0.5, "{}", reports[0].loss);
     assert!(reports[149].loss < 2.6, "{}", reports[149].loss);
     assert!(reports.iter().all(|r| r.gradient_norm > 0.0 && r.tokens == 128));
+}
+
+#[test]
+fn windows_are_begun_and_some_are_said_again() {
+    let (seq, vocab, bos) = (40, 64, Some(63));
+    let tokens: Vec<u32> = (0..500).map(|i| i % 60).collect();
+    let plain = Windows::draw(&tokens, 50, seq, Target::Next, &mut Draws::at(1, &[]));
+    let begun = plain.clone().begun(bos, seq);
+    for (window, (targets, before)) in begun.ids.chunks(seq).zip(begun.targets.chunks(seq).zip(plain.ids.chunks(seq))) {
+        assert_eq!((window[0], &window[1..], targets), (63, &before[..seq - 1], before));
+    }
+    assert_eq!(plain.clone().begun(None, seq), plain);
+    let draws = |window: usize| Draws::at(9, &[window as u64]);
+    let mut mixed = begun.clone();
+    mixed.repeat(0.5, seq, vocab, bos, draws);
+    let mut said = 0;
+    for (number, (window, targets)) in mixed.ids.chunks(seq).zip(mixed.targets.chunks(seq)).enumerate() {
+        assert_eq!(&window[1..], &targets[..seq - 1], "a target is the next token");
+        if window == &begun.ids[number * seq..(number + 1) * seq] {
+            continue;
+        }
+        said += 1;
+        assert_eq!(window[0], 63);
+        assert!(!window[1..].contains(&63) && window.iter().all(|token| *token < 64));
+        let period = (2..=seq / 2).find(|len| window[1 + len..].iter().zip(&window[1..]).all(|(a, b)| a == b));
+        assert!(period.is_some(), "{window:?}");
+        // Whatever else is in the batch.
+        let mut alone = Windows { ids: vec![0; seq], targets: vec![0; seq] };
+        alone.repeat(1.0, seq, vocab, bos, |_| draws(number));
+        assert_eq!(alone.ids, window);
+    }
+    assert!((15..=35).contains(&said), "{said} of 50");
+    for repeats in [-0.1, 1.1, f64::NAN] {
+        assert!(TrainConfig { repeats, ..config() }.check().is_err());
+    }
+}
+
+#[test]
+fn a_step_in_parts_says_the_same_windows_again() {
+    let model = LanguageModel::new(small()).expect("valid");
+    let of = |micro_batches, repeats| {
+        let mut trainer = Trainer::new(model.layout(), TrainConfig { micro_batches, repeats, ..config() }).expect("valid");
+        run(&model, &mut trainer, 2).pop().expect("a step").loss
+    };
+    let whole = of(1, 0.5);
+    assert!(
+        (whole - of(4, 0.5)).abs() < 1e-4 && (whole - of(1, 0.0)).abs() > 1e-3,
+        "the same windows in parts, and other ones than without"
+    );
 }
 
 #[test]
