@@ -26,13 +26,16 @@
 //! edits/      grammar, and edits at work      scores      what heads do                  screen      what edits cost, on several texts
 //! lens        behind each layer               evidence    intervals and p                settings    config.json, with limits
 //! view        tiles and means for viewers     steps       a head number by number
+//! neuron      one query and one key           evaluate    the loss of a long text        direct      heads without what follows
 //! ```
 
 #![forbid(unsafe_code)]
 
 pub mod archives;
+mod direct;
 pub mod edits;
 pub mod error;
+mod evaluate;
 pub mod evidence;
 pub mod families;
 mod lens;

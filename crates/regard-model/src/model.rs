@@ -385,7 +385,7 @@ impl Model {
         Ok(sources)
     }
 
-    /// Texts of our own for `mean` and `resample`, where nobody gave any: stories, cut to `tokens` each.
+    /// Texts of our own, where nobody gave any: stories, cut to `tokens` each, and to what the model was trained for.
     ///
     /// # Errors
     /// When there is no tokenizer.
@@ -393,7 +393,7 @@ impl Model {
         let text = |seed: usize| {
             let story = regard_nn::stories::write(8 * tokens, 0x5707 + seed as u64);
             let mut ids = self.ids(Input::Text(&story))?;
-            ids.truncate(if self.limited { tokens.min(self.context) } else { tokens });
+            ids.truncate(tokens.min(self.context));
             Ok(ids)
         };
         (0..count).map(text).collect()

@@ -6,8 +6,9 @@
 use crate::edits::{Edits, LayerTape, head_changes, layer_change};
 use crate::error::{Error, Result};
 use crate::model::Model;
+use crate::view::Sink;
 use ndarray::{Array1, Array2, Array3, ArrayView2, ArrayView4, Axis};
-use regard::{HeatMap, Rectangle, RowStats, StatsOptions};
+use regard::{HeatMap, Mask, Rectangle, RowStates, RowStats, StatsOptions};
 use regard_nn::layers::positions::Angles;
 use regard_nn::layers::probe::Change;
 use std::ops::Range;
@@ -26,6 +27,23 @@ pub struct Run<'m> {
 pub(crate) fn row_losses(model: &Model, ids: &[u32], hidden: &[f32]) -> Result<Vec<f64>> {
     model.check_loss(ids)?;
     model.losses_of(&model.weights()?, &hidden[..(ids.len() - 1) * model.width()], &ids[1..])
+}
+
+impl Sink {
+    /// The attention to be asked for weights, and the states to ask with: those of all keys leave the others as they are.
+    fn apply<'a>(
+        self,
+        attention: &regard::Attention<'a>,
+        q: ArrayView4<'_, f32>,
+        k: ArrayView4<'_, f32>,
+    ) -> Result<(regard::Attention<'a>, RowStates<f32>)> {
+        let without = || attention.clone().mask(!Mask::first_keys(1) | Mask::window(Some(0), Some(0)));
+        Ok(match self {
+            Self::Show => (attention.clone(), attention.row_states(q, k)?),
+            Self::Hide => (without(), attention.row_states(q, k)?),
+            Self::Renormalise => (without(), without().row_states(q, k)?),
+        })
+    }
 }
 
 fn four<'a>(x: ArrayView2<'a, f32>) -> ArrayView4<'a, f32> {
@@ -154,15 +172,6 @@ impl<'m> Run<'m> {
         self.model.attention().rotary.map(|rotary| Angles::new(rotary, self.model.head_dim(), self.len()))
     }
 
-    /// A query or key of one token, before it was turned.
-    pub(crate) fn before_positions(&self, row: &[f32], position: usize) -> Vec<f32> {
-        let mut row = row.to_vec();
-        if let Some(angles) = self.angles() {
-            angles.rotate(&mut row, position, true);
-        }
-        row
-    }
-
     fn turned(&self, heads: &Array3<f32>, rotated: bool) -> Array3<f32> {
         let mut heads = heads.clone();
         if let (Some(angles), false) = (self.angles(), rotated) {
@@ -173,6 +182,15 @@ impl<'m> Run<'m> {
             }
         }
         heads
+    }
+
+    /// A query or key of one token, before it was turned.
+    pub(crate) fn before_positions(&self, row: &[f32], position: usize) -> Vec<f32> {
+        let mut row = row.to_vec();
+        if let Some(angles) = self.angles() {
+            angles.rotate(&mut row, position, true);
+        }
+        row
     }
 
     /// Queries and keys of one head, and how its rows attend: `what` gets the attention and the rows that it is for. With `only`, of the keys that they
@@ -214,9 +232,17 @@ impl<'m> Run<'m> {
     /// # Errors
     /// [`Error::Outside`].
     pub fn weights_of(&self, layer: usize, head: usize, rows: Range<usize>) -> Result<Array2<f32>> {
+        self.weights_without(layer, head, rows, Sink::Show)
+    }
+
+    /// The same, with or without the first key.
+    ///
+    /// # Errors
+    /// [`Error::Outside`].
+    pub fn weights_without(&self, layer: usize, head: usize, rows: Range<usize>, sink: Sink) -> Result<Array2<f32>> {
         let mut weights = Array2::zeros((rows.len(), self.len()));
         self.each_group(layer, head, rows.clone(), None, |attention, [q, k, _], chosen| {
-            let states = attention.row_states(q, k)?;
+            let (attention, states) = sink.apply(attention, q, k)?;
             let made = attention.weights_of(q, k, &states, Rectangle { rows: rows.clone(), keys: 0..self.len() })?;
             for row in chosen {
                 weights.row_mut(row - rows.start).assign(&made.index_axis(Axis(0), 0).index_axis(Axis(0), 0).row(row - rows.start));
@@ -239,8 +265,19 @@ impl<'m> Run<'m> {
     /// # Errors
     /// [`Error::Outside`].
     pub fn heat_map(&self, layer: usize, head: usize, rows: usize, cols: usize) -> Result<HeatMap<f32>> {
-        let mut maps =
-            self.each_group(layer, head, 0..self.len(), None, |attention, [q, k, _], _| Ok(attention.heat_map(q, k, rows, cols)?))?;
+        self.heat_map_without(layer, head, [rows, cols], Sink::Show)
+    }
+
+    /// The same of at most `cells` rows and columns, with or without the first key.
+    ///
+    /// # Errors
+    /// [`Error::Outside`].
+    pub fn heat_map_without(&self, layer: usize, head: usize, cells: [usize; 2], sink: Sink) -> Result<HeatMap<f32>> {
+        let all = Rectangle { rows: 0..self.len(), keys: 0..self.len() };
+        let mut maps = self.each_group(layer, head, 0..self.len(), None, |attention, [q, k, _], _| {
+            let (attention, states) = sink.apply(attention, q, k)?;
+            Ok(attention.heat_map_of(q, k, &states, all.clone(), cells)?)
+        })?;
         Ok(maps.swap_remove(0))
     }
 

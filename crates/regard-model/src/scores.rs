@@ -5,22 +5,23 @@
 //! first        mean a[i, 0]                       column       the largest mean column, and which
 //! local        mass within 3 of the query         broad        entropy / ln(visible keys)
 //! duplicate    rows with an earlier p, t_p = t_i: sum of a[i, p] over such p
-//! induction    rows with an earlier p < i - 1, t_p = t_i: sum of a[i, p+1] over such p       (on text)
+//! induction    rows with an earlier p < i - 1, t_p = t_i, t_(p+1) another token: sum of a[i, p+1] over such p       (on text)
 //! repeated     BOS and 50 random tokens twice: mean over the second half of a[i, i-49]
 //! delimiter    mass on punctuation, less its share of the visible keys
+//! positional   1 - mean total variation between the same rows on two texts, first column left out and the rest divided by what remains
 //! writes       sum over keys of a[i, j] |v_j W_O|, as a share of the layer's heads
 //! ```
 //!
 //! The baseline of a score is the same pairs under uniform weights over visible keys; lift is `(score - base) / (1 - base)`. A label needs the lower end of
-//! its 95 % interval over texts above 0.4; several labels, or none ("mixed"), are possible. Keys next to the query never count as induction: runs of equal
-//! tokens would.
+//! its 95 % interval over texts above 0.4; several labels, or none ("mixed"), are possible. Runs of equal tokens do not count as
+//! induction: what follows an earlier copy must be another token, else every head that looks nearby would have it. `positional` and `broad` have no baseline: a head that looks at everything alike is positional too.
 
 use crate::edits::{Edits, Sources};
 use crate::error::{Error, Result};
 use crate::evidence::interval;
 use crate::model::{Input, Model};
 use crate::run::Run;
-use ndarray::ArrayView2;
+use ndarray::{Array2, ArrayView2, Axis, Slice};
 use regard_nn::random::Draws;
 use serde::Serialize;
 
@@ -61,6 +62,8 @@ pub struct HeadScores {
     pub broad: f64,
     /// The largest mean column: a sink need not be the first token.
     pub column: f64,
+    /// How much its rows are the same on unrelated texts; NaN where there are not two texts to compare.
+    pub positional: f64,
     /// Its share of what the layer's heads write, by the lengths of `v_j W_O`.
     pub writes: f64,
     /// What it is called.
@@ -90,7 +93,7 @@ fn of_weights(weights: ArrayView2<'_, f32>, ids: &[u32], delimiters: &[bool], vi
         add(2, &mut [0].into_iter());
         add(3, &mut (i.saturating_sub(NEAR)..(i + NEAR + 1).min(ids.len())).filter(|j| keys.contains(j)));
         add(4, &mut (0..i).filter(|p| ids[*p] == ids[i]));
-        add(5, &mut (0..i.saturating_sub(1)).filter(|p| ids[*p] == ids[i] && p + 1 != i).map(|p| p + 1));
+        add(5, &mut (0..i.saturating_sub(1)).filter(|p| ids[*p] == ids[i] && ids[p + 1] != ids[i]).map(|p| p + 1));
         add(7, &mut keys.clone().filter(|j| delimiters[*j]));
     }
     let mut scores = Scores { values: [f64::NAN; COUNT], bases: [f64::NAN; COUNT] };
@@ -101,6 +104,27 @@ fn of_weights(weights: ArrayView2<'_, f32>, ids: &[u32], delimiters: &[bool], vi
         }
     }
     scores
+}
+
+/// Less of a row than this, behind its first key, is no pattern.
+const REST: f64 = 0.01;
+
+/// How much the same rows have in common on two texts, without their first keys: 1 where they are equal, 0 where they share nothing.
+fn in_common(a: ArrayView2<'_, f32>, b: ArrayView2<'_, f32>) -> f64 {
+    let rest = |row: ndarray::ArrayView1<'_, f32>| 1.0 - f64::from(row[0]);
+    mean(a.outer_iter().zip(b.outer_iter()).skip(2).map(|(a, b)| {
+        let (whole_a, whole_b) = (rest(a), rest(b));
+        if whole_a < REST || whole_b < REST {
+            return f64::NAN;
+        }
+        let shared = a.iter().zip(b).skip(1).map(|(a, b)| (f64::from(*a) / whole_a).min(f64::from(*b) / whole_b));
+        shared.sum()
+    }))
+}
+
+/// The first `n` rows of the first `n` keys.
+fn corner(weights: &Array2<f32>, n: usize) -> ArrayView2<'_, f32> {
+    weights.slice_axis(Axis(0), Slice::from(..n)).slice_axis_move(Axis(1), Slice::from(..n))
 }
 
 fn visible(model: &Model, len: usize) -> impl Fn(usize) -> std::ops::Range<usize> {
@@ -173,6 +197,8 @@ impl Model {
         let total = texts.len() + DRAWS;
         let mut all: Vec<Vec<Scores>> = vec![Vec::new(); heads];
         let (mut broad, mut column, mut writes) = (vec![Vec::new(); heads], vec![Vec::new(); heads], vec![Vec::new(); heads]);
+        let mut before: Vec<Option<Array2<f32>>> = vec![None; heads];
+        let mut positional = vec![Vec::new(); heads];
         for (done, ids) in texts.iter().enumerate() {
             let run = self.run(ids, &none, &sources)?;
             let delimiters = self.delimiters(ids);
@@ -191,6 +217,15 @@ impl Model {
                     let columns = weights.slice_axis(ndarray::Axis(0), ndarray::Slice::from(1..)).mean_axis(ndarray::Axis(0));
                     column[at].push(columns.map_or(f64::NAN, |c| c.iter().copied().fold(0.0, f32::max).into()));
                     writes[at].push(share);
+                    if let Some(other) = before[at].replace(weights)
+                        && let Some(weights) = &before[at]
+                    {
+                        // What follows does not enter where tokens see only those before them.
+                        let n = other.nrows().min(weights.nrows());
+                        if self.is_causal() || other.nrows() == weights.nrows() {
+                            positional[at].push(in_common(corner(&other, n), corner(weights, n)));
+                        }
+                    }
                 }
             }
             watch(done + 1, total);
@@ -218,6 +253,7 @@ impl Model {
                     lift: [(f64::NAN, f64::NAN); COUNT],
                     broad: mean(broad[at].iter().copied()),
                     column: mean(column[at].iter().copied()),
+                    positional: mean(positional[at].iter().copied()),
                     writes: mean(writes[at].iter().copied()),
                     labels: Vec::new(),
                 };
@@ -257,7 +293,6 @@ impl Model {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ndarray::Array2;
 
     fn causal(i: usize) -> std::ops::Range<usize> {
         0..i + 1
@@ -284,11 +319,29 @@ mod tests {
     }
 
     #[test]
+    fn rows_have_in_common_what_they_share_behind_the_first_key() {
+        let previous = Array2::from_shape_fn((20, 20), |(i, j)| f32::from(j + 1 == i || i + j == 0));
+        assert_eq!(in_common(previous.view(), previous.view()), 1.0);
+        // Half of the weight on the first key is left out, in one and not in the other.
+        let half = previous.mapv(|x| 0.5 * x) + Array2::from_shape_fn((20, 20), |(_, j)| if j == 0 { 0.5 } else { 0.0 });
+        assert!((in_common(previous.view(), half.view()) - 1.0).abs() < 1e-7);
+        let own = Array2::from_shape_fn((20, 20), |(i, j)| f32::from(j == i));
+        assert_eq!(in_common(previous.view(), own.view()), 0.0);
+        let sink = Array2::from_shape_fn((20, 20), |(_, j)| f32::from(j == 0));
+        assert!(in_common(sink.view(), sink.view()).is_nan(), "nothing is left to compare");
+    }
+
+    #[test]
     fn runs_of_equal_tokens_are_no_induction() {
-        // A head that looks at itself, on a text of one token: nothing came before that could be copied from next to it.
-        let itself = pattern(&[7; 30], |i| i);
-        assert_eq!(itself.values[5], 0.0, "the query's own key is never what followed an earlier token");
+        // Whatever a head looks at: behind an earlier copy comes the same token again, so there is nothing to copy.
+        for back in 0..3 {
+            assert!(pattern(&[7; 30], |i| i.saturating_sub(back)).values[5].is_nan(), "{back} back");
+        }
         let pairs: Vec<u32> = (0..30).map(|i| i / 2).collect();
         assert!(pattern(&pairs, |i| i).values[5].is_nan(), "no rows count: equal neighbours are left out");
+        // Runs that come twice: the last of a run follows the last of the first run, not its inside.
+        let runs: Vec<u32> = (0..2).flat_map(|_| [1, 1, 1, 2, 2, 2]).collect();
+        assert_eq!(pattern(&runs, |i| i.saturating_sub(1)).values[5], 0.0);
+        assert_eq!(pattern(&runs, |i| if i >= 6 { if i < 9 { 3 } else { 6 } } else { 0 }).values[5], 1.0);
     }
 }

@@ -3,5 +3,6 @@
 mod damage;
 mod edits;
 mod golden;
+mod known;
 mod screen;
 mod tiles;
