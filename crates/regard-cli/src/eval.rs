@@ -1,7 +1,8 @@
 //! `regard eval`.
 
 use crate::common::{Common, Outcome, Unusable};
-use crate::train::warn_unverified;
+use crate::progress::Bar;
+use crate::train::{is_ours, warn_unverified};
 use anyhow::Result;
 use clap::Args;
 use regard_lab::Table;
@@ -18,13 +19,16 @@ use std::path::PathBuf;
 /// On the last tenth of the text that it was trained on, which it has not learned; or on the whole of another text. Every token but the
 /// first is predicted exactly once, from at most a context of tokens before it. Where the text is the stories that a grammar writes, its
 /// entropy stands beside the loss: no model can stay below it.
+///
+/// Any other model that `regard look` can read is measured on the text that is given; with --edits, as it is and edited.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   regard eval model
   regard eval model --stride 16                 more context for each token, and more work
-  regard eval model --text other.txt --json")]
+  regard eval model --text other.txt --json
+  regard eval stories15M/model.bin --text book.txt --edits scale=off")]
 pub(crate) struct Eval {
-    /// A folder that `regard train` wrote
+    /// A folder that `regard train` wrote, or any model that `regard look` can read
     #[arg(value_name = "DIR")]
     folder: PathBuf,
     /// Another text, or the same one where it has moved; - is the standard input [default: the text that it was trained on]
@@ -33,6 +37,9 @@ pub(crate) struct Eval {
     /// Windows begin so many tokens apart; the shorter, the more context each token has [default: the context]
     #[arg(long, value_name = "N")]
     stride: Option<usize>,
+    /// Edits of the model, as in L3.H1=zero/scale=off: see `regard surgery --help`
+    #[arg(long, default_value = "", value_name = "EDITS")]
+    edits: String,
     #[command(flatten)]
     common: Common,
 }
@@ -52,9 +59,66 @@ const COLUMNS: [(&str, &str); 11] = [
 ];
 
 impl Eval {
+    /// Any checkpoint, with edits; `text` where none was given.
+    fn run_checkpoint(&self, bar: Bar, text: Option<&TextSource>) -> Result<Outcome> {
+        let model = regard_model::Model::load(&self.folder)?;
+        let edits = regard_model::Edits::parse(&self.edits)?;
+        let sources = crate::microscope::sources(&model, &edits)?;
+        let source = match (&self.text, text) {
+            (Some(path), _) => TextSource::named(path.clone()),
+            (None, Some(text)) => text.clone(),
+            (None, None) => return Err(Unusable("say which text to read, with --text FILE".to_owned()).into()),
+        };
+        let text = source.read()?;
+        let ids = model.ids(regard_model::Input::Text(&text))?;
+        let none = (regard_model::Edits::default(), regard_model::Sources::default());
+        let mut ways = vec![("as it is", &none.0, &none.1)];
+        if !edits.is_empty() {
+            ways.push(("edited", &edits, &sources));
+        }
+        bar.expect((ways.len() * ids.len()) as u64);
+        let columns = [
+            ("model", "the model"),
+            ("edits", "its edits"),
+            ("tokens", "tokens predicted"),
+            ("loss", "loss (nats per token)"),
+            ("perplexity", "perplexity of a token"),
+            ("bits_per_character", "bits per character"),
+        ];
+        let caption =
+            format!("How well {} predicts; every token is judged once, by at most {} before it.", model.path().display(), model.context());
+        let mut table = Table::new("eval", &caption, &columns);
+        for (what, edits, sources) in ways {
+            let mut seen = 0;
+            let losses = model.evaluate(&ids, self.stride, edits, sources, |done, _| {
+                bar.advance((done - seen) as u64);
+                seen = done;
+            })?;
+            let nats: f64 = losses.iter().sum();
+            let loss = nats / losses.len() as f64;
+            table.push(vec![
+                what.into(),
+                edits.canonical().into(),
+                losses.len().into(),
+                loss.into(),
+                loss.exp().into(),
+                (nats / LN_2 / text.chars().count().max(1) as f64).into(),
+            ]);
+        }
+        drop(bar);
+        self.common.show(&[table])?;
+        Ok(Outcome::Done)
+    }
+
     pub(crate) fn run(self) -> Result<Outcome> {
         let bar = self.common.start("eval")?;
+        if !is_ours(&self.folder) {
+            return self.run_checkpoint(bar, None);
+        }
         let trained = Trained::read(&self.folder)?;
+        if !self.edits.is_empty() || trained.tokenizer.bos().is_some() {
+            return self.run_checkpoint(bar, Some(&trained.origin.text));
+        }
         if !trained.verified {
             warn_unverified(&self.folder);
         }

@@ -1,6 +1,6 @@
 //! The command `regard`: arguments, progress, exit codes. What is computed and written is the laboratory's business.
 //!
-//! A library, so that the Python package can bring the same command: [`run`] is all there is to call.
+//! A library, so that the Python package can bring the same command, by [`run`], and draw the same pictures, by [`microscope::picture`].
 //!
 //! Exit codes: 0 done, 1 something failed or does not agree, 2 the arguments or the input cannot be used, 130 stopped by Ctrl-C.
 
@@ -12,7 +12,7 @@ mod experiments;
 mod generate;
 mod learn;
 mod merge;
-mod microscope;
+pub mod microscope;
 mod output;
 mod plot;
 mod progress;

@@ -1,0 +1,63 @@
+//! `regard inspect`: what a model's files say.
+
+use super::{ABOUT_MODEL, load};
+use crate::common::{Common, Outcome};
+use anyhow::Result;
+use clap::Args;
+use regard_lab::Table;
+use std::path::PathBuf;
+
+/// What a model's files say: family, shape, tensors
+///
+/// Nothing is run. Tensors are listed with --tensors.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  regard inspect\n  regard inspect SmolLM2-135M.Q4_1.gguf --tensors --json")]
+pub(crate) struct Inspect {
+    #[arg(value_name = "MODEL", help = ABOUT_MODEL)]
+    model: Option<PathBuf>,
+    /// List every tensor
+    #[arg(long)]
+    tensors: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+impl Inspect {
+    pub(super) fn run(self) -> Result<Outcome> {
+        let _bar = self.common.start("inspect")?;
+        let (model, mut tables) = (load(self.model.as_deref())?, Vec::new());
+        let mut table = Table::new("model", "What the files of the model say.", &[("what", "what"), ("value", "value")]);
+        let (shape, attention) = (model.shape(), model.attention());
+        let tokenizer = model.tokenizer().map_or_else(|e| e.to_string(), |t| format!("{} tokens", t.vocab()));
+        for (what, value) in [
+            ("model", model.path().display().to_string()),
+            ("format", model.format().to_owned()),
+            ("family", model.family().to_owned()),
+            ("parameters", model.parameters().to_string()),
+            ("layers", shape.layers.to_string()),
+            ("query heads", shape.heads.to_string()),
+            ("key and value heads", shape.kv_heads.to_string()),
+            ("width of a head", model.head_dim().to_string()),
+            ("width", model.width().to_string()),
+            ("vocabulary", model.vocab().to_string()),
+            ("context", model.context().to_string()),
+            ("reads", if model.is_causal() { "forwards" } else { "in both directions" }.to_owned()),
+            ("rotary base", attention.rotary.map_or("none".to_owned(), |rotary| rotary.base.to_string())),
+            ("predicts tokens", model.has_head().to_string()),
+            ("tokenizer", tokenizer),
+        ] {
+            table.push(vec![what.into(), value.into()]);
+        }
+        tables.push(table);
+        if self.tensors {
+            let columns = [("name", "tensor"), ("shape", "shape"), ("kind", "numbers"), ("bytes", "bytes")];
+            let mut list = Table::new("tensors", "Its tensors.", &columns);
+            for tensor in model.tensors() {
+                list.push(vec![tensor.name.into(), format!("{:?}", tensor.shape).into(), tensor.kind.into(), tensor.bytes.into()]);
+            }
+            tables.push(list);
+        }
+        self.common.show(&tables)?;
+        Ok(Outcome::Done)
+    }
+}

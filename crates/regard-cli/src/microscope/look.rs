@@ -1,0 +1,211 @@
+//! `regard look`: statistics and pictures of every head.
+
+use super::neuron::{Pair, neuron};
+use super::{ABOUT_MODEL, load, picture, said, sources};
+use crate::common::{Common, Out, Outcome, Unusable, figure_files, table_files, write_files};
+use crate::output::{note, print};
+use crate::progress::Bar;
+use anyhow::Result;
+use clap::{Args, ValueEnum};
+use regard_lab::experiments::Progress;
+use regard_lab::{Folder, Table};
+use regard_model::{Edits, Input, Model, Run, Sources};
+use std::path::PathBuf;
+
+/// Look at every head of a model on a text: statistics, and pictures of all heads or of one
+///
+/// Statistics are collected in one pass, in memory that grows with the text and not with its square; weights come from the kernel that made the output.
+/// The first token often takes most of the weight and hides the rest: --sink hide leaves it out of pictures and weights, --sink renormalise divides by what
+/// remains. --neuron shows how one score comes about, number by number. --generate lets the model write first, and looks at that too.
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  regard look
+  regard look SmolLM2-135M.Q4_1.gguf --text \"The cat sat on the mat because it was tired\" --sink hide
+  regard look model.bin --layer 3 --head 1 --edits scale=off
+  regard look model.bin --layer 3 --head 1 --neuron 12,7
+  regard look model.bin --text \"Once upon a time\" --generate 20 --layer 3 --head 1
+  regard look --html look.html")]
+pub(crate) struct Look {
+    #[arg(value_name = "MODEL", help = ABOUT_MODEL)]
+    model: Option<PathBuf>,
+    /// The text [default: the beginning of a story]
+    #[arg(long, value_name = "TEXT")]
+    text: Option<String>,
+    /// A file with the text
+    #[arg(long, value_name = "FILE", conflicts_with = "text")]
+    file: Option<PathBuf>,
+    /// Edits, as in L3.H1=zero/scale=off
+    #[arg(long, default_value = "", value_name = "EDITS")]
+    edits: String,
+    /// Draw this layer's head alone, with tokens, and write its weights down (needs --head)
+    #[arg(long, requires = "head", value_name = "N")]
+    layer: Option<usize>,
+    /// Which head
+    #[arg(long, requires = "layer", value_name = "N")]
+    head: Option<usize>,
+    /// How one score of the head comes about: the numbers of two tokens, as in 12,7
+    #[arg(long, requires = "head", value_name = "QUERY,KEY")]
+    neuron: Option<Pair>,
+    /// The first token in pictures and in the weights of a head
+    #[arg(long, value_enum, default_value_t = SinkArg::Show, value_name = "HOW")]
+    sink: SinkArg,
+    /// Let the model write so many tokens behind the text, the likeliest ones, and look at these too
+    #[arg(long, default_value_t = 0, value_name = "N")]
+    generate: usize,
+    /// Write the page of `regard serve` with this text's data into one file, which opens from the disk
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    #[command(flatten)]
+    out: Out,
+    #[command(flatten)]
+    common: Common,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum SinkArg {
+    /// As it is
+    Show,
+    /// Left out
+    Hide,
+    /// Left out, and the rest divided by what remains
+    Renormalise,
+}
+
+impl SinkArg {
+    fn sink(self) -> regard_model::Sink {
+        match self {
+            Self::Show => regard_model::Sink::Show,
+            Self::Hide => regard_model::Sink::Hide,
+            Self::Renormalise => regard_model::Sink::Renormalise,
+        }
+    }
+}
+
+/// Means over the rows of every head.
+fn statistics(run: &Run<'_>, caption: &str, bar: &Bar) -> Result<Table> {
+    let columns = [
+        ("layer", "layer"),
+        ("head", "head"),
+        ("entropy", "entropy (nats)"),
+        ("max_weight", "largest weight"),
+        ("own", "own token"),
+        ("previous", "previous token"),
+        ("first", "first token"),
+        ("local", "within 3"),
+        ("distance", "mean distance"),
+    ];
+    let shape = run.model().shape();
+    let mut table = Table::new("look", caption, &columns);
+    bar.expect(shape.layers as u64);
+    for layer in 0..shape.layers {
+        let heads = run.layer_statistics(layer, regard::StatsOptions::default())?.0.heads();
+        for head in 0..shape.heads {
+            let at = [0, head];
+            table.push(vec![
+                layer.into(),
+                head.into(),
+                heads.entropy[at].into(),
+                heads.max_weight[at].into(),
+                heads.diagonal_mass[at].into(),
+                heads.previous_token_mass[at].into(),
+                heads.first_token_mass[at].into(),
+                heads.local_mass[at].into(),
+                heads.mean_distance[at].into(),
+            ]);
+        }
+        bar.advance(1);
+    }
+    Ok(table)
+}
+
+impl Look {
+    /// The tokens, and how many of them the model wrote.
+    fn ids(&self, model: &Model, edits: &Edits, sources: &Sources) -> Result<(Vec<u32>, usize)> {
+        let text = match (&self.text, &self.file) {
+            (Some(text), _) => Some(text.clone()),
+            (None, Some(path)) => {
+                Some(std::fs::read_to_string(path).map_err(|e| Unusable(format!("cannot read {}: {e}", path.display())))?)
+            }
+            (None, None) => None,
+        };
+        let mut ids = match &text {
+            Some(text) => model.ids(Input::Text(text))?,
+            None => model.own_texts(1, 48)?.swap_remove(0),
+        };
+        if self.generate == 0 {
+            return Ok((ids, 0));
+        }
+        let greedy = regard_nn::generate::Sampling { temperature: 0.0, ..regard_nn::generate::Sampling::default() };
+        let written = model.generate(&ids, self.generate, edits, sources, &greedy, |_| true)?;
+        ids.extend_from_slice(&written);
+        Ok((ids, written.len()))
+    }
+
+    /// The weights of one head, as its picture shows them.
+    fn weights(&self, run: &Run<'_>, layer: usize, head: usize) -> Result<Table> {
+        let (model, ids, sink) = (run.model(), run.ids(), self.sink.sink());
+        let (n, cells) = picture::weights(run, layer, head, sink)?;
+        let columns =
+            [("query", "query"), ("key", "key"), ("query_token", "query's token"), ("key_token", "key's token"), ("weight", "weight")];
+        let pooled = if n < ids.len() { " Means of cells; tokens are the first of each." } else { "" };
+        let caption = format!("Weights of layer {layer}, head {head}.{pooled}{}", picture::said_of(sink));
+        let mut table = Table::new(&format!("head_{layer}_{head}"), &caption, &columns);
+        let piece = |at: usize| picture::shown(&model.piece(ids[at]));
+        for (i, weight) in cells.iter().enumerate().filter(|(i, weight)| i % n <= i / n || **weight != 0.0) {
+            let [query, key] = [i / n, i % n].map(|cell| (cell * ids.len()).div_ceil(n));
+            table.push(vec![query.into(), key.into(), piece(query).into(), piece(key).into(), (*weight).into()]);
+        }
+        Ok(table)
+    }
+
+    pub(super) fn run(self) -> Result<Outcome> {
+        let bar = self.common.start("look")?;
+        let model = load(self.model.as_deref())?;
+        let edits = Edits::parse(&self.edits)?;
+        let sources = sources(&model, &edits)?;
+        let (ids, written) = self.ids(&model, &edits, &sources)?;
+        if let Some(warning) = model.warning(ids.len()) {
+            bar.warn(&warning);
+        }
+        let run = model.run(&ids, &edits, &sources)?;
+        let wrote = if written > 0 { format!(" The model wrote the last {written}.") } else { String::new() };
+        let caption = format!("Means over the rows of each head, on {} tokens.{wrote}{}", ids.len(), said(&edits));
+        let mut tables = vec![statistics(&run, &caption, &bar)?];
+        let mut figures = Vec::new();
+        match (self.layer, self.head) {
+            (Some(layer), Some(head)) => {
+                figures.push(picture::head(&run, layer, head, self.sink.sink())?);
+                tables.push(self.weights(&run, layer, head)?);
+                if let Some(pair) = self.neuron {
+                    let (figure, numbers) = neuron(&run, layer, head, pair)?;
+                    figures.push(figure);
+                    tables.extend(numbers);
+                }
+            }
+            _ => figures.push(picture::heads(&run, self.sink.sink())?),
+        }
+        drop(bar);
+        self.common.show(&tables)?;
+        if written > 0 && !self.common.quiet && !self.common.json {
+            print(model.tokenizer()?.decode(&ids)?)?;
+        }
+        if model.has_head() && model.is_causal() && ids.len() > 1 && !self.common.quiet && !self.common.json {
+            print(format_args!("loss {:.4} nats a token", run.loss()?))?;
+        }
+        let mut files = table_files(&tables);
+        files.extend(figure_files(&figures)?);
+        write_files(Folder::open(&self.out.out, "look")?, &files, &self.common)?;
+        if let Some(path) = &self.html {
+            let text = match &self.text {
+                Some(text) if written == 0 => text.clone(),
+                _ => model.tokenizer()?.decode(&ids)?,
+            };
+            let page = regard_web::frozen(model, &text, &edits).map_err(Unusable)?;
+            regard_lab::write_atomic(path, page.as_bytes())?;
+            if !self.common.quiet {
+                note(format_args!("wrote {}", path.display()));
+            }
+        }
+        Ok(Outcome::Done)
+    }
+}

@@ -1,0 +1,94 @@
+//! The microscope: real models, one command to a file.
+
+mod classify;
+mod inspect;
+mod lens;
+mod look;
+pub mod neuron;
+mod patch;
+pub mod picture;
+mod screen;
+mod surgery;
+mod tokens;
+
+use crate::common::{Outcome, Unusable};
+use anyhow::Result;
+use clap::{Args, Subcommand};
+use regard_model::{Edits, Model, Sources};
+use std::path::{Path, PathBuf};
+
+const ABOUT_MODEL: &str = "A model: a file (GGUF, safetensors, llama2.c's .bin, PyTorch's .bin), a folder, or a name in the local Hugging Face cache [default: the small model that comes with regard]";
+
+/// Real models under the microscope.
+#[derive(Subcommand)]
+pub(crate) enum Microscope {
+    Inspect(inspect::Inspect),
+    Tokens(tokens::Tokens),
+    Look(look::Look),
+    Classify(classify::Classify),
+    Lens(lens::Lens),
+    Surgery(surgery::Surgery),
+    Screen(screen::Screen),
+    Patch(patch::Patch),
+}
+
+impl Microscope {
+    pub(crate) fn run(self) -> Result<Outcome> {
+        match self {
+            Self::Inspect(command) => command.run(),
+            Self::Tokens(command) => command.run(),
+            Self::Look(command) => command.run(),
+            Self::Classify(command) => command.run(),
+            Self::Lens(command) => command.run(),
+            Self::Surgery(command) => command.run(),
+            Self::Screen(command) => command.run(),
+            Self::Patch(command) => command.run(),
+        }
+    }
+}
+
+/// The model at a path, or the one that comes with regard.
+fn load(path: Option<&Path>) -> Result<Model> {
+    Ok(path.map_or_else(Model::built_in, Model::load)?)
+}
+
+/// Which texts a model is judged on.
+#[derive(Args, Debug, Clone)]
+struct Texts {
+    /// A text; may be given several times
+    #[arg(long, value_name = "TEXT")]
+    text: Vec<String>,
+    /// A file with a text; may be given several times
+    #[arg(long, value_name = "FILE")]
+    file: Vec<PathBuf>,
+    /// Stories of our own where no text is given: how many
+    #[arg(long, default_value_t = 16, value_name = "N")]
+    texts: usize,
+    /// Tokens of each text, at most
+    #[arg(long, default_value_t = 256, value_name = "N")]
+    tokens: usize,
+}
+
+impl Texts {
+    fn ids(&self, model: &Model) -> Result<Vec<Vec<u32>>> {
+        let mut texts = self.text.clone();
+        for path in &self.file {
+            let text = std::fs::read_to_string(path).map_err(|e| Unusable(format!("cannot read {}: {e}", path.display())))?;
+            texts.push(text);
+        }
+        if texts.is_empty() {
+            return Ok(model.own_texts(self.texts.max(1), self.tokens)?);
+        }
+        Ok(model.cut_texts(&texts.iter().map(String::as_str).collect::<Vec<_>>(), self.tokens)?)
+    }
+}
+
+/// What an edit needs from other texts: for `mean` and `resample` stories that are not judged.
+pub(crate) fn sources(model: &Model, edits: &Edits) -> Result<Sources> {
+    Ok(model.sources_of(edits)?)
+}
+
+/// Edits in words, as a sentence behind others.
+fn said(edits: &Edits) -> String {
+    if edits.is_empty() { String::new() } else { format!(" {}", edits.explain().replace('\n', " ")) }
+}

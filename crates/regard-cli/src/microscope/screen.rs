@@ -1,0 +1,124 @@
+//! `regard screen`: every head taken out, one by one.
+
+use super::{ABOUT_MODEL, Texts, load};
+use crate::common::{Common, Out, Outcome, figure_files, table_files, write_files};
+use anyhow::{Context, Result};
+use clap::Args;
+use regard_lab::experiments::Progress;
+use regard_lab::figure::{Axis, BarPlot, Figure};
+use regard_lab::{Folder, Table};
+use regard_model::Screened;
+use std::path::PathBuf;
+
+/// Take every head out, one by one, on several texts; can be stopped and taken up again
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  regard screen\n  regard screen stories15M/model.bin --texts 16 --tokens 256 --out screened")]
+pub(crate) struct Screen {
+    #[arg(value_name = "MODEL", help = ABOUT_MODEL)]
+    model: Option<PathBuf>,
+    /// Beside it the direct effect: the head taken out of the last stream alone, so that later layers can neither miss nor repair it
+    #[arg(long)]
+    direct: bool,
+    #[command(flatten)]
+    texts: Texts,
+    #[command(flatten)]
+    out: Out,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// Heads that are done, beside what they belong to.
+#[derive(serde::Serialize, serde::Deserialize)]
+struct Progressed {
+    model: String,
+    texts: Vec<Vec<u32>>,
+    heads: Vec<Screened>,
+}
+
+impl Screen {
+    pub(super) fn run(self) -> Result<Outcome> {
+        let bar = self.common.start("screen")?;
+        let model = load(self.model.as_deref())?;
+        let texts = self.texts.ids(&model)?;
+        let name = model.path().display().to_string();
+        std::fs::create_dir_all(&self.out.out).with_context(|| format!("cannot make {}", self.out.out.display()))?;
+        let state = self.out.out.join("screen.partial.json");
+        let before = std::fs::read(&state).ok().and_then(|bytes| serde_json::from_slice::<Progressed>(&bytes).ok());
+        let known = before.filter(|p| p.model == name && p.texts == texts).map_or_else(Vec::new, |p| p.heads);
+        let shape = model.shape();
+        bar.expect((shape.layers * shape.heads) as u64);
+        let mut progressed = Progressed { model: name, texts: texts.clone(), heads: Vec::new() };
+        let outcomes = model.screen(&texts, &known, |head, _| {
+            progressed.heads.push(head.clone());
+            if progressed.heads.len() > known.len()
+                && let Ok(bytes) = serde_json::to_vec(&progressed)
+            {
+                // A lost state costs time, not results.
+                let _ = regard_lab::write_atomic(&state, &bytes);
+            }
+            bar.advance(1);
+            true
+        })?;
+        let mut seen = 0;
+        let direct = if self.direct {
+            let (all, heads) = (texts.len() * shape.layers * shape.heads, shape.layers * shape.heads);
+            bar.expect((heads + all) as u64);
+            Some(model.direct_effects(&texts, |done, _| {
+                bar.advance((done - seen) as u64);
+                seen = done;
+            })?)
+        } else {
+            None
+        };
+        drop(bar);
+        let mut columns = vec![
+            ("layer", "layer"),
+            ("head", "head"),
+            ("change", "change of the loss (nats a token)"),
+            ("low", "95 % from"),
+            ("high", "to"),
+            ("worse", "texts worse"),
+            ("p", "p"),
+            ("q", "q"),
+        ];
+        if direct.is_some() {
+            columns.extend([("direct", "direct effect"), ("direct_low", "95 % from"), ("direct_high", "to")]);
+        }
+        let caption = format!("The loss without each head, less the loss with it, over {} texts; q is Benjamini-Hochberg's.", texts.len());
+        let mut table = Table::new("screen", &caption, &columns);
+        for (i, outcome) in outcomes.iter().enumerate() {
+            let d = &outcome.difference;
+            let mut row = vec![
+                (i / shape.heads).into(),
+                (i % shape.heads).into(),
+                d.mean.into(),
+                d.low.into(),
+                d.high.into(),
+                d.worse.into(),
+                d.p.into(),
+                outcome.q.into(),
+            ];
+            if let Some(direct) = direct.as_ref().map(|direct| &direct[i]) {
+                row.extend([direct.mean.into(), direct.low.into(), direct.high.into()]);
+            }
+            table.push(row);
+        }
+        let names = (0..outcomes.len()).map(|i| format!("{}.{}", i / shape.heads, i % shape.heads)).collect();
+        let mut bars = BarPlot::new("", "head", names, Axis::linear("change of the loss (nats a token)")).bars_with_intervals(
+            "without the head",
+            outcomes.iter().map(|o| o.difference.mean).collect(),
+            outcomes.iter().map(|o| (o.difference.low, o.difference.high)).collect(),
+        );
+        if let Some(direct) = &direct {
+            let (means, ends) = (direct.iter().map(|d| d.mean).collect(), direct.iter().map(|d| (d.low, d.high)).collect());
+            bars = bars.bars_with_intervals("direct effect", means, ends);
+        }
+        let figure = Figure::new("screen", "What each head is worth").panel(bars).caption(caption);
+        self.common.show(std::slice::from_ref(&table))?;
+        let mut files = table_files(&[table]);
+        files.extend(figure_files(&[figure])?);
+        write_files(Folder::open(&self.out.out, "screen")?, &files, &self.common)?;
+        let _ = std::fs::remove_file(&state);
+        Ok(Outcome::Done)
+    }
+}

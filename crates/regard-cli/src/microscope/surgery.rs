@@ -1,0 +1,161 @@
+//! `regard surgery`: what edits cost.
+
+use super::{Texts, load, said, sources};
+use crate::common::{Common, Outcome, Unusable};
+use crate::output::{note, print};
+use crate::progress::Bar;
+use anyhow::Result;
+use clap::Args;
+use regard_lab::Table;
+use regard_lab::experiments::Progress;
+use regard_model::edits::{Action, Edit};
+use regard_model::{Edits, Input, Model};
+use std::path::Path;
+
+/// Edit a model and see what it costs: loss, predictions and text, on several texts, with an interval
+///
+/// The unit of the evidence is the text: differences are paired, the interval is a bootstrap over texts, p is that of flipped signs. An edit that matches
+/// nothing is an error; one that changes no bit says so. The grammar:
+///
+///   L3.H1=zero/L5.H1,5=mean     scale=off     temp=2     mask=window:15,0~or~first:4     heads=hide:first     heads=uniform     L2.mlp=gain:0.5
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:
+  regard surgery scale=off
+  regard surgery stories15M/model.bin L1.H5=zero --texts 32
+  regard surgery model.gguf \"mask=window:15,0~or~first:4\" --file book.txt --prompt \"Once upon a time\"
+  regard surgery L1.H2=zero --ways
+  regard surgery heads=hide:first --explain")]
+pub(crate) struct Surgery {
+    /// The model (may be left out), and the edits
+    #[arg(value_name = "[MODEL] EDITS", num_args = 1..=2, required = true)]
+    words: Vec<String>,
+    #[command(flatten)]
+    texts: Texts,
+    /// Zero, mean and resample side by side, of the heads or networks that the edits name
+    #[arg(long)]
+    ways: bool,
+    /// Write on from this, before and after
+    #[arg(long, value_name = "TEXT")]
+    prompt: Option<String>,
+    /// Say the edits in words, and do nothing
+    #[arg(long)]
+    explain: bool,
+    #[command(flatten)]
+    common: Common,
+}
+
+/// The same edits with zero, mean and rows of other texts.
+fn ways(edits: &Edits) -> Result<Vec<Edits>> {
+    let replaced = |action: Action| {
+        let with = |edit: &Edit| match edit.action {
+            Action::Zero | Action::Mean | Action::Resample(_) | Action::Gain(_) => {
+                Ok(Edit { action: action.clone(), ..edit.clone() }.to_string())
+            }
+            _ => Err(Unusable(format!("{edit} is not of a head's or a network's result: --ways is about zero, mean and resample"))),
+        };
+        let all: Vec<String> = edits.list().iter().map(with).collect::<Result<_, Unusable>>()?;
+        Ok(Edits::parse(&all.join("/"))?)
+    };
+    [Action::Zero, Action::Mean, Action::Resample(1)].into_iter().map(replaced).collect()
+}
+
+impl Surgery {
+    /// Several edits, a row each.
+    fn compare(&self, model: &Model, texts: &[Vec<u32>], ways: &[Edits], bar: Bar) -> Result<Outcome> {
+        let columns = [
+            ("edits", "edits"),
+            ("change", "change of the loss (nats a token)"),
+            ("low", "95 % from"),
+            ("high", "to"),
+            ("worse", "texts worse"),
+            ("p", "p"),
+            ("divergence", "divergence (nats a token)"),
+            ("changed", "share of likeliest tokens that changed"),
+        ];
+        let caption = format!(
+            "What each way to take it out costs, over {} texts; mean and resample take from texts that are not judged.",
+            texts.len()
+        );
+        let mut table = Table::new("ways", &caption, &columns);
+        bar.expect((ways.len() * texts.len()) as u64);
+        for edits in ways {
+            let outcome = model.surgery(texts, edits, &sources(model, edits)?, |_, _| bar.advance(1))?;
+            let d = &outcome.difference;
+            table.push(vec![
+                outcome.edits.clone().into(),
+                d.mean.into(),
+                d.low.into(),
+                d.high.into(),
+                d.worse.into(),
+                d.p.into(),
+                outcome.divergence.into(),
+                outcome.changed.into(),
+            ]);
+        }
+        drop(bar);
+        self.common.show(&[table])?;
+        Ok(Outcome::Done)
+    }
+
+    pub(super) fn run(self) -> Result<Outcome> {
+        let bar = self.common.start("surgery")?;
+        let (path, text) = match self.words.as_slice() {
+            [edits] => (None, edits),
+            [model, edits, ..] => (Some(Path::new(model)), edits),
+            [] => return Err(Unusable("edits are missing, as in `regard surgery scale=off`".to_owned()).into()),
+        };
+        let edits = Edits::parse(text)?;
+        if self.explain {
+            print(edits.explain())?;
+            return Ok(Outcome::Done);
+        }
+        let model = load(path)?;
+        let texts = self.texts.ids(&model)?;
+        if self.ways {
+            return self.compare(&model, &texts, &ways(&edits)?, bar);
+        }
+        let sources = sources(&model, &edits)?;
+        bar.expect(texts.len() as u64);
+        let outcome = model.surgery(&texts, &edits, &sources, |_, _| bar.advance(1))?;
+        let difference = &outcome.difference;
+        let columns = [("what", "what"), ("value", "value")];
+        let mut table = Table::new("surgery", &format!("What it costs.{}", said(&edits)), &columns);
+        let mean = |x: &[f64]| x.iter().sum::<f64>() / x.len().max(1) as f64;
+        for (what, value) in [
+            ("loss as it is (nats a token)", mean(&outcome.intact)),
+            ("loss with the edits", mean(&outcome.edited)),
+            ("change", difference.mean),
+            ("95 % from", difference.low),
+            ("to", difference.high),
+            ("standard deviation over texts", difference.deviation),
+            ("texts", difference.texts as f64),
+            ("of these worse", difference.worse as f64),
+            ("p (flipped signs)", difference.p),
+            ("smallest p that so many texts can give", difference.least_p),
+            ("divergence of predictions (nats a token)", outcome.divergence.unwrap_or(f64::NAN)),
+            ("share of likeliest tokens that changed", outcome.changed.unwrap_or(f64::NAN)),
+        ] {
+            table.push(vec![what.into(), value.into()]);
+        }
+        drop(bar);
+        self.common.show(&[table])?;
+        if difference.least_p > 0.05 {
+            note(format_args!(
+                "{} texts can give no p below {:.3}: more texts are needed to be sure of anything",
+                difference.texts, difference.least_p
+            ));
+        }
+        if outcome.divergence == Some(0.0) && outcome.intact == outcome.edited {
+            note("the edits changed nothing, not one bit of a loss");
+        }
+        if let (Some(prompt), false) = (&self.prompt, self.common.json) {
+            let ids = model.ids(Input::Text(prompt))?;
+            let greedy = regard_nn::generate::Sampling { temperature: 0.0, ..regard_nn::generate::Sampling::default() };
+            for (what, edits) in [("before", &Edits::default()), ("after", &edits)] {
+                let new = model.generate(&ids, 60, edits, &sources, &greedy, |_| true)?;
+                print(format_args!("{what}: {prompt}{}", model.tokenizer()?.decode(&new)?))?;
+            }
+        }
+        Ok(Outcome::Done)
+    }
+}

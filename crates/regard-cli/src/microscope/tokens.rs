@@ -1,0 +1,45 @@
+//! `regard tokens`: a text as a model reads it.
+
+use super::{ABOUT_MODEL, load};
+use crate::common::{Common, Outcome};
+use anyhow::Result;
+use clap::Args;
+use regard_lab::Table;
+use std::path::PathBuf;
+
+/// The tokens of a text: number, piece, bytes, and who added it
+#[derive(Args, Debug)]
+#[command(after_help = "Examples:\n  regard tokens --text \"Emma and David\"\n  regard tokens stories15M/model.bin --text \"caf\u{e9}\"")]
+pub(crate) struct Tokens {
+    #[arg(value_name = "MODEL", help = ABOUT_MODEL)]
+    model: Option<PathBuf>,
+    /// The text
+    #[arg(long, value_name = "TEXT", default_value = "Emma and David went to the market.")]
+    text: String,
+    #[command(flatten)]
+    common: Common,
+}
+
+impl Tokens {
+    pub(super) fn run(self) -> Result<Outcome> {
+        let _bar = self.common.start("tokens")?;
+        let model = load(self.model.as_deref())?;
+        let columns =
+            [("number", "number"), ("id", "id"), ("piece", "piece"), ("first_byte", "from byte"), ("last_byte", "up to"), ("from", "from")];
+        let mut table = Table::new("tokens", "The tokens of the text; bytes are counted from 0.", &columns);
+        for (number, token) in model.tokens(&self.text)?.into_iter().enumerate() {
+            let from = if token.added { "the tokenizer" } else { "the text" };
+            let piece = format!("{:?}", model.piece(token.id));
+            table.push(vec![
+                number.into(),
+                (token.id as usize).into(),
+                piece.into(),
+                token.bytes.start.into(),
+                token.bytes.end.into(),
+                from.into(),
+            ]);
+        }
+        self.common.show(&[table])?;
+        Ok(Outcome::Done)
+    }
+}
