@@ -2,6 +2,7 @@
 
 use crate::arrays::Layout;
 use crate::instruments::{field, head_fields, result, row_fields};
+use crate::lab::PyFigure;
 use ndarray::{Array3, Axis, concatenate};
 use numpy::IntoPyArray;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -9,7 +10,9 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString};
 use regard::{RowStats, StatsOptions};
-use regard_model::{Edits, Input, RunParts, Sources};
+use regard_cli::microscope::picture;
+use regard_lab::figure::Figure;
+use regard_model::{Edits, Input, RunParts, Sink, Sources};
 use regard_nn::generate::Sampling;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -94,7 +97,8 @@ impl Model {
                 model.source(&mut sources, name, ids)?;
             }
             if edits.needs_reference() {
-                let texts = given.map_or_else(|| model.own_texts(16, 256), Ok)?;
+                // Not those that are judged where none are given.
+                let texts = given.map_or_else(|| model.own_texts(32, 256).map(|mut texts| texts.split_off(16)), Ok)?;
                 sources.reference = Some(model.reference(&texts)?);
             }
             Ok(sources)
@@ -221,6 +225,7 @@ impl Model {
         }
         fields.set_item("broad", column(py, heads.iter().map(|h| h.broad)))?;
         fields.set_item("column", column(py, heads.iter().map(|h| h.column)))?;
+        fields.set_item("positional", column(py, heads.iter().map(|h| h.positional)))?;
         fields.set_item("writes", column(py, heads.iter().map(|h| h.writes)))?;
         let labels = |h: &regard_model::HeadScores| if h.labels.is_empty() { "mixed".to_owned() } else { h.labels.join(" ") };
         fields.set_item("labels", heads.iter().map(labels).collect::<Vec<_>>())?;
@@ -229,9 +234,9 @@ impl Model {
 
     /// Every head taken out, one by one: a :class:`Table` with the mean change of the loss over texts, its 95 % interval, sign-flip p and Benjamini-Hochberg q.
     ///
-    /// Without texts, on 16 of our stories of 256 tokens.
-    #[pyo3(signature = (texts = None))]
-    fn screen(&self, py: Python<'_>, texts: Option<Vec<Bound<'_, PyAny>>>) -> PyResult<Py<PyAny>> {
+    /// Without texts, on 16 of our stories of 256 tokens. With ``direct``, beside it the effect of taking a head out of the last stream alone.
+    #[pyo3(signature = (texts = None, *, direct = false))]
+    fn screen(&self, py: Python<'_>, texts: Option<Vec<Bound<'_, PyAny>>>, direct: bool) -> PyResult<Py<PyAny>> {
         let texts = self.texts(texts)?;
         let outcomes =
             py.detach(|| self.model.screen(&texts, &[], |_, _| Python::attach(|py| py.check_signals().is_ok()))).map_err(refused)?;
@@ -241,6 +246,12 @@ impl Model {
         fields.set_item("head", column(py, (0..outcomes.len()).map(|i| (i % heads) as i64)))?;
         outcome_columns(py, &fields, &outcomes)?;
         fields.set_item("q", column(py, outcomes.iter().map(|o| o.q.unwrap_or(f64::NAN))))?;
+        if direct {
+            let effects = py.detach(|| self.model.direct_effects(&texts, |_, _| {})).map_err(refused)?;
+            fields.set_item("direct", column(py, effects.iter().map(|e| e.mean)))?;
+            fields.set_item("direct_low", column(py, effects.iter().map(|e| e.low)))?;
+            fields.set_item("direct_high", column(py, effects.iter().map(|e| e.high)))?;
+        }
         table(&fields)
     }
 
@@ -418,6 +429,21 @@ impl Run {
     }
 }
 
+/// What is shown of the first key.
+fn sink_of(how: &str) -> PyResult<Sink> {
+    match how {
+        "show" => Ok(Sink::Show),
+        "hide" => Ok(Sink::Hide),
+        "renormalise" => Ok(Sink::Renormalise),
+        other => Err(PyValueError::new_err(format!("sink is {other:?}; it must be 'show', 'hide' or 'renormalise'"))),
+    }
+}
+
+/// A drawing as Python has it, which shows itself in a notebook.
+fn shown(py: Python<'_>, figure: Figure) -> PyResult<Py<PyAny>> {
+    Ok(py.import("regard._results")?.getattr("Figure")?.call1((PyFigure(figure),))?.unbind())
+}
+
 /// Statistics of all layers, each `[layers, heads, rows]`.
 fn stacked(layers: Vec<RowStats<f32>>) -> RowStats<f32> {
     macro_rules! all {
@@ -510,16 +536,63 @@ impl Run {
         Ok(result(&CLASS, "Statistics", &fields)?.unbind())
     }
 
-    /// A head's weights at the size of a picture: ``mean`` and ``max`` over at most ``rows`` x ``cols`` cells, whatever the length.
-    #[pyo3(signature = (layer, head, rows = 512, cols = None))]
-    fn heat_map(&self, py: Python<'_>, layer: usize, head: usize, rows: usize, cols: Option<usize>) -> PyResult<Py<PyAny>> {
+    /// A head's weights at the size of a picture: ``mean`` and ``max`` over at most ``rows`` x ``cols`` cells, whatever the length. ``sink`` is what is
+    /// shown of the first key: ``"show"``, ``"hide"``, or ``"renormalise"``, where the rest is divided by what remains.
+    #[pyo3(signature = (layer, head, rows = 512, cols = None, *, sink = "show"))]
+    fn heat_map(&self, py: Python<'_>, layer: usize, head: usize, rows: usize, cols: Option<usize>, sink: &str) -> PyResult<Py<PyAny>> {
         static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        let map = self.look(py, |run| run.heat_map(layer, head, rows, cols.unwrap_or(rows)))?;
+        let sink = sink_of(sink)?;
+        let map = self.look(py, |run| run.heat_map_without(layer, head, [rows, cols.unwrap_or(rows)], sink))?;
         let fields = PyDict::new(py);
         let two = |x: ndarray::Array4<f32>| x.index_axis_move(Axis(0), 0).index_axis_move(Axis(0), 0);
         fields.set_item("mean", two(map.mean).into_pyarray(py))?;
         fields.set_item("max", two(map.max).into_pyarray(py))?;
         Ok(result(&CLASS, "HeatMap", &fields)?.unbind())
+    }
+
+    /// Every head, or one with its tokens: a :class:`Figure`, which shows itself in a notebook. ``sink`` as in :meth:`heat_map`.
+    #[pyo3(signature = (layer = None, head = None, *, sink = "show"))]
+    fn picture(&self, py: Python<'_>, layer: Option<usize>, head: Option<usize>, sink: &str) -> PyResult<Py<PyAny>> {
+        let sink = sink_of(sink)?;
+        let figure = self.look(py, |run| {
+            let drawn = match (layer, head) {
+                (Some(layer), Some(head)) => picture::head(run, layer, head, sink),
+                (None, None) => picture::heads(run, sink),
+                _ => return Ok(Err("a picture is of all heads, or of one: give layer and head, or neither".to_owned())),
+            };
+            Ok(drawn.map_err(|e| e.to_string()))
+        })?;
+        shown(py, figure.map_err(PyValueError::new_err)?)
+    }
+
+    /// How one score of a head comes about: a :class:`Table` along the numbers of the vectors, with query and key before and after rotary positions, their
+    /// products and the sums of these.
+    fn neuron(&self, py: Python<'_>, layer: usize, head: usize, query: usize, key: usize) -> PyResult<Py<PyAny>> {
+        let neuron = self.look(py, |run| run.neuron(layer, head, query, key))?;
+        let fields = PyDict::new(py);
+        for (name, numbers) in [("q_before", neuron.q_before), ("k_before", neuron.k_before), ("q", neuron.q), ("k", neuron.k)] {
+            fields.set_item(name, numbers.into_pyarray(py))?;
+        }
+        fields.set_item("products", neuron.products.into_pyarray(py))?;
+        fields.set_item("sums", neuron.sums.into_pyarray(py))?;
+        table(&fields)
+    }
+
+    /// A query's row, key by key, on its way through the softmax: a :class:`Table` with ``dot``, ``scaled``, ``capped``, ``score`` and ``weight``.
+    fn row(&self, py: Python<'_>, layer: usize, head: usize, query: usize) -> PyResult<Py<PyAny>> {
+        let keys = self.look(py, |run| run.neuron(layer, head, query, 0))?.keys;
+        let fields = PyDict::new(py);
+        fields.set_item("dot", column(py, keys.iter().map(|key| key.dot)))?;
+        fields.set_item("scaled", column(py, keys.iter().map(|key| key.scaled)))?;
+        fields.set_item("capped", column(py, keys.iter().map(|key| key.capped)))?;
+        fields.set_item("score", column(py, keys.iter().map(|key| key.score)))?;
+        fields.set_item("weight", column(py, keys.iter().map(|key| key.weight)))?;
+        table(&fields)
+    }
+
+    fn _repr_svg_(&self, py: Python<'_>) -> PyResult<String> {
+        let figure = self.look(py, |run| Ok(picture::heads(run, Sink::Show).map_err(|e| e.to_string())))?;
+        figure.map_err(PyValueError::new_err)?.svg().map_err(|e| PyValueError::new_err(e.to_string()))
     }
 
     /// The queries of a layer, float32 ``[heads, n, head_dim]``, as they attend; before rotary positions with ``rotated=False``.

@@ -1,0 +1,179 @@
+"""The microscope: checkpoints, runs, edits, tables and pictures. The model is the small one of the package; REGARD_MODELS names a folder with others."""
+
+import os
+import pathlib
+
+import numpy as np
+import pytest
+import regard
+
+TEXT = "Emma and David went to the market. David said, \"the cat sleeps.\" Emma and David"
+
+
+def models():
+    yield None
+    folder = os.environ.get("REGARD_MODELS")
+    if folder:
+        yield from (path for path in [pathlib.Path(folder) / "stories" / "model.bin"] if path.is_file())
+
+
+@pytest.fixture(scope="module", params=list(models()), ids=str)
+def model(request):
+    return regard.load(request.param)
+
+
+def softmax(x):
+    x = np.exp(x - x.max(-1, keepdims=True))
+    return x / x.sum(-1, keepdims=True)
+
+
+def test_a_run_has_what_it_promises(model):
+    ids = model.tokens(TEXT)
+    assert all(isinstance(i, int) for i in ids)
+    r = model.run(TEXT)
+    n = len(r)
+    assert n == len(ids) and list(r.ids) == ids
+    assert r.logits.shape == (n, model.vocab) and r.logits.dtype == np.float32
+    assert r.hidden.shape == (n, model.width) and r.hidden.dtype == np.float32
+    logp = np.log(softmax(r.logits.astype(np.float64)))
+    want = -np.mean([logp[i, ids[i + 1]] for i in range(n - 1)])
+    assert abs(r.loss - want) < 1e-4
+    assert np.allclose(r.losses, [-logp[i, ids[i + 1]] for i in range(n - 1)], atol=1e-4)
+    same = model.run(np.asarray(ids))
+    assert np.array_equal(same.logits, r.logits)
+
+
+def test_weights_are_the_softmax_of_q_and_k(model):
+    r = model.run(TEXT)
+    n, layer, head = len(r), model.layers - 1, 1
+    w = r.weights(layer, head)
+    q = r.q(layer)[head].astype(np.float64)
+    k = r.k(layer)[head // (model.heads // model.kv_heads)].astype(np.float64)
+    scores = q @ k.T / np.sqrt(model.head_dim)
+    scores[np.triu_indices(n, 1)] = -np.inf
+    assert w.shape == (n, n) and np.abs(w - softmax(scores)).max() < 2e-5
+    assert np.array_equal(r.weights(layer, head, rows=(3, 5)), w[3:5])
+    s = r.statistics
+    assert s.entropy.shape == (model.layers, model.heads, n)
+    entropy = -(w * np.log(np.where(w > 0, w, 1))).sum(-1)
+    assert np.abs(s.entropy[layer, head] - entropy).max() < 1e-4
+    assert np.abs(s.first_token_mass[layer, head] - w[:, 0]).max() < 1e-5
+    # Turning keeps lengths, and turns the first token by nothing.
+    before = r.q(layer, rotated=False)
+    assert np.allclose(np.linalg.norm(before, axis=-1), np.linalg.norm(r.q(layer), axis=-1), rtol=1e-4)
+    assert np.array_equal(before[:, 0], r.q(layer)[:, 0])
+    assert r.v(layer).shape == r.k(layer).shape and r.z(layer).shape == r.q(layer).shape
+
+
+def test_maps_hide_or_divide_the_first_token(model):
+    r = model.run(TEXT)
+    n = len(r)
+    w = r.weights(0, 0)
+    assert np.array_equal(r.heat_map(0, 0, rows=512).mean, w)
+    hidden, divided = (r.heat_map(0, 0, sink=sink).mean for sink in ("hide", "renormalise"))
+    assert np.array_equal(hidden[1:, 1:], w[1:, 1:]) and not hidden[1:, 0].any() and not divided[1:, 0].any()
+    assert np.allclose(divided[1:].sum(-1), 1, atol=1e-5)
+    small = r.heat_map(0, 0, rows=4)
+    assert small.mean.shape == (4, 4) and small.max.max() <= 1 + 1e-6
+    rows, cols = slice(-(-3 * n // 4), n), slice(0, -(-n // 4))
+    assert abs(small.mean[3, 0] - w[rows, cols].mean()) < 1e-5
+
+
+def test_neuron_and_row_explain_a_weight(model):
+    r = model.run(TEXT)
+    view, row = r.neuron(0, 1, 9, 4), r.row(0, 1, 9)
+    assert np.allclose(view.products, view.q.astype(np.float64) * view.k) and np.allclose(np.cumsum(view.products), view.sums)
+    assert abs(row.dot[4] - view.sums[-1]) < 1e-9
+    assert np.abs(softmax(row.score) - row.weight).max() < 1e-6
+    assert np.array_equal(row.weight.astype(np.float32), r.weights(0, 1)[9])
+
+
+def test_edits_are_edits(model):
+    r, zero = model.run(TEXT), model.run(TEXT, edits="L1.H1=zero")
+    assert zero.edits == "L1.H1=zero" and not zero.z(1)[1].any() and r.z(1)[1].any()
+    assert zero.loss != r.loss
+    assert np.array_equal(model.run(TEXT, edits="L1.H1=gain:1").logits, r.logits)
+    other = model.run(TEXT, edits="L1.H1=patch:B@last", texts={"B": "Anna and Ben"})
+    assert np.array_equal(other.logits[:-1], r.logits[:-1]) and not np.array_equal(other.logits[-1], r.logits[-1])
+    assert model.run(TEXT, edits="L1.H1=mean", reference=["Anna and Ben went to the river."]).loss != r.loss
+
+
+def test_writing_is_the_likeliest_token_each_time(model):
+    ids = model.tokens("Emma and David went to")
+    new = model.generate(ids, 8)
+    assert new == model.generate("Emma and David went to", 8) and 0 < len(new) <= 8
+    logits = model.run(ids + new).logits
+    for i, token in enumerate(new):
+        row = logits[len(ids) - 1 + i]
+        assert row[token] >= row.max() - 1e-4
+    assert model.generate(ids, 8, edits="scale=off") == model.generate(ids, 8, edits="scale=off")
+    assert model.generate(ids, 20, temperature=1.0, seed=3) == model.generate(ids, 20, temperature=1.0, seed=3)
+
+
+def test_tables_are_columns(model, tmp_path):
+    texts = [TEXT, "Anna and Ben went to the river. Ben said, \"the dogs sing.\" They wait at the river."]
+    heads = model.classify(texts)
+    assert len(heads) == model.layers * model.heads and heads["previous"].dtype == np.float64
+    for name in ("previous", "own", "first", "local", "duplicate", "induction", "repeated", "delimiter"):
+        low, value = heads[f"{name}_low"], heads[name]
+        assert np.all(np.isnan(value) | (low <= 1) & (value <= 1 + 1e-6))
+    lines = heads.to_csv().splitlines()
+    assert lines[0].startswith("layer,head") and len(lines) == len(heads) + 1
+    heads.to_csv(tmp_path / "heads.csv")
+    assert (tmp_path / "heads.csv").read_text() == heads.to_csv()
+    assert heads._repr_html_().count("<tr>") == len(heads) + 1 and "layer" in repr(heads)
+    table = model.surgery(texts, "scale=off")
+    assert table.change[0] == pytest.approx(table.loss[0] - table.intact[0]) and table.low[0] <= table.change[0] <= table.high[0]
+    lens = model.lens(TEXT)
+    assert lens.top.shape[:2] == (model.layers + 1, len(model.tokens(TEXT))) and np.all(lens.probability[-1, :, 0] > 0)
+    assert np.argmax(model.run(TEXT).logits[-1]) == lens.top[-1, -1, 0]
+    parts = model.attribute(TEXT)
+    assert parts.writes.sum() == pytest.approx(float(model.run(TEXT).logits[-1].max()), rel=1e-3, abs=1e-3)
+
+
+def test_a_screen_has_totals_and_direct_effects():
+    model = regard.load()
+    screen = model.screen([TEXT, "Anna and Ben went to the river."], direct=True)
+    assert len(screen) == model.layers * model.heads and np.all(screen.q >= screen.p - 1e-12)
+    cut = model.run(TEXT, edits="L1.H2=zero").loss - model.run(TEXT).loss
+    other = "Anna and Ben went to the river."
+    cut = (cut + model.run(other, edits="L1.H2=zero").loss - model.run(other).loss) / 2
+    assert screen.change[model.heads + 2] == pytest.approx(cut, abs=1e-6)
+    # Nothing comes behind the last layer's heads but its network: for the earlier ones the two differ.
+    assert np.all(np.isfinite(screen.direct)) and not np.allclose(screen.direct, screen.change)
+
+
+def test_pictures_show_themselves(tmp_path):
+    run = regard.load().run(TEXT)
+    one, every = run.picture(0, 1, sink="renormalise"), run.picture()
+    for picture in (one, every):
+        assert picture._repr_svg_().startswith("<svg") and picture.png()[:4] == b"\x89PNG"
+    assert run._repr_svg_() == every.svg() and "without the first token" in one.svg()
+    one.save(tmp_path / "head.svg")
+    one.save(tmp_path / "head.png")
+    assert (tmp_path / "head.svg").read_text() == one.svg() and (tmp_path / "head.png").read_bytes() == one.png()
+    with pytest.raises(ValueError, match="must end in"):
+        one.save(tmp_path / "head.jpg")
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda m: m.run(TEXT, edits="L9=zero"), "no layer 9"),
+        (lambda m: m.run(TEXT, edits="L0=zeros"), "zeros"),
+        (lambda m: m.run([]), "no tokens"),
+        (lambda m: m.run([10**6]), "1000000"),
+        (lambda m: m.run([-1]), "no token"),
+        (lambda m: m.run(TEXT).weights(9, 0), "layer"),
+        (lambda m: m.run(TEXT).weights(0, 99), "head"),
+        (lambda m: m.run(TEXT).heat_map(0, 0, sink="away"), "renormalise"),
+        (lambda m: m.run(TEXT).picture(0), "neither"),
+        (lambda m: m.run(TEXT).neuron(0, 0, 999, 0), "query"),
+        (lambda m: m.generate(TEXT, 3, temperature=-1.0), "temperature"),
+        (lambda m: regard.load("no/such/model"), "no such file"),
+        (lambda m: regard.load(__file__), "neither GGUF"),
+    ],
+)
+def test_what_cannot_be_is_a_value_error(call, message):
+    with pytest.raises(ValueError, match=message):
+        call(regard.load())
