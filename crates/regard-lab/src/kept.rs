@@ -1,7 +1,7 @@
 //! [`Kept`]: finished parts of a run that is not, in a folder of its own below the results, so that a kill costs one part and not all.
 
 use crate::error::Result;
-use regard_plot::{digest, write_atomic};
+use regard_plot::{digest, remove_parts, write_atomic};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -67,6 +67,7 @@ impl Kept {
         for path in self.ours() {
             let _ = std::fs::remove_file(path);
         }
+        remove_parts(&self.folder);
         let _ = std::fs::remove_dir(&self.folder);
     }
 }
@@ -90,7 +91,11 @@ mod tests {
         assert_eq!(kept.get("b"), None);
         kept.put("b", "3").unwrap();
         std::fs::write(kept.folder.join("notes.txt"), "mine").unwrap();
+        // A kill in the middle of a write leaves this.
+        let half = kept.folder.join(".regard-Ab12Cd.part");
+        std::fs::write(&half, "half").unwrap();
         kept.clear();
+        assert!(!half.exists(), "nothing half-written stays");
         assert_eq!((kept.count(), kept.get("a")), (0, None));
         assert!(kept.folder.join("notes.txt").exists(), "what is not ours stays");
     }

@@ -54,7 +54,7 @@ fn is_part(name: &str) -> bool {
 }
 
 /// Remove what killed runs left half-written. For those who hold the directory's lock.
-pub(crate) fn remove_parts(folder: &Path) {
+pub fn remove_parts(folder: &Path) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
         if entry.file_name().to_str().is_some_and(is_part) && entry.file_type().is_ok_and(|kind| kind.is_file()) {
