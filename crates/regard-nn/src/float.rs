@@ -186,9 +186,24 @@ pub(crate) fn lane_max<T: Float>(x: &[T]) -> T {
     lanes.into_iter().fold(T::MASKED, T::larger)
 }
 
+/// Partial sums of a product of two long rows: a multiply-add need not wait for the one before.
+pub(crate) const WIDE: usize = 2 * LANES;
+
+/// The sum of these.
+#[inline(always)]
+pub(crate) fn fold_wide<T: Float>(lanes: [T; WIDE]) -> T {
+    // Out of sight: where the compiler sees how the sums are added up, it takes the loop before apart to match, and that is four times slower.
+    let lanes = std::hint::black_box(lanes);
+    let mut halves = [T::ZERO; LANES];
+    for (j, half) in halves.iter_mut().enumerate() {
+        *half = lanes[j] + lanes[j + LANES];
+    }
+    fold(halves)
+}
+
 /// The sum of partial sums.
 #[inline(always)]
-pub(crate) fn fold<T: Float>(lanes: [T; LANES]) -> T {
+fn fold<T: Float>(lanes: [T; LANES]) -> T {
     let mut lanes = lanes;
     let mut width = LANES / 2;
     while width > 0 {

@@ -11,7 +11,7 @@
 //! A kind is one function from the bytes of a block to its numbers; it is compiled for every SIMD level, into a loop that writes the numbers of as many
 //! blocks as it is given, and into one that multiplies them with a row as they come, without writing them.
 
-use crate::float::{LANES, fold};
+use crate::float::{WIDE, fold_wide};
 use regard_simd::matmul::Write;
 
 /// How a block of numbers is packed.
@@ -49,23 +49,17 @@ fn dot_rows<const BYTES: usize, const NUMBERS: usize>(
 ) {
     let row_bytes = x.len() / NUMBERS * BYTES;
     for (row, y) in rows.chunks_exact(row_bytes.max(1)).zip(y) {
-        let mut lanes = [0f32; 2 * LANES];
+        let mut lanes = [0f32; WIDE];
         for (from, x) in row.chunks_exact(BYTES).zip(x.chunks_exact(NUMBERS)) {
             let mut numbers = [0f32; NUMBERS];
             block(from.try_into().expect("a whole block"), &mut numbers);
-            for (w, x) in numbers.chunks_exact(2 * LANES).zip(x.chunks_exact(2 * LANES)) {
+            for (w, x) in numbers.chunks_exact(WIDE).zip(x.chunks_exact(WIDE)) {
                 for (j, lane) in lanes.iter_mut().enumerate() {
                     *lane = w[j].mul_add(x[j], *lane);
                 }
             }
         }
-        // Out of sight: where the compiler sees how the sums are added up, it takes the loop apart to match, and it is four times slower.
-        let lanes = std::hint::black_box(lanes);
-        let mut halves = [0f32; LANES];
-        for (j, half) in halves.iter_mut().enumerate() {
-            *half = lanes[j] + lanes[j + LANES];
-        }
-        let dot = fold(halves);
+        let dot = fold_wide(lanes);
         *y = if write == Write::Add { *y + dot } else { dot };
     }
 }

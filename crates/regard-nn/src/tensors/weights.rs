@@ -4,7 +4,7 @@ use super::layout::{Layout, TensorId};
 use super::numbers::Numbers;
 use super::source::Source;
 use crate::error::{Error, Result};
-use crate::float::{Float, kernel, lane_sum2};
+use crate::float::{Float, WIDE, fold_wide, kernel};
 use ndarray::{ArrayView2, Axis, Slice};
 use rayon::prelude::*;
 use regard::matmul::{Packed, Write};
@@ -253,7 +253,17 @@ kernel! {
     /// y = x . w for as many rows w as y has numbers.
     fn dots<'a, T>(x: &'a [T], w: &'a [T], y: &'a mut [T], write: Write) -> () {
         for (y, w) in y.iter_mut().zip(w.chunks_exact(x.len().max(1))) {
-            let dot = lane_sum2(x, w, |x, w, s| x.mul_add(w, s));
+            let mut lanes = [T::ZERO; WIDE];
+            let (mut xs, mut ws) = (x.chunks_exact(WIDE), w.chunks_exact(WIDE));
+            for (x, w) in xs.by_ref().zip(ws.by_ref()) {
+                for (j, lane) in lanes.iter_mut().enumerate() {
+                    *lane = x[j].mul_add(w[j], *lane);
+                }
+            }
+            for ((lane, &x), &w) in lanes.iter_mut().zip(xs.remainder()).zip(ws.remainder()) {
+                *lane = x.mul_add(w, *lane);
+            }
+            let dot = fold_wide(lanes);
             *y = if write == Write::Add { *y + dot } else { dot };
         }
     }
