@@ -90,11 +90,14 @@ fn refused(path: &Path, reason: impl Into<String>) -> Error {
     Error::Shard { path: path.to_owned(), reason: reason.into() }
 }
 
+/// Draws of a cell, and what they came to without and with the scale.
+type Draws = (Range<usize>, [Measured; 2]);
+
 /// Makes one part, and keeps what was measured.
 pub struct Maker<'p> {
     part: Part,
     progress: &'p dyn Progress,
-    kept: Mutex<BTreeMap<String, (Range<usize>, [Measured; 2])>>,
+    kept: Mutex<BTreeMap<String, Draws>>,
 }
 
 impl std::fmt::Debug for Maker<'_> {
