@@ -69,8 +69,10 @@ impl<S: Simd, E: Storage<Real = S::T>> Visitor<S, E> for SumDeltas<'_, E> {
             simd.call(DropoutFactors { dropout, tile: tile.scorer.tile, need, factors });
             &*factors
         });
+        // A weight of zero may be that of a visible value that is not finite.
+        let visible = (!values.is_finite(simd)).then(|| tile.scorer.visible(simd, need, scores));
         let (v, d_out) = (values.rows(simd, &need.keys), &d_out[panel.start * plan.dims.value_dim..]);
-        let (pitch, delta, visible) = (panel.width, &[S::T::ZERO; MAX_PANEL][..], None);
+        let (pitch, delta, visible) = (panel.width, &[S::T::ZERO; MAX_PANEL][..], visible.as_ref().map(|v| &v[..]));
         by_width!(S, panel.width, NR => {
             simd.call(RecomputeWeights::<_, NR> { scores, factors, row_max, inv_row_sum, pitch, p });
             simd.call(ScoreGradients::<_, NR> { v, d_out, p: scores, factors, delta, visible, pitch, ds });

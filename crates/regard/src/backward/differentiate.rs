@@ -466,7 +466,7 @@ impl<E: Storage> Differentiate<'_, '_, '_, E> {
     fn care<S: Simd<T = E::Real>>(&mut self, simd: S, tile: &mut KvTile<'_, '_, E>, need: &Need, scores: &[S::T]) -> bool {
         let on = &mut *self.on;
         let wild = !on.wild_d_out.is_empty() || !on.wild_q.is_empty() || on.delta[need.panel.rows()].iter().any(|x| !x.is_finite());
-        let care = (wild && self.plan.may_hide()) || tile.k.needs_care(simd, need);
+        let care = wild || tile.k.needs_care(simd, need);
         if care {
             on.visible.push((need.panel, need.keys.clone(), tile.scorer.visible(simd, need, scores)));
         }

@@ -84,7 +84,7 @@ impl<'a, E: Storage> Operand<'a, E> {
     }
 
     /// Whether all numbers of the tile are finite: of all of it, also where only a part is walked through, so that the answer may be kept.
-    fn is_finite<S: Simd<T = E::Real>>(&mut self, simd: S) -> bool {
+    pub(crate) fn is_finite<S: Simd<T = E::Real>>(&mut self, simd: S) -> bool {
         let first = (self.keys.start / KV_TILE * KV_TILE).max(self.first_key);
         let last = (self.keys.start / KV_TILE * KV_TILE + KV_TILE).min(self.first_key + self.source.len());
         let (stored, finite) = (self.stored(&(first..last)), &mut self.finite);

@@ -272,3 +272,29 @@ fn empty_dimensions_have_empty_or_zero_gradients() {
         assert_eq!(stats.d_scores_rows.shape(), [s.batch, s.heads_q, s.seq_q]);
     }
 }
+
+/// A weight may be zero because it is too small for the type: its key is visible all the same, and what is no number reaches its gradient.
+#[test]
+fn a_weight_of_zero_is_not_a_hidden_key() {
+    let shape = Shape { batch: 1, heads_q: 1, heads_kv: 1, ..Shape::new(22, 254, 14) };
+    let x = Inputs::<f32>::normal(shape, 31);
+    let weights = |scale: f64| Attention::new().scale(regard::Scale::By(scale)).weights(&x.q, &x.k).expect("it is accepted");
+    for scale in [9.0, -9.0, 3.0] {
+        let attention = Attention::new().scale(regard::Scale::By(scale));
+        let mut d_out = d_out_for(&x, 5);
+        d_out[[0, 0, 7, 3]] = f32::NAN;
+        let saved = attention.forward_saved(&x.q, &x.k, &x.v).expect("it is accepted");
+        let gradients = attention.backward(&x.q, &x.k, &x.v, &saved, &d_out).expect("it is accepted");
+        assert!(scale.abs() < 4.0 || weights(scale).slice(s![0, 0, 7, ..]).iter().any(|w| *w == 0.0), "no weight of zero to test with");
+        assert!(gradients.dk.slice(s![0, 0, .., ..]).iter().all(|x| x.is_nan()), "scale {scale}: a NaN of d_out is lost");
+        // A value that is no number, at a key that row 7 gives no weight to.
+        if let Some(key) = weights(scale).slice(s![0, 0, 7, ..]).iter().position(|w| *w == 0.0) {
+            let mut v = x.v.clone();
+            v[[0, 0, key, 2]] = f32::NAN;
+            let saved = attention.forward_saved(&x.q, &x.k, &v).expect("it is accepted");
+            let gradients = attention.backward(&x.q, &x.k, &v, &saved, &d_out_for(&x, 5)).expect("it is accepted");
+            assert!(saved.out.slice(s![0, 0, 7, 2]).iter().all(|x| x.is_nan()));
+            assert!(gradients.dq.slice(s![0, 0, 7, ..]).iter().all(|x| x.is_nan()), "scale {scale}: a NaN of v is lost");
+        }
+    }
+}
