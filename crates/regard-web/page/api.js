@@ -8,7 +8,8 @@ export const frozen = element ? JSON.parse(element.textContent) : null;
 let token = '';
 
 export function useToken(given) {
-  if (given) {
+  // Nothing else is a token; a header could not carry it.
+  if (given && /^[0-9a-f]{32}$/.test(given)) {
     token = given;
     try { sessionStorage.setItem('token', given); } catch { /* not allowed: the tab forgets it */ }
   } else {

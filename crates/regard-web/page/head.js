@@ -7,6 +7,8 @@ import { chosen, go, runs, state } from './state.js';
 /** Rows that are drawn at a time, and the height of one. */
 const ROWS = 64;
 const HEIGHT = 19;
+/** Tokens that can be put together to words. */
+const GROUPED = 512;
 
 /** Words of the text as lists of tokens: what the browser takes for words, in any script. */
 function words(run) {
@@ -38,22 +40,23 @@ function words(run) {
 
 /** What is drawn: names, and weights between them; tokens, or words of tokens. */
 async function pattern(run, n) {
-  const groups = state.w && n <= 512 ? words(run) : run.tokens.map((_, i) => [i]);
+  const grouped = state.w === 1 && n <= GROUPED;
+  const groups = grouped ? words(run) : run.tokens.map((_, i) => [i]);
   const at = chosen()[0] ?? 0;
-  const start = n <= ROWS || state.w ? 0 : Math.max(0, Math.min(n - ROWS, at - ROWS / 2));
-  const rows = state.w ? n : Math.min(ROWS, n);
+  const start = n <= ROWS || grouped ? 0 : Math.max(0, Math.min(n - ROWS, at - ROWS / 2));
+  const rows = grouped ? n : Math.min(ROWS, n);
   const weights = await wholeRows(start, rows, n);
   const names = groups.map((group) => group.map((i) => run.tokens[i].piece).join(''));
-  if (!state.w) return { names, rows: Array.from({ length: rows }, (_, i) => [start + i, weights.subarray(i * n, (i + 1) * n)]) };
+  if (!grouped) return { names, grouped, rows: Array.from({ length: rows }, (_, i) => [start + i, weights.subarray(i * n, (i + 1) * n)]) };
   const merged = groups.map((queries, g) => {
     const row = groups.map((keys) => queries.reduce((sum, i) => sum + keys.reduce((inner, j) => inner + weights[i * n + j], 0), 0) / queries.length);
     return [g, row];
   });
-  return { names, rows: merged.slice(0, 200) };
+  return { names, grouped, rows: merged.slice(0, 200) };
 }
 
-function lines(names, rows, only) {
-  const first = state.w || names.length <= ROWS ? 0 : rows[0][0];
+function lines(names, rows, only, grouped) {
+  const first = grouped || names.length <= ROWS ? 0 : rows[0][0];
   const last = rows.at(-1)[0];
   const keys = names.slice(first, last + 1);
   const height = (Math.max(keys.length, rows.length) + 1.5) * HEIGHT;
@@ -65,7 +68,7 @@ function lines(names, rows, only) {
     row.forEach((weight, j) => {
       if (j < first || j > last || Math.abs(weight) < 0.02) return;
       const stroke = difference() && weight < 0 ? '#2d74c4' : '#c4610a';
-      drawn.push(svg('line', { x1: 205, y1: y(i) - 4, x2: 355, y2: y(j) - 4, stroke, 'stroke-width': 0.5 + 4 * Math.abs(weight), 'stroke-opacity': 0.15 + 0.85 * Math.min(1, Math.abs(weight)), 'data-query': i, 'data-key': j, 'data-value': weight }, svg('title', {}, `${names[i]} → ${names[j]}: ${short(weight)}`)));
+      drawn.push(svg('line', { x1: 205, y1: y(i) - 4, x2: 355, y2: y(j) - 4, stroke, 'stroke-width': 0.5 + 4 * Math.abs(weight), 'stroke-opacity': 0.15 + 0.85 * Math.min(1, Math.abs(weight)), 'data-query': i, 'data-key': j, 'data-value': weight }, svg('title', {}, `${label(names[i])} → ${label(names[j])}: ${short(weight)}`)));
     });
     // What lies above the drawn keys is not lost.
     const above = row.slice(0, first).reduce((sum, x) => sum + x, 0);
@@ -74,7 +77,7 @@ function lines(names, rows, only) {
   out.append(...drawn);
   for (const [i] of rows) {
     const strong = only.includes(i);
-    out.append(svg('text', { x: 200, y: y(i), 'font-size': 12, 'text-anchor': 'end', 'font-weight': strong ? 700 : 400, class: 'choose', 'data-token': i, onclick: (event) => state.w || choose(i, event.shiftKey) }, label(names[i])));
+    out.append(svg('text', { x: 200, y: y(i), 'font-size': 12, 'text-anchor': 'end', 'font-weight': strong ? 700 : 400, class: 'choose', 'data-token': i, onclick: (event) => grouped || choose(i, event.shiftKey) }, label(names[i])));
   }
   keys.forEach((name, j) => out.append(svg('text', { x: 360, y: y(first + j), 'font-size': 12 }, label(name))));
   return out;
@@ -87,19 +90,19 @@ export const headView = {
   controls: (option, check) => [option('sink', ['show', 'hide', 'renormalise'], 'first token'), check('w', 'words instead of tokens')],
   async render(box, current) {
     const run = runs.B;
-    const { names, rows } = await pattern(run, run.tokens.length);
+    const { names, rows, grouped } = await pattern(run, run.tokens.length);
     if (!current()) return null;
-    const only = state.w ? [] : chosen();
-    const drawing = lines(names, rows, only);
+    const only = grouped ? [] : chosen();
+    const drawing = lines(names, rows, only, grouped);
     const picked = only.length ? rows.filter(([i]) => only.includes(i)) : rows;
     const sum = names.map((name, j) => [j, name, picked.reduce((total, [, row]) => total + row[j], 0) / Math.max(1, picked.length)]);
     const top = sum.filter(([, , x]) => Math.abs(x) > 0).sort((a, b) => Math.abs(b[2]) - Math.abs(a[2]));
     const who = only.length ? `token${only.length > 1 ? 's' : ''} ${only.map((i) => `${i} ${label(names[i])}`).join(', ')}` : 'all drawn rows';
     put(box,
-      el('p', { class: 'quiet' }, `Layer ${state.l}, head ${state.h}: ${who}${only.length > 1 ? ' (their mean)' : ''}.${sinkWords()} A click on a token chooses it, shift chooses several.`),
+      el('p', { class: 'quiet' }, `Layer ${state.l}, head ${state.h}: ${who}${only.length > 1 ? ' (their mean)' : ''}.${sinkWords()} A click on a token chooses it, shift chooses several.${state.w && !grouped ? ` Texts of more than ${GROUPED} tokens are shown by tokens.` : ''}`),
       drawing,
       el('details', { open: only.length > 0 }, el('summary', {}, `Where ${who} look${only.length === 1 ? 's' : ''}`), table(['key', 'token', 'mean weight'], top.slice(0, 200).map(([j, name, x]) => [j, label(name), x]), { pick: (row) => go({ k: String(row[0]) }) })));
-    const all = rows.flatMap(([i, row]) => Array.from(row, (x, j) => [i, names[i], j, names[j], x]));
-    return { svg: () => drawing, table: () => ({ columns: ['query', 'query_token', 'key', 'key_token', 'weight'], rows: all }) };
+    const all = () => rows.flatMap(([i, row]) => Array.from(row, (x, j) => [i, names[i], j, names[j], x]));
+    return { svg: () => drawing, table: () => ({ columns: ['query', 'query_token', 'key', 'key_token', 'weight'], rows: all() }) };
   },
 };

@@ -9,17 +9,21 @@ import { editOf } from './surgery.js';
 export const STATISTICS = ['entropy', 'max_weight', 'own', 'previous', 'first', 'local', 'distance'];
 const WORDS = { entropy: 'entropy (nats)', max_weight: 'largest weight', own: 'own token', previous: 'previous token', first: 'first token', local: 'within 3', distance: 'mean distance' };
 
+let redraw = () => {};
+export function whenNamed(action) { redraw = action; }
+
 /** What every head is called, by model; asked for once. */
 const named = new Map();
 
 async function nameHeads(button) {
   button.disabled = true;
+  const number = state.m;
   try {
-    await events('/api/labels', { model: state.m }, (data) => {
+    await events('/api/labels', { model: number }, (data) => {
       if (data.done) put(button, `text ${data.done} of ${data.all}`);
-      if (data.heads) named.set(state.m, data.heads.map((head) => head.labels.join(' ') || 'mixed'));
+      if (data.heads) named.set(number, data.heads.map((head) => head.labels.join(' ') || 'mixed'));
     });
-    go({ o: 'labels' });
+    redraw();
   } catch (error) {
     put(button, error.message);
   }

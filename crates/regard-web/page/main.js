@@ -1,11 +1,11 @@
 // The page: a text, its runs, and the view that is looked at.
 import { byId, clamp, el, put } from './base.js';
 import { ask, frozen, send, useToken, whenLost } from './api.js';
-import { go, keepInAddress, link, read, runs, state, whenChanged } from './state.js';
+import { go, isOurs, keepInAddress, link, read, runs, state, whenChanged } from './state.js';
 import { model } from './draw.js';
 import { exportView } from './export.js';
 import { listenToTokens, showText } from './text.js';
-import { headsView } from './heads.js';
+import { headsView, whenNamed } from './heads.js';
 import { headView } from './head.js';
 import { mapView } from './map.js';
 import { neuronView } from './neuron.js';
@@ -39,16 +39,28 @@ async function run(edits) {
   return Object.assign(made, { of: text, asked: edits });
 }
 
+/** Why the edits could not be made. */
+export let wrongEdits = '';
+
 /** Runs for what is in the state. */
 async function runBoth() {
   const same = (one, words) => one && one.of === state.t && one.asked === words && one.model === state.m;
+  // A file has one run: what it is of, and nothing to compare it with.
   if (frozen) {
     const only = runs.B ?? await run(frozen.edits);
     return [only, only];
   }
   const a = same(runs.A, '') ? runs.A : await run('');
-  const b = state.e === '' ? a : same(runs.B, state.e) ? runs.B : await run(state.e);
-  return [a, b];
+  wrongEdits = '';
+  if (state.e === '') return [a, a];
+  try {
+    return [a, same(runs.B, state.e) ? runs.B : await run(state.e)];
+  } catch (error) {
+    if (error.status !== 422) throw error;
+    // Edits that cannot be made are said where they are written; the model as it is can be looked at.
+    wrongEdits = error.message;
+    return [a, a];
+  }
 }
 
 /** One at a time, and then the latest; false when something newer is wanted. */
@@ -62,12 +74,16 @@ async function prepare() {
     const [A, B] = await now;
     if (mine !== asked) return false;
     Object.assign(runs, { A, B });
-    banner(null);
+    banner(wrongEdits || runs.lost || null);
+    runs.lost = '';
     return true;
   } catch (error) {
     if (mine !== asked) return false;
-    // Another tab was quicker: it is our turn next.
-    if (error.status === 409) return prepare();
+    // Another tab was quicker: it is our turn a little later.
+    if (error.status === 409) {
+      await new Promise((wait) => setTimeout(wait, 200 + 300 * Math.random()));
+      return mine === asked ? prepare() : false;
+    }
     if (error.status === 401) askForToken();
     else if (error.status !== 0) banner(error.message);
     return false;
@@ -92,6 +108,8 @@ function askForToken() {
 
 let drawn = null;
 let drawing = 0;
+/** Runs that the server let go are made again once, not for ever. */
+let again = 0;
 
 function choice(name, values, words) {
   const list = el('select', { value: state[name], onchange: (event) => go({ [name]: event.target.value }) }, values.map((value) => el('option', { value }, value)));
@@ -105,7 +123,10 @@ function showControls(view) {
   const { layers, heads } = model();
   const number = (name, words, most) => el('label', {}, `${words} `, el('input', { type: 'number', min: 0, max: most - 1, value: state[name], onchange: (event) => go({ [name]: clamp(Number(event.target.value) || 0, 0, most - 1) }) }));
   const sides = el('span', { role: 'group', 'aria-label': 'side' }, [['A', 'A: as it is'], ['B', 'B: edited'], ['D', 'B − A']].map(([value, words]) => el('button', { id: `side-${value}`, 'aria-pressed': state.s === value ? 'true' : 'false', onclick: () => go({ s: value }) }, words)));
-  put(byId('controls'), sides, view.name === 'heads' ? null : [number('l', 'layer', layers), number('h', 'head', heads)], view.controls(choice, check));
+  // A field that is in use stays in use.
+  const focus = byId('controls').contains(document.activeElement) ? [...byId('controls').querySelectorAll('button, input, select')].indexOf(document.activeElement) : -1;
+  put(byId('controls'), frozen ? null : sides, view.name === 'heads' ? null : [number('l', 'layer', layers), number('h', 'head', heads)], view.controls(choice, check));
+  if (focus >= 0) byId('controls').querySelectorAll('button, input, select')[focus]?.focus();
 }
 
 function showTabs() {
@@ -118,6 +139,7 @@ function showTabs() {
 async function showView() {
   const mine = ++drawing;
   const view = viewOf(state.v);
+  drawn = null;
   showTabs();
   showControls(view);
   put(byId('what'), view.what);
@@ -126,13 +148,15 @@ async function showView() {
   try {
     const made = await view.render(box, () => mine === drawing);
     if (mine !== drawing) return;
-    drawn = made ?? drawn;
+    drawn = made;
+    again = 0;
     box.dataset.run = `${runs.A.run} ${runs.B.run}`;
     box.dataset.drawn = String(mine);
     document.documentElement.dataset.milliseconds = String(Math.round(performance.now() - begun));
   } catch (error) {
     if (mine !== drawing || error.name === 'AbortError') return;
-    if (error.status === 410) {
+    if (error.status === 410 && again === 0) {
+      again += 1;
       Object.assign(runs, { A: null, B: null });
       await update({});
     } else if (error.status !== 0) put(box, el('p', { class: 'error' }, error.message));
@@ -141,13 +165,14 @@ async function showView() {
 
 /** What has to be drawn anew after a change; all of it, where nothing is said. */
 async function update(changes) {
+  state.m = clamp(state.m, 0, runs.models.length - 1);
   const { layers, heads } = model();
-  Object.assign(state, { m: clamp(state.m, 0, runs.models.length - 1), l: clamp(state.l, 0, layers - 1), h: clamp(state.h, 0, heads - 1) });
+  Object.assign(state, { l: clamp(state.l, 0, layers - 1), h: clamp(state.h, 0, heads - 1) });
   if (byId('text').value !== state.t) byId('text').value = state.t;
   if (byId('model').value !== String(state.m)) byId('model').value = String(state.m);
   if (!(await prepare())) return;
   // The string has one form.
-  if (runs.B.edits !== state.e && runs.B.asked === state.e) {
+  if (!frozen && runs.B.edits !== state.e && runs.B.asked === state.e) {
     runs.B.asked = state.e = runs.B.edits;
     keepInAddress();
   }
@@ -187,6 +212,7 @@ const TYPING = new Set(['INPUT', 'TEXTAREA', 'SELECT']);
 
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey) return;
+  if (byId('keys').open) return;
   const typing = TYPING.has(document.activeElement?.tagName) && !['range', 'checkbox'].includes(document.activeElement.type);
   if (event.key === 'Escape') document.activeElement?.blur();
   if (typing || !runs.B) return;
@@ -195,8 +221,8 @@ function onKey(event) {
   const actions = {
     h: () => go({ h: (state.h + heads - 1) % heads }), l: () => go({ h: (state.h + 1) % heads }),
     j: () => go({ l: (state.l + layers - 1) % layers }), k: () => go({ l: (state.l + 1) % layers }),
-    z: () => toggle(state.l, state.h, 'zero'), m: () => toggle(state.l, state.h, 'mean'),
-    u: () => history.back(), b: () => go({ s: turn(['A', 'B', 'D'], state.s) }), s: () => go({ sink: turn(['show', 'hide', 'renormalise'], state.sink) }),
+    z: () => operate('zero'), m: () => operate('mean'),
+    u: () => history.back(), b: () => frozen || go({ s: turn(['A', 'B', 'D'], state.s) }), s: () => go({ sink: turn(['show', 'hide', 'renormalise'], state.sink) }),
     '/': () => byId('text').focus(), e: () => byId('export').focus(), '?': showKeys,
     g: () => { const at = /L?(\d+)\D+(\d+)/i.exec(prompt('Which head? As L1.H2') ?? ''); if (at) go({ l: Number(at[1]), h: Number(at[2]), v: state.v === 'heads' ? 'head' : state.v }); },
   };
@@ -206,6 +232,11 @@ function onKey(event) {
   event.preventDefault();
   action();
   say(`layer ${state.l}, head ${state.h}${state.e ? `, edits ${state.e}` : ''}`);
+}
+
+function operate(action) {
+  if (frozen) say('Edits are not in the file: `regard serve` makes them.');
+  else toggle(state.l, state.h, action);
 }
 
 function showKeys() {
@@ -218,15 +249,19 @@ function listen() {
   let pause = null;
   byId('text').addEventListener('input', (event) => {
     // One step to go back to for a burst of typing.
-    go({ t: event.target.value, q: '', k: '' }, pause !== null);
+    go({ t: event.target.value, q: '', k: '', at: '' }, pause !== null);
     clearTimeout(pause);
     pause = setTimeout(() => { pause = null; }, 1500);
   });
-  byId('model').addEventListener('change', (event) => { go({ m: Number(event.target.value), e: '', l: 0, h: 0, q: '', k: '' }); describe(); });
+  byId('model').addEventListener('change', (event) => { go({ m: Number(event.target.value), e: '', l: 0, h: 0, q: '', k: '', at: '' }); describe(); });
   byId('export').addEventListener('change', async (event) => {
     const kind = event.target.value;
     event.target.value = '';
-    if (!kind || !drawn) return;
+    if (!kind) return;
+    if (!drawn) {
+      say('There is nothing to save yet.');
+      return;
+    }
     try { await exportView(kind, drawn); say(`saved as ${kind}`); } catch (error) { say(error.message); }
   });
   byId('link').addEventListener('click', async () => {
@@ -238,11 +273,13 @@ function listen() {
     if (step) go({ v: VIEWS[(VIEWS.indexOf(viewOf(state.v)) + step) % VIEWS.length].name });
   });
   document.addEventListener('keydown', onKey);
-  addEventListener('popstate', async (event) => { await read(event.state); await update({}); });
-  addEventListener('hashchange', async () => { if (!history.state) { await read(null); await update({}); } });
+  addEventListener('popstate', async (event) => { if (event.state || isOurs()) { await read(event.state); await update({}); } });
+  addEventListener('hashchange', async () => { if (!history.state && isOurs()) { await read(null); await update({}); } });
+  document.querySelector('.skip').addEventListener('click', (event) => { event.preventDefault(); byId('view').focus(); });
   listenToTokens();
   whenChanged((changes) => { update(changes); });
   whenLost(comeBack);
+  whenNamed(() => { if (runs.B) showView(); });
 }
 
 function describe() {
@@ -271,5 +308,8 @@ async function begin() {
 let begun = false;
 useToken(new URLSearchParams(location.hash.slice(1)).get('token'));
 listen();
-if (frozen) document.body.dataset.frozen = 'true';
+if (frozen) {
+  document.body.dataset.frozen = 'true';
+  byId('text').readOnly = true;
+}
 await begin();

@@ -1,6 +1,6 @@
 // One head as a map of any length: tiles of cells, zoomed and panned.
 import { clamp, el, label, put, short } from './base.js';
-import { curve, image } from './colour.js';
+import { image } from './colour.js';
 import { frozen } from './api.js';
 import { cellsSvg, difference, largest, scaleWords, sinkWords, tile } from './draw.js';
 import { go, runs, state } from './state.js';
@@ -20,7 +20,11 @@ class MapOf {
     const [x, y, z] = (state.at || '').split(',').map(Number);
     this.fit();
     // Where one looks: the token in the upper left corner, and tokens per pixel.
-    if (z > 0) Object.assign(this, { x, y, zoom: z });
+    if (z > 0 && [x, y, z].every(Number.isFinite)) {
+      this.zoom = clamp(z, 1 / (48 * this.ratio), (2 * n) / Math.min(this.canvas.width, this.canvas.height));
+      const within = (from, size) => clamp(from, -0.5 * size * this.zoom, n - 0.5 * size * this.zoom);
+      Object.assign(this, { x: within(x, this.canvas.width), y: within(y, this.canvas.height) });
+    }
   }
 
   fit() {
@@ -255,7 +259,6 @@ export const mapView = {
       const names = n <= CELLS ? runs.B.tokens.map((token) => label(token.piece)) : null;
       return cellsSvg(whole, Math.ceil(n / coarse), map.most.get(coarse), { rowNames: names, columnNames: names, title: `layer ${state.l}, head ${state.h}` });
     };
-    void curve;
     return { table: seen, svg: drawn };
   },
 };

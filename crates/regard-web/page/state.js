@@ -3,12 +3,29 @@ import { ask, frozen, useToken } from './api.js';
 
 const DEFAULTS = { m: 0, t: '', e: '', v: 'heads', l: 0, h: 0, s: 'B', q: '', k: '', sink: 'show', pool: 'mean', c: 'root', w: 0, o: 'layer', x: 'entropy', y: 'previous', at: '', d: 64 };
 const NUMBERS = new Set(['m', 'l', 'h', 'w', 'd']);
+const STATISTIC = ['entropy', 'max_weight', 'own', 'previous', 'first', 'local', 'distance'];
+/** What an address may say; whatever else it says is left out. */
+const ALLOWED = {
+  v: ['heads', 'head', 'map', 'neuron', 'lens', 'lesson'], s: ['A', 'B', 'D'], sink: ['show', 'hide', 'renormalise'], pool: ['mean', 'max'], c: ['linear', 'root', 'log'],
+  x: STATISTIC, y: STATISTIC, o: ['layer', 'head', 'labels', ...STATISTIC], w: [0, 1], d: Array.from({ length: 11 }, (_, i) => 2 ** i),
+};
+const SHAPES = { q: /^(\d{1,9}(,\d{1,9})*)?$/, k: /^(\d{1,9})?$/, at: /^(-?[\d.e+-]+,-?[\d.e+-]+,[\d.e+-]+)?$/ };
+
+function understood(key, text) {
+  const value = NUMBERS.has(key) ? Math.trunc(Number(text)) || 0 : text;
+  if (Object.hasOwn(ALLOWED, key) && !ALLOWED[key].includes(value)) return undefined;
+  if (Object.hasOwn(SHAPES, key) && !SHAPES[key].test(value)) return undefined;
+  return NUMBERS.has(key) ? Math.max(0, value) : value;
+}
+
+/** Whether an address says anything that is ours. */
+export const isOurs = () => [...new URLSearchParams(location.hash.slice(1)).keys()].some((key) => Object.hasOwn(DEFAULTS, key) || key === 'token' || key === 'th');
 /** Longer texts are named in links by their hash. */
 const LONG = 1500;
 
 export const state = { ...DEFAULTS };
 /** Runs of the text: A as the model is, B with the edits. */
-export const runs = { A: null, B: null, models: [], begin: '' };
+export const runs = { A: null, B: null, models: [], begin: '', lost: '' };
 
 /** Query tokens that are chosen. */
 export const chosen = () => state.q === '' ? [] : state.q.split(',').map(Number).filter((i) => runs.B && i < runs.B.tokens.length);
@@ -42,8 +59,10 @@ export function keepInAddress(quietly = true) {
   const address = '#' + written();
   // Long texts are kept by the step itself.
   const step = { ...state };
-  if (quietly) history.replaceState(step, '', address);
-  else history.pushState(step, '', address);
+  try {
+    if (quietly) history.replaceState(step, '', address);
+    else history.pushState(step, '', address);
+  } catch { /* browsers refuse too many in a short time: the view goes on, the address follows later */ }
 }
 
 /** From the address. */
@@ -53,11 +72,13 @@ export async function read(step) {
   const fresh = { ...DEFAULTS, t: runs.begin };
   if (frozen) Object.assign(fresh, { t: frozen.text, e: frozen.edits });
   for (const [key, value] of words) {
-    if (key in DEFAULTS) fresh[key] = NUMBERS.has(key) ? Number(value) || 0 : value;
+    if (!Object.hasOwn(DEFAULTS, key)) continue;
+    const said = understood(key, value);
+    if (said !== undefined) fresh[key] = said;
   }
   if (step) Object.assign(fresh, step);
   else if (words.has('th')) {
-    try { fresh.t = (await ask('/api/text/' + encodeURIComponent(words.get('th')))).text; } catch { /* said when the text is seen to be another */ }
+    try { fresh.t = (await ask('/api/text/' + encodeURIComponent(words.get('th')))).text; } catch { runs.lost = 'The text of this link is no longer kept by the server: another one is shown.'; }
   }
   Object.assign(state, fresh);
 }

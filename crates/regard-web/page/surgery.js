@@ -1,6 +1,6 @@
 // Edits: sliders, masks, heads, and the string, which can be written both ways; what they cost.
 import { byId, el, put, short, signed } from './base.js';
-import { events } from './api.js';
+import { events, frozen } from './api.js';
 import { model } from './draw.js';
 import { go, runs, state } from './state.js';
 
@@ -44,6 +44,8 @@ const set = (changes) => go({ e: joined({ ...parts(state.e), ...changes }) });
 
 let judging = null;
 let writing = null;
+/** Results stay until what they are of changes. */
+const results = { judged: el('p', { id: 'judged', role: 'status' }), before: el('p', { id: 'before' }), after: el('p', { id: 'after' }), of: '' };
 
 async function judge(box) {
   judging?.abort();
@@ -62,12 +64,10 @@ async function judge(box) {
   }
 }
 
-async function write(before, after, count) {
+async function write(sides, count) {
   writing?.abort();
   writing = new AbortController();
-  const sides = state.e ? [[before, ''], [after, state.e]] : [[before, '']];
-  put(before);
-  put(after);
+  sides.forEach(([box]) => put(box));
   let latest = '';
   try {
     for (const [box, edits] of sides) {
@@ -79,12 +79,25 @@ async function write(before, after, count) {
       }, writing.signal);
     }
   } catch (error) {
-    if (error.name !== 'AbortError') put(after, el('span', { class: 'error' }, error.message));
+    if (error.name !== 'AbortError') put(sides[0][0], el('span', { class: 'error' }, error.message));
+    return '';
   }
   return latest;
 }
 
+/** The text and what the edited model writes on; where the text is still the same when it is done. */
+async function grow() {
+  const [text, number] = [state.t, state.m];
+  const written = await write([[results.before, state.e]], 20);
+  if (written && state.t === text && state.m === number) go({ t: text + written });
+}
+
 export function showSurgery() {
+  if (frozen) {
+    const only = runs.B;
+    put(byId('surgery'), el('p', {}, only.explained || 'The model as it is.'), only.loss === null ? null : el('p', {}, `loss ${short(only.loss)} nats a token`), el('p', { class: 'quiet' }, 'This is a file: what is in it can be looked at. `regard serve` makes edits and runs other texts.'));
+    return;
+  }
   const now = parts(state.e);
   const { A: a, B: b } = runs;
   const own = 1 / Math.sqrt(model().head_dim);
@@ -98,8 +111,14 @@ export function showSurgery() {
   const kind = window ? 'window' : now.mask in kinds ? now.mask : 'other';
   const masks = el('select', { id: 'mask', value: kind, onchange: (event) => set({ mask: event.target.value === 'window' ? 'window:7,0' : event.target.value }) }, Object.entries(kinds).map(([value, words]) => el('option', { value }, words)), kind === 'other' ? el('option', { value: 'other' }, now.mask) : null);
   masks.value = kind;
-  const judged = el('p', { id: 'judged', role: 'status' });
-  const [before, after] = [el('p', { id: 'before' }), el('p', { id: 'after' })];
+  const { judged, before, after } = results;
+  const of = JSON.stringify([state.m, state.t, state.e]);
+  if (results.of !== of) {
+    [judged, before, after].forEach((box) => put(box));
+    judging?.abort();
+    writing?.abort();
+    results.of = of;
+  }
   const losses = a.loss === null ? el('p', { class: 'quiet' }, 'This model predicts no next tokens: there is no loss.') : el('div', { class: 'losses' }, 'A, as it is', el('b', { id: 'loss-a', 'data-value': a.loss }, short(a.loss)), 'B, with the edits', el('b', { id: 'loss-b', 'data-value': b.loss }, short(b.loss)), 'B − A', el('b', { id: 'loss-d', 'data-value': b.loss - a.loss }, signed(b.loss - a.loss)));
   const action = (words, key, kind) => el('button', { id: `do-${kind}`, 'aria-pressed': editOf(state.l, state.h) === kind ? 'true' : 'false', onclick: () => toggle(state.l, state.h, kind), title: key }, words);
   put(box,
@@ -109,14 +128,14 @@ export function showSurgery() {
     range('temp', `temperature: ${short(temp)}`, Math.log2(temp), -3, 3, (x) => set({ temp: Math.abs(x) < 0.03 ? '' : String(Number((2 ** x).toPrecision(4))) })),
     el('div', { class: 'row' }, el('label', { for: 'mask' }, 'mask '), masks, window ? el('input', { type: 'number', min: 0, max: 4096, value: window[1], 'aria-label': 'keys before the query that are seen', onchange: (event) => set({ mask: `window:${Math.max(0, Number(event.target.value) | 0)},0` }) }) : null),
     el('label', {}, el('input', { id: 'hide', type: 'checkbox', checked: now.hide, onchange: (event) => set({ hide: event.target.checked }) }), ' nobody sees the first token'),
-    el('div', { class: 'row' }, el('label', { for: 'edits' }, 'edits'), el('input', { id: 'edits', value: state.e, spellcheck: 'false', placeholder: 'L1.H2=zero/scale=off', onchange: (event) => go({ e: event.target.value.trim() }) }), el('button', { id: 'undo', onclick: () => history.back(), title: 'u: the browser\'s back' }, 'undo'), el('button', { id: 'intact', disabled: !state.e, onclick: () => go({ e: '' }) }, 'put all back')),
+    el('div', { class: 'row' }, el('label', { for: 'edits' }, 'edits'), el('input', { id: 'edits', value: state.e, spellcheck: 'false', placeholder: 'L1.H2=zero/scale=off', 'aria-invalid': state.e && a.run === b.run && a.asked === '' && b.edits !== state.e ? 'true' : null, onchange: (event) => go({ e: event.target.value.trim() }) }), el('button', { id: 'undo', onclick: () => history.back(), title: 'u: the browser\'s back' }, 'undo'), el('button', { id: 'intact', disabled: !state.e, onclick: () => go({ e: '' }) }, 'put all back')),
     b.explained ? el('p', { class: 'quiet' }, b.explained) : null,
     losses,
-    state.e && a.loss !== null && a.loss === b.loss ? el('p', { class: 'quiet' }, 'The edits change nothing, not one bit of a loss.') : null,
+    state.e && a.run !== b.run && a.loss !== null && a.loss === b.loss ? el('p', { class: 'quiet' }, 'The edits change nothing, not one bit of a loss.') : null,
     el('div', { class: 'row' }, el('button', { id: 'judge', disabled: !state.e || a.loss === null, onclick: () => judge(judged) }, 'Judge on 16 stories')),
     judged,
     model().writes ? el('div', { class: 'texts' },
-      el('div', { class: 'row' }, el('button', { id: 'write', onclick: () => write(before, after, 60) }, 'Write on: before and after'), el('button', { id: 'grow', title: 'with the edits; the text grows, and the view with it', onclick: async () => { const text = await write(el('p'), after, 20); if (text) go({ t: state.t + text }); } }, 'Grow the text')),
+      el('div', { class: 'row' }, el('button', { id: 'write', onclick: () => write(state.e ? [[before, ''], [after, state.e]] : [[before, '']], 60) }, 'Write on: before and after'), el('button', { id: 'grow', title: 'with the edits; the text grows, and the view with it', onclick: grow }, 'Grow the text')),
       el('h3', {}, 'before'), before, state.e ? [el('h3', {}, 'after'), after] : null) : null,
     el('p', { class: 'quiet' }, 'The same by the command: ', el('code', {}, `regard surgery "${state.e || 'scale=off'}"`)));
   if (focus) byId(focus)?.focus();

@@ -284,9 +284,11 @@ fn events(work: impl FnOnce(&dyn Fn(Value) -> bool) -> Answer<Value> + Send + 's
     let (sender, receiver) = tokio::sync::mpsc::channel::<Result<String, std::convert::Infallible>>(64);
     tokio::task::spawn_blocking(move || {
         let send = |value: Value| sender.blocking_send(Ok(format!("data: {value}\n\n"))).is_ok();
-        match work(&send) {
-            Ok(last) => send(last),
-            Err(Refusal(_, reason)) => send(json!({ "error": reason })),
+        // A panic is an answer, too.
+        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&send))) {
+            Ok(Ok(last)) => send(last),
+            Ok(Err(Refusal(_, reason))) => send(json!({ "error": reason })),
+            Err(_) => send(json!({ "error": "a defect of regard: this could not be computed" })),
         }
     });
     let stream = tokio_stream::wrappers::ReceiverStream::new(receiver);
@@ -305,9 +307,7 @@ async fn labels(State(shared): State<Shared>, json: Sent<LabelsAsked>) -> Answer
     let later = || Refusal(StatusCode::CONFLICT, "a later operation came first".to_owned());
     let permit = shared.0.operations.enter().await.ok_or_else(later)?;
     Ok(events(move |send| {
-        let heads = model.classify(&model.own_texts(sixteen(), short())?, |done, all| {
-            send(json!({ "done": done, "all": all }));
-        })?;
+        let heads = model.classify(&model.own_texts(sixteen(), short())?, |done, all| send(json!({ "done": done, "all": all })))?;
         drop(permit);
         Ok(json!({ "heads": heads }))
     }))
@@ -343,9 +343,7 @@ async fn surgery(State(shared): State<Shared>, json: Sent<SurgeryAsked>) -> Answ
     let permit = shared.0.operations.enter().await.ok_or_else(later)?;
     Ok(events(move |send| {
         let texts = model.own_texts(texts, tokens)?;
-        let outcome = model.surgery(&texts, &edits, &model.sources_of(&edits)?, |done, all| {
-            send(json!({ "done": done, "all": all }));
-        })?;
+        let outcome = model.surgery(&texts, &edits, &model.sources_of(&edits)?, |done, all| send(json!({ "done": done, "all": all })))?;
         drop(permit);
         Ok(json!({ "outcome": outcome }))
     }))

@@ -109,7 +109,8 @@ impl Runs {
         let mut runs = lock(&self.0);
         runs.retain(|kept| kept.id != run.id);
         runs.push(run.clone());
-        while runs.len() > COUNT || (runs.len() > 1 && runs.iter().map(|run| run.bytes).sum::<usize>() > KEPT) {
+        // The last two are what A and B are.
+        while runs.len() > COUNT || (runs.len() > 2 && runs.iter().map(|run| run.bytes).sum::<usize>() > KEPT) {
             runs.remove(0);
         }
         run

@@ -137,7 +137,13 @@ fn a_head_taken_out_by_button_key_and_string_costs_the_same_and_back_undoes_it()
     assert_eq!(chrome.eval(cost), by_button, "forward is redo");
     // A string that cannot be read says so, and changes nothing.
     chrome.eval("const wrong = document.getElementById('edits'); wrong.value = 'L99=zero'; wrong.dispatchEvent(new Event('change'))");
-    chrome.wait("!document.getElementById('banner').hidden");
+    chrome.wait("document.getElementById('banner').textContent.includes('L99')");
+    // It can be corrected where it is written, and the model as it is can be looked at.
+    assert_eq!(chrome.eval("document.getElementById('edits').value"), json!("L99=zero"));
+    and_drawn(&chrome, |chrome| {
+        chrome.eval("const right = document.getElementById('edits'); right.value = 'L0=zero'; right.dispatchEvent(new Event('change'))");
+    });
+    assert_eq!(chrome.eval("document.getElementById('banner').hidden"), json!(true));
     // A refusal is no complaint of the page; the browser notes its status.
     chrome.complaints.borrow_mut().retain(|complaint| !complaint.contains("422"));
     is_quiet(&served, &chrome);
@@ -239,6 +245,42 @@ fn texts_that_look_like_markup_stay_texts() {
     }
     chrome.complaints.borrow_mut().retain(|complaint| !complaint.contains("422"));
     is_quiet(&served, &chrome);
+}
+
+#[test]
+fn hostile_addresses_and_the_skip_link_do_no_harm() {
+    let Some((served, chrome)) = opened(&[("e", "L0.H0=zero")]) else { return };
+    chrome.eval("document.querySelector('.skip').click()");
+    assert_eq!(chrome.eval("document.activeElement.id"), json!("view"));
+    assert_eq!(chrome.eval("import('/state.js').then(({ state }) => [state.t, state.e])"), json!([TEXT, "L0.H0=zero"]));
+    for words in [
+        "v=__proto__",
+        "v=map&at=NaN,NaN,1",
+        "v=map&at=0,0,Infinity",
+        "v=map&at=4000,4000,1",
+        "l=-1&h=1e9",
+        "m=99",
+        "m=-1",
+        "v=head&q=-5",
+        "v=head&q=1.5",
+        "v=neuron&k=-5&q=NaN",
+        "x=junk&y=__proto__",
+        "c=junk",
+        "v=lesson&d=3",
+        "th=deadbeef",
+        "s=Z",
+        "o=__proto__",
+        "e=junk",
+        "token=%E2%98%83",
+    ] {
+        chrome.open(&format!("{}&{words}", served.address.replace("/#token=", "/#t=Emma%20and%20David&token=")));
+        chrome.wait("document.getElementById('view').dataset.drawn");
+        assert_eq!(chrome.eval("document.querySelectorAll('[role=tab][aria-selected=true]').length"), json!(1), "{words}");
+        assert_eq!(chrome.eval("document.querySelector('#view .error')?.textContent ?? ''"), json!(""), "{words}");
+    }
+    // A link that the server has forgotten, and edits that are none, are refused by status; the page goes on.
+    chrome.complaints.borrow_mut().retain(|complaint| !complaint.contains("410") && !complaint.contains("422"));
+    assert!(chrome.complaints.borrow().is_empty(), "{:?}", chrome.complaints.borrow());
 }
 
 #[test]
@@ -371,6 +413,10 @@ fn a_page_in_one_file_opens_from_the_disk() {
     assert!(chrome.eval("document.querySelectorAll('#view line').length").as_u64().expect("a number") > 10);
     and_drawn(&chrome, |chrome| chrome.key("3"));
     chrome.shot("frozen-map");
+    // What is not in the file is not claimed.
+    chrome.key("z");
+    assert!(!chrome.eval("document.getElementById('surgery').textContent").as_str().expect("words").contains("change nothing"));
+    assert_eq!(chrome.eval("document.getElementById('text').readOnly"), json!(true));
     for address in chrome.requests.borrow().iter() {
         assert!(address.starts_with("file://") || address.starts_with("data:") || address == "about:blank", "{address}");
     }
