@@ -234,7 +234,7 @@ pub(crate) fn _experiment(
     let worker = std::thread::Builder::new().name(format!("regard-{name}"));
     worker
         .spawn(move || {
-            let result = catch_unwind(AssertUnwindSafe(|| run(entry, &words, &watched)));
+            let result = catch_unwind(AssertUnwindSafe(|| crate::threads::pooled(|| run(entry, &words, &watched))));
             let _ = done.send(result);
         })
         .map_err(|error| PyRuntimeError::new_err(format!("no thread for the experiment: {error}")))?;

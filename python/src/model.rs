@@ -3,6 +3,7 @@
 use crate::arrays::Layout;
 use crate::instruments::{field, head_fields, result, row_fields};
 use crate::lab::PyFigure;
+use crate::threads::pooled;
 use ndarray::{Array3, Axis, concatenate};
 use numpy::IntoPyArray;
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -19,6 +20,20 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 fn refused(error: regard_model::Error) -> PyErr {
     PyValueError::new_err(error.to_string())
+}
+
+/// Work without the GIL that Ctrl-C ends: it asks whether to go on.
+fn stoppable<R: Send>(py: Python<'_>, work: impl FnOnce(&dyn Fn() -> bool) -> regard_model::Result<R> + Send) -> PyResult<R> {
+    let raised = Mutex::new(None);
+    let goes_on = || match Python::attach(|py| py.check_signals()) {
+        Ok(()) => true,
+        Err(error) => {
+            *raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
+            false
+        }
+    };
+    let done = py.detach(|| pooled(|| work(&goes_on)));
+    raised.into_inner().unwrap_or_else(PoisonError::into_inner).map_or_else(|| done.map_err(refused), Err)
 }
 
 /// Tokens as Python has them: a text, or anything with integers in it.
@@ -63,7 +78,7 @@ impl Given {
 #[pyfunction]
 #[pyo3(signature = (path = None))]
 pub(crate) fn load(py: Python<'_>, path: Option<PathBuf>) -> PyResult<Model> {
-    let model = py.detach(|| path.map_or_else(regard_model::Model::built_in, regard_model::Model::load)).map_err(refused)?;
+    let model = py.detach(|| pooled(|| path.map_or_else(regard_model::Model::built_in, regard_model::Model::load))).map_err(refused)?;
     Ok(Model { model: Arc::new(model) })
 }
 
@@ -91,19 +106,18 @@ impl Model {
             Some(texts) => Some(texts.iter().map(|text| Given::new(text)?.ids(&self.model)).collect::<PyResult<Vec<_>>>()?),
         };
         let model = &self.model;
-        py.detach(|| {
-            let mut sources = Sources::default();
+        let make = || {
+            let mut sources = match &given {
+                Some(texts) if edits.needs_reference() => Sources { reference: Some(model.reference(texts)?.into()), ..Sources::default() },
+                // Stories that are not judged.
+                _ => model.sources_of(edits)?,
+            };
             for (name, ids) in &named {
                 model.source(&mut sources, name, ids)?;
             }
-            if edits.needs_reference() {
-                // Not those that are judged where none are given.
-                let texts = given.map_or_else(|| model.own_texts(32, 256).map(|mut texts| texts.split_off(16)), Ok)?;
-                sources.reference = Some(model.reference(&texts)?);
-            }
             Ok(sources)
-        })
-        .map_err(refused)
+        };
+        py.detach(|| pooled(make)).map_err(refused)
     }
 }
 
@@ -182,7 +196,7 @@ impl Model {
         let edits = Edits::parse(edits).map_err(refused)?;
         let sources = self.sources(py, &edits, texts, reference)?;
         warn(py, self.model.warning(ids.len()))?;
-        let parts = py.detach(|| self.model.run(&ids, &edits, &sources).map(regard_model::Run::into_parts)).map_err(refused)?;
+        let parts = py.detach(|| pooled(|| self.model.run(&ids, &edits, &sources).map(regard_model::Run::into_parts))).map_err(refused)?;
         Ok(Run { model: self.model.clone(), parts: Mutex::new(parts) })
     }
 
@@ -205,7 +219,7 @@ impl Model {
         let sources = self.sources(py, &edits, None, reference)?;
         let sampling = Sampling { temperature, top_k, top_p, seed };
         warn(py, self.model.warning(ids.len() + n))?;
-        py.detach(|| self.model.generate(&ids, n, &edits, &sources, &sampling, |_| true)).map_err(refused)
+        stoppable(py, |goes_on| self.model.generate(&ids, n, &edits, &sources, &sampling, |_| goes_on()))
     }
 
     /// What every head does on texts, and on random tokens that come twice: a :class:`Table` with a row per head, scores with baselines, and labels.
@@ -214,7 +228,7 @@ impl Model {
     #[pyo3(signature = (texts = None))]
     fn classify(&self, py: Python<'_>, texts: Option<Vec<Bound<'_, PyAny>>>) -> PyResult<Py<PyAny>> {
         let texts = self.texts(texts)?;
-        let heads = py.detach(|| self.model.classify(&texts, |_, _| {})).map_err(refused)?;
+        let heads = stoppable(py, |goes_on| self.model.classify(&texts, |_, _| goes_on()))?;
         let fields = PyDict::new(py);
         fields.set_item("layer", column(py, heads.iter().map(|h| h.layer as i64)))?;
         fields.set_item("head", column(py, heads.iter().map(|h| h.head as i64)))?;
@@ -238,8 +252,7 @@ impl Model {
     #[pyo3(signature = (texts = None, *, direct = false))]
     fn screen(&self, py: Python<'_>, texts: Option<Vec<Bound<'_, PyAny>>>, direct: bool) -> PyResult<Py<PyAny>> {
         let texts = self.texts(texts)?;
-        let outcomes =
-            py.detach(|| self.model.screen(&texts, &[], |_, _| Python::attach(|py| py.check_signals().is_ok()))).map_err(refused)?;
+        let outcomes = stoppable(py, |goes_on| self.model.screen(&texts, &[], |_, _| goes_on()))?;
         let heads = self.model.shape().heads;
         let fields = PyDict::new(py);
         fields.set_item("layer", column(py, (0..outcomes.len()).map(|i| (i / heads) as i64)))?;
@@ -247,7 +260,7 @@ impl Model {
         outcome_columns(py, &fields, &outcomes)?;
         fields.set_item("q", column(py, outcomes.iter().map(|o| o.q.unwrap_or(f64::NAN))))?;
         if direct {
-            let effects = py.detach(|| self.model.direct_effects(&texts, |_, _| {})).map_err(refused)?;
+            let effects = py.detach(|| pooled(|| self.model.direct_effects(&texts, |_, _| {}))).map_err(refused)?;
             fields.set_item("direct", column(py, effects.iter().map(|e| e.mean)))?;
             fields.set_item("direct_low", column(py, effects.iter().map(|e| e.low)))?;
             fields.set_item("direct_high", column(py, effects.iter().map(|e| e.high)))?;
@@ -267,7 +280,7 @@ impl Model {
         let texts = self.texts(texts)?;
         let edits = Edits::parse(edits).map_err(refused)?;
         let sources = self.sources(py, &edits, None, reference)?;
-        let outcome = py.detach(|| self.model.surgery(&texts, &edits, &sources, |_, _| {})).map_err(refused)?;
+        let outcome = stoppable(py, |goes_on| self.model.surgery(&texts, &edits, &sources, |_, _| goes_on()))?;
         let fields = PyDict::new(py);
         fields.set_item("divergence", column(py, [outcome.divergence.unwrap_or(f64::NAN)].into_iter()))?;
         fields.set_item("changed", column(py, [outcome.changed.unwrap_or(f64::NAN)].into_iter()))?;
@@ -282,7 +295,7 @@ impl Model {
         let ids = Given::new(text_or_ids)?.ids(&self.model)?;
         let edits = Edits::parse(edits).map_err(refused)?;
         let sources = self.sources(py, &edits, None, None)?;
-        let lens = py.detach(|| self.model.lens(&ids, &edits, &sources, top)).map_err(refused)?;
+        let lens = py.detach(|| pooled(|| self.model.lens(&ids, &edits, &sources, top))).map_err(refused)?;
         let fields = PyDict::new(py);
         fields.set_item("tokens", ids.iter().map(|id| self.model.piece(*id)).collect::<Vec<_>>())?;
         let words: Vec<String> = lens.top.iter().map(|id| self.model.piece(*id)).collect();
@@ -332,8 +345,9 @@ impl Model {
     /// One vector for a text, pooled as the model's folder says (else the mean over tokens).
     fn embed(&self, py: Python<'_>, text_or_ids: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         let ids = Given::new(text_or_ids)?.ids(&self.model)?;
-        let vector =
-            py.detach(|| self.model.run(&ids, &Edits::default(), &Sources::default()).map(|run| run.embedding())).map_err(refused)?;
+        let vector = py
+            .detach(|| pooled(|| self.model.run(&ids, &Edits::default(), &Sources::default()).map(|run| run.embedding())))
+            .map_err(refused)?;
         Ok(vector.into_pyarray(py).into_any().unbind())
     }
 
@@ -421,11 +435,11 @@ pub(crate) struct Run {
 
 impl Run {
     fn look<R: Send>(&self, py: Python<'_>, look: impl FnOnce(&regard_model::Run<'_>) -> regard_model::Result<R> + Send) -> PyResult<R> {
-        py.detach(|| {
+        let look = || {
             let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
             parts.with(&self.model, look)
-        })
-        .map_err(refused)
+        };
+        py.detach(|| pooled(look)).map_err(refused)
     }
 }
 

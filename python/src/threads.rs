@@ -69,6 +69,20 @@ fn after_fork_in_child() {
     ORPHANED.store(STARTED.load(Relaxed), Relaxed);
 }
 
+/// Work that uses a pool of threads: as many as were chosen. After a fork the pool of all is the parent's, whose threads are not here: then one of its
+/// own, too.
+pub(crate) fn pooled<R: Send>(work: impl FnOnce() -> R + Send) -> R {
+    let threads = _chosen_num_threads();
+    if threads.is_none() && !ORPHANED.load(Relaxed) {
+        STARTED.store(true, Relaxed);
+        return work();
+    }
+    match rayon::ThreadPoolBuilder::new().num_threads(threads.unwrap_or(0)).build() {
+        Ok(pool) => pool.install(work),
+        Err(_) => work(),
+    }
+}
+
 /// Be told of forks, on systems that have them.
 pub(crate) fn watch_forks(module: &Bound<'_, PyModule>) -> PyResult<()> {
     let py = module.py();

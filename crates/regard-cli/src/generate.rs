@@ -97,10 +97,7 @@ impl Generate {
     fn run_checkpoint(&self, bar: &impl Progress) -> Result<Outcome> {
         let model = regard_model::Model::load(&self.folder)?;
         let edits = regard_model::Edits::parse(&self.edits)?;
-        let mut sources = regard_model::Sources::default();
-        if edits.needs_reference() {
-            sources.reference = Some(model.reference(&model.own_texts(16, 256)?)?);
-        }
+        let sources = model.sources_of(&edits)?;
         let prompt = match (&self.prompt_tokens, &self.prompt) {
             (Some(list), _) => list.0.iter().map(|&n| u32::try_from(n).unwrap_or(u32::MAX)).collect(),
             (None, Some(text)) => model.ids(regard_model::Input::Text(text))?,

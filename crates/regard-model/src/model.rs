@@ -15,6 +15,7 @@ use regard_nn::tensors::Weights;
 use regard_nn::{MaskKind, Pass};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
 
 pub(crate) use crate::edits::{Memory, Remember};
 
@@ -60,6 +61,8 @@ pub struct Model {
     pooling: Option<Pooling>,
     /// Logits are a sum over what is written to the stream.
     linear: bool,
+    /// What `mean` and `resample` take from stories of our own, made when it is first needed.
+    own_reference: OnceLock<Arc<Reference>>,
 }
 
 /// Tokens to be run: a text or ids.
@@ -114,6 +117,7 @@ impl Model {
             pooling,
             linear: recipe.parts.last_norm.is_some()
                 && recipe.parts.head.as_ref().is_some_and(|head| head.softcap.is_none() && head.transform.is_none()),
+            own_reference: OnceLock::new(),
             transformer,
         })
     }
@@ -380,7 +384,9 @@ impl Model {
     pub fn sources_of(&self, edits: &Edits) -> Result<Sources> {
         let mut sources = Sources::default();
         if edits.needs_reference() {
-            sources.reference = Some(self.reference(&self.own_texts(32, 256)?.split_off(16))?);
+            let kept = self.own_reference.get().cloned();
+            let made = kept.map_or_else(|| Ok::<_, Error>(Arc::new(self.reference(&self.own_texts(32, 256)?.split_off(16))?)), Ok)?;
+            sources.reference = Some(self.own_reference.get_or_init(|| made).clone());
         }
         Ok(sources)
     }

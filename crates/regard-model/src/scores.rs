@@ -183,11 +183,12 @@ impl Model {
         bos.into_iter().chain(half.iter().copied()).chain(half.iter().copied()).collect()
     }
 
-    /// What every head does on texts, and on random tokens that come twice; `watch` is told how many runs are done, of how many.
+    /// What every head does on texts, and on random tokens that come twice; `watch` is told how many runs are done, of how many, and may stop it by
+    /// returning false.
     ///
     /// # Errors
     /// As [`Model::run`], and when there are no texts.
-    pub fn classify(&self, texts: &[Vec<u32>], mut watch: impl FnMut(usize, usize)) -> Result<Vec<HeadScores>> {
+    pub fn classify(&self, texts: &[Vec<u32>], mut watch: impl FnMut(usize, usize) -> bool) -> Result<Vec<HeadScores>> {
         if texts.is_empty() {
             return Err(Error::Tokens { reason: "there are no texts to look at".to_owned() });
         }
@@ -228,7 +229,9 @@ impl Model {
                     }
                 }
             }
-            watch(done + 1, total);
+            if !watch(done + 1, total) {
+                return Err(Error::Stopped);
+            }
         }
         let mut repeated: Vec<Vec<f64>> = vec![Vec::new(); heads];
         let len = self.repeated(0).len();
@@ -239,7 +242,9 @@ impl Model {
                 let weights = run.weights(at / shape.heads, at % shape.heads)?;
                 repeated.push(mean((len - HALF..len).map(|i| f64::from(weights[[i, i - (HALF - 1)]]))));
             }
-            watch(texts.len() + draw + 1, total);
+            if !watch(texts.len() + draw + 1, total) {
+                return Err(Error::Stopped);
+            }
         }
         let seen = visible(self, len);
         let base = mean((len - HALF..len).map(|i| 1.0 / seen(i).len() as f64));

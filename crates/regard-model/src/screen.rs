@@ -50,11 +50,18 @@ fn log_softmax(logits: &[f32]) -> Vec<f64> {
 }
 
 impl Model {
-    /// What edits do to the losses of texts, to predictions, and how sure that is; `watch` is told how many texts are done.
+    /// What edits do to the losses of texts, to predictions, and how sure that is; `watch` is told how many texts are done, and may
+    /// stop it by returning false.
     ///
     /// # Errors
     /// As [`Model::losses`].
-    pub fn surgery(&self, texts: &[Vec<u32>], edits: &Edits, sources: &Sources, mut watch: impl FnMut(usize, usize)) -> Result<Outcome> {
+    pub fn surgery(
+        &self,
+        texts: &[Vec<u32>],
+        edits: &Edits,
+        sources: &Sources,
+        mut watch: impl FnMut(usize, usize) -> bool,
+    ) -> Result<Outcome> {
         let (none, nothing) = (Edits::default(), Sources::default());
         let (mut intact, mut edited, mut divergences, mut changed) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (done, ids) in texts.iter().enumerate() {
@@ -75,7 +82,9 @@ impl Model {
             }
             divergences.push(divergence / ids.len() as f64);
             changed.push(other as f64 / ids.len() as f64);
-            watch(done + 1, texts.len());
+            if !watch(done + 1, texts.len()) {
+                return Err(Error::Stopped);
+            }
         }
         let differences: Vec<f64> = edited.iter().zip(&intact).map(|(a, b)| a - b).collect();
         Ok(Outcome {

@@ -34,6 +34,7 @@ impl Classify {
             }
             bar.advance((done - seen) as u64);
             seen = done;
+            true
         })?;
         drop(bar);
         let mut columns = vec![("layer", "layer"), ("head", "head"), ("labels", "labels")];

@@ -79,7 +79,10 @@ impl Surgery {
         let mut table = Table::new("ways", &caption, &columns);
         bar.expect((ways.len() * texts.len()) as u64);
         for edits in ways {
-            let outcome = model.surgery(texts, edits, &sources(model, edits)?, |_, _| bar.advance(1))?;
+            let outcome = model.surgery(texts, edits, &sources(model, edits)?, |_, _| {
+                bar.advance(1);
+                true
+            })?;
             let d = &outcome.difference;
             table.push(vec![
                 outcome.edits.clone().into(),
@@ -116,7 +119,10 @@ impl Surgery {
         }
         let sources = sources(&model, &edits)?;
         bar.expect(texts.len() as u64);
-        let outcome = model.surgery(&texts, &edits, &sources, |_, _| bar.advance(1))?;
+        let outcome = model.surgery(&texts, &edits, &sources, |_, _| {
+            bar.advance(1);
+            true
+        })?;
         let difference = &outcome.difference;
         let columns = [("what", "what"), ("value", "value")];
         let mut table = Table::new("surgery", &format!("What it costs.{}", said(&edits)), &columns);

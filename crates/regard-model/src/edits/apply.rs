@@ -53,7 +53,7 @@ pub struct Sources {
     /// Second texts by name, as they were attended to.
     pub texts: HashMap<String, Vec<LayerTape>>,
     /// For `mean` and `resample`.
-    pub reference: Option<Reference>,
+    pub reference: Option<std::sync::Arc<Reference>>,
 }
 
 /// A probe that edits and remembers.

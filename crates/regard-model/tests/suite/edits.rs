@@ -194,7 +194,8 @@ fn heads_add_up_and_rows_are_edited_alone() {
     assert_eq!(a.row(4), b.row(4));
     assert_ne!(a.row(5), b.row(5));
     // Means and rows of other texts: of one text, the mean is that of its rows.
-    let sources = Sources { reference: Some(model.reference(std::slice::from_ref(&golden.ids)).expect("a text")), ..Sources::default() };
+    let sources =
+        Sources { reference: Some(model.reference(std::slice::from_ref(&golden.ids)).expect("a text").into()), ..Sources::default() };
     let mean = model.run(&golden.ids, &Edits::parse("L0.H1=mean").expect("mean"), &sources).expect("mean");
     let want = z.index_axis(Axis(0), 1).mean_axis(Axis(0)).expect("rows");
     assert!(

@@ -38,7 +38,7 @@ fn place(number: usize) -> usize {
 
 fn write(folder: &std::path::Path) {
     let mut draws = Draws::at(5, &[]);
-    let code: Vec<f32> = (0..VOCAB * CODE).map(|_| if draws.bits() % 2 == 0 { 1.0 } else { -1.0 }).collect();
+    let code: Vec<f32> = (0..VOCAB * CODE).map(|_| if draws.bits().is_multiple_of(2) { 1.0 } else { -1.0 }).collect();
     let embedding = (0..VOCAB).flat_map(|t| (0..CODE).map(move |c| (t, c)).chain([(t, ONE)]));
     let embedding = matrix(VOCAB, WIDTH, embedding.map(|(t, c)| (t, c, if c == ONE { 1.0 } else { code[t * CODE + c] })));
     // q is k, turned by one position: they match where the key is one position back.
@@ -94,7 +94,7 @@ fn score(heads: &[regard_model::HeadScores], at: usize, name: &str) -> f64 {
 #[test]
 fn heads_made_by_hand_are_named() {
     let (model, texts) = (known(), (0..6).map(|seed| random(120, seed)).collect::<Vec<_>>());
-    let heads = model.classify(&texts, |_, _| {}).expect("scores");
+    let heads = model.classify(&texts, |_, _| true).expect("scores");
     assert!(score(&heads, 0, "previous") > 0.99 && score(&heads, 2, "repeated") > 0.9, "{heads:?}");
     assert!(heads[0].labels.contains(&"previous") && !heads[0].labels.contains(&"induction"), "{:?}", heads[0].labels);
     assert!(heads[2].labels.contains(&"induction") && !heads[2].labels.contains(&"previous"), "{:?}", heads[2].labels);
@@ -111,7 +111,7 @@ fn runs_of_equal_tokens_are_no_induction() {
     // Each token five times: for a head that looks one token back, that token mostly follows an earlier copy of the query's.
     let model = known();
     let texts: Vec<Vec<u32>> = (0..4).map(|seed| random(24, seed).into_iter().flat_map(|token| [token; 5]).collect()).collect();
-    let heads = model.classify(&texts, |_, _| {}).expect("scores");
+    let heads = model.classify(&texts, |_, _| true).expect("scores");
     assert!(score(&heads, 0, "previous") > 0.99);
     for head in [0, 1, 3] {
         assert!(!heads[head].labels.contains(&"induction"), "{:?}", heads[head]);
