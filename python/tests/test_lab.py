@@ -160,3 +160,45 @@ def test_jax_has_the_gradients_of_numpy():
     assert np.isfinite(jax.jit(jax.grad(lambda q: regard.jax.attention(q, k, v, causal=True).sum()))(q)).all()
     with pytest.raises(TypeError, match="array"):
         regard.jax.attention(q, k, v, mask=np.ones((9, 9), bool))
+
+
+def test_columns_of_a_table_fit_together():
+    for wrong in ({"a": np.zeros(1000), "b": np.ones(1)}, {"a": np.arange(6).reshape(2, 3)}, {"a": np.float64(1)}):
+        with pytest.raises(ValueError, match="one length"):
+            regard.Table(**wrong)
+    table = regard.Table(a=np.zeros(3), b=np.ones(3))
+    table.columns["b"] = np.ones(1)
+    with pytest.raises(ValueError, match="one length"):
+        table.__arrow_c_stream__()
+
+
+@pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="this system has no fork")
+def test_experiments_and_models_work_after_a_fork():
+    code = """
+import os, regard, numpy as np
+x = np.ones((1, 8, 512, 64), np.float32)
+regard.attention(x, x, x)
+regard.lab.sweep(d_k=[4], progress=False)
+model = regard.load()
+loss = model.run("Emma and David").loss
+child = os.fork()
+if child == 0:
+    try:
+        regard.lab.sweep(d_k=[4], progress=False)
+        os._exit(0 if model.run("Emma and David").loss == loss else 3)
+    except BaseException:
+        os._exit(4)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, timeout=120)
+    assert done.stdout.strip() == "0"
+
+
+def test_heads_are_compared_within_their_batch_entry():
+    rng = np.random.default_rng(11)
+    q, k = rng.standard_normal((2, 2, 2, 20, 8))
+    plain, streamed = regard.analyze(regard.weights(q, k, causal=True)), regard.analyze(q=q, k=k, causal=True)
+    for name in plain.columns:
+        assert np.abs(plain[name] - streamed[name]).max() < 1e-12, name
+    nothing = np.zeros((3, 3))
+    assert regard.analyze(nothing).beyond.tolist() == [0.0]

@@ -73,6 +73,13 @@ def test_fit_trains_the_commands_model(tmp_path):
     assert (tmp_path / "a" / "model.safetensors").read_bytes() == (tmp_path / "b" / "model.safetensors").read_bytes()
     with pytest.raises(ValueError, match="overwrite|model"):
         fit(tmp_path / "a", steps=3)
+    # Another training in the same folder: its own steps, and nothing of the one before.
+    later = []
+    small = {"width": 16, "layers": 1, "heads": 2, "context": 16, "batch": 8, "characters": 20_000}
+    fit(tmp_path / "a", steps=10, overwrite=True, callback=lambda row: later.append(row["step"]), **small)
+    assert later == list(range(1, 11))
+    fit(tmp_path / "a", steps=14, resume=True, callback=lambda row: later.append(row["step"]))
+    assert later == list(range(1, 15))
     stopped = fit(tmp_path / "c", steps=100_000, width=16, layers=1, heads=2, context=16, batch=8, characters=20_000, callback=lambda row: row["step"] < 5)
     assert stopped.layers == 1
     with pytest.raises(ValueError):

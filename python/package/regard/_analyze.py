@@ -73,7 +73,13 @@ def analyze(weights: Any = None, *, q: Any = None, k: Any = None, local: int = 3
         return Table(head=np.arange(len(columns["entropy"])), **columns)
     if q is not None or k is not None or options:
         raise TypeError("weights are complete: q, k and options go without them")
-    maps = as_heads(weights)
+    given = array(weights)
+    # Heads are compared with those of the same batch entry.
+    if given.ndim == 4 and len(given) > 1:
+        parts = [analyze(entry, local=local) for entry in given]
+        joined = {name: np.concatenate([part[name] for part in parts]) for name in parts[0].columns}
+        return Table(**{**joined, "head": np.arange(len(joined["head"]))})
+    maps = as_heads(given)
     if np.isnan(maps).any() or (maps < 0).any():
         raise ValueError("weights must be numbers of at least 0; scores before the softmax are not weights")
     heads, n, m = maps.shape
@@ -101,6 +107,6 @@ def analyze(weights: Any = None, *, q: Any = None, k: Any = None, local: int = 3
     near = (maps * (away <= local)).sum(axis=2)
     return Table(
         head=np.arange(heads), max_weight=mean(maps.max(axis=2)), entropy=mean(entropy), diagonal=mean((maps * (i == j)).sum(axis=2)),
-        previous=mean((maps * (i - j == 1)).sum(axis=2)), first=mean(maps[:, :, 0]), local=mean(near), beyond=1 - mean(near),
+        previous=mean((maps * (i - j == 1)).sum(axis=2)), first=mean(maps[:, :, 0]), local=mean(near), beyond=mean(total - near),
         distance=mean((maps * away).sum(axis=2)), nearest_head=nearest,
     )

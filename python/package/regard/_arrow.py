@@ -73,8 +73,10 @@ def _column(values: np.ndarray) -> tuple[bytes, list[Any], int]:
     """Its format, its buffers, and how many values are missing."""
     if values.dtype.kind == "b":
         return b"b", [None, np.packbits(values, bitorder="little")], 0
-    if values.dtype.kind in "iu":
+    if values.dtype.kind == "i":
         return b"l", [None, np.ascontiguousarray(values, np.int64)], 0
+    if values.dtype.kind == "u":
+        return b"L", [None, np.ascontiguousarray(values, np.uint64)], 0
     if values.dtype.kind == "f":
         return b"g", [None, np.ascontiguousarray(values, np.float64)], 0
     there = np.array([x is not None for x in values.tolist()], bool)

@@ -130,6 +130,13 @@ class GradientStatistics:
         return "\n".join(lines)
 
 
+def _check_columns(columns: dict[str, np.ndarray]) -> None:
+    lengths = {name: len(values) if values.ndim == 1 else -1 for name, values in columns.items()}
+    if len(set(lengths.values())) > 1 or -1 in lengths.values():
+        shapes = ", ".join(f"{name} {list(values.shape)}" for name, values in columns.items())
+        raise ValueError(f"columns of a table must have one dimension and one length; they are {shapes}")
+
+
 class Table:
     """Columns by name, NumPy arrays of one length: ``t.columns``, ``t["loss"]`` or ``t.loss``; ``t.to_csv()``."""
 
@@ -137,6 +144,7 @@ class Table:
 
     def __init__(self, **columns: Any) -> None:
         self.columns = {name: np.asarray(values) for name, values in columns.items()}
+        _check_columns(self.columns)
 
     def __getattr__(self, name: str) -> np.ndarray:
         try:
@@ -184,6 +192,8 @@ class Table:
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         from ._arrow import stream
 
+        # The dictionary is anybody's to change.
+        _check_columns(self.columns)
         return stream(self.columns)
 
     def _cells(self, most):

@@ -82,9 +82,11 @@ class _Bar:
     def __init__(self, name: str, wanted: bool | None) -> None:
         notebook = "ipykernel" in sys.modules
         self.name, self.all, self.done, self.begun, self.said = name, 0, 0, time.monotonic(), 0.0
-        self.shown = (sys.stderr.isatty() or notebook) if wanted is None else wanted
+        self.shown = sys.stderr is not None and ((sys.stderr.isatty() or notebook) if wanted is None else wanted)
 
     def __call__(self, kind: str, what: Any) -> None:
+        if kind == "warn" and sys.stderr is None:
+            return
         if kind == "warn":
             print(f"regard.lab.{self.name}: {what}", file=sys.stderr)
             return
@@ -106,6 +108,8 @@ class _Bar:
 
 
 def _word(value: Any) -> str:
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        return str(value.item())
     if isinstance(value, (list, tuple, range, np.ndarray)):
         return ",".join(_word(x) for x in value)
     return str(value)

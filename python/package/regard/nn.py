@@ -17,6 +17,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any, Callable
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -126,16 +127,16 @@ class MultiHeadAttention:
     @classmethod
     def load(cls, path: Any) -> MultiHeadAttention:
         """What :meth:`save` wrote."""
-        with np.load(path, allow_pickle=False) as kept:
-            parameters = {name: kept[name] for name in kept.files}
         try:
+            with np.load(path, allow_pickle=False) as kept:
+                parameters = {name: kept[name] for name in kept.files}
             heads, kv_heads = int(parameters.pop("heads")), int(parameters.pop("kv_heads"))
             width, inner = parameters["w_q"].shape
             made = cls(width, heads, kv_heads=kv_heads, head_dim=inner // heads, bias="b_q" in parameters)
-        except (KeyError, ValueError, ZeroDivisionError) as wrong:
+        except (KeyError, ValueError, ZeroDivisionError, TypeError, AttributeError, EOFError, BadZipFile) as wrong:
             raise ValueError(f"{path} holds no MultiHeadAttention: {wrong}") from wrong
         for name, right in made.parameters.items():
-            if name not in parameters or parameters[name].shape != right.shape:
+            if name not in parameters or parameters[name].shape != right.shape or parameters[name].dtype.kind != "f":
                 raise ValueError(f"{path} holds no MultiHeadAttention: {name} is missing or has another shape")
         made.parameters = {name: parameters[name] for name in made.parameters}
         return made
@@ -162,6 +163,15 @@ def _rows(path: Path, after: int) -> list[dict[str, float]]:
     return found
 
 
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """What tells one state of a file from another."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
+
+
 def fit(out: Any = "model", *, text: Any = None, callback: Callable[[dict[str, float]], Any] | None = None, progress: bool | None = None, **settings: Any) -> Model:
     """Train a small language model, as ``regard train`` does, into the folder ``out``, and load it.
 
@@ -184,10 +194,16 @@ def fit(out: Any = "model", *, text: Any = None, callback: Callable[[dict[str, f
             words.append(flag)
         elif value is not False and value is not None:
             words.append(f"{flag}={str(value).lower() if isinstance(value, bool) else value}")
-    bar = sys.stderr.isatty() if progress is None else progress
+    bar = bool(sys.stderr and sys.stderr.isatty()) if progress is None else progress
+    log = folder / "training.csv"
+    # Steps of an earlier training are not this one's.
+    known = _rows(log, 0)
+    seen = int(known[-1]["step"]) if known and settings.get("resume") else 0
+    before = _stamp(log)
     if not bar:
         words.append("--quiet")
-    child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=None if bar else subprocess.PIPE)
+    # In a session of its own: Ctrl-C reaches it once, from here, and it saves what it has.
+    child = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=None if bar else subprocess.PIPE, start_new_session=True)
     stopped = False
     try:
         assert child.stdin is not None
@@ -197,11 +213,9 @@ def fit(out: Any = "model", *, text: Any = None, callback: Callable[[dict[str, f
         except BrokenPipeError:
             # It says why.
             pass
-        seen = 0
-        log = folder / "training.csv"
         while True:
             ended = child.poll() is not None
-            if callback is not None and not stopped:
+            if callback is not None and not stopped and _stamp(log) != before:
                 for row in _rows(log, seen):
                     seen = int(row["step"])
                     if callback(row) is False:
@@ -217,6 +231,6 @@ def fit(out: Any = "model", *, text: Any = None, callback: Callable[[dict[str, f
         child.wait()
         raise
     said = child.stderr.read().decode(errors="replace") if child.stderr else ""
-    if child.returncode not in (0, 130) or (child.returncode == 130 and not stopped):
+    if child.returncode != 0 and not (stopped and child.returncode in (130, -signal.SIGINT)):
         raise ValueError(said.strip().removeprefix("error: ") or f"the training ended with code {child.returncode}")
     return load(folder)

@@ -59,6 +59,8 @@ def _map_of(weights: Any, q: Any, k: Any, run: Any, layer: int, head: int, optio
     if q is None or k is None:
         raise TypeError("give weights, or q and k, or run=")
     q, k = _four(q), _four(k)
+    if not 0 <= head < q.shape[1]:
+        raise ValueError(f"there is no head {head}: there are {q.shape[1]}")
     group = q.shape[1] // max(1, k.shape[1])
     made = heat_map(q[:1, head:head + 1], k[:1, head // max(1, group):head // max(1, group) + 1], rows=_CELLS, cols=_CELLS, **options)
     return np.asarray(made.mean, np.float64)[0, 0], q.shape[2], k.shape[2]
@@ -93,19 +95,21 @@ def plot_heads(weights: Any = None, *, q: Any = None, k: Any = None, run: Any = 
         layers, heads = np.asarray(run.statistics.entropy).shape[:2]
         maps = [np.asarray(run.heat_map(layer, head, rows=cells).mean, np.float64) for layer in range(layers) for head in range(heads)]
         values = np.stack([x.reshape(x.shape[-2:]) for x in maps])
-        names = names or [f"{layer}.{head}" for layer in range(layers) for head in range(heads)]
+        names = list(names) if names is not None else [f"{layer}.{head}" for layer in range(layers) for head in range(heads)]
         columns = columns or heads
     elif weights is not None:
         values = _pooled(as_heads(weights), cells)
-        names = names or [str(i) for i in range(len(values))]
+        names = list(names) if names is not None else [str(i) for i in range(len(values))]
     elif q is not None and k is not None:
         made = np.asarray(heat_map(_four(q), _four(k), rows=cells, cols=cells, **options).mean, np.float64)
         values = made.reshape(-1, *made.shape[-2:])
-        names = names or [str(i) for i in range(len(values))]
+        names = list(names) if names is not None else [str(i) for i in range(len(values))]
     else:
         raise TypeError("give weights, or q and k, or run=")
     if len(names) != len(values):
         raise ValueError(f"there are {len(names)} names for {len(values)} heads")
+    if columns is not None and columns < 1:
+        raise ValueError(f"columns is {columns}; it must be at least 1")
     words = _words("heads", title or "Every head", "Rows are queries, columns are keys; colour is the weight, from 0 to 1.")
     return Figure(_plot_grid(np.ascontiguousarray(values), words, names, columns or min(8, max(1, int(np.ceil(np.sqrt(len(values))))))))
 
@@ -131,7 +135,11 @@ def plot_change(before: Any, after: Any, tokens: Sequence[str] | None = None, *,
     a, b = as_heads(before), as_heads(after)
     if a.shape != b.shape:
         raise ValueError(f"before is {list(a.shape)} and after {list(b.shape)}: they must have one shape")
-    change = (b - a)[head if len(a) > head else 0]
+    if len(a) == 1:
+        head = 0
+    if not 0 <= head < len(a):
+        raise ValueError(f"there is no head {head}: there are {len(a)}")
+    change = (b - a)[head]
     most = float(np.abs(change).max()) or 1.0
     rows, keys = _thinned(tokens, change.shape[0]), _thinned(tokens, change.shape[1])
     words = _words("change", title or "What the edit changes", "Weights after less weights before.", "change of the weight")
