@@ -221,9 +221,9 @@ impl<'p> Jobs<'p> {
             }
         };
         std::thread::scope(|scope| {
-            for _ in 0..rayon::current_num_threads().min(jobs.len()) {
-                scope.spawn(work);
-            }
+            let threads: Vec<_> = (0..rayon::current_num_threads().min(jobs.len())).map(|_| scope.spawn(work)).collect();
+            // What ends a thread ends the whole, as it is.
+            threads.into_iter().for_each(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         });
         // After a failure the jobs behind it were not begun: the first failure stands before them.
         done.into_iter().filter_map(|cell| cell.into_inner().expect("the threads have ended")).collect()
