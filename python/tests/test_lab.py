@@ -51,7 +51,8 @@ def test_every_experiment_is_a_function_that_explains_itself():
 
 
 def test_ctrl_c_stops_a_long_experiment_within_a_second():
-    code = "import regard, sys; print('go', flush=True); regard.lab.robustness(seeds=1_000_000)"
+    # Whoever runs this in the background has Ctrl-C ignored, and children inherit that.
+    code = "import regard, signal; signal.signal(2, signal.default_int_handler); print('go', flush=True); regard.lab.robustness(seeds=1_000_000)"
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert child.stdout.readline() == b"go\n"
     time.sleep(1.5)

@@ -101,7 +101,8 @@ fn run_python(steps: &mut Steps, environment: Option<&Environment>) {
     };
     let mut package = None;
     steps.step("Python extension out of the same build", || {
-        let mut build = cargo(&["build", "--quiet"]);
+        // With the tests among what is built, so that crates have the features that they were tested with, and are not compiled again.
+        let mut build = cargo(&["build", "--quiet", "--lib", "--bins", "--tests"]);
         build.args(ORDINARY);
         command::run(build)?;
         package = Some(python::assemble(&target_dir().join("debug"))?);
