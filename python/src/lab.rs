@@ -72,11 +72,6 @@ impl PyTable {
     fn csv<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
         PyBytes::new(py, &self.0.to_csv())
     }
-
-    /// Lines for a terminal.
-    fn text(&self) -> String {
-        self.0.to_text(60, Some(120))
-    }
 }
 
 /// A drawing.
@@ -202,12 +197,7 @@ fn run(entry: &'static dyn Entry, words: &[String], watched: &Watched) -> Result
     let matches = command.try_get_matches_from(words).map_err(|error| first_line(&error.to_string()))?;
     let mut tables = Tables::from(entry.run(&matches, watched).map_err(|error| error.to_string())?);
     let agrees = entry.agrees(tables.all());
-    let judged = judging::judge_what_is_there(&tables);
-    if !judged.is_empty() {
-        let mut verdicts = judging::table(&judged);
-        verdicts.origin.clone_from(&tables.all()[0].origin);
-        tables.put(verdicts);
-    }
+    judging::put_verdicts(&mut tables);
     let figures = report::draw(&tables).map_err(|error| error.to_string())?;
     Ok((tables.all().to_vec(), figures, agrees))
 }

@@ -97,12 +97,7 @@ pub(crate) fn reserved(entry: &dyn Entry, out: &Out) -> Result<Folder> {
 pub(crate) fn finish(entry: &dyn Entry, tables: Vec<Table>, folder: Folder, common: &Common) -> Result<Outcome> {
     let mut tables = Tables::from(tables);
     let agrees = entry.agrees(tables.all());
-    let judged = judging::judge_what_is_there(&tables);
-    if !judged.is_empty() {
-        let mut verdicts = judging::table(&judged);
-        verdicts.origin.clone_from(&tables.all()[0].origin);
-        tables.put(verdicts);
-    }
+    judging::put_verdicts(&mut tables);
     // Everything is drawn before anything is written.
     let mut files = table_files(tables.all());
     files.extend(figure_files(&report::draw(&tables)?)?);

@@ -72,6 +72,16 @@ pub fn table(judged: &[(&'static str, Judged)]) -> Table {
     table
 }
 
+/// Judge what the tables allow, and put the verdicts among them, with the origin of the first.
+pub fn put_verdicts(tables: &mut Tables) {
+    let judged = judge_what_is_there(tables);
+    if !judged.is_empty() {
+        let mut verdicts = table(&judged);
+        verdicts.origin.clone_from(&tables.all()[0].origin);
+        tables.put(verdicts);
+    }
+}
+
 /// The table that most claims rest on.
 pub(crate) const ROBUSTNESS: &str = "attention_robustness_summary";
 
