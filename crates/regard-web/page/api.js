@@ -44,23 +44,24 @@ async function request(path, options) {
   throw new Failure(response.status, reason || `the server says ${response.status}`);
 }
 
+const posted = (body) => ({ method: 'POST', body: JSON.stringify(body), headers: { 'content-type': 'application/json' } });
+
 const missing = () => new Failure(404, 'this is not in the file: `regard serve` has it');
 
-export async function ask(path, signal) {
+export async function ask(path) {
   if (frozen) {
     if (path in frozen.answers) return frozen.answers[path];
     throw missing();
   }
-  return (await request(path, { signal })).json();
+  return (await request(path, {})).json();
 }
 
-export async function send(path, body, signal) {
+export async function send(path, body) {
   if (frozen) {
     if (path === '/api/run' && body.edits === frozen.edits) return frozen.answers[path];
     throw missing();
   }
-  const options = { method: 'POST', body: JSON.stringify(body), headers: { 'content-type': 'application/json' }, signal };
-  return (await request(path, options)).json();
+  return (await request(path, posted(body))).json();
 }
 
 /** Numbers by path: a few hundred answers are kept. */
@@ -92,8 +93,7 @@ export function numbers(path) {
 /** Server-sent events, with the token in a header, which EventSource cannot send. */
 export async function events(path, body, each, signal) {
   if (frozen) throw missing();
-  const options = { method: 'POST', body: JSON.stringify(body), headers: { 'content-type': 'application/json' }, signal };
-  const reader = (await request(path, options)).body.pipeThrough(new TextDecoderStream()).getReader();
+  const reader = (await request(path, { ...posted(body), signal })).body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = '';
   for (;;) {
     const { done, value } = await reader.read();

@@ -3,10 +3,9 @@ import { el, put, short, svg } from './base.js';
 import { image, colour } from './colour.js';
 import { ask, events, numbers } from './api.js';
 import { difference, largest, model, ofSide, scaleWords, sinkWords, table } from './draw.js';
-import { go, runs, state } from './state.js';
+import { STATISTICS, go, runs, state } from './state.js';
 import { editOf } from './surgery.js';
 
-export const STATISTICS = ['entropy', 'max_weight', 'own', 'previous', 'first', 'local', 'distance'];
 const WORDS = { entropy: 'entropy (nats)', max_weight: 'largest weight', own: 'own token', previous: 'previous token', first: 'first token', local: 'within 3', distance: 'mean distance' };
 
 let redraw = () => {};

@@ -40,7 +40,7 @@ async function run(edits) {
 }
 
 /** Why the edits could not be made. */
-export let wrongEdits = '';
+let wrongEdits = '';
 
 /** Runs for what is in the state. */
 async function runBoth() {

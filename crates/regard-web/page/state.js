@@ -3,11 +3,11 @@ import { ask, frozen, useToken } from './api.js';
 
 const DEFAULTS = { m: 0, t: '', e: '', v: 'heads', l: 0, h: 0, s: 'B', q: '', k: '', sink: 'show', pool: 'mean', c: 'root', w: 0, o: 'layer', x: 'entropy', y: 'previous', at: '', d: 64 };
 const NUMBERS = new Set(['m', 'l', 'h', 'w', 'd']);
-const STATISTIC = ['entropy', 'max_weight', 'own', 'previous', 'first', 'local', 'distance'];
+export const STATISTICS = ['entropy', 'max_weight', 'own', 'previous', 'first', 'local', 'distance'];
 /** What an address may say; whatever else it says is left out. */
 const ALLOWED = {
   v: ['heads', 'head', 'map', 'neuron', 'lens', 'lesson'], s: ['A', 'B', 'D'], sink: ['show', 'hide', 'renormalise'], pool: ['mean', 'max'], c: ['linear', 'root', 'log'],
-  x: STATISTIC, y: STATISTIC, o: ['layer', 'head', 'labels', ...STATISTIC], w: [0, 1], d: Array.from({ length: 11 }, (_, i) => 2 ** i),
+  x: STATISTICS, y: STATISTICS, o: ['layer', 'head', 'labels', ...STATISTICS], w: [0, 1], d: Array.from({ length: 11 }, (_, i) => 2 ** i),
 };
 const SHAPES = { q: /^(\d{1,9}(,\d{1,9})*)?$/, k: /^(\d{1,9})?$/, at: /^(-?[\d.e+-]+,-?[\d.e+-]+,[\d.e+-]+)?$/ };
 
