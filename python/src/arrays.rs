@@ -98,6 +98,10 @@ pub(crate) fn numpy_function<'py>(cell: &'static PyOnceLock<Py<PyAny>>, py: Pyth
 /// The object as an array that Rust can read in place, copied only where it could not.
 pub(crate) fn array<'py>(name: &str, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
     static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    if !object.is_exact_instance_of::<PyUntypedArray>() && object.hasattr("filled")? {
+        let text = "whose mask would be lost: give its .filled(number), and what is hidden as mask=";
+        return Err(PyValueError::new_err(format!("{name} is a masked array, {text}")));
+    }
     let array = match object.cast::<PyUntypedArray>() {
         Ok(array) => array.clone(),
         Err(_) => numpy_function(&ASARRAY, object.py(), "asarray")?

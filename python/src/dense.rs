@@ -38,6 +38,22 @@ impl<'py> Dense<'py> {
     }
 }
 
+impl Dense<'_> {
+    /// Whether the first numbers are zeros and ones, and both occur: a mask that was meant as bool.
+    pub(crate) fn looks_like_truth(&self) -> bool {
+        fn look<T: numpy::Element + Copy + Into<f64>>(array: &PyReadonlyArrayDyn<'_, T>) -> bool {
+            let first: Vec<f64> = array.as_array().iter().take(4096).map(|&x| x.into()).collect();
+            first.contains(&0.0) && first.contains(&1.0) && first.iter().all(|x| [0.0, 1.0].contains(x))
+        }
+        match self {
+            Self::F32(array) => look(array),
+            Self::F64(array) => look(array),
+            Self::F16(array) => look(array),
+            Self::Bf16(array) => look(array),
+        }
+    }
+}
+
 pub(crate) fn view<'a, T: numpy::Element>(array: &'a PyReadonlyArrayDyn<'_, T>) -> ArrayView4<'a, T> {
     arrays::four_axes(array.as_array()).expect("check_broadcast has refused more than four axes")
 }

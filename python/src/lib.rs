@@ -84,7 +84,7 @@ mod _regard {
     #[pymodule_export]
     use super::model::{Model, Run, load};
     #[pymodule_export]
-    use super::plot::{_plot_grid, _plot_lines, _plot_map};
+    use super::plot::{_plot_grid, _plot_lines, _plot_links, _plot_map};
     #[pymodule_export]
     use super::threads::{_chosen_num_threads, get_num_threads, set_num_threads};
     #[pymodule_export]

@@ -488,6 +488,12 @@ impl Run {
         self.look(py, |run| Ok(run.ids().to_vec()))
     }
 
+    /// Each of them as people read it.
+    #[getter]
+    fn tokens(&self, py: Python<'_>) -> PyResult<Vec<String>> {
+        self.look(py, |run| Ok(run.ids().iter().map(|id| run.model().piece(*id)).collect()))
+    }
+
     /// The edits in their canonical form.
     #[getter]
     fn edits(&self, py: Python<'_>) -> PyResult<String> {

@@ -1,10 +1,10 @@
-//! The laboratory's drawings of what Python has: maps, grids of them, curves (`regard.plot`).
+//! The laboratory's drawings of what Python has: maps, grids of them, lines between tokens, curves (`regard.plot`).
 
 use crate::lab::PyFigure;
 use numpy::{PyReadonlyArray2, PyReadonlyArray3};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use regard_lab::figure::{Axis, ColourMap, Figure, HeatPlot, LinePlot, Norm, Series};
+use regard_lab::figure::{Axis, ColourMap, Figure, HeatPlot, LinePlot, LinkPlot, Norm, Series};
 
 fn refused(error: impl std::fmt::Display) -> PyErr {
     PyValueError::new_err(error.to_string())
@@ -59,6 +59,22 @@ pub(crate) fn _plot_grid(values: PyReadonlyArray3<'_, f64>, words: Words, names:
         .map(|(map, name)| HeatPlot::new(name, n, m, map.iter().copied().collect()).map(|plot| plot.limits(0.0, 1.0)).map_err(refused));
     let maps = maps.collect::<PyResult<Vec<_>>>()?;
     Ok(PyFigure(Figure::grid(words.name, words.title, maps, columns.max(1)).caption(words.caption)))
+}
+
+/// Lines between tokens, as strong as the weights; a colour for each head.
+#[pyfunction]
+pub(crate) fn _plot_links(
+    values: PyReadonlyArray3<'_, f64>,
+    words: Words,
+    names: Vec<String>,
+    tokens: (Vec<String>, Vec<String>),
+    chosen: Vec<usize>,
+) -> PyResult<PyFigure> {
+    let mut plot = LinkPlot::new(tokens.0, tokens.1).chosen(chosen);
+    for (head, name) in values.as_array().outer_iter().zip(names) {
+        plot = plot.head(name, head.iter().copied().collect()).map_err(refused)?;
+    }
+    Ok(PyFigure(Figure::new(words.name, words.title).panel(plot).caption(words.caption)))
 }
 
 /// Curves over one axis.

@@ -8,7 +8,7 @@ use crate::parse::{count, integer, integers, number, pair, per_head, refused, te
 use crate::threads;
 use ndarray::{Axis, Ix2};
 use numpy::{IntoPyArray, PyReadonlyArrayDyn, PyUntypedArray, PyUntypedArrayMethods};
-use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyUserWarning, PyValueError};
 use pyo3::prelude::*;
 use regard::{Attention, Bias, BiasGradient, Level, Mask, Scale, alibi_slopes};
 use std::sync::atomic::AtomicBool;
@@ -119,6 +119,10 @@ impl<'py> Settings<'py> {
             self.mask = Some(AnyMask::Dense(dense::truth(&mask)?));
         } else {
             let numbers = Dense::new("mask", "bool (true: attend) or float (added to the scores)", &mask)?;
+            if numbers.looks_like_truth() {
+                let text = c"mask has the numbers 0 and 1, which are added to the scores and hide nothing: for a mask give bool, mask.astype(bool); numbers that are meant to be added may be given as bias= without this warning";
+                PyErr::warn(mask.py(), &mask.py().get_type::<PyUserWarning>(), text, 1)?;
+            }
             self.added.push(Added::Dense("d_mask", numbers, mask));
         }
         Ok(())

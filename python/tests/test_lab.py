@@ -133,6 +133,30 @@ def test_drawings_show_themselves_and_are_saved(tmp_path):
     assert len(regard.plot_heads(many).svg()) < 1_000_000
 
 
+def test_lines_between_tokens_are_the_weights():
+    weights = np.array([[[1.0, 0, 0], [0.25, 0.75, 0], [0.1, 0.2, 0.7]], [[1, 0, 0], [0.5, 0.5, 0], [0.0, 0.0, 1.0]]])
+    tokens = ["the", "cat", "sat"]
+    svg = regard.plot.plot_head_view(weights, tokens, heads=[0, 1]).svg()
+    assert svg.count("<title>") == 6 + 4 and "head 0: cat looks at the\nweight: 0.2500" in svg
+    assert regard.plot.plot_head_view(weights, tokens, queries=2).svg().count("<title>") == 3
+    assert regard.plot.plot_head_view(weights[0, 1:], tokens[1:], key_tokens=tokens).svg().count("<title>") == 5
+    q = np.random.default_rng(1).standard_normal((2, 4, 8)).astype(np.float32)
+    causal = regard.plot.plot_head_view(q=q, k=q, causal=True, heads=1).svg()
+    found = regard.weights(q, q, causal=True)[1]
+    assert causal.count("<title>") == (found >= 0.01).sum()
+    with pytest.raises(ValueError, match="there are 2, from 0"):
+        regard.plot.plot_head_view(weights, tokens, heads=2)
+    with pytest.raises(ValueError, match="there are 3, from 0"):
+        regard.plot.plot_head_view(weights, tokens, queries=[0, 3])
+    with pytest.raises(ValueError, match="up to 120 tokens"):
+        regard.plot.plot_head_view(np.eye(121))
+    run = regard.load().run("the cat")
+    assert "".join(run.tokens).endswith("the cat") and len(run.tokens) == len(run.ids)
+    svg = regard.plot.plot_head_view(run=run, layer=0, heads=[0, 1]).svg()
+    assert "looks at" in svg and ">c</text>" in svg
+    assert ">c</text>" in regard.plot_attention(run=run).svg()
+
+
 def test_long_texts_are_drawn_in_linear_memory():
     import resource
 

@@ -129,3 +129,26 @@ def test_operations_inside_each_other_without_end_are_refused():
     with pytest.raises(ValueError, match="tree"):
         for _ in range(100_000):
             mask = ~mask
+
+
+def test_numbers_that_were_meant_as_truth_are_warned_of(normal, recwarn):
+    q, k, v = normal(3, 6, 4), normal(3, 6, 4), normal(3, 6, 4)
+    for dtype in (np.float16, np.float32, np.float64):
+        with pytest.warns(UserWarning, match="hide nothing.*astype"):
+            regard.attention(q, k, v, mask=np.tril(np.ones((6, 6), dtype)))
+    recwarn.clear()
+    regard.attention(q, k, v, bias=np.tril(np.ones((6, 6), np.float32)))
+    regard.attention(q, k, v, mask=np.tril(np.ones((6, 6), bool)))
+    for numbers in (np.zeros((6, 6)), np.ones((6, 6)), np.where(np.tri(6) > 0, 0.0, -np.inf), np.tri(6) * 0.5):
+        regard.attention(q, k, v, mask=numbers.astype(np.float32))
+    assert not recwarn.list
+
+
+def test_a_masked_array_is_refused(normal):
+    x = normal(3, 6, 4)
+    hidden = np.ma.masked_array(x, mask=x < 0)
+    for given in ((hidden, x, x), (x, hidden, x), (x, x, hidden)):
+        with pytest.raises(ValueError, match="is a masked array.*filled"):
+            regard.attention(*given)
+    with pytest.raises(ValueError, match="mask is a masked array"):
+        regard.attention(x, x, x, mask=np.ma.masked_array(np.ones((6, 6), bool), mask=np.eye(6) > 0))

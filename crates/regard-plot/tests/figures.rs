@@ -1,6 +1,8 @@
 //! Drawings: structure, well-formed XML, colours of known cells, the same bytes every time.
 
-use regard_plot::figure::{Axis, BarPlot, ColourMap, DRAWN, Figure, FigureError, HeatPlot, Line, LinePlot, Names, Norm, Series, Theme};
+use regard_plot::figure::{
+    Axis, BarPlot, ColourMap, DRAWN, Figure, FigureError, HeatPlot, Line, LinePlot, LinkPlot, Names, Norm, Series, Theme,
+};
 
 const D_K: [f64; 4] = [4.0, 16.0, 64.0, 256.0];
 
@@ -245,4 +247,32 @@ fn a_reference_line_lies_under_the_numbers_of_the_bars() {
         let number = marks.iter().position(|n| n.has_tag_name("text") && n.text() == Some("3.53")).expect("a number");
         assert!(line < number && marks[number].attribute("paint-order") == Some("stroke"), "drawn later, with a rim of paper: {svg}");
     }
+}
+
+fn words(text: &str) -> Vec<String> {
+    text.split('|').map(str::to_owned).collect()
+}
+
+#[test]
+fn lines_between_tokens_have_their_weights() {
+    let weights = vec![1.0, 0.0, 0.0, 0.25, 0.75, 0.0, 0.005, 0.3, 0.7];
+    let plot = LinkPlot::new(words("the| cat|</script>"), words("the| cat|</script>")).head("head 0", weights.clone()).unwrap();
+    let svg = Figure::new("links", "Links").panel(plot.clone()).svg().unwrap();
+    let document = parse(&svg);
+    let strokes: Vec<&str> = document.descendants().filter_map(|n| n.attribute("stroke-opacity")).collect();
+    // A line for each weight of a hundredth and more.
+    assert_eq!(strokes, ["1", "0.25", "0.75", "0.3", "0.7"]);
+    assert!(titles(&document).contains(&"head 0: \u{2423}cat looks at the\nweight: 0.2500".to_owned()), "{:?}", titles(&document));
+    assert_eq!(texts(&document), ["query", "key", "the", "\u{2423}cat", "</script>", "the", "\u{2423}cat", "</script>"]);
+
+    let two = plot.clone().head("head 1", vec![0.5; 9]).unwrap().chosen(vec![1]);
+    let svg = Figure::new("links", "Links").panel(two).svg().unwrap();
+    let document = parse(&svg);
+    assert_eq!(document.descendants().filter(|n| n.attribute("stroke-opacity").is_some()).count(), 2 + 3, "of one query");
+    assert!(texts(&document).contains(&"head 1".to_owned()), "a legend");
+
+    let spoilt = plot.head("head 1", vec![f64::NAN; 9]).unwrap();
+    let svg = Figure::new("links", "Links").panel(spoilt).svg().unwrap();
+    assert_eq!(texts(&parse(&svg)).iter().filter(|t| t.ends_with(" (NaN)")).count(), 3);
+    assert!(matches!(LinkPlot::new(words("a"), words("a|b")).head("", weights), Err(FigureError::Cells { .. })));
 }

@@ -15,10 +15,10 @@ from typing import Any, Sequence
 import numpy as np
 
 from ._analyze import analyze, array, as_heads
-from ._regard import _plot_grid, _plot_lines, _plot_map, heat_map
+from ._regard import _plot_grid, _plot_lines, _plot_links, _plot_map, heat_map, weights as _weights
 from ._results import Figure
 
-__all__ = ["analyze", "plot_attention", "plot_change", "plot_curves", "plot_entropy", "plot_heads"]
+__all__ = ["analyze", "plot_attention", "plot_change", "plot_curves", "plot_entropy", "plot_head_view", "plot_heads"]
 
 #: Tokens that still have room beside a map.
 _READABLE = 60
@@ -77,7 +77,7 @@ def plot_attention(
     """
     values, n, m = _map_of(weights, q, k, run, layer, head, options)
     if run is not None and tokens is None:
-        tokens = getattr(run, "tokens", None)
+        tokens = run.tokens
     pooled = values.shape != (n, m)
     rows = None if pooled else _thinned(tokens, n)
     keys = None if pooled else _thinned(tokens if key_tokens is None else key_tokens, m)
@@ -114,6 +114,63 @@ def plot_heads(weights: Any = None, *, q: Any = None, k: Any = None, run: Any = 
     return Figure(_plot_grid(np.ascontiguousarray(values), words, names, columns or min(8, max(1, int(np.ceil(np.sqrt(len(values))))))))
 
 
+def plot_head_view(
+    weights: Any = None, tokens: Sequence[str] | None = None, *, key_tokens: Sequence[str] | None = None, q: Any = None, k: Any = None, run: Any = None,
+    layer: int = 0, heads: int | Sequence[int] = 0, queries: int | Sequence[int] | None = None, title: str | None = None, **options: Any,
+) -> Figure:
+    """Lines between tokens: queries at the left, keys at the right, each weight a line as strong as it is.
+
+    ``heads`` may be several, a colour each; ``queries`` picks the tokens whose lines are drawn. For up to 120 tokens: a longer text is better
+    seen as a map, by :func:`plot_attention`.
+
+    >>> import numpy as np, regard
+    >>> figure = regard.plot.plot_head_view(np.eye(3), ["the", "cat", "sat"], queries=[1, 2])
+    >>> "cat looks at cat" in figure.svg()
+    True
+    """
+    picked = [heads] if isinstance(heads, (int, np.integer)) else list(heads)
+    if run is not None:
+        tokens = run.tokens if tokens is None else tokens
+        _short_enough(len(run.ids), len(run.ids))
+        maps = np.stack([np.asarray(run.weights(layer, head), np.float64) for head in picked])
+        maps = maps.reshape(len(picked), *maps.shape[-2:])
+    else:
+        if weights is None:
+            if q is None or k is None:
+                raise TypeError("give weights, or q and k, or run=")
+            q, k = _four(q), _four(k)
+            _short_enough(q.shape[2], k.shape[2])
+            weights = _weights(q[:1], k[:1], **options)
+        maps = as_heads(weights)
+        _short_enough(*maps.shape[1:])
+        if not picked or not all(0 <= head < len(maps) for head in picked):
+            raise ValueError(f"heads are {picked}: there are {len(maps)}, from 0")
+        maps = maps[picked]
+    n, m = maps.shape[1:]
+    sides = []
+    for given, count in ((tokens, n), (tokens if key_tokens is None else key_tokens, m)):
+        given = [str(i) for i in range(count)] if given is None else [str(token) for token in given]
+        if len(given) != count:
+            raise ValueError(f"there are {len(given)} tokens for {count} rows or columns of weights")
+        sides.append(given)
+    chosen = [] if queries is None else [queries] if isinstance(queries, (int, np.integer)) else list(queries)
+    if not all(0 <= query < n for query in chosen):
+        raise ValueError(f"queries are {chosen}: there are {n}, from 0")
+    where = f"Layer {layer}. " if run is not None else ""
+    caption = where + "Queries at the left, keys at the right; the stronger a line, the larger its weight. Weights below 0.01 have none."
+    words = _words("head_view", title or "Who looks at whom", caption)
+    return Figure(_plot_links(np.ascontiguousarray(maps), words, [f"head {head}" for head in picked], (sides[0], sides[1]), chosen))
+
+
+#: Tokens of a head view: beyond that nobody follows a line.
+_FOLLOWED = 120
+
+
+def _short_enough(n: int, m: int) -> None:
+    if max(n, m) > _FOLLOWED:
+        raise ValueError(f"there are {n} x {m} weights; lines are drawn for up to {_FOLLOWED} tokens: plot_attention draws a map of any length")
+
+
 def _pooled(maps: np.ndarray, cells: int) -> np.ndarray:
     """Means of cells, where there are more rows or columns than cells."""
     for axis in (1, 2):
@@ -130,7 +187,7 @@ def _pooled(maps: np.ndarray, cells: int) -> np.ndarray:
 def plot_change(before: Any, after: Any, tokens: Sequence[str] | None = None, *, layer: int = 0, head: int = 0, title: str | None = None) -> Figure:
     """What an edit does to a head: weights after less weights before; of arrays, or of two runs of a model."""
     if hasattr(before, "heat_map"):
-        tokens = getattr(before, "tokens", None) if tokens is None else tokens
+        tokens = before.tokens if tokens is None else tokens
         before, after = before.weights(layer, head), after.weights(layer, head)
     a, b = as_heads(before), as_heads(after)
     if a.shape != b.shape:

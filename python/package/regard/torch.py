@@ -20,8 +20,11 @@ Threads: as many as ``torch.set_num_threads`` has set, unless ``regard.set_num_t
 
 from __future__ import annotations
 
+import functools
+import inspect
 import sys
 import threading
+import types
 from contextlib import ContextDecorator
 from importlib.util import find_spec
 from typing import Any, Sequence
@@ -332,6 +335,10 @@ class use(ContextDecorator):
 
     The object that ``with`` gives counts: ``computed`` calls went to regard, ``left`` says how many went to PyTorch, and why.
 
+    A function that was taken out of PyTorch before, ``sdpa = F.scaled_dot_product_attention`` in a class or a closure, stays PyTorch's: such calls
+    are not counted at all. (A module's global of that name, ``from torch.nn.functional import scaled_dot_product_attention``, is found and
+    replaced.) Generators and coroutines that are decorated have regard while they run, not between.
+
     Blocks may be nested. The place is that of the whole process: other threads that run meanwhile get regard too. The backward pass
     may come after the block: what was computed by regard is differentiated by regard.
 
@@ -350,6 +357,14 @@ class use(ContextDecorator):
     def __init__(self) -> None:
         self.computed = 0
         self.left: dict[str, int] = {}
+
+    def __call__(self, function):
+        """Decorate a function; of a generator or coroutine, every step of it."""
+        if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+            return functools.wraps(function)(lambda *args, **keywords: _stepwise(self, function(*args, **keywords)))
+        if inspect.isasyncgenfunction(function):
+            raise TypeError(f"{function.__name__} is an asynchronous generator; use a with block inside of it")
+        return super().__call__(function)
 
     def __enter__(self) -> use:
         global _counting
@@ -371,6 +386,26 @@ class use(ContextDecorator):
         ours = f"{self.computed} call{'' if self.computed == 1 else 's'} computed by regard"
         why = ", ".join(f"{reason}: {count}" for reason, count in self.left.items())
         return f"use: {ours}, {sum(self.left.values())} left to PyTorch" + (f" ({why})" if why else "")
+
+
+@types.coroutine
+def _stepwise(block, steps):
+    """A generator or a coroutine whose steps run in the block; what waits in between runs outside of it."""
+    send, value = steps.send, None
+    while True:
+        with block:
+            try:
+                given = send(value)
+            except StopIteration as end:
+                return end.value
+        try:
+            send, value = steps.send, (yield given)
+        except GeneratorExit:
+            with block:
+                steps.close()
+            raise
+        except BaseException as raised:
+            send, value = steps.throw, raised
 
 
 def _put_in_place():

@@ -274,3 +274,66 @@ def test_backward_after_the_block():
         out = F.scaled_dot_product_attention(x, x, x)
     out.sum().backward()
     assert calls.computed == 1 and x.grad is not None
+
+
+def test_a_decorated_generator_has_regard_while_it_runs():
+    calls = door.use()
+
+    @calls
+    def steps(n):
+        """Steps."""
+        for _ in range(n):
+            x = torch.randn(1, 2, 5, 8)
+            got = yield F.scaled_dot_product_attention(x, x, x)
+            assert got is None or got == "sent"
+        return "end"
+
+    running = steps(3)
+    assert steps.__doc__ == "Steps."
+    next(running)
+    assert calls.computed == 1
+    # Between its steps PyTorch is as it was.
+    assert F.scaled_dot_product_attention is door._pytorch
+    running.send("sent")
+    next(running)
+    with pytest.raises(StopIteration) as end:
+        next(running)
+    assert end.value.value == "end" and calls.computed == 3
+    assert F.scaled_dot_product_attention is door._pytorch
+
+
+def test_a_decorated_generator_is_closed_and_thrown_into():
+    seen = []
+
+    @door.use()
+    def steps():
+        try:
+            while True:
+                try:
+                    yield len(seen)
+                except KeyError as error:
+                    seen.append(error.args[0])
+        finally:
+            seen.append(F.scaled_dot_product_attention is not door._pytorch)
+
+    running = steps()
+    assert next(running) == 0
+    assert running.throw(KeyError("thrown")) == 1
+    running.close()
+    assert seen == ["thrown", True]
+    assert F.scaled_dot_product_attention is door._pytorch
+
+
+def test_a_decorated_coroutine_has_regard():
+    import asyncio
+
+    calls = door.use()
+
+    @calls
+    async def step():
+        x = torch.randn(1, 2, 5, 8)
+        await asyncio.sleep(0)
+        return F.scaled_dot_product_attention(x, x, x).shape
+
+    assert asyncio.run(asyncio.wait_for(step(), 10)) == (1, 2, 5, 8)
+    assert calls.computed == 1

@@ -1,4 +1,4 @@
-//! Figures a journal would take: line plots, bars and heat maps as SVG and PNG, drawn from tables and series alone.
+//! Figures a journal would take: line plots, bars, heat maps and lines between tokens as SVG and PNG, drawn from tables and series alone.
 //!
 //! A [`Figure`] has one or more panels. [`Figure::svg`] is a file of its own that follows the reader's light or dark page;
 //! [`Figure::png`] is rendered with fonts of our own, so the bytes are the same on every machine. Every mark carries its value as a
@@ -26,6 +26,7 @@ mod colour_map;
 mod fonts;
 mod heat;
 mod lines;
+mod links;
 mod plane;
 mod raster;
 mod series;
@@ -38,6 +39,7 @@ pub use bars::{BarPlot, BarSeries};
 pub use colour_map::ColourMap;
 pub use heat::{DRAWN, HeatPlot, Norm};
 pub use lines::{LinePlot, Names};
+pub use links::LinkPlot;
 pub use plane::Reference;
 pub use series::{Line, Point, Series, numbers, rows_where, texts};
 pub use theme::Theme;
@@ -124,6 +126,8 @@ pub enum Panel {
     Bars(BarPlot),
     /// A heat map.
     Heat(HeatPlot),
+    /// Lines between tokens.
+    Links(LinkPlot),
 }
 
 impl From<LinePlot> for Panel {
@@ -139,6 +143,23 @@ impl From<BarPlot> for Panel {
 impl From<HeatPlot> for Panel {
     fn from(plot: HeatPlot) -> Self {
         Self::Heat(plot)
+    }
+}
+impl From<LinkPlot> for Panel {
+    fn from(plot: LinkPlot) -> Self {
+        Self::Links(plot)
+    }
+}
+
+impl Panel {
+    /// Its title, and what it shows in words.
+    fn described(&self) -> (&str, String) {
+        match self {
+            Self::Lines(p) => (&p.title, p.describe()),
+            Self::Bars(p) => (&p.title, p.describe()),
+            Self::Heat(p) => (&p.title, p.describe()),
+            Self::Links(p) => (&p.title, p.describe()),
+        }
     }
 }
 
@@ -207,11 +228,7 @@ impl Figure {
         }
         let mut out = format!("{}.", plain(&self.title).trim_end_matches('.'));
         for panel in self.panels.iter().take(4) {
-            let (title, text) = match panel {
-                Panel::Lines(p) => (&p.title, p.describe()),
-                Panel::Bars(p) => (&p.title, p.describe()),
-                Panel::Heat(p) => (&p.title, p.describe()),
-            };
+            let (title, text) = panel.described();
             out.push(' ');
             if !title.is_empty() {
                 out.push_str(&format!("{}: ", plain(title)));
@@ -305,12 +322,13 @@ impl Figure {
             let (left, top) = (lefts[i % columns], tops[i / columns]);
             match panel {
                 Panel::Heat(map) => map.draw(&mut svg, left, top, &around(i))?,
+                Panel::Links(plot) => plot.draw(&mut svg, left, top, self.letter(i, only)),
                 other => {
                     let at = Edges { left, top, right: left + width_of(i % columns), bottom: top + height_of(i / columns) };
                     match other {
                         Panel::Lines(plot) => plot.draw(&mut svg, at, self.letter(i, only)),
                         Panel::Bars(plot) => plot.draw(&mut svg, at, self.letter(i, only)),
-                        Panel::Heat(_) => {}
+                        Panel::Heat(_) | Panel::Links(_) => {}
                     }
                 }
             }
@@ -380,11 +398,7 @@ impl Figure {
 }
 
 fn panel_alt(panel: &Panel) -> String {
-    let (title, text) = match panel {
-        Panel::Lines(p) => (&p.title, p.describe()),
-        Panel::Bars(p) => (&p.title, p.describe()),
-        Panel::Heat(p) => (&p.title, p.describe()),
-    };
+    let (title, text) = panel.described();
     if title.is_empty() { text } else { format!("{}. {text}", plain(title)) }
 }
 
@@ -394,5 +408,6 @@ fn panel_size(panel: &Panel, around: &Around, panels: usize) -> (f64, f64) {
         Panel::Lines(_) => (w, h),
         Panel::Bars(plot) => (w, plot.height(h)),
         Panel::Heat(map) => map.size(around),
+        Panel::Links(plot) => plot.size(around.letter),
     }
 }

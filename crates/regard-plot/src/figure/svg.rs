@@ -102,6 +102,11 @@ impl Svg {
         Self { body: String::new(), theme, id: id.to_owned(), next_id: 0, hatch: false }
     }
 
+    /// What an ink looks like here.
+    pub(crate) fn colour(&self, ink: Ink) -> &'static str {
+        ink.colour(self.theme)
+    }
+
     fn fill(&self, ink: Ink) -> String {
         format!("fill=\"{}\"", ink.colour(self.theme))
     }
