@@ -32,23 +32,14 @@ fn smollm2(layers: usize) -> TransformerConfig {
         rotary: Some(Rotary::new(100_000.0)),
         ..AttentionConfig::new(width, 9)
     };
-    let (gated, order) = (true, Order::OutIn);
-    let mlp = MlpConfig { width, hidden: 1536, activation: Activation::Silu, gated, joined: false, bias: false, order };
-    let block = |i| BlockConfig {
-        name: format!("blocks.{i}"),
-        wiring: BlockWiring::PreNorm,
-        norm: NormKind::Rms,
-        eps: 1e-5,
-        attention,
-        cross: false,
-        mlp,
-        dropout: 0.0,
-    };
+    let mlp = MlpConfig { gated: true, order: Order::OutIn, ..MlpConfig::new(width, 1536, Activation::Silu) };
+    let norm = (NormKind::Rms, 1e-5);
+    let block = |i| BlockConfig::new(format!("blocks.{i}"), BlockWiring::PreNorm, norm, attention, mlp);
     TransformerConfig {
         width,
         embedding: EmbeddingConfig { vocab: VOCAB, width, ..EmbeddingConfig::default() },
         blocks: (0..layers).map(block).collect(),
-        last_norm: Some((NormKind::Rms, 1e-5)),
+        last_norm: Some(norm),
         head: Some(HeadConfig { tied: true, ..HeadConfig::default() }),
     }
 }

@@ -496,12 +496,10 @@ impl MultiHeadAttention {
         w: &Weights<'_, T>,
         g: &mut Gradients<'_, T>,
         pass: &Pass<'_>,
-        x: &[T],
-        memory: &[T],
+        (x, memory): (&[T], &[T]),
         saved: &AttentionSaved<T>,
         dy: &[T],
-        dx: &mut [T],
-        d_memory: &mut [T],
+        (dx, d_memory): (&mut [T], &mut [T]),
     ) -> Result<()> {
         let mut d_out = vec![T::ZERO; saved.out.len()];
         let (mut d_q, mut d_kv) = (vec![T::ZERO; saved.q.len()], vec![T::ZERO; saved.kv.len()]);

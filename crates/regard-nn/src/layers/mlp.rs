@@ -43,11 +43,16 @@ pub struct MlpConfig {
 }
 
 impl MlpConfig {
+    /// One layer up, the activation, one layer down; everything else off.
+    pub fn new(width: usize, hidden: usize, activation: Activation) -> Self {
+        Self { width, hidden, activation, gated: false, joined: false, bias: false, order: Order::InOut }
+    }
+
     /// A network known by name.
     pub fn named(kind: MlpKind, width: usize, hidden: usize) -> Self {
         let gated = kind == MlpKind::SwiGlu;
         let activation = if gated { Activation::Silu } else { Activation::Gelu };
-        Self { width, hidden, activation, gated, joined: gated, bias: !gated, order: Order::InOut }
+        Self { gated, joined: gated, bias: !gated, ..Self::new(width, hidden, activation) }
     }
 }
 

@@ -9,7 +9,7 @@ use super::mlp::{Mlp, MlpConfig};
 use super::norm::{NORM_STATS, Norm, NormKind};
 use super::pass::Pass;
 use super::probe::{Blind, Probe};
-use super::sublayer::{Branch, Scratch, Shared, Sublayer, SublayerSaved, Wiring};
+use super::sublayer::{Backward, Branch, Forward, Scratch, Shared, Sublayer, SublayerSaved, Wiring};
 use crate::error::{Error, Result};
 use crate::float::Float;
 use crate::parallel::{Cut, for_pieces};
@@ -59,6 +59,13 @@ pub struct BlockConfig {
     pub mlp: MlpConfig,
     /// Probability of dropping, in training.
     pub dropout: f64,
+}
+
+impl BlockConfig {
+    /// Self-attention and a network, with norms of that kind and that number under their root; no cross-attention, nothing is dropped.
+    pub fn new(name: String, wiring: BlockWiring, (norm, eps): (NormKind, f64), attention: AttentionConfig, mlp: MlpConfig) -> Self {
+        Self { name, wiring, norm, eps, attention, cross: false, mlp, dropout: 0.0 }
+    }
 }
 
 /// Blocks, and where wanted a last norm.
@@ -279,7 +286,8 @@ impl Stack {
             let x = &acts.stream[i % count];
             let input = if sublayer.is_parallel() { &acts.stream[(i + count - 1) % count] } else { x };
             let past = past.as_deref_mut().and_then(|past| past[i].as_mut());
-            let done = sublayer.forward(&shared, x, input, &mut y, &mut acts.sublayers[acts.slots[i]], &mut acts.packs, past);
+            let saved = &mut acts.sublayers[acts.slots[i]];
+            let done = sublayer.forward(&shared, Forward { x, input, y: &mut y, saved, packs: &mut acts.packs }, past);
             acts.stream[(i + 1) % count] = y;
             done?;
         }
@@ -331,8 +339,8 @@ impl Stack {
             norm.reduce(g, &partials);
         }
         let shared = Shared { w, pass, memory, keep: Keep::Tape, probe: &Blind };
-        for (i, (sublayer, kept)) in self.sublayers.iter().zip(sublayers).enumerate().rev() {
-            sublayer.backward(&shared, g, &stream[i], kept, d, d_memory, packs, scratch)?;
+        for (i, (sublayer, saved)) in self.sublayers.iter().zip(sublayers).enumerate().rev() {
+            sublayer.backward(&shared, g, Backward { x: &stream[i], saved, d, d_memory, packs }, scratch)?;
         }
         Ok(())
     }

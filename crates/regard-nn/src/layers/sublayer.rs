@@ -165,6 +165,36 @@ pub(crate) struct Shared<'p, T: Float> {
     pub(crate) probe: &'p dyn Probe<T>,
 }
 
+impl<T: Float> Shared<'_, T> {
+    /// So few rows, and none kept, that matrices are not packed for them.
+    fn few_rows(&self) -> bool {
+        self.keep == Keep::Discard && self.pass.rows() <= FEW_ROWS
+    }
+}
+
+/// What one sublayer goes forward with.
+pub(crate) struct Forward<'f, T: Float> {
+    pub(crate) x: &'f [T],
+    /// What the branch reads: x but for parallel sublayers.
+    pub(crate) input: &'f [T],
+    pub(crate) y: &'f mut [T],
+    pub(crate) saved: &'f mut SublayerSaved<T>,
+    /// Room for its matrices.
+    pub(crate) packs: &'f mut [Strips<T>],
+}
+
+/// What one sublayer goes backward with.
+pub(crate) struct Backward<'b, T: Float> {
+    pub(crate) x: &'b [T],
+    pub(crate) saved: &'b mut SublayerSaved<T>,
+    /// The gradient: of y on entry, of x on return.
+    pub(crate) d: &'b mut [T],
+    /// Is added to.
+    pub(crate) d_memory: &'b mut [T],
+    /// Room for its matrices.
+    pub(crate) packs: &'b mut [Strips<T>],
+}
+
 impl Sublayer {
     /// Buffers for a shape.
     pub fn plan<T: Float>(&self, pass: &Pass<'_>, keep: Keep) -> SublayerSaved<T> {
@@ -211,48 +241,29 @@ impl Sublayer {
         self.wiring.norm().width()
     }
 
-    /// Rows through norm, branch and residual: `y = x + branch(input)`, where `input` is x but for parallel sublayers.
+    /// Rows through norm, branch and residual: `y = x + branch(input)`.
     ///
     /// # Errors
     /// When attention refuses the pass.
-    pub(crate) fn forward<T: Float>(
-        &self,
-        shared: &Shared<'_, T>,
-        x: &[T],
-        input: &[T],
-        y: &mut [T],
-        saved: &mut SublayerSaved<T>,
-        packs: &mut [Strips<T>],
-        past: Option<&mut Past<T>>,
-    ) -> Result<()> {
-        let few = shared.keep == Keep::Discard && shared.pass.rows() <= FEW_ROWS;
+    pub(crate) fn forward<T: Float>(&self, shared: &Shared<'_, T>, rows: Forward<'_, T>, past: Option<&mut Past<T>>) -> Result<()> {
         match &self.branch {
             Branch::Mlp(mlp) => {
-                self.forward_mlp(mlp, shared, x, input, y, saved, packs, few);
+                self.forward_mlp(mlp, shared, rows);
                 Ok(())
             }
-            Branch::Attention(attention) => self.forward_attention(attention, shared, x, input, y, saved, packs, past, few),
+            Branch::Attention(attention) => self.forward_attention(attention, shared, rows, past),
         }
     }
 
-    fn forward_mlp<T: Float>(
-        &self,
-        mlp: &Mlp,
-        shared: &Shared<'_, T>,
-        x: &[T],
-        input: &[T],
-        y: &mut [T],
-        saved: &mut SublayerSaved<T>,
-        packs: &mut [Strips<T>],
-        few: bool,
-    ) {
+    fn forward_mlp<T: Float>(&self, mlp: &Mlp, shared: &Shared<'_, T>, rows: Forward<'_, T>) {
+        let Forward { x, input, y, saved, packs } = rows;
         let (w, width) = (shared.w, self.width());
         let (cut, drop) = (Cut::rows_of(x, width), self.drop(shared.pass));
         let apart = shared.probe.wants_network(self.number as usize);
         let SublayerSaved { work, stats, branch: BranchSaved::Mlp { inner, act } } = saved else {
             unreachable!("planned by the same sublayer")
         };
-        let ready = mlp.prepare(w, few, packs);
+        let ready = mlp.prepare(w, shared.few_rows(), packs);
         let kept = pieces_or_none(cut, inner, mlp.inner()).into_iter().zip(pieces_or_none(cut, act, mlp.hidden()));
         let rows = cut.pieces(x, width).zip(cut.pieces(input, width)).zip(cut.pieces_mut(y, width));
         let tasks = rows.zip(cut.pieces_mut(work, width)).zip(cut.pieces_mut(stats, NORM_STATS));
@@ -286,15 +297,11 @@ impl Sublayer {
         &self,
         attention: &MultiHeadAttention,
         shared: &Shared<'_, T>,
-        x: &[T],
-        input: &[T],
-        y: &mut [T],
-        saved: &mut SublayerSaved<T>,
-        packs: &mut [Strips<T>],
+        rows: Forward<'_, T>,
         past: Option<&mut Past<T>>,
-        few: bool,
     ) -> Result<()> {
-        let (w, pass, width, out) = (shared.w, shared.pass, self.width(), attention.output());
+        let Forward { x, input, y, saved, packs } = rows;
+        let (w, pass, few, width, out) = (shared.w, shared.pass, shared.few_rows(), self.width(), attention.output());
         let (cut, drop, before) = (Cut::rows_of(x, width), self.drop(pass), self.wiring.before());
         let SublayerSaved { work, stats, branch: BranchSaved::Attention(saved) } = saved else {
             unreachable!("planned by the same sublayer")
@@ -363,7 +370,7 @@ impl Sublayer {
         }
     }
 
-    /// Gradients: `d` is that of y on entry and that of x on return; `d_memory` and the parameters' are added to.
+    /// The gradient of y becomes that of x; the parameters' are added to.
     ///
     /// # Errors
     /// When there was no forward pass with these buffers.
@@ -371,17 +378,13 @@ impl Sublayer {
         &self,
         shared: &Shared<'_, T>,
         g: &mut Gradients<'_, T>,
-        x: &[T],
-        saved: &mut SublayerSaved<T>,
-        d: &mut [T],
-        d_memory: &mut [T],
-        packs: &mut [Strips<T>],
+        rows: Backward<'_, T>,
         scratch: &mut Scratch<T>,
     ) -> Result<()> {
         scratch.partials.fill(T::ZERO);
         match &self.branch {
-            Branch::Mlp(mlp) => self.backward_mlp(mlp, shared, g, x, saved, d, packs, scratch),
-            Branch::Attention(attention) => self.backward_attention(attention, shared, g, x, saved, d, d_memory, packs, scratch)?,
+            Branch::Mlp(mlp) => self.backward_mlp(mlp, shared, g, rows, scratch),
+            Branch::Attention(attention) => self.backward_attention(attention, shared, g, rows, scratch)?,
         }
         self.wiring.norm().reduce(g, &scratch.partials);
         Ok(())
@@ -401,12 +404,10 @@ impl Sublayer {
         mlp: &Mlp,
         shared: &Shared<'_, T>,
         g: &mut Gradients<'_, T>,
-        x: &[T],
-        saved: &mut SublayerSaved<T>,
-        d: &mut [T],
-        packs: &mut [Strips<T>],
+        rows: Backward<'_, T>,
         scratch: &mut Scratch<T>,
     ) {
+        let Backward { x, saved, d, packs, .. } = rows;
         let (w, width, drop) = (shared.w, self.width(), self.drop(shared.pass));
         let SublayerSaved { work, stats, branch: BranchSaved::Mlp { inner, act } } = saved else {
             unreachable!("planned by the same sublayer")
@@ -439,13 +440,10 @@ impl Sublayer {
         attention: &MultiHeadAttention,
         shared: &Shared<'_, T>,
         g: &mut Gradients<'_, T>,
-        x: &[T],
-        saved: &mut SublayerSaved<T>,
-        d: &mut [T],
-        d_memory: &mut [T],
-        packs: &mut [Strips<T>],
+        rows: Backward<'_, T>,
         scratch: &mut Scratch<T>,
     ) -> Result<()> {
+        let Backward { x, saved, d, d_memory, packs } = rows;
         let (w, pass, width, drop) = (shared.w, shared.pass, self.width(), self.drop(shared.pass));
         let SublayerSaved { work, stats, branch: BranchSaved::Attention(kept) } = &*saved else {
             unreachable!("planned by the same sublayer")

@@ -115,18 +115,15 @@ impl ModelConfig {
             dropout: self.dropout,
             ..AttentionConfig::new(self.width, self.heads)
         };
+        let mlp = MlpConfig::named(self.mlp, self.width, self.hidden());
+        let wiring = match self.norm_place {
+            NormPlace::Pre => BlockWiring::PreNorm,
+            NormPlace::Post => BlockWiring::PostNorm,
+        };
         let block = |number: usize| BlockConfig {
-            name: format!("blocks.{number}"),
-            wiring: match self.norm_place {
-                NormPlace::Pre => BlockWiring::PreNorm,
-                NormPlace::Post => BlockWiring::PostNorm,
-            },
-            norm: self.norm,
-            eps: EPS,
-            attention,
             cross,
-            mlp: MlpConfig::named(self.mlp, self.width, self.hidden()),
             dropout: self.dropout,
+            ..BlockConfig::new(format!("blocks.{number}"), wiring, (self.norm, EPS), attention, mlp)
         };
         (0..self.layers).map(block).collect()
     }

@@ -192,12 +192,10 @@ fn part<T: Float>(name: &str) -> Made<T> {
         &Weights::of_buffer(&layout, &p),
         &mut Gradients::new(&layout, &mut g),
         &call,
-        &x,
-        &memory,
+        (&x, &memory),
         &saved,
         &numbers(y.len(), 0.3),
-        &mut dx,
-        &mut d_memory,
+        (&mut dx, &mut d_memory),
     )
     .expect("shapes fit");
     [y, dx, if cross { d_memory } else { Vec::new() }, g]

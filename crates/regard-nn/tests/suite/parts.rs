@@ -32,23 +32,14 @@ fn llama() -> TransformerConfig {
         rotary: Some(Rotary::new(100.0)),
         ..AttentionConfig::new(WIDTH, 4)
     };
-    let mlp =
-        MlpConfig { width: WIDTH, hidden: 10, activation: Activation::Silu, gated: true, joined: false, bias: false, order: Order::OutIn };
-    let block = |i: usize| BlockConfig {
-        name: format!("blocks.{i}"),
-        wiring: BlockWiring::PreNorm,
-        norm: NormKind::Rms,
-        eps: 1e-5,
-        attention,
-        cross: false,
-        mlp,
-        dropout: 0.0,
-    };
+    let mlp = MlpConfig { gated: true, order: Order::OutIn, ..MlpConfig::new(WIDTH, 10, Activation::Silu) };
+    let norm = (NormKind::Rms, 1e-5);
+    let block = |i: usize| BlockConfig::new(format!("blocks.{i}"), BlockWiring::PreNorm, norm, attention, mlp);
     TransformerConfig {
         width: WIDTH,
         embedding: EmbeddingConfig { vocab: VOCAB, width: WIDTH, ..EmbeddingConfig::default() },
         blocks: (0..2).map(block).collect(),
-        last_norm: Some((NormKind::Rms, 1e-5)),
+        last_norm: Some(norm),
         head: Some(HeadConfig { order: Order::OutIn, ..HeadConfig::default() }),
     }
 }
