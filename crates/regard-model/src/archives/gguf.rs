@@ -9,7 +9,7 @@
 //!
 //! Settings stay in the file: an array is a range of its bytes until somebody reads it.
 
-use super::{Archive, Cursor, Kind, Place, TensorInfo, map, missing};
+use super::{Archive, Cursor, Kind, Place, Places, TensorInfo, map, missing};
 use crate::error::{Error, Result};
 use regard::MappedFile;
 use regard_nn::tensors::{BlockKind, Source, Tensor};
@@ -33,8 +33,7 @@ pub struct Gguf {
     path: PathBuf,
     bytes: MappedFile,
     settings: HashMap<String, Value>,
-    places: Vec<Place>,
-    numbers: HashMap<String, usize>,
+    places: Places,
 }
 
 /// Why a file was refused.
@@ -197,6 +196,12 @@ fn parse(bytes: &[u8]) -> std::result::Result<(HashMap<String, Value>, Vec<Place
     Ok((values, places))
 }
 
+/// Read any bytes as a file would be: for tests that throw damaged ones at it.
+#[doc(hidden)]
+pub fn parses(bytes: &[u8]) -> bool {
+    parse(bytes).is_ok()
+}
+
 impl Gguf {
     /// Map a file.
     ///
@@ -205,8 +210,7 @@ impl Gguf {
     pub fn open(path: &Path) -> Result<Self> {
         let bytes = map(path)?;
         let (settings, places) = parse(bytes.as_ref()).map_err(|reason| Error::damaged(path, reason))?;
-        let numbers = places.iter().enumerate().map(|(i, place)| (place.name.clone(), i)).collect();
-        Ok(Self { path: path.to_owned(), bytes, settings, places, numbers })
+        Ok(Self { path: path.to_owned(), bytes, settings, places: Places::new(places) })
     }
 
     /// Its file.
@@ -284,23 +288,17 @@ impl Gguf {
 
 impl Source for Gguf {
     fn tensor(&self, name: &str) -> regard_nn::Result<Tensor<'_>> {
-        let place = self.numbers.get(name).ok_or_else(|| missing(name))?;
-        self.places[*place].tensor(self.bytes.as_ref())
+        let (_, place) = self.places.get(name).ok_or_else(|| missing(name))?;
+        place.tensor(self.bytes.as_ref())
     }
 }
 
 impl Archive for Gguf {
     fn has(&self, name: &str) -> bool {
-        self.numbers.contains_key(name)
+        self.places.has(name)
     }
 
     fn list(&self) -> Vec<TensorInfo> {
-        self.places.iter().map(Place::info).collect()
+        self.places.list()
     }
-}
-
-/// Read any bytes as a file would be: for tests that throw damaged ones at it.
-#[doc(hidden)]
-pub fn parses(bytes: &[u8]) -> bool {
-    parse(bytes).is_ok()
 }

@@ -10,7 +10,7 @@
 //!
 //! Tensors get the names that GGUF has for them.
 
-use super::{Archive, Cursor, Kind, Place, TensorInfo, map, missing};
+use super::{Archive, Cursor, Kind, Place, Places, TensorInfo, map, missing};
 use crate::error::{Error, Result};
 use regard::MappedFile;
 use regard_nn::tensors::{Source, Tensor};
@@ -42,7 +42,7 @@ pub struct Header {
 pub struct Llama2c {
     bytes: MappedFile,
     header: Header,
-    places: Vec<Place>,
+    places: Places,
 }
 
 impl Header {
@@ -86,7 +86,7 @@ impl Llama2c {
             .ok_or_else(|| Error::damaged(path, "its first 28 bytes are not the header of a llama2.c model of version 0"))?;
         let places = places(&header, bytes.as_ref().len())
             .map_err(|needed| Error::damaged(path, format!("it has {} bytes, and its header says {needed}", bytes.as_ref().len())))?;
-        Ok(Self { bytes, header, places })
+        Ok(Self { bytes, header, places: Places::new(places) })
     }
 
     /// What the first bytes say.
@@ -140,16 +140,17 @@ fn places(header: &Header, len: usize) -> std::result::Result<Vec<Place>, u128> 
 
 impl Source for Llama2c {
     fn tensor(&self, name: &str) -> regard_nn::Result<Tensor<'_>> {
-        self.places.iter().find(|place| place.name == name).ok_or_else(|| missing(name))?.tensor(self.bytes.as_ref())
+        let (_, place) = self.places.get(name).ok_or_else(|| missing(name))?;
+        place.tensor(self.bytes.as_ref())
     }
 }
 
 impl Archive for Llama2c {
     fn has(&self, name: &str) -> bool {
-        self.places.iter().any(|place| place.name == name)
+        self.places.has(name)
     }
 
     fn list(&self) -> Vec<TensorInfo> {
-        self.places.iter().map(Place::info).collect()
+        self.places.list()
     }
 }

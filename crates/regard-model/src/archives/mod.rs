@@ -15,6 +15,7 @@ use half::{bf16, f16};
 use regard::MappedFile;
 use regard_nn::tensors::{BlockKind, Blocks, Numbers, Source};
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::ops::Range;
 use std::path::Path;
 
@@ -114,6 +115,33 @@ impl Place {
         let bytes = file.get(self.bytes.clone()).ok_or_else(|| refused("it ends behind its file"))?;
         let numbers = self.kind.numbers(bytes).ok_or_else(|| refused("its last block is cut short"))?;
         Ok(regard_nn::tensors::Tensor { shape: self.shape.clone(), numbers })
+    }
+}
+
+/// Where the tensors of a file lie, by name and in its order; of two with the same name the last counts.
+#[derive(Debug)]
+pub(crate) struct Places {
+    all: Vec<Place>,
+    numbers: HashMap<String, usize>,
+}
+
+impl Places {
+    pub(crate) fn new(all: Vec<Place>) -> Self {
+        let numbers = all.iter().enumerate().map(|(i, place)| (place.name.clone(), i)).collect();
+        Self { all, numbers }
+    }
+
+    /// A tensor with its number in the order of the file.
+    pub(crate) fn get(&self, name: &str) -> Option<(usize, &Place)> {
+        self.numbers.get(name).map(|&number| (number, &self.all[number]))
+    }
+
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.numbers.contains_key(name)
+    }
+
+    pub(crate) fn list(&self) -> Vec<TensorInfo> {
+        self.all.iter().map(Place::info).collect()
     }
 }
 

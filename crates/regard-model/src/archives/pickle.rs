@@ -6,7 +6,7 @@
 //!          key in that order the count as i64 and its numbers
 //! ```
 
-use super::{Archive, Cursor, Kind, Place, TensorInfo, map, missing};
+use super::{Archive, Cursor, Kind, Place, Places, TensorInfo, map, missing};
 use crate::error::{Error, Result};
 use regard::MappedFile;
 use regard_nn::tensors::{Source, Tensor};
@@ -345,8 +345,7 @@ fn machine<'c, 'b>(cursor: &'c mut Cursor<'b>, file: usize) -> Machine<'c, 'b> {
 #[derive(Debug)]
 pub struct Pickle {
     bytes: MappedFile,
-    places: Vec<Place>,
-    numbers: HashMap<String, usize>,
+    places: Places,
     /// Tensors that are there and cannot be used, and why.
     refused: HashMap<String, String>,
     /// Tensors whose numbers did not lie one after the other: in order, once.
@@ -463,6 +462,12 @@ fn parse(bytes: &[u8]) -> Parsed<Found> {
     if bytes.starts_with(b"PK") { parse_zip(bytes) } else { parse_old(bytes) }
 }
 
+/// Read any bytes as a file would be: for tests that throw damaged ones at it.
+#[doc(hidden)]
+pub fn parses(bytes: &[u8]) -> bool {
+    parse(bytes).is_ok()
+}
+
 impl Pickle {
     /// Whether bytes begin as such a file.
     pub fn sniff(bytes: &[u8]) -> bool {
@@ -483,19 +488,16 @@ impl Pickle {
             ordered
                 .insert(number, all.ok_or_else(|| Error::damaged(path, format!("its tensor {} reaches beyond its numbers", place.name)))?);
         }
-        let numbers = places.iter().enumerate().map(|(i, place)| (place.name.clone(), i)).collect();
-        Ok(Self { bytes, places, numbers, refused, ordered })
+        Ok(Self { bytes, places: Places::new(places), refused, ordered })
     }
 }
 
 impl Source for Pickle {
     fn tensor(&self, name: &str) -> regard_nn::Result<Tensor<'_>> {
-        match (self.numbers.get(name), self.refused.get(name)) {
-            (Some(place), _) => match self.ordered.get(place) {
-                Some(numbers) => {
-                    Ok(Tensor { shape: self.places[*place].shape.clone(), numbers: <f32 as regard_nn::Float>::numbers(numbers) })
-                }
-                None => self.places[*place].tensor(self.bytes.as_ref()),
+        match (self.places.get(name), self.refused.get(name)) {
+            (Some((number, place)), _) => match self.ordered.get(&number) {
+                Some(numbers) => Ok(Tensor { shape: place.shape.clone(), numbers: <f32 as regard_nn::Float>::numbers(numbers) }),
+                None => place.tensor(self.bytes.as_ref()),
             },
             (None, Some(reason)) => Err(regard_nn::Error::Tensor { name: name.to_owned(), reason: reason.clone() }),
             (None, None) => Err(missing(name)),
@@ -505,16 +507,10 @@ impl Source for Pickle {
 
 impl Archive for Pickle {
     fn has(&self, name: &str) -> bool {
-        self.numbers.contains_key(name)
+        self.places.has(name)
     }
 
     fn list(&self) -> Vec<TensorInfo> {
-        self.places.iter().map(Place::info).collect()
+        self.places.list()
     }
-}
-
-/// Read any bytes as a file would be: for tests that throw damaged ones at it.
-#[doc(hidden)]
-pub fn parses(bytes: &[u8]) -> bool {
-    parse(bytes).is_ok()
 }

@@ -63,7 +63,7 @@ pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Reci
     Ok(Recipe {
         family: "albert".to_owned(),
         parts: encoder.parts()?,
-        names: NAMES,
+        names: &[NAMES],
         prefixes: &["albert.", ""],
         causal: false,
         context,

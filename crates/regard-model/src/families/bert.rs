@@ -13,7 +13,7 @@ use regard_nn::layers::stack::{BlockConfig, BlockWiring};
 use regard_nn::models::transformer::{EmbeddingConfig, HeadConfig, TransformerConfig};
 use regard_nn::tensors::Order;
 
-/// Names of BERT in files of transformers.
+/// Names of BERT and RoBERTa in files of transformers, but for the head.
 pub const NAMES: Table = &[
     ("tokens", "embeddings.word_embeddings"),
     ("positions", "embeddings.position_embeddings"),
@@ -27,29 +27,17 @@ pub const NAMES: Table = &[
     ("blocks.#.mlp.up", "encoder.layer.#.intermediate.dense"),
     ("blocks.#.mlp.down", "encoder.layer.#.output.dense"),
     ("blocks.#.mlp.norm", "encoder.layer.#.output.LayerNorm"),
+];
+
+/// Names of BERT's head.
+const BERT_HEAD: Table = &[
     ("transform", "/cls.predictions.transform.dense"),
     ("transform_norm", "/cls.predictions.transform.LayerNorm"),
     ("head", "/cls.predictions"),
 ];
 
-/// Names of RoBERTa: the blocks are BERT's, the head is another.
-pub const ROBERTA_NAMES: Table = &[
-    ("tokens", "embeddings.word_embeddings"),
-    ("positions", "embeddings.position_embeddings"),
-    ("types", "embeddings.token_type_embeddings"),
-    ("embedding_norm", "embeddings.LayerNorm"),
-    ("blocks.#.attention.q", "encoder.layer.#.attention.self.query"),
-    ("blocks.#.attention.k", "encoder.layer.#.attention.self.key"),
-    ("blocks.#.attention.v", "encoder.layer.#.attention.self.value"),
-    ("blocks.#.attention.out", "encoder.layer.#.attention.output.dense"),
-    ("blocks.#.attention.norm", "encoder.layer.#.attention.output.LayerNorm"),
-    ("blocks.#.mlp.up", "encoder.layer.#.intermediate.dense"),
-    ("blocks.#.mlp.down", "encoder.layer.#.output.dense"),
-    ("blocks.#.mlp.norm", "encoder.layer.#.output.LayerNorm"),
-    ("transform", "/lm_head.dense"),
-    ("transform_norm", "/lm_head.layer_norm"),
-    ("head", "/lm_head"),
-];
+/// Names of RoBERTa's.
+const ROBERTA_HEAD: Table = &[("transform", "/lm_head.dense"), ("transform_norm", "/lm_head.layer_norm"), ("head", "/lm_head")];
 
 /// The shape of an encoder with norms of sums, which DistilBERT and ALBERT have too.
 pub(crate) struct Encoder {
@@ -81,17 +69,9 @@ impl Encoder {
             ..AttentionConfig::new(self.width, self.heads)
         };
         let (width, hidden, activation) = (self.width, self.hidden, self.activation);
-        let mlp = MlpConfig { width, hidden, activation, gated: false, joined: false, bias: true, order: Order::OutIn };
-        let block = |name: &String| BlockConfig {
-            name: name.clone(),
-            wiring: BlockWiring::PostNorm,
-            norm: NormKind::Layer,
-            eps: self.eps,
-            attention,
-            cross: false,
-            mlp,
-            dropout: 0.0,
-        };
+        let mlp = MlpConfig { bias: true, order: Order::OutIn, ..MlpConfig::new(width, hidden, activation) };
+        let norm = (NormKind::Layer, self.eps);
+        let block = |name: &String| BlockConfig::new(name.clone(), BlockWiring::PostNorm, norm, attention, mlp);
         Ok(TransformerConfig {
             width,
             embedding: EmbeddingConfig {
@@ -101,7 +81,7 @@ impl Encoder {
                 context: self.context,
                 first_position: self.first_position,
                 types: self.types,
-                norm: Some((NormKind::Layer, self.eps)),
+                norm: Some(norm),
                 ..EmbeddingConfig::default()
             },
             blocks: self.blocks.iter().map(block).collect(),
@@ -161,7 +141,7 @@ pub fn of_settings(name: &str, settings: Settings<'_>, archive: &dyn Archive) ->
     Ok(Recipe {
         family: name.to_owned(),
         parts: encoder.parts()?,
-        names: if roberta { ROBERTA_NAMES } else { NAMES },
+        names: if roberta { &[NAMES, ROBERTA_HEAD] } else { &[NAMES, BERT_HEAD] },
         prefixes: if roberta { &["roberta.", ""] } else { &["bert.", ""] },
         causal: false,
         context: encoder.context,

@@ -48,7 +48,7 @@ pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Reci
     Ok(Recipe {
         family: "distilbert".to_owned(),
         parts: encoder.parts()?,
-        names: NAMES,
+        names: &[NAMES],
         prefixes: &["distilbert.", ""],
         causal: false,
         context,

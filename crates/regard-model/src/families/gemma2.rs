@@ -1,7 +1,7 @@
 //! Gemma 2: a scaled embedding, norms before and behind each branch, softcaps, a window in every other block, gated GELU by tanh, tied. Files of
 //! transformers have the gains of norms less one; GGUF files have them whole.
 
-use super::{GGUF_DECODER, Recipe, Table, activation, divides, llama, rotary};
+use super::{Recipe, Sizes, Table, activation, divides, llama, rotary};
 use crate::error::Result;
 use crate::settings::Settings;
 use regard_nn::layers::activation::Activation;
@@ -13,30 +13,17 @@ use regard_nn::layers::stack::{BlockConfig, BlockWiring};
 use regard_nn::models::transformer::{EmbeddingConfig, HeadConfig, TransformerConfig};
 use regard_nn::tensors::Order;
 
-/// Names in files of transformers.
-pub const NAMES: Table = &[
-    ("tokens", "embed_tokens"),
-    ("blocks.#.attention.norm", "layers.#.input_layernorm"),
-    ("blocks.#.attention.q", "layers.#.self_attn.q_proj"),
-    ("blocks.#.attention.k", "layers.#.self_attn.k_proj"),
-    ("blocks.#.attention.v", "layers.#.self_attn.v_proj"),
-    ("blocks.#.attention.out", "layers.#.self_attn.o_proj"),
+/// Names in files of transformers, beside those that Llama has too.
+const NAMES: Table = &[
     ("blocks.#.attention.result_norm", "layers.#.post_attention_layernorm"),
     ("blocks.#.mlp.norm", "layers.#.pre_feedforward_layernorm"),
-    ("blocks.#.mlp.gate", "layers.#.mlp.gate_proj"),
-    ("blocks.#.mlp.up", "layers.#.mlp.up_proj"),
-    ("blocks.#.mlp.down", "layers.#.mlp.down_proj"),
     ("blocks.#.mlp.result_norm", "layers.#.post_feedforward_layernorm"),
-    ("last_norm", "norm"),
 ];
 
-struct Sizes {
-    vocab: usize,
-    width: usize,
-    heads: usize,
+struct Gemma2 {
+    sizes: Sizes,
     kv_heads: usize,
     head_dim: usize,
-    hidden: usize,
     eps: f64,
     rotary: Rotary,
     activation: Activation,
@@ -46,8 +33,9 @@ struct Sizes {
     windows: Vec<Option<usize>>,
 }
 
-fn parts(s: &Sizes) -> Result<TransformerConfig> {
-    divides("num_key_value_heads", s.heads, s.kv_heads)?;
+fn parts(s: &Gemma2) -> Result<TransformerConfig> {
+    let Sizes { vocab, width, heads, hidden, .. } = s.sizes;
+    divides("num_key_value_heads", heads, s.kv_heads)?;
     let attention = AttentionConfig {
         kv_heads: s.kv_heads,
         head_dim: s.head_dim,
@@ -56,32 +44,19 @@ fn parts(s: &Sizes) -> Result<TransformerConfig> {
         rotary: Some(s.rotary),
         scale: ScaleKind::Value(s.scalar.powf(-0.5)),
         softcap: s.softcap,
-        ..AttentionConfig::new(s.width, s.heads)
+        ..AttentionConfig::new(width, heads)
     };
-    let mlp = MlpConfig {
-        width: s.width,
-        hidden: s.hidden,
-        activation: s.activation,
-        gated: true,
-        joined: false,
-        bias: false,
-        order: Order::OutIn,
-    };
-    let block = |(number, window): (usize, &Option<usize>)| BlockConfig {
-        name: format!("blocks.{number}"),
-        wiring: BlockWiring::Sandwich,
-        norm: NormKind::Rms,
-        eps: s.eps,
-        attention: AttentionConfig { window: *window, ..attention },
-        cross: false,
-        mlp,
-        dropout: 0.0,
+    let mlp = MlpConfig { gated: true, order: Order::OutIn, ..MlpConfig::new(width, hidden, s.activation) };
+    let norm = (NormKind::Rms, s.eps);
+    let block = |(number, window): (usize, &Option<usize>)| {
+        let attention = AttentionConfig { window: *window, ..attention };
+        BlockConfig::new(format!("blocks.{number}"), BlockWiring::Sandwich, norm, attention, mlp)
     };
     Ok(TransformerConfig {
-        width: s.width,
-        embedding: EmbeddingConfig { vocab: s.vocab, width: s.width, scale: Some((s.width as f64).sqrt()), ..EmbeddingConfig::default() },
+        width,
+        embedding: EmbeddingConfig { vocab, width, scale: Some((width as f64).sqrt()), ..EmbeddingConfig::default() },
         blocks: s.windows.iter().enumerate().map(block).collect(),
-        last_norm: Some((NormKind::Rms, s.eps)),
+        last_norm: Some(norm),
         head: Some(HeadConfig { tied: true, order: Order::OutIn, softcap: s.last_softcap, ..HeadConfig::default() }),
     })
 }
@@ -91,29 +66,23 @@ fn alternating(window: Option<usize>, layers: usize) -> Vec<Option<usize>> {
     (0..layers).map(|number| window.filter(|_| number.is_multiple_of(2))).collect()
 }
 
-fn recipe(sizes: &Sizes, names: Table, prefixes: &'static [&'static str], context: usize, gains_plus_one: bool) -> Result<Recipe> {
-    Ok(Recipe { family: "gemma2".to_owned(), parts: parts(sizes)?, names, prefixes, causal: true, context, gains_plus_one })
-}
-
 /// Of a `config.json`.
 ///
 /// # Errors
 /// When a setting is missing or has no part here.
 pub fn of_settings(settings: Settings<'_>) -> Result<Recipe> {
-    let (layers, heads) = (settings.layers(&["num_hidden_layers"])?, settings.size(&["num_attention_heads"])?);
+    let sizes = Sizes::of_settings(settings)?;
+    let Sizes { layers, heads, .. } = sizes;
     let head_dim = settings.size_if(&["head_dim"])?.unwrap_or(256);
     let windows = if settings.any(&["layer_types"]).is_some() {
         llama::windows(settings, layers, true)?
     } else {
         alternating(settings.size_if(&["sliding_window"])?.map(|size| size - 1), layers)
     };
-    let sizes = Sizes {
-        vocab: settings.size(&["vocab_size"])?,
-        width: settings.size(&["hidden_size"])?,
-        heads,
+    let model = Gemma2 {
+        sizes,
         kv_heads: settings.size_if(&["num_key_value_heads"])?.unwrap_or(heads),
         head_dim,
-        hidden: settings.size(&["intermediate_size"])?,
         eps: settings.number(&["rms_norm_eps"], 1e-6)?,
         rotary: rotary(settings, 1e4)?,
         activation: activation(settings, &["hidden_activation", "hidden_act"], "gelu_pytorch_tanh")?,
@@ -122,7 +91,9 @@ pub fn of_settings(settings: Settings<'_>) -> Result<Recipe> {
         last_softcap: settings.number_if(&["final_logit_softcapping"])?,
         windows,
     };
-    recipe(&sizes, NAMES, &["model.", ""], settings.size_if(&["max_position_embeddings"])?.unwrap_or(8192), true)
+    let (parts, context) = (parts(&model)?, settings.size_if(&["max_position_embeddings"])?.unwrap_or(8192));
+    let decoder = Recipe::decoder("gemma2", parts, &[llama::SHARED_NAMES, NAMES], &["model.", ""], context);
+    Ok(Recipe { gains_plus_one: true, ..decoder })
 }
 
 /// Of a GGUF file.
@@ -130,16 +101,13 @@ pub fn of_settings(settings: Settings<'_>) -> Result<Recipe> {
 /// # Errors
 /// When a setting is missing or has no part here.
 pub fn of_gguf(settings: Settings<'_>) -> Result<Recipe> {
-    let (layers, heads) = (settings.layers(&["block_count"])?, settings.size(&["attention.head_count"])?);
-    let width = settings.size(&["embedding_length"])?;
+    let sizes = Sizes::of_gguf(settings)?;
+    let Sizes { width, layers, heads, .. } = sizes;
     let head_dim = settings.size_if(&["attention.key_length"])?.unwrap_or(256);
-    let sizes = Sizes {
-        vocab: settings.size(&["vocab_size"])?,
-        width,
-        heads,
+    let model = Gemma2 {
+        sizes,
         kv_heads: settings.size_if(&["attention.head_count_kv"])?.unwrap_or(heads),
         head_dim,
-        hidden: settings.size(&["feed_forward_length"])?,
         eps: settings.number(&["attention.layer_norm_rms_epsilon"], 1e-6)?,
         rotary: Rotary::new(settings.number(&["rope.freq_base"], 1e4)?),
         activation: Activation::GeluTanh,
@@ -149,5 +117,5 @@ pub fn of_gguf(settings: Settings<'_>) -> Result<Recipe> {
         last_softcap: Some(settings.number(&["final_logit_softcapping"], 30.0)?),
         windows: alternating(settings.size_if(&["attention.sliding_window"])?.map(|size| size - 1), layers),
     };
-    recipe(&sizes, GGUF_DECODER, &[""], settings.size_if(&["context_length"])?.unwrap_or(8192), false)
+    Ok(Recipe::gguf_decoder("gemma2", parts(&model)?, settings.size_if(&["context_length"])?.unwrap_or(8192)))
 }

@@ -1,6 +1,6 @@
 //! GPT-2: learned positions, layer norm before branches, joined q, k and v with biases, GELU by tanh, tied. Its matrices lie `[in, out]`.
 
-use super::{GGUF_DECODER, Recipe, Table, activation, divides};
+use super::{Recipe, Sizes, Table, activation, divides};
 use crate::archives::{Archive, Gguf};
 use crate::error::{Error, Result};
 use crate::settings::Settings;
@@ -27,12 +27,8 @@ pub const NAMES: Table = &[
     ("head", "/lm_head"),
 ];
 
-struct Sizes {
-    vocab: usize,
-    width: usize,
-    layers: usize,
-    heads: usize,
-    hidden: usize,
+struct Gpt2 {
+    sizes: Sizes,
     context: usize,
     eps: f64,
     activation: Activation,
@@ -41,33 +37,18 @@ struct Sizes {
     order: Order,
 }
 
-fn parts(s: &Sizes) -> Result<TransformerConfig> {
-    divides("n_head", s.width, s.heads)?;
-    let attention =
-        AttentionConfig { bias: true, out_bias: true, order: s.order, scale: s.scale, ..AttentionConfig::new(s.width, s.heads) };
-    let mlp =
-        MlpConfig { width: s.width, hidden: s.hidden, activation: s.activation, gated: false, joined: false, bias: true, order: s.order };
-    let block = |number: usize| BlockConfig {
-        name: format!("blocks.{number}"),
-        wiring: BlockWiring::PreNorm,
-        norm: NormKind::Layer,
-        eps: s.eps,
-        attention,
-        cross: false,
-        mlp,
-        dropout: 0.0,
-    };
+fn parts(s: &Gpt2) -> Result<TransformerConfig> {
+    let Sizes { vocab, width, layers, heads, hidden } = s.sizes;
+    divides("n_head", width, heads)?;
+    let attention = AttentionConfig { bias: true, out_bias: true, order: s.order, scale: s.scale, ..AttentionConfig::new(width, heads) };
+    let mlp = MlpConfig { bias: true, order: s.order, ..MlpConfig::new(width, hidden, s.activation) };
+    let norm = (NormKind::Layer, s.eps);
+    let block = |number: usize| BlockConfig::new(format!("blocks.{number}"), BlockWiring::PreNorm, norm, attention, mlp);
     Ok(TransformerConfig {
-        width: s.width,
-        embedding: EmbeddingConfig {
-            vocab: s.vocab,
-            width: s.width,
-            positions: Positions::Learned,
-            context: s.context,
-            ..EmbeddingConfig::default()
-        },
-        blocks: (0..s.layers).map(block).collect(),
-        last_norm: Some((NormKind::Layer, s.eps)),
+        width,
+        embedding: EmbeddingConfig { vocab, width, positions: Positions::Learned, context: s.context, ..EmbeddingConfig::default() },
+        blocks: (0..layers).map(block).collect(),
+        last_norm: Some(norm),
         head: Some(HeadConfig { tied: s.tied, order: Order::OutIn, ..HeadConfig::default() }),
     })
 }
@@ -89,6 +70,9 @@ pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Reci
         layers: settings.layers(&["n_layer", "num_hidden_layers"])?,
         heads: settings.size(&["n_head", "num_attention_heads"])?,
         hidden: settings.size_if(&["n_inner"])?.unwrap_or(4 * width),
+    };
+    let model = Gpt2 {
+        sizes,
         context,
         eps: settings.number(&["layer_norm_epsilon"], 1e-5)?,
         activation: activation(settings, &["activation_function"], "gelu_new")?,
@@ -96,15 +80,7 @@ pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Reci
         tied: !archive.has("lm_head.weight") || settings.flag("tie_word_embeddings", true),
         order: Order::InOut,
     };
-    Ok(Recipe {
-        family: "gpt2".to_owned(),
-        parts: parts(&sizes)?,
-        names: NAMES,
-        prefixes: &["transformer.", ""],
-        causal: true,
-        context,
-        gains_plus_one: false,
-    })
+    Ok(Recipe::decoder("gpt2", parts(&model)?, &[NAMES], &["transformer.", ""], context))
 }
 
 /// Of a GGUF file, whose matrices lie `[out, in]`.
@@ -113,12 +89,8 @@ pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Reci
 /// When a setting is missing or has no part here.
 pub fn of_gguf(settings: Settings<'_>, file: &Gguf) -> Result<Recipe> {
     let context = settings.size(&["context_length"])?;
-    let sizes = Sizes {
-        vocab: settings.size(&["vocab_size"])?,
-        width: settings.size(&["embedding_length"])?,
-        layers: settings.layers(&["block_count"])?,
-        heads: settings.size(&["attention.head_count"])?,
-        hidden: settings.size(&["feed_forward_length"])?,
+    let model = Gpt2 {
+        sizes: Sizes::of_gguf(settings)?,
         context,
         eps: settings.number(&["attention.layer_norm_epsilon"], 1e-5)?,
         activation: Activation::GeluTanh,
@@ -126,13 +98,5 @@ pub fn of_gguf(settings: Settings<'_>, file: &Gguf) -> Result<Recipe> {
         tied: !file.has("output.weight"),
         order: Order::OutIn,
     };
-    Ok(Recipe {
-        family: "gpt2".to_owned(),
-        parts: parts(&sizes)?,
-        names: GGUF_DECODER,
-        prefixes: &[""],
-        causal: true,
-        context,
-        gains_plus_one: false,
-    })
+    Ok(Recipe::gguf_decoder("gpt2", parts(&model)?, context))
 }

@@ -1,7 +1,7 @@
 //! GPT-NeoX and Pythia: a part of each head is rotated, attention and network read the same rows. Files of transformers fuse q, k and v head by head,
 //! GGUF's one after another.
 
-use super::{GGUF_DECODER, Recipe, Table, activation, divides, rotary};
+use super::{Recipe, Sizes, Table, activation, divides, rotary};
 use crate::archives::{Archive, Gguf};
 use crate::error::Result;
 use crate::settings::Settings;
@@ -27,12 +27,8 @@ pub const NAMES: Table = &[
     ("head", "/embed_out"),
 ];
 
-struct Sizes {
-    vocab: usize,
-    width: usize,
-    layers: usize,
-    heads: usize,
-    hidden: usize,
+struct GptNeoX {
+    sizes: Sizes,
     eps: f64,
     rotary: Rotary,
     bias: bool,
@@ -42,39 +38,24 @@ struct Sizes {
     tied: bool,
 }
 
-fn parts(s: &Sizes) -> TransformerConfig {
+fn parts(s: &GptNeoX) -> TransformerConfig {
+    let Sizes { vocab, width, layers, heads, hidden } = s.sizes;
     let attention = AttentionConfig {
         bias: s.bias,
         out_bias: s.bias,
         order: Order::OutIn,
         projection: s.projection,
         rotary: Some(s.rotary),
-        ..AttentionConfig::new(s.width, s.heads)
+        ..AttentionConfig::new(width, heads)
     };
-    let mlp = MlpConfig {
-        width: s.width,
-        hidden: s.hidden,
-        activation: s.activation,
-        gated: false,
-        joined: false,
-        bias: true,
-        order: Order::OutIn,
-    };
-    let block = |number: usize| BlockConfig {
-        name: format!("blocks.{number}"),
-        wiring: if s.parallel { BlockWiring::Parallel } else { BlockWiring::PreNorm },
-        norm: NormKind::Layer,
-        eps: s.eps,
-        attention,
-        cross: false,
-        mlp,
-        dropout: 0.0,
-    };
+    let mlp = MlpConfig { bias: true, order: Order::OutIn, ..MlpConfig::new(width, hidden, s.activation) };
+    let (wiring, norm) = (if s.parallel { BlockWiring::Parallel } else { BlockWiring::PreNorm }, (NormKind::Layer, s.eps));
+    let block = |number: usize| BlockConfig::new(format!("blocks.{number}"), wiring, norm, attention, mlp);
     TransformerConfig {
-        width: s.width,
-        embedding: EmbeddingConfig { vocab: s.vocab, width: s.width, ..EmbeddingConfig::default() },
-        blocks: (0..s.layers).map(block).collect(),
-        last_norm: Some((NormKind::Layer, s.eps)),
+        width,
+        embedding: EmbeddingConfig { vocab, width, ..EmbeddingConfig::default() },
+        blocks: (0..layers).map(block).collect(),
+        last_norm: Some(norm),
         head: Some(HeadConfig { tied: s.tied, order: Order::OutIn, ..HeadConfig::default() }),
     }
 }
@@ -89,19 +70,15 @@ fn turned(share: f64, head_dim: usize) -> usize {
 /// # Errors
 /// When a setting is missing or has no part here.
 pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Recipe> {
-    let (width, heads) = (settings.size(&["hidden_size"])?, settings.size(&["num_attention_heads"])?);
-    let head_dim = divides("num_attention_heads", width, heads)?;
+    let sizes = Sizes::of_settings(settings)?;
+    let head_dim = divides("num_attention_heads", sizes.width, sizes.heads)?;
     let share = settings.number(&["rotary_pct", "partial_rotary_factor"], 0.25)?;
     let share = match settings.within("rope_parameters") {
         Some(inner) => inner.number(&["partial_rotary_factor"], share)?,
         None => share,
     };
-    let sizes = Sizes {
-        vocab: settings.size(&["vocab_size"])?,
-        width,
-        layers: settings.layers(&["num_hidden_layers"])?,
-        heads,
-        hidden: settings.size(&["intermediate_size"])?,
+    let model = GptNeoX {
+        sizes,
         eps: settings.number(&["layer_norm_eps"], 1e-5)?,
         rotary: Rotary { dims: Some(turned(share, head_dim)), ..rotary(settings, 1e4)? },
         bias: settings.flag("attention_bias", true),
@@ -110,15 +87,8 @@ pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Reci
         projection: Projection::PerHead,
         tied: !archive.has("embed_out.weight") || settings.flag("tie_word_embeddings", false),
     };
-    Ok(Recipe {
-        family: "gpt_neox".to_owned(),
-        parts: parts(&sizes),
-        names: NAMES,
-        prefixes: &["gpt_neox.", ""],
-        causal: true,
-        context: settings.size_if(&["max_position_embeddings"])?.unwrap_or(2048),
-        gains_plus_one: false,
-    })
+    let context = settings.size_if(&["max_position_embeddings"])?.unwrap_or(2048);
+    Ok(Recipe::decoder("gpt_neox", parts(&model), &[NAMES], &["gpt_neox.", ""], context))
 }
 
 /// Of a GGUF file.
@@ -126,14 +96,10 @@ pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Reci
 /// # Errors
 /// When a setting is missing or has no part here.
 pub fn of_gguf(settings: Settings<'_>, file: &Gguf) -> Result<Recipe> {
-    let (width, heads) = (settings.size(&["embedding_length"])?, settings.size(&["attention.head_count"])?);
-    let head_dim = divides("attention.head_count", width, heads)?;
-    let sizes = Sizes {
-        vocab: settings.size(&["vocab_size"])?,
-        width,
-        layers: settings.layers(&["block_count"])?,
-        heads,
-        hidden: settings.size(&["feed_forward_length"])?,
+    let sizes = Sizes::of_gguf(settings)?;
+    let head_dim = divides("attention.head_count", sizes.width, sizes.heads)?;
+    let model = GptNeoX {
+        sizes,
         eps: settings.number(&["attention.layer_norm_epsilon"], 1e-5)?,
         rotary: Rotary {
             dims: Some(settings.size_if(&["rope.dimension_count"])?.unwrap_or(head_dim).min(head_dim) / 2 * 2),
@@ -145,13 +111,5 @@ pub fn of_gguf(settings: Settings<'_>, file: &Gguf) -> Result<Recipe> {
         projection: Projection::Joined,
         tied: !file.has("output.weight"),
     };
-    Ok(Recipe {
-        family: "gpt_neox".to_owned(),
-        parts: parts(&sizes),
-        names: GGUF_DECODER,
-        prefixes: &[""],
-        causal: true,
-        context: settings.size_if(&["context_length"])?.unwrap_or(2048),
-        gains_plus_one: false,
-    })
+    Ok(Recipe::gguf_decoder("gpt_neox", parts(&model), settings.size_if(&["context_length"])?.unwrap_or(2048)))
 }

@@ -9,7 +9,7 @@
 //!
 //! Files of transformers turn `(i, i + d/2)` of a head; llama2.c and GGUF's `llama` turn `(2 i, 2 i + 1)`, with rows in another order.
 
-use super::{GGUF_DECODER, Recipe, Table, activation, divides, rotary};
+use super::{Recipe, Sizes, Table, activation, divides, rotary};
 use crate::archives::{Archive, Gguf, llama2c};
 use crate::error::{Error, Result};
 use crate::settings::Settings;
@@ -22,34 +22,34 @@ use regard_nn::layers::stack::{BlockConfig, BlockWiring};
 use regard_nn::models::transformer::{EmbeddingConfig, HeadConfig, TransformerConfig};
 use regard_nn::tensors::{Order, Source};
 
-/// Names in files of transformers.
-pub const NAMES: Table = &[
+/// Names in files of transformers that Gemma has too.
+pub(super) const SHARED_NAMES: Table = &[
     ("tokens", "embed_tokens"),
     ("blocks.#.attention.norm", "layers.#.input_layernorm"),
     ("blocks.#.attention.q", "layers.#.self_attn.q_proj"),
     ("blocks.#.attention.k", "layers.#.self_attn.k_proj"),
     ("blocks.#.attention.v", "layers.#.self_attn.v_proj"),
-    ("blocks.#.attention.q_norm", "layers.#.self_attn.q_norm"),
-    ("blocks.#.attention.k_norm", "layers.#.self_attn.k_norm"),
     ("blocks.#.attention.out", "layers.#.self_attn.o_proj"),
-    ("blocks.#.mlp.norm", "layers.#.post_attention_layernorm"),
     ("blocks.#.mlp.gate", "layers.#.mlp.gate_proj"),
     ("blocks.#.mlp.up", "layers.#.mlp.up_proj"),
     ("blocks.#.mlp.down", "layers.#.mlp.down_proj"),
     ("last_norm", "norm"),
+];
+
+/// The others.
+const NAMES: Table = &[
+    ("blocks.#.attention.q_norm", "layers.#.self_attn.q_norm"),
+    ("blocks.#.attention.k_norm", "layers.#.self_attn.k_norm"),
+    ("blocks.#.mlp.norm", "layers.#.post_attention_layernorm"),
     ("head", "/lm_head"),
 ];
 
 /// What the family's members differ in.
 #[derive(Debug, Clone)]
-struct Sizes {
-    vocab: usize,
-    width: usize,
-    layers: usize,
-    heads: usize,
+struct Llama {
+    sizes: Sizes,
     kv_heads: usize,
     head_dim: usize,
-    hidden: usize,
     eps: f64,
     rotary: Rotary,
     bias: bool,
@@ -62,8 +62,9 @@ struct Sizes {
     windows: Vec<Option<usize>>,
 }
 
-fn parts(s: &Sizes) -> Result<TransformerConfig> {
-    divides("num_key_value_heads", s.heads, s.kv_heads)?;
+fn parts(s: &Llama) -> Result<TransformerConfig> {
+    let Sizes { vocab, width, layers, heads, hidden } = s.sizes;
+    divides("num_key_value_heads", heads, s.kv_heads)?;
     if !s.rotary.dims.unwrap_or(s.head_dim).is_multiple_of(2) {
         return Err(Error::Setting {
             name: "head_dim".into(),
@@ -81,32 +82,19 @@ fn parts(s: &Sizes) -> Result<TransformerConfig> {
         head_norms: s.head_norms.then_some(s.eps),
         rotary: Some(s.rotary),
         window,
-        ..AttentionConfig::new(s.width, s.heads)
+        ..AttentionConfig::new(width, heads)
     };
-    let mlp = MlpConfig {
-        width: s.width,
-        hidden: s.hidden,
-        activation: s.activation,
-        gated: true,
-        joined: false,
-        bias: s.mlp_bias,
-        order: Order::OutIn,
-    };
-    let block = |number: usize| BlockConfig {
-        name: format!("blocks.{number}"),
-        wiring: BlockWiring::PreNorm,
-        norm: NormKind::Rms,
-        eps: s.eps,
-        attention: attention(s.windows.get(number).copied().flatten()),
-        cross: false,
-        mlp,
-        dropout: 0.0,
+    let mlp = MlpConfig { gated: true, bias: s.mlp_bias, order: Order::OutIn, ..MlpConfig::new(width, hidden, s.activation) };
+    let norm = (NormKind::Rms, s.eps);
+    let block = |number: usize| {
+        let attention = attention(s.windows.get(number).copied().flatten());
+        BlockConfig::new(format!("blocks.{number}"), BlockWiring::PreNorm, norm, attention, mlp)
     };
     Ok(TransformerConfig {
-        width: s.width,
-        embedding: EmbeddingConfig { vocab: s.vocab, width: s.width, ..EmbeddingConfig::default() },
-        blocks: (0..s.layers).map(block).collect(),
-        last_norm: Some((NormKind::Rms, s.eps)),
+        width,
+        embedding: EmbeddingConfig { vocab, width, ..EmbeddingConfig::default() },
+        blocks: (0..layers).map(block).collect(),
+        last_norm: Some(norm),
         head: Some(HeadConfig { tied: s.tied, order: Order::OutIn, ..HeadConfig::default() }),
     })
 }
@@ -127,8 +115,8 @@ pub(crate) fn windows(settings: Settings<'_>, layers: usize, all: bool) -> Resul
 /// # Errors
 /// When a setting is missing or has no part here.
 pub fn of_settings(name: &str, settings: Settings<'_>, archive: &dyn Archive) -> Result<Recipe> {
-    let (width, heads) = (settings.size(&["hidden_size"])?, settings.size(&["num_attention_heads"])?);
-    let layers = settings.layers(&["num_hidden_layers"])?;
+    let sizes = Sizes::of_settings(settings)?;
+    let Sizes { width, heads, layers, .. } = sizes;
     let head_dim = match settings.size_if(&["head_dim"])? {
         Some(dim) => dim,
         None if name == "qwen3" => 128,
@@ -137,14 +125,10 @@ pub fn of_settings(name: &str, settings: Settings<'_>, archive: &dyn Archive) ->
     let theta = if name.starts_with("qwen") { 1e6 } else { 1e4 };
     let biased = settings.flag("attention_bias", false);
     let has_head = archive.has("lm_head.weight");
-    let sizes = Sizes {
-        vocab: settings.size(&["vocab_size"])?,
-        width,
-        layers,
-        heads,
+    let model = Llama {
+        sizes,
         kv_heads: settings.size_if(&["num_key_value_heads"])?.unwrap_or(heads),
         head_dim,
-        hidden: settings.size(&["intermediate_size"])?,
         eps: settings.number(&["rms_norm_eps"], 1e-6)?,
         rotary: rotary(settings, theta)?,
         bias: biased || name == "qwen2",
@@ -159,15 +143,8 @@ pub fn of_settings(name: &str, settings: Settings<'_>, archive: &dyn Archive) ->
             _ => vec![None; layers],
         },
     };
-    Ok(Recipe {
-        family: name.to_owned(),
-        parts: parts(&sizes)?,
-        names: NAMES,
-        prefixes: &["model.", ""],
-        causal: true,
-        context: settings.size_if(&["max_position_embeddings"])?.unwrap_or(2048),
-        gains_plus_one: false,
-    })
+    let (parts, context) = (parts(&model)?, settings.size_if(&["max_position_embeddings"])?.unwrap_or(2048));
+    Ok(Recipe::decoder(name, parts, &[SHARED_NAMES, NAMES], &["model.", ""], context))
 }
 
 /// Of a GGUF file.
@@ -175,7 +152,8 @@ pub fn of_settings(name: &str, settings: Settings<'_>, archive: &dyn Archive) ->
 /// # Errors
 /// When a setting is missing or has no part here.
 pub fn of_gguf(name: &str, settings: Settings<'_>, file: &Gguf) -> Result<Recipe> {
-    let (width, heads) = (settings.size(&["embedding_length"])?, settings.size(&["attention.head_count"])?);
+    let sizes = Sizes::of_gguf(settings)?;
+    let Sizes { width, heads, layers, .. } = sizes;
     let head_dim = match settings.size_if(&["attention.key_length"])? {
         Some(dim) => dim,
         None => divides("attention.head_count", width, heads)?,
@@ -183,7 +161,6 @@ pub fn of_gguf(name: &str, settings: Settings<'_>, file: &Gguf) -> Result<Recipe
     if settings.any(&["expert_count"]).is_some_and(|(_, count)| count.as_u64() > Some(0)) {
         return Err(Error::Family { name: name.to_owned(), missing: "its experts: what is missing is a mixture of networks".to_owned() });
     }
-    let layers = settings.layers(&["block_count"])?;
     let context = settings.size_if(&["context_length"])?.unwrap_or(2048);
     let rotary = Rotary {
         dims: settings.size_if(&["rope.dimension_count"])?,
@@ -191,14 +168,10 @@ pub fn of_gguf(name: &str, settings: Settings<'_>, file: &Gguf) -> Result<Recipe
         scaling: gguf_scaling(settings, file)?,
         ..Rotary::new(settings.number(&["rope.freq_base"], 1e4)?)
     };
-    let sizes = Sizes {
-        vocab: settings.size(&["vocab_size"])?,
-        width,
-        layers,
-        heads,
+    let model = Llama {
+        sizes,
         kv_heads: settings.size_if(&["attention.head_count_kv"])?.unwrap_or(heads),
         head_dim,
-        hidden: settings.size(&["feed_forward_length"])?,
         eps: settings.number(&["attention.layer_norm_rms_epsilon"], 1e-5)?,
         rotary,
         bias: file.has("blk.0.attn_q.bias"),
@@ -209,15 +182,7 @@ pub fn of_gguf(name: &str, settings: Settings<'_>, file: &Gguf) -> Result<Recipe
         activation: Activation::Silu,
         windows: vec![settings.size_if(&["attention.sliding_window"])?.map(|size| size - 1); layers],
     };
-    Ok(Recipe {
-        family: name.to_owned(),
-        parts: parts(&sizes)?,
-        names: GGUF_DECODER,
-        prefixes: &[""],
-        causal: true,
-        context,
-        gains_plus_one: false,
-    })
+    Ok(Recipe::gguf_decoder(name, parts(&model)?, context))
 }
 
 /// Scaled angles of a GGUF file: as factors of its own, or by name.
@@ -248,14 +213,11 @@ fn gguf_scaling(settings: Settings<'_>, file: &Gguf) -> Result<Scaling> {
 /// # Errors
 /// When the header makes no sense.
 pub fn of_header(header: &llama2c::Header) -> Result<Recipe> {
-    let sizes = Sizes {
-        vocab: header.vocab,
-        width: header.width,
-        layers: header.layers,
-        heads: header.heads,
+    let llama2c::Header { vocab, width, layers, heads, hidden, .. } = *header;
+    let model = Llama {
+        sizes: Sizes { vocab, width, layers, heads, hidden },
         kv_heads: header.kv_heads,
-        head_dim: divides("heads", header.width, header.heads)?,
-        hidden: header.hidden,
+        head_dim: divides("heads", width, heads)?,
         eps: 1e-5,
         rotary: Rotary { pairs: Pairs::Interleaved, ..Rotary::new(1e4) },
         bias: false,
@@ -266,13 +228,5 @@ pub fn of_header(header: &llama2c::Header) -> Result<Recipe> {
         activation: Activation::Silu,
         windows: Vec::new(),
     };
-    Ok(Recipe {
-        family: "llama".to_owned(),
-        parts: parts(&sizes)?,
-        names: GGUF_DECODER,
-        prefixes: &[""],
-        causal: true,
-        context: header.context,
-        gains_plus_one: false,
-    })
+    Ok(Recipe::gguf_decoder("llama", parts(&model)?, header.context))
 }

@@ -31,8 +31,8 @@ pub struct Recipe {
     pub family: String,
     /// The parts.
     pub parts: TransformerConfig,
-    /// The names.
-    pub names: Table,
+    /// The names: the first table that has a part's row counts.
+    pub names: &'static [Table],
     /// What names may begin with; the first that fits is taken.
     pub prefixes: &'static [&'static str],
     /// Tokens see only what is before them.
@@ -41,6 +41,53 @@ pub struct Recipe {
     pub context: usize,
     /// Gains of norms are one more than what the file has.
     pub gains_plus_one: bool,
+}
+
+impl Recipe {
+    /// Tokens see only what is before them, gains are what the file has.
+    fn decoder(family: &str, parts: TransformerConfig, names: &'static [Table], prefixes: &'static [&'static str], context: usize) -> Self {
+        Self { family: family.to_owned(), parts, names, prefixes, causal: true, context, gains_plus_one: false }
+    }
+
+    /// A decoder under GGUF's names.
+    fn gguf_decoder(family: &str, parts: TransformerConfig, context: usize) -> Self {
+        Self::decoder(family, parts, &[GGUF_DECODER], &[""], context)
+    }
+}
+
+/// The sizes that every decoder has.
+#[derive(Debug, Clone, Copy)]
+struct Sizes {
+    vocab: usize,
+    width: usize,
+    layers: usize,
+    heads: usize,
+    /// Of each block's network.
+    hidden: usize,
+}
+
+impl Sizes {
+    /// Of a `config.json` with the names that most families have.
+    fn of_settings(settings: Settings<'_>) -> Result<Self> {
+        Ok(Self {
+            width: settings.size(&["hidden_size"])?,
+            heads: settings.size(&["num_attention_heads"])?,
+            layers: settings.layers(&["num_hidden_layers"])?,
+            vocab: settings.size(&["vocab_size"])?,
+            hidden: settings.size(&["intermediate_size"])?,
+        })
+    }
+
+    /// Of a GGUF file.
+    fn of_gguf(settings: Settings<'_>) -> Result<Self> {
+        Ok(Self {
+            width: settings.size(&["embedding_length"])?,
+            heads: settings.size(&["attention.head_count"])?,
+            layers: settings.layers(&["block_count"])?,
+            vocab: settings.size(&["vocab_size"])?,
+            hidden: settings.size(&["feed_forward_length"])?,
+        })
+    }
 }
 
 /// The names of decoders in GGUF files, and in our view of llama2.c's.
@@ -205,7 +252,7 @@ pub(crate) fn divides(what: &str, whole: usize, part: usize) -> Result<usize> {
 pub struct Named {
     /// The tensors.
     pub archive: Box<dyn Archive>,
-    names: Table,
+    names: &'static [Table],
     prefix: &'static str,
     gains_plus_one: bool,
 }
@@ -234,7 +281,7 @@ impl Named {
             Some((number, rest)) => (format!("blocks.#.{rest}"), number),
             None => (module.to_owned(), ""),
         };
-        let (_, theirs) = self.names.iter().find(|(ours, _)| *ours == pattern)?;
+        let (_, theirs) = self.names.iter().copied().flatten().find(|(ours, _)| *ours == pattern)?;
         let stem = match theirs.strip_prefix('/') {
             Some(whole) => whole.replace('#', number),
             None => format!("{}{}", self.prefix, theirs.replace('#', number)),
