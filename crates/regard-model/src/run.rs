@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::model::Model;
 use crate::view::Sink;
 use ndarray::{Array1, Array2, Array3, ArrayView2, ArrayView4, Axis};
-use regard::{HeatMap, Mask, Rectangle, RowStates, RowStats, StatsOptions};
+use regard::{HeatMap, Rectangle, RowStats, StatsOptions};
 use regard_nn::layers::positions::Angles;
 use regard_nn::layers::probe::Change;
 use std::ops::Range;
@@ -27,23 +27,6 @@ pub struct Run<'m> {
 pub(crate) fn row_losses(model: &Model, ids: &[u32], hidden: &[f32]) -> Result<Vec<f64>> {
     model.check_loss(ids)?;
     model.losses_of(&model.weights()?, &hidden[..(ids.len() - 1) * model.width()], &ids[1..])
-}
-
-impl Sink {
-    /// The attention to be asked for weights, and the states to ask with: those of all keys leave the others as they are.
-    fn apply<'a>(
-        self,
-        attention: &regard::Attention<'a>,
-        q: ArrayView4<'_, f32>,
-        k: ArrayView4<'_, f32>,
-    ) -> Result<(regard::Attention<'a>, RowStates<f32>)> {
-        let without = || attention.clone().mask(!Mask::first_keys(1) | Mask::window(Some(0), Some(0)));
-        Ok(match self {
-            Self::Show => (attention.clone(), attention.row_states(q, k)?),
-            Self::Hide => (without(), attention.row_states(q, k)?),
-            Self::Renormalise => (without(), without().row_states(q, k)?),
-        })
-    }
 }
 
 fn four<'a>(x: ArrayView2<'a, f32>) -> ArrayView4<'a, f32> {
@@ -193,6 +176,13 @@ impl<'m> Run<'m> {
         row
     }
 
+    fn check_rows(&self, rows: &Range<usize>) -> Result<()> {
+        if rows.start > rows.end || rows.end > self.len() {
+            return Err(Error::Outside { what: "row", number: rows.end, count: self.len() });
+        }
+        Ok(())
+    }
+
     /// Queries and keys of one head, and how its rows attend: `what` gets the attention and the rows that it is for. With `only`, of the keys that they
     /// see, these.
     pub(crate) fn each_group<R>(
@@ -207,9 +197,7 @@ impl<'m> Run<'m> {
         if head >= shape.heads {
             return Err(Error::Outside { what: "head", number: head, count: shape.heads });
         }
-        if rows.start > rows.end || rows.end > self.len() {
-            return Err(Error::Outside { what: "row", number: rows.end, count: self.len() });
-        }
+        self.check_rows(&rows)?;
         let kv = head / (shape.heads / shape.kv_heads);
         let operands = match tape.own.get(&head) {
             Some(own) => [own.q.view(), own.k.view(), own.v.view()],
@@ -240,16 +228,9 @@ impl<'m> Run<'m> {
     /// # Errors
     /// [`Error::Outside`].
     pub fn weights_without(&self, layer: usize, head: usize, rows: Range<usize>, sink: Sink) -> Result<Array2<f32>> {
-        let mut weights = Array2::zeros((rows.len(), self.len()));
-        self.each_group(layer, head, rows.clone(), None, |attention, [q, k, _], chosen| {
-            let (attention, states) = sink.apply(attention, q, k)?;
-            let made = attention.weights_of(q, k, &states, Rectangle { rows: rows.clone(), keys: 0..self.len() })?;
-            for row in chosen {
-                weights.row_mut(row - rows.start).assign(&made.index_axis(Axis(0), 0).index_axis(Axis(0), 0).row(row - rows.start));
-            }
-            Ok(())
-        })?;
-        Ok(weights)
+        let states = self.head_states(layer, head, sink)?;
+        self.check_rows(&rows)?;
+        self.exact(&states, Rectangle { rows, keys: 0..self.len() })
     }
 
     /// The weights of a head, `[tokens, tokens]`: quadratic in memory.
@@ -273,12 +254,8 @@ impl<'m> Run<'m> {
     /// # Errors
     /// [`Error::Outside`].
     pub fn heat_map_without(&self, layer: usize, head: usize, cells: [usize; 2], sink: Sink) -> Result<HeatMap<f32>> {
-        let all = Rectangle { rows: 0..self.len(), keys: 0..self.len() };
-        let mut maps = self.each_group(layer, head, 0..self.len(), None, |attention, [q, k, _], _| {
-            let (attention, states) = sink.apply(attention, q, k)?;
-            Ok(attention.heat_map_of(q, k, &states, all.clone(), cells)?)
-        })?;
-        Ok(maps.swap_remove(0))
+        let states = self.head_states(layer, head, sink)?;
+        self.map(&states, Rectangle { rows: 0..self.len(), keys: 0..self.len() }, cells)
     }
 
     /// What every row of every head of a layer attended to, and the logarithm of what its softmax was divided by, `[1, heads, tokens]` each: linear in

@@ -6,7 +6,7 @@
 use crate::error::{Error, Result};
 use crate::run::Run;
 use ndarray::{Array2, Axis, Slice};
-use regard::{Mask, Rectangle, RowStates, StatsOptions};
+use regard::{HeatMap, Mask, Rectangle, RowStates, StatsOptions};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -142,12 +142,8 @@ impl Run<'_> {
 
     /// Cells of a rectangle that all are of one size.
     fn pooled(&self, states: &HeadStates, of: Rectangle, [rows, keys]: [usize; 2], pool: Pool) -> Result<Array2<f32>> {
-        if let [group] = states.groups.as_slice() {
-            let mut maps =
-                self.each_group(states.layer, states.head, 0..self.len(), Self::shown(states.sink), |attention, [q, k, _], _| {
-                    Ok(attention.heat_map_of(q, k, group, of.clone(), [rows, keys])?)
-                })?;
-            let map = maps.swap_remove(0);
+        if states.groups.len() == 1 {
+            let map = self.map(states, of, [rows, keys])?;
             let cells = if pool == Pool::Mean { map.mean } else { map.max };
             return Ok(cells.index_axis_move(Axis(0), 0).index_axis_move(Axis(0), 0));
         }
@@ -165,8 +161,17 @@ impl Run<'_> {
         Ok(cells.mapv(|x| (x / pairs) as f32))
     }
 
+    /// Cells of a rectangle, all rows in the first rows' way.
+    pub(crate) fn map(&self, states: &HeadStates, of: Rectangle, cells: [usize; 2]) -> Result<HeatMap<f32>> {
+        let mut group = states.groups.iter();
+        let mut maps = self.each_group(states.layer, states.head, 0..self.len(), Self::shown(states.sink), |attention, [q, k, _], _| {
+            Ok(attention.heat_map_of(q, k, group.next().expect("as many as ways"), of.clone(), cells)?)
+        })?;
+        Ok(maps.swap_remove(0))
+    }
+
     /// The weights of a rectangle, each row in its own way.
-    fn exact(&self, states: &HeadStates, of: Rectangle) -> Result<Array2<f32>> {
+    pub(crate) fn exact(&self, states: &HeadStates, of: Rectangle) -> Result<Array2<f32>> {
         let mut weights = Array2::zeros((of.rows.len(), of.keys.len()));
         let mut group = states.groups.iter();
         self.each_group(states.layer, states.head, 0..self.len(), Self::shown(states.sink), |attention, [q, k, _], chosen| {
