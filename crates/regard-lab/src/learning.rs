@@ -170,6 +170,15 @@ impl SeedsConfig {
         let first = self.seed;
         (0..self.seeds as u64).map(move |i| first.wrapping_add(i))
     }
+
+    /// A training of every kind with every seed, seed by seed.
+    pub(crate) fn jobs<K: Copy>(&self, kinds: &[K], steps: u64, name: impl Fn(K) -> String) -> Vec<Job<(K, u64)>> {
+        let mut jobs = Vec::new();
+        for seed in self.all() {
+            jobs.extend(kinds.iter().map(|&kind| Job { name: format!("{}, seed {seed}", name(kind)), steps, what: (kind, seed) }));
+        }
+        jobs
+    }
 }
 
 /// One training of several: what it is called, and the steps that it tells of.

@@ -62,6 +62,13 @@ impl Row {
         self.estimate(brief(Estimate::of_mean(sample).map(|x| x.clamp(0.0, 1.0))))
     }
 
+    /// The mean difference of pairs of the same seed, and how many of them have its sign: four cells.
+    pub(crate) fn paired(self, here: &[f64], there: &[f64]) -> Self {
+        let differences: Vec<f64> = here.iter().zip(there).map(|(a, b)| a - b).collect();
+        let sum: f64 = differences.iter().sum();
+        self.mean(&differences).of(differences.iter().filter(|d| **d * sum > 0.0).count())
+    }
+
     /// Into the table.
     pub(crate) fn put(self, table: &mut Table) {
         table.push(self.0);

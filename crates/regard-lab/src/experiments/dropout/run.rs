@@ -3,7 +3,7 @@
 use super::Dropout;
 use crate::error::{Result, require};
 use crate::experiment::{Experiment, Progress, defaults, origin, signed};
-use crate::learning::{Job, Jobs, LearningConfig, SeedsConfig, brief, every};
+use crate::learning::{Jobs, LearningConfig, SeedsConfig, brief, every};
 use crate::options::check_list;
 use crate::rows::{self, Row};
 use crate::statistics::draws::Draw;
@@ -85,12 +85,7 @@ impl DropoutConfig {
         let content: String = learning.content()?.chars().take(self.characters).collect();
         let (text, vocab, described) = learning.tokens_of(&content)?;
         let weights = self.weights(progress)?;
-        let mut jobs = Vec::new();
-        for seed in self.seeds.all() {
-            for &rate in &self.rates {
-                jobs.push(Job { name: format!("dropout {rate}, seed {seed}"), steps: self.steps, what: (rate, seed) });
-            }
-        }
+        let jobs = self.seeds.jobs(&self.rates, self.steps, |rate| format!("dropout {rate}"));
         let results = Jobs::new(progress, Dropout::ID, self, &content).run(&jobs, |&(dropout, seed), watch| {
             let model = LanguageModel::new(ModelConfig { dropout, ..learning.model(vocab) })?;
             let train = learning.train(self.steps, seed);
@@ -174,11 +169,8 @@ impl DropoutConfig {
         let first = of(self.rates[0], |l| l.validation);
         for &rate in &self.rates {
             let validation = of(rate, |l| l.validation);
-            let differences: Vec<f64> = validation.iter().zip(&first).map(|(a, b)| a - b).collect();
-            let sum: f64 = differences.iter().sum();
             let row = Row::default().of(rate).of(validation.len()).mean(&of(rate, |l| l.train)).mean(&validation);
-            let row = row.mean(&of(rate, |l| l.validation - l.train)).mean(&differences);
-            row.of(differences.iter().filter(|d| **d * sum > 0.0).count()).put(&mut table);
+            row.mean(&of(rate, |l| l.validation - l.train)).paired(&validation, &first).put(&mut table);
         }
         table
     }

@@ -5,7 +5,7 @@
 use super::MaskTraining;
 use crate::error::{Error, Result, require};
 use crate::experiment::{Experiment, Progress, defaults, origin, signed};
-use crate::learning::{Job, Jobs, LearningConfig, SeedsConfig, brief, every, quoted};
+use crate::learning::{Jobs, LearningConfig, SeedsConfig, brief, every, quoted};
 use crate::options::named;
 use crate::rows::{self, Row};
 use clap::Args;
@@ -139,16 +139,10 @@ impl MaskTrainingConfig {
         let text = learning.content()?;
         let tokenizer = Tokenizer::train(TokenizerKind::Char, &text)?;
         let bench = MaskBench::new(&config, &text, &tokenizer)?;
-        let (mut jobs, mut seeds) = (Vec::new(), Vec::new());
-        for seed in self.seeds.all() {
-            for &what in &self.variants {
-                jobs.push(Job { name: format!("{}, seed {seed}", what.name()), steps: self.work_of_one(), what: (what, seed) });
-                seeds.push(seed);
-            }
-        }
+        let jobs = self.seeds.jobs(&self.variants, self.work_of_one(), |variant| variant.name().to_owned());
         let results = Jobs::new(progress, MaskTraining::ID, self, &text)
             .run(&jobs, |&(variant, seed), watch| Ok(bench.variant(variant, seed, watch)?))?;
-        let runs: Vec<Run> = seeds.into_iter().zip(results).map(|(seed, result)| Run { seed, result }).collect();
+        let runs: Vec<Run> = jobs.iter().zip(results).map(|(job, result)| Run { seed: job.what.1, result }).collect();
         let tables = vec![
             outcome(&runs),
             paired(&runs),
@@ -252,10 +246,7 @@ fn paired(runs: &[Run]) -> Table {
     for (variant, runs) in all.iter().filter(|(variant, _)| *variant != Variant::Causal) {
         for (name, _, f) in MEASURES.into_iter().filter(|(name, ..)| ["validation_loss", "prefix_only_loss", "real_words"].contains(name)) {
             let (Some(here), Some(there)) = (sample(runs, f), sample(causal, f)) else { continue };
-            let differences: Vec<f64> = here.iter().zip(there).map(|(a, b)| a - b).collect();
-            let mean = differences.iter().sum::<f64>();
-            let same = differences.iter().filter(|d| **d * mean > 0.0).count();
-            Row::default().of(variant.name()).of(name).of(differences.len()).mean(&differences).of(same).put(&mut table);
+            Row::default().of(variant.name()).of(name).of(here.len()).paired(&here, &there).put(&mut table);
         }
     }
     table

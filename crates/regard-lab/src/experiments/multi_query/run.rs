@@ -3,7 +3,7 @@
 use super::MultiQuery;
 use crate::error::{Result, require};
 use crate::experiment::{Experiment, Progress, defaults, origin, signed};
-use crate::learning::{Job, Jobs, LearningConfig, SeedsConfig, brief, every};
+use crate::learning::{Jobs, LearningConfig, SeedsConfig, brief, every};
 use crate::options::{check_list, sizes};
 use crate::rows::{self, Row};
 use clap::Args;
@@ -70,12 +70,7 @@ impl MultiQueryConfig {
         let learning = &self.learning;
         let content = learning.content()?;
         let (text, vocab, described) = learning.tokens_of(&content)?;
-        let mut jobs = Vec::new();
-        for seed in self.seeds.all() {
-            for &kv in &self.kv_heads {
-                jobs.push(Job { name: format!("{kv} key/value heads, seed {seed}"), steps: self.steps, what: (kv, seed) });
-            }
-        }
+        let jobs = self.seeds.jobs(&self.kv_heads, self.steps, |kv| format!("{kv} key/value heads"));
         let results = Jobs::new(progress, MultiQuery::ID, self, &content).run(&jobs, |&(kv, seed), watch| {
             let model = LanguageModel::new(ModelConfig { kv_heads: Some(kv), ..learning.model(vocab) })?;
             let train = learning.train(self.steps, seed);
@@ -104,13 +99,11 @@ impl MultiQueryConfig {
         let l = &self.learning;
         for &kv in &self.kv_heads {
             let here = losses(kv);
-            let differences: Vec<f64> = here.iter().zip(&first).map(|(a, b)| a - b).collect();
-            let sum: f64 = differences.iter().sum();
             let parameters = runs.iter().find(|run| run.0 == kv).map(|run| run.2.parameters);
             // Keys and values, of every block.
             let bytes = 2 * kv * (l.width / l.heads) * l.layers * size_of::<f32>();
             let row = Row::default().of(kv).of(l.heads).of(here.len()).of(parameters).of(bytes).mean(&here);
-            row.mean(&differences).of(differences.iter().filter(|d| **d * sum > 0.0).count()).put(&mut table);
+            row.paired(&here, &first).put(&mut table);
         }
         table
     }

@@ -3,7 +3,7 @@
 use super::Pairs;
 use crate::error::{Error, Result, require};
 use crate::experiment::{Experiment, Progress, defaults, origin, signed};
-use crate::learning::{Job, Jobs, SeedsConfig, brief, check_steps, training_bytes};
+use crate::learning::{Jobs, SeedsConfig, brief, check_steps, training_bytes};
 use crate::memory;
 use crate::options::named;
 use crate::rows::{self, Row};
@@ -107,12 +107,7 @@ impl PairTasksConfig {
     /// When a setting is not possible.
     pub fn run(&self, progress: &dyn Progress) -> Result<Vec<Table>> {
         self.check()?;
-        let mut jobs = Vec::new();
-        for seed in self.seeds.all() {
-            for &kind in &self.task {
-                jobs.push(Job { name: format!("{}, seed {seed}", task_name(kind)), steps: self.steps, what: (kind, seed) });
-            }
-        }
+        let jobs = self.seeds.jobs(&self.task, self.steps, |kind| task_name(kind).to_owned());
         let results = Jobs::new(progress, Pairs::ID, self, "").run(&jobs, |&(kind, seed), watch| {
             let model = ModelConfig { width: self.width, heads: self.heads, layers: self.layers, ..ModelConfig::default() };
             let train = TrainConfig { steps: self.steps, batch: self.batch, seed, ..TrainConfig::default() };

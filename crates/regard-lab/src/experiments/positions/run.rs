@@ -3,7 +3,7 @@
 use super::Positions as Experiment_;
 use crate::error::{Result, require};
 use crate::experiment::{Experiment, Progress, defaults, origin, signed};
-use crate::learning::{Job, Jobs, SeedsConfig, brief, check_steps};
+use crate::learning::{Jobs, SeedsConfig, brief, check_steps};
 use crate::rows::{self, Row};
 use crate::statistics::estimate::Estimate;
 use clap::Args;
@@ -96,13 +96,8 @@ impl PositionsConfig {
         self.seeds.check()?;
         require((1..=4096).contains(&self.batch), "batch", self.batch, "from 1 to 4096 pairs")?;
         require((1..=100_000).contains(&self.held_out), "held_out", self.held_out, "from 1 to 100000")?;
-        let mut jobs = Vec::new();
-        for seed in self.seeds.all() {
-            for (name, kind) in KINDS {
-                jobs.push(Job { name: format!("{name}, seed {seed}"), steps: self.steps, what: (name, kind, seed) });
-            }
-        }
-        let results = Jobs::new(progress, Experiment_::ID, self, "").run(&jobs, |&(_, positions, seed), watch| {
+        let jobs = self.seeds.jobs(&KINDS, self.steps, |(name, _)| name.to_owned());
+        let results = Jobs::new(progress, Experiment_::ID, self, "").run(&jobs, |&((_, positions), seed), watch| {
             let model = ModelConfig { positions, ..ModelConfig::default() };
             let train = TrainConfig { steps: self.steps, batch: self.batch, seed, ..TrainConfig::default() };
             let config = PairsConfig { kind: PairKind::Reverse, model, train, held_out: self.held_out, curve_every: self.steps };
@@ -115,7 +110,7 @@ impl PositionsConfig {
                 moved: moved_by_shuffling(positions, seed)?,
             })
         })?;
-        let runs: Vec<(&str, u64, Run)> = jobs.iter().zip(results).map(|(job, run)| (job.what.0, job.what.2, run)).collect();
+        let runs: Vec<(&str, u64, Run)> = jobs.iter().zip(results).map(|(job, run)| (job.what.0.0, job.what.1, run)).collect();
         let numbers = "letters drawn by Regard, from the seed and the step";
         Ok(signed(vec![outcome(&runs, self.held_out), each(&runs)], &origin::<Experiment_>(self, self.seeds.seed, numbers)?))
     }

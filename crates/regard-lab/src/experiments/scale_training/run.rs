@@ -3,7 +3,7 @@
 use super::ScaleTraining;
 use crate::error::{Result, require};
 use crate::experiment::{Experiment, Progress, defaults, origin, signed};
-use crate::learning::{Job, Jobs, LearningConfig, SeedsConfig, brief, every};
+use crate::learning::{Jobs, LearningConfig, SeedsConfig, brief, every};
 use crate::options::check_list;
 use crate::options::sizes;
 use crate::rows::{self, Row};
@@ -67,17 +67,12 @@ impl ScaleTrainingConfig {
         let learning = &self.learning;
         let content = learning.content()?;
         let (text, vocab, described) = learning.tokens_of(&content)?;
-        let mut jobs = Vec::new();
-        for seed in self.seeds.all() {
-            for &head_dim in &self.head_dims {
-                for scale in [ScaleKind::InvSqrtDim, ScaleKind::Off] {
-                    let word = if scale == ScaleKind::Off { "no scale" } else { "scaled" };
-                    let name = format!("heads of {head_dim}, {word}, seed {seed}");
-                    jobs.push(Job { name, steps: self.steps, what: (seed, head_dim, scale) });
-                }
-            }
-        }
-        let results = Jobs::new(progress, ScaleTraining::ID, self, &content).run(&jobs, |&(seed, head_dim, scale), watch| {
+        let both = |&head_dim: &usize| [ScaleKind::InvSqrtDim, ScaleKind::Off].map(|scale| (head_dim, scale));
+        let kinds: Vec<(usize, ScaleKind)> = self.head_dims.iter().flat_map(both).collect();
+        let jobs = self.seeds.jobs(&kinds, self.steps, |(head_dim, scale)| {
+            format!("heads of {head_dim}, {}", if scale == ScaleKind::Off { "no scale" } else { "scaled" })
+        });
+        let results = Jobs::new(progress, ScaleTraining::ID, self, &content).run(&jobs, |&((head_dim, scale), seed), watch| {
             let config = AblateConfig {
                 model: learning.model(vocab),
                 train: learning.train(self.steps, seed),
@@ -88,7 +83,7 @@ impl ScaleTrainingConfig {
             let model = ModelConfig { head_dim: Some(head_dim), scale, ..config.model.clone() };
             Ok(trained_heads(&config, model, &text, watch)?)
         })?;
-        let runs: Vec<Run> = jobs.iter().zip(results).map(|(job, result)| Run { seed: job.what.0, result }).collect();
+        let runs: Vec<Run> = jobs.iter().zip(results).map(|(job, result)| Run { seed: job.what.1, result }).collect();
         let tables = vec![outcome(&runs), paired(&runs, learning.entropy()), each(&runs), curves(&runs), heads(&runs), gradients(&runs)];
         Ok(signed(tables, &origin::<ScaleTraining>(self, self.seeds.seed, &described)?))
     }
@@ -187,10 +182,7 @@ fn paired(runs: &[Run], floor: Option<f64>) -> Table {
     for ((head_dim, scaled), with) in all.iter().filter(|((_, scaled), _)| *scaled) {
         let Some((_, without)) = all.iter().find(|((d, s), _)| d == head_dim && s != scaled) else { continue };
         let (with, without) = (sample(with, |r| r.validation), sample(without, |r| r.validation));
-        let differences: Vec<f64> = without.iter().zip(&with).map(|(a, b)| a - b).collect();
-        let mean = differences.iter().sum::<f64>();
-        let row = Row::default().of(*head_dim).of(differences.len()).mean(&differences);
-        let row = row.of(differences.iter().filter(|d| **d * mean > 0.0).count()).of(floor);
+        let row = Row::default().of(*head_dim).of(with.len()).paired(&without, &with).of(floor);
         let above = |losses: &[f64]| -> Vec<f64> { losses.iter().map(|loss| loss - floor.unwrap_or(f64::NAN)).collect() };
         let row = if floor.is_some() {
             let ratios: Vec<f64> = above(&without).iter().zip(above(&with)).map(|(a, b)| a / b).collect();

@@ -3,7 +3,7 @@
 use super::TrainedHeads;
 use crate::error::{Result, require};
 use crate::experiment::{Experiment, Progress, defaults, origin, signed};
-use crate::learning::{Job, Jobs, LearningConfig, SeedsConfig, every};
+use crate::learning::{Jobs, LearningConfig, SeedsConfig, every};
 use crate::rows::{self, Row};
 use crate::statistics::estimate::{Estimate, Z};
 use clap::Args;
@@ -98,13 +98,8 @@ impl TrainedHeadsConfig {
             .collect();
         let shown = shown(&text, &tokenizer, self.shown.min(learning.context))?;
         let windows = Windows::spread(&text.validation, self.windows, learning.context, Target::Next);
-        let mut jobs = Vec::new();
-        for seed in self.seeds.all() {
-            for (order, place) in ORDERS {
-                jobs.push(Job { name: format!("{order}, seed {seed}"), steps: self.steps, what: (order, place, seed) });
-            }
-        }
-        let results = Jobs::new(progress, TrainedHeads::ID, self, &content).run(&jobs, |&(_, norm_place, seed), watch| {
+        let jobs = self.seeds.jobs(&ORDERS, self.steps, |(order, _)| order.to_owned());
+        let results = Jobs::new(progress, TrainedHeads::ID, self, &content).run(&jobs, |&((_, norm_place), seed), watch| {
             let config = AblateConfig {
                 model: learning.model(vocab),
                 train: learning.train(self.steps, seed),
@@ -116,8 +111,7 @@ impl TrainedHeadsConfig {
             let (run, p) = trained(&config, &model, &text, watch)?;
             Ok(Run { run, patterns: patterns(&model, &p, &windows, &separator)?, maps: maps(&model, &p, &shown)? })
         })?;
-        let name = |job: &Job<(&'static str, NormPlace, u64)>, run| Named { order: job.what.0, seed: job.what.2, run };
-        let runs: Vec<Named> = jobs.iter().zip(results).map(|(job, run)| name(job, run)).collect();
+        let runs: Vec<Named> = jobs.iter().zip(results).map(|(job, run)| Named { order: job.what.0.0, seed: job.what.1, run }).collect();
         let tokens: Vec<String> = shown.iter().map(|id| tokenizer.decode(&[*id])).collect::<std::result::Result<_, _>>()?;
         let tables = vec![named(&runs), head_patterns(&runs), likeness(&runs), token_table(&tokens), map_table(&runs)];
         Ok(signed(tables, &origin::<TrainedHeads>(self, self.seeds.seed, &described)?))
