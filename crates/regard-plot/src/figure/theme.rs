@@ -94,9 +94,10 @@ pub(crate) fn repaint(theme: Theme) -> String {
     css
 }
 
-/// The inks of a theme as variables, for a page.
-pub(crate) fn variables(theme: Theme) -> String {
-    inks().map(|ink| format!("--g-{}:{};", ink.name(), ink.colour(theme))).collect()
+/// The inks as variables, for a page whose `color-scheme` says which theme it has.
+pub(crate) fn variables() -> String {
+    let both = |ink: Ink| format!("light-dark({},{})", ink.colour(Theme::Light), ink.colour(Theme::Dark));
+    inks().map(|ink| format!("--g-{}:{};", ink.name(), both(ink))).collect()
 }
 
 /// Rules that paint drawings with the variables of the page.
@@ -181,11 +182,13 @@ mod tests {
 
     #[test]
     fn repainting_covers_every_ink() {
-        let (css, variables, rules) = (repaint(Theme::Dark), variables(Theme::Dark), painted_by_variables());
+        let (css, variables, rules) = (repaint(Theme::Dark), variables(), painted_by_variables());
         for ink in inks() {
-            let (name, colour) = (ink.name(), ink.colour(Theme::Dark));
+            let (name, light, colour) = (ink.name(), ink.colour(Theme::Light), ink.colour(Theme::Dark));
             assert!(css.contains(&format!(".rf-{name}{{fill:{colour}}}")) && css.contains(&format!(".rs-{name}{{stroke:{colour}}}")));
-            assert!(variables.contains(&format!("--g-{name}:{colour};")) && rules.contains(&format!("var(--g-{name})")));
+            assert!(
+                variables.contains(&format!("--g-{name}:light-dark({light},{colour});")) && rules.contains(&format!("var(--g-{name})"))
+            );
         }
     }
 }

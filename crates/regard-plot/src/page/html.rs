@@ -1,7 +1,7 @@
 //! The page's markup. Everything that is not markup of ours is escaped by the templates; drawings are XML that [`Figure`] has escaped.
 
 use super::{Claim, Lead, Page, Section, Shown, Verdict};
-use crate::figure::{ColourMap, Figure, FigureError, Level, Theme, cell_text, painted_by_variables, plain, runs, variables};
+use crate::figure::{ColourMap, Figure, FigureError, Level, cell_text, painted_by_variables, plain, runs, variables};
 use crate::table::{Table, Value, with_interval};
 use base64::Engine as _;
 use maud::{DOCTYPE, Markup, PreEscaped, html};
@@ -70,14 +70,9 @@ fn main(page: &Page) -> Result<Markup, FigureError> {
     })
 }
 
-/// The style sheet, with the colours of figures for light, dark and paper.
+/// The style sheet, with the colours of figures.
 fn style() -> String {
-    let (light, dark) = (variables(Theme::Light), variables(Theme::Dark));
-    format!(
-        "{STYLE}:root{{{light}}}@media (prefers-color-scheme:dark){{:root:not([data-theme=light]){{{dark}}}}}:root[data-theme=dark]{{{dark}}}\
-         @media print{{:root:root:root{{{light}}}}}{}",
-        painted_by_variables()
-    )
+    format!("{STYLE}:root{{{}}}{}", variables(), painted_by_variables())
 }
 
 /// The colours of the maps that the page has pictures of, for reading values back.
