@@ -24,6 +24,7 @@ mod model;
 mod options;
 mod parse;
 mod plot;
+mod run;
 mod settings;
 mod threads;
 mod varlen;
@@ -82,9 +83,11 @@ mod _regard {
     #[pymodule_export]
     use super::mask::PyMask;
     #[pymodule_export]
-    use super::model::{Model, Run, load};
+    use super::model::{Model, load};
     #[pymodule_export]
     use super::plot::{_plot_grid, _plot_lines, _plot_links, _plot_map};
+    #[pymodule_export]
+    use super::run::Run;
     #[pymodule_export]
     use super::threads::{_chosen_num_threads, get_num_threads, set_num_threads};
     #[pymodule_export]

@@ -1,24 +1,19 @@
-//! Checkpoints from disk: `load`, a model, and a run of it.
+//! Checkpoints from disk: `load` and a model.
 
-use crate::arrays::Layout;
-use crate::instruments::{field, head_fields, result, row_fields};
-use crate::lab::PyFigure;
+use crate::instruments::result;
+use crate::run::Run;
 use crate::threads::pooled;
-use ndarray::{Array3, Axis, concatenate};
 use numpy::IntoPyArray;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString};
-use regard::{RowStats, StatsOptions};
-use regard_cli::microscope::picture;
-use regard_lab::figure::Figure;
-use regard_model::{Edits, Input, RunParts, Sink, Sources};
+use regard_model::{Edits, Input, Sources};
 use regard_nn::generate::Sampling;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-fn refused(error: regard_model::Error) -> PyErr {
+pub(crate) fn refused(error: regard_model::Error) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
@@ -131,11 +126,11 @@ impl Model {
     }
 }
 
-fn column<'py, T: numpy::Element>(py: Python<'py>, values: impl Iterator<Item = T>) -> Bound<'py, numpy::PyArray1<T>> {
+pub(crate) fn column<'py, T: numpy::Element>(py: Python<'py>, values: impl Iterator<Item = T>) -> Bound<'py, numpy::PyArray1<T>> {
     values.collect::<Vec<T>>().into_pyarray(py)
 }
 
-fn table(fields: &Bound<'_, PyDict>) -> PyResult<Py<PyAny>> {
+pub(crate) fn table(fields: &Bound<'_, PyDict>) -> PyResult<Py<PyAny>> {
     static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     Ok(result(&CLASS, "Table", fields)?.unbind())
 }
@@ -197,7 +192,7 @@ impl Model {
         let sources = self.sources(py, &edits, texts, reference)?;
         warn(py, self.model.warning(ids.len()))?;
         let parts = py.detach(|| pooled(|| self.model.run(&ids, &edits, &sources).map(regard_model::Run::into_parts))).map_err(refused)?;
-        Ok(Run { model: self.model.clone(), parts: Mutex::new(parts) })
+        Ok(Run::new(self.model.clone(), parts))
     }
 
     /// Write up to ``n`` more tokens, the likeliest ones at temperature 0: the new ids. Writing stops behind a token that ends texts.
@@ -423,228 +418,5 @@ impl Model {
             model.vocab(),
             model.parameters()
         )
-    }
-}
-
-/// One text through a model: see :meth:`Model.run`.
-#[pyclass(frozen, module = "regard")]
-pub(crate) struct Run {
-    model: Arc<regard_model::Model>,
-    parts: Mutex<RunParts>,
-}
-
-impl Run {
-    fn look<R: Send>(&self, py: Python<'_>, look: impl FnOnce(&regard_model::Run<'_>) -> regard_model::Result<R> + Send) -> PyResult<R> {
-        let look = || {
-            let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
-            parts.with(&self.model, look)
-        };
-        py.detach(|| pooled(look)).map_err(refused)
-    }
-}
-
-/// What is shown of the first key.
-fn sink_of(how: &str) -> PyResult<Sink> {
-    match how {
-        "show" => Ok(Sink::Show),
-        "hide" => Ok(Sink::Hide),
-        "renormalise" => Ok(Sink::Renormalise),
-        other => Err(PyValueError::new_err(format!("sink is {other:?}; it must be 'show', 'hide' or 'renormalise'"))),
-    }
-}
-
-/// A drawing as Python has it, which shows itself in a notebook.
-fn shown(py: Python<'_>, figure: Figure) -> PyResult<Py<PyAny>> {
-    Ok(py.import("regard._results")?.getattr("Figure")?.call1((PyFigure(figure),))?.unbind())
-}
-
-/// Statistics of all layers, each `[layers, heads, rows]`.
-fn stacked(layers: Vec<RowStats<f32>>) -> RowStats<f32> {
-    macro_rules! all {
-        ($($name:ident),*) => {
-            RowStats { $($name: concatenate(Axis(0), &layers.iter().map(|layer| layer.$name.view()).collect::<Vec<_>>()).expect("the same heads"),)* }
-        };
-    }
-    all!(
-        entropy,
-        max_weight,
-        sum_of_squares,
-        diagonal_mass,
-        previous_token_mass,
-        first_token_mass,
-        local_mass,
-        mean_distance,
-        argmax,
-        top_keys,
-        top_weights
-    )
-}
-
-#[pymethods]
-impl Run {
-    /// The ids that were run.
-    #[getter]
-    fn ids(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
-        self.look(py, |run| Ok(run.ids().to_vec()))
-    }
-
-    /// Each of them as people read it.
-    #[getter]
-    fn tokens(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        self.look(py, |run| Ok(run.ids().iter().map(|id| run.model().piece(*id)).collect()))
-    }
-
-    /// The edits in their canonical form.
-    #[getter]
-    fn edits(&self, py: Python<'_>) -> PyResult<String> {
-        self.look(py, |run| Ok(run.edits().canonical()))
-    }
-
-    /// Logits of every token, float32 ``[n, vocab]``.
-    #[getter]
-    fn logits(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        let logits = self.look(py, |run| run.logits())?;
-        Ok(logits.into_pyarray(py).into_any().unbind())
-    }
-
-    /// The mean loss of next tokens, in nats.
-    #[getter]
-    fn loss(&self, py: Python<'_>) -> PyResult<f64> {
-        self.look(py, |run| run.loss())
-    }
-
-    /// The loss of each next token, float64 ``[n - 1]``.
-    #[getter]
-    fn losses(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(self.look(py, |run| run.losses())?.into_pyarray(py).into_any().unbind())
-    }
-
-    /// The final hidden states, behind the last norm, float32 ``[n, width]``.
-    #[getter]
-    fn hidden(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        Ok(self.look(py, |run| Ok(run.hidden().to_owned()))?.into_pyarray(py).into_any().unbind())
-    }
-
-    /// The weights of a head, float32 ``[n, n]``; those of some rows with ``rows=(first, end)``.
-    #[pyo3(signature = (layer, head, rows = None))]
-    fn weights(&self, py: Python<'_>, layer: usize, head: usize, rows: Option<(usize, usize)>) -> PyResult<Py<PyAny>> {
-        let weights = self.look(py, |run| {
-            let (first, end) = rows.unwrap_or((0, run.len()));
-            run.weights_of(layer, head, first..end)
-        })?;
-        Ok(weights.into_pyarray(py).into_any().unbind())
-    }
-
-    /// What every row of every head attended to, each ``[layers, heads, n]``, in linear memory: a :class:`Statistics`.
-    #[getter]
-    fn statistics(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
-        static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        let layers = self.model.shape().layers;
-        let (rows, lse, heads) = self.look(py, |run| {
-            let all: Vec<_> = (0..layers).map(|layer| run.layer_statistics(layer, StatsOptions::default())).collect::<Result<_, _>>()?;
-            let (rows, lse): (Vec<_>, Vec<Array3<f32>>) = all.into_iter().unzip();
-            let rows = stacked(rows);
-            let heads = rows.heads();
-            let lse = concatenate(Axis(0), &lse.iter().map(|lse| lse.view()).collect::<Vec<_>>()).expect("the same heads");
-            Ok((rows, lse, heads))
-        })?;
-        let layout = Layout::Axes(4);
-        let fields = row_fields(py, layout, rows)?;
-        fields.set_item("heads", head_fields(py, layout, heads)?)?;
-        fields.set_item("out", py.None())?;
-        field(&fields, layout, "lse", lse)?;
-        Ok(result(&CLASS, "Statistics", &fields)?.unbind())
-    }
-
-    /// A head's weights at the size of a picture: ``mean`` and ``max`` over at most ``rows`` x ``cols`` cells, whatever the length. ``sink`` is what is
-    /// shown of the first key: ``"show"``, ``"hide"``, or ``"renormalise"``, where the rest is divided by what remains.
-    #[pyo3(signature = (layer, head, rows = 512, cols = None, *, sink = "show"))]
-    fn heat_map(&self, py: Python<'_>, layer: usize, head: usize, rows: usize, cols: Option<usize>, sink: &str) -> PyResult<Py<PyAny>> {
-        static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        let sink = sink_of(sink)?;
-        let map = self.look(py, |run| run.heat_map_without(layer, head, [rows, cols.unwrap_or(rows)], sink))?;
-        let fields = PyDict::new(py);
-        let two = |x: ndarray::Array4<f32>| x.index_axis_move(Axis(0), 0).index_axis_move(Axis(0), 0);
-        fields.set_item("mean", two(map.mean).into_pyarray(py))?;
-        fields.set_item("max", two(map.max).into_pyarray(py))?;
-        Ok(result(&CLASS, "HeatMap", &fields)?.unbind())
-    }
-
-    /// Every head, or one with its tokens: a :class:`Figure`, which shows itself in a notebook. ``sink`` as in :meth:`heat_map`.
-    #[pyo3(signature = (layer = None, head = None, *, sink = "show"))]
-    fn picture(&self, py: Python<'_>, layer: Option<usize>, head: Option<usize>, sink: &str) -> PyResult<Py<PyAny>> {
-        let sink = sink_of(sink)?;
-        let figure = self.look(py, |run| {
-            let drawn = match (layer, head) {
-                (Some(layer), Some(head)) => picture::head(run, layer, head, sink),
-                (None, None) => picture::heads(run, sink),
-                _ => return Ok(Err("a picture is of all heads, or of one: give layer and head, or neither".to_owned())),
-            };
-            Ok(drawn.map_err(|e| e.to_string()))
-        })?;
-        shown(py, figure.map_err(PyValueError::new_err)?)
-    }
-
-    /// How one score of a head comes about: a :class:`Table` along the numbers of the vectors, with query and key before and after rotary positions, their
-    /// products and the sums of these.
-    fn neuron(&self, py: Python<'_>, layer: usize, head: usize, query: usize, key: usize) -> PyResult<Py<PyAny>> {
-        let neuron = self.look(py, |run| run.neuron(layer, head, query, key))?;
-        let fields = PyDict::new(py);
-        for (name, numbers) in [("q_before", neuron.q_before), ("k_before", neuron.k_before), ("q", neuron.q), ("k", neuron.k)] {
-            fields.set_item(name, numbers.into_pyarray(py))?;
-        }
-        fields.set_item("products", neuron.products.into_pyarray(py))?;
-        fields.set_item("sums", neuron.sums.into_pyarray(py))?;
-        table(&fields)
-    }
-
-    /// A query's row, key by key, on its way through the softmax: a :class:`Table` with ``dot``, ``scaled``, ``capped``, ``score`` and ``weight``.
-    fn row(&self, py: Python<'_>, layer: usize, head: usize, query: usize) -> PyResult<Py<PyAny>> {
-        let keys = self.look(py, |run| run.neuron(layer, head, query, 0))?.keys;
-        let fields = PyDict::new(py);
-        fields.set_item("dot", column(py, keys.iter().map(|key| key.dot)))?;
-        fields.set_item("scaled", column(py, keys.iter().map(|key| key.scaled)))?;
-        fields.set_item("capped", column(py, keys.iter().map(|key| key.capped)))?;
-        fields.set_item("score", column(py, keys.iter().map(|key| key.score)))?;
-        fields.set_item("weight", column(py, keys.iter().map(|key| key.weight)))?;
-        table(&fields)
-    }
-
-    fn _repr_svg_(&self, py: Python<'_>) -> PyResult<String> {
-        let figure = self.look(py, |run| Ok(picture::heads(run, Sink::Show).map_err(|e| e.to_string())))?;
-        figure.map_err(PyValueError::new_err)?.svg().map_err(|e| PyValueError::new_err(e.to_string()))
-    }
-
-    /// The queries of a layer, float32 ``[heads, n, head_dim]``, as they attend; before rotary positions with ``rotated=False``.
-    #[pyo3(signature = (layer, rotated = true))]
-    fn q(&self, py: Python<'_>, layer: usize, rotated: bool) -> PyResult<Py<PyAny>> {
-        Ok(self.look(py, |run| run.q(layer, rotated))?.into_pyarray(py).into_any().unbind())
-    }
-
-    /// The keys of a layer, float32 ``[kv_heads, n, head_dim]``.
-    #[pyo3(signature = (layer, rotated = true))]
-    fn k(&self, py: Python<'_>, layer: usize, rotated: bool) -> PyResult<Py<PyAny>> {
-        Ok(self.look(py, |run| run.k(layer, rotated))?.into_pyarray(py).into_any().unbind())
-    }
-
-    /// The values of a layer, float32 ``[kv_heads, n, head_dim]``.
-    fn v(&self, py: Python<'_>, layer: usize) -> PyResult<Py<PyAny>> {
-        Ok(self.look(py, |run| run.v(layer).cloned())?.into_pyarray(py).into_any().unbind())
-    }
-
-    /// What the heads of a layer give to the output projection, float32 ``[heads, n, head_dim]``.
-    fn z(&self, py: Python<'_>, layer: usize) -> PyResult<Py<PyAny>> {
-        Ok(self.look(py, |run| run.z(layer).cloned())?.into_pyarray(py).into_any().unbind())
-    }
-
-    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
-        self.look(py, |run| Ok(run.len()))
-    }
-
-    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        self.look(py, |run| {
-            let edits = if run.edits().is_empty() { String::new() } else { format!(", edits {:?}", run.edits().canonical()) };
-            Ok(format!("Run({} tokens{edits})", run.len()))
-        })
     }
 }
