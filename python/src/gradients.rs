@@ -51,27 +51,44 @@ fn vjp<'py>(
     scale_gradient: bool,
     keywords: &Keywords<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    fn run<'py, E: Scalar>(
-        py: Python<'py>,
-        inputs: &Inputs<'py>,
-        settings: &Settings<'py>,
-        dout: &Bound<'py, PyAny>,
-        wanted: Wanted,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let dout = inputs.companion::<E>("dout", dout)?;
-        let (q, k, v) = (inputs.q::<E>()?, inputs.k::<E>()?, inputs.values::<E>()?);
-        let (q, k, v, dout) = (q.view(), k.view(), v.view(), dout.view());
-        let attention = wanted.of(settings);
-        let gradients = interrupt::run(py, settings, inputs.work().saturating_mul(4), || {
-            let saved = attention.forward_saved(q, k, v)?;
-            attention.backward(q, k, v, &saved, dout)
-        })?;
-        named(py, inputs, settings, gradients)
-    }
+    gradients(py, [q, k, v, dout], None, Wanted { added: mask_gradient, scale: scale_gradient }, keywords)
+}
+
+/// With what the forward pass saved, or with one of its own.
+fn gradients<'py>(
+    py: Python<'py>,
+    [q, k, v, dout]: [&Bound<'py, PyAny>; 4],
+    saved: Option<&Bound<'py, PyAny>>,
+    wanted: Wanted,
+    keywords: &Keywords<'py>,
+) -> PyResult<Bound<'py, PyAny>> {
     let inputs = Inputs::new(q, k, Some(v))?;
     let settings = Settings::new(keywords, &inputs)?;
-    let wanted = Wanted { added: mask_gradient, scale: scale_gradient };
-    with_dtype!(inputs.dtype, E => run::<E>(py, &inputs, &settings, dout, wanted))
+    with_dtype!(inputs.dtype, E => gradients_as::<E>(py, &inputs, &settings, dout, saved, wanted))
+}
+
+fn gradients_as<'py, E: Scalar>(
+    py: Python<'py>,
+    inputs: &Inputs<'py>,
+    settings: &Settings<'py>,
+    dout: &Bound<'py, PyAny>,
+    saved: Option<&Bound<'py, PyAny>>,
+    wanted: Wanted,
+) -> PyResult<Bound<'py, PyAny>> {
+    let saved = saved.map(|saved| SavedArrays::<E>::new(saved, inputs)).transpose()?;
+    let dout = inputs.companion::<E>("dout", dout)?;
+    let (q, k, v) = (inputs.q::<E>()?, inputs.k::<E>()?, inputs.values::<E>()?);
+    let (q, k, v, dout, saved) = (q.view(), k.view(), v.view(), dout.view(), saved.as_ref().map(SavedArrays::view));
+    let attention = wanted.of(settings);
+    let work = inputs.work().saturating_mul(if saved.is_some() { 3 } else { 4 });
+    let gradients = interrupt::run(py, settings, work, || match saved {
+        Some(saved) => attention.backward(q, k, v, saved, dout),
+        None => {
+            let saved = attention.forward_saved(q, k, v)?;
+            attention.backward(q, k, v, &saved, dout)
+        }
+    })?;
+    named(py, inputs, settings, gradients)
 }
 
 /// Which gradients beside those of q, k and v.
@@ -181,27 +198,7 @@ fn backward<'py>(
     scale_gradient: bool,
     keywords: &Keywords<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    fn run<'py, E: Scalar>(
-        py: Python<'py>,
-        inputs: &Inputs<'py>,
-        settings: &Settings<'py>,
-        dout: &Bound<'py, PyAny>,
-        saved: &Bound<'py, PyAny>,
-        wanted: Wanted,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let saved = SavedArrays::<E>::new(saved, inputs)?;
-        let dout = inputs.companion::<E>("dout", dout)?;
-        let (q, k, v) = (inputs.q::<E>()?, inputs.k::<E>()?, inputs.values::<E>()?);
-        let (q, k, v, dout, saved) = (q.view(), k.view(), v.view(), dout.view(), saved.view());
-        let attention = wanted.of(settings);
-        let work = inputs.work().saturating_mul(3);
-        let gradients = interrupt::run(py, settings, work, || attention.backward(q, k, v, saved, dout))?;
-        named(py, inputs, settings, gradients)
-    }
-    let inputs = Inputs::new(q, k, Some(v))?;
-    let settings = Settings::new(keywords, &inputs)?;
-    let wanted = Wanted { added: mask_gradient, scale: scale_gradient };
-    with_dtype!(inputs.dtype, E => run::<E>(py, &inputs, &settings, dout, saved, wanted))
+    gradients(py, [q, k, v, dout], Some(saved), Wanted { added: mask_gradient, scale: scale_gradient }, keywords)
 }
 
 /// What [`give_saved`] gave, borrowed back.

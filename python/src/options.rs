@@ -27,14 +27,25 @@ macro_rules! option_table {
         /// `fn NAME(POSITIONAL; OWN KEYWORDS) => RUN` is a function of Python's with these arguments and all options. It calls
         /// `RUN(py, [positional], own.., keywords)`.
         macro_rules! function {
+            ($d($d function:tt)+) => { $crate::options::function_with! { [$($late)*] [] $d($d function)+ } };
+        }
+
+        /// The same for a function whose results have nothing to do with dropout.
+        macro_rules! function_without_dropout {
+            ($d($d function:tt)+) => { $crate::options::function_with! { [] [$($late)*] $d($d function)+ } };
+        }
+
+        /// The function, with those options of dropout that it has and those that it has not.
+        macro_rules! function_with {
             (
+                [$d($d late:ident)*] [$d($d absent:ident)*]
                 $d(#[$d meta:meta])*
                 fn $d function:ident($d($d before:ident),+ $d([$d optional:ident])?; $d($d own:ident: $d kind:ty = $d default:tt),*) => $d run:path
             ) => {
                 $d(#[$d meta])*
                 #[pyfunction]
                 #[pyo3(signature = (
-                    $d($d before,)+ $d($d optional = None,)? *, $d($d own = $d default,)* $($name = None,)* $($late = None),*
+                    $d($d before,)+ $d($d optional = None,)? *, $d($d own = $d default,)* $($name = None,)* $d($d late = None),*
                 ))]
                 #[allow(clippy::too_many_arguments, reason = "they are Python's keywords")]
                 pub(crate) fn $d function<'py>(
@@ -43,38 +54,16 @@ macro_rules! option_table {
                     $d($d optional: Option<&Bound<'py, PyAny>>,)?
                     $d($d own: $d kind,)*
                     $($name: $crate::options::Given<'py>,)*
-                    $($late: $crate::options::Given<'py>,)*
+                    $d($d late: $crate::options::Given<'py>,)*
                 ) -> PyResult<Bound<'py, PyAny>> {
-                    let keywords = $crate::options::Keywords { $($name,)* $($late),* };
-                    $d run(py, [$d($d before),+], $d($d optional,)? $d($d own,)* &keywords)
-                }
-            };
-        }
-
-        /// The same for a function whose results have nothing to do with dropout.
-        macro_rules! function_without_dropout {
-            (
-                $d(#[$d meta:meta])*
-                fn $d function:ident($d($d before:ident),+ $d([$d optional:ident])?; $d($d own:ident: $d kind:ty = $d default:tt),*) => $d run:path
-            ) => {
-                $d(#[$d meta])*
-                #[pyfunction]
-                #[pyo3(signature = ($d($d before,)+ $d($d optional = None,)? *, $d($d own = $d default,)* $($name = None),*))]
-                #[allow(clippy::too_many_arguments, reason = "they are Python's keywords")]
-                pub(crate) fn $d function<'py>(
-                    py: Python<'py>,
-                    $d($d before: &Bound<'py, PyAny>,)+
-                    $d($d optional: Option<&Bound<'py, PyAny>>,)?
-                    $d($d own: $d kind,)*
-                    $($name: $crate::options::Given<'py>,)*
-                ) -> PyResult<Bound<'py, PyAny>> {
-                    let keywords = $crate::options::Keywords { $($name,)* $($late: None),* };
+                    let keywords = $crate::options::Keywords { $($name,)* $d($d late,)* $d($d absent: None),* };
                     $d run(py, [$d($d before),+], $d($d optional,)? $d($d own,)* &keywords)
                 }
             };
         }
 
         pub(crate) use function;
+        pub(crate) use function_with;
         pub(crate) use function_without_dropout;
     };
 }

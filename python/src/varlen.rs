@@ -35,6 +35,17 @@ impl<'py> Call<'py> {
         let work = inputs.work() / inputs.scores_shape()[3].max(1) * longest;
         Ok(Self { inputs, settings, packed: Packed::new(queries, keys), work })
     }
+
+    /// With what the forward pass saved, or with one of its own.
+    fn gradients(
+        &self,
+        py: Python<'py>,
+        dout: &Bound<'py, PyAny>,
+        saved: Option<&Bound<'py, PyAny>>,
+        wanted: Wanted,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        with_dtype!(self.inputs.dtype, E => gradients::<E>(py, self, dout, saved, wanted))
+    }
 }
 
 function! {
@@ -95,12 +106,10 @@ fn vjp<'py>(
     scale_gradient: bool,
     keywords: &Keywords<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let call = Call::new([q, k, v], [cu_seqlens_q, cu_seqlens_k], keywords)?;
     let wanted = Wanted { added: mask_gradient, scale: scale_gradient };
-    with_dtype!(call.inputs.dtype, E => gradients::<E>(py, &call, dout, None, wanted))
+    Call::new([q, k, v], [cu_seqlens_q, cu_seqlens_k], keywords)?.gradients(py, dout, None, wanted)
 }
 
-/// With what the forward pass saved, or with one of its own.
 fn gradients<'py, E: Scalar>(
     py: Python<'py>,
     call: &Call<'py>,
@@ -159,7 +168,6 @@ fn backward<'py>(
     scale_gradient: bool,
     keywords: &Keywords<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let call = Call::new([q, k, v], [cu_seqlens_q, cu_seqlens_k], keywords)?;
     let wanted = Wanted { added: mask_gradient, scale: scale_gradient };
-    with_dtype!(call.inputs.dtype, E => gradients::<E>(py, &call, dout, Some(saved), wanted))
+    Call::new([q, k, v], [cu_seqlens_q, cu_seqlens_k], keywords)?.gradients(py, dout, Some(saved), wanted)
 }
