@@ -7,53 +7,42 @@ from typing import Any, Tuple
 
 import numpy as np
 
-_SHARED = (
-    "entropy", "max_weight", "sum_of_squares", "diagonal_mass", "previous_token_mass", "first_token_mass",
-    "local_mass", "mean_distance",
-)
 
+@dataclass(frozen=True, eq=False, repr=False)
+class _WeightStatistics:
+    entropy: np.ndarray
+    max_weight: np.ndarray
+    sum_of_squares: np.ndarray
+    diagonal_mass: np.ndarray
+    previous_token_mass: np.ndarray
+    first_token_mass: np.ndarray
+    local_mass: np.ndarray
+    mean_distance: np.ndarray
 
-def _summary(result, rows):
-    lines = []
-    for name in _SHARED:
-        values = getattr(result, name)[rows]
-        if values.size:
-            # The entropy of a row that is certain may be -0, which nobody wants to read.
-            low, mean, high = (x + 0.0 for x in (values.min(), values.mean(dtype=np.float64), values.max()))
-            lines.append(f"  {name:<20} mean {mean:.4g}  from {low:.4g} to {high:.4g}")
-    return "\n".join(lines)
+    def _summary(self, rows):
+        lines = []
+        for field in fields(_WeightStatistics):
+            values = getattr(self, field.name)[rows]
+            if values.size:
+                # The entropy of a row that is certain may be -0, which nobody wants to read.
+                low, mean, high = (x + 0.0 for x in (values.min(), values.mean(dtype=np.float64), values.max()))
+                lines.append(f"  {field.name:<20} mean {mean:.4g}  from {low:.4g} to {high:.4g}")
+        return "\n".join(lines)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class HeadStatistics:
+class HeadStatistics(_WeightStatistics):
     """Means over the rows of a head that see any key, each float64 ``[batch, heads_q]``."""
 
-    entropy: np.ndarray
-    max_weight: np.ndarray
-    sum_of_squares: np.ndarray
-    diagonal_mass: np.ndarray
-    previous_token_mass: np.ndarray
-    first_token_mass: np.ndarray
-    local_mass: np.ndarray
-    mean_distance: np.ndarray
-
     def __repr__(self):
-        return f"HeadStatistics of {list(self.entropy.shape)} heads\n" + _summary(self, ...)
+        return f"HeadStatistics of {list(self.entropy.shape)} heads\n{self._summary(...)}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Statistics:
+class Statistics(_WeightStatistics):
     """What attention did, row by row, each ``[batch, heads_q, seq_q]``; :func:`regard.statistics` has the definitions."""
 
-    entropy: np.ndarray
-    max_weight: np.ndarray
     argmax: np.ndarray
-    sum_of_squares: np.ndarray
-    diagonal_mass: np.ndarray
-    previous_token_mass: np.ndarray
-    first_token_mass: np.ndarray
-    local_mass: np.ndarray
-    mean_distance: np.ndarray
     top_keys: np.ndarray
     top_weights: np.ndarray
     heads: HeadStatistics
@@ -66,7 +55,7 @@ class Statistics:
         title = f"Statistics of {list(self.entropy.shape)} rows"
         if empty:
             title += f", {empty} of them without any visible key (left out below)"
-        return f"{title}\n{_summary(self, seen)}"
+        return f"{title}\n{self._summary(seen)}"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
