@@ -1,4 +1,4 @@
-//! `cargo xtask stubs`: the type stubs of the Python package, made of the table of options that the package itself is made of.
+//! `cargo xtask stubs`: the functions with options in the type stubs of the Python package, made of the table that the package itself is made of.
 
 use std::fmt::Write;
 use std::fs;
@@ -23,161 +23,9 @@ macro_rules! option_table {
 
 include!("../../python/src/table.rs");
 
-const HEAD: &str = r#"# Made by `cargo xtask stubs` of python/src/table.rs.
-
-from os import PathLike
-from typing import Any, Callable, Literal, Mapping, Sequence, SupportsIndex, Tuple, Union, final, overload
-
-import numpy as np
-from numpy.typing import ArrayLike, NDArray
-
-from ._results import Figure, Gradients, GradientStatistics, HeadSimilarity, HeatMap, Lens, RowStates, Statistics, Table
-
-_Floats = NDArray[Any]
-_Causal = Union[bool, np.bool_, Literal["top_left", "bottom_right"]]
-_Integers = Union[Sequence[int], NDArray[np.integer[Any]]]
-_Window = Union[Tuple[Union[SupportsIndex, None], Union[SupportsIndex, None]], Sequence[Union[SupportsIndex, None]], NDArray[np.integer[Any]]]
-_Offset = Union[SupportsIndex, _Integers]
-_Range = Union[slice, Tuple[int, int], Sequence[int]]
-_Region = Union[Tuple[_Range, _Range], Sequence[_Range]]
-_Stage = Literal["raw", "softcap", "bias"]
-_Level = Literal["portable", "avx2", "avx512"]
-
-_Tokens = Union[str, Sequence[int], NDArray[np.integer[Any]]]
-_Texts = Union[Sequence[_Tokens], None]
-_Sink = Literal["show", "hide", "renormalise"]
-
-__version__: str
-
-@final
-class _Table:
-    name: str
-    caption: str
-    columns: list[Tuple[str, str]]
-    origin: dict[str, str]
-    def column(self, place: int) -> list[Any]: ...
-    def csv(self) -> bytes: ...
-    def __len__(self) -> int: ...
-
-@final
-class _Figure:
-    name: str
-    title: str
-    caption: str
-    alt: str
-    def svg(self) -> str: ...
-    def png(self) -> bytes: ...
-
-def _experiments() -> list[dict[str, Any]]: ...
-def _experiment(name: str, words: list[str], watch: Callable[[str, Any], None]) -> Tuple[list[_Table], list[_Figure], bool | None]: ...
-def _plot_map(
-    values: NDArray[np.float64],
-    words: dict[str, str],
-    rows: list[str] | None,
-    keys: list[str] | None,
-    pooled: Tuple[int, int] | None,
-    limits: Tuple[float, float] | None,
-) -> _Figure: ...
-def _plot_grid(values: NDArray[np.float64], words: dict[str, str], names: Sequence[str], columns: int) -> _Figure: ...
-def _plot_links(values: NDArray[np.float64], words: dict[str, str], names: Sequence[str], tokens: Tuple[Sequence[str], Sequence[str]], chosen: Sequence[int]) -> _Figure: ...
-def _plot_lines(words: dict[str, str], x: Tuple[str, list[float], bool], series: list[Tuple[str, list[float]]]) -> _Figure: ...
-
-def load(path: str | PathLike[str] | None = None) -> Model: ...
-
-@final
-class Model:
-    family: str
-    format: str
-    layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    width: int
-    vocab: int
-    context: int
-    parameters: int
-    def tokens(self, text: str) -> list[int]: ...
-    def text(self, ids: _Tokens) -> str: ...
-    def pieces(self, input: _Tokens) -> list[str]: ...
-    def run(
-        self, text_or_ids: _Tokens, edits: str = "", *, texts: Mapping[str, _Tokens] | None = None, reference: _Texts = None
-    ) -> Run: ...
-    def generate(
-        self,
-        text_or_ids: _Tokens,
-        n: int,
-        edits: str = "",
-        temperature: float = 0.0,
-        *,
-        top_k: int | None = None,
-        top_p: float | None = None,
-        seed: int = 0,
-        reference: _Texts = None,
-    ) -> list[int]: ...
-    def embed(self, text_or_ids: _Tokens) -> NDArray[np.float32]: ...
-    def classify(self, texts: _Texts = None) -> Table: ...
-    def screen(self, texts: _Texts = None, *, direct: bool = False) -> Table: ...
-    def surgery(self, texts: _Texts, edits: str, *, reference: _Texts = None) -> Table: ...
-    def lens(self, text_or_ids: _Tokens, edits: str = "", top: int = 5) -> Lens: ...
-    def attribute(self, text_or_ids: _Tokens, row: int | None = None, token: int | None = None, edits: str = "") -> Table: ...
-
-@final
-class Run:
-    ids: list[int]
-    tokens: list[str]
-    edits: str
-    logits: NDArray[np.float32]
-    loss: float
-    losses: NDArray[np.float64]
-    hidden: NDArray[np.float32]
-    statistics: Statistics
-    def weights(self, layer: int, head: int, rows: Tuple[int, int] | None = None) -> NDArray[np.float32]: ...
-    def heat_map(self, layer: int, head: int, rows: int = 512, cols: int | None = None, *, sink: _Sink = "show") -> HeatMap: ...
-    def picture(self, layer: int | None = None, head: int | None = None, *, sink: _Sink = "show") -> Figure: ...
-    def neuron(self, layer: int, head: int, query: int, key: int) -> Table: ...
-    def row(self, layer: int, head: int, query: int) -> Table: ...
-    def q(self, layer: int, rotated: bool = True) -> NDArray[np.float32]: ...
-    def k(self, layer: int, rotated: bool = True) -> NDArray[np.float32]: ...
-    def v(self, layer: int) -> NDArray[np.float32]: ...
-    def z(self, layer: int) -> NDArray[np.float32]: ...
-    def __len__(self) -> int: ...
-
-@final
-class Mask:
-    @staticmethod
-    def everything() -> Mask: ...
-    @staticmethod
-    def causal() -> Mask: ...
-    @staticmethod
-    def reverse() -> Mask: ...
-    @staticmethod
-    def strictly_future() -> Mask: ...
-    @staticmethod
-    def window(left: SupportsIndex | None, right: SupportsIndex | None) -> Mask: ...
-    @staticmethod
-    def first_keys(count: SupportsIndex) -> Mask: ...
-    @staticmethod
-    def key_lengths(lengths: _Integers) -> Mask: ...
-    @staticmethod
-    def documents(queries: ArrayLike, keys: ArrayLike | None = None) -> Mask: ...
-    @staticmethod
-    def blocks(table: ArrayLike, q_block: SupportsIndex, kv_block: SupportsIndex) -> Mask: ...
-    @staticmethod
-    def dense(visible: ArrayLike) -> Mask: ...
-    def __and__(self, other: Mask) -> Mask: ...
-    def __or__(self, other: Mask) -> Mask: ...
-    def __invert__(self) -> Mask: ...
-
-"#;
-
-const TAIL: &str = r#"def merge(out_a: ArrayLike, lse_a: ArrayLike, out_b: ArrayLike, lse_b: ArrayLike) -> tuple[_Floats, _Floats]: ...
-def alibi_slopes(heads: int) -> list[float]: ...
-def set_num_threads(n: int | None) -> None: ...
-def get_num_threads() -> int: ...
-def simd_level() -> _Level: ...
-def _command(words: Sequence[str]) -> int: ...
-def _chosen_num_threads() -> int | None: ...
-"#;
+/// The lines of the file that the made part lies between; what is around them is written by hand.
+const FROM: &str = "# Made by `cargo xtask stubs` of python/src/table.rs, from here\n";
+const TO: &str = "# to here.\n";
 
 const QKV: &[&str] = &["q", "k", "v"];
 const QK: &[&str] = &["q", "k"];
@@ -265,9 +113,9 @@ fn functions() -> Vec<Function> {
     ]
 }
 
-/// The whole file.
-fn text() -> String {
-    let mut text = HEAD.to_owned();
+/// The functions that have all options.
+fn made() -> String {
+    let mut text = String::new();
     for overload in attention_overloads() {
         text.push_str("@overload\n");
         overload.write(&mut text);
@@ -279,7 +127,14 @@ fn text() -> String {
     for function in functions() {
         function.write(&mut text);
     }
-    text + TAIL
+    text
+}
+
+/// The file as it is, with these functions made anew.
+fn renewed(there: &str) -> Result<String> {
+    let (head, rest) = there.split_once(FROM).with_context(|| format!("a line is missing: {FROM}"))?;
+    let (_, tail) = rest.split_once(TO).with_context(|| format!("a line is missing: {TO}"))?;
+    Ok(format!("{head}{FROM}{}{TO}{tail}", made()))
 }
 
 fn file() -> PathBuf {
@@ -288,7 +143,8 @@ fn file() -> PathBuf {
 
 pub(crate) fn run() -> Result<()> {
     let file = file();
-    fs::write(&file, text()).with_context(|| format!("cannot write {}", file.display()))?;
+    let there = fs::read_to_string(&file).with_context(|| format!("cannot read {}", file.display()))?;
+    fs::write(&file, renewed(&there)?).with_context(|| format!("cannot write {}", file.display()))?;
     println!("{} is written", file.display());
     Ok(())
 }
@@ -300,6 +156,9 @@ mod tests {
     #[test]
     fn the_stubs_are_current() {
         let there = fs::read_to_string(file()).expect("the stubs are there");
-        assert!(there == text(), "python/package/regard/_regard.pyi is not what the table says: run cargo xtask stubs");
+        assert!(
+            there == renewed(&there).expect("both lines are there"),
+            "python/package/regard/_regard.pyi is not what the table says: run cargo xtask stubs"
+        );
     }
 }

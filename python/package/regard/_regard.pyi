@@ -1,4 +1,4 @@
-# Made by `cargo xtask stubs` of python/src/table.rs.
+# Written by hand, but for the functions that have all options: `cargo xtask stubs` makes these.
 
 from os import PathLike
 from typing import Any, Callable, Literal, Mapping, Sequence, SupportsIndex, Tuple, Union, final, overload
@@ -143,6 +143,7 @@ class Mask:
     def __or__(self, other: Mask) -> Mask: ...
     def __invert__(self) -> Mask: ...
 
+# Made by `cargo xtask stubs` of python/src/table.rs, from here
 @overload
 def attention(
     q: ArrayLike,
@@ -677,6 +678,7 @@ def _backward_varlen(
     dropout_p: float | np.floating[Any] | None = None,
     seed: SupportsIndex | None = None,
 ) -> Gradients: ...
+# to here.
 def merge(out_a: ArrayLike, lse_a: ArrayLike, out_b: ArrayLike, lse_b: ArrayLike) -> tuple[_Floats, _Floats]: ...
 def alibi_slopes(heads: int) -> list[float]: ...
 def set_num_threads(n: int | None) -> None: ...
