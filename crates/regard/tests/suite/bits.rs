@@ -174,10 +174,7 @@ fn levels_with_fused_multiply_add_give_the_same_bits() {
             }
         }
     }
-    compare::<f32>();
-    compare::<f64>();
-    compare::<f16>();
-    compare::<bf16>();
+    for_every_type!(compare);
 }
 
 #[test]

@@ -10,37 +10,26 @@ use regard::{Element, Scale, Stage, alibi_slopes};
 /// 0, 1, and the neighbours of the sizes at which kernels change: vectors, panels, tiles.
 const SIZES: [usize; 16] = [0, 1, 7, 8, 9, 15, 16, 17, 63, 64, 65, 127, 128, 129, 130, 257];
 
+fn every_mask_is_right(shape: Shape, seed: usize) {
+    let x = Inputs::<f32>::normal(shape, seed as u64);
+    for (name, recipe) in masks(&shape) {
+        check(&format!("{name}, {shape:?}"), &recipe, &x);
+    }
+}
+
 #[test]
 fn every_mask_is_right_at_every_size_of_queries() {
-    for n in SIZES {
-        let shape = Shape::new(n, 150, 5).heads(2, 1);
-        let x = Inputs::<f32>::normal(shape, n as u64);
-        for (name, recipe) in masks(&shape) {
-            check(&format!("{name}, {shape:?}"), &recipe, &x);
-        }
-    }
+    SIZES.into_iter().for_each(|n| every_mask_is_right(Shape::new(n, 150, 5).heads(2, 1), n));
 }
 
 #[test]
 fn every_mask_is_right_at_every_size_of_keys() {
-    for m in SIZES {
-        let shape = Shape::new(35, m, 5).heads(2, 1);
-        let x = Inputs::<f32>::normal(shape, m as u64);
-        for (name, recipe) in masks(&shape) {
-            check(&format!("{name}, {shape:?}"), &recipe, &x);
-        }
-    }
+    SIZES.into_iter().for_each(|m| every_mask_is_right(Shape::new(35, m, 5).heads(2, 1), m));
 }
 
 #[test]
 fn every_mask_is_right_for_few_queries() {
-    for n in [1, 2, 3, 5] {
-        let shape = Shape::new(n, 300, 8);
-        let x = Inputs::<f32>::normal(shape, n as u64);
-        for (name, recipe) in masks(&shape) {
-            check(&format!("{name}, {shape:?}"), &recipe, &x);
-        }
-    }
+    [1, 2, 3, 5].into_iter().for_each(|n| every_mask_is_right(Shape::new(n, 300, 8), n));
 }
 
 fn every_mask_for<E: Element>() {
@@ -86,10 +75,7 @@ fn every_dim_for<E: Element>() {
 
 #[test]
 fn every_head_dim_and_value_dim_is_right() {
-    every_dim_for::<f32>();
-    every_dim_for::<f64>();
-    every_dim_for::<f16>();
-    every_dim_for::<bf16>();
+    for_every_type!(every_dim_for);
 }
 
 #[test]

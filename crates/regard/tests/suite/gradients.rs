@@ -11,26 +11,21 @@ use regard::{Element, Real, Scale, alibi_slopes};
 /// 0, 1, and the neighbours of the sizes at which kernels change: vectors, panels, tiles, spans.
 const SIZES: [usize; 13] = [0, 1, 7, 8, 9, 15, 16, 17, 63, 65, 128, 129, 257];
 
-#[test]
-fn every_mask_is_right_at_every_size_of_queries() {
-    for n in SIZES {
-        let shape = Shape::single(n, 150, 5).heads(2, 1);
-        let x = Inputs::<f32>::normal(shape, n as u64);
-        for (name, recipe) in masks(&shape) {
-            check_gradients(&format!("{name}, {shape:?}"), &recipe, &x, 1);
-        }
+fn every_mask_is_right(shape: Shape, seed: usize) {
+    let x = Inputs::<f32>::normal(shape, seed as u64);
+    for (name, recipe) in masks(&shape) {
+        check_gradients(&format!("{name}, {shape:?}"), &recipe, &x, 1);
     }
 }
 
 #[test]
+fn every_mask_is_right_at_every_size_of_queries() {
+    SIZES.into_iter().for_each(|n| every_mask_is_right(Shape::single(n, 150, 5).heads(2, 1), n));
+}
+
+#[test]
 fn every_mask_is_right_at_every_size_of_keys() {
-    for m in SIZES {
-        let shape = Shape::new(35, m, 5).heads(2, 1);
-        let x = Inputs::<f32>::normal(shape, m as u64);
-        for (name, recipe) in masks(&shape) {
-            check_gradients(&format!("{name}, {shape:?}"), &recipe, &x, 1);
-        }
-    }
+    SIZES.into_iter().for_each(|m| every_mask_is_right(Shape::new(35, m, 5).heads(2, 1), m));
 }
 
 /// Everything that a call can ask for, alone and together.
@@ -98,10 +93,7 @@ fn every_dim_for<E: Element>() {
 
 #[test]
 fn every_head_dim_and_value_dim_is_right() {
-    every_dim_for::<f32>();
-    every_dim_for::<f64>();
-    every_dim_for::<f16>();
-    every_dim_for::<bf16>();
+    for_every_type!(every_dim_for);
 }
 
 #[test]

@@ -3,6 +3,16 @@
 //! They are one program, which is linked once; `cargo test -p regard --test suite bits::` runs one module. What runs under
 //! memory checkers is a program of its own, `memory_safety`, since it is compiled again for them.
 
+/// Calls a function of the tests for every element type.
+macro_rules! for_every_type {
+    ($function:ident) => {
+        $function::<f32>();
+        $function::<f64>();
+        $function::<half::f16>();
+        $function::<half::bf16>();
+    };
+}
+
 mod bits;
 mod bugs_others_shipped;
 mod common;

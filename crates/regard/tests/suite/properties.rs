@@ -67,6 +67,10 @@ fn options(s: &Shape, numbers: &mut Normal) -> Options {
     }
 }
 
+fn at_every_level(options: &Options) -> impl Iterator<Item = Attention<'_>> {
+    levels().into_iter().map(|level| options.attention().level(level))
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
 
@@ -79,12 +83,9 @@ proptest! {
 
     #[test]
     fn rows_of_weights_sum_to_one_or_are_empty(s in shapes(), seed in any::<u32>()) {
-        let mut numbers = Normal::new(seed.into());
-        let options = options(&s, &mut numbers);
-        let a = options.attention();
+        let options = options(&s, &mut Normal::new(seed.into()));
         let x = Inputs::<f32>::normal(s, 1);
-        for level in levels() {
-            let a = a.clone().level(level);
+        for a in at_every_level(&options) {
             let (weights, lse) = (a.weights(&x.q, &x.k).unwrap(), a.forward(&x.q, &x.k, &x.v).unwrap().lse);
             for (row, &lse) in weights.lanes(Axis(3)).into_iter().zip(&lse) {
                 let sum: f64 = row.iter().map(|&w| f64::from(w)).sum();
@@ -97,12 +98,9 @@ proptest! {
 
     #[test]
     fn adding_the_same_to_all_scores_changes_nothing_but_the_lse(s in shapes(), seed in any::<u32>(), shift in -50.0..50.0f64) {
-        let mut numbers = Normal::new(seed.into());
-        let options = options(&s, &mut numbers);
-        let a = options.attention();
+        let options = options(&s, &mut Normal::new(seed.into()));
         let x = Inputs::<f64>::normal(s, 1);
-        for level in levels() {
-            let a = a.clone().level(level);
+        for a in at_every_level(&options) {
             let before = a.forward(&x.q, &x.k, &x.v).unwrap();
             let bias = Array4::from_elem([1, 1, 1, 1], shift);
             let after = a.bias(Bias::Dense64(bias.into())).forward(&x.q, &x.k, &x.v).unwrap();
@@ -211,13 +209,10 @@ proptest! {
 
     #[test]
     fn adding_the_same_to_all_scores_changes_no_gradient(s in shapes(), seed in any::<u32>(), shift in -50.0..50.0f64) {
-        let mut numbers = Normal::new(seed.into());
-        let options = options(&s, &mut numbers).dropout(0.2, seed.into());
-        let a = options.attention();
+        let options = options(&s, &mut Normal::new(seed.into())).dropout(0.2, seed.into());
         let x = Inputs::<f64>::normal(s, 1);
         let d_out = d_out_for(&x, 1);
-        for level in levels() {
-            let a = a.clone().level(level);
+        for a in at_every_level(&options) {
             let before = gradients(&a, &x, &d_out);
             let bias = Array4::from_elem([s.batch, 1, s.seq_q, 1], shift);
             let after = gradients(&a.bias(Bias::Dense64(bias.into())), &x, &d_out);
@@ -254,13 +249,10 @@ proptest! {
 
     #[test]
     fn gradients_are_linear_in_d_out(s in shapes(), seed in any::<u32>(), factor in -3.0..3.0f64) {
-        let mut numbers = Normal::new(seed.into());
-        let options = options(&s, &mut numbers).softcap(3.0).dropout(0.1, seed.into());
-        let a = options.attention();
+        let options = options(&s, &mut Normal::new(seed.into())).softcap(3.0).dropout(0.1, seed.into());
         let x = Inputs::<f64>::normal(s, 1);
         let (one, two) = (d_out_for(&x, 1), d_out_for(&x, 2));
-        for level in levels() {
-            let a = a.clone().level(level);
+        for a in at_every_level(&options) {
             let (f, g, both) = (gradients(&a, &x, &one), gradients(&a, &x, &two), gradients(&a, &x, &(&one * factor + &two)));
             for (f, g, both) in [(&f.dq, &g.dq, &both.dq), (&f.dk, &g.dk, &both.dk), (&f.dv, &g.dv, &both.dv)] {
                 let expected = f * factor + g;
@@ -272,12 +264,9 @@ proptest! {
     /// The weights sum to one, and so does what comes back through them: every value is handed on whole.
     #[test]
     fn dv_of_a_sum_is_the_number_of_rows_that_see_anything(s in shapes(), seed in any::<u32>()) {
-        let mut numbers = Normal::new(seed.into());
-        let options = options(&s, &mut numbers);
-        let a = options.attention();
+        let options = options(&s, &mut Normal::new(seed.into()));
         let x = Inputs::<f64>::normal(s, 1);
-        for level in levels() {
-            let a = a.clone().level(level);
+        for a in at_every_level(&options) {
             let saved = a.forward_saved(&x.q, &x.k, &x.v).unwrap();
             let ones = Array4::ones(saved.out.raw_dim());
             let got = a.backward(&x.q, &x.k, &x.v, &saved, &ones).unwrap();

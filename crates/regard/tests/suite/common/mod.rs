@@ -8,6 +8,7 @@ mod recipe;
 
 pub use gradients::{assert_same_gradients, bias_numbers, check_gradients, d_out_for, gradients};
 pub use masks::{masks, random_bools};
+pub use oracle::Shape;
 pub use recipe::{Recipe, naive, naive_backward};
 
 use ndarray::{Array, Array4, Dimension};
@@ -63,18 +64,7 @@ pub fn normal<E: Storage>(shape: [usize; 4], seed: u64) -> Array4<E> {
     Array4::from_shape_simple_fn(shape, || to(numbers.number()))
 }
 
-/// The sizes of a call.
-#[derive(Debug, Clone, Copy)]
-pub struct Shape {
-    pub batch: usize,
-    pub heads_q: usize,
-    pub heads_kv: usize,
-    pub seq_q: usize,
-    pub seq_kv: usize,
-    pub head_dim: usize,
-    pub value_dim: usize,
-}
-
+/// Sizes that tests want.
 impl Shape {
     /// Two batch entries, four query heads on two key/value heads.
     pub const fn new(seq_q: usize, seq_kv: usize, head_dim: usize) -> Self {
@@ -98,8 +88,21 @@ impl Shape {
         Self { value_dim, ..self }
     }
 
-    pub const fn scores(&self) -> [usize; 4] {
-        [self.batch, self.heads_q, self.seq_q, self.seq_kv]
+    /// Every combination of empty and other sizes.
+    pub fn with_empty_sizes() -> impl Iterator<Item = Self> {
+        (0..64).map(|bits| {
+            let size = |bit: usize, n: usize| if bits >> bit & 1 == 1 { 0 } else { n };
+            let heads_q = size(1, 2);
+            Self {
+                batch: size(0, 2),
+                heads_q,
+                heads_kv: if heads_q == 0 { size(2, 1) } else { 1 },
+                seq_q: size(3, 3),
+                seq_kv: size(4, 5),
+                head_dim: size(5, 4),
+                value_dim: size(2, 3),
+            }
+        })
     }
 }
 

@@ -4,8 +4,8 @@
 //! A call is refused with an error exactly where the judge says that it must be. Otherwise every pass gives what the judge gives. It does not panic.
 
 use super::oracle::{
-    Answer, BackwardAnswer, Bias, Dims, Mask, Number, Options, Poison, attention, backward, bias_gradients, column_sums, heat_map, refusal,
-    row_statistics, similarity, widened,
+    Answer, BackwardAnswer, Bias, Mask, Number, Options, Poison, Shape, attention, backward, bias_gradients, column_sums, heat_map,
+    refusal, row_statistics, similarity, widened,
 };
 use ndarray::{Array2, Array3, Array4, ArrayView4, Axis};
 use regard::{Attention, Level, Stage, StatsOptions};
@@ -284,7 +284,7 @@ impl Call {
     ) where
         <E as regard::Storage>::Real: Number,
     {
-        let Dims { heads_q, heads_kv, value_dim, .. } = answer.dims;
+        let Shape { heads_q, heads_kv, value_dim, .. } = answer.dims;
         // Numbers are below 2. What a gradient is a sum of: d_out . v, weighed; once over the keys and once over the rows that see one.
         let group = heads_q / heads_kv.max(1);
         let column = column_sums(answer).iter().filter(|x| x.is_finite()).fold(0.0, |m: f64, &x| m.max(x)) * group as f64;

@@ -2,7 +2,7 @@
 
 use super::passes::STATS;
 use super::trial::{Operand, Trial};
-use crate::common::oracle::{self, Answer, BackwardAnswer, Dims, MinusInfinity, Number, RowStatistics};
+use crate::common::oracle::{self, Answer, BackwardAnswer, MinusInfinity, Number, RowStatistics, Shape};
 use ndarray::{Array3, Array4};
 
 /// What is asked of one number of a poisoned call.
@@ -31,7 +31,7 @@ struct Verdict {
 
 /// The judge's answers, clean and poisoned.
 pub struct Judgement {
-    pub dims: Dims,
+    pub dims: Shape,
     cells: (usize, usize),
     clean: Answer,
     /// The poisoned call. Where a score is minus infinity: once with such pairs visible, once with them hidden.
@@ -132,7 +132,7 @@ impl Judgement {
 
     /// Keys (of key/value heads) that one of these rows sees.
     fn keys_of(&self, rows: &Array3<bool>) -> Array3<bool> {
-        let Dims { batch, heads_kv, seq_kv, .. } = self.dims;
+        let Shape { batch, heads_kv, seq_kv, .. } = self.dims;
         let mut keys = Array3::from_elem([batch, heads_kv, seq_kv], false);
         for ((b, h, i), _) in rows.indexed_iter().filter(|(_, marked)| **marked) {
             for j in (0..seq_kv).filter(|&j| self.seen([b, h, i, j])) {

@@ -75,10 +75,7 @@ fn every_nan_of_a_visible_key_spoils_its_rows_whatever_its_bits() {
             }
         }
     }
-    all::<f32>();
-    all::<f64>();
-    all::<f16>();
-    all::<bf16>();
+    for_every_type!(all);
 }
 
 /// Causal, key 0 NaN: every row is spoiled, and no row sees the keys after it.
@@ -260,8 +257,5 @@ fn poisons_are_nan_or_infinite_in_every_element_type() {
         assert_eq!((E::poison(Poison::Infinity).wide(), E::poison(Poison::MinusInfinity).wide()), (f64::INFINITY, f64::NEG_INFINITY));
         assert_eq!(E::narrow(-1.5).wide(), -1.5);
     }
-    all::<f32>();
-    all::<f64>();
-    all::<f16>();
-    all::<bf16>();
+    for_every_type!(all);
 }

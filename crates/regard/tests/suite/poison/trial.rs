@@ -1,7 +1,7 @@
 //! One random call: sizes, a mask, layouts, and a number that is not finite somewhere.
 
 use crate::common::Normal;
-use crate::common::oracle::{Bias, Dims, Mask, Number, Options, Poison};
+use crate::common::oracle::{Bias, Mask, Number, Options, Poison, Shape};
 use ndarray::{Array2, Array3, Array4, ArrayView4, Axis, s};
 use regard::Level;
 
@@ -84,7 +84,7 @@ impl<E> Tensor<E> {
 /// A call before and after the poison.
 pub struct Trial<E> {
     pub what: String,
-    pub dims: Dims,
+    pub dims: Shape,
     pub level: Level,
     pub poisoned: Operand,
     pub clean_options: Options,
@@ -153,7 +153,7 @@ impl<E: Number> Trial<E> {
 }
 
 /// Sizes that have full, partial and empty panels and tiles, most of them small.
-fn sizes(random: &mut Normal) -> Dims {
+fn sizes(random: &mut Normal) -> Shape {
     let mut between = |low: usize, high: usize| low + random.below(high + 1 - low);
     let (seq_q, seq_kv, large) = match between(0, 99) {
         0..25 => (between(1, 4), between(1, 400), false),
@@ -163,13 +163,13 @@ fn sizes(random: &mut Normal) -> Dims {
         _ => (between(200, 300), between(256, 400), true),
     };
     let (batch, heads_kv, group) = if large { (1, between(1, 2), 1) } else { (between(1, 2), between(1, 2), between(1, 3)) };
-    Dims { batch, heads_kv, heads_q: heads_kv * group, seq_q, seq_kv, head_dim: between(1, 9), value_dim: between(1, 9) }
+    Shape { batch, heads_kv, heads_q: heads_kv * group, seq_q, seq_kv, head_dim: between(1, 9), value_dim: between(1, 9) }
 }
 
 /// How many kinds of masks [`some_options`] knows.
 pub const MASKS: usize = 23;
 
-fn some_options(random: &mut Normal, kind: usize, dims: &Dims, bias: bool) -> Options {
+fn some_options(random: &mut Normal, kind: usize, dims: &Shape, bias: bool) -> Options {
     let (n, m) = (dims.seq_q, dims.seq_kv);
     let offset = match random.below(4) {
         0 => 0,

@@ -1,7 +1,7 @@
 //! The judge's forward pass.
 
 use super::mask::Pair;
-use super::options::{Dims, Options};
+use super::options::{Options, Shape};
 use ndarray::{Array3, Array4};
 
 /// What a visible pair whose own score is minus infinity is. An infinite key makes such scores. IEEE says: visible, of weight 0; the library
@@ -15,7 +15,7 @@ pub enum MinusInfinity {
 /// Everything that is computed on the way; arrays are `[batch, heads_q, seq_q, ..]`.
 #[derive(Debug, Clone)]
 pub struct Answer {
-    pub dims: Dims,
+    pub dims: Shape,
     /// `q k^T * scale`, of every pair.
     pub raw: Array4<f64>,
     /// After the softcap, of every pair.
@@ -50,7 +50,7 @@ pub fn attention(options: &Options, q: &Array4<f64>, k: &Array4<f64>, v: &Array4
 
 /// The same, and what a score of minus infinity means.
 pub fn attention_with(options: &Options, minus_infinity: MinusInfinity, q: &Array4<f64>, k: &Array4<f64>, v: &Array4<f64>) -> Answer {
-    let dims = Dims::of(q.shape(), k.shape(), v.shape());
+    let dims = Shape::of(q.shape(), k.shape(), v.shape());
     let shape = dims.scores();
     let rows = [shape[0], shape[1], shape[2]];
     let matrix = || Array4::zeros(shape);

@@ -21,7 +21,7 @@ pub use backward::{BackwardAnswer, backward};
 pub use forward::{Answer, MinusInfinity, attention, attention_with};
 pub use instruments::{RowStatistics, Similarity, column_sums, heat_map, heaviest_first, row_statistics, similarity};
 pub use mask::{Mask, Pair};
-pub use options::{Bias, Dims, Options};
+pub use options::{Bias, Options, Shape};
 pub use refusal::refusal;
 
 use ndarray::{Array4, ArrayView4};

@@ -6,7 +6,7 @@ use regard::{Attention, Scale};
 
 /// The sizes of a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Dims {
+pub struct Shape {
     pub batch: usize,
     pub heads_q: usize,
     pub heads_kv: usize,
@@ -16,13 +16,13 @@ pub struct Dims {
     pub value_dim: usize,
 }
 
-impl Dims {
+impl Shape {
     /// Of a call that fits.
     pub fn of(q: &[usize], k: &[usize], v: &[usize]) -> Self {
         Self { batch: q[0], heads_q: q[1], heads_kv: k[1], seq_q: q[2], seq_kv: k[2], head_dim: q[3], value_dim: v[3] }
     }
 
-    pub fn scores(&self) -> [usize; 4] {
+    pub const fn scores(&self) -> [usize; 4] {
         [self.batch, self.heads_q, self.seq_q, self.seq_kv]
     }
 
@@ -245,7 +245,7 @@ impl Options {
     }
 
     /// The position of query 0 of a batch entry.
-    pub fn q_offset_of(&self, batch: usize, dims: &Dims) -> i128 {
+    pub fn q_offset_of(&self, batch: usize, dims: &Shape) -> i128 {
         match &self.offset {
             Offset::Same(n) => i128::from(*n),
             Offset::PerBatch(n) => i128::from(n[batch]),
@@ -257,7 +257,7 @@ impl Options {
     }
 
     /// What the dot products are multiplied with.
-    pub fn factor(&self, dims: &Dims) -> f64 {
+    pub fn factor(&self, dims: &Shape) -> f64 {
         self.scale.unwrap_or_else(|| 1.0 / (dims.head_dim.max(1) as f64).sqrt())
     }
 
