@@ -87,13 +87,11 @@ mod _regard {
     #[pymodule_export]
     use super::plot::{_plot_grid, _plot_lines, _plot_links, _plot_map};
     #[pymodule_export]
-    use super::run::Run;
-    #[pymodule_export]
     use super::threads::{_chosen_num_threads, get_num_threads, set_num_threads};
     #[pymodule_export]
     use super::varlen::{_backward_varlen, _forward_saved_varlen, attention_varlen, attention_varlen_vjp};
     #[pymodule_export]
-    use super::{_command, alibi_slopes, simd_level};
+    use super::{_command, alibi_slopes, run::Run, simd_level};
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "Python's name")]
     const __version__: &str = env!("CARGO_PKG_VERSION");
