@@ -21,6 +21,8 @@ impl Recipe {
         self.options.attention()
     }
 
+    // Inlined, its default options are a constant that several calls share: rust-lang/rust#155241, mended in Rust 1.97.
+    #[inline(never)]
     pub fn with(self, f: impl FnOnce(Options) -> Options) -> Self {
         Self { options: f(self.options) }
     }
