@@ -161,6 +161,9 @@ pub(crate) struct SettingArgs {
     /// This share of windows are random tokens, said again and again: what follows must be looked up, by heads that find what came before [default: 0]
     #[arg(long, value_name = "SHARE", allow_negative_numbers = true, help_heading = "Text")]
     repeats: Option<f64>,
+    /// In so many steps at the beginning all windows are, and only what can be looked up counts [default: 0]
+    #[arg(long, value_name = "N", help_heading = "Text")]
+    repeats_first: Option<u64>,
     /// Measure the loss on the last tenth of the text, which is not learned, every so many steps [default: 100]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Training")]
     validate_every: Option<u64>,
@@ -203,6 +206,7 @@ impl SettingArgs {
         set(&mut train.optim.clip, self.clip.map(|clip| clip.0));
         set(&mut train.optim.weight_decay, self.weight_decay);
         set(&mut train.repeats, self.repeats);
+        set(&mut train.repeats_first, self.repeats_first);
         set(validate_every, self.validate_every);
         settings
     }
@@ -308,6 +312,7 @@ impl CommandLine for Settings {
             ("--clip", optim.clip.map_or_else(|| "none".to_owned(), |clip| clip.to_string())),
             ("--weight-decay", optim.weight_decay.to_string()),
             ("--repeats", train.repeats.to_string()),
+            ("--repeats-first", train.repeats_first.to_string()),
             ("--seed", train.seed.to_string()),
             ("--validate-every", validate_every.to_string()),
         ]

@@ -1,8 +1,12 @@
 //! A text as tokens, and windows of it, drawn by seed and step.
 
 use crate::error::{Error, Result};
+use crate::loss::IGNORE;
 use crate::random::Draws;
 use serde::{Deserialize, Serialize};
+
+/// Tokens of the shortest segment that is said again and again, where a window has room for it: short ones could be told by counting back.
+pub const SHORTEST_SEGMENT: usize = 24;
 
 /// Tokens to learn from and tokens to be judged by.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -88,22 +92,31 @@ impl Windows {
         self
     }
 
-    /// Put random tokens that are said again and again in the place of some windows: each with probability `share`, a segment of 2 tokens to
-    /// half of a window, short ones as often as long ones by ratio, repeated to the end. What follows cannot be known the first time, and must be looked up from then on. `draws` are those of a window by
-    /// its number.
-    pub fn repeat(&mut self, share: f64, seq: usize, vocab: usize, bos: Option<u32>, draws: impl Fn(usize) -> Draws) {
+    /// Put tokens at random that are said again and again in the place of some windows: each with probability `share`, a segment of different tokens, of
+    /// any length from [`SHORTEST_SEGMENT`] to half of a window, repeated to the end. The first time nothing can be known; from then on, what followed the same
+    /// token before is what follows now, however far back that is. With `known` only that counts. `draws` are those of a window by its number.
+    pub fn repeat(&mut self, share: f64, known: bool, seq: usize, vocab: usize, bos: Option<u32>, draws: impl Fn(usize) -> Draws) {
+        let others: Vec<u32> = (0..vocab as u32).filter(|token| Some(*token) != bos).collect();
+        let longest = (seq / 2).min(others.len());
+        if longest == 0 {
+            return;
+        }
+        let shortest = SHORTEST_SEGMENT.min(longest);
         for (number, (ids, targets)) in self.ids.chunks_mut(seq).zip(self.targets.chunks_mut(seq)).enumerate() {
             let mut draws = draws(number);
             if draws.uniform() >= share {
                 continue;
             }
-            // Short ones are where copying is learnt, long ones where it must be exact.
-            let len = (2.0 * (seq as f64 / 4.0).max(1.0).powf(draws.uniform())) as usize;
-            let segment: Vec<u32> =
-                std::iter::repeat_with(|| draws.below(vocab) as u32).filter(|token| Some(*token) != bos).take(len).collect();
+            let mut segment = others.clone();
+            draws.shuffle(&mut segment);
+            segment.truncate(shortest + draws.below(longest - shortest + 1));
             let tokens: Vec<u32> = bos.into_iter().chain(segment.iter().copied().cycle()).take(seq + 1).collect();
             ids.copy_from_slice(&tokens[..seq]);
             targets.copy_from_slice(&tokens[1..]);
+            if known {
+                // The first target that can be looked up follows the second saying of the first token.
+                targets[..segment.len() + usize::from(bos.is_some())].fill(IGNORE);
+            }
         }
     }
 

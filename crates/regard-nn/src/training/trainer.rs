@@ -30,11 +30,13 @@ pub struct TrainConfig {
     pub optim: OptimConfig,
     /// Share of windows that are random tokens, said again and again.
     pub repeats: f64,
+    /// In so many steps at the beginning all windows are, and only what can be looked up counts.
+    pub repeats_first: u64,
 }
 
 impl Default for TrainConfig {
     fn default() -> Self {
-        Self { steps: 1000, batch: 32, micro_batches: 1, seed: 1, optim: OptimConfig::default(), repeats: 0.0 }
+        Self { steps: 1000, batch: 32, micro_batches: 1, seed: 1, optim: OptimConfig::default(), repeats: 0.0, repeats_first: 0 }
     }
 }
 
@@ -257,9 +259,11 @@ impl Task for TextTask<'_> {
         // One draw per window: those of the parts before are passed over.
         let mut draws = Draws::at(config.seed, &[WINDOWS, step]).skip((part * size) as u64);
         let mut windows = Windows::draw(&self.text.train, size, seq, self.target, &mut draws).begun(self.text.bos, seq);
-        if config.repeats > 0.0 {
+        let first = step <= config.repeats_first;
+        let share = if first { 1.0 } else { config.repeats };
+        if share > 0.0 {
             let draws = |window: usize| Draws::at(config.seed, &[REPEATS, step, (part * size + window) as u64]);
-            windows.repeat(config.repeats, seq, self.model.config().vocab, self.text.bos, draws);
+            windows.repeat(share, first, seq, self.model.config().vocab, self.text.bos, draws);
         }
         let dropout = (self.model.config().dropout > 0.0).then(|| Draws::at(config.seed, &[DROPOUT, step, part as u64]).bits());
         let call = Pass { dropout, ..Pass::new(size, seq, self.mask) };

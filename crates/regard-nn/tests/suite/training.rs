@@ -8,7 +8,7 @@ use regard_nn::params::Layout;
 use regard_nn::random::Draws;
 use regard_nn::tokenizer::{Tokenizer, TokenizerKind};
 use regard_nn::train::{StepReport, Task, TextTask, TrainConfig, Trainer};
-use regard_nn::{Error, LanguageModel, Loss, MaskKind, ModelConfig, stories};
+use regard_nn::{Error, IGNORE, LanguageModel, Loss, MaskKind, ModelConfig, stories};
 use std::path::Path;
 
 const VOCAB: usize = 64;
@@ -54,7 +54,7 @@ fn training_learns() {
 
 #[test]
 fn windows_are_begun_and_some_are_said_again() {
-    let (seq, vocab, bos) = (40, 64, Some(63));
+    let (seq, vocab, bos) = (64, 64, Some(63));
     let tokens: Vec<u32> = (0..500).map(|i| i % 60).collect();
     let plain = Windows::draw(&tokens, 50, seq, Target::Next, &mut Draws::at(1, &[]));
     let begun = plain.clone().begun(bos, seq);
@@ -64,7 +64,7 @@ fn windows_are_begun_and_some_are_said_again() {
     assert_eq!(plain.clone().begun(None, seq), plain);
     let draws = |window: usize| Draws::at(9, &[window as u64]);
     let mut mixed = begun.clone();
-    mixed.repeat(0.5, seq, vocab, bos, draws);
+    mixed.repeat(0.5, false, seq, vocab, bos, draws);
     let mut said = 0;
     for (number, (window, targets)) in mixed.ids.chunks(seq).zip(mixed.targets.chunks(seq)).enumerate() {
         assert_eq!(&window[1..], &targets[..seq - 1], "a target is the next token");
@@ -74,12 +74,18 @@ fn windows_are_begun_and_some_are_said_again() {
         said += 1;
         assert_eq!(window[0], 63);
         assert!(!window[1..].contains(&63) && window.iter().all(|token| *token < 64));
-        let period = (2..=seq / 2).find(|len| window[1 + len..].iter().zip(&window[1..]).all(|(a, b)| a == b));
-        assert!(period.is_some(), "{window:?}");
+        let period = (24..=seq / 2).find(|len| window[1 + len..].iter().zip(&window[1..]).all(|(a, b)| a == b));
+        let period = period.unwrap_or_else(|| panic!("{window:?}"));
+        let segment: std::collections::HashSet<u32> = window[1..=period].iter().copied().collect();
+        assert_eq!(segment.len(), period, "no token is in it twice");
         // Whatever else is in the batch.
         let mut alone = Windows { ids: vec![0; seq], targets: vec![0; seq] };
-        alone.repeat(1.0, seq, vocab, bos, |_| draws(number));
+        alone.repeat(1.0, true, seq, vocab, bos, |_| draws(number));
         assert_eq!(alone.ids, window);
+        // Where only what can be looked up counts: what follows the second saying of the first token, and on.
+        let first = alone.targets.iter().position(|target| *target != IGNORE).expect("something to look up");
+        assert_eq!((window[first], &alone.targets[first..]), (window[1], &targets[first..]));
+        assert_eq!(first, period + 1);
     }
     assert!((15..=35).contains(&said), "{said} of 50");
     for repeats in [-0.1, 1.1, f64::NAN] {
