@@ -9,6 +9,7 @@ use crate::run::Run;
 use crate::tokens::{Token, Tokenizer};
 use regard_nn::generate::Sampling;
 use regard_nn::layers::attention::{AttentionConfig, MultiHeadAttention};
+use regard_nn::models::alike::Alike;
 use regard_nn::models::transformer::Transformer;
 use regard_nn::random::Draws;
 use regard_nn::tensors::Weights;
@@ -343,10 +344,24 @@ impl Model {
 
     /// The loss of each row's target, from final rows.
     pub(crate) fn losses_of(&self, weights: &Weights<'_, f32>, rows: &[f32], targets: &[u32]) -> Result<Vec<f64>> {
+        self.losses_with(weights, None, rows, targets)
+    }
+
+    /// The same, tokens that are alike taken together.
+    pub(crate) fn losses_with(
+        &self,
+        weights: &Weights<'_, f32>,
+        alike: Option<&Alike<f32>>,
+        rows: &[f32],
+        targets: &[u32],
+    ) -> Result<Vec<f64>> {
         if !self.has_head() {
             return Err(Error::NoHead { what: "a loss" });
         }
-        let losses = rayon::scope(|_| self.transformer.losses_of(weights, rows, targets))?;
+        let losses = rayon::scope(|_| match alike {
+            Some(alike) => self.transformer.losses_alike(weights, alike, rows, targets),
+            None => self.transformer.losses_of(weights, rows, targets),
+        })?;
         if losses.iter().any(|x| x.is_nan()) {
             return Err(Error::NotNumbers { what: "the logits" });
         }

@@ -73,3 +73,33 @@ fn screens_are_stopped_and_taken_up_again() {
     let bert = Model::load(folder("bert")).expect("a model");
     assert!(matches!(bert.screen(&texts, &[], |_, _| true), Err(Error::NoHead { .. })));
 }
+
+/// A copy of a checkpoint in which two thirds of the tokens were never told apart.
+fn alike(name: &str, tensor: &str) -> tempfile::TempDir {
+    let to = tempfile::tempdir().expect("a folder");
+    std::fs::copy(folder(name).join("config.json"), to.path().join("config.json")).expect("copied");
+    let mut bytes = std::fs::read(folder(name).join("model.safetensors")).expect("a file");
+    let header = 8 + u64::from_le_bytes(bytes[..8].try_into().expect("eight bytes")) as usize;
+    let json: serde_json::Value = serde_json::from_slice(&bytes[8..header]).expect("JSON");
+    let number = |value: &serde_json::Value| value.as_u64().expect("a number") as usize;
+    let place = &json[tensor]["data_offsets"];
+    let (table, row) = (&mut bytes[header + number(&place[0])..header + number(&place[1])], 4 * number(&json[tensor]["shape"][1]));
+    let third = table.len() / row / 3 * row;
+    let shared = table[third..third + row].to_vec();
+    table[third..].chunks_exact_mut(row).for_each(|to| to.copy_from_slice(&shared));
+    std::fs::write(to.path().join("model.safetensors"), bytes).expect("written");
+    to
+}
+
+#[test]
+fn tokens_that_are_alike_are_taken_together() {
+    let folder = alike("llama3", "lm_head.weight");
+    let (model, texts) = (Model::load(folder.path()).expect("a model"), texts(&Golden::read("llama3")));
+    for outcome in model.screen(&texts, &[], |_, _| true).expect("a screen") {
+        let edits = Edits::parse(&outcome.edits).expect("edits");
+        for (ids, got) in texts.iter().zip(&outcome.edited) {
+            let whole = mean(&model.losses(ids, &edits, &Sources::default()).expect("losses"));
+            assert!((got - whole).abs() < 2e-6, "{}: {got} {whole}", outcome.edits);
+        }
+    }
+}

@@ -11,7 +11,7 @@
 use super::cache::KvCache;
 use super::heads::{HeadView, Operands};
 pub use super::heads::{Heads, HeadsMut};
-use super::linear::{Joined, Linear, Prepared, Strips, packs};
+use super::linear::{Amount, Joined, Linear, Prepared, Strips, packs};
 use super::norm::{Norm, NormKind};
 use super::pass::Pass;
 use super::positions::{Angles, Rotary};
@@ -355,7 +355,7 @@ impl MultiHeadAttention {
     /// Keys and values of the memory's rows.
     pub(crate) fn project_memory<T: Float>(&self, w: &Weights<'_, T>, memory: &[T], kv: &mut [T]) {
         let Some(layers) = &self.memory else { return };
-        layers.forward(w, false, &mut packs(), memory, kv);
+        layers.forward(w, Amount::Many, &mut packs(), memory, kv);
         if let Some([_, k_norm]) = &self.norms {
             for row in kv.chunks_exact_mut(layers.outputs().max(1)) {
                 k_norm.apply(w, &mut row[..self.config.kv_heads * self.config.head_dim]);
@@ -479,7 +479,7 @@ impl MultiHeadAttention {
         let cut = Cut::rows_of(x, self.config.width);
         let tasks = cut.pieces(x, self.config.width).zip(cut.pieces_mut(q, self.input.outputs())).collect();
         let mut packs = packs();
-        let ready = self.input.prepare(w, false, &mut packs);
+        let ready = self.input.prepare(w, Amount::Many, &mut packs);
         for_pieces(tasks, |i, (x, q)| self.project(w, &ready, x, cut.first(i), pass, angles, q));
         self.project_memory(w, memory, &mut saved.kv);
         self.attend(pass, 0, saved, Keep::Tape, None, &super::probe::Blind)?;

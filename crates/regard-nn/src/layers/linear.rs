@@ -22,14 +22,16 @@ use regard::matmul::{Packed, matmul};
 use std::ops::Range;
 
 /// Up to so many rows the one-row product is faster than packing matrices.
-pub(crate) const FEW_ROWS: usize = 4;
+const FEW_ROWS: usize = 4;
+/// Outputs that are packed at a time where that is done for one piece of rows.
+const PASSING_STRIP: usize = 64;
 /// Columns of a weight gradient that one thread takes at least: fewer would pack the other matrix too often.
 const WEIGHT_COLUMNS: usize = 384;
 /// Rows of a partial sum of bias gradients.
 const SUM_ROWS: usize = 64;
 /// Outputs of a wide layer that are packed at a time: 8 MB of f32 at a depth of 512.
 const STRIP: usize = 4096;
-/// Outputs of a wide layer that are packed together, and rows of a block of [`Linear::strips`]: a block fits in a second cache of 256 KB.
+/// Outputs of a wide layer that are packed together, and rows of a block of [`strips`]: a block fits in a second cache of 256 KB.
 const NARROW_STRIP: usize = 512;
 const BLOCK_ROWS: usize = 96;
 /// Matrices of a sublayer, at most.
@@ -38,6 +40,27 @@ const PACKS: usize = 4;
 /// Room for the packed matrices of a sublayer.
 pub(crate) fn packs<T: Float>() -> [Strips<T>; PACKS] {
     [(); PACKS].map(|()| Strips(Vec::new()))
+}
+
+/// How many rows a matrix is made ready for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Amount {
+    /// Fewer than packing is worth.
+    Few,
+    /// One piece: what is packed is used once.
+    Piece,
+    /// Several pieces, or rows whose pass is kept: packed once for all.
+    Many,
+}
+
+impl Amount {
+    pub(crate) fn of(rows: usize) -> Self {
+        match rows {
+            0..=FEW_ROWS => Self::Few,
+            _ if Cut::new(rows).count() == 1 => Self::Piece,
+            _ => Self::Many,
+        }
+    }
 }
 
 /// A packed matrix, in strips of columns that threads pack side by side; numbers of few bits are widened a strip at a time.
@@ -91,18 +114,29 @@ fn columns_mut<T>(rows: &mut [T], width: usize, first: usize, count: usize) -> A
     matrix_mut(rows, width).slice_axis_move(Axis(1), Slice::from(first..first + count))
 }
 
-/// A matrix that is ready for products: packed, or as it is for few rows.
+/// A matrix that is ready for products: packed; to be packed strip by strip while it is used, so that numbers of few bits are never all there widened; or
+/// as it is for few rows.
 #[derive(Debug)]
 pub(crate) enum Prepared<'w, T: Float> {
     Packed(&'w Strips<T>, usize),
+    Passing(Matrix<'w, T>),
     Rows(Matrix<'w, T>),
 }
 
 impl<T: Float> Prepared<'_, T> {
-    /// `y = x W` or `y += x W`, without a bias, on the calling thread; y is columns `first ..` of rows of `width`.
+    /// `y = x W` or `y += x W`, without a bias; y is columns `first ..` of rows of `width`. What was packed before is used on the calling thread.
     pub(crate) fn product(&self, x: &[T], inputs: usize, y: &mut [T], width: usize, first: usize, write: Write) {
         match self {
             Self::Packed(packed, outputs) => packed.product(x, inputs, y, width, first..first + outputs, write),
+            Self::Passing(weights) => {
+                let mut y = columns_mut(y, width, first, weights.outputs());
+                let strips: Vec<_> = y.axis_chunks_iter_mut(Axis(1), PASSING_STRIP).enumerate().collect();
+                strips.into_par_iter().with_max_len(1).for_each(|(strip, y)| {
+                    let (first, mut packed) = (strip * PASSING_STRIP, Packed::default());
+                    weights.pack(first..first + y.ncols(), &mut packed);
+                    packed.matmul(y, write, matrix(x, inputs));
+                });
+            }
             Self::Rows(matrix) => {
                 for (x, y) in x.chunks_exact(inputs.max(1)).zip(y.chunks_exact_mut(width.max(1))) {
                     matrix.row_product(x, &mut y[first..first + matrix.outputs()], write);
@@ -146,6 +180,11 @@ impl Linear {
         self.outputs
     }
 
+    /// How the weights lie.
+    pub(crate) fn order(&self) -> Order {
+        self.order
+    }
+
     /// The bias, if there is one.
     pub fn bias<'w, T: Float>(&self, w: &'w Weights<'_, T>) -> Option<&'w [T]> {
         self.bias.map(|b| w.own(b))
@@ -184,42 +223,33 @@ impl Linear {
         }
     }
 
-    /// `y = x W + b` for those who need no more of y than a strip of columns and a block of rows at a time: `each` is told the first row and the columns,
-    /// and writes what it makes of them into its strip's list. Strips are shared out over threads, each packed once; what comes of a row does not depend on
-    /// the other rows.
+    /// `y = x W + b` for those who need no more of y than a strip at a time: see [`strips`].
     pub(crate) fn strips<T: Float, R: Send>(
         &self,
         w: &Weights<'_, T>,
         x: &[T],
         each: impl Fn(usize, Range<usize>, &mut [T], &mut Vec<R>) + Sync,
     ) -> Vec<Vec<R>> {
-        let (weights, bias) = (self.matrix(w), self.bias(w));
-        let strip = |first: usize| {
-            let columns = first..(first + NARROW_STRIP).min(self.outputs);
-            let (mut packed, mut made) = (Packed::default(), Vec::new());
-            weights.pack(columns.clone(), &mut packed);
-            let mut y = vec![T::ZERO; BLOCK_ROWS.min(x.len() / self.inputs.max(1)) * columns.len()];
-            for (block, x) in x.chunks((BLOCK_ROWS * self.inputs).max(1)).enumerate() {
-                let y = &mut y[..x.len() / self.inputs * columns.len()];
-                packed.matmul(matrix_mut(y, columns.len()), Write::Replace, matrix(x, self.inputs));
-                if let Some(bias) = bias {
-                    add_to_rows(y, &bias[columns.clone()]);
-                }
-                each(block * BLOCK_ROWS, columns.clone(), y, &mut made);
+        let bias = self.bias(w);
+        strips(&self.matrix(w), x, |row, columns, y, made| {
+            if let Some(bias) = bias {
+                add_to_rows(y, &bias[columns.clone()]);
             }
-            made
-        };
-        let firsts: Vec<usize> = (0..self.outputs).step_by(NARROW_STRIP).collect();
-        firsts.into_par_iter().with_max_len(1).map(strip).collect()
+            each(row, columns, y, made);
+        })
     }
 
-    /// W for [`Prepared::product`]: packed once for all pieces of rows, unless these are few.
-    pub(crate) fn prepare<'w, T: Float>(&self, w: &'w Weights<'_, T>, few: bool, packed: &'w mut Strips<T>) -> Prepared<'w, T> {
-        if few {
-            return Prepared::Rows(self.matrix(w));
+    /// W for [`Prepared::product`].
+    pub(crate) fn prepare<'w, T: Float>(&self, w: &'w Weights<'_, T>, amount: Amount, packed: &'w mut Strips<T>) -> Prepared<'w, T> {
+        let matrix = self.matrix(w);
+        match amount {
+            Amount::Few => Prepared::Rows(matrix),
+            Amount::Piece if !matrix.is_own() => Prepared::Passing(matrix),
+            _ => {
+                packed.pack(&matrix, 0..self.outputs);
+                Prepared::Packed(packed, self.outputs)
+            }
         }
-        packed.pack(&self.matrix(w), 0..self.outputs);
-        Prepared::Packed(packed, self.outputs)
     }
 
     /// Pack W^T for [`Linear::input_gradient`].
@@ -284,6 +314,30 @@ impl Linear {
     }
 }
 
+/// `y = x W` for those who need no more of y than a strip of columns and a block of rows at a time: `each` is told the first row and the columns, and writes
+/// what it makes of them into its strip's list. Strips are shared out over threads, each packed once; what comes of a row does not depend on the other rows.
+pub(crate) fn strips<T: Float, R: Send>(
+    weights: &Matrix<'_, T>,
+    x: &[T],
+    each: impl Fn(usize, Range<usize>, &mut [T], &mut Vec<R>) + Sync,
+) -> Vec<Vec<R>> {
+    let (inputs, outputs) = (weights.inputs(), weights.outputs());
+    let strip = |first: usize| {
+        let columns = first..(first + NARROW_STRIP).min(outputs);
+        let (mut packed, mut made) = (Packed::default(), Vec::new());
+        weights.pack(columns.clone(), &mut packed);
+        let mut y = vec![T::ZERO; BLOCK_ROWS.min(x.len() / inputs.max(1)) * columns.len()];
+        for (block, x) in x.chunks((BLOCK_ROWS * inputs).max(1)).enumerate() {
+            let y = &mut y[..x.len() / inputs * columns.len()];
+            packed.matmul(matrix_mut(y, columns.len()), Write::Replace, matrix(x, inputs));
+            each(block * BLOCK_ROWS, columns.clone(), y, &mut made);
+        }
+        made
+    };
+    let firsts: Vec<usize> = (0..outputs).step_by(NARROW_STRIP).collect();
+    firsts.into_par_iter().with_max_len(1).map(strip).collect()
+}
+
 /// Layers that read the same rows and write side by side.
 #[derive(Debug, Clone)]
 pub(crate) struct Joined {
@@ -316,8 +370,8 @@ impl Joined {
         })
     }
 
-    pub(crate) fn prepare<'w, T: Float>(&self, w: &'w Weights<'_, T>, few: bool, packs: &'w mut [Strips<T>]) -> Vec<Prepared<'w, T>> {
-        self.parts.iter().zip(packs).map(|(part, packed)| part.prepare(w, few, packed)).collect()
+    pub(crate) fn prepare<'w, T: Float>(&self, w: &'w Weights<'_, T>, amount: Amount, packs: &'w mut [Strips<T>]) -> Vec<Prepared<'w, T>> {
+        self.parts.iter().zip(packs).map(|(part, packed)| part.prepare(w, amount, packed)).collect()
     }
 
     /// The products, without biases, on the calling thread.
@@ -338,8 +392,8 @@ impl Joined {
     }
 
     /// All rows, with biases, in pieces.
-    pub(crate) fn forward<T: Float>(&self, w: &Weights<'_, T>, few: bool, packs: &mut [Strips<T>], x: &[T], y: &mut [T]) {
-        let ready = self.prepare(w, few, packs);
+    pub(crate) fn forward<T: Float>(&self, w: &Weights<'_, T>, amount: Amount, packs: &mut [Strips<T>], x: &[T], y: &mut [T]) {
+        let ready = self.prepare(w, amount, packs);
         let cut = Cut::rows_of(x, self.inputs);
         let tasks = cut.pieces(x, self.inputs).zip(cut.pieces_mut(y, self.outputs())).collect();
         for_pieces(tasks, |_, (x, y)| {

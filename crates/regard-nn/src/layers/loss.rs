@@ -69,19 +69,24 @@ pub fn cross_entropy<T: Float>(logits: &mut [T], targets: &[u32], divisor: Optio
 /// Some columns of a row of logits: their largest, the sum of `exp(logit - largest)`, and the target's logit where it is among them.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Share {
-    largest: f64,
-    sum: f64,
-    target: Option<f64>,
+    pub(crate) largest: f64,
+    pub(crate) sum: f64,
+    pub(crate) target: Option<f64>,
 }
 
 impl Share {
-    /// The loss of a row from the shares of all its columns, in their order; NaN where a logit is, or the target is in none of them.
-    pub(crate) fn loss(shares: impl Iterator<Item = Self> + Clone) -> f64 {
+    /// The largest logit of a row, and the logarithm of its sum of `exp(logit - largest)`, from the shares of all its columns in their order.
+    pub(crate) fn log_sum(shares: impl Iterator<Item = Self> + Clone) -> (f64, f64) {
         let largest =
             shares.clone().fold(f64::NEG_INFINITY, |largest, share| if share.largest <= largest { largest } else { share.largest });
-        let sum: f64 = shares.clone().map(|share| share.sum * (share.largest - largest).exp()).sum();
+        (largest, shares.map(|share| share.sum * (share.largest - largest).exp()).sum::<f64>().ln())
+    }
+
+    /// The loss of a row from the shares of all its columns, in their order; NaN where a logit is, or the target is in none of them.
+    pub(crate) fn loss(shares: impl Iterator<Item = Self> + Clone) -> f64 {
+        let (largest, log_sum) = Self::log_sum(shares.clone());
         let target = shares.filter_map(|share| share.target).next().unwrap_or(f64::NAN);
-        sum.ln() - (target - largest)
+        log_sum - (target - largest)
     }
 }
 

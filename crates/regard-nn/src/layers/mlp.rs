@@ -6,7 +6,7 @@
 //! ```
 
 use super::activation::Activation;
-use super::linear::{Joined, Linear, Prepared, Strips, Write, add_to_rows};
+use super::linear::{Amount, Joined, Linear, Prepared, Strips, Write, add_to_rows};
 use crate::float::{Float, kernel};
 use crate::params::{Gradients, Layout};
 use crate::tensors::{Order, Weights};
@@ -102,9 +102,9 @@ impl Mlp {
         self.config.width
     }
 
-    pub(crate) fn prepare<'w, T: Float>(&self, w: &'w Weights<'_, T>, few: bool, packs: &'w mut [Strips<T>]) -> MlpReady<'w, T> {
+    pub(crate) fn prepare<'w, T: Float>(&self, w: &'w Weights<'_, T>, amount: Amount, packs: &'w mut [Strips<T>]) -> MlpReady<'w, T> {
         let (last, first) = packs.split_last_mut().expect("room for the layer down");
-        MlpReady { up: self.up.prepare(w, few, first), down: self.down.prepare(w, few, last) }
+        MlpReady { up: self.up.prepare(w, amount, first), down: self.down.prepare(w, amount, last) }
     }
 
     /// `y += mlp(x)` for rows on the calling thread; what the backward pass needs is left in `inner` and `act`.
@@ -166,7 +166,7 @@ impl Mlp {
         let (mut inner, mut act) = (vec![T::ZERO; rows * self.inner()], vec![T::ZERO; rows * self.hidden()]);
         let mut packs = super::linear::packs();
         y.fill(T::ZERO);
-        self.forward(w, &self.prepare(w, false, &mut packs), x, &mut inner, &mut act, y);
+        self.forward(w, &self.prepare(w, Amount::Many, &mut packs), x, &mut inner, &mut act, y);
         [inner, act]
     }
 

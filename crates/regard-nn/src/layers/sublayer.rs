@@ -12,7 +12,7 @@
 
 use super::attention::{AttentionSaved, MultiHeadAttention, Past};
 use super::dropout::Dropout;
-use super::linear::{FEW_ROWS, Strips, Write, add_to_rows};
+use super::linear::{Amount, Strips, Write, add_to_rows};
 use super::mlp::Mlp;
 use super::norm::{NORM_STATS, Norm};
 use super::pass::Pass;
@@ -166,9 +166,9 @@ pub(crate) struct Shared<'p, T: Float> {
 }
 
 impl<T: Float> Shared<'_, T> {
-    /// So few rows, and none kept, that matrices are not packed for them.
-    fn few_rows(&self) -> bool {
-        self.keep == Keep::Discard && self.pass.rows() <= FEW_ROWS
+    /// How many rows the matrices are prepared for.
+    fn amount(&self) -> Amount {
+        if self.keep == Keep::Discard { Amount::of(self.pass.rows()) } else { Amount::Many }
     }
 }
 
@@ -263,7 +263,7 @@ impl Sublayer {
         let SublayerSaved { work, stats, branch: BranchSaved::Mlp { inner, act } } = saved else {
             unreachable!("planned by the same sublayer")
         };
-        let ready = mlp.prepare(w, shared.few_rows(), packs);
+        let ready = mlp.prepare(w, shared.amount(), packs);
         let kept = pieces_or_none(cut, inner, mlp.inner()).into_iter().zip(pieces_or_none(cut, act, mlp.hidden()));
         let rows = cut.pieces(x, width).zip(cut.pieces(input, width)).zip(cut.pieces_mut(y, width));
         let tasks = rows.zip(cut.pieces_mut(work, width)).zip(cut.pieces_mut(stats, NORM_STATS));
@@ -301,14 +301,14 @@ impl Sublayer {
         past: Option<&mut Past<T>>,
     ) -> Result<()> {
         let Forward { x, input, y, saved, packs } = rows;
-        let (w, pass, few, width, out) = (shared.w, shared.pass, shared.few_rows(), self.width(), attention.output());
+        let (w, pass, amount, width, out) = (shared.w, shared.pass, shared.amount(), self.width(), attention.output());
         let (cut, drop, before) = (Cut::rows_of(x, width), self.drop(pass), self.wiring.before());
         let SublayerSaved { work, stats, branch: BranchSaved::Attention(saved) } = saved else {
             unreachable!("planned by the same sublayer")
         };
         attention.fit(pass, saved);
         let (last, first) = packs.split_last_mut().expect("room for the output projection");
-        let ready = attention.input().prepare(w, few, first);
+        let ready = attention.input().prepare(w, amount, first);
         let (q, angles) = MultiHeadAttention::split(saved);
         let tasks = cut.pieces(input, width).zip(cut.pieces_mut(work, width)).zip(cut.pieces_mut(stats, NORM_STATS));
         let tasks = tasks.zip(cut.pieces_mut(q, attention.input().outputs())).collect();
@@ -322,7 +322,7 @@ impl Sublayer {
             attention.project_memory(w, shared.memory, &mut saved.kv);
         }
         attention.attend(pass, self.number, saved, shared.keep, past, shared.probe)?;
-        let ready = out.prepare(w, few, last);
+        let ready = out.prepare(w, amount, last);
         let rows = cut.pieces(x, width).zip(cut.pieces_mut(y, width)).zip(cut.pieces_mut(work, width));
         let tasks = rows.zip(cut.pieces_mut(stats, NORM_STATS)).zip(cut.pieces(&saved.out, out.inputs())).collect();
         for_pieces(tasks, |i, ((((x, y), work), stats), heads)| {

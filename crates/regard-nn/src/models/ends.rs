@@ -1,5 +1,6 @@
 //! The two ends of a model: from tokens to rows, and from rows to logits.
 
+use super::alike::Alike;
 use crate::error::{Error, Result};
 use crate::float::Float;
 use crate::layers::activation::Activation;
@@ -225,6 +226,23 @@ impl OutputHead {
             shares(logits, first, &targets[row..row + count], made);
         });
         (0..targets.len()).map(|row| Share::loss(strips.iter().map(|strip| strip[row]))).collect()
+    }
+
+    /// Tokens that have the same logits, where there are many of them.
+    pub(crate) fn alike<T: Float>(&self, w: &Weights<'_, T>) -> Option<Alike<T>> {
+        let plain = self.head.order() == Order::OutIn && self.head.bias(w).is_none() && self.bias.is_none() && self.softcap.is_none();
+        if plain { Alike::find(&self.head.matrix(w)) } else { None }
+    }
+
+    /// The same as [`OutputHead::losses`], to [`Alike`]'s bound.
+    pub(crate) fn losses_alike<T: Float>(&self, w: &Weights<'_, T>, alike: &Alike<T>, x: &[T], targets: &[u32]) -> Vec<f64> {
+        let width = x.len() / targets.len().max(1);
+        let mut losses = alike.losses(&self.head.matrix(w), &self.transformed(w, x), targets);
+        let left: Vec<usize> = (0..targets.len()).filter(|row| losses[*row].is_nan()).collect();
+        let rows: Vec<T> = left.iter().flat_map(|row| &x[row * width..(row + 1) * width]).copied().collect();
+        let whole = self.losses(w, &rows, &left.iter().map(|row| targets[*row]).collect::<Vec<_>>());
+        left.into_iter().zip(whole).for_each(|(row, loss)| losses[row] = loss);
+        losses
     }
 
     /// Rows as the last matrix reads them.

@@ -1,5 +1,6 @@
 //! Whole models: lists of parts.
 
+pub mod alike;
 pub mod config;
 pub mod encoder;
 pub mod ends;

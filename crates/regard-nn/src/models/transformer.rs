@@ -10,6 +10,7 @@
 //! ALBERT      a narrow embedding and a layer that widens it; one block over and over
 //! ```
 
+use super::alike::Alike;
 pub use super::ends::{EmbeddingConfig, HeadConfig};
 use super::ends::{InputEmbedding, OutputHead};
 use crate::error::{Error, Result};
@@ -173,6 +174,24 @@ impl Transformer {
     /// # Errors
     /// When there is no head, not one target per row, or a target is no token.
     pub fn losses_of<T: Float>(&self, w: &Weights<'_, T>, rows: &[T], targets: &[u32]) -> Result<Vec<f64>> {
+        Ok(self.losing(rows, targets)?.losses(w, rows, targets))
+    }
+
+    /// Tokens that training never told apart, where there are many: [`Transformer::losses_alike`] takes them together.
+    pub fn alike<T: Float>(&self, w: &Weights<'_, T>) -> Option<Alike<T>> {
+        self.exit.as_ref().and_then(|exit| exit.alike(w))
+    }
+
+    /// The same as [`Transformer::losses_of`] to 1e-8, for less: `alike` is of the same weights.
+    ///
+    /// # Errors
+    /// As [`Transformer::losses_of`].
+    pub fn losses_alike<T: Float>(&self, w: &Weights<'_, T>, alike: &Alike<T>, rows: &[T], targets: &[u32]) -> Result<Vec<f64>> {
+        Ok(self.losing(rows, targets)?.losses_alike(w, alike, rows, targets))
+    }
+
+    /// The head, for rows and their targets.
+    fn losing<T>(&self, rows: &[T], targets: &[u32]) -> Result<&OutputHead> {
         let exit = self.exit.as_ref().ok_or(Error::Untrainable { part: "a model without a head" })?;
         if rows.len() != targets.len() * self.width {
             return Err(Error::Length { what: "the list of targets", got: targets.len(), expected: rows.len() / self.width.max(1) });
@@ -180,7 +199,7 @@ impl Transformer {
         if let Some(&token) = targets.iter().find(|t| **t as usize >= self.vocab) {
             return Err(Error::Token { token, vocab: self.vocab });
         }
-        Ok(exit.losses(w, rows, targets))
+        Ok(exit)
     }
 
     /// Some sublayers of the stack: from rows of the stream as they are before the first of these to rows as they are behind the last.

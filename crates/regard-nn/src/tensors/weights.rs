@@ -131,7 +131,12 @@ const WIDENED_ROWS: usize = 4;
 /// Columns that one thread takes of a one-row product.
 const ROW_COLUMNS: usize = 256;
 
-impl<T: Float> Matrix<'_, T> {
+impl<'m, T: Float> Matrix<'m, T> {
+    /// One output per row of `inputs` numbers.
+    pub(crate) fn of_rows(rows: &'m [T], inputs: usize) -> Self {
+        Self { numbers: MatrixNumbers::Own(rows), inputs, outputs: rows.len() / inputs.max(1), order: Order::OutIn }
+    }
+
     /// Width of x.
     pub fn inputs(&self) -> usize {
         self.inputs
@@ -140,6 +145,11 @@ impl<T: Float> Matrix<'_, T> {
     /// Width of y.
     pub fn outputs(&self) -> usize {
         self.outputs
+    }
+
+    /// Its numbers are of the type of the computation.
+    pub(crate) fn is_own(&self) -> bool {
+        matches!(self.numbers, MatrixNumbers::Own(_))
     }
 
     /// Pack some of the outputs for products with many rows.

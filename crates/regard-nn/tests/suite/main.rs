@@ -1,5 +1,6 @@
 //! Tests of the transformer's parts, models, training and generation, against definitions and against PyTorch.
 
+mod alike;
 mod common;
 mod experiments;
 mod finite_differences;
