@@ -3,7 +3,7 @@
 pub mod gguf;
 pub mod llama2c;
 pub mod pickle;
-mod safetensors;
+pub mod safetensors;
 
 pub use gguf::Gguf;
 pub use llama2c::Llama2c;

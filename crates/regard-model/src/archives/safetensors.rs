@@ -25,21 +25,34 @@ impl SafetensorsFiles {
     /// When the index or one of them cannot be used.
     pub fn open_index(index: &Path) -> Result<Self> {
         let text = std::fs::read(index).map_err(|source| Error::file(index, source))?;
-        let json: serde_json::Value = serde_json::from_slice(&text).map_err(|e| Error::damaged(index, format!("it is not JSON ({e})")))?;
-        let names = json["weight_map"].as_object().ok_or_else(|| Error::damaged(index, "it has no weight_map"))?;
-        let mut names: Vec<&str> = names.values().filter_map(serde_json::Value::as_str).collect();
-        names.sort_unstable();
-        names.dedup();
-        let open = |name: &str| {
-            // A plain name: an index must not reach outside of its folder.
-            if Path::new(name).file_name().is_none_or(|plain| plain != name) {
-                return Err(Error::damaged(index, format!("it names the file {name:?}, which is not beside it")));
-            }
+        let open = |name: String| {
             let path = index.with_file_name(name);
             Ok(SafetensorsFile::new(&path, map(&path)?)?)
         };
+        let names = named(&text).map_err(|reason| Error::damaged(index, reason))?;
         names.into_iter().map(open).collect::<Result<_>>().map(Self)
     }
+}
+
+/// The files that an index names, each once.
+fn named(index: &[u8]) -> std::result::Result<Vec<String>, String> {
+    let json: serde_json::Value = serde_json::from_slice(index).map_err(|e| format!("it is not JSON ({e})"))?;
+    let names = json["weight_map"].as_object().ok_or("it has no weight_map")?;
+    let mut names: Vec<&str> = names.values().filter_map(serde_json::Value::as_str).collect();
+    names.sort_unstable();
+    names.dedup();
+    let plain = |name: &str| {
+        // A plain name: an index must not reach outside of its folder.
+        let is_plain = Path::new(name).file_name().is_some_and(|plain| plain == name);
+        if is_plain { Ok(name.to_owned()) } else { Err(format!("it names the file {name:?}, which is not beside it")) }
+    };
+    names.into_iter().map(plain).collect()
+}
+
+/// The files that any bytes name as an index would: for tests that throw damaged ones at it.
+#[doc(hidden)]
+pub fn names(index: &[u8]) -> Vec<String> {
+    named(index).unwrap_or_default()
 }
 
 impl Source for SafetensorsFiles {

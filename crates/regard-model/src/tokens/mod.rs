@@ -14,6 +14,7 @@ pub use pieces::Pieces;
 
 use crate::archives::Gguf;
 use crate::error::{Error, Result};
+use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::Value;
 use std::ops::Range;
 use std::path::Path;
@@ -61,10 +62,81 @@ fn content(value: &Value) -> Option<&str> {
     value.as_str().or_else(|| value["content"].as_str())
 }
 
+/// Any JSON, read to its end and not kept.
+struct Whole;
+
+impl<'d> Deserialize<'d> for Whole {
+    fn deserialize<D: Deserializer<'d>>(deserializer: D) -> std::result::Result<Self, D::Error> {
+        deserializer.deserialize_any(Self)
+    }
+}
+
+impl<'d> Visitor<'d> for Whole {
+    type Value = Self;
+
+    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("JSON")
+    }
+
+    fn visit_unit<E>(self) -> std::result::Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_bool<E>(self, _: bool) -> std::result::Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> std::result::Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> std::result::Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> std::result::Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_str<E>(self, _: &str) -> std::result::Result<Self, E> {
+        Ok(self)
+    }
+
+    fn visit_seq<A: SeqAccess<'d>>(self, mut list: A) -> std::result::Result<Self, A::Error> {
+        while list.next_element::<Self>()?.is_some() {}
+        Ok(self)
+    }
+
+    fn visit_map<A: MapAccess<'d>>(self, mut map: A) -> std::result::Result<Self, A::Error> {
+        while map.next_entry::<Self, Self>()?.is_some() {}
+        Ok(self)
+    }
+}
+
 impl Tokenizer {
     fn library(mut tokenizer: tokenizers::Tokenizer) -> Result<Self> {
         tokenizer.with_padding(None).with_truncation(None).map_err(refused)?;
         Ok(Self { kind: Kind::Library(Box::new(tokenizer)), first: None, bos: None, ends: Vec::new() })
+    }
+
+    /// The bytes of a `tokenizer.json`.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`].
+    #[doc(hidden)]
+    pub fn of_bytes(bytes: &[u8]) -> Result<Self> {
+        // The library panics where a decoder is cut off: whether all of it is JSON is asked before.
+        serde_json::from_slice::<Whole>(bytes).map_err(refused)?;
+        Self::library(tokenizers::Tokenizer::from_bytes(bytes).map_err(refused)?)
+    }
+
+    /// The text of a `vocab.txt`.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`].
+    #[doc(hidden)]
+    pub fn of_vocabulary(text: &str, lower: bool) -> Result<Self> {
+        Self::of_json(build::vocabulary(text, lower)?)
     }
 
     fn of_json(value: Value) -> Result<Self> {
@@ -89,10 +161,11 @@ impl Tokenizer {
         let file = |name: &str| Some(folder.join(name)).filter(|path| path.is_file());
         let settings = file("tokenizer_config.json").and_then(|path| json(&path)).unwrap_or_default();
         let mut tokenizer = if let Some(path) = file("tokenizer.json") {
-            Self::library(tokenizers::Tokenizer::from_file(&path).map_err(|e| refused(format!("{}: {e}", path.display())))?)?
+            let bytes = std::fs::read(&path).map_err(|source| Error::file(&path, source))?;
+            Self::of_bytes(&bytes).map_err(|e| refused(format!("{}: {e}", path.display())))?
         } else if let Some(path) = file("vocab.txt") {
             let vocabulary = std::fs::read_to_string(&path).map_err(|source| Error::file(&path, source))?;
-            Self::of_json(build::vocabulary(&vocabulary, settings["do_lower_case"].as_bool().unwrap_or(true))?)?
+            Self::of_vocabulary(&vocabulary, settings["do_lower_case"].as_bool().unwrap_or(true))?
         } else if let (Some(vocab), Some(merges)) = (file("vocab.json"), file("merges.txt")) {
             let text = |path: &Path| std::fs::read_to_string(path).map_err(|source| Error::file(path, source));
             Self::of_json(build::merges(&text(&vocab)?, &text(&merges)?, family == "roberta")?)?

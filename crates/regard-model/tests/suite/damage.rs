@@ -1,6 +1,8 @@
 //! Files that are cut, flipped, or lie about their sizes: one line, no panic.
 
 use crate::golden::folder;
+use regard_model::archives::safetensors::names;
+use regard_model::tokens::Tokenizer;
 use regard_model::{Edits, Model, Sources};
 use regard_nn::random::Draws;
 use std::path::Path;
@@ -107,8 +109,12 @@ fn unknown_families_name_what_is_missing() {
 
 /// Flips, cuts and swaps at random places, most of them in the header.
 fn fuzz(name: &str, file: &str, runs: usize, parse: impl Fn(&[u8])) {
-    let bytes = std::fs::read(folder(name).join(file)).expect(file);
-    let mut draws = Draws::at(23, &[name.len() as u64]);
+    throw(&std::fs::read(folder(name).join(file)).expect(file), runs, parse);
+}
+
+/// The same with these bytes.
+fn throw(bytes: &[u8], runs: usize, parse: impl Fn(&[u8])) {
+    let mut draws = Draws::at(23, &[bytes.len() as u64]);
     for _ in 0..runs {
         let mut bytes = bytes[..bytes.len().min(if draws.below(4) == 0 { bytes.len() } else { 40_000 })].to_vec();
         for _ in 0..=draws.below(4) {
@@ -128,9 +134,13 @@ fn fuzz(name: &str, file: &str, runs: usize, parse: impl Fn(&[u8])) {
     }
 }
 
+fn runs() -> usize {
+    std::env::var("REGARD_FUZZ_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(2000)
+}
+
 #[test]
 fn parsers_survive_what_is_thrown_at_them() {
-    let runs = std::env::var("REGARD_FUZZ_RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(2000);
+    let runs = runs();
     fuzz("gguf_small", "model.gguf", runs, |bytes| {
         let _ = regard_model::archives::gguf::parses(bytes);
     });
@@ -145,4 +155,55 @@ fn parsers_survive_what_is_thrown_at_them() {
     });
     fuzz("llama3", "model.safetensors", runs, |bytes| drop(regard_nn::tensors::SafetensorsFile::new(Path::new("fuzz"), bytes)));
     fuzz("llama3", "config.json", runs, |bytes| drop(serde_json::from_slice::<serde_json::Value>(bytes)));
+}
+
+#[test]
+fn lists_of_files_reach_nowhere_else() {
+    fuzz("mistral", "model.safetensors.index.json", runs(), |bytes| {
+        for name in names(bytes) {
+            assert!(!name.is_empty() && !name.contains('/') && name != "..", "{name:?}");
+        }
+    });
+    for name in ["../model.safetensors", "/etc/passwd", "a/b", "..", ""] {
+        assert!(names(serde_json::json!({ "weight_map": { "w": name } }).to_string().as_bytes()).is_empty(), "{name}");
+    }
+}
+
+#[test]
+fn tokenizers_survive_what_is_thrown_at_them() {
+    const TEXT: &str = "Once upon a time, 12 d\u{f6}gs (C=O).";
+    let used = |read: regard_model::Result<Tokenizer>| {
+        if let Ok(tokenizer) = read {
+            let ids: Vec<u32> = tokenizer.encode(TEXT).unwrap_or_default().iter().map(|token| token.id).collect();
+            let _ = (tokenizer.decode(&ids), ids.first().map(|id| tokenizer.piece(*id)));
+        }
+    };
+    let words = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nonce\nupon\na\ntime\n##s\nd\n##o\n##g\n,\n.\n1\n##2\n";
+    let atoms = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nC\nO\n=\n(\n)\n.\n";
+    for text in [words, atoms] {
+        throw(text.as_bytes(), runs(), |bytes| used(Tokenizer::of_vocabulary(&String::from_utf8_lossy(bytes), true)));
+    }
+    // Few pieces, so that there is time for many runs.
+    let cut = serde_json::json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true });
+    let pieces = ["o", "n", "c", "e", "on", "ce", "once", "\u{120}", "u", "p", "up", "<s>"];
+    let vocab: serde_json::Map<String, serde_json::Value> = (0..).zip(pieces).map(|(i, piece)| (piece.to_owned(), i.into())).collect();
+    let json = serde_json::json!({
+        "version": "1.0", "truncation": { "direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0 },
+        "padding": { "strategy": { "Fixed": 16 }, "direction": "Right", "pad_to_multiple_of": null, "pad_id": 0, "pad_type_id": 0, "pad_token": "o" },
+        "added_tokens": [{ "id": 11, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true }],
+        "normalizer": { "type": "NFC" }, "pre_tokenizer": cut, "decoder": cut,
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [{ "SpecialToken": { "id": "<s>", "type_id": 0 } }, { "Sequence": { "id": "A", "type_id": 0 } }],
+            "pair": [{ "Sequence": { "id": "A", "type_id": 0 } }, { "Sequence": { "id": "B", "type_id": 1 } }],
+            "special_tokens": { "<s>": { "id": "<s>", "ids": [11], "tokens": ["<s>"] } }
+        },
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false,
+            "byte_fallback": false, "ignore_merges": false, "vocab": vocab, "merges": ["o n", "c e", "on ce", "u p"]
+        }
+    });
+    let bytes = json.to_string().into_bytes();
+    assert!(Tokenizer::of_bytes(&bytes).is_ok(), "whole, it is one");
+    throw(&bytes, runs(), |bytes| used(Tokenizer::of_bytes(bytes)));
 }
