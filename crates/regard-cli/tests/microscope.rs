@@ -44,7 +44,9 @@ fn heads_of_the_small_model_have_scores_and_names() {
     let text = works(&["classify", "--json", "--texts", "6", "--tokens", "96"], here());
     let rows = rows(&text);
     assert!(rows.len() >= 6 && rows.iter().all(|row| row["induction"].is_number() && row["positional"].is_number()), "{text}");
-    assert!(rows.iter().filter_map(|row| row["labels"].as_str()).any(|label| label.contains("local")), "{text}");
+    for name in ["previous", "induction", "first"] {
+        assert!(rows.iter().filter_map(|row| row["labels"].as_str()).any(|label| label.contains(name)), "{name}: {text}");
+    }
 }
 
 #[test]

@@ -85,7 +85,7 @@ impl Model {
         Self::new(open::open(path)?, path.to_owned())
     }
 
-    /// The small model inside the crate: three layers of four heads that read letters, trained on stories and on sequences that are said twice.
+    /// The small model inside the crate: three layers of four heads that read pieces of words, trained on stories and on sequences that are said again and again.
     ///
     /// # Errors
     /// None, short of a defect.

@@ -195,16 +195,68 @@ fn a_sink_is_shown_hidden_or_divided_away() {
 #[test]
 fn windows_of_a_long_text_judge_every_token_once() {
     let (model, none, nothing) = (Model::built_in().expect("the small model"), Edits::default(), Sources::default());
-    let (ids, context) = (model.ids(Input::Text(&regard_nn::stories::write(400, 1))).expect("a text")[..300].to_vec(), model.context());
+    let context = model.context();
+    let mut ids = model.ids(Input::Text(&regard_nn::stories::write(3000, 1))).expect("a text");
+    assert!(ids.len() > 2 * context + 40, "{}", ids.len());
+    ids.truncate(2 * context + 40);
+    let bos = model.tokenizer().expect("a tokenizer").first().expect("a first token");
+    assert_eq!(ids[0], bos);
     let of = |ids: &[u32]| model.losses(ids, &none, &nothing).expect("losses");
-    let judged = |stride: Option<usize>| model.evaluate(&ids, stride, &none, &nothing, |_, _| {});
-    // The first token of a window is not predicted in it: windows overlap by one.
-    let losses = judged(None).expect("losses");
-    let windows = [&ids[..context], &ids[context - 1..2 * context - 1], &ids[2 * context - 2..]];
-    assert_eq!(losses, windows.map(of).concat());
+    let judged = |ids: &[u32], stride: Option<usize>| model.evaluate(ids, stride, &none, &nothing, |_, _| {});
+    // Every window begins with the first token, and goes on where the one before it ended.
+    let losses = judged(&ids, None).expect("losses");
+    let begun = |from: usize, to: usize| [&[bos], &ids[from..to]].concat();
+    let windows = [begun(1, context), begun(context, 2 * context - 1), begun(2 * context - 1, ids.len())];
+    assert_eq!(losses, windows.map(|window| of(&window)).concat());
     assert_eq!(losses.len(), ids.len() - 1);
-    let near = judged(Some(16)).expect("losses");
+    let near = judged(&ids, Some(16)).expect("losses");
     assert_eq!((near.len(), &near[..context - 1]), (losses.len(), &losses[..context - 1]));
-    assert_eq!(near[context - 1..context + 15], of(&ids[16..context + 16])[context - 17..]);
-    assert!(judged(Some(0)).is_err() && judged(Some(context)).is_err());
+    assert_eq!(near[context - 1..context + 15], of(&begun(17, context + 16))[context - 17..]);
+    assert!(judged(&ids, Some(0)).is_err() && judged(&ids, Some(context)).is_err());
+    // Without such a token the first of a window is not predicted in it: windows overlap by one.
+    let plain = &ids[1..];
+    let windows = [&plain[..context], &plain[context - 1..2 * context - 1], &plain[2 * context - 2..]];
+    assert_eq!(judged(plain, None).expect("losses"), windows.map(of).concat());
+}
+
+/// Not of our grammar.
+const STRANGER: [&str; 4] = [
+    "Sehr geehrte Damen und Herren, der Zug nach K\u{f6}ln f\u{e4}llt heute aus. Bitte nehmen Sie den Bus um 17:45 Uhr vom Platz hinter dem Bahnhof.",
+    "fn main() { let total: u64 = (1..=10).map(|n| n * n).sum(); println!(\"{total}\"); } // prints 385, or so they say, on most days",
+    "It was a bright cold day, and nobody on the island remembered who had first lit the lamp above the harbour wall or why it still burned.",
+    "0.125 + 0.25 = 0.375; x^2 - 4x + 3 = 0 has roots 1 and 3, while 2, 3, 5, 7, 11, 13 are primes and 4, 6, 8, 9, 10, 12 are not, of course.",
+];
+
+#[test]
+fn the_small_model_has_heads_that_are_named() {
+    let model = Model::built_in().expect("the small model");
+    let ours = model.own_texts(16, 256).expect("texts");
+    let theirs = model.cut_texts(&STRANGER, model.context()).expect("texts");
+    for (whose, texts, labels) in
+        [("ours", ours, ["previous", "induction", "first"].as_slice()), ("a stranger's", theirs, &["previous", "induction"])]
+    {
+        let heads = model.classify(&texts, |_, _| true).expect("scores");
+        for label in labels {
+            assert!(heads.iter().any(|head| head.labels.contains(label)), "no head is called {label} on {whose}: {heads:?}");
+        }
+    }
+}
+
+#[test]
+fn the_small_model_looks_up_what_it_has_seen() {
+    let model = Model::built_in().expect("the small model");
+    let bos = model.tokenizer().expect("a tokenizer").first();
+    let mut means = [0.0; 2];
+    for seed in 0..4 {
+        let mut draws = Draws::at(seed, &[77]);
+        let half: Vec<u32> = (0..45).map(|_| draws.below(model.vocab() - 1) as u32).collect();
+        let ids: Vec<u32> = bos.into_iter().chain(half.iter().copied()).chain(half.iter().copied()).collect();
+        let losses = model.losses(&ids, &Edits::default(), &Sources::default()).expect("losses");
+        // The first token of the second half cannot be known either.
+        for (mean, losses) in means.iter_mut().zip([&losses[..45], &losses[46..]]) {
+            *mean += losses.iter().sum::<f64>() / losses.len() as f64 / 4.0;
+        }
+    }
+    let [first, again] = means;
+    assert!(first > 0.8 * (model.vocab() as f64).ln() && again < 0.5, "{first} the first time, {again} the second");
 }

@@ -35,7 +35,7 @@ fn tiles_are_the_weights_in_cells() {
     let model = Model::built_in().expect("it is in the crate");
     let ids = model.ids(Input::Text("Emma and David went to the market. David said, Emma, look at the red apple.")).expect("letters");
     let n = ids.len();
-    for edits in ["", "scale=off", "L1.H2=uniform@3-40", "L1.H2=temp:2@10-20/L1.H2=previous@5-9"] {
+    for edits in ["", "scale=0.4", "L1.H2=uniform@3-40", "L1.H2=temp:2@10-20/L1.H2=previous@5-9"] {
         let run = model.run(&ids, &Edits::parse(edits).expect(edits), &Sources::default()).expect(edits);
         let weights = run.weights(1, 2).expect("it is there");
         for sink in [Sink::Show, Sink::Hide, Sink::Renormalise] {
