@@ -153,8 +153,8 @@ def test_lines_between_tokens_are_the_weights():
     run = regard.load().run("the cat")
     assert "".join(run.tokens).endswith("the cat") and len(run.tokens) == len(run.ids)
     svg = regard.plot.plot_head_view(run=run, layer=0, heads=[0, 1]).svg()
-    assert "looks at" in svg and ">c</text>" in svg
-    assert ">c</text>" in regard.plot_attention(run=run).svg()
+    assert "looks at" in svg and ">the</text>" in svg
+    assert ">the</text>" in regard.plot_attention(run=run).svg()
 
 
 def test_long_texts_are_drawn_in_linear_memory():

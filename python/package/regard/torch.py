@@ -29,8 +29,11 @@ from contextlib import ContextDecorator
 from importlib.util import find_spec
 from typing import Any, Sequence
 
-import torch
-from torch import Tensor
+try:
+    import torch
+    from torch import Tensor
+except ImportError as missing:
+    raise ImportError(f"regard.torch needs PyTorch ({missing}): pip install torch") from missing
 
 from ._autograd import _NO_OPERANDS, _attend, _copied, _is_transformed, _tensors_of
 from ._regard import Mask, _chosen_num_threads
