@@ -103,7 +103,7 @@ impl Model {
     /// the screen by returning false.
     ///
     /// A text without a head is run from the stream before that head's layer on: what is before is that of the whole text, to the bit. Texts, and where these
-    /// are few several heads, are run side by side. Tokens that the model never learnt to tell apart are taken together, which losses show by less than 1e-8 nats.
+    /// are few several heads, are run side by side. Tokens that the model never learnt to tell apart are taken together, at most 1e-8 nats of a loss in exact arithmetic.
     ///
     /// # Errors
     /// As [`Model::losses`].
