@@ -14,7 +14,7 @@ use crate::forward::{Inputs, SavedView, row_array};
 use crate::plan::{Dims, Plan, WORTH_A_THREAD};
 use crate::walk::scores::Scorer;
 use crate::walk::tiling::{GRADIENT_SPLIT, query_tiles, tile_shape};
-use ndarray::{Array2, Array3, Array4, ArrayView4, ArrayViewMut4, Axis};
+use ndarray::{Array2, Array3, Array4, ArrayView1, ArrayView4, ArrayViewMut4, Axis};
 use regard_simd::{Real, Storage};
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -227,7 +227,7 @@ fn run_units<E: Storage>(
     }
     let shape = |last: usize| [d.batch, d.heads_q, pieces.chunk.min(d.seq_q), last];
     let mut apart = (0..d.seq_kv.div_ceil(pieces.keys))
-        .map(|_| Ok((uninit::<E::Real>("dq of a split", shape(d.head_dim))?, row_sums(rows.each_ref().map(Option::is_some), shape(1))?)))
+        .map(|_| Ok((uninit::<E::Real>("dq of a split", shape(d.head_dim))?, row_sums([rows[0].is_some(), false], shape(1))?)))
         .collect::<Result<Vec<_>>>()?;
     for first in (0..d.seq_q).step_by(pieces.chunk) {
         let queries = first..d.seq_q.min(first + pieces.chunk);
@@ -235,12 +235,11 @@ fn run_units<E: Storage>(
         let views = apart.iter_mut().map(|(dq, rows)| (dq.slice_mut(here), of_queries(rows, 0..queries.len()))).collect();
         run_tasks(given, pieces, queries.clone(), &mut sums, views, E::Real::ONE)?;
         let to = dq.slice_mut(ndarray::s![.., .., queries.clone(), ..]);
-        add_up(plan, apart.iter().map(|(dq, _)| dq.slice(here)).collect(), scale, to)?;
-        for (to, n) in of_queries(rows, queries.clone()).iter_mut().zip(0..) {
-            for from in apart.iter().filter_map(|(_, rows)| rows[n].as_ref()) {
-                to.iter_mut().for_each(|to| *to += &from.slice(here));
-            }
-        }
+        let q = rows[1].as_ref().map(|_| given.inputs.q.slice(ndarray::s![.., .., queries.clone(), ..]));
+        let products = add_up(plan, apart.iter().map(|(dq, _)| dq.slice(here)).collect(), scale, to, q)?;
+        let [squares, scales] = of_queries(rows, queries);
+        squares.into_iter().for_each(|mut to| apart.iter().flat_map(|(_, [from, _])| from).for_each(|from| to += &from.slice(here)));
+        scales.into_iter().for_each(|mut to| to.iter_mut().zip(&products).for_each(|(to, &product)| *to = product));
     }
     Ok(())
 }
@@ -350,22 +349,27 @@ fn run_task<E: Storage, X: Storage<Real = E::Real>>(
     }
 }
 
-/// `to = (apart[0] + apart[1] + ...) * scale`
+/// `to = (apart[0] + apart[1] + ...) * scale`; returned is the product of each sum with its row of q: its gradient on the scale
 fn add_up<E: Storage>(
     plan: &Plan<'_>,
     apart: Vec<ArrayView4<'_, MaybeUninit<E::Real>>>,
     scale: E::Real,
     mut to: ArrayViewMut4<'_, MaybeUninit<E>>,
-) -> Result<()> {
+    q: Option<ArrayView4<'_, E>>,
+) -> Result<Vec<f64>> {
     let heads = cut(to.view_mut(), 0, 1).into_iter().enumerate();
     let heads = heads.flat_map(|(b, batch)| cut(batch, 1, 1).into_iter().enumerate().map(move |(h, head)| (b, h, head))).collect();
-    plan.for_tasks(heads, |(b, h, mut to): (usize, usize, ArrayViewMut4<'_, _>)| {
+    let products = plan.for_tasks(heads, |(b, h, mut to): (usize, usize, ArrayViewMut4<'_, _>)| {
         let mut sum = Array2::from_elem([to.len_of(Axis(2)), to.len_of(Axis(3))], E::Real::ZERO);
         for split in &apart {
             // SAFETY: the units of this split have written all of their rows.
             sum.zip_mut_with(&split.slice(ndarray::s![b, h, .., ..]), |sum, x| *sum += unsafe { x.assume_init() });
         }
         to.slice_mut(ndarray::s![0, 0, .., ..]).zip_mut_with(&sum, |to, &sum| *to = MaybeUninit::new(E::from_real(sum * scale)));
+        let product =
+            |(d, q): (ArrayView1<'_, E::Real>, ArrayView1<'_, E>)| d.iter().zip(q).map(|(d, q)| d.to_f64() * q.to_real().to_f64()).sum();
+        let q = q.as_ref().map(|q| q.slice(ndarray::s![b, h, .., ..]));
+        q.map_or(Vec::new(), |q| sum.rows().into_iter().zip(q.rows()).map(product).collect::<Vec<f64>>())
     })?;
-    Ok(())
+    Ok(products.concat())
 }

@@ -31,7 +31,7 @@ fn threads_change_nothing<E: Element>(s: Shape, every: usize) {
     let d_out = d_out_for(&x, 2);
     for level in levels() {
         for (name, recipe) in options(&s).into_iter().step_by(if level == Level::Portable { 2 * every } else { every }) {
-            let a = recipe.attention().level(level);
+            let a = recipe.attention().level(level).scale_gradient(true);
             let saved = a.forward_saved(&x.q, &x.k, &x.v).expect("fits");
             let go = |threads| a.clone().threads(threads).backward_with_stats(&x.q, &x.k, &x.v, &saved, &d_out).expect("fits");
             let (one, one_stats) = go(1);

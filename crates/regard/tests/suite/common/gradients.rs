@@ -100,6 +100,7 @@ pub fn assert_same_gradients<E: Element>(what: &str, a: &Gradients<E>, b: &Gradi
     assert_same_bits(&format!("dv, {what}"), &a.dv, &b.dv);
     assert_same_bits(&format!("d_bias, {what}"), &bias_numbers(a), &bias_numbers(b));
     assert_same_bits(&format!("d_sink, {what}"), &sink_numbers(a), &sink_numbers(b));
+    assert_eq!(a.d_scale.map(f64::to_bits), b.d_scale.map(f64::to_bits), "d_scale, {what}");
 }
 
 fn sink_numbers<E: Element>(g: &Gradients<E>) -> Array1<f64> {
