@@ -18,6 +18,12 @@ picture = regard.heat_map(x, x, rows=3, region=[[0, 3], [0, 2]])
 packed = regard.attention_varlen(tokens, tokens, tokens, [0, 5], np.array([0, 5]))
 _, packed_lse = regard.attention_varlen(tokens, tokens, tokens, [0, 5], [0, 5], return_lse=True)
 regard.set_num_threads(None)
+drawn = regard.plot_attention(weights, ["a", "b", "c", "d", "e"])
+lines = regard.plot.plot_head_view(weights, heads=[0, 1], queries=2)
+found = regard.analyze(weights)
+swept = regard.lab.sweep(d_k=[4, 64])
+run = regard.load().run("the cat")
+read: list[str] = run.tokens
 
 SHAPES = [
     (out.shape, (1, 2, 5, 8)),
@@ -29,4 +35,9 @@ SHAPES = [
     (picture.mean.shape, (1, 2, 3, 2)),
     (packed.shape, (5, 2, 8)),
     (packed_lse.shape, (2, 5)),
+    (drawn.svg()[:4], "<svg"),
+    (lines.svg()[:4], "<svg"),
+    (len(found["entropy"]), 2),
+    (swept.to_csv()[:2], "# "),
+    (len(read), len(run.ids)),
 ]

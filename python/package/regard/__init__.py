@@ -6,6 +6,8 @@
 (1, 8, 128, 64)
 """
 
+from typing import TYPE_CHECKING, Any
+
 from ._regard import (
     Mask,
     Model,
@@ -66,7 +68,12 @@ __all__ = [
 ]
 
 
-def __getattr__(name):
+if TYPE_CHECKING:
+    from . import jax, lab, nn, plot, torch
+    from .plot import analyze, plot_attention, plot_heads
+
+
+def __getattr__(name: str) -> Any:
     # Here, and not above: who wants attention shall not wait for the import of the rest.
     from importlib import import_module
 

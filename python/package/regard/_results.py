@@ -34,7 +34,7 @@ class _WeightStatistics:
 class HeadStatistics(_WeightStatistics):
     """Means over the rows of a head that see any key, each float64 ``[batch, heads_q]``."""
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"HeadStatistics of {list(self.entropy.shape)} heads\n{self._summary(...)}"
 
 
@@ -49,7 +49,7 @@ class Statistics(_WeightStatistics):
     out: np.ndarray | None
     lse: np.ndarray
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         seen = self.argmax >= 0
         empty = seen.size - int(seen.sum())
         title = f"Statistics of {list(self.entropy.shape)} rows"
@@ -60,7 +60,7 @@ class Statistics(_WeightStatistics):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Named:
-    def __repr__(self):
+    def __repr__(self) -> str:
         parts = (f"{f.name}: {getattr(self, f.name).dtype} {list(getattr(self, f.name).shape)}" for f in fields(self))
         return f"{type(self).__name__}({', '.join(parts)})"
 
@@ -108,7 +108,7 @@ class GradientStatistics:
         """The share of the rows of dq whose norm is below a threshold; NaN when there are no rows."""
         return float(np.mean(self.dq_rows < threshold)) if self.dq_rows.size else float("nan")
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         title = f"GradientStatistics of {list(self.dq_rows.shape)} rows"
         norms = f"  norms: dq {self.dq_norm:.4g}, dk {self.dk_norm:.4g}, dv {self.dv_norm:.4g}"
         lines = [title, norms]
@@ -191,7 +191,7 @@ class Table:
 
         return [[shown(values[i].item() if hasattr(values[i], "item") else values[i]) for values in self.columns.values()] for i in range(min(len(self), most))]
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         rows = [list(self.columns), *self._cells(20)]
         widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
         lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths)) for row in rows]
@@ -199,7 +199,7 @@ class Table:
             lines.append(f"... {len(self)} rows")
         return "\n".join(lines)
 
-    def _repr_html_(self):
+    def _repr_html_(self) -> str:
         from html import escape
 
         head = "".join(f"<th>{escape(name)}</th>" for name in self.columns)
@@ -230,7 +230,7 @@ class Lens:
         )
         return table.to_csv(path)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         layers, n, k = self.top.shape
         words = np.asarray(self.words, dtype=object).reshape(layers, n, k)
         lines = [f"Lens of {n} tokens, {layers - 1} layers; the likeliest token behind each layer, at the last row:"]
@@ -264,7 +264,7 @@ class Gradients(Tuple[Any, ...]):
     def __getnewargs__(self) -> tuple[tuple[Any, ...], tuple[str, ...]]:
         return tuple(self), self._fields
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         def shown(x):
             return f"{x.dtype} {list(x.shape)}" if isinstance(x, np.ndarray) else repr(x)
 
@@ -318,13 +318,13 @@ class Figure:
         ax.set_axis_off()
         return ax
 
-    def _repr_svg_(self):
+    def _repr_svg_(self) -> str:
         return self.svg()
 
-    def _repr_html_(self):
+    def _repr_html_(self) -> str:
         from html import escape
 
         return f"<figure><figcaption><b>{escape(self._raw.title)}</b></figcaption>{self.svg()}<figcaption>{escape(self._raw.caption)}</figcaption></figure>"
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"Figure({self.name!r}: {self.alt})"

@@ -56,7 +56,7 @@ class Result(Table):
             file.write(self.__dict__["_csv"])
         return None
 
-    def _repr_html_(self):
+    def _repr_html_(self) -> str:
         from html import escape
 
         figures = "".join(figure._repr_html_() for figure in self.figures.values())

@@ -44,7 +44,7 @@ class ScaledAttention:
         """Gradients by q, k and v of what has the gradient ``d_out`` by the result."""
         return attention_vjp(array(q), array(k), array(v), array(d_out), **self.options)
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"ScaledAttention({', '.join(f'{name}={value!r}' for name, value in self.options.items())})"
 
 
@@ -60,11 +60,14 @@ class MultiHeadAttention:
             if width % heads:
                 raise ValueError(f"a width of {width} is not divided by {heads} heads: give head_dim")
             head_dim = width // heads
-        self.width, self.heads, self.kv_heads, self.head_dim = width, heads, kv_heads, head_dim
+        self.width: int = width
+        self.heads: int = heads
+        self.kv_heads: int = kv_heads
+        self.head_dim: int = head_dim
         rng = np.random.default_rng(seed)
         inner, shared = heads * head_dim, kv_heads * head_dim
         shapes = {"w_q": (width, inner), "w_k": (width, shared), "w_v": (width, shared), "w_o": (inner, width)}
-        self.parameters = {name: (rng.standard_normal(shape) / np.sqrt(shape[0])).astype(dtype) for name, shape in shapes.items()}
+        self.parameters: dict[str, np.ndarray] = {name: (rng.standard_normal(shape) / np.sqrt(shape[0])).astype(dtype) for name, shape in shapes.items()}
         if bias:
             self.parameters.update({f"b_{name[2:]}": np.zeros(shape[1], dtype) for name, shape in shapes.items()})
 
@@ -141,7 +144,7 @@ class MultiHeadAttention:
         made.parameters = {name: parameters[name] for name in made.parameters}
         return made
 
-    def __repr__(self):
+    def __repr__(self) -> str:
         return f"MultiHeadAttention(width={self.width}, heads={self.heads}, kv_heads={self.kv_heads}, head_dim={self.head_dim})"
 
 

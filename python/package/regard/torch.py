@@ -361,7 +361,7 @@ class use(ContextDecorator):
         self.computed = 0
         self.left: dict[str, int] = {}
 
-    def __call__(self, function):
+    def __call__(self, function: Any) -> Any:
         """Decorate a function; of a generator or coroutine, every step of it."""
         if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
             return functools.wraps(function)(lambda *args, **keywords: _stepwise(self, function(*args, **keywords)))
