@@ -161,7 +161,7 @@ pub(crate) struct SettingArgs {
     /// This share of windows are random tokens, said again and again: what follows must be looked up, by heads that find what came before [default: 0]
     #[arg(long, value_name = "SHARE", allow_negative_numbers = true, help_heading = "Text")]
     repeats: Option<f64>,
-    /// In so many steps at the beginning all windows are, and only what can be looked up counts [default: 0]
+    /// In so many first steps every window is said again and again like that, and only tokens that can be looked up count [default: 0]
     #[arg(long, value_name = "N", help_heading = "Text")]
     repeats_first: Option<u64>,
     /// Measure the loss on the last tenth of the text, which is not learned, every so many steps [default: 100]

@@ -30,7 +30,7 @@ pub struct TrainConfig {
     pub optim: OptimConfig,
     /// Share of windows that are random tokens, said again and again.
     pub repeats: f64,
-    /// In so many steps at the beginning all windows are, and only what can be looked up counts.
+    /// In so many first steps all windows are such, and only tokens that can be looked up count.
     pub repeats_first: u64,
 }
 
