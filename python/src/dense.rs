@@ -42,8 +42,12 @@ impl Dense<'_> {
     /// Whether the first numbers are zeros and ones, and both occur: a mask that was meant as bool.
     pub(crate) fn looks_like_truth(&self) -> bool {
         fn look<T: numpy::Element + Copy + Into<f64>>(array: &PyReadonlyArrayDyn<'_, T>) -> bool {
-            let first: Vec<f64> = array.as_array().iter().take(4096).map(|&x| x.into()).collect();
-            first.contains(&0.0) && first.contains(&1.0) && first.iter().all(|x| [0.0, 1.0].contains(x))
+            let (mut zero, mut one) = (false, false);
+            let mut is_either = |x: f64| {
+                (zero, one) = (zero || x == 0.0, one || x == 1.0);
+                x == 0.0 || x == 1.0
+            };
+            array.as_array().iter().take(4096).all(|&x| is_either(x.into())) && zero && one
         }
         match self {
             Self::F32(array) => look(array),
