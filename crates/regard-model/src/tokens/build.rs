@@ -4,6 +4,7 @@ use super::refused;
 use crate::archives::Gguf;
 use crate::error::{Error, Result};
 use ahash::AHashMap;
+use regard_nn::tokenizer::guarded;
 use serde_json::{Map, Value, json};
 use tokenizers::models::bpe::BPE;
 use tokenizers::{AddedToken, Tokenizer};
@@ -18,7 +19,7 @@ const WORDS: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N
 pub(super) fn read(value: Value) -> Result<Tokenizer> {
     let text = value.to_string();
     drop(value);
-    Tokenizer::from_bytes(text).map_err(refused)
+    guarded(|| Tokenizer::from_bytes(text)).map_err(refused)
 }
 
 fn special(id: u64, content: &str) -> Value {

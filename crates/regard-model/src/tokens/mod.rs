@@ -14,7 +14,10 @@ pub use pieces::Pieces;
 
 use crate::archives::Gguf;
 use crate::error::{Error, Result};
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use regard_nn::tokenizer::guarded;
+use serde::Deserialize;
 use serde_json::Value;
 use std::ops::Range;
 use std::path::Path;
@@ -62,54 +65,26 @@ fn content(value: &Value) -> Option<&str> {
     value.as_str().or_else(|| value["content"].as_str())
 }
 
-/// Any JSON, read to its end and not kept.
-struct Whole;
-
-impl<'d> Deserialize<'d> for Whole {
-    fn deserialize<D: Deserializer<'d>>(deserializer: D) -> std::result::Result<Self, D::Error> {
-        deserializer.deserialize_any(Self)
-    }
+/// What of a `tokenizer.json` is looked at before the library reads it.
+#[derive(Deserialize)]
+struct Parts {
+    #[serde(default)]
+    normalizer: Value,
 }
 
-impl<'d> Visitor<'d> for Whole {
-    type Value = Self;
-
-    fn expecting(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("JSON")
-    }
-
-    fn visit_unit<E>(self) -> std::result::Result<Self, E> {
-        Ok(self)
-    }
-
-    fn visit_bool<E>(self, _: bool) -> std::result::Result<Self, E> {
-        Ok(self)
-    }
-
-    fn visit_i64<E>(self, _: i64) -> std::result::Result<Self, E> {
-        Ok(self)
-    }
-
-    fn visit_u64<E>(self, _: u64) -> std::result::Result<Self, E> {
-        Ok(self)
-    }
-
-    fn visit_f64<E>(self, _: f64) -> std::result::Result<Self, E> {
-        Ok(self)
-    }
-
-    fn visit_str<E>(self, _: &str) -> std::result::Result<Self, E> {
-        Ok(self)
-    }
-
-    fn visit_seq<A: SeqAccess<'d>>(self, mut list: A) -> std::result::Result<Self, A::Error> {
-        while list.next_element::<Self>()?.is_some() {}
-        Ok(self)
-    }
-
-    fn visit_map<A: MapAccess<'d>>(self, mut map: A) -> std::result::Result<Self, A::Error> {
-        while map.next_entry::<Self, Self>()?.is_some() {}
-        Ok(self)
+/// Whether a table of characters says that it is longer than what is there: so much would be allocated for it.
+fn promises_too_much(normalizer: &Value) -> bool {
+    match normalizer {
+        Value::Object(parts) => parts.iter().any(|(name, value)| match value.as_str().filter(|_| name == "precompiled_charsmap") {
+            // Its length stands in its first four bytes.
+            Some(table) => match STANDARD.decode(table.get(..8).unwrap_or_default()).as_deref() {
+                Ok([a, b, c, d, ..]) => u32::from_le_bytes([*a, *b, *c, *d]) as usize > table.len(),
+                _ => true,
+            },
+            None => promises_too_much(value),
+        }),
+        Value::Array(parts) => parts.iter().any(promises_too_much),
+        _ => false,
     }
 }
 
@@ -125,9 +100,11 @@ impl Tokenizer {
     /// [`Error::Tokenizer`].
     #[doc(hidden)]
     pub fn of_bytes(bytes: &[u8]) -> Result<Self> {
-        // The library panics where a decoder is cut off: whether all of it is JSON is asked before.
-        serde_json::from_slice::<Whole>(bytes).map_err(refused)?;
-        Self::library(tokenizers::Tokenizer::from_bytes(bytes).map_err(refused)?)
+        let parts: Parts = serde_json::from_slice(bytes).map_err(refused)?;
+        if promises_too_much(&parts.normalizer) {
+            return Err(refused("its table of characters promises more than it has"));
+        }
+        Self::library(guarded(|| tokenizers::Tokenizer::from_bytes(bytes)).map_err(refused)?)
     }
 
     /// The text of a `vocab.txt`.
@@ -259,7 +236,7 @@ impl Tokenizer {
     pub fn encode(&self, text: &str) -> Result<Vec<Token>> {
         let mut tokens: Vec<Token> = match &self.kind {
             Kind::Library(tokenizer) => {
-                let encoding = tokenizer.encode(text, true).map_err(refused)?;
+                let encoding = guarded(|| tokenizer.encode(text, true)).map_err(refused)?;
                 let parts = encoding.get_ids().iter().zip(encoding.get_offsets()).zip(encoding.get_special_tokens_mask());
                 // A special token that is written in the text has a place in it.
                 parts.map(|((&id, &(a, b)), &special)| Token { id, bytes: a..b, added: special == 1 && a == b }).collect()
@@ -299,7 +276,7 @@ impl Tokenizer {
     /// When the tokenizer refuses.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         match &self.kind {
-            Kind::Library(tokenizer) => tokenizer.decode(ids, true).map_err(refused),
+            Kind::Library(tokenizer) => guarded(|| tokenizer.decode(ids, true)).map_err(refused),
             Kind::Pieces(pieces) => Ok(pieces.decode(ids)),
             Kind::Ours(tokenizer) => Ok(tokenizer.decode(ids)?),
         }
@@ -310,7 +287,7 @@ impl Tokenizer {
         match &self.kind {
             Kind::Library(tokenizer) => {
                 let written = tokenizer.id_to_token(id).unwrap_or_else(|| format!("<{id}>"));
-                match tokenizer.decode(&[id], false) {
+                match guarded(|| tokenizer.decode(&[id], false)) {
                     // Half a character: its bytes, as the file writes them.
                     Ok(text) if !text.is_empty() && !text.contains('\u{fffd}') => text,
                     _ => written,

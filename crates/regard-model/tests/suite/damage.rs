@@ -169,6 +169,60 @@ fn lists_of_files_reach_nowhere_else() {
     }
 }
 
+/// A `tokenizer.json` of few pieces, so that there is time for many runs.
+fn small_tokenizer() -> serde_json::Value {
+    let cut = serde_json::json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true });
+    let pieces = ["o", "n", "c", "e", "on", "ce", "once", "\u{120}", "u", "p", "up", "<s>"];
+    let vocab: serde_json::Map<String, serde_json::Value> = (0..).zip(pieces).map(|(i, piece)| (piece.to_owned(), i.into())).collect();
+    serde_json::json!({
+        "version": "1.0", "truncation": { "direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0 },
+        "padding": { "strategy": { "Fixed": 16 }, "direction": "Right", "pad_to_multiple_of": null, "pad_id": 0, "pad_type_id": 0, "pad_token": "o" },
+        "added_tokens": [{ "id": 11, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true }],
+        "normalizer": { "type": "Sequence", "normalizers": [{ "type": "NFC" }, { "type": "Precompiled", "precompiled_charsmap": TABLE }] },
+        "pre_tokenizer": cut, "decoder": cut,
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [{ "SpecialToken": { "id": "<s>", "type_id": 0 } }, { "Sequence": { "id": "A", "type_id": 0 } }],
+            "pair": [{ "Sequence": { "id": "A", "type_id": 0 } }, { "Sequence": { "id": "B", "type_id": 1 } }],
+            "special_tokens": { "<s>": { "id": "<s>", "ids": [11], "tokens": ["<s>"] } }
+        },
+        "model": {
+            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false,
+            "byte_fallback": false, "ignore_merges": false, "vocab": vocab, "merges": ["o n", "c e", "on ce", "u p"]
+        }
+    })
+}
+
+/// A table of characters of eight bytes, all of them zero: it replaces nothing.
+const TABLE: &str = "CAAAAAAAAAAAAAAA";
+
+#[test]
+fn what_makes_the_library_of_tokenizers_panic_is_an_error() {
+    let with = |path: &str, value: serde_json::Value| {
+        let mut json = small_tokenizer();
+        *json.pointer_mut(path).expect(path) = value;
+        Tokenizer::of_bytes(json.to_string().as_bytes())
+    };
+    let template = "/post_processor/single/0";
+    let used = [
+        with(template, serde_json::json!({ "SpecialToken": { "id": "<t>", "type_id": 0 } })),
+        with(template, serde_json::json!({ "Sequence": { "id": "B", "type_id": 0 } })),
+    ];
+    for tokenizer in used {
+        let error = tokenizer.and_then(|tokenizer| tokenizer.encode("once")).expect_err("a template without its tokens");
+        assert!(error.to_string().contains("the tokenizers library cannot use it"), "{error}");
+    }
+    let table = "/normalizer/normalizers/1/precompiled_charsmap";
+    // Eight bytes that point beyond themselves; none; and 2 GB announced.
+    let far = with(table, "CAAAAAD/AAAAAAAA".into()).and_then(|tokenizer| tokenizer.encode("once"));
+    assert!(far.expect_err("a table that points nowhere").to_string().contains("cannot use it"));
+    for (value, reason) in [("", "promises more"), ("/////wAAAAAAAAAA", "promises more"), ("CAAAAAAA", "cannot use it")] {
+        let error = with(table, value.into()).expect_err(value).to_string();
+        assert!(error.contains(reason), "{value}: {error}");
+    }
+    assert!(with("/decoder", serde_json::json!({ "type": 7 })).is_err());
+}
+
 #[test]
 fn tokenizers_survive_what_is_thrown_at_them() {
     const TEXT: &str = "Once upon a time, 12 d\u{f6}gs (C=O).";
@@ -183,27 +237,7 @@ fn tokenizers_survive_what_is_thrown_at_them() {
     for text in [words, atoms] {
         throw(text.as_bytes(), runs(), |bytes| used(Tokenizer::of_vocabulary(&String::from_utf8_lossy(bytes), true)));
     }
-    // Few pieces, so that there is time for many runs.
-    let cut = serde_json::json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true });
-    let pieces = ["o", "n", "c", "e", "on", "ce", "once", "\u{120}", "u", "p", "up", "<s>"];
-    let vocab: serde_json::Map<String, serde_json::Value> = (0..).zip(pieces).map(|(i, piece)| (piece.to_owned(), i.into())).collect();
-    let json = serde_json::json!({
-        "version": "1.0", "truncation": { "direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0 },
-        "padding": { "strategy": { "Fixed": 16 }, "direction": "Right", "pad_to_multiple_of": null, "pad_id": 0, "pad_type_id": 0, "pad_token": "o" },
-        "added_tokens": [{ "id": 11, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true }],
-        "normalizer": { "type": "NFC" }, "pre_tokenizer": cut, "decoder": cut,
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [{ "SpecialToken": { "id": "<s>", "type_id": 0 } }, { "Sequence": { "id": "A", "type_id": 0 } }],
-            "pair": [{ "Sequence": { "id": "A", "type_id": 0 } }, { "Sequence": { "id": "B", "type_id": 1 } }],
-            "special_tokens": { "<s>": { "id": "<s>", "ids": [11], "tokens": ["<s>"] } }
-        },
-        "model": {
-            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false,
-            "byte_fallback": false, "ignore_merges": false, "vocab": vocab, "merges": ["o n", "c e", "on ce", "u p"]
-        }
-    });
-    let bytes = json.to_string().into_bytes();
+    let bytes = small_tokenizer().to_string().into_bytes();
     assert!(Tokenizer::of_bytes(&bytes).is_ok(), "whole, it is one");
     throw(&bytes, runs(), |bytes| used(Tokenizer::of_bytes(bytes)));
 }

@@ -1,5 +1,6 @@
 //! Texts: tokenizers, characters as they are written, and stories of known entropy.
 
+mod guarded;
 pub mod ngram;
 pub mod pcfg;
 pub mod stories;

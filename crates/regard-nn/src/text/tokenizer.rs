@@ -3,6 +3,7 @@
 
 use crate::atomic::write_atomic;
 use crate::error::{Error, Result};
+pub use crate::text::guarded::guarded;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use std::collections::{BTreeSet, HashMap};
@@ -189,7 +190,7 @@ impl Tokenizer {
             Inner::Char(characters) => {
                 text.chars().map(|c| characters.ids.get(&c).copied().ok_or(Error::Character { character: c })).collect()
             }
-            Inner::Library(tokenizer) => Ok(tokenizer.encode_fast(text, false).map_err(refused)?.get_ids().to_vec()),
+            Inner::Library(tokenizer) => Ok(guarded(|| tokenizer.encode_fast(text, false)).map_err(refused)?.get_ids().to_vec()),
         }
     }
 
@@ -204,7 +205,7 @@ impl Tokenizer {
         }
         match &self.0 {
             Inner::Char(characters) => Ok(ids.iter().map(|&id| characters.list[id as usize]).collect()),
-            Inner::Library(tokenizer) => tokenizer.decode(ids, false).map_err(refused),
+            Inner::Library(tokenizer) => guarded(|| tokenizer.decode(ids, false)).map_err(refused),
         }
     }
 
@@ -239,6 +240,6 @@ impl Tokenizer {
         if let Some(characters) = Characters::from_json(&json) {
             return Ok(Self(Inner::Char(characters)));
         }
-        tokenizers::Tokenizer::from_bytes(bytes).map(|t| Self(Inner::Library(Box::new(t)))).map_err(|e| unreadable(&e))
+        guarded(|| tokenizers::Tokenizer::from_bytes(bytes)).map(|t| Self(Inner::Library(Box::new(t)))).map_err(|e| unreadable(&e))
     }
 }
