@@ -14,7 +14,9 @@
 //! All integrands are smooth and die out on both sides, where equal steps converge faster than any power of the step.
 
 use rayon::prelude::*;
+use std::collections::BTreeMap;
 use std::f64::consts::PI;
+use std::sync::{Mutex, PoisonError};
 
 const EULER_GAMMA: f64 = 0.577_215_664_901_532_9;
 
@@ -155,8 +157,20 @@ fn chi_rule(d: usize) -> Vec<(f64, f64)> {
     rule
 }
 
-/// Expectations of a row over random queries and keys of dimension `d_k`, with `n` keys.
+/// Expectations of a row over random queries and keys of dimension `d_k`, with `n` keys. Each is computed once, whoever asks: several experiments need the
+/// same, and with any seed.
 pub fn row(n: usize, d_k: usize, scaled: bool) -> RowExpectation {
+    static KNOWN: Mutex<BTreeMap<(usize, usize, bool), RowExpectation>> = Mutex::new(BTreeMap::new());
+    let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(found) = known().get(&(n, d_k, scaled)) {
+        return *found;
+    }
+    let computed = compute_row(n, d_k, scaled);
+    known().insert((n, d_k, scaled), computed);
+    computed
+}
+
+fn compute_row(n: usize, d_k: usize, scaled: bool) -> RowExpectation {
     let unit = if scaled { 1.0 / (d_k as f64).sqrt() } else { 1.0 };
     let parts: Vec<_> = chi_rule(d_k).into_par_iter().map(|(s, w)| (w, at_spread(n, s * unit))).collect();
     parts.into_iter().fold(RowExpectation::default(), |sum, (w, e)| RowExpectation {

@@ -74,7 +74,7 @@ fn a_verdict_is_the_same_or_undecided_for_any_number_of_draws_and_any_seed() {
         judged.into_iter().map(|(_, j)| (format!("{:?}: {}", j.document, j.claim), j.verdict.words().to_owned())).collect()
     };
     let known = verdicts(report());
-    let others = [(5, 1), (200, 1), (2000, 1), (2000, 2), (2000, 3), (2000, 4), (2000, 5)];
+    let others = [(5, 1), (200, 1), (500, 2), (500, 3), (500, 4), (2000, 5)];
     for (seeds, seed) in others {
         let here = verdicts(&run(seeds, seed));
         assert_eq!(here.len(), known.len());
