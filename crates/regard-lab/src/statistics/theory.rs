@@ -95,25 +95,23 @@ fn maximum(n: usize, s: f64) -> f64 {
     let panels = (reach / (1.5 / s).min(1.0)).ceil() as usize;
     let w = gauss_legendre(0.0, reach, panels);
     let x_step = 0.125;
-    let (v_step, v_low, v_count) = (0.25, -32.0, 152);
-    // [v][w]: the kernel and the weight of each node.
-    let kernel: Vec<Vec<f64>> = (0..v_count)
-        .map(|i| {
-            let v = v_low + f64::from(i) * v_step;
-            w.iter().map(|&(w, weight)| weight * (-(v - s * w).exp()).exp()).collect()
-        })
-        .collect();
+    let (v_step, v_low) = (0.25, -32.0);
+    let v: [f64; 152] = std::array::from_fn(|i| v_low + i as f64 * v_step);
+    // The weight of each node and its kernel for each v: sums over nodes are made for all v side by side.
+    let kernel: Vec<[f64; 152]> = w.iter().map(|&(w, weight)| v.map(|v| weight * (-(v - s * w).exp()).exp())).collect();
+    let of_v = v.map(|v| (v - v.exp()).exp());
     let mut sum = 0.0;
     for i in -48..=68 {
         let x = f64::from(i) * x_step;
-        let near: Vec<f64> = w.iter().map(|&(w, _)| density(x - w)).collect();
-        let far = below(x - reach);
-        let mut inner = 0.0;
-        for (i, line) in kernel.iter().enumerate() {
-            let v = v_low + i as f64 * v_step;
-            let g = far + line.iter().zip(&near).map(|(a, b)| a * b).sum::<f64>();
-            inner += (v - v.exp()).exp() * g.powi(n as i32 - 1);
+        let mut near = [0.0; 152];
+        for (&(w, _), line) in w.iter().zip(&kernel) {
+            let p = density(x - w);
+            for j in 0..near.len() {
+                near[j] += line[j] * p;
+            }
         }
+        let far = below(x - reach);
+        let inner: f64 = near.iter().zip(&of_v).map(|(near, of_v)| of_v * (far + near).powi(n as i32 - 1)).sum();
         sum += density(x) * inner;
     }
     n as f64 * sum * x_step * v_step
