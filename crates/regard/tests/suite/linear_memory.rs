@@ -14,7 +14,7 @@ const CASE: &str = "REGARD_TEST_MEMORY_CASE";
 /// Name, heads, options.
 fn cases() -> Vec<(&'static str, usize, Attention<'static>)> {
     // The window makes it quick; what is kept for a row does not depend on how many keys it sees.
-    let short = || Attention::new().window(700, 0).threads(2);
+    let short = || Attention::new().window(300, 0).threads(2);
     let shorter = || Attention::new().window(100, 0).threads(2);
     let dense = |shape: [usize; 4]| Bias::Dense(Array4::zeros(shape).into());
     let distances = Array2::zeros((8, 2 * TOKENS - 1));
