@@ -38,7 +38,7 @@ enum Command {
     /// Rust tests and doc tests, the tests once more at every SIMD level of this CPU, the examples,
     /// the memory checks, and the Python package with its tests in a virtual environment of its own.
     /// The last line counts the steps; the exit code is not zero when one failed.
-    Test,
+    Test(test::Options),
     /// Run tests/memory_safety.rs under Miri, AddressSanitizer and valgrind, whichever are installed
     ///
     /// Miri and AddressSanitizer come with the nightly toolchain:
@@ -72,7 +72,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
-        Command::Test => test::run(),
+        Command::Test(options) => test::run(&options),
         Command::Memcheck => memcheck::run_checks(),
         Command::Packages => packages::run(),
         Command::Candle => test::run_candle().map(|()| ExitCode::SUCCESS),

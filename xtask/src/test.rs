@@ -2,7 +2,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 
 use crate::browser;
 use crate::command::{self, cargo, command, root, run_quietly, target_dir};
@@ -55,11 +55,6 @@ fn run_examples(steps: &mut Steps) -> Result<()> {
         skipped("examples", "crates/regard/examples has none");
         return Ok(());
     }
-    steps.step("examples are built", || {
-        let mut build = cargo(&["build", "--quiet", "--examples"]);
-        build.args(ORDINARY);
-        command::run(build)
-    });
     for name in names {
         steps.step(&format!("example {name}"), || {
             let mut example = command(target_dir().join("debug/examples").join(&name), &[]);
@@ -71,16 +66,32 @@ fn run_examples(steps: &mut Steps) -> Result<()> {
 }
 
 /// The environment of the Python tests; the exercises in Python are judged with it, too.
-fn python_environment(steps: &mut Steps) -> Option<Environment> {
-    let mut environment = None;
-    steps.step("Python environment", || {
-        environment = Some(Environment::make("venv", &["python/tests/requirements.txt"])?);
-        Ok(())
-    });
-    environment
+fn python_environment() -> Result<Environment> {
+    Environment::make("venv", &["python/tests/requirements.txt"])
 }
 
-fn run_rust(steps: &mut Steps, environment: Option<&Environment>) {
+/// Everything that is tested, compiled by one command, so that each crate has the same features for all: tests, examples, the command, the extension.
+fn build() -> Result<()> {
+    let mut build = cargo(&["build", "--quiet", "--lib", "--bins", "--tests", "--examples"]);
+    build.args(ORDINARY);
+    command::run(build)
+}
+
+/// Compiles, and makes the environment meanwhile, which waits for the network most of the time.
+fn prepare(steps: &mut Steps) -> Option<Environment> {
+    std::thread::scope(|scope| {
+        let environment = scope.spawn(python_environment);
+        steps.step("everything is compiled", build);
+        let mut made = None;
+        steps.step("Python environment", || {
+            made = Some(environment.join().unwrap_or_else(|_| bail!("a panic"))?);
+            Ok(())
+        });
+        made
+    })
+}
+
+fn run_rust(steps: &mut Steps, environment: Option<&Environment>) -> Result<()> {
     if environment.is_none() {
         skipped("exercises in Python", "there is no environment with NumPy");
     }
@@ -92,40 +103,67 @@ fn run_rust(steps: &mut Steps, environment: Option<&Environment>) {
         }
         command::run(tests)
     });
+    run_at_every_level(steps);
+    run_examples(steps)
 }
 
-fn run_python(steps: &mut Steps, environment: Option<&Environment>) {
-    let Some(environment) = environment else {
-        skipped("Python tests", "there is no environment for them");
-        return;
-    };
-    let mut package = None;
-    steps.step("Python extension out of the same build", || {
-        // With the tests among what is built, so that crates have the features that they were tested with, and are not compiled again.
-        let mut build = cargo(&["build", "--quiet", "--lib", "--bins", "--tests"]);
-        build.args(ORDINARY);
-        command::run(build)?;
-        package = Some(python::assemble(&target_dir().join("debug"))?);
-        Ok(())
+fn run_python(steps: &mut Steps) {
+    steps.step("Python tests", || {
+        build()?;
+        let package = python::assemble(&target_dir().join("debug"))?;
+        let mut pytest = command(python_environment()?.python(), &["-m", "pytest", "--quiet", "--ignore=parity", "-p", "no:cacheprovider"]);
+        pytest.current_dir(root().join(python::TESTS)).env("PYTHONPATH", package);
+        command::run(pytest)
     });
-    if let Some(package) = package {
-        steps.step("Python tests", || {
-            let mut pytest = command(environment.python(), &["-m", "pytest", "--quiet", "--ignore=parity", "-p", "no:cacheprovider"]);
-            pytest.current_dir(root().join(python::TESTS)).env("PYTHONPATH", package);
-            command::run(pytest)
-        });
-    }
 }
 
-pub(crate) fn run() -> Result<ExitCode> {
-    let mut steps = Steps::default();
-    let environment = python_environment(&mut steps);
+/// Which tests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Part {
+    /// Rust tests, doc tests and examples, at every SIMD level
+    Rust,
+    /// Memory checks and the Python package
+    Others,
+}
+
+#[derive(Debug, clap::Args)]
+pub(crate) struct Options {
+    /// Only these
+    #[arg(long, value_enum)]
+    only: Option<Part>,
+}
+
+/// Both parts side by side: the one waits for browsers and killed programs, the other for the compiler. What the second prints comes at the end.
+fn run_both(steps: &mut Steps) -> Result<()> {
+    // Asked before the build puts another file in its place.
+    let this = std::env::current_exe().context("cannot tell which program this is")?;
+    let environment = prepare(steps);
     browser::prepare();
-    run_rust(&mut steps, environment.as_ref());
-    run_at_every_level(&mut steps);
-    run_examples(&mut steps)?;
-    memcheck::add_steps(&mut steps, memcheck::in_ci())?;
-    run_python(&mut steps, environment.as_ref());
+    let others = std::thread::spawn(move || command(this, &["test", "--only", "others"]).output());
+    run_rust(steps, environment.as_ref())?;
+    steps.step("memory checks and Python tests", || {
+        let output = others.join().unwrap_or_else(|_| Err(std::io::Error::other("a panic"))).context("cannot start them")?;
+        print!("{}", String::from_utf8_lossy(&output.stdout));
+        eprint!("{}", String::from_utf8_lossy(&output.stderr));
+        if output.status.success() { Ok(()) } else { bail!("`cargo xtask test --only others` runs them alone") }
+    });
+    Ok(())
+}
+
+pub(crate) fn run(options: &Options) -> Result<ExitCode> {
+    let mut steps = Steps::default();
+    match options.only {
+        None => run_both(&mut steps)?,
+        Some(Part::Rust) => {
+            let environment = prepare(&mut steps);
+            browser::prepare();
+            run_rust(&mut steps, environment.as_ref())?;
+        }
+        Some(Part::Others) => {
+            memcheck::add_steps(&mut steps, memcheck::in_ci())?;
+            run_python(&mut steps);
+        }
+    }
     Ok(steps.finish())
 }
 
