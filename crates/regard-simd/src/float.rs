@@ -17,6 +17,7 @@ pub trait Real:
     Storage<Real = Self>
     + math::Coefficients
     + Products
+    + Default
     + PartialOrd
     + std::ops::Add<Output = Self>
     + std::ops::Sub<Output = Self>

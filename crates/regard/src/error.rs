@@ -80,6 +80,9 @@ pub enum Error {
     /// A range that is not inside what it is a range of.
     #[error("{operand} {start}..{end} is not inside 0..{len}")]
     Range { operand: &'static str, start: usize, end: usize, len: usize },
+    /// A piece that would change the order of sums.
+    #[error("{operand} {start}..{end} of {len} are no piece, or not the next one: pieces are cut at multiples of 256")]
+    Piece { operand: &'static str, start: usize, end: usize, len: usize },
     /// A result would have more elements than memory can address.
     #[error("{what} of shape {shape} is too large to address")]
     TooLarge { what: &'static str, shape: Shape4 },

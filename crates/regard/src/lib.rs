@@ -55,12 +55,12 @@ mod walk;
 
 pub use backward::{GradientStats, Gradients, GradientsViewMut, OptionGradients};
 pub use bias::{Bias, BiasGradient, alibi_slopes};
-pub use entry::{Element, View};
+pub use entry::{Element, RowsSoFar, View};
 pub use error::{Error, Result, Shape4};
 pub use forward::{Forward, Saved, SavedView, SavedViewMut, merge};
 pub use instruments::{HeadSimilarity, HeadStats, HeatMap, Rectangle, RowStates, RowStats, StatsOptions, stats};
 pub use mask::{HeadPosition, Mask, MaskRule, TileCoverage};
-pub use plan::{Attention, Packed, Scale};
+pub use plan::{Attention, Packed, Part, Scale};
 pub use regard_simd::allocator::CachingAllocator;
 pub use regard_simd::{Level, MappedFile, Real, Storage, matmul, random};
 pub use walk::scores::Stage;

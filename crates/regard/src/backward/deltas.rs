@@ -35,7 +35,7 @@ impl<E: Storage> Driver<E::Real> for TileDeltas<'_, '_, '_, E> {
         let values = Operand::new(v, plan.part.key, &mut copy);
         let mut visitor =
             SumDeltas { values, d_out, row_max, inv_row_sum, factors: panel.clone(), p: panel.clone(), ds: panel, sums: vec![0.0; lanes] };
-        walk(simd, &scorer, scorer.all_keys(), usize::MAX, &mut visitor);
+        walk(simd, &scorer, scorer.key_range(scorer.all_keys()), usize::MAX, &mut visitor);
         visitor.sums[..tile.rows()].iter().map(|&sum| E::Real::from_f64(sum)).collect()
     }
 }

@@ -158,7 +158,8 @@ impl<E: Storage, X: Storage<Real = E::Real>> Unit<'_, '_, '_, '_, E, X> {
             squares_wanted: self.rows[0].is_some(),
             on: &mut buffers.on,
         };
-        walk(simd, &scorer, self.keys.clone(), GRADIENT_SPLIT, &mut visitor);
+        walk(simd, &scorer, scorer.key_range(self.keys.clone()), GRADIENT_SPLIT, &mut visitor);
+        Visitor::<S, E>::split_done(&mut visitor, simd);
         let (acc, squares) = buffers.on.sums(self.keys.len() > GRADIENT_SPLIT);
         let first = tile.first - plan.part.query - self.queries.start;
         let here = |r: usize| [head + r / tile.queries, first + r % tile.queries];

@@ -89,6 +89,8 @@ pub(crate) struct GradientOutputs<'g, E> {
     pub(crate) dq: ArrayViewMut4<'g, MaybeUninit<E>>,
     pub(crate) dk: ArrayViewMut4<'g, MaybeUninit<E>>,
     pub(crate) dv: ArrayViewMut4<'g, MaybeUninit<E>>,
+    /// A part of a whole: dk and dv hold the sums over queries before, and dq is without the scale.
+    pub(crate) adds: bool,
 }
 
 /// What else comes of a call.

@@ -9,7 +9,7 @@ use super::differentiate::{Given, RowSums, Unit, padded};
 use super::{GradientOutputs, GradientSums};
 use crate::arrays::{cut, filled, uninit};
 use crate::bias::gradient::{BiasSums, BiasTotals, UnitSizes};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::forward::{Inputs, SavedView, row_array};
 use crate::plan::{Dims, Plan, WORTH_A_THREAD};
 use crate::walk::scores::Scorer;
@@ -26,23 +26,27 @@ const APART_BYTES: usize = 8 << 20;
 const LARGE_SCALE: f64 = 4.0;
 
 /// Compute. On success every element of the outputs has been written.
-pub(crate) fn run<E: Storage>(
+pub(crate) fn run<E: Storage, X: Storage<Real = E::Real>>(
     plan: &Plan<'_>,
     inputs: Inputs<'_, E>,
     saved: SavedView<'_, E>,
     d_out: ArrayView4<'_, E>,
-    outputs: GradientOutputs<'_, E>,
+    outputs: GradientOutputs<'_, X>,
     stats: bool,
 ) -> Result<GradientSums> {
-    let d = plan.dims;
+    let (d, adds) = (plan.dims, outputs.adds);
+    let over_all_keys = plan.top_k().is_some() || plan.scale.abs() > LARGE_SCALE;
+    if adds && (over_all_keys || !plan.biases_with_gradient().is_empty()) {
+        return Err(Error::Unsupported { what: "a gradient in parts with top-k, a scale beyond 4, or one on a bias" });
+    }
     let inputs = Inputs { q: inputs.q.view(), k: inputs.k.view(), v: inputs.v.view() };
     let mut given = Given { plan, inputs: &inputs, saved: &saved.reborrow(), d_out: d_out.view(), cutoffs: None, deltas: None };
     let d_sink = plan.has_sink().then(|| sink_gradient(&given)).transpose()?;
     let mut biases = plan.biases_with_gradient().iter().map(|bias| BiasTotals::new(bias, d.scores())).collect::<Result<Vec<_>>>()?;
-    let mut rows = row_sums([stats, plan.scale_gradient()], [d.batch, d.heads_q, d.seq_q, 1])?;
+    let mut rows = row_sums([stats, plan.scale_gradient() && !adds], [d.batch, d.heads_q, d.seq_q, 1])?;
     if d.batch == 0 || d.heads_q == 0 || d.seq_q == 0 || d.seq_kv == 0 {
-        let GradientOutputs { dq, dk, dv } = outputs;
-        [dq, dk, dv].into_iter().for_each(|mut x| x.fill(MaybeUninit::new(E::STORED_ZERO)));
+        let GradientOutputs { dq, dk, dv, .. } = outputs;
+        [dq, dk, dv].into_iter().filter(|_| !adds).for_each(|mut x| x.fill(MaybeUninit::new(X::STORED_ZERO)));
     } else {
         if plan.top_k().is_some() {
             let cutoffs = plan.for_tasks(query_tiles(plan, 0..plan.dims.seq_q), |tile| {
@@ -53,10 +57,11 @@ pub(crate) fn run<E: Storage>(
         if plan.scale.abs() > LARGE_SCALE {
             given.deltas = Some(sum_deltas(&given)?);
         }
-        let GradientOutputs { dq, mut dk, mut dv } = outputs;
-        let (mut dk, mut dv) = (PaddedSums::new(&mut dk)?, PaddedSums::new(&mut dv)?);
+        let GradientOutputs { dq, mut dk, mut dv, .. } = outputs;
+        let (mut dk, mut dv) = (PaddedSums::new(&mut dk, adds)?, PaddedSums::new(&mut dv, adds)?);
         let sums = KeySums { dk: dk.view(), dv: dv.view(), biases: &mut biases };
-        run_units(&given, sums, dq, &mut rows)?;
+        let scale = if adds { E::Real::ONE } else { E::Real::from_f64(plan.scale) };
+        run_units(&given, sums, dq, &mut rows, scale)?;
         dk.finish(plan)?;
         dv.finish(plan)?;
     }
@@ -124,12 +129,19 @@ enum PaddedSums<'o, 'v, E: Storage> {
 }
 
 impl<'o, 'v, E: Storage> PaddedSums<'o, 'v, E> {
-    fn new(to: &'o mut ArrayViewMut4<'v, MaybeUninit<E>>) -> Result<Self> {
+    fn new(to: &'o mut ArrayViewMut4<'v, MaybeUninit<E>>, adds: bool) -> Result<Self> {
         let (b, h, n, dims) = to.dim();
         let pitch = padded::<E::Real>(dims);
         let shape = [b, h, n, pitch];
         if dims != pitch || !E::IS_REAL || to.as_slice_mut().is_none() {
-            return Ok(Self::Apart(uninit("sums of gradients", shape)?, to));
+            let mut sums = uninit("sums of gradients", shape)?;
+            if adds {
+                sums.fill(MaybeUninit::new(E::Real::ZERO));
+                // SAFETY: what is added to holds numbers.
+                let number = |x: &MaybeUninit<E>| MaybeUninit::new(unsafe { x.assume_init() }.to_real());
+                sums.slice_mut(ndarray::s![.., .., .., ..dims]).zip_mut_with(to, |sum, x| *sum = number(x));
+            }
+            return Ok(Self::Apart(sums, to));
         }
         let numbers = to.as_slice_mut().and_then(E::as_real_mut).expect("both were just looked at");
         Ok(Self::Direct(ArrayViewMut4::from_shape(shape, numbers).expect("it has this shape")))
@@ -212,16 +224,16 @@ struct KeySums<'s, T> {
     biases: &'s mut [BiasTotals<T>],
 }
 
-fn run_units<E: Storage>(
+fn run_units<E: Storage, X: Storage<Real = E::Real>>(
     given: &Given<'_, '_, E>,
     mut sums: KeySums<'_, E::Real>,
-    mut dq: ArrayViewMut4<'_, MaybeUninit<E>>,
+    mut dq: ArrayViewMut4<'_, MaybeUninit<X>>,
     rows: &mut RowSums<Array4<f64>>,
+    scale: E::Real,
 ) -> Result<()> {
     let plan = given.plan;
     let d = plan.dims;
     let pieces = Pieces::new(plan, sums.biases);
-    let scale = E::Real::from_f64(plan.scale);
     if pieces.keys == d.seq_kv {
         return run_tasks(given, pieces, 0..d.seq_q, &mut sums, vec![(dq, of_queries(rows, 0..d.seq_q))], scale);
     }
@@ -316,7 +328,7 @@ fn run_task<E: Storage, X: Storage<Real = E::Real>>(
     let writes = !plan.may_hide() && [plan.dims.head_dim, plan.dims.value_dim].iter().all(|&dims| dims == padded::<E::Real>(dims));
     let step = if pieces.in_turns { tile_shape(plan).1 } else { all_queries.len() };
     for start in all_queries.clone().step_by(step) {
-        let (first, queries) = (start == 0, start..all_queries.end.min(start + step));
+        let (first, queries) = (start + plan.part.query == 0, start..all_queries.end.min(start + step));
         let here = queries.start - all_queries.start..queries.end - all_queries.start;
         for (b, h) in (0..task.batches.len()).flat_map(|b| (0..task.kv_heads.len()).map(move |h| (b, h))) {
             let (batch, kv_head) = (task.batches.start + b, task.kv_heads.start + h);
@@ -350,11 +362,11 @@ fn run_task<E: Storage, X: Storage<Real = E::Real>>(
 }
 
 /// `to = (apart[0] + apart[1] + ...) * scale`; returned is the product of each sum with its row of q: its gradient on the scale
-fn add_up<E: Storage>(
+fn add_up<E: Storage, X: Storage<Real = E::Real>>(
     plan: &Plan<'_>,
     apart: Vec<ArrayView4<'_, MaybeUninit<E::Real>>>,
     scale: E::Real,
-    mut to: ArrayViewMut4<'_, MaybeUninit<E>>,
+    mut to: ArrayViewMut4<'_, MaybeUninit<X>>,
     q: Option<ArrayView4<'_, E>>,
 ) -> Result<Vec<f64>> {
     let heads = cut(to.view_mut(), 0, 1).into_iter().enumerate();
@@ -365,7 +377,7 @@ fn add_up<E: Storage>(
             // SAFETY: the units of this split have written all of their rows.
             sum.zip_mut_with(&split.slice(ndarray::s![b, h, .., ..]), |sum, x| *sum += unsafe { x.assume_init() });
         }
-        to.slice_mut(ndarray::s![0, 0, .., ..]).zip_mut_with(&sum, |to, &sum| *to = MaybeUninit::new(E::from_real(sum * scale)));
+        to.slice_mut(ndarray::s![0, 0, .., ..]).zip_mut_with(&sum, |to, &sum| *to = MaybeUninit::new(X::from_real(sum * scale)));
         let product =
             |(d, q): (ArrayView1<'_, E::Real>, ArrayView1<'_, E>)| d.iter().zip(q).map(|(d, q)| d.to_f64() * q.to_real().to_f64()).sum();
         let q = q.as_ref().map(|q| q.slice(ndarray::s![b, h, .., ..]));

@@ -79,7 +79,7 @@ impl Attention<'_> {
         check_shape("dq", to.dq.shape(), inputs.q.shape())?;
         check_shape("dk", to.dk.shape(), inputs.k.shape())?;
         check_shape("dv", to.dv.shape(), inputs.v.shape())?;
-        let outputs = GradientOutputs { dq: as_uninit(&mut to.dq), dk: as_uninit(&mut to.dk), dv: as_uninit(&mut to.dv) };
+        let outputs = GradientOutputs { dq: as_uninit(&mut to.dq), dk: as_uninit(&mut to.dk), dv: as_uninit(&mut to.dv), adds: false };
         Ok(E::backward(&plan, inputs, saved, d_out, outputs, false)?.options)
     }
 
@@ -93,7 +93,7 @@ impl Attention<'_> {
         let plan = self.plan_gradients(&inputs, &saved, &d_out)?;
         let shape = |x: &ArrayView4<'_, E>| [x.shape()[0], x.shape()[1], x.shape()[2], x.shape()[3]];
         let (mut dq, mut dk, mut dv) = (uninit("dq", shape(&inputs.q))?, uninit("dk", shape(&inputs.k))?, uninit("dv", shape(&inputs.v))?);
-        let outputs = GradientOutputs { dq: dq.view_mut(), dk: dk.view_mut(), dv: dv.view_mut() };
+        let outputs = GradientOutputs { dq: dq.view_mut(), dk: dk.view_mut(), dv: dv.view_mut(), adds: false };
         let GradientSums { options, squares } = E::backward(&plan, inputs, saved, d_out, outputs, stats)?;
         // SAFETY: the call succeeded, so every element was written.
         let (dq, dk, dv) = unsafe { (dq.assume_init(), dk.assume_init(), dv.assume_init()) };

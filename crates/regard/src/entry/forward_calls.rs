@@ -3,7 +3,7 @@
 use super::{Element, View};
 use crate::arrays::uninit;
 use crate::error::{Result, check_shape};
-use crate::forward::{Forward, Inputs, Outputs, Saved, SavedViewMut, as_uninit, row_array};
+use crate::forward::{Forward, Inputs, Outputs, Saved, SavedViewMut, as_uninit, row_array, saved};
 use crate::plan::Attention;
 use ndarray::{ArrayViewMut3, ArrayViewMut4};
 use regard_simd::Real;
@@ -38,15 +38,8 @@ impl Attention<'_> {
     pub fn forward_saved<'x, E: Element>(&self, q: impl View<'x, E>, k: impl View<'x, E>, v: impl View<'x, E>) -> Result<Saved<E>> {
         let inputs = Inputs { q: q.into(), k: k.into(), v: v.into() };
         let plan = self.plan(&inputs.q, &inputs.k, Some(&inputs.v))?;
-        let (mut row_max, mut row_sum) = (row_array(&plan, E::Real::MASKED)?, row_array(&plan, E::Real::ZERO)?);
-        let mut out = uninit("out", plan.dims.out())?;
-        let mut exact = if E::IS_REAL { None } else { Some(uninit("out", plan.dims.out())?) };
-        let [max, sum] = [&mut row_max, &mut row_sum].map(|rows| Some(rows.view_mut()));
-        let exact_view = exact.as_mut().map(|x| x.view_mut());
-        E::forward(&plan, inputs, Outputs { exact: exact_view, row_max: max, row_sum: sum, ..Outputs::new(out.view_mut()) })?;
-        // SAFETY: the call succeeded, so every row of every query tile was written, and the tiles are all of `out` and `exact`.
-        let (out, exact) = unsafe { (out.assume_init(), exact.map(|exact| exact.assume_init())) };
-        Ok(Saved { out, exact, row_max, row_sum })
+        // SAFETY: a call that succeeds has written every row of every query tile, and the tiles are all of `out` and `exact`.
+        Ok(unsafe { saved(&plan, |outputs| E::forward(&plan, inputs, outputs)) }?.0)
     }
 
     /// [`Attention::forward`] into buffers of the caller's; `lse` may be left out.

@@ -5,7 +5,9 @@
 
 use crate::backward::{self, GradientOutputs, GradientSums};
 use crate::error::Result;
-use crate::forward::{self, Inputs, Outputs, SavedView};
+use crate::forward::schedule::{self, Running};
+use crate::forward::{Inputs, Outputs, SavedView};
+use crate::instruments::stats::StatSums;
 use crate::instruments::{
     HeadSimilarity, HeatMap, Rectangle, RowStates, RowStats, StatsOptions, columns, heat_map, similarity, stats, weights,
 };
@@ -19,6 +21,9 @@ mod backward_calls;
 mod forward_calls;
 mod instrument_calls;
 mod packed_calls;
+mod piece_calls;
+
+pub use piece_calls::RowsSoFar;
 
 /// What a tensor may hold: f32 and f64, or f16 and bf16 with f32 arithmetic. Sealed.
 pub trait Element: Entry {}
@@ -58,8 +63,11 @@ macro_rules! entries {
 
 entries!({f32, f64, f16, bf16} {
     fn forward(plan: &Plan<'_>, inputs: Inputs<'_, Self>, outputs: Outputs<'_, Self>) -> Result<()> = forward_unobserved;
+    fn forward_part(plan: &Plan<'_>, inputs: Inputs<'_, Self>, outputs: Option<Outputs<'_, Self>>, states: &mut Running<Self::Real, ()>) -> Result<()> = forward_part_unobserved;
     fn forward_with_stats(plan: &Plan<'_>, inputs: Inputs<'_, Self>, outputs: Outputs<'_, Self>, options: StatsOptions) -> Result<RowStats<Self::Real>> = stats::forward_with_stats;
+    fn forward_part_with_stats(plan: &Plan<'_>, inputs: Inputs<'_, Self>, outputs: Option<Outputs<'_, Self>>, states: &mut Running<Self::Real, StatSums<Self::Real>>, options: StatsOptions) -> Result<RowStats<Self::Real>> = stats::forward_part_with_stats;
     fn backward(plan: &Plan<'_>, inputs: Inputs<'_, Self>, saved: SavedView<'_, Self>, d_out: ArrayView4<'_, Self>, outputs: GradientOutputs<'_, Self>, stats: bool) -> Result<GradientSums> = backward::run;
+    fn backward_part(plan: &Plan<'_>, inputs: Inputs<'_, Self>, saved: SavedView<'_, Self>, d_out: ArrayView4<'_, Self>, outputs: GradientOutputs<'_, Self::Real>, stats: bool) -> Result<GradientSums> = backward::run;
     fn weights(plan: &Plan<'_>, q: ArrayView4<'_, Self>, k: ArrayView4<'_, Self>, states: &RowStates<Self::Real>, of: Rectangle) -> Result<Array4<Self::Real>> = weights::weights;
     fn scores(plan: &Plan<'_>, q: ArrayView4<'_, Self>, k: ArrayView4<'_, Self>, stage: Stage) -> Result<Array4<Self::Real>> = weights::scores;
     fn heat_map(plan: &Plan<'_>, q: ArrayView4<'_, Self>, k: ArrayView4<'_, Self>, states: &RowStates<Self::Real>, of: Rectangle, cells: [usize; 2]) -> Result<HeatMap<Self::Real>> = heat_map::heat_map;
@@ -68,5 +76,14 @@ entries!({f32, f64, f16, bf16} {
 });
 
 fn forward_unobserved<E: Storage>(plan: &Plan<'_>, inputs: Inputs<'_, E>, outputs: Outputs<'_, E>) -> Result<()> {
-    forward::schedule::run(plan, &inputs, outputs, &|_, _| ()).map(|_| ())
+    schedule::run(plan, &inputs, outputs, &|_, _| ()).map(|_| ())
+}
+
+fn forward_part_unobserved<E: Storage>(
+    plan: &Plan<'_>,
+    inputs: Inputs<'_, E>,
+    outputs: Option<Outputs<'_, E>>,
+    states: &mut Running<E::Real, ()>,
+) -> Result<()> {
+    schedule::run_part(plan, &inputs, outputs, states, &|_, _| ()).map(|_| ())
 }

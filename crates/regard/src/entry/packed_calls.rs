@@ -77,7 +77,7 @@ impl Attention<'_> {
             let rows = |x: &ndarray::ArrayView3<'x, E::Real>| x.slice_move(ndarray::s![.., .., queries.clone()]);
             let exact = saved.exact.as_ref().map(|x| tokens(x, &queries));
             let saved = SavedView { out: q(&saved.out), exact, row_max: rows(&saved.row_max), row_sum: rows(&saved.row_sum) };
-            E::backward(plan, inputs, saved, q(&d_out), GradientOutputs { dq, dk, dv }, false)
+            E::backward(plan, inputs, saved, q(&d_out), GradientOutputs { dq, dk, dv, adds: false }, false)
         };
         let sums = run_on(self.threads, parts, |(a, b)| run(a, b))?;
         let OptionGradients { d_biases, d_sink, d_scale } = add_options(sums);
@@ -96,7 +96,8 @@ impl Attention<'_> {
             .map(|i| {
                 let [queries, keys] = packed.sequence(i).map(|range| range.len());
                 let dims = Dims { seq_q: queries, seq_kv: keys, ..dims };
-                self.plan_part::<E::Real>(dims, Part { batch: i, ..Part::default() }, [packed.count(), dims.heads_q, queries, keys])
+                let whole = [packed.count(), dims.heads_q, queries, keys];
+                self.plan_part::<E::Real>(dims, Part { batch: i, query: 0, key: 0, whole })
             })
             .collect()
     }

@@ -15,39 +15,29 @@ use regard_simd::strided::Rows;
 use regard_simd::{Driver, Kernel, Real, Simd, Storage};
 use std::ops::Range;
 
-/// What a query tile is to come to.
-pub(crate) enum Goal<'g, 'o, E: Storage, O> {
-    /// All keys, and the results.
-    Rows(&'g mut Outputs<'o, E>),
-    /// Some keys, and the state after them.
-    State(Range<usize>),
-    /// The states of all splits, in order, and the results.
-    Combine(Vec<OwnedState<E::Real, O>>, &'g mut Outputs<'o, E>),
-}
-
-/// What came of it: the state, if that was the goal, or what the observer says of each row.
-pub(crate) type Outcome<T, O> = (Option<OwnedState<T, O>>, Vec<<O as Observer<T>>::Row>);
-
 pub(crate) struct AttendTile<'p, 'a, 'o, E: Storage, O> {
     pub(crate) scorer: &'p Scorer<'a, E>,
     pub(crate) v: Rows<'p, E>,
     /// Makes an observer for so many lanes.
     pub(crate) observer: &'p (dyn Fn(usize) -> O + Sync),
-    pub(crate) goal: Goal<'p, 'o, E, O>,
+    pub(crate) keys: Range<usize>,
+    /// All keys of the rows, or those of a split on its own.
+    pub(crate) of: Range<usize>,
+    /// What was seen of keys before: of this split, and of those before it. Nothing, at the beginning.
+    pub(crate) before: Vec<OwnedState<E::Real, O>>,
+    /// The states of splits on their own, in order.
+    pub(crate) splits: Vec<OwnedState<E::Real, O>>,
+    pub(crate) output: Option<&'p mut Outputs<'o, E>>,
 }
 
 impl<E: Storage, O: Observer<E::Real>> Driver<E::Real> for AttendTile<'_, '_, '_, E, O> {
-    type Output = Outcome<E::Real, O>;
+    /// The states, where no results are wanted; what the observer says of each row.
+    type Output = (Vec<OwnedState<E::Real, O>>, Vec<O::Row>);
 
     fn run<S: Simd<T = E::Real>>(self, simd: S) -> Self::Output {
-        let Self { scorer, v, observer, goal } = self;
+        let Self { scorer, v, observer, keys, of, mut before, splits, output } = self;
         let layout = AccLayout::new::<S>(scorer.tile.rows(), scorer.plan.dims.value_dim, scorer.decodes::<S>());
-        let keys = match &goal {
-            Goal::Rows(_) => scorer.all_keys(),
-            Goal::State(keys) => keys.clone(),
-            Goal::Combine(..) => 0..0,
-        };
-        let seen = scorer.key_range(keys.clone());
+        let seen = scorer.key_range(of);
         let several = !seen.is_empty() && seen.start / KV_SPLIT != (seen.end - 1) / KV_SPLIT;
         let lanes = layout.lanes;
         let mut memory = Scratch::take();
@@ -73,17 +63,19 @@ impl<E: Storage, O: Observer<E::Real>> Driver<E::Real> for AttendTile<'_, '_, '_
             factors,
             rows,
         };
-        walk(simd, scorer, keys, KV_SPLIT, &mut attend);
-        match goal {
-            Goal::State(_) => (Some(attend.state.to_owned()), Vec::new()),
-            Goal::Rows(output) => (None, attend.finish(simd, output)),
-            Goal::Combine(states, output) => {
-                for mut state in states {
-                    attend.state.combine(simd, &attend.layout, &state.borrow(), attend.factors);
-                }
-                (None, attend.finish(simd, output))
-            }
+        let states = [Some(&mut attend.state), attend.total.as_mut()].into_iter().flatten();
+        states.zip(&mut before).for_each(|(state, before)| state.assign(&before.borrow()));
+        walk(simd, scorer, seen.start.max(keys.start)..seen.end.min(keys.end), KV_SPLIT, &mut attend);
+        for mut split in splits {
+            attend.state.combine(simd, &attend.layout, &split.borrow(), attend.factors);
         }
+        let Some(output) = output else {
+            return (std::iter::once(&attend.state).chain(&attend.total).map(State::to_owned).collect(), Vec::new());
+        };
+        if !seen.end.is_multiple_of(KV_SPLIT) {
+            attend.split_done(simd);
+        }
+        (Vec::new(), attend.finish(simd, output))
     }
 }
 

@@ -10,7 +10,7 @@ pub(crate) mod softmax;
 
 pub use softmax::merge;
 
-use crate::arrays::filled;
+use crate::arrays::{filled, uninit};
 use crate::error::Result;
 use crate::plan::Plan;
 use ndarray::{Array3, Array4, ArrayView3, ArrayView4, ArrayViewMut3, ArrayViewMut4, Axis};
@@ -97,6 +97,22 @@ pub(crate) struct Inputs<'x, E> {
     pub(crate) q: ArrayView4<'x, E>,
     pub(crate) k: ArrayView4<'x, E>,
     pub(crate) v: ArrayView4<'x, E>,
+}
+
+/// Memory for what a backward pass needs, and what `attend` makes of it.
+///
+/// # Safety
+/// Where it succeeds, `attend` must have written every element of `out` and `exact`.
+pub(crate) unsafe fn saved<E: Storage, R>(plan: &Plan<'_>, attend: impl FnOnce(Outputs<'_, E>) -> Result<R>) -> Result<(Saved<E>, R)> {
+    let (mut row_max, mut row_sum) = (row_array(plan, E::Real::MASKED)?, row_array(plan, E::Real::ZERO)?);
+    let mut out = uninit("out", plan.dims.out())?;
+    let mut exact = if E::IS_REAL { None } else { Some(uninit("out", plan.dims.out())?) };
+    let [max, sum] = [&mut row_max, &mut row_sum].map(|rows| Some(rows.view_mut()));
+    let exact_view = exact.as_mut().map(|x| x.view_mut());
+    let result = attend(Outputs { exact: exact_view, row_max: max, row_sum: sum, ..Outputs::new(out.view_mut()) })?;
+    // SAFETY: the caller vouches for it.
+    let (out, exact) = unsafe { (out.assume_init(), exact.map(|exact| exact.assume_init())) };
+    Ok((Saved { out, exact, row_max, row_sum }, result))
 }
 
 /// A place for elements as a place that may be uninitialised.

@@ -117,6 +117,13 @@ impl<'s, T: Real, O: Observer<T>> State<'s, T, O> {
         state
     }
 
+    pub(crate) fn assign(&mut self, from: &State<'_, T, O>) {
+        self.row_max.copy_from_slice(from.row_max);
+        self.row_sum.copy_from_slice(from.row_sum);
+        self.acc.copy_from_slice(from.acc);
+        self.observer.clone_from(&from.observer);
+    }
+
     pub(crate) fn reset(&mut self) {
         self.row_max.fill(T::MASKED);
         self.row_sum.fill(T::ZERO);

@@ -20,8 +20,9 @@
 
 use crate::arrays::filled;
 use crate::error::Result;
+use crate::forward::schedule::{self, Observed, Running};
 use crate::forward::softmax::{Observer, Strip, Update};
-use crate::forward::{Inputs, Outputs, schedule};
+use crate::forward::{Inputs, Outputs};
 use crate::plan::Plan;
 use crate::walk::tiling::QueryTile;
 use ndarray::{Array2, Array3, Array4, Axis};
@@ -147,7 +148,7 @@ impl<T: Real> StatSums<T> {
         positions.resize(lanes, 0);
         let position_values = positions.iter().map(|&p| T::from_f64(p as f64)).collect();
         // More keys than there are, or a window of more, is all of them.
-        let top_keys = options.top_keys.min(plan.dims.seq_kv);
+        let top_keys = options.top_keys.min(plan.part.whole[3]);
         let options = StatsOptions { top_keys, local_window: options.local_window.min(1 << 62) };
         let tops = vec![Self::NO_KEY; top_keys * lanes];
         Self {
@@ -395,9 +396,23 @@ pub(crate) fn forward_with_stats<E: Storage>(
     outputs: Outputs<'_, E>,
     options: StatsOptions,
 ) -> Result<RowStats<E::Real>> {
+    row_stats(plan, options, schedule::run(plan, &inputs, outputs, &|tile, lanes| StatSums::new(options, plan, tile, lanes))?)
+}
+
+/// The same for keys that are a part of a whole: zeros until they come to their end.
+pub(crate) fn forward_part_with_stats<E: Storage>(
+    plan: &Plan<'_>,
+    inputs: Inputs<'_, E>,
+    outputs: Option<Outputs<'_, E>>,
+    states: &mut Running<E::Real, StatSums<E::Real>>,
+    options: StatsOptions,
+) -> Result<RowStats<E::Real>> {
+    row_stats(plan, options, schedule::run_part(plan, &inputs, outputs, states, &|tile, lanes| StatSums::new(options, plan, tile, lanes))?)
+}
+
+fn row_stats<T: Real>(plan: &Plan<'_>, options: StatsOptions, tiles: Observed<T, StatSums<T>>) -> Result<RowStats<T>> {
     let d = plan.dims;
     let mut stats = RowStats::zeros([d.batch, d.heads_q, d.seq_q], options.top_keys)?;
-    let tiles = schedule::run(plan, &inputs, outputs, &|tile, lanes| StatSums::new(options, plan, tile, lanes))?;
     for (tile, rows) in tiles {
         for (r, summary) in rows.iter().enumerate() {
             if let Some(summary) = summary {

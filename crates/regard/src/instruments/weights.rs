@@ -87,7 +87,7 @@ pub(crate) fn each_weight<E: Storage, C: Consumer<E::Real>>(
                 }
             }
             let dropout = vec![E::Real::ZERO; if scorer.plan.dropout().is_some() { KV_TILE * 2 * S::LANES } else { 0 }];
-            walk(simd, scorer, keys, usize::MAX, &mut Normalised { max, sum, dropout, consumer });
+            walk(simd, scorer, scorer.key_range(keys), usize::MAX, &mut Normalised { max, sum, dropout, consumer });
         }
     }
     let origin = scorer.plan.part.key;
@@ -155,7 +155,7 @@ struct RawScores<'s, 'a, E: Storage> {
 impl<E: Storage> Driver<E::Real> for RawScores<'_, '_, E> {
     type Output = ();
     fn run<S: Simd<T = E::Real>>(mut self, simd: S) {
-        walk(simd, self.scorer, self.scorer.all_keys(), usize::MAX, &mut self);
+        walk(simd, self.scorer, self.scorer.key_range(self.scorer.all_keys()), usize::MAX, &mut self);
     }
 }
 

@@ -86,11 +86,16 @@ impl Dims {
 
 /// Where the tensors of a call begin within a whole that may be larger: masks, dropout and distances go by places in the whole, so a walk may
 /// begin anywhere.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(crate) struct Part {
-    pub(crate) batch: usize,
-    pub(crate) query: usize,
-    pub(crate) key: usize,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Part {
+    /// The first batch entry.
+    pub batch: usize,
+    /// The first query.
+    pub query: usize,
+    /// The first key.
+    pub key: usize,
+    /// The shape of all scores, `[batch, heads_q, seq_q, seq_kv]`.
+    pub whole: [usize; 4],
 }
 
 /// A call that was found to be in order.
@@ -100,9 +105,6 @@ pub(crate) struct Plan<'p> {
     pub(crate) part: Part,
     pub(crate) scale: f64,
     pub(crate) level: Level,
-    /// What queries are aligned to, where that is the end: the keys of the whole.
-    keys_of_whole: usize,
-    queries_of_whole: usize,
     attention: &'p Attention<'p>,
 }
 
@@ -110,19 +112,16 @@ impl Attention<'_> {
     /// Check everything, once.
     pub(crate) fn plan<E: Storage>(&self, q: &ArrayView4<'_, E>, k: &ArrayView4<'_, E>, v: Option<&ArrayView4<'_, E>>) -> Result<Plan<'_>> {
         let dims = Dims::check(q.shape(), k.shape(), v.map(ArrayView4::shape))?;
-        self.plan_part::<E::Real>(dims, Part::default(), dims.scores())
+        self.plan_part::<E::Real>(dims, Part { batch: 0, query: 0, key: 0, whole: dims.scores() })
     }
 
-    /// The same for tensors of these sizes, which are a part of a whole whose scores have the shape `whole`.
-    pub(crate) fn plan_part<T: Real>(&self, dims: Dims, part: Part, whole: [usize; 4]) -> Result<Plan<'_>> {
+    /// The same for tensors of these sizes, which are a part of a whole.
+    pub(crate) fn plan_part<T: Real>(&self, dims: Dims, part: Part) -> Result<Plan<'_>> {
+        let whole = part.whole;
         self.mask.validate(whole, &(part.batch..part.batch + dims.batch))?;
         self.biases.iter().try_for_each(|bias| bias.validate(whole))?;
         let number = |name, value: f64, ok: bool, requirement| if ok { Ok(()) } else { Err(Error::Number { name, value, requirement }) };
-        let scale = match self.scale {
-            Scale::InvSqrtDim => 1.0 / (dims.head_dim.max(1) as f64).sqrt(),
-            Scale::Off => 1.0,
-            Scale::By(x) => x,
-        };
+        let scale = self.scale_of(dims.head_dim);
         number("scale", scale, T::from_f64(scale).is_finite(), "finite, in the type that the arithmetic is done in")?;
         if let Some(cap) = self.softcap {
             // So that it and its inverse are numbers of every type.
@@ -150,7 +149,21 @@ impl Attention<'_> {
         }
         self.check_offsets(whole[0])?;
         let level = self.chosen_level()?;
-        Ok(Plan { dims, part, scale, level, queries_of_whole: whole[2], keys_of_whole: whole[3], attention: self })
+        Ok(Plan { dims, part, scale, level, attention: self })
+    }
+
+    /// What dot products of vectors of so many dimensions are multiplied with.
+    pub fn scale_of(&self, head_dim: usize) -> f64 {
+        match self.scale {
+            Scale::InvSqrtDim => 1.0 / (head_dim.max(1) as f64).sqrt(),
+            Scale::Off => 1.0,
+            Scale::By(x) => x,
+        }
+    }
+
+    /// Whether the gradient on the scale is wanted: see [`Attention::scale_gradient`].
+    pub const fn has_scale_gradient(&self) -> bool {
+        self.scale_gradient
     }
 
     fn check_offsets(&self, batch: usize) -> Result<()> {
@@ -191,7 +204,7 @@ impl<'p> Plan<'p> {
 
     pub(crate) fn top_k(&self) -> Option<usize> {
         // As many as there are keys is all of them.
-        self.attention.top_k.filter(|&k| k < self.dims.seq_kv)
+        self.attention.top_k.filter(|&k| k < self.part.whole[3])
     }
 
     /// May a key be hidden from a row that the mask shows it to?
@@ -237,8 +250,8 @@ impl<'p> Plan<'p> {
             Some(Offset::Same(n)) => *n,
             Some(Offset::PerBatch(n)) => n[batch],
             Some(Offset::End) => {
-                let keys = self.attention.mask.first_lengths().map_or(self.keys_of_whole, |n| n[batch]);
-                keys as i64 - self.queries_of_whole as i64
+                let [_, _, queries, keys] = self.part.whole;
+                self.attention.mask.first_lengths().map_or(keys, |n| n[batch]) as i64 - queries as i64
             }
         };
         HeadPosition { batch, head, q_offset }

@@ -57,7 +57,7 @@ impl<E: Storage> KvTile<'_, '_, E> {
     }
 }
 
-/// Walk through `keys` in splits of so many.
+/// Walk through `keys`, those that any row may see, in splits of so many. What a split at their end has is left to the caller.
 pub(crate) fn walk<S: Simd, E: Storage<Real = S::T>>(
     simd: S,
     scorer: &Scorer<'_, E>,
@@ -65,7 +65,6 @@ pub(crate) fn walk<S: Simd, E: Storage<Real = S::T>>(
     split: usize,
     visitor: &mut dyn Visitor<S, E>,
 ) {
-    let keys = scorer.key_range(keys);
     if keys.is_empty() {
         return;
     }
@@ -95,7 +94,7 @@ pub(crate) fn walk<S: Simd, E: Storage<Real = S::T>>(
             }
             visitor.tile_done(simd, &tile, &needs);
         }
-        if end == keys.end || end.is_multiple_of(split) {
+        if end.is_multiple_of(split) {
             visitor.split_done(simd);
         }
         start = end;

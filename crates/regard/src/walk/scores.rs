@@ -269,7 +269,7 @@ impl<'a, E: Storage> Scorer<'a, E> {
     pub(crate) fn row_sees_any(plan: &Plan<'_>, tile: &QueryTile, r: usize) -> bool {
         let (head, query) = tile.row(r);
         let at = plan.position(tile.batch, head);
-        let keys = plan.part.key..plan.part.key + plan.dims.seq_kv;
+        let keys = 0..plan.part.whole[3];
         let hidden = |key: usize| plan.biases().iter().any(|bias| bias.may_hide() && bias.at(&at, query, key) == f64::NEG_INFINITY);
         plan.mask().key_range(&at, query..query + 1, keys).any(|key| plan.mask().visible(&at, query, key) && !hidden(key))
     }

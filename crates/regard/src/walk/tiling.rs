@@ -183,9 +183,10 @@ impl Need {
     }
 }
 
-/// Heads and queries of a query tile. Neighbouring heads that read the same keys share one where queries are few.
+/// Heads and queries of a query tile. Neighbouring heads that read the same keys share one where queries are few. A part
+/// has the tiles of the whole: sums over queries are made of them.
 pub(crate) fn tile_shape(plan: &Plan<'_>) -> (usize, usize) {
-    let (n, group) = (plan.dims.seq_q, plan.dims.group());
+    let (n, group) = (plan.part.whole[2], plan.dims.group());
     let fit = (Q_TILE / n.max(1)).clamp(1, group.max(1));
     let heads = if n < Q_TILE / 2 { (1..=fit).rev().find(|h| group % h == 0).unwrap_or(1) } else { 1 };
     let tiles = n.div_ceil(Q_TILE).max(1);

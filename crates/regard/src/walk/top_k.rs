@@ -41,7 +41,7 @@ impl<E: Storage> Driver<E::Real> for FindCutoffs<'_, '_, E> {
         let Self { scorer, k } = self;
         let rows = (0..scorer.tile.rows()).map(|_| Candidates { k, list: Vec::new(), low: E::Real::MASKED }).collect();
         let mut best = BestScores { rows };
-        walk(simd, scorer, scorer.all_keys(), usize::MAX, &mut best);
+        walk(simd, scorer, scorer.key_range(scorer.all_keys()), usize::MAX, &mut best);
         best.rows.into_iter().map(Candidates::cutoff).collect()
     }
 }

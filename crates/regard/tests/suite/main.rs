@@ -32,6 +32,7 @@ mod instruments;
 mod large_scores;
 mod linear_memory;
 mod packed;
+mod pieces;
 mod poison;
 mod properties;
 mod random_calls;

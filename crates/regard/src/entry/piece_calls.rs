@@ -1,0 +1,98 @@
+//! A whole in pieces: keys that are not all there at once, pairs that are shared out. The bits are those of one call for the whole.
+
+use super::{Element, View};
+use crate::backward::{GradientOutputs, check_saved};
+use crate::error::{Error, Result, check_shape};
+use crate::forward::schedule::Running;
+use crate::forward::{Inputs, Outputs, Saved, SavedView, as_uninit, saved};
+use crate::instruments::stats::StatSums;
+use crate::instruments::{RowStats, StatsOptions};
+use crate::plan::{Attention, Dims, Part, Plan};
+use crate::walk::tiling::GRADIENT_SPLIT;
+use ndarray::{ArrayView4, ArrayViewMut4};
+use regard_simd::Real;
+
+/// What rows have seen of their keys, and what statistics they are to have (see [`crate::stats`]). It begins with the default.
+#[derive(Default)]
+pub struct RowsSoFar<T: Real> {
+    /// Statistics that are wanted.
+    pub stats: Option<StatsOptions>,
+    states: Running<T, ()>,
+    observed: Running<T, StatSums<T>>,
+}
+
+impl Attention<'_> {
+    /// Attend to some of the keys of a whole. They come in order, cut at multiples of 256; with the last ones there are results.
+    ///
+    /// # Errors
+    /// As [`Attention::forward`]; [`Error::Piece`] for keys that are not such; [`Error::Unsupported`] with top-k.
+    pub fn forward_part<'x, E: Element>(
+        &self,
+        part: Part,
+        q: impl View<'x, E>,
+        k: impl View<'x, E>,
+        v: impl View<'x, E>,
+        so_far: &mut RowsSoFar<E::Real>,
+    ) -> Result<Option<(Saved<E>, Option<RowStats<E::Real>>)>> {
+        let inputs = Inputs { q: q.into(), k: k.into(), v: v.into() };
+        let plan = self.plan_piece(&inputs, part, false)?;
+        if plan.top_k().is_some() {
+            return Err(Error::Unsupported { what: "top-k of keys in pieces" });
+        }
+        let RowsSoFar { stats, states, observed } = so_far;
+        let attend = |outputs: Option<Outputs<'_, E>>| match *stats {
+            None => E::forward_part(&plan, inputs, outputs, states).map(|()| None),
+            Some(options) => E::forward_part_with_stats(&plan, inputs, outputs, observed, options).map(Some),
+        };
+        if part.key + plan.dims.seq_kv < part.whole[3] {
+            return attend(None).map(|_| None);
+        }
+        // SAFETY: on success every row of every query tile was written, and the tiles are all of `out` and `exact`.
+        unsafe { saved(&plan, |outputs| attend(Some(outputs))) }.map(Some)
+    }
+
+    /// What [`Attention::backward`] adds to the gradients for the pairs of some queries and 256 keys of a whole (fewer at its end). `rows` are q and
+    /// d_out, cut as keys are in [`Attention::forward_part`]; `keys` are k and v. Of `sums`, dq is written: its sum over all keys, in order, times the scale
+    /// is the gradient (and that sum times q, summed over all rows in f64, the one on the scale). dk and dv are written by the first queries and added to by
+    /// all others: they go from queries to queries, in order. Returned is the gradient on the sink logits of these rows.
+    ///
+    /// # Errors
+    /// As [`Attention::backward`]; and [`Error::Unsupported`] with top-k, a scale beyond 4, or the gradient of a bias.
+    pub fn backward_part<'x, E: Element>(
+        &self,
+        part: Part,
+        rows: [ArrayView4<'x, E>; 2],
+        keys: [ArrayView4<'x, E>; 2],
+        saved: impl Into<SavedView<'x, E>>,
+        sums: [&mut ArrayViewMut4<'_, E::Real>; 3],
+    ) -> Result<Option<Vec<f64>>> {
+        let ([q, d_out], [k, v], saved) = (rows, keys, saved.into());
+        let inputs = Inputs { q, k, v };
+        let plan = self.plan_piece(&inputs, part, true)?;
+        check_saved(&plan.dims, &saved, &d_out)?;
+        for (operand, sum, like) in [("dq", &*sums[0], &inputs.q), ("dk", &*sums[1], &inputs.k), ("dv", &*sums[2], &inputs.v)] {
+            check_shape(operand, sum.shape(), like.shape())?;
+        }
+        let [dq, dk, dv] = sums.map(as_uninit);
+        Ok(E::backward_part(&plan, inputs, saved, d_out, GradientOutputs { dq, dk, dv, adds: true }, false)?.options.d_sink)
+    }
+
+    /// Sums over a piece are those of one call where it is made of whole spans; backward, keys are one span.
+    fn plan_piece<E: Element>(&self, inputs: &Inputs<'_, E>, part: Part, backward: bool) -> Result<Plan<'_>> {
+        let (dims, span) = (Dims::check(inputs.q.shape(), inputs.k.shape(), Some(inputs.v.shape()))?, GRADIENT_SPLIT);
+        let [batch, heads, queries, keys] = part.whole;
+        check_shape("heads of q", &inputs.q.shape()[1..2], &[heads])?;
+        let (step, most) = if backward && dims.seq_kv > 0 { (span, span) } else { (1, usize::MAX) };
+        for (operand, start, count, len, step, most) in [
+            ("batch entries", part.batch, dims.batch, batch, 1, usize::MAX),
+            ("queries", part.query, dims.seq_q, queries, step, usize::MAX),
+            ("keys", part.key, dims.seq_kv, keys, span, most),
+        ] {
+            let end = start.saturating_add(count);
+            if end > len || count > most || !start.is_multiple_of(step) || !(end == len || end.is_multiple_of(step)) {
+                return Err(Error::Piece { operand, start, end, len });
+            }
+        }
+        self.plan_part::<E::Real>(dims, part)
+    }
+}

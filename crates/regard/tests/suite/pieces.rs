@@ -1,0 +1,246 @@
+//! A whole in pieces has the bits of one call: keys that come one after the other, rectangles of the gradients, on any cut that is allowed.
+
+use crate::common::{Inputs, Recipe, Shape, assert_same_bits, d_out_for, levels, masks, oracle};
+use half::bf16;
+use ndarray::{Array4, ArrayView4, s};
+use regard::{Attention, Element, Error, Part, Real, RowStats, RowsSoFar, StatsOptions, alibi_slopes};
+use std::ops::Range;
+
+fn tokens<'x, T>(x: &'x Array4<T>, range: &Range<usize>) -> ArrayView4<'x, T> {
+    x.slice(s![.., .., range.clone(), ..])
+}
+
+/// From multiple of `step` to multiple of `step`, and to the end.
+fn cut(n: usize, step: usize) -> Vec<Range<usize>> {
+    (0..n).step_by(step).map(|first| first..n.min(first + step)).collect()
+}
+
+fn part(query: usize, key: usize, whole: [usize; 4]) -> Part {
+    Part { batch: 0, query, key, whole }
+}
+
+const STATS: StatsOptions = StatsOptions { local_window: 5, top_keys: 3 };
+
+fn assert_same_stats<T: Real>(what: &str, a: &RowStats<T>, b: &RowStats<T>, rows: &Range<usize>) {
+    let part = |x: &ndarray::Array3<T>| x.slice(s![.., .., rows.clone()]).to_owned();
+    let fields = |x: &RowStats<T>| {
+        [
+            &x.entropy,
+            &x.max_weight,
+            &x.sum_of_squares,
+            &x.diagonal_mass,
+            &x.previous_token_mass,
+            &x.first_token_mass,
+            &x.local_mass,
+            &x.mean_distance,
+        ]
+        .map(Clone::clone)
+    };
+    fields(a).into_iter().zip(fields(b)).for_each(|(a, b)| assert_same_bits(what, &part(&a), &b));
+    assert_eq!(a.argmax.slice(s![.., .., rows.clone()]), b.argmax, "{what}");
+    assert_eq!(a.top_keys.slice(s![.., .., rows.clone(), ..]), b.top_keys, "{what}");
+    assert_same_bits(what, &tokens(&a.top_weights, rows).to_owned(), &b.top_weights);
+}
+
+/// Rows of every part, keys in pieces of every size.
+fn check_forward<E: Element>(what: &str, attention: &Attention<'_>, x: &Inputs<E>, rows: &[Range<usize>], steps: &[usize]) {
+    let whole = attention.forward_saved(&x.q, &x.k, &x.v).expect("fits");
+    let (_, stats) = attention.forward_with_stats(&x.q, &x.k, &x.v, STATS).expect("fits");
+    let scores = [x.q.shape()[0], x.q.shape()[1], x.q.shape()[2], x.k.shape()[2]];
+    for (rows, &step) in rows.iter().flat_map(|rows| steps.iter().map(move |step| (rows, step))) {
+        let what = format!("{what}, rows {rows:?}, {step} keys at a time");
+        for wanted in [None, Some(STATS)] {
+            let mut so_far = RowsSoFar::default();
+            so_far.stats = wanted;
+            let mut result = None;
+            for keys in cut(scores[3], step) {
+                assert!(result.is_none(), "a result before the last keys, {what}");
+                let place = part(rows.start, keys.start, scores);
+                let (k, v) = (tokens(&x.k, &keys), tokens(&x.v, &keys));
+                result = attention.forward_part(place, tokens(&x.q, rows), k, v, &mut so_far).expect("the next piece");
+            }
+            let (saved, row_stats) = result.expect("all keys were there");
+            assert_same_bits(&what, &tokens(&whole.out, rows).to_owned(), &saved.out);
+            assert_same_bits(&what, &whole.row_max.slice(s![.., .., rows.clone()]).to_owned(), &saved.row_max);
+            assert_same_bits(&what, &whole.row_sum.slice(s![.., .., rows.clone()]).to_owned(), &saved.row_sum);
+            let exact = |x: &Option<Array4<E::Real>>| x.as_ref().map(|x| x.iter().map(|x| x.to_f64().to_bits()).collect::<Vec<_>>());
+            assert_eq!(exact(&whole.exact.as_ref().map(|x| tokens(x, rows).to_owned())), exact(&saved.exact), "{what}");
+            assert_eq!(row_stats.is_some(), wanted.is_some());
+            row_stats.into_iter().for_each(|row_stats| assert_same_stats(&what, &stats, &row_stats, rows));
+        }
+    }
+}
+
+/// Every rectangle of queries and spans of keys, in an order that is neither that of the queries nor that of the keys.
+fn check_backward<E: Element>(what: &str, attention: &Attention<'_>, x: &Inputs<E>, chunk: usize) {
+    let d_out = d_out_for(x, 7);
+    let saved = attention.forward_saved(&x.q, &x.k, &x.v).expect("fits");
+    let whole = attention.backward(&x.q, &x.k, &x.v, &saved, &d_out).expect("fits");
+    let scores = [x.q.shape()[0], x.q.shape()[1], x.q.shape()[2], x.k.shape()[2]];
+    let zeros = |x: &Array4<E>| Array4::from_elem(x.raw_dim(), E::Real::ZERO);
+    let (mut dq, mut dk, mut dv) = (zeros(&x.q), zeros(&x.k), zeros(&x.v));
+    let (chunks, blocks) = (cut(scores[2], chunk), cut(scores[3], 256));
+    let mut tasks: Vec<_> = (0..chunks.len()).flat_map(|c| (0..blocks.len()).map(move |j| (c, j))).collect();
+    tasks.sort_by_key(|&(c, j)| (c + j, j));
+    for (c, j) in tasks {
+        let (queries, keys) = (&chunks[c], &blocks[j]);
+        let rows = |x: &ndarray::Array3<E::Real>| x.slice(s![.., .., queries.clone()]).to_owned();
+        let exact = saved.exact.as_ref().map(|x| tokens(x, queries).to_owned());
+        let saved = regard::Saved {
+            out: tokens(&saved.out, queries).to_owned(),
+            exact,
+            row_max: rows(&saved.row_max),
+            row_sum: rows(&saved.row_sum),
+        };
+        let (q, k, v) = (tokens(&x.q, queries), tokens(&x.k, keys), tokens(&x.v, keys));
+        // What is in it does not matter: it is written.
+        let mut share = Array4::from_elem(q.raw_dim(), E::Real::ONE);
+        let here = s![.., .., keys.clone(), ..];
+        let sums = [&mut share.view_mut(), &mut dk.slice_mut(here), &mut dv.slice_mut(here)];
+        let place = part(queries.start, keys.start, scores);
+        attention.backward_part(place, [q, tokens(&d_out, queries)], [k, v], &saved, sums).expect("a part");
+        let mut to = dq.slice_mut(s![.., .., queries.clone(), ..]);
+        // One span is its own sum.
+        if blocks.len() == 1 { to.assign(&share) } else { to.zip_mut_with(&share, |to, &x| *to += x) }
+    }
+    let scale = E::Real::from_f64(attention.scale_of(x.q.shape()[3]));
+    assert_same_bits(&format!("dq, {what}"), &whole.dq, &dq.mapv(|x| E::from_real(x * scale)));
+    assert_same_bits(&format!("dk, {what}"), &whole.dk, &dk.mapv(E::from_real));
+    assert_same_bits(&format!("dv, {what}"), &whole.dv, &dv.mapv(E::from_real));
+}
+
+/// Options that masks are not.
+fn options(s: &Shape) -> Vec<(&'static str, Recipe)> {
+    vec![
+        ("full", Recipe::new()),
+        ("end", Recipe::new().with(|a| a.causal_bottom_right())),
+        ("softcap, sink and dropout", Recipe::new().softcap(3.0).some_sink(s).with(|a| a.causal_bottom_right().dropout(0.2, 5))),
+        ("alibi", Recipe::new().with(|a| a.bias(oracle::Bias::Alibi(alibi_slopes(s.heads_q))))),
+        ("dense bias", Recipe::new().dense_bias(s.scores(), 3)),
+    ]
+}
+
+#[test]
+fn keys_in_pieces_have_the_bits_of_one_call() {
+    for (s, rows, steps) in [
+        (Shape::single(70, 4400, 16).heads(2, 1), vec![0..70, 17..20, 5..5], vec![768, 2304]),
+        (Shape::new(3, 2300, 9), vec![0..3, 1..2], vec![512]),
+        (Shape::new(130, 130, 8), vec![64..130], vec![1 << 20]),
+    ] {
+        let x = Inputs::<f32>::normal(s, 1);
+        for (i, (name, recipe)) in masks(&s).into_iter().chain(options(&s)).enumerate() {
+            check_forward(&format!("{name}, {s:?}"), &recipe.attention().threads(1 + i % 2), &x, &rows, &steps);
+        }
+    }
+}
+
+#[test]
+fn keys_in_pieces_of_other_types_and_levels() {
+    let s = Shape::single(70, 2400, 12).heads(2, 2);
+    for (name, recipe) in options(&s) {
+        for level in levels() {
+            let a = recipe.attention().level(level);
+            check_forward(&format!("f64, {name}"), &a, &Inputs::<f64>::normal(s, 2), &[3..70], &[256, 2048]);
+            check_forward(&format!("bf16, {name}"), &a, &Inputs::<bf16>::normal(s, 3), &[3..70], &[256, 2048]);
+        }
+    }
+}
+
+/// A row that a NaN spoils, and sums that underflow to minus zero.
+#[test]
+fn pieces_keep_what_is_not_finite_and_the_sign_of_zero() {
+    let s = Shape::single(70, 4300, 8);
+    let mut x = Inputs::<f32>::normal(s, 4);
+    x.k[[0, 0, 3000, 1]] = f32::NAN;
+    x.v[[0, 0, 700, 2]] = f32::INFINITY;
+    x.v.slice_mut(s![.., .., .., 5]).fill(-1e-45);
+    for (name, recipe) in masks(&s) {
+        check_forward(&format!("wild, {name}"), &recipe.attention(), &x, &[0..70], &[256, 2048]);
+    }
+}
+
+#[test]
+fn gradients_in_parts_have_the_bits_of_one_call() {
+    for s in [
+        Shape::single(600, 700, 16).heads(2, 1),
+        Shape::single(577, 577, 9).batch(2),
+        Shape::new(65, 130, 16),
+        Shape::new(20, 600, 8).heads(4, 1),
+    ] {
+        let x = Inputs::<f32>::normal(s, 1);
+        for (i, (name, recipe)) in masks(&s).into_iter().chain(options(&s)).enumerate() {
+            let (threads, chunk) = [(1, 256), (2, 512), (3, 1024)][i % 3];
+            let a = recipe.attention().threads(threads).bias_gradient(false);
+            check_backward(&format!("{name}, {s:?}, {threads} threads, {chunk} queries"), &a, &x, chunk);
+        }
+    }
+}
+
+#[test]
+fn gradients_in_parts_of_other_types_and_levels() {
+    let s = Shape::single(330, 520, 12).heads(2, 1);
+    for (name, recipe) in options(&s) {
+        for level in levels() {
+            let a = recipe.attention().level(level).bias_gradient(false);
+            check_backward(&format!("f64, {name}"), &a, &Inputs::<f64>::normal(s, 2), 256);
+            check_backward(&format!("bf16, {name}"), &a, &Inputs::<bf16>::normal(s, 3), 256);
+        }
+    }
+}
+
+/// The gradient on sinks, of rows and no keys: parts of it add up in the order of the rows.
+#[test]
+fn rows_without_keys_have_the_gradient_on_their_sinks() {
+    let s = Shape::single(300, 300, 8).heads(2, 1);
+    let (x, recipe) = (Inputs::<f32>::normal(s, 1), Recipe::new().some_sink(&s));
+    let (a, d_out) = (recipe.attention(), d_out_for(&x, 2));
+    let saved = a.forward_saved(&x.q, &x.k, &x.v).expect("fits");
+    let whole = a.backward(&x.q, &x.k, &x.v, &saved, &d_out).expect("fits").d_sink.expect("there are sinks");
+    let (mut dq, none) = (x.q.clone(), Array4::<f32>::zeros([1, 1, 0, 8]));
+    let (mut dk, mut dv) = (none.clone(), none.clone());
+    let sums = [&mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut()];
+    let got = a.backward_part(part(0, 0, s.scores()), [x.q.view(), d_out.view()], [none.view(); 2], &saved, sums).expect("a part");
+    assert_eq!(got, Some(whole));
+}
+
+#[test]
+fn pieces_that_are_none_are_refused() {
+    let s = Shape::single(300, 700, 8);
+    let x = Inputs::<f32>::normal(s, 1);
+    let absorb = |a: &Attention<'_>, query: usize, first: usize, keys: Range<usize>| {
+        let place = part(query, first, s.scores());
+        a.forward_part(place, &x.q, tokens(&x.k, &keys), tokens(&x.v, &keys), &mut RowsSoFar::default()).map(|_| ())
+    };
+    let a = Attention::new();
+    assert_eq!(absorb(&a, 0, 0, 0..256), Ok(()));
+    for (first, keys) in [(0, 0..100), (100, 0..600), (512, 0..512)] {
+        let end = first + keys.len();
+        assert_eq!(absorb(&a, 0, first, keys), Err(Error::Piece { operand: "keys", start: first, end, len: 700 }));
+    }
+    assert_eq!(absorb(&a, 1, 0, 0..256), Err(Error::Piece { operand: "queries", start: 1, end: 301, len: 300 }));
+    assert!(matches!(absorb(&Attention::new().top_k(3), 0, 0, 0..256), Err(Error::Unsupported { .. })));
+    let saved = a.forward_saved(&x.q, &x.k, &x.v).expect("fits");
+    let (mut dq, mut dk, mut dv) = (x.q.clone(), x.k.clone(), x.v.clone());
+    let mut gradient = |a: &Attention<'_>, query: usize, keys: Range<usize>| {
+        let place = part(query, keys.start, [1, 1, 900, 700]);
+        let here = s![.., .., keys.clone(), ..];
+        let sums = [&mut dq.view_mut(), &mut dk.slice_mut(here), &mut dv.slice_mut(here)];
+        a.backward_part(place, [x.q.view(), saved.out.view()], [tokens(&x.k, &keys), tokens(&x.v, &keys)], &saved, sums)
+    };
+    assert_eq!(gradient(&a, 256, 0..256), Err(Error::Piece { operand: "queries", start: 256, end: 556, len: 900 }));
+    assert_eq!(gradient(&a, 600, 0..256), Err(Error::Piece { operand: "queries", start: 600, end: 900, len: 900 }));
+    assert_eq!(gradient(&a, 768, 0..256), Err(Error::Piece { operand: "queries", start: 768, end: 1068, len: 900 }));
+    let place = part(0, 0, [1, 1, 300, 700]);
+    let (mut dq, mut dk, mut dv) = (x.q.clone(), x.k.clone(), x.v.clone());
+    let sums = [&mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut()];
+    let all = a.backward_part(place, [x.q.view(), saved.out.view()], [x.k.view(), x.v.view()], &saved, sums);
+    assert_eq!(all, Err(Error::Piece { operand: "keys", start: 0, end: 700, len: 700 }));
+    for a in [Attention::new().scale(regard::Scale::By(5.0)), Attention::new().bias(regard::Bias::Alibi(vec![1.0]))] {
+        let mut share = Array4::zeros(x.q.raw_dim());
+        let (mut dk, mut dv) = (Array4::zeros([1, 1, 256, 8]), Array4::zeros([1, 1, 256, 8]));
+        let sums = [&mut share.view_mut(), &mut dk.view_mut(), &mut dv.view_mut()];
+        let keys = [tokens(&x.k, &(0..256)), tokens(&x.v, &(0..256))];
+        let refused = a.backward_part(part(0, 0, s.scores()), [x.q.view(), saved.out.view()], keys, &saved, sums);
+        assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
+    }
+}
