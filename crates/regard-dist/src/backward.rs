@@ -1,0 +1,324 @@
+//! The backward pass: a wavefront. A block of keys goes through the blocks of queries in their order, from rank to rank, and takes the running sums of its dk and dv
+//! along; dq stays with its rows, which meet the keys in order.
+//!
+//! ```text
+//! task (c, j), queries c and keys j, comes after (c, j - 1), for dq, and (c - 1, j), for dk and dv.  Each rank runs its tasks in the order of c + j.
+//! ```
+//!
+//! Whoever sends a block waits until the one before the last was taken: a task of an earlier wave, so that nobody waits for itself.
+
+use crate::error::Result;
+use crate::exchange::{Exchange, Kind, Number, get, put};
+use crate::forward::{Distributed, Mine, tokens};
+use ndarray::{Array3, Array4, ArrayView3, ArrayView4, ArrayViewMut4, Axis, Zip, s};
+use regard::{Gradients, Part, Real, Saved, SavedView};
+use std::collections::HashMap;
+use std::ops::Range;
+
+/// Keys whose share of dq is a sum of its own.
+const SPAN: usize = 256;
+
+/// Query rows of a tile: the sums that gradients on sinks are made of.
+const TILE: usize = 64;
+
+/// Blocks on their way from one block of queries to the next.
+const AHEAD: usize = 2;
+
+/// A block of keys with its running sums.
+struct Travelling<E: Number> {
+    k: Array4<E>,
+    v: Array4<E>,
+    dk: Array4<E::Real>,
+    dv: Array4<E::Real>,
+}
+
+impl<X: Exchange> Distributed<'_, X> {
+    /// [`regard::Attention::backward`] of all tokens; `saved` and `d_out` are those of this rank's rows, and so are dq, dk and dv. The gradients on sinks
+    /// and on the scale are the whole ones, on every rank.
+    ///
+    /// # Errors
+    /// As [`Distributed::forward_saved`]; and [`regard::Error::Unsupported`] with top-k, a scale beyond 4, and the gradient on a bias (see
+    /// [`regard::Attention::bias_gradient`]).
+    pub fn backward<E: Number>(
+        &self,
+        q: ArrayView4<'_, E>,
+        k: ArrayView4<'_, E>,
+        v: ArrayView4<'_, E>,
+        saved: &Saved<E>,
+        d_out: ArrayView4<'_, E>,
+    ) -> Result<Gradients<E>> {
+        let whole = self.check([&q, &k, &v, &d_out], "backward")?;
+        let (mine, given) = (self.mine(), Given { q: &q, k: &k, v: &v, saved, d_out: &d_out });
+        let d_sink = self.sink_gradient(whole, &mine, &given)?;
+        let mut dq = Array4::from_elem(q.raw_dim(), E::Real::ZERO);
+        let count = self.partition.blocks().len();
+        let (mut kept, mut home) = (HashMap::new(), HashMap::new());
+        for wave in 0..(2 * count).saturating_sub(1) {
+            self.send_out(wave, &mine, &k, &v)?;
+            for queries in &mine {
+                let Some(j) = wave.checked_sub(queries.block).filter(|&j| j < count) else { continue };
+                let mut keys = self.keys_for(queries.block, j, &mut kept, [&k, &v])?;
+                let dq = dq.slice_mut(s![.., .., queries.here.clone(), ..]);
+                self.add_pairs(whole, queries, j, &mut keys, &given, dq)?;
+                self.hand_on(queries.block, j, keys, &mut kept, &mut home)?;
+            }
+        }
+        let (mut dk, mut dv) = (Array4::from_elem(k.raw_dim(), E::zeroed()), Array4::from_elem(v.raw_dim(), E::zeroed()));
+        for block in &mine {
+            let [from_k, from_v] = self.come_home(block, &mut home, [&k, &v])?;
+            dk.slice_mut(s![.., .., block.here.clone(), ..]).zip_mut_with(&from_k, |to, &x| *to = E::from_real(x));
+            dv.slice_mut(s![.., .., block.here.clone(), ..]).zip_mut_with(&from_v, |to, &x| *to = E::from_real(x));
+        }
+        let d_scale = self.attention.has_scale_gradient().then(|| self.scale_gradient(whole, &q, &dq)).transpose()?;
+        let scale = E::Real::from_f64(self.attention.scale_of(q.len_of(Axis(3))));
+        let dq = dq.mapv(|x| E::from_real(x * scale));
+        Ok(Gradients { dq, dk, dv, d_biases: Vec::new(), d_sink, d_scale })
+    }
+
+    fn owner(&self, block: usize) -> usize {
+        self.partition.blocks()[block].1
+    }
+
+    /// Keys of this rank that the first queries need in the wave after the next, when their rank asks for them.
+    fn send_out<E: Number>(&self, wave: usize, mine: &[Mine], k: &ArrayView4<'_, E>, v: &ArrayView4<'_, E>) -> Result<()> {
+        let (first, rank) = (self.owner(0), self.talk.rank());
+        let soon = |block: usize| block < wave + AHEAD && (wave == 0 || block + 1 == wave + AHEAD);
+        if first == rank {
+            let others = self.partition.blocks().iter().enumerate().filter(|(block, (_, owner))| *owner != rank && soon(*block));
+            for (block, (keys, owner)) in others {
+                self.talk.send(*owner, (Kind::Credit, block as u32), Vec::new(), || format!("keys {keys:?}"))?;
+            }
+            return Ok(());
+        }
+        for block in mine.iter().filter(|block| soon(block.block)) {
+            let what = || format!("the word that it is ready for keys {:?}", block.range);
+            self.talk.receive(first, (Kind::Credit, block.block as u32), what)?;
+            let mut bytes = Vec::new();
+            put(&mut bytes, &tokens(k, &block.here));
+            put(&mut bytes, &tokens(v, &block.here));
+            self.talk.send(first, (Kind::Home, block.block as u32), bytes, || format!("room for keys {:?}", block.range))?;
+        }
+        Ok(())
+    }
+
+    /// Keys `j` as queries `c` get them.
+    fn keys_for<E: Number>(
+        &self,
+        c: usize,
+        j: usize,
+        kept: &mut HashMap<usize, Travelling<E>>,
+        like: [&ArrayView4<'_, E>; 2],
+    ) -> Result<Travelling<E>> {
+        let (rank, keys) = (self.talk.rank(), &self.partition.blocks()[j].0);
+        let shapes = like.map(|x| [x.len_of(Axis(0)), x.len_of(Axis(1)), keys.len(), x.len_of(Axis(3))]);
+        if c == 0 {
+            let [k, v] = if self.owner(j) == rank {
+                let here = self.mine().into_iter().find(|block| block.block == j).expect("it is one of them").here;
+                like.map(|x| tokens(x, &here).to_owned())
+            } else {
+                self.take(j, like, (Kind::Home, j as u32), self.owner(j))?
+            };
+            let [dk, dv] = shapes.map(|shape| Array4::from_elem(shape, E::Real::ZERO));
+            return Ok(Travelling { k, v, dk, dv });
+        }
+        let from = self.owner(c - 1);
+        if from == rank {
+            return Ok(kept.remove(&j).expect("the queries before have left it"));
+        }
+        let numbers: usize = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
+        let expected = numbers * (size_of::<E>() + size_of::<E::Real>());
+        let what = || format!("keys {keys:?} with their sums over queries before {}", self.partition.blocks()[c].0.start);
+        let bytes = self.talk.receive_exactly(from, (Kind::Sums, j as u32), expected, what)?;
+        let mut rest = &bytes[..];
+        let [k, v] = shapes.map(|shape| get(&mut rest, shape));
+        let [dk, dv] = shapes.map(|shape| get(&mut rest, shape));
+        Ok(Travelling { k, v, dk, dv })
+    }
+
+    /// The pairs of some queries and some keys, span by span.
+    fn add_pairs<E: Number>(
+        &self,
+        whole: [usize; 4],
+        queries: &Mine,
+        j: usize,
+        keys: &mut Travelling<E>,
+        given: &Given<'_, E>,
+        mut dq: ArrayViewMut4<'_, E::Real>,
+    ) -> Result<()> {
+        let (first, count) = (self.partition.blocks()[j].0.start, keys.k.len_of(Axis(2)));
+        let mut share = Array4::from_elem(dq.raw_dim(), E::Real::ZERO);
+        for start in (0..count).step_by(SPAN) {
+            let here = start..count.min(start + SPAN);
+            let part = Part { batch: 0, query: queries.range.start, key: first + start, whole };
+            let Travelling { k, v, dk, dv } = &mut *keys;
+            let span = s![.., .., here.clone(), ..];
+            let rows = [tokens(given.q, &queries.here), tokens(given.d_out, &queries.here)];
+            let sums = [&mut share.view_mut(), &mut dk.slice_mut(span), &mut dv.slice_mut(span)];
+            let saved = given.saved(&(0..whole[0]), &queries.here);
+            self.attention.backward_part(part, rows, [k.slice(span), v.slice(span)], saved, sums)?;
+            // One span is its own sum.
+            if whole[3] <= SPAN { dq.assign(&share) } else { dq.zip_mut_with(&share, |to, &x| *to += x) }
+        }
+        Ok(())
+    }
+
+    /// Keys `j` leave queries `c`: for the next queries, or home.
+    fn hand_on<E: Number>(
+        &self,
+        c: usize,
+        j: usize,
+        keys: Travelling<E>,
+        kept: &mut HashMap<usize, Travelling<E>>,
+        home: &mut HashMap<usize, [Array4<E::Real>; 2]>,
+    ) -> Result<()> {
+        let (rank, blocks) = (self.talk.rank(), self.partition.blocks());
+        let what = || format!("room for the sums of keys {:?}", blocks[j].0);
+        // Whoever sent it may send the one after the next.
+        if c > 0 && self.owner(c - 1) != rank && j + AHEAD < blocks.len() {
+            self.talk.send(self.owner(c - 1), (Kind::Credit, (blocks.len() + j) as u32), Vec::new(), what)?;
+        }
+        let Travelling { k, v, dk, dv } = keys;
+        if c + 1 == blocks.len() {
+            if self.owner(j) == rank {
+                home.insert(j, [dk, dv]);
+                return Ok(());
+            }
+            let mut bytes = Vec::new();
+            put(&mut bytes, &dk.view());
+            put(&mut bytes, &dv.view());
+            return self.talk.send(self.owner(j), (Kind::Home, (blocks.len() + j) as u32), bytes, what);
+        }
+        let to = self.owner(c + 1);
+        if to == rank {
+            kept.insert(j, Travelling { k, v, dk, dv });
+            return Ok(());
+        }
+        if let Some(taken) = j.checked_sub(AHEAD) {
+            let what = || format!("the word that it is through with keys {:?}", blocks[taken].0);
+            self.talk.receive(to, (Kind::Credit, (blocks.len() + taken) as u32), what)?;
+        }
+        let mut bytes = Vec::new();
+        [k, v].iter().for_each(|x| put(&mut bytes, &x.view()));
+        [dk, dv].iter().for_each(|x| put(&mut bytes, &x.view()));
+        self.talk.send(to, (Kind::Sums, j as u32), bytes, what)
+    }
+
+    /// The finished sums of a block of this rank.
+    fn come_home<E: Number>(
+        &self,
+        block: &Mine,
+        home: &mut HashMap<usize, [Array4<E::Real>; 2]>,
+        like: [&ArrayView4<'_, E>; 2],
+    ) -> Result<[Array4<E::Real>; 2]> {
+        if let Some(sums) = home.remove(&block.block) {
+            return Ok(sums);
+        }
+        let count = self.partition.blocks().len();
+        let shapes = like.map(|x| [x.len_of(Axis(0)), x.len_of(Axis(1)), block.here.len(), x.len_of(Axis(3))]);
+        let expected = shapes.iter().map(|shape| shape.iter().product::<usize>() * size_of::<E::Real>()).sum();
+        let what = || format!("the gradients of keys {:?}", block.range);
+        let bytes = self.talk.receive_exactly(self.owner(count - 1), (Kind::Home, (count + block.block) as u32), expected, what)?;
+        let mut rest = &bytes[..];
+        Ok(shapes.map(|shape| get(&mut rest, shape)))
+    }
+
+    /// The gradient on sink logits: of each batch entry and tile of rows, told to all ranks, and added up in their order.
+    fn sink_gradient<E: Number>(&self, whole: [usize; 4], mine: &[Mine], given: &Given<'_, E>) -> Result<Option<Vec<f64>>> {
+        // No rows tell as much as any whether there are sinks.
+        let start = Part { batch: 0, query: 0, key: 0, whole };
+        if self.sinks(start, 0..whole[0], 0..0, given)?.is_none() {
+            return Ok(None);
+        }
+        // The library's tiles are of equal size where the whole is short.
+        let tile = whole[2].div_ceil(whole[2].div_ceil(TILE).max(1)).next_multiple_of(16).max(16);
+        let mut tiles: HashMap<(usize, usize), Vec<f64>> = HashMap::new();
+        let mut bytes = Vec::new();
+        for block in mine {
+            for (batch, first) in (0..whole[0]).flat_map(|batch| block.range.clone().step_by(tile).map(move |first| (batch, first))) {
+                let here = first - block.range.start + block.here.start;
+                let rows = here..block.here.end.min(here + tile);
+                let sums = self.sinks(Part { batch, query: first, ..start }, batch..batch + 1, rows, given)?.unwrap_or_default();
+                bytes.extend([batch as u64, first as u64].iter().flat_map(|x| x.to_le_bytes()));
+                bytes.extend(sums.iter().flat_map(|x| x.to_le_bytes()));
+                tiles.insert((batch, first), sums);
+            }
+        }
+        let what = || "its part of the gradient on sinks".to_owned();
+        self.others().try_for_each(|to| self.talk.send(to, (Kind::Tiles, 0), bytes.clone(), what))?;
+        for from in self.others() {
+            let rows: usize = self.partition.blocks_of_rank(from).map(|range| range.len().div_ceil(tile)).sum();
+            let record = 8 * (2 + whole[1]);
+            let bytes = self.talk.receive_exactly(from, (Kind::Tiles, 0), whole[0] * rows * record, what)?;
+            for record in bytes.chunks_exact(record) {
+                let mut words = record.as_chunks::<8>().0.iter();
+                let mut place = || words.next().map_or(0, |word| u64::from_le_bytes(*word) as usize);
+                let at = (place(), place());
+                tiles.insert(at, words.map(|word| f64::from_le_bytes(*word)).collect());
+            }
+        }
+        let mut order: Vec<_> = tiles.into_iter().collect();
+        order.sort_by_key(|(at, _)| *at);
+        let mut gradient = vec![0.0; whole[1]];
+        for (_, sums) in order {
+            gradient.iter_mut().zip(sums).for_each(|(to, x)| *to += x);
+        }
+        Ok(Some(gradient))
+    }
+
+    /// The gradient on the scale: of each row, told to all ranks, and added up in their order.
+    fn scale_gradient<E: Number>(&self, whole: [usize; 4], q: &ArrayView4<'_, E>, dq: &Array4<E::Real>) -> Result<f64> {
+        let [batch, heads, queries, _] = whole;
+        let products = Zip::from(dq.lanes(Axis(3)))
+            .and(q.lanes(Axis(3)))
+            .map_collect(|dq, q| -> f64 { dq.iter().zip(q).map(|(dq, q)| dq.to_f64() * q.to_real().to_f64()).sum() });
+        let mut rows = Array3::from_elem([batch, heads, queries], 0.0);
+        let mut place = |rank: usize, products: ArrayView3<'_, f64>| {
+            let mut first = 0;
+            for range in self.partition.blocks_of_rank(rank) {
+                let here = first..first + range.len();
+                first = here.end;
+                rows.slice_mut(s![.., .., range]).assign(&products.slice(s![.., .., here]));
+            }
+        };
+        place(self.talk.rank(), products.view());
+        let what = || "its part of the gradient on the scale".to_owned();
+        let mut bytes = Vec::new();
+        put(&mut bytes, &products.view().insert_axis(Axis(3)));
+        self.others().try_for_each(|to| self.talk.send(to, (Kind::Tiles, 1), bytes.clone(), what))?;
+        for from in self.others() {
+            let shape = [batch, heads, self.partition.count(from), 1];
+            let bytes = self.talk.receive_exactly(from, (Kind::Tiles, 1), 8 * shape.iter().product::<usize>(), what)?;
+            place(from, get::<f64>(&mut &bytes[..], shape).remove_axis(Axis(3)).view());
+        }
+        Ok(rows.iter().sum())
+    }
+
+    /// Of some rows of this rank, which are these of the whole.
+    fn sinks<E: Number>(&self, part: Part, batch: Range<usize>, rows: Range<usize>, given: &Given<'_, E>) -> Result<Option<Vec<f64>>> {
+        let of = |x: &ArrayView4<'_, E>, rows: &Range<usize>| x.slice(s![batch.clone(), .., rows.clone(), ..]).to_owned();
+        let [q, d_out] = [given.q, given.d_out].map(|x| of(x, &rows));
+        let [k, v] = [given.k, given.v].map(|x| of(x, &(0..0)));
+        let [mut dq, mut dk, mut dv] = [&q, &k, &v].map(|x| Array4::from_elem(x.raw_dim(), E::Real::ZERO));
+        let sums = [&mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut()];
+        Ok(self.attention.backward_part(part, [q.view(), d_out.view()], [k.view(), v.view()], given.saved(&batch, &rows), sums)?)
+    }
+}
+
+/// What a rank has.
+struct Given<'x, E: Number> {
+    q: &'x ArrayView4<'x, E>,
+    k: &'x ArrayView4<'x, E>,
+    v: &'x ArrayView4<'x, E>,
+    saved: &'x Saved<E>,
+    d_out: &'x ArrayView4<'x, E>,
+}
+
+impl<E: Number> Given<'_, E> {
+    fn saved(&self, batch: &Range<usize>, rows: &Range<usize>) -> SavedView<'_, E> {
+        let Saved { out, exact, row_max, row_sum } = self.saved;
+        let number = s![batch.clone(), .., rows.clone()];
+        let row = s![batch.clone(), .., rows.clone(), ..];
+        let exact = exact.as_ref().map(|exact| exact.slice(row));
+        SavedView { out: out.slice(row), exact, row_max: row_max.slice(number), row_sum: row_sum.slice(number) }
+    }
+}

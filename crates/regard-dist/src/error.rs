@@ -1,0 +1,43 @@
+//! What can go wrong between ranks, with the rank and the keys in every message.
+
+use std::time::Duration;
+
+/// Why a message did not come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Failure {
+    /// The other rank is gone.
+    Lost,
+    /// Nothing came for so long: the watchdog of the exchange.
+    Waited(Duration),
+}
+
+/// Why a call over several ranks ended.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the message of a variant says what its fields are")]
+pub enum Error {
+    /// The library refused the call.
+    #[error(transparent)]
+    Attention(#[from] regard::Error),
+    /// A rank is gone.
+    #[error("rank {rank} needs {what} of rank {from}, which is gone; start the job again")]
+    Lost { rank: usize, from: usize, what: String },
+    /// A rank says nothing any more.
+    #[error("rank {rank} waited {} s for {what} of rank {from}; it may have stopped, or the network is cut", .waited.as_secs_f64())]
+    Waited { rank: usize, from: usize, what: String, waited: Duration },
+    /// Ranks that do not compute the same.
+    #[error("rank {rank} has {mine}, and rank {from} has {theirs}; all ranks need the same shapes, partition, program and CPU level")]
+    Differ { rank: usize, from: usize, mine: String, theirs: String },
+    /// A message that is not what it should be.
+    #[error("rank {rank} got {got} bytes for {what} of rank {from}, and expected {expected}")]
+    Length { rank: usize, from: usize, what: String, got: usize, expected: usize },
+    /// A partition that cannot be.
+    #[error("{what} is {got}; it must be {requirement}")]
+    Partition { what: &'static str, got: usize, requirement: &'static str },
+    /// A tensor that is not this rank's part.
+    #[error("{operand} of rank {rank} has shape {got:?}; its tokens (axis 2) must be the {expected} that the partition gives it")]
+    Tokens { operand: &'static str, rank: usize, got: Vec<usize>, expected: usize },
+}
+
+/// A result of this crate.
+pub type Result<T> = std::result::Result<T, Error>;

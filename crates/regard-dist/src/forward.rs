@@ -1,0 +1,234 @@
+//! The forward pass: queries stay where they are, and keys come in their order.
+
+use crate::error::{Error, Result};
+use crate::exchange::{Exchange, Kind, Number, Talk, get, put};
+use crate::partition::Partition;
+use crate::rows::{InPieces, Rows};
+use ndarray::{Array, Array3, Array4, ArrayView, ArrayView4, Axis, RemoveAxis, concatenate, s};
+use regard::{Attention, Level, Real, RowStats, Saved, StatsOptions};
+use std::collections::VecDeque;
+use std::ops::Range;
+
+/// Blocks of keys that are on their way to one rank at a time: that of now, and the next.
+const AHEAD: usize = 2;
+
+/// Attention of tokens that several ranks share. Every rank makes the same calls, each with its own tokens: the blocks that the partition gives it,
+/// one after the other.
+pub struct Distributed<'a, X> {
+    pub(crate) attention: &'a Attention<'a>,
+    pub(crate) talk: Talk<'a, X>,
+    pub(crate) partition: &'a Partition,
+}
+
+/// The tokens of a range, axis 2.
+pub(crate) fn tokens<'x, T>(x: &'x ArrayView4<'_, T>, range: &Range<usize>) -> ArrayView4<'x, T> {
+    x.slice(s![.., .., range.clone(), ..])
+}
+
+/// One of a rank's blocks.
+#[derive(Debug, Clone)]
+pub(crate) struct Mine {
+    /// Which of all blocks it is.
+    pub(crate) block: usize,
+    /// Its tokens in the whole.
+    pub(crate) range: Range<usize>,
+    /// Its tokens among those of the rank.
+    pub(crate) here: Range<usize>,
+}
+
+impl<'a, X: Exchange> Distributed<'a, X> {
+    /// Attention with these options, by ranks that share the tokens so.
+    pub fn new(attention: &'a Attention<'a>, exchange: &'a X, partition: &'a Partition) -> Self {
+        Self { attention, talk: Talk::new(exchange), partition }
+    }
+
+    /// [`Attention::forward_saved`] of all tokens; the results are those of this rank's rows.
+    ///
+    /// # Errors
+    /// As [`Attention::forward_part`], which all ranks return alike where options and shapes are wrong; and [`Error::Lost`] or [`Error::Waited`], with the
+    /// rank and the keys, where another rank does not answer.
+    pub fn forward_saved<E: Number>(&self, q: ArrayView4<'_, E>, k: ArrayView4<'_, E>, v: ArrayView4<'_, E>) -> Result<Saved<E>> {
+        Ok(self.forward(q, k, v, None)?.0)
+    }
+
+    /// The same, with the statistics of this rank's rows: see [`regard::stats`].
+    ///
+    /// # Errors
+    /// As [`Distributed::forward_saved`].
+    pub fn forward_with_stats<E: Number>(
+        &self,
+        q: ArrayView4<'_, E>,
+        k: ArrayView4<'_, E>,
+        v: ArrayView4<'_, E>,
+        options: StatsOptions,
+    ) -> Result<(Saved<E>, RowStats<E::Real>)> {
+        let (saved, stats) = self.forward(q, k, v, Some(options))?;
+        Ok((saved, stats.expect("they were asked for")))
+    }
+
+    fn forward<E: Number>(
+        &self,
+        q: ArrayView4<'_, E>,
+        k: ArrayView4<'_, E>,
+        v: ArrayView4<'_, E>,
+        stats: Option<StatsOptions>,
+    ) -> Result<(Saved<E>, Option<RowStats<E::Real>>)> {
+        let scores = self.check([&q, &k, &v, &q], "forward")?;
+        let mine = self.mine();
+        let mut rows: Vec<_> = mine
+            .iter()
+            .map(|block| {
+                let rows = self.attention.begin(q.slice(s![.., .., block.here.clone(), ..]), block.range.start, scores);
+                stats.into_iter().fold(rows, Rows::with_stats)
+            })
+            .collect();
+        let mut unsent: VecDeque<_> = mine.iter().cloned().collect();
+        // Who has no rows needs no keys, and has none.
+        let blocks = if mine.is_empty() { &[] } else { self.partition.blocks() };
+        for (j, (keys, owner)) in blocks.iter().enumerate() {
+            while let Some(block) = unsent.pop_front_if(|block| block.block < j + AHEAD) {
+                self.offer(&block, &k, &v)?;
+            }
+            let mut absorb =
+                |k: ArrayView4<'_, E>, v: ArrayView4<'_, E>| rows.iter_mut().try_for_each(|rows| rows.absorb(keys.start, k, v));
+            if let Some(block) = mine.iter().find(|block| block.block == j) {
+                absorb(tokens(&k, &block.here), tokens(&v, &block.here))?;
+            } else {
+                let [k, v] = self.take(j, [&k, &v], (Kind::Keys, j as u32), *owner)?;
+                absorb(k.view(), v.view())?;
+            }
+        }
+        let done = rows.into_iter().map(|rows| Ok(rows.finish_with_stats()?)).collect::<Result<Vec<_>>>()?;
+        let shape = [scores[0], scores[1], 0, v.len_of(Axis(3))];
+        Ok(if done.is_empty() { nothing(shape, stats) } else { join(done) })
+    }
+
+    /// Send a block to all other ranks, each of which takes it when it has taken the one before.
+    fn offer<E: Number>(&self, block: &Mine, k: &ArrayView4<'_, E>, v: &ArrayView4<'_, E>) -> Result<()> {
+        let mut bytes = Vec::new();
+        put(&mut bytes, &tokens(k, &block.here));
+        put(&mut bytes, &tokens(v, &block.here));
+        let before = self.partition.blocks()[..block.block].iter().filter(|(_, owner)| *owner == self.talk.rank()).count();
+        for to in self.others().filter(|&to| self.partition.count(to) > 0) {
+            if before >= AHEAD {
+                self.talk.receive(to, (Kind::Credit, 0), || format!("the word that it has taken keys before {:?}", block.range))?;
+            }
+            self.talk.send(to, (Kind::Keys, block.block as u32), bytes.clone(), || format!("room for keys {:?}", block.range))?;
+        }
+        Ok(())
+    }
+
+    /// Keys and values of a block, as another rank sends them.
+    pub(crate) fn take<E: Number>(
+        &self,
+        block: usize,
+        like: [&ArrayView4<'_, E>; 2],
+        tag: (Kind, u32),
+        from: usize,
+    ) -> Result<[Array4<E>; 2]> {
+        let keys = &self.partition.blocks()[block].0;
+        let shapes = like.map(|x| [x.len_of(Axis(0)), x.len_of(Axis(1)), keys.len(), x.len_of(Axis(3))]);
+        let expected = shapes.iter().map(|shape| shape.iter().product::<usize>() * size_of::<E>()).sum();
+        let bytes = self.talk.receive_exactly(from, tag, expected, || format!("keys {keys:?}"))?;
+        // Credit is for the block after the next: none is given that nobody would ask for.
+        let later = self.partition.blocks()[block + 1..].iter().filter(|(_, owner)| *owner == from).count();
+        if tag.0 == Kind::Keys && later >= AHEAD {
+            self.talk.send(from, (Kind::Credit, 0), Vec::new(), || format!("more keys after {keys:?}"))?;
+        }
+        let mut rest = &bytes[..];
+        Ok(shapes.map(|shape| get(&mut rest, shape)))
+    }
+
+    pub(crate) fn others(&self) -> impl Iterator<Item = usize> {
+        let rank = self.talk.rank();
+        (0..self.partition.ranks()).filter(move |&other| other != rank)
+    }
+
+    /// The blocks of this rank.
+    pub(crate) fn mine(&self) -> Vec<Mine> {
+        let blocks = self.partition.blocks().iter().enumerate().filter(|(_, (_, owner))| *owner == self.talk.rank());
+        let mut first = 0;
+        let place = |(block, (range, _)): (usize, &(Range<usize>, usize))| {
+            let here = first..first + range.len();
+            first = here.end;
+            Mine { block, range: range.clone(), here }
+        };
+        blocks.map(place).collect()
+    }
+
+    /// Shapes are those of this rank's part, and all ranks mean the same. Returned is the shape of all scores.
+    pub(crate) fn check<E: Number>(&self, given: [&ArrayView4<'_, E>; 4], call: &str) -> Result<[usize; 4]> {
+        let [q, k, v, _] = given;
+        let (rank, expected) = (self.talk.rank(), self.partition.count(self.talk.rank()));
+        for (operand, x) in ["q", "k", "v", "d_out"].into_iter().zip(given) {
+            if x.len_of(Axis(2)) != expected {
+                return Err(Error::Tokens { operand, rank, got: x.shape().to_vec(), expected });
+            }
+        }
+        if self.partition.ranks() != self.talk.exchange.ranks() {
+            let got = self.partition.ranks();
+            return Err(Error::Partition { what: "the number of ranks of the partition", got, requirement: "that of the exchange" });
+        }
+        let shape = |x: &ArrayView4<'_, E>| format!("[{}, {}, _, {}]", x.len_of(Axis(0)), x.len_of(Axis(1)), x.len_of(Axis(3)));
+        let (number, blocks) = (std::any::type_name::<E>(), self.partition.blocks().len());
+        let (tokens, level) = (self.partition.tokens(), Level::preferred().ok());
+        // AVX2 and AVX-512 have the same bits.
+        let level = if level == Some(Level::Portable) { "the portable level" } else { "vectors" };
+        let owners: String = self.partition.blocks().iter().map(|(range, owner)| format!(" {}:{owner}", range.start)).collect();
+        let digest = owners.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+        let (q_shape, k_shape, v_shape) = (shape(q), shape(k), shape(v));
+        self.talk.agree(&format!(
+            "{call} of {number}, q {q_shape}, k {k_shape}, v {v_shape}, {tokens} tokens in {blocks} blocks ({digest:016x}), {level}, version {}",
+            env!("CARGO_PKG_VERSION")
+        ))?;
+        Ok([q.len_of(Axis(0)), q.len_of(Axis(1)), tokens, tokens])
+    }
+}
+
+/// The results of no rows.
+fn nothing<E: Number>(shape: [usize; 4], stats: Option<StatsOptions>) -> (Saved<E>, Option<RowStats<E::Real>>) {
+    let number = Array3::from_elem([shape[0], shape[1], 0], E::Real::ZERO);
+    let keys = stats.map_or(0, |options| options.top_keys);
+    let exact = if E::IS_REAL { None } else { Some(Array4::from_elem(shape, E::Real::ZERO)) };
+    let saved = Saved { out: Array4::from_elem(shape, E::zeroed()), exact, row_max: number.clone(), row_sum: number.clone() };
+    let stats = stats.map(|_| RowStats {
+        entropy: number.clone(),
+        max_weight: number.clone(),
+        sum_of_squares: number.clone(),
+        diagonal_mass: number.clone(),
+        previous_token_mass: number.clone(),
+        first_token_mass: number.clone(),
+        local_mass: number.clone(),
+        mean_distance: number,
+        argmax: Array3::zeros([shape[0], shape[1], 0]),
+        top_keys: Array4::zeros([shape[0], shape[1], 0, keys]),
+        top_weights: Array4::from_elem([shape[0], shape[1], 0, keys], E::Real::ZERO),
+    });
+    (saved, stats)
+}
+
+/// The results of all blocks of a rank, side by side.
+fn join<E: Number>(blocks: Vec<(Saved<E>, Option<RowStats<E::Real>>)>) -> (Saved<E>, Option<RowStats<E::Real>>) {
+    let (saved, stats): (Vec<_>, Vec<_>) = blocks.into_iter().unzip();
+    let exact: Option<Vec<_>> = saved.iter().map(|saved| saved.exact.as_ref()).collect();
+    let joined = Saved {
+        out: side_by_side(saved.iter().map(|saved| &saved.out)),
+        exact: exact.map(|exact| side_by_side(exact.into_iter())),
+        row_max: side_by_side(saved.iter().map(|saved| &saved.row_max)),
+        row_sum: side_by_side(saved.iter().map(|saved| &saved.row_sum)),
+    };
+    let stats: Option<Vec<_>> = stats.into_iter().collect();
+    macro_rules! join {
+        ($stats:ident: $($name:ident),*) => { RowStats { $($name: side_by_side($stats.iter().map(|stats| &stats.$name)),)* } };
+    }
+    #[rustfmt::skip]
+    let stats = stats.map(|stats| join!(stats: entropy, max_weight, sum_of_squares, diagonal_mass, previous_token_mass, first_token_mass, local_mass,
+        mean_distance, argmax, top_keys, top_weights));
+    (joined, stats)
+}
+
+/// Along the queries.
+fn side_by_side<'x, T: Clone + 'x, D: RemoveAxis + 'x>(parts: impl Iterator<Item = &'x Array<T, D>>) -> Array<T, D> {
+    let views: Vec<ArrayView<'_, T, D>> = parts.map(|part| part.view()).collect();
+    concatenate(Axis(2), &views).expect("parts of one shape")
+}
