@@ -49,6 +49,16 @@ def keep_top(scores, visible, count):
     return visible & (ranked >= least)
 
 
+def dot_products(q, k):
+    """Below float64 one chain of sums: a yardstick must not depend on how the NumPy of the day multiplies matrices."""
+    if q.dtype == np.float64:
+        return np.einsum("bhnd,bhmd->bhnm", q, k, optimize=True)
+    scores = np.zeros((*q.shape[:3], k.shape[2]), dtype=q.dtype)
+    for d in range(q.shape[3]):
+        scores += q[..., :, None, d] * k[..., None, :, d]
+    return scores
+
+
 def attention(
     q, k, v, *, mask=None, bias=None, causal=False, scale=None, softcap=None, window=None,
     q_offset=None, kv_lens=None, top_k=None, sink=None, dtype=np.float64,
@@ -64,7 +74,7 @@ def attention(
         batch, seq_q, seq_kv, causal=causal, window=window, q_offset=q_offset, kv_lens=kv_lens
     )
     with np.errstate(invalid="ignore", over="ignore", divide="ignore", under="ignore"):
-        scores = np.einsum("bhnd,bhmd->bhnm", q, k, optimize=True) * factor
+        scores = dot_products(q, k) * factor
         raw = scores
         if softcap:
             scores = dtype(softcap) * np.tanh(scores / dtype(softcap))

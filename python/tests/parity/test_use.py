@@ -141,12 +141,22 @@ def test_what_regard_does_not_do_is_left_to_pytorch(name):
     assert out is not None and calls.computed == 0 and sum(calls.left.values()) >= 1, calls
 
 
+def outcome(change):
+    """What it gives, or the kind of its error: a mask beside is_causal is one since PyTorch 2.6."""
+    try:
+        return attend(**change)
+    except (RuntimeError, NotImplementedError) as error:
+        return type(error)
+
+
 def test_what_is_an_error_in_pytorch_stays_one():
+    refused = [dict(attn_mask=torch.ones(3, 3), is_causal=True), all_of(torch.ones(1, 1, 3, 4, dtype=torch.complex64))]
+    expected = [outcome(change) for change in refused]
+    assert isinstance(expected[1], type)
     with door.use() as calls:
-        with pytest.raises(RuntimeError):
-            attend(attn_mask=torch.ones(3, 3), is_causal=True)
-        with pytest.raises(NotImplementedError):
-            attend(**all_of(torch.ones(1, 1, 3, 4, dtype=torch.complex64)))
+        for change, wanted in zip(refused, expected):
+            found = outcome(change)
+            assert torch.equal(found, wanted) if isinstance(wanted, torch.Tensor) else found is wanted
     assert calls.computed == 0 and sum(calls.left.values()) == 2
 
 
@@ -204,7 +214,9 @@ def test_flops_are_counted_as_ever():
 
     expected = flops()
     with door.use():
-        assert flops() == expected > 0
+        assert flops() == expected
+    if expected == 0:
+        pytest.skip("this PyTorch counts none of attention on a CPU")
 
 
 def test_bfloat16_without_ml_dtypes_is_left_to_pytorch(monkeypatch):
