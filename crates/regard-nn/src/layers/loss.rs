@@ -5,7 +5,7 @@
 //! d_logits = (softmax(logits) - onehot(target)) / counted rows
 //! ```
 //!
-//! Where only losses are wanted, logits need not be there all at once: [`Share`] is what a few columns of a row come to, and shares add up.
+//! Where only losses are wanted, logits need not be there all at once: `Share` is what a few columns of a row come to, and shares add up.
 
 use crate::float::{Float, kernel, lane_max, lane_sum};
 use crate::parallel::{Cut, for_pieces};

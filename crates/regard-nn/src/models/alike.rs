@@ -8,7 +8,7 @@
 //! ```
 //!
 //! since the deviations add up to zero and the exponential is convex. So what a loss lacks is at most `e` times the probability of these tokens together; rows where
-//! that may be more than [`LACKING`] are computed as a whole.
+//! that may be more than `LACKING` are computed as a whole.
 
 use crate::float::Float;
 use crate::layers::linear::strips;
