@@ -55,7 +55,7 @@ mod walk;
 
 pub use backward::{GradientStats, Gradients, GradientsViewMut, OptionGradients};
 pub use bias::{Bias, BiasGradient, alibi_slopes};
-pub use entry::{Element, RowsSoFar, View};
+pub use entry::{Element, RowsDone, RowsSoFar, View};
 pub use error::{Error, Result, Shape4};
 pub use forward::{Forward, Saved, SavedView, SavedViewMut, merge};
 pub use instruments::{HeadSimilarity, HeadStats, HeatMap, Rectangle, RowStates, RowStats, StatsOptions, stats};

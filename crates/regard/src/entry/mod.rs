@@ -23,7 +23,7 @@ mod instrument_calls;
 mod packed_calls;
 mod piece_calls;
 
-pub use piece_calls::RowsSoFar;
+pub use piece_calls::{RowsDone, RowsSoFar};
 
 /// What a tensor may hold: f32 and f64, or f16 and bf16 with f32 arithmetic. Sealed.
 pub trait Element: Entry {}

@@ -10,7 +10,7 @@ use crate::instruments::{RowStats, StatsOptions};
 use crate::plan::{Attention, Dims, Part, Plan};
 use crate::walk::tiling::GRADIENT_SPLIT;
 use ndarray::{ArrayView4, ArrayViewMut4};
-use regard_simd::Real;
+use regard_simd::{Real, Storage};
 
 /// What rows have seen of their keys, and what statistics they are to have (see [`crate::stats`]). It begins with the default.
 #[derive(Default)]
@@ -20,6 +20,9 @@ pub struct RowsSoFar<T: Real> {
     states: Running<T, ()>,
     observed: Running<T, StatSums<T>>,
 }
+
+/// What rows come to, with their statistics where these were wanted.
+pub type RowsDone<E> = (Saved<E>, Option<RowStats<<E as Storage>::Real>>);
 
 impl Attention<'_> {
     /// Attend to some of the keys of a whole. They come in order, cut at multiples of 256; with the last ones there are results.
@@ -33,7 +36,7 @@ impl Attention<'_> {
         k: impl View<'x, E>,
         v: impl View<'x, E>,
         so_far: &mut RowsSoFar<E::Real>,
-    ) -> Result<Option<(Saved<E>, Option<RowStats<E::Real>>)>> {
+    ) -> Result<Option<RowsDone<E>>> {
         let inputs = Inputs { q: q.into(), k: k.into(), v: v.into() };
         let plan = self.plan_piece(&inputs, part, false)?;
         if plan.top_k().is_some() {

@@ -30,9 +30,11 @@ pub(crate) struct AttendTile<'p, 'a, 'o, E: Storage, O> {
     pub(crate) output: Option<&'p mut Outputs<'o, E>>,
 }
 
+/// The states, where no results are wanted; what the observer says of each row.
+pub(crate) type Outcome<T, O> = (Vec<OwnedState<T, O>>, Vec<<O as Observer<T>>::Row>);
+
 impl<E: Storage, O: Observer<E::Real>> Driver<E::Real> for AttendTile<'_, '_, '_, E, O> {
-    /// The states, where no results are wanted; what the observer says of each row.
-    type Output = (Vec<OwnedState<E::Real, O>>, Vec<O::Row>);
+    type Output = Outcome<E::Real, O>;
 
     fn run<S: Simd<T = E::Real>>(self, simd: S) -> Self::Output {
         let Self { scorer, v, observer, keys, of, mut before, splits, output } = self;

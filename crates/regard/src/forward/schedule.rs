@@ -1,6 +1,6 @@
 //! A call, cut into query tiles and shared out over threads. Where tiles are few and keys many, each split of the keys is a task of its own.
 
-use super::attend::AttendTile;
+use super::attend::{AttendTile, Outcome};
 use super::softmax::{Observer, OwnedState};
 use super::{Inputs, Outputs};
 use crate::error::Result;
@@ -67,6 +67,11 @@ pub(crate) fn run_part<E: Storage, O: Observer<E::Real>>(
     let done = plan.for_tasks(tasks, |(tile, mut output, before)| {
         let scorer = Scorer::new(plan, &inputs.q, &inputs.k, tile);
         let (keys, of) = (scorer.all_keys(), 0..plan.part.whole[3]);
+        let seen = scorer.key_range(of.clone());
+        // Not where a split ends within what is seen: its sum is put away there, whether or not the rows see anything of this piece.
+        if output.is_none() && seen.start.max(keys.start) >= seen.end.min(keys.end) {
+            return (tile, (before, Vec::new()));
+        }
         (tile, call.attend(&scorer, [keys, of], [before, Vec::new()], output.as_mut()))
     })?;
     let (after, rows) = done.into_iter().map(|(tile, (after, rows))| (after, (tile, rows))).unzip();
@@ -103,7 +108,7 @@ impl<E: Storage, O: Observer<E::Real>> Call<'_, '_, E, O> {
         [keys, of]: [Range<usize>; 2],
         [before, splits]: [Vec<OwnedState<E::Real, O>>; 2],
         output: Option<&mut Outputs<'_, E>>,
-    ) -> (Vec<OwnedState<E::Real, O>>, Vec<O::Row>) {
+    ) -> Outcome<E::Real, O> {
         let v = Rows::new(&tile_keys(self.plan, &self.inputs.v, &scorer.tile));
         let observer = |lanes: usize| (self.observer)(&scorer.tile, lanes);
         E::Real::dispatch(self.plan.level, AttendTile { scorer, v, observer: &observer, keys, of, before, splits, output })
