@@ -45,7 +45,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         rows.absorb(first, k.slice(keys), v.slice(keys))?;
     }
     let saved = rows.finish()?;
-    println!("{tokens} keys and values, {} MB of files", 2 * tokens * DIM * size_of::<f32>() >> 20);
+    println!("{tokens} keys and values, {} MB of files", (2 * tokens * DIM * size_of::<f32>()) >> 20);
     for (row, lse) in saved.out.slice(s![0, 0, .., 0]).iter().zip(saved.lse().iter()) {
         println!("out {row:.6}, lse {lse:.6}");
     }

@@ -1,5 +1,6 @@
 //! What can go wrong between ranks, with the rank and the keys in every message.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Why a message did not come.
@@ -34,6 +35,17 @@ pub enum Error {
     /// A partition that cannot be.
     #[error("{what} is {got}; it must be {requirement}")]
     Partition { what: &'static str, got: usize, requirement: &'static str },
+    /// A file that cannot be used.
+    #[error("{}: {reason}", path.display())]
+    File { path: PathBuf, reason: String },
+    /// Heads that cannot be shared so.
+    #[error("{groups} groups of heads do not fit {ranks} ranks and {heads} heads of keys; the number of groups must divide both")]
+    Mesh { groups: usize, ranks: usize, heads: usize },
+    /// Queries and keys that are not the same tokens.
+    #[error(
+        "{queries} queries and {keys} keys: several ranks share tokens, of which there must be as many; use one rank, or more groups of heads"
+    )]
+    Lengths { queries: usize, keys: usize },
     /// A tensor that is not this rank's part.
     #[error("{operand} of rank {rank} has shape {got:?}; its tokens (axis 2) must be the {expected} that the partition gives it")]
     Tokens { operand: &'static str, rank: usize, got: Vec<usize>, expected: usize },

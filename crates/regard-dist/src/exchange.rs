@@ -14,6 +14,11 @@ pub trait Exchange: Sync {
     /// How many there are.
     fn ranks(&self) -> usize;
 
+    /// What a rank is called in errors: its number, unless ranks are counted anew.
+    fn name(&self, rank: usize) -> usize {
+        rank
+    }
+
     /// Send, without waiting for the receiver to take it.
     ///
     /// # Errors
@@ -45,6 +50,11 @@ pub enum Kind {
     Home,
     /// Numbers per tile of rows.
     Tiles,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 6] = [Self::Greeting, Self::Keys, Self::Credit, Self::Sums, Self::Home, Self::Tiles];
 }
 
 /// A number that can travel.
@@ -92,12 +102,12 @@ impl<'x, X: Exchange> Talk<'x, X> {
     /// [`Error::Length`] too.
     pub fn receive_exactly(&self, from: usize, tag: Tag, expected: usize, what: impl Fn() -> String) -> Result<Vec<u8>> {
         let bytes = self.receive(from, tag, &what)?;
-        let (rank, got) = (self.rank(), bytes.len());
+        let ([rank, from], got) = ([self.rank(), from].map(|rank| self.exchange.name(rank)), bytes.len());
         if got == expected { Ok(bytes) } else { Err(Error::Length { rank, from, what: what(), got, expected }) }
     }
 
     fn failed(&self, from: usize, failure: Failure, what: String) -> Error {
-        let rank = self.rank();
+        let [rank, from] = [self.rank(), from].map(|rank| self.exchange.name(rank));
         match failure {
             Failure::Lost => Error::Lost { rank, from, what },
             Failure::Waited(waited) => Error::Waited { rank, from, what, waited },
@@ -117,7 +127,8 @@ impl<'x, X: Exchange> Talk<'x, X> {
             let theirs = self.receive(from, (Kind::Greeting, 0), || "a greeting".to_owned())?;
             if theirs != mine.as_bytes() {
                 let theirs = String::from_utf8_lossy(&theirs).into_owned();
-                return Err(Error::Differ { rank: self.rank(), from, mine: mine.to_owned(), theirs });
+                let [rank, from] = [self.rank(), from].map(|rank| self.exchange.name(rank));
+                return Err(Error::Differ { rank, from, mine: mine.to_owned(), theirs });
             }
         }
         Ok(())

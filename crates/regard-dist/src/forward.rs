@@ -1,16 +1,14 @@
 //! The forward pass: queries stay where they are, and keys come in their order.
 
 use crate::error::{Error, Result};
-use crate::exchange::{Exchange, Kind, Number, Talk, get, put};
+use crate::exchange::{Exchange, Number, Talk};
 use crate::partition::Partition;
 use crate::rows::{InPieces, Rows};
 use ndarray::{Array, Array3, Array4, ArrayView, ArrayView4, Axis, RemoveAxis, concatenate, s};
-use regard::{Attention, Level, Real, RowStats, Saved, StatsOptions};
-use std::collections::VecDeque;
+use regard::{Attention, Level, Part, Real, RowStats, RowsDone, RowsSoFar, Saved, StatsOptions};
 use std::ops::Range;
-
-/// Blocks of keys that are on their way to one rank at a time: that of now, and the next.
-const AHEAD: usize = 2;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Attention of tokens that several ranks share. Every rank makes the same calls, each with its own tokens: the blocks that the partition gives it,
 /// one after the other.
@@ -18,6 +16,9 @@ pub struct Distributed<'a, X> {
     pub(crate) attention: &'a Attention<'a>,
     pub(crate) talk: Talk<'a, X>,
     pub(crate) partition: &'a Partition,
+    pub(crate) progress: Option<&'a (dyn Fn(usize) + Sync)>,
+    /// Nanoseconds.
+    pub(crate) waited: AtomicU64,
 }
 
 /// The tokens of a range, axis 2.
@@ -39,7 +40,19 @@ pub(crate) struct Mine {
 impl<'a, X: Exchange> Distributed<'a, X> {
     /// Attention with these options, by ranks that share the tokens so.
     pub fn new(attention: &'a Attention<'a>, exchange: &'a X, partition: &'a Partition) -> Self {
-        Self { attention, talk: Talk::new(exchange), partition }
+        Self { attention, talk: Talk::new(exchange), partition, progress: None, waited: AtomicU64::new(0) }
+    }
+
+    /// Tell, during a forward pass, how many keys this rank has been through.
+    #[must_use]
+    pub fn with_progress(mut self, tell: &'a (dyn Fn(usize) + Sync)) -> Self {
+        self.progress = Some(tell);
+        self
+    }
+
+    /// How long the arithmetic of forward passes has waited for keys.
+    pub fn waited(&self) -> Duration {
+        Duration::from_nanos(self.waited.load(Ordering::Relaxed))
     }
 
     /// [`Attention::forward_saved`] of all tokens; the results are those of this rank's rows.
@@ -66,77 +79,31 @@ impl<'a, X: Exchange> Distributed<'a, X> {
         Ok((saved, stats.expect("they were asked for")))
     }
 
-    fn forward<E: Number>(
+    pub(crate) fn forward<E: Number>(
         &self,
         q: ArrayView4<'_, E>,
         k: ArrayView4<'_, E>,
         v: ArrayView4<'_, E>,
         stats: Option<StatsOptions>,
-    ) -> Result<(Saved<E>, Option<RowStats<E::Real>>)> {
+    ) -> Result<RowsDone<E>> {
         let scores = self.check([&q, &k, &v, &q], "forward")?;
-        let mine = self.mine();
-        let mut rows: Vec<_> = mine
+        // What cannot be done is refused before anybody waits for anybody.
+        let start = Part { batch: 0, query: 0, key: 0, whole: scores };
+        let none = |x: &ArrayView4<'_, E>| tokens(x, &(0..0)).to_owned();
+        self.attention.forward_part(start, &none(&q), &none(&k), &none(&v), &mut RowsSoFar::default())?;
+        let mut rows: Vec<_> = self
+            .mine()
             .iter()
             .map(|block| {
                 let rows = self.attention.begin(q.slice(s![.., .., block.here.clone(), ..]), block.range.start, scores);
                 stats.into_iter().fold(rows, Rows::with_stats)
             })
             .collect();
-        let mut unsent: VecDeque<_> = mine.iter().cloned().collect();
-        // Who has no rows needs no keys, and has none.
-        let blocks = if mine.is_empty() { &[] } else { self.partition.blocks() };
-        for (j, (keys, owner)) in blocks.iter().enumerate() {
-            while let Some(block) = unsent.pop_front_if(|block| block.block < j + AHEAD) {
-                self.offer(&block, &k, &v)?;
-            }
-            let mut absorb =
-                |k: ArrayView4<'_, E>, v: ArrayView4<'_, E>| rows.iter_mut().try_for_each(|rows| rows.absorb(keys.start, k, v));
-            if let Some(block) = mine.iter().find(|block| block.block == j) {
-                absorb(tokens(&k, &block.here), tokens(&v, &block.here))?;
-            } else {
-                let [k, v] = self.take(j, [&k, &v], (Kind::Keys, j as u32), *owner)?;
-                absorb(k.view(), v.view())?;
-            }
+        if rows.is_empty() {
+            return Ok(nothing([scores[0], scores[1], 0, v.len_of(Axis(3))], stats));
         }
-        let done = rows.into_iter().map(|rows| Ok(rows.finish_with_stats()?)).collect::<Result<Vec<_>>>()?;
-        let shape = [scores[0], scores[1], 0, v.len_of(Axis(3))];
-        Ok(if done.is_empty() { nothing(shape, stats) } else { join(done) })
-    }
-
-    /// Send a block to all other ranks, each of which takes it when it has taken the one before.
-    fn offer<E: Number>(&self, block: &Mine, k: &ArrayView4<'_, E>, v: &ArrayView4<'_, E>) -> Result<()> {
-        let mut bytes = Vec::new();
-        put(&mut bytes, &tokens(k, &block.here));
-        put(&mut bytes, &tokens(v, &block.here));
-        let before = self.partition.blocks()[..block.block].iter().filter(|(_, owner)| *owner == self.talk.rank()).count();
-        for to in self.others().filter(|&to| self.partition.count(to) > 0) {
-            if before >= AHEAD {
-                self.talk.receive(to, (Kind::Credit, 0), || format!("the word that it has taken keys before {:?}", block.range))?;
-            }
-            self.talk.send(to, (Kind::Keys, block.block as u32), bytes.clone(), || format!("room for keys {:?}", block.range))?;
-        }
-        Ok(())
-    }
-
-    /// Keys and values of a block, as another rank sends them.
-    pub(crate) fn take<E: Number>(
-        &self,
-        block: usize,
-        like: [&ArrayView4<'_, E>; 2],
-        tag: (Kind, u32),
-        from: usize,
-    ) -> Result<[Array4<E>; 2]> {
-        let keys = &self.partition.blocks()[block].0;
-        let shapes = like.map(|x| [x.len_of(Axis(0)), x.len_of(Axis(1)), keys.len(), x.len_of(Axis(3))]);
-        let expected = shapes.iter().map(|shape| shape.iter().product::<usize>() * size_of::<E>()).sum();
-        let bytes = self.talk.receive_exactly(from, tag, expected, || format!("keys {keys:?}"))?;
-        // Credit is for the block after the next: none is given that nobody would ask for.
-        let later = self.partition.blocks()[block + 1..].iter().filter(|(_, owner)| *owner == from).count();
-        if tag.0 == Kind::Keys && later >= AHEAD {
-            self.talk.send(from, (Kind::Credit, 0), Vec::new(), || format!("more keys after {keys:?}"))?;
-        }
-        let mut rest = &bytes[..];
-        Ok(shapes.map(|shape| get(&mut rest, shape)))
+        self.with_keys(&k, &v, |first_key, k, v| Ok(rows.iter_mut().try_for_each(|rows| rows.absorb(first_key, k, v))?))?;
+        Ok(join(rows.into_iter().map(|rows| Ok(rows.finish_with_stats()?)).collect::<Result<Vec<_>>>()?))
     }
 
     pub(crate) fn others(&self) -> impl Iterator<Item = usize> {
@@ -186,7 +153,7 @@ impl<'a, X: Exchange> Distributed<'a, X> {
 }
 
 /// The results of no rows.
-fn nothing<E: Number>(shape: [usize; 4], stats: Option<StatsOptions>) -> (Saved<E>, Option<RowStats<E::Real>>) {
+fn nothing<E: Number>(shape: [usize; 4], stats: Option<StatsOptions>) -> RowsDone<E> {
     let number = Array3::from_elem([shape[0], shape[1], 0], E::Real::ZERO);
     let keys = stats.map_or(0, |options| options.top_keys);
     let exact = if E::IS_REAL { None } else { Some(Array4::from_elem(shape, E::Real::ZERO)) };
@@ -208,7 +175,7 @@ fn nothing<E: Number>(shape: [usize; 4], stats: Option<StatsOptions>) -> (Saved<
 }
 
 /// The results of all blocks of a rank, side by side.
-fn join<E: Number>(blocks: Vec<(Saved<E>, Option<RowStats<E::Real>>)>) -> (Saved<E>, Option<RowStats<E::Real>>) {
+fn join<E: Number>(blocks: Vec<RowsDone<E>>) -> RowsDone<E> {
     let (saved, stats): (Vec<_>, Vec<_>) = blocks.into_iter().unzip();
     let exact: Option<Vec<_>> = saved.iter().map(|saved| saved.exact.as_ref()).collect();
     let joined = Saved {

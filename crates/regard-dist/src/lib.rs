@@ -28,14 +28,21 @@
 mod backward;
 mod error;
 mod exchange;
+pub mod files;
 mod forward;
 mod local;
+mod members;
+mod npy;
 mod partition;
+pub mod plan;
 mod rows;
+mod stream;
 
 pub use error::{Error, Failure, Result};
 pub use exchange::{Exchange, Kind, Number, Tag, Talk};
 pub use forward::Distributed;
 pub use local::{Faults, Local};
+pub use members::{Alone, Members};
+pub use npy::Npy;
 pub use partition::Partition;
 pub use rows::{InPieces, Rows};

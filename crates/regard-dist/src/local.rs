@@ -20,13 +20,15 @@ pub struct Faults {
     pub slow: Option<(usize, Duration)>,
     /// A rank that is gone after so many messages.
     pub lost: Option<(usize, usize)>,
+    /// A way from one rank to another that loses everything after so many messages of the first: a cut link, or a process that was stopped.
+    pub cut: Option<([usize; 2], usize)>,
     /// How long to wait for a message.
     pub patience: Duration,
 }
 
 impl Default for Faults {
     fn default() -> Self {
-        Self { delay: Duration::ZERO, slow: None, lost: None, patience: Duration::from_secs(60) }
+        Self { delay: Duration::ZERO, slow: None, lost: None, cut: None, patience: Duration::from_secs(60) }
     }
 }
 
@@ -46,11 +48,14 @@ struct Shared {
     most_untaken: Vec<AtomicU64>,
 }
 
+/// What is still to be looked at, and what was, by sender and tag.
+type Inbox = (Receiver<Message>, HashMap<(usize, Tag), VecDeque<Message>>);
+
 /// One of some ranks that are threads.
 pub struct Local {
     rank: usize,
     to: Vec<Sender<Message>>,
-    inbox: Mutex<(Receiver<Message>, HashMap<(usize, Tag), VecDeque<Message>>)>,
+    inbox: Mutex<Inbox>,
     sent: AtomicUsize,
     shared: Arc<Shared>,
 }
@@ -69,6 +74,12 @@ impl Local {
     /// # Panics
     /// When a rank does.
     pub fn run_with<T: Send>(ranks: usize, faults: Faults, rank: impl Fn(Self) -> T + Sync) -> Vec<T> {
+        let ended = Self::run_to_the_end(ranks, faults, rank);
+        ended.into_iter().map(|ended| ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+    }
+
+    /// The same, with what each rank returned or panicked with. Whoever needs a rank that panicked is told that it is gone.
+    pub fn run_to_the_end<T: Send>(ranks: usize, faults: Faults, rank: impl Fn(Self) -> T + Sync) -> Vec<std::thread::Result<T>> {
         let (to, inboxes): (Vec<_>, Vec<_>) = (0..ranks).map(|_| channel()).unzip();
         let numbers = || (0..ranks).map(|_| AtomicU64::new(0)).collect();
         let here = (0..ranks).map(|_| AtomicBool::new(true)).collect();
@@ -82,7 +93,7 @@ impl Local {
         });
         std::thread::scope(|scope| {
             let threads: Vec<_> = exchanges.map(|exchange| scope.spawn(|| rank(exchange))).collect();
-            threads.into_iter().map(|thread| thread.join().expect("a rank panicked")).collect()
+            threads.into_iter().map(|thread| thread.join()).collect()
         })
     }
 
@@ -130,6 +141,9 @@ impl Exchange for Local {
         }
         if let Some((_, pause)) = faults.slow.filter(|(rank, _)| *rank == self.rank) {
             std::thread::sleep(pause);
+        }
+        if faults.cut.is_some_and(|(way, after)| way == [self.rank, to] && before >= after) {
+            return Ok(());
         }
         let untaken = self.shared.untaken[to].fetch_add(bytes.len() as u64, Ordering::Relaxed) + bytes.len() as u64;
         self.shared.most_untaken[to].fetch_max(untaken, Ordering::Relaxed);

@@ -7,6 +7,9 @@ use std::ops::Range;
 /// Blocks begin at multiples of it: all sums of attention have an end there.
 const SPAN: usize = 256;
 
+/// Tokens of a piece, at the most: a split of the forward pass, which a running state is read and written for once.
+const PIECE: usize = 2048;
+
 /// Which tokens each rank has: blocks of a multiple of 256, decided by the length of the whole. A choice of speed, never of bits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partition {
@@ -61,6 +64,15 @@ impl Partition {
     /// Every block and the rank that has it, in the order of tokens.
     pub fn blocks(&self) -> &[(Range<usize>, usize)] {
         &self.blocks
+    }
+
+    /// What travels at a time, with the rank that has it, in the order of tokens: blocks, cut where they are long.
+    pub(crate) fn pieces(&self) -> Vec<(Range<usize>, usize)> {
+        let cut = |(block, owner): &(Range<usize>, usize)| {
+            let (block, owner) = (block.clone(), *owner);
+            block.clone().step_by(PIECE).map(move |first| (first..block.end.min(first + PIECE), owner))
+        };
+        self.blocks.iter().flat_map(cut).collect()
     }
 
     /// The blocks of a rank, in order.

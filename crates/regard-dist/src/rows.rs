@@ -1,7 +1,7 @@
 //! Rows whose keys come in pieces.
 
 use ndarray::ArrayView4;
-use regard::{Attention, Element, Error, Part, Result, RowStats, RowsSoFar, Saved, StatsOptions, View};
+use regard::{Attention, Element, Error, Part, Result, RowsDone, RowsSoFar, Saved, StatsOptions, View};
 
 /// Attention that begins with some rows, and gets its keys afterwards.
 pub trait InPieces {
@@ -42,7 +42,7 @@ pub struct Rows<'a, E: Element> {
     so_far: RowsSoFar<E::Real>,
     /// Heads and dimensions of keys and values, which all pieces have.
     other: Option<[usize; 3]>,
-    result: Option<(Saved<E>, Option<RowStats<E::Real>>)>,
+    result: Option<RowsDone<E>>,
 }
 
 impl<E: Element> Rows<'_, E> {
@@ -83,7 +83,7 @@ impl<E: Element> Rows<'_, E> {
     ///
     /// # Errors
     /// As [`Rows::finish`].
-    pub fn finish_with_stats(self) -> Result<(Saved<E>, Option<RowStats<E::Real>>)> {
+    pub fn finish_with_stats(self) -> Result<RowsDone<E>> {
         let (start, len) = (self.part.key, self.part.whole[3]);
         self.result.ok_or(Error::Piece { operand: "keys", start, end: len, len })
     }

@@ -162,9 +162,15 @@ fn any_number_of_ranks_has_the_bits_of_one_process() {
 #[test]
 fn long_rows_have_the_bits_of_one_process() {
     let x = Whole::<f32>::new([1, 1, 1], [4399, 4, 4]);
-    for (name, a) in [("everything", Attention::new()), ("causal", Attention::new().causal()), ("window", Attention::new().window(2500, 0))]
-    {
+    for (name, a) in [
+        ("everything", Attention::new()),
+        ("causal", Attention::new().causal()),
+        ("window", Attention::new().window(2500, 0)),
+        // Rows that see the first split and the last, and nothing of a piece that a split ends with.
+        ("first keys or window", Attention::new().mask(Mask::first_keys(4) | Mask::window(Some(90), Some(0)))),
+    ] {
         compare(name, &a, &x, &Partition::snake(4399, 3, 768).expect("fits"));
+        compare(name, &a, &x, &Partition::snake(4399, 2, 512).expect("fits"));
     }
 }
 
@@ -235,7 +241,7 @@ fn bytes_on_the_wire_are_those_of_the_formula() {
             ranks.backward(q.view(), k.view(), v.view(), &saved, d_out.view()).expect("all ranks answer");
             (forward, exchange.bytes_received() - forward, exchange.most_bytes_untaken())
         });
-        // Three greetings of less than 200 bytes.
+        // Greetings, of less than 200 bytes each, one from each other rank.
         let near = |what: &str, got: u64, expected: usize| {
             let got = got as usize;
             assert!(got >= expected && got < expected + 600, "{what}: {got} bytes, {expected} by the formula, {partition:?}");
@@ -330,6 +336,50 @@ fn a_silent_rank_is_noticed_by_the_watchdog() {
     let error = results[0].clone().expect("it returned").expect_err("rank 1 says nothing");
     assert_eq!(error, Error::Waited { rank: 0, from: 1, what: "a greeting".to_owned(), waited: patience });
     assert!(error.to_string().contains("rank 0 waited 0.3 s for a greeting of rank 1"), "{error}");
+}
+
+/// Nobody waits for ever for a rank that panicked.
+#[test]
+fn a_panic_of_a_rank_ends_all_others() {
+    let (a, x) = (Attention::new().causal(), Whole::<f32>::new([1, 1, 1], [1100, 4, 4]));
+    let partition = Partition::snake(1100, 3, 256).expect("fits");
+    let begun = Instant::now();
+    let results = Local::run_to_the_end(3, Faults::default(), |exchange| {
+        if exchange.rank() == 2 {
+            std::panic::resume_unwind(Box::new("on purpose"));
+        }
+        one_rank(&a, &x, &exchange, &partition).map(|_| ())
+    });
+    assert!(begun.elapsed() < Duration::from_secs(2), "{:?}", begun.elapsed());
+    assert!(results[2].is_err(), "the panic is told");
+    for rank in [0, 1] {
+        let error = results[rank].as_ref().expect("no panic").clone().expect_err("rank 2 is gone");
+        assert!(matches!(error, Error::Lost { rank: mine, .. } if mine == rank), "{error}");
+    }
+}
+
+/// A cut link, wherever and whenever: the watchdog ends everybody, and names the ranks and the keys.
+#[test]
+fn a_cut_link_is_noticed_by_the_watchdog() {
+    let (a, x) = (Attention::new().causal(), Whole::<f32>::new([1, 1, 1], [1100, 4, 4]));
+    let partition = Partition::snake(1100, 3, 256).expect("fits");
+    let patience = Duration::from_millis(400);
+    let (mut waited, mut with_keys) = (0, 0);
+    for (way, after) in [([0, 1], 0), ([0, 1], 3), ([1, 2], 5), ([2, 0], 8), ([1, 0], 12), ([2, 1], 16)] {
+        let faults = Faults { cut: Some((way, after)), patience, ..Faults::default() };
+        let (results, took) = forward_and_backward(&a, &x, faults, &partition);
+        assert!(took < 4 * patience, "{took:?}, {way:?} after {after}");
+        let errors: Vec<_> = results.iter().filter_map(|result| result.as_ref().err()).collect();
+        assert!(!errors.is_empty(), "{way:?} after {after}");
+        let first = errors.iter().filter(|error| matches!(error, Error::Waited { .. }));
+        for error in first {
+            let Error::Waited { rank, from, waited: for_so_long, .. } = error else { unreachable!() };
+            assert!(rank != from && *for_so_long == patience, "{error}");
+            waited += 1;
+            with_keys += usize::from(error.to_string().contains("keys "));
+        }
+    }
+    assert!(waited >= 6 && with_keys >= 4, "{waited} errors of the watchdog, {with_keys} with keys");
 }
 
 #[test]

@@ -1,0 +1,232 @@
+//! Attention from files to files, by one process or by several: q, k and v are mapped, keys go by in pieces, and every rank writes its own rows.
+
+use crate::error::{Error, Result};
+use crate::exchange::{Exchange, Number, Talk};
+use crate::forward::Distributed;
+use crate::members::Members;
+use crate::npy::{Npy, NpyWriter};
+use crate::partition::Partition;
+use crate::rows::{InPieces, Rows};
+use half::f16;
+use ndarray::{ArrayView3, ArrayView4, Axis, s};
+use regard::{Attention, RowsDone, StatsOptions};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+/// Keys that are taken at once, by a process that reads all of them itself.
+const KEYS: usize = 8192;
+
+/// Memory for the states of the rows that are worked at at once, about.
+const STATE_BYTES: usize = 256 << 20;
+
+/// Rows of a block, at the most and at the least: shorter ones share the work better, and longer ones are read faster.
+const BLOCK: [usize; 2] = [256, 2048];
+
+/// Blocks of a rank that causal work is shared by.
+const LAPS: usize = 8;
+
+/// How tokens are shared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sharing {
+    /// One range to each rank.
+    Contiguous,
+    /// Blocks of so many tokens, forwards and backwards in turn; `None` chooses.
+    Snake(Option<usize>),
+}
+
+/// What is to be done.
+pub struct Job<'a> {
+    /// The options.
+    pub attention: &'a Attention<'a>,
+    /// The files of q, k and v.
+    pub inputs: [&'a Path; 3],
+    /// The file of the results; statistics are written beside it.
+    pub out: &'a Path,
+    /// Statistics that are wanted.
+    pub stats: Option<StatsOptions>,
+    /// How tokens are shared.
+    pub sharing: Sharing,
+    /// Into how many groups heads are shared out, each of which has the same number of ranks; `None` takes as many as there can be.
+    pub head_groups: Option<usize>,
+    /// Told how many keys of how many this rank has been through, for all its rows.
+    pub progress: &'a (dyn Fn(usize, usize) + Sync),
+}
+
+/// What a rank did.
+#[derive(Debug, Clone)]
+pub struct Done {
+    /// `[batch, heads_q, seq_q, value_dim]`
+    pub shape: [usize; 4],
+    /// Groups of heads.
+    pub head_groups: usize,
+    /// Rows of this rank, over all of its heads and batch entries.
+    pub rows: usize,
+    /// How long it took, reading and writing included.
+    pub took: Duration,
+    /// How long the arithmetic waited for keys.
+    pub waited: Duration,
+    /// The files that were written.
+    pub files: Vec<PathBuf>,
+}
+
+/// The statistics of rows that are written, each into a file of its own.
+macro_rules! statistics {
+    ($($name:ident),*) => {
+        /// The names of the statistics that are written; the first is that of the log-sum-exp.
+        pub const STATISTICS: &[&str] = &["lse", $(stringify!($name)),*];
+        fn each_statistic<E: Number>(done: &RowsDone<E>, mut tell: impl FnMut(usize, ArrayView3<'_, E::Real>) -> Result<()>) -> Result<()> {
+            let Some(stats) = &done.1 else { return Ok(()) };
+            tell(0, done.0.lse().view())?;
+            let mut i = 0;
+            $(i += 1; tell(i, stats.$name.view())?;)*
+            let _ = i;
+            Ok(())
+        }
+    };
+}
+statistics!(entropy, max_weight, sum_of_squares, diagonal_mass, previous_token_mass, first_token_mass, local_mass, mean_distance);
+
+/// Do it, as one of the ranks of an exchange: all of them make the same call, and reach the same files.
+///
+/// # Errors
+/// As [`Distributed::forward_saved`]; [`Error::File`] for files that cannot be used or written, [`Error::Mesh`] where ranks and heads do not fit.
+pub fn attend<X: Exchange>(job: &Job<'_>, exchange: &X) -> Result<Done> {
+    let inputs = [Npy::open(job.inputs[0])?, Npy::open(job.inputs[1])?, Npy::open(job.inputs[2])?];
+    match inputs[0].descr.as_str() {
+        "<f2" => attend_as::<f16, X>(job, exchange, &inputs),
+        "<f4" => attend_as::<f32, X>(job, exchange, &inputs),
+        _ => attend_as::<f64, X>(job, exchange, &inputs),
+    }
+}
+
+/// The name of a statistic's file.
+pub fn beside(out: &Path, name: &str) -> PathBuf {
+    let stem = out.file_stem().unwrap_or_default().to_string_lossy();
+    out.with_file_name(format!("{stem}.{name}.npy"))
+}
+
+fn attend_as<E: Number<Real: Number>, X: Exchange>(job: &Job<'_>, exchange: &X, inputs: &[Npy; 3]) -> Result<Done> {
+    let begun = Instant::now();
+    let [q, k, v] = [inputs[0].view::<E>()?, inputs[1].view::<E>()?, inputs[2].view::<E>()?];
+    let ([batch, heads_q, tokens, _], [_, heads_kv, keys, _], value_dim) = (inputs[0].shape, inputs[1].shape, inputs[2].shape[3]);
+    let shape = [batch, heads_q, tokens, value_dim];
+    let (rank, ranks, talk) = (exchange.rank(), exchange.ranks(), Talk::new(exchange));
+    let groups = job.head_groups.unwrap_or_else(|| greatest_divisor(ranks, heads_kv));
+    if groups == 0 || ![ranks, heads_q, heads_kv].iter().all(|count| count.is_multiple_of(groups)) {
+        return Err(Error::Mesh { groups, ranks, heads: heads_kv });
+    }
+    let in_group = ranks / groups;
+    if in_group > 1 && keys != tokens {
+        return Err(Error::Lengths { queries: tokens, keys });
+    }
+    // Heads of this rank.
+    let group = rank / in_group;
+    let of = |heads: usize| group * (heads / groups)..(group + 1) * (heads / groups);
+    let (mine, kv) = (of(heads_q), of(heads_kv));
+    let q = q.slice(s![.., mine.clone(), .., ..]);
+    let [k, v] = [k.slice(s![.., kv.clone(), .., ..]), v.slice(s![.., kv, .., ..])];
+    // The first rank makes the files, of a call that is in order; then all open them.
+    if rank == 0 {
+        let mut rows = job.attention.begin(q.slice(s![.., .., ..0, ..]), 0, [batch, mine.len(), tokens, keys]);
+        rows.absorb(0, k.slice(s![.., .., ..0, ..]), v.slice(s![.., .., ..0, ..]))?;
+        Writers::<E>::open(job, shape, true)?;
+    }
+    talk.agree(&format!("files with results of shape {shape:?}"))?;
+    let mut writers = Writers::<E>::open(job, shape, false)?;
+    let mut done = Done { shape, head_groups: groups, rows: 0, took: Duration::ZERO, waited: Duration::ZERO, files: Vec::new() };
+    if in_group == 1 {
+        let per_row = batch * mine.len() * (q.len_of(Axis(3)) + 3 * value_dim + 8) * size_of::<E::Real>();
+        let chunk = ((STATE_BYTES / per_row.max(1)) / 64 * 64).max(64);
+        let (all, mut through) = (tokens.div_ceil(chunk) * keys.max(1), 0);
+        for first in (0..tokens).step_by(chunk) {
+            let range = first..tokens.min(first + chunk);
+            let rows = job.attention.begin(q.slice(s![.., .., range.clone(), ..]), first, [batch, mine.len(), tokens, keys]);
+            let mut rows = job.stats.into_iter().fold(rows, Rows::with_stats);
+            for key in (0..keys.max(1)).step_by(KEYS) {
+                let piece = s![.., .., key..keys.min(key + KEYS), ..];
+                rows.absorb(key, k.slice(piece), v.slice(piece))?;
+                through += KEYS.min(keys.max(1) - key);
+                (job.progress)(through, all);
+            }
+            writers.write(mine.start, &range, 0, &rows.finish_with_stats()?)?;
+        }
+        done.rows = batch * mine.len() * tokens;
+    } else {
+        let members = Members::new(exchange, (group * in_group..(group + 1) * in_group).collect()).expect("it is one of its group");
+        let place = rank % in_group;
+        let partition = job.sharing.partition(tokens, in_group)?;
+        let [q, k, v] = [&q, &k, &v].map(|x| partition.shard(place, x.view()));
+        let through = |through: usize| (job.progress)(through, tokens);
+        let ranks = Distributed::new(job.attention, &members, &partition).with_progress(&through);
+        let result = ranks.forward(q.view(), k.view(), v.view(), job.stats)?;
+        let mut here = 0;
+        for range in partition.blocks_of_rank(place) {
+            writers.write(mine.start, &range, here, &result)?;
+            here += range.len();
+        }
+        (done.rows, done.waited) = (batch * mine.len() * partition.count(place), ranks.waited());
+    }
+    writers.all().try_for_each(|writer| writer.sync())?;
+    talk.agree("files that are written")?;
+    if rank == 0 {
+        writers.all().try_for_each(|writer| writer.finish())?;
+    }
+    done.files = std::iter::once(job.out.to_owned())
+        .chain(job.stats.iter().flat_map(|_| STATISTICS.iter().map(|name| beside(job.out, name))))
+        .collect();
+    done.took = begun.elapsed();
+    Ok(done)
+}
+
+/// As many groups of heads as ranks allow.
+pub(crate) fn greatest_divisor(a: usize, b: usize) -> usize {
+    if b == 0 { a.max(1) } else { greatest_divisor(b, a % b) }
+}
+
+impl Sharing {
+    /// These tokens, by so many ranks.
+    ///
+    /// # Errors
+    /// As [`Partition::snake`].
+    pub fn partition(self, tokens: usize, ranks: usize) -> Result<Partition> {
+        match self {
+            Self::Contiguous => Partition::contiguous(tokens, ranks),
+            Self::Snake(block) => {
+                let chosen = (tokens / (LAPS * ranks.max(1))).next_multiple_of(BLOCK[0]).clamp(BLOCK[0], BLOCK[1]);
+                Partition::snake(tokens, ranks, block.unwrap_or(chosen))
+            }
+        }
+    }
+}
+
+/// The file of the results, and those of the statistics.
+struct Writers<E> {
+    out: NpyWriter,
+    stats: Vec<NpyWriter>,
+    element: std::marker::PhantomData<E>,
+}
+
+impl<E: Number<Real: Number>> Writers<E> {
+    fn open(job: &Job<'_>, shape: [usize; 4], makes: bool) -> Result<Self> {
+        let out = NpyWriter::open::<E>(job.out, shape, false, makes)?;
+        let [batch, heads, tokens, _] = shape;
+        let of = |name: &&str| NpyWriter::open::<E::Real>(&beside(job.out, name), [batch, heads, tokens, 1], true, makes);
+        let stats = job.stats.iter().flat_map(|_| STATISTICS.iter().map(of)).collect::<Result<_>>()?;
+        Ok(Self { out, stats, element: std::marker::PhantomData })
+    }
+
+    /// Rows of a result from `here` on, which have these places in the whole.
+    fn write(&mut self, head: usize, range: &Range<usize>, here: usize, result: &RowsDone<E>) -> Result<()> {
+        let here = here..here + range.len();
+        self.out.write(head, range.start, &result.0.out.slice(s![.., .., here.clone(), ..]))?;
+        each_statistic::<E>(result, |i, rows| {
+            let rows: ArrayView4<'_, E::Real> = rows.slice_move(s![.., .., here.clone()]).insert_axis(Axis(3));
+            self.stats[i].write(head, range.start, &rows)
+        })
+    }
+
+    fn all(&self) -> impl Iterator<Item = &NpyWriter> {
+        std::iter::once(&self.out).chain(&self.stats)
+    }
+}

@@ -1,0 +1,178 @@
+//! Arrays in `.npy` files, where they lie: read through a map, so that they may be larger than memory, and written a few rows at a time.
+
+use crate::error::{Error, Result};
+use crate::exchange::Number;
+use half::f16;
+use ndarray::{ArrayView4, ShapeBuilder};
+use regard::MappedFile;
+use std::any::TypeId;
+use std::fs::File;
+use std::io::{Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+const MAGIC: &[u8] = b"\x93NUMPY";
+
+/// Where numbers begin is a multiple of it.
+const ALIGNED: usize = 64;
+
+/// An array that is mapped.
+pub struct Npy {
+    path: PathBuf,
+    map: MappedFile,
+    /// As NumPy calls it: `<f4`.
+    pub descr: String,
+    fortran: bool,
+    /// Its shape, `[batch, head, token, dim]`: axes that are not there are 1.
+    pub shape: [usize; 4],
+    offset: usize,
+}
+
+/// What NumPy calls a type, where it has a name for it.
+pub fn descr_of<E: 'static>() -> Option<&'static str> {
+    let of = TypeId::of::<E>();
+    [(TypeId::of::<f16>(), "<f2"), (TypeId::of::<f32>(), "<f4"), (TypeId::of::<f64>(), "<f8")]
+        .into_iter()
+        .find(|(id, _)| *id == of)
+        .map(|(_, name)| name)
+}
+
+fn wrong(path: &Path, reason: impl ToString) -> Error {
+    Error::File { path: path.to_owned(), reason: reason.to_string() }
+}
+
+impl Npy {
+    /// Map a file. Nothing is read but its header.
+    ///
+    /// # Errors
+    /// [`Error::File`] when it is not a `.npy` file of floating-point numbers with two to four dimensions, or is cut short.
+    pub fn open(path: &Path) -> Result<Self> {
+        let map = MappedFile::open(path).map_err(|e| wrong(path, e))?;
+        let bytes = map.as_ref();
+        let not = || wrong(path, "not a .npy file; save it with numpy.save");
+        let start = if bytes.starts_with(MAGIC) { bytes.get(6..12) } else { None }.ok_or_else(not)?;
+        let (begin, length) = match start[0] {
+            1 => (10, usize::from(u16::from_le_bytes([start[2], start[3]]))),
+            2 | 3 => (12, u32::from_le_bytes([start[2], start[3], start[4], start[5]]) as usize),
+            version => return Err(wrong(path, format!("version {version} of .npy is not known"))),
+        };
+        let offset = begin + length;
+        let text = bytes.get(begin..offset).and_then(|text| std::str::from_utf8(text).ok()).ok_or_else(not)?;
+        let value = |key: &str| {
+            let after = text.split_once(&format!("'{key}'")).map(|(_, after)| after.trim_start());
+            after.and_then(|after| after.strip_prefix(':')).map(str::trim_start).ok_or_else(not)
+        };
+        let descr = value("descr")?.strip_prefix('\'').and_then(|rest| rest.split_once('\'')).ok_or_else(not)?.0.to_owned();
+        let size: usize = match descr.as_str() {
+            "<f2" => 2,
+            "<f4" => 4,
+            "<f8" => 8,
+            other => return Err(wrong(path, format!("its numbers are {other:?}; save it as little-endian float16, float32 or float64"))),
+        };
+        let inner = value("shape")?.strip_prefix('(').and_then(|rest| rest.split_once(')')).ok_or_else(not)?.0;
+        let axes = inner.split(',').map(str::trim).filter(|axis| !axis.is_empty()).map(|axis| axis.parse::<usize>().map_err(|_| not()));
+        let axes = axes.collect::<Result<Vec<_>>>()?;
+        if !(2..=4).contains(&axes.len()) {
+            return Err(wrong(
+                path,
+                format!("its shape is {axes:?}; [token, dim], [head, token, dim] or [batch, head, token, dim] is needed"),
+            ));
+        }
+        let mut shape = [1; 4];
+        shape[4 - axes.len()..].copy_from_slice(&axes);
+        let expected = shape.iter().try_fold(size, |all, &axis| all.checked_mul(axis)).and_then(|all| all.checked_add(offset));
+        if expected != Some(bytes.len()) {
+            return Err(wrong(path, format!("shape {axes:?} needs another number of bytes than there are; was the file cut short?")));
+        }
+        let fortran = value("fortran_order")?.starts_with("True");
+        Ok(Self { path: path.to_owned(), descr, fortran, shape, offset, map })
+    }
+
+    /// The numbers, where they lie.
+    ///
+    /// # Errors
+    /// [`Error::File`] when they are of another type, or not where a processor reads them.
+    pub fn view<E: Number>(&self) -> Result<ArrayView4<'_, E>> {
+        if descr_of::<E>() != Some(self.descr.as_str()) {
+            return Err(wrong(&self.path, format!("its numbers are {}, and those of q are others", self.descr)));
+        }
+        let numbers = bytemuck::try_cast_slice(&self.map.as_ref()[self.offset..]);
+        let numbers = numbers.map_err(|_| wrong(&self.path, "its numbers are not aligned; save it again with numpy.save"))?;
+        let shape = self.shape.into_shape_with_order();
+        let view = if self.fortran { ArrayView4::from_shape(shape.f(), numbers) } else { ArrayView4::from_shape(shape, numbers) };
+        Ok(view.expect("the length was checked"))
+    }
+}
+
+/// A file that is being written, by several ranks: each its own rows.
+pub(crate) struct NpyWriter {
+    path: PathBuf,
+    file: File,
+    offset: u64,
+    shape: [usize; 4],
+    size: usize,
+}
+
+impl NpyWriter {
+    /// All ranks name the file so while it is not whole.
+    fn unfinished(path: &Path) -> PathBuf {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        path.with_file_name(format!(".{name}.regard-unfinished"))
+    }
+
+    /// The header of an array of `[batch, head, token, dim]`; statistics have no last axis.
+    fn header(descr: &str, shape: [usize; 4], rows_only: bool) -> Vec<u8> {
+        let axes = &shape[..if rows_only { 3 } else { 4 }];
+        let axes = axes.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
+        let text = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': ({axes}), }}");
+        let length = (10 + text.len() + 1).next_multiple_of(ALIGNED) - 10;
+        let mut bytes = [MAGIC, &[1, 0], &(length as u16).to_le_bytes(), text.as_bytes()].concat();
+        bytes.resize(10 + length - 1, b' ');
+        bytes.push(b'\n');
+        bytes
+    }
+
+    /// The first rank makes the file; the others open it afterwards.
+    pub(crate) fn open<E: Number>(path: &Path, shape: [usize; 4], rows_only: bool, makes: bool) -> Result<Self> {
+        let descr = descr_of::<E>().ok_or_else(|| wrong(path, "NumPy has no name for this type of numbers"))?;
+        let (header, size) = (Self::header(descr, shape, rows_only), size_of::<E>());
+        let unfinished = Self::unfinished(path);
+        let open = || -> std::io::Result<File> {
+            let mut file = File::options().write(true).create(makes).truncate(makes).open(&unfinished)?;
+            if makes {
+                file.write_all(&header)?;
+                file.set_len((header.len() + shape.iter().product::<usize>() * size) as u64)?;
+            }
+            Ok(file)
+        };
+        let file = open().map_err(|e| wrong(&unfinished, e))?;
+        Ok(Self { path: path.to_owned(), file, offset: header.len() as u64, shape, size })
+    }
+
+    /// Rows from `first` on, of heads from `head` on.
+    pub(crate) fn write<E: Number>(&mut self, head: usize, first: usize, rows: &ArrayView4<'_, E>) -> Result<()> {
+        let [_, heads, tokens, dims] = self.shape;
+        for (b, of_entry) in rows.outer_iter().enumerate() {
+            for (h, of_head) in of_entry.outer_iter().enumerate() {
+                let at = (((b * heads + head + h) * tokens + first) * dims * self.size) as u64;
+                let numbers = of_head.as_standard_layout();
+                let bytes: &[u8] = bytemuck::cast_slice(numbers.as_slice().expect("the standard layout"));
+                let mut write = || {
+                    self.file.seek(SeekFrom::Start(self.offset + at))?;
+                    self.file.write_all(bytes)
+                };
+                write().map_err(|e| wrong(&self.path, e))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Everything this rank wrote is on the disk.
+    pub(crate) fn sync(&self) -> Result<()> {
+        self.file.sync_all().map_err(|e| wrong(&self.path, e))
+    }
+
+    /// All ranks have written: the file gets its name.
+    pub(crate) fn finish(&self) -> Result<()> {
+        std::fs::rename(Self::unfinished(&self.path), &self.path).map_err(|e| wrong(&self.path, e))
+    }
+}
