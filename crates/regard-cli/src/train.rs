@@ -33,6 +33,7 @@ use std::time::Instant;
   regard train                                              stories, a small model, into the folder model
   regard train --text book.txt --tokenizer bpe:1024 --width 128 --layers 4 --heads 8 --context 128 --out book
   regard train --positions rotary --norm rms --mlp swiglu --kv-heads 2 --tied --out modern
+  regard train --parts 8 --workers 2                        two workers share a step's parts: the bytes of one
   regard train --resume --out book                          go on where it was stopped
   regard train --resume --out book --steps 5000             go on beyond the last step
 Then:
@@ -51,6 +52,9 @@ pub(crate) struct Train {
     /// Write a checkpoint every so many steps, and at the end
     #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     checkpoint_every: u64,
+    /// So many threads share the parts of each step, a choice that no byte depends on; at most --parts
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    workers: u16,
     #[command(flatten)]
     settings: SettingArgs,
     #[command(flatten)]
@@ -186,6 +190,12 @@ impl Train {
     pub(crate) fn run(self) -> Result<Outcome> {
         let bar = self.common.start("train")?;
         let mut training = prepared(&self, &bar)?;
+        let (workers, parts) = (usize::from(self.workers), training.settings().train.parts);
+        if workers > parts {
+            let message =
+                format!("--workers {workers} is more than a step has parts ({parts}): give fewer, or train anew with more --parts");
+            return Err(Unusable(message).into());
+        }
         let mut log = TrainingLog::new(&training.settings().command(), training.origin().floor())?;
         if self.resume && !log.take_over(&self.out, training.trainer().step()) {
             eprintln!("warning: {LOG} has not all {} steps that were done; it begins anew", training.trainer().step());
@@ -198,7 +208,7 @@ impl Train {
             (training.settings().train.steps, format!("regard train --resume --out {}", shell_quoted(&self.out.display().to_string())));
         bar.expect(steps.saturating_sub(training.trainer().step()));
         let mut rate = Rate::begin();
-        let ran = training.run(self.checkpoint_every, &mut log, &mut |report| {
+        let ran = training.run_by_workers(workers, self.checkpoint_every, &mut log, &mut |report| {
             rate.count(report.tokens);
             bar.say(format!("train: loss {:.3}, {:.0} tokens/s", report.loss, rate.per_second()));
             bar.advance(1);

@@ -140,9 +140,12 @@ pub(crate) struct SettingArgs {
     /// Sequences of a step [default: 32]
     #[arg(long, value_name = "N", value_parser = up_to(1 << 20), help_heading = "Training")]
     batch: Option<usize>,
-    /// Compute a step in so many parts, to save memory; a divisor of the batch [default: 1]
+    /// Compute a step (or each of its parts) in so many pieces, one after the other, to save memory; a divisor of the batch [default: 1]
     #[arg(long, value_name = "N", value_parser = up_to(1 << 20), help_heading = "Training")]
     micro_batches: Option<usize>,
+    /// A step is so many parts, added up in a fixed tree: --workers may share them, and any number of these makes the same bytes; a divisor of the batch [default: 1]
+    #[arg(long, value_name = "P", value_parser = up_to(1 << 20), help_heading = "Training")]
+    parts: Option<usize>,
     /// Learning rate; falls in a straight line to a tenth at the last step [default: 0.003]
     #[arg(long, value_name = "X", allow_negative_numbers = true, help_heading = "Training")]
     rate: Option<f64>,
@@ -201,6 +204,7 @@ impl SettingArgs {
         set(&mut train.steps, self.steps);
         set(&mut train.batch, self.batch);
         set(&mut train.micro_batches, self.micro_batches);
+        set(&mut train.parts, self.parts);
         set(&mut train.optim.rate, self.rate);
         set(&mut train.optim.warmup, self.warmup);
         set(&mut train.optim.clip, self.clip.map(|clip| clip.0));
@@ -270,7 +274,9 @@ pub(crate) trait CommandLine {
 
     /// A command line with every setting, and without what cannot change a result.
     fn command(&self) -> String {
-        self.options().iter().fold("regard train".to_owned(), |line, (name, value)| format!("{line} {name} {}", shell_quoted(value)))
+        // One part is what a step was before there were any: tables of such trainings have the bytes that they had.
+        let options = self.options().into_iter().filter(|option| *option != ("--parts", "1".to_owned()));
+        options.fold("regard train".to_owned(), |line, (name, value)| format!("{line} {name} {}", shell_quoted(&value)))
     }
 }
 
@@ -307,6 +313,7 @@ impl CommandLine for Settings {
             ("--steps", train.steps.to_string()),
             ("--batch", train.batch.to_string()),
             ("--micro-batches", train.micro_batches.to_string()),
+            ("--parts", train.parts.to_string()),
             ("--rate", optim.rate.to_string()),
             ("--warmup", optim.warmup.to_string()),
             ("--clip", optim.clip.map_or_else(|| "none".to_owned(), |clip| clip.to_string())),

@@ -145,6 +145,49 @@ fn killed_training_goes_on_to_the_bytes_of_an_undisturbed_one() {
     assert!(cut >= 4, "of six kills only {cut} came before the end");
 }
 
+/// 200 steps of eight parts: killed with so many workers, killed again with another number, and ended with a third.
+#[test]
+fn workers_share_the_parts_of_a_step_and_do_not_change_a_byte() {
+    const STEPS: u64 = 200;
+    let dir = tempfile::tempdir().unwrap();
+    let shared = ["--batch", "16", "--parts", "8", "--width", "64"];
+    let arguments = |out: &str, workers: usize| {
+        let mut all: Vec<_> = interrupted_settings(out, "2", STEPS);
+        shared.chunks(2).for_each(|option| match all.iter().position(|word| word == option[0]) {
+            Some(place) => all[place + 1] = option[1].to_owned(),
+            None => all.extend(option.iter().map(|word| (*word).to_owned())),
+        });
+        all.extend(["--workers".to_owned(), workers.to_string()]);
+        all
+    };
+    works(&arguments("whole", 1).iter().map(String::as_str).collect::<Vec<_>>(), dir.path());
+    let right = files(&dir.path().join("whole"));
+    for workers in [2, 3, 4] {
+        let out = format!("by{workers}");
+        works(&arguments(&out, workers).iter().map(String::as_str).collect::<Vec<_>>(), dir.path());
+        assert_same(&right, &files(&dir.path().join(&out)), &out);
+    }
+    let mut cut = 0;
+    for (out, workers) in [("one", ["1", "3", "2"]), ("two", ["2", "1", "4"]), ("three", ["3", "4", "1"]), ("four", ["4", "2", "3"])] {
+        for (turn, now) in workers[..2].iter().enumerate() {
+            let moment = if turn == 1 { STEPS / 2 + any(STEPS / 4) } else { any(STEPS / 3) };
+            let arguments = if turn == 1 {
+                ["train", "--resume", "--checkpoint-every", "5", "--out", out, "--workers", now].map(str::to_owned).to_vec()
+            } else {
+                arguments(out, now.parse().unwrap())
+            };
+            let mut child = started(&arguments, dir.path(), out, moment);
+            std::thread::sleep(Duration::from_micros(any(5000)));
+            child.kill().expect("it can be killed");
+            child.wait().expect("it ends");
+            cut += usize::from(!dir.path().join(out).join("training.svg").exists());
+        }
+        works(&["train", "--resume", "--out", out, "--workers", workers[2]], dir.path());
+        assert_same(&right, &files(&dir.path().join(out)), out);
+    }
+    assert!(cut >= 5, "of eight kills only {cut} came before the end");
+}
+
 #[cfg(unix)]
 #[test]
 fn a_folder_takes_one_training_at_a_time() {
@@ -241,6 +284,8 @@ fn resuming_keeps_settings_and_text_and_refuses_others() {
         (&["--positions", "rotary"], "--positions rotary cannot be had with --resume"),
         (&["--tied"], "--tied true"),
         (&["--rate", "0.1"], "--rate 0.1"),
+        (&["--parts", "4"], "--parts 4 cannot be had with --resume: the model in model is trained with --parts 1"),
+        (&["--workers", "2"], "--workers 2 is more than a step has parts (1): give fewer, or train anew with more --parts"),
         (&["--tokenizer", "bpe:300"], "--tokenizer bpe:300"),
         (&["--seed", "2"], "--seed 2"),
         (&["--characters", "5000"], "--characters 5000 cannot be had with --resume: the model in model is trained with --text a.txt"),
@@ -416,6 +461,9 @@ fn bad_arguments_are_refused_in_one_line() {
         (&["--heads", "2", "--kv-heads", "3"], "heads is 2; it must be a multiple of kv_heads (3)"),
         (&["--dropout", "1"], "dropout is 1; it must be in [0, 1)"),
         (&["--micro-batches", "3"], "micro_batches is 3; it must be a divisor of batch (4)"),
+        (&["--parts", "3"], "parts is 3; it must be a divisor of batch / micro_batches (4)"),
+        (&["--micro-batches", "2", "--parts", "4"], "parts is 4; it must be a divisor of batch / micro_batches (2)"),
+        (&["--workers", "0"], "0 is not in 1.."),
         (&["--rate", "-1"], "the learning rate is -1; it must be finite and positive"),
         (&["--rate", "0"], "the learning rate is 0; it must be finite and positive"),
         (&["--clip", "0"], "clip is 0"),

@@ -199,6 +199,12 @@ pub enum Error {
         /// The norm.
         norm: f64,
     },
+    /// Another rank of a training is gone, silent, or does something else.
+    #[error("{problem}")]
+    Ranks {
+        /// Which ranks, and what is the matter.
+        problem: String,
+    },
     /// Logits that no token can be drawn from.
     #[error("the logits of the next token are not numbers: the model's weights are damaged or have diverged")]
     Logits,

@@ -274,12 +274,12 @@ impl Task for PairTask<'_> {
         self.model.layout()
     }
 
-    fn gradient(&mut self, p: &[f32], g: &mut [f32], config: &TrainConfig, step: u64, part: usize) -> Result<Loss> {
-        let size = config.batch / config.micro_batches;
-        let pairs = self.kind.batch(size, false, &mut Draws::at(config.seed, &[0x9A18, step, part as u64]));
-        let dropout = (self.model.config().dropout > 0.0).then(|| Draws::at(config.seed, &[0xD80F, step, part as u64]).bits());
+    fn gradient(&mut self, p: &[f32], g: &mut [f32], config: &TrainConfig, step: u64, piece: usize) -> Result<Loss> {
+        let size = config.batch / config.pieces();
+        let pairs = self.kind.batch(size, false, &mut Draws::at(config.seed, &[0x9A18, step, piece as u64]));
+        let dropout = (self.model.config().dropout > 0.0).then(|| Draws::at(config.seed, &[0xD80F, step, piece as u64]).bits());
         let pass = self.pass.get_or_insert_with(|| self.model.plan(&pairs, Keep::Tape));
-        let counted = pairs.targets.iter().filter(|t| **t != IGNORE).count() * config.micro_batches;
+        let counted = pairs.targets.iter().filter(|t| **t != IGNORE).count() * config.pieces();
         self.model.loss_and_gradient(&self.model.weights(p), g, &pairs, dropout, counted as f64, pass)
     }
 }

@@ -79,7 +79,19 @@ pub fn save(path: &Path, trainer: &Trainer, model: &impl Serialize) -> Result<()
 /// # Errors
 /// As [`save`].
 pub fn save_with(path: &Path, trainer: &Trainer, model: &impl Serialize, origin: &impl Serialize) -> Result<()> {
-    let groups = [("", trainer.params()), (FIRST, &trainer.adam().first), (SECOND, &trainer.adam().second)];
+    save_with_moments(path, trainer, trainer.adam(), model, origin)
+}
+
+/// The same, with the [moments](Trainer::moments) of all ranks that share a training.
+///
+/// # Errors
+/// As [`save`].
+pub fn save_with_moments(path: &Path, trainer: &Trainer, adam: &Adam<f32>, model: &impl Serialize, origin: &impl Serialize) -> Result<()> {
+    let refused = |reason: String| Error::Checkpoint { path: path.to_owned(), reason };
+    if adam.first.len() != trainer.params().len() {
+        return Err(refused("moments of one rank are not those of all".to_owned()));
+    }
+    let groups = [("", trainer.params()), (FIRST, &adam.first), (SECOND, &adam.second)];
     if groups.iter().any(|(_, numbers)| numbers.iter().any(|x| !x.is_finite())) {
         return Err(Error::Diverged { step: trainer.step(), loss: f64::NAN });
     }
@@ -89,7 +101,6 @@ pub fn save_with(path: &Path, trainer: &Trainer, model: &impl Serialize, origin:
             data.push((format!("{prefix}{}", entry.name), entry.shape.clone(), bytes_of(&numbers[entry.range.clone()])));
         }
     }
-    let refused = |reason: String| Error::Checkpoint { path: path.to_owned(), reason };
     let views = data
         .iter()
         .map(|(name, shape, bytes)| {
@@ -207,7 +218,12 @@ impl Checkpoint {
     /// Is it of a training with these settings? `steps` may differ.
     pub(crate) fn check_training(&self, config: &TrainConfig) -> Result<()> {
         let trained = self.settings()?;
-        let settings = |config: &TrainConfig| serde_json::to_value(TrainConfig { steps: 0, ..config.clone() }).unwrap_or_default();
+        let settings = |config: &TrainConfig| {
+            let mut all = serde_json::to_value(TrainConfig { steps: 0, ..config.clone() }).unwrap_or_default();
+            // It is left out where it is 1.
+            all["parts"] = config.parts.into();
+            all
+        };
         let (before, wanted) = (settings(trained), settings(config));
         let (Some(before), Some(wanted)) = (before.as_object(), wanted.as_object()) else { return Ok(()) };
         match before.iter().find(|(name, value)| wanted.get(*name) != Some(value)) {
@@ -241,7 +257,7 @@ impl Checkpoint {
     }
 
     pub(crate) fn into_state(self, layout: &Layout) -> Result<(Vec<f32>, Adam<f32>, u64)> {
-        let adam = Adam { first: self.gather(layout, FIRST)?, second: self.gather(layout, SECOND)? };
+        let adam = Adam { start: 0, first: self.gather(layout, FIRST)?, second: self.gather(layout, SECOND)? };
         Ok((self.params(layout)?, adam, self.step))
     }
 }

@@ -6,6 +6,8 @@ pub mod data;
 pub mod folder;
 pub mod memory;
 pub mod optim;
+pub mod parts;
+pub mod ranks;
 pub mod run;
 pub mod source;
 pub mod trainer;

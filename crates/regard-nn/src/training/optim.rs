@@ -100,11 +100,13 @@ impl OptimConfig {
 }
 
 /// Elements that one task of an update takes.
-const CHUNK: usize = 1 << 14;
+pub(crate) const CHUNK: usize = 1 << 14;
 
-/// The moments of AdamW, in the layout of the parameters.
+/// The moments of AdamW, in the layout of the parameters, or of a slice of them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Adam<T> {
+    /// The parameter that the first of them are of.
+    pub start: usize,
     /// Mean of gradients.
     pub first: Vec<T>,
     /// Mean of their squares.
@@ -127,10 +129,10 @@ struct Update<T> {
 impl<T: Float> Adam<T> {
     /// Nothing seen yet.
     pub fn new(count: usize) -> Self {
-        Self { first: vec![T::ZERO; count], second: vec![T::ZERO; count] }
+        Self { start: 0, first: vec![T::ZERO; count], second: vec![T::ZERO; count] }
     }
 
-    /// Update the parameters by the gradient of step `step` (from 1), whose [`norm`] is given, and clear it.
+    /// Update the parameters (those that there are moments of) by the gradient of step `step` (from 1), whose [`norm`] is given, and clear it.
     pub fn update(&mut self, config: &OptimConfig, layout: &Layout, p: &mut [T], g: &mut [T], norm: f64, step: u64, rate: f64) {
         let scale = config.clip.map_or(1.0, |clip| (clip / (norm + 1e-6)).min(1.0));
         let power = |beta: f64| 1.0 - beta.powi(step.min(i32::MAX as u64) as i32);
@@ -142,12 +144,13 @@ impl<T: Float> Adam<T> {
             correction: T::from_f64(1.0 / power(config.beta2)),
             eps: T::from_f64(config.eps),
         };
+        let start = self.start;
         let moments = self.first.chunks_mut(CHUNK).zip(self.second.chunks_mut(CHUNK));
         let tasks = p.chunks_mut(CHUNK).zip(g.chunks_mut(CHUNK)).zip(moments).collect();
         let shrink = T::from_f64(1.0 - rate * config.weight_decay);
         for_pieces(tasks, |i, ((p, g), (m, v))| {
             if config.weight_decay > 0.0 {
-                let here = i * CHUNK..i * CHUNK + p.len();
+                let here = start + i * CHUNK..start + i * CHUNK + p.len();
                 let touched = layout.entries().iter().filter(|e| e.decay && e.range.start < here.end && e.range.end > here.start);
                 for entry in touched {
                     let part = entry.range.start.max(here.start) - here.start..entry.range.end.min(here.end) - here.start;
@@ -183,11 +186,20 @@ kernel! {
     }
 }
 
-/// The Euclidean norm; its bits do not depend on threads.
-pub fn norm<T: Float>(x: &[T]) -> f64 {
+/// Sums of squares, of which [`norm_of`] is made.
+pub(crate) fn sums_of_squares<T: Float>(x: &[T]) -> Vec<f64> {
     let mut sums = vec![0.0; x.len().div_ceil(CHUNK)];
     for_pieces(x.chunks(CHUNK).zip(&mut sums).collect(), |_, (x, sum)| *sum = squares(x));
+    sums
+}
+
+pub(crate) fn norm_of(sums: &[f64]) -> f64 {
     sums.iter().sum::<f64>().sqrt()
+}
+
+/// The Euclidean norm; its bits do not depend on threads.
+pub fn norm<T: Float>(x: &[T]) -> f64 {
+    norm_of(&sums_of_squares(x))
 }
 
 #[cfg(test)]

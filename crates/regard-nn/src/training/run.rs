@@ -6,14 +6,17 @@
 
 use super::folder::{FIGURES, MODEL, ModelFolder, Origin, TOKENIZER, text_digest, token_digest};
 use super::memory::{available_bytes, training_bytes};
+use super::parts::tree_depth;
+use super::ranks::{Alone, Ranks, Worker};
 use super::source::TextSource;
-use crate::checkpoint::{Checkpoint, save_with};
+use crate::checkpoint::{Checkpoint, save_with, save_with_moments};
 use crate::config::ModelConfig;
 use crate::data::{Target, Text};
 use crate::error::{Error, Result};
 use crate::lm::LanguageModel;
 use crate::look::MaskKind;
 use crate::loss::Loss;
+use crate::optim::Adam;
 use crate::tokenizer::{Tokenizer, TokenizerKind};
 use crate::train::{StepReport, TextTask, TrainConfig, Trainer, validate};
 use std::path::Path;
@@ -107,8 +110,10 @@ fn check_size(model: &LanguageModel, train: &TrainConfig) -> Result<()> {
     if parameters > MAX_PARAMETERS {
         return Err(Error::TooManyParameters { parameters, most: MAX_PARAMETERS });
     }
-    let batch = train.batch / train.micro_batches;
-    let (needed, available) = (training_bytes(model.config(), parameters, batch), available_bytes().unwrap_or(1 << 40));
+    let batch = train.batch / train.pieces();
+    // A gradient for each sum of the tree that waits for its other side.
+    let tree = 4 * parameters as u128 * tree_depth(train.parts) as u128;
+    let (needed, available) = (training_bytes(model.config(), parameters, batch) + tree, available_bytes().unwrap_or(1 << 40));
     if needed > available {
         return Err(Error::Memory { batch, seq: model.config().context, needed, available });
     }
@@ -191,40 +196,125 @@ impl Training {
         save_with(&self.folder.path().join(MODEL), &self.trainer, self.model.config(), &self.origin)
     }
 
-    /// First the table, then the checkpoint.
-    fn write(&self, journal: &dyn Journal) -> Result<()> {
-        journal.write(self.folder.path())?;
-        self.save()
-    }
-
     /// Step until all are done or `watch` returns false; write a checkpoint every so many steps and at the end.
     ///
     /// # Errors
     /// When a file cannot be written, and when loss or gradient are no numbers any more: the state before that step is then saved.
     pub fn run(&mut self, checkpoint_every: u64, journal: &mut dyn Journal, watch: &mut dyn FnMut(&StepReport) -> bool) -> Result<()> {
         let Self { folder, settings, origin, text, model, trainer, .. } = self;
-        let mut task = TextTask::new(model, text, MaskKind::Causal, Target::Next);
-        let path = folder.path();
-        let ran = trainer.run(&mut task, |trainer, report| {
-            let due = report.step % settings.validate_every == 0 || trainer.finished();
-            let validation = due.then(|| validation_loss(model, text, trainer)).transpose()?;
-            journal.push(report, validation);
-            if report.step % checkpoint_every == 0 && !trainer.finished() {
-                journal.write(path)?;
-                save_with(&path.join(MODEL), trainer, model.config(), origin)?;
-            }
-            Ok(watch(report))
-        });
-        let saved = self.write(journal);
-        // What went wrong first is what to tell; a state that cannot be saved is why the last checkpoint is kept.
-        ran.and(saved)
+        let mut writer = Writer { path: folder.path(), settings, origin, text, model, journal, watch };
+        steps(&Alone, trainer, (model, text), checkpoint_every, &mut writer)
     }
+
+    /// The same by so many threads, which share the parts of each step: to the same bytes. They stop one step after `watch` returns false.
+    ///
+    /// # Errors
+    /// As [`Training::run`].
+    pub fn run_by_workers(
+        &mut self,
+        workers: usize,
+        checkpoint_every: u64,
+        journal: &mut dyn Journal,
+        watch: &mut dyn FnMut(&StepReport) -> bool,
+    ) -> Result<()> {
+        if workers <= 1 {
+            return self.run(checkpoint_every, journal, watch);
+        }
+        let Self { folder, settings, origin, text, model, trainer, .. } = self;
+        let (begun, model, text) = (trainer.clone(), &*model, &*text);
+        let share = |worker: &Worker| begun.clone().share(worker, &origin.tokens_sha256);
+        let mut team = Worker::team(workers).into_iter();
+        let first = team.next().expect("there are several");
+        std::thread::scope(|scope| {
+            for worker in team {
+                // What goes wrong with one of them, the first finds out.
+                scope.spawn(move || steps(&worker, &mut share(&worker)?, (model, text), checkpoint_every, &mut Nobody));
+            }
+            *trainer = share(&first)?;
+            let mut writer = Writer { path: folder.path(), settings, origin, text, model, journal, watch };
+            steps(&first, trainer, (model, text), checkpoint_every, &mut writer)
+        })
+    }
+}
+
+/// What a rank does beside stepping.
+trait Beside {
+    /// After each step. Whether to go on.
+    fn step(&mut self, trainer: &Trainer, report: &StepReport) -> Result<bool>;
+
+    /// With the moments of all ranks.
+    fn save(&mut self, trainer: &Trainer, adam: &Adam<f32>) -> Result<()>;
+}
+
+/// Rank 0, which writes.
+struct Writer<'t> {
+    path: &'t Path,
+    settings: &'t Settings,
+    origin: &'t Origin,
+    text: &'t Text,
+    model: &'t LanguageModel,
+    journal: &'t mut dyn Journal,
+    watch: &'t mut dyn FnMut(&StepReport) -> bool,
+}
+
+impl Beside for Writer<'_> {
+    fn step(&mut self, trainer: &Trainer, report: &StepReport) -> Result<bool> {
+        let due = report.step % self.settings.validate_every == 0 || trainer.finished();
+        let validation = due.then(|| validation_loss(self.model, self.text, trainer)).transpose()?;
+        self.journal.push(report, validation);
+        Ok((self.watch)(report))
+    }
+
+    /// First the table, then the checkpoint.
+    fn save(&mut self, trainer: &Trainer, adam: &Adam<f32>) -> Result<()> {
+        self.journal.write(self.path)?;
+        save_with_moments(&self.path.join(MODEL), trainer, adam, self.model.config(), self.origin)
+    }
+}
+
+/// Any other.
+struct Nobody;
+
+impl Beside for Nobody {
+    fn step(&mut self, _: &Trainer, _: &StepReport) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn save(&mut self, _: &Trainer, _: &Adam<f32>) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// One rank's steps, with what it does beside.
+fn steps(
+    ranks: &dyn Ranks,
+    trainer: &mut Trainer,
+    (model, text): (&LanguageModel, &Text),
+    checkpoint_every: u64,
+    beside: &mut dyn Beside,
+) -> Result<()> {
+    let save = |trainer: &Trainer, beside: &mut dyn Beside| match trainer.moments(ranks)? {
+        Some(adam) => beside.save(trainer, &adam),
+        None => Ok(()),
+    };
+    let mut task = TextTask::new(model, text, MaskKind::Causal, Target::Next);
+    let ran = trainer.run_by(&mut task, ranks, |trainer, report| {
+        let on = beside.step(trainer, report)?;
+        if report.step % checkpoint_every == 0 && !trainer.finished() {
+            save(trainer, beside)?;
+        }
+        Ok(on)
+    });
+    // Without the others there is no state to save.
+    let saved = if matches!(ran, Err(Error::Ranks { .. })) { Ok(()) } else { save(trainer, beside) };
+    // What went wrong first is what to tell; a state that cannot be saved is why the last checkpoint is kept.
+    ran.and(saved)
 }
 
 /// The loss on at least [`VALIDATION_WINDOWS`] windows of the validation text, the same ones each time.
 fn validation_loss(model: &LanguageModel, text: &Text, trainer: &Trainer) -> Result<f64> {
     let config = trainer.config();
-    let count = config.batch / config.micro_batches;
+    let count = config.batch / config.pieces();
     let mut loss = Loss::default();
     for group in 0..VALIDATION_WINDOWS.div_ceil(count) as u64 {
         let seed = config.seed.wrapping_add(group);

@@ -1,13 +1,15 @@
 //! Training: deterministic, resumable to the bit, and refusing what cannot be right.
 
 use regard_nn::atomic::write_atomic;
-use regard_nn::checkpoint::{Checkpoint, save, save_with};
+use regard_nn::checkpoint::{Checkpoint, save, save_with, save_with_moments};
 use regard_nn::data::{Target, Text, Windows};
 use regard_nn::optim::OptimConfig;
 use regard_nn::params::Layout;
 use regard_nn::random::Draws;
 use regard_nn::tokenizer::{Tokenizer, TokenizerKind};
 use regard_nn::train::{StepReport, Task, TextTask, TrainConfig, Trainer};
+use regard_nn::training::parts::step_bytes;
+use regard_nn::training::ranks::{Ranks, Worker};
 use regard_nn::{Error, IGNORE, LanguageModel, Loss, MaskKind, ModelConfig, stories};
 use std::path::Path;
 
@@ -165,6 +167,153 @@ fn micro_batches_add_up_to_the_batch() {
     assert!(Trainer::new(model.layout(), TrainConfig { batch: 0, ..config() }).is_err());
 }
 
+/// The steps of a training up to `until` by so many ranks; the bytes of the checkpoint that rank 0 writes.
+fn by_ranks(model: &LanguageModel, settings: &TrainConfig, ranks: usize, before: Option<&[u8]>, until: u64) -> Vec<u8> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("model.safetensors");
+    let text = text(model.config().context);
+    let begun = match before {
+        None => Trainer::new(model.layout(), settings.clone()),
+        Some(bytes) => {
+            std::fs::write(&path, bytes).expect("written");
+            Trainer::resume(model.layout(), settings.clone(), Checkpoint::read(&path).expect("read"))
+        }
+    };
+    let begun = begun.expect("valid");
+    std::thread::scope(|scope| {
+        let ranks = Worker::team(ranks).into_iter().map(|rank| {
+            let (begun, text, path) = (begun.clone(), &text, &path);
+            scope.spawn(move || {
+                let mut trainer = begun.share(&rank, "").expect("they agree");
+                let mut task = TextTask::new(model, text, MaskKind::Causal, Target::Next);
+                let mut reports = Vec::new();
+                while trainer.step() < until {
+                    reports.push(trainer.advance_by(&mut task, &rank, false).expect("a step"));
+                }
+                if let Some(adam) = trainer.moments(&rank).expect("gathered") {
+                    save_with_moments(path, &trainer, &adam, model.config(), &()).expect("saved");
+                }
+                (reports, bits(trainer.params()))
+            })
+        });
+        let ranks: Vec<_> = ranks.collect();
+        let all: Vec<_> = ranks.into_iter().map(|rank| rank.join().expect("a rank")).collect();
+        assert!(all.iter().all(|one| *one == all[0]), "all ranks have the same reports and weights");
+    });
+    std::fs::read(path).expect("read")
+}
+
+#[test]
+fn parts_make_the_same_bytes_by_any_number_of_ranks() {
+    let model = LanguageModel::new(ModelConfig { dropout: 0.1, width: 64, ..small() }).expect("valid");
+    assert!(model.layout().len() > 3 * (1 << 14), "several slices: {}", model.layout().len());
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("alone.safetensors");
+    let optim = OptimConfig { weight_decay: 0.1, ..OptimConfig::default() };
+    let settings = |parts| TrainConfig { batch: 12, parts, steps: 6, optim, ..config() };
+    let mut alone = Trainer::new(model.layout(), settings(6)).expect("valid");
+    run(&model, &mut alone, 6);
+    save(&path, &alone, model.config()).expect("saved");
+    let right = std::fs::read(&path).expect("read");
+    for ranks in [1, 2, 3, 4, 5, 7] {
+        assert!(by_ranks(&model, &settings(6), ranks, None, 6) == right, "{ranks} ranks write another checkpoint");
+    }
+    // Taken up by another number of ranks.
+    let two = by_ranks(&model, &settings(6), 3, None, 2);
+    assert!(two != right && by_ranks(&model, &settings(6), 2, Some(&two), 6) == right, "resumed on two ranks, it ends elsewhere");
+    // The tree is part of the result.
+    let mut other = Trainer::new(model.layout(), settings(3)).expect("valid");
+    run(&model, &mut other, 6);
+    assert_ne!(bits(other.params()), bits(alone.params()));
+    for parts in [0, 5, 24] {
+        assert!(Trainer::new(model.layout(), settings(parts)).is_err(), "{parts}");
+    }
+}
+
+/// Counts what comes here.
+struct Counted(Worker, std::cell::Cell<u64>);
+
+impl Ranks for Counted {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    fn ranks(&self) -> usize {
+        self.0.ranks()
+    }
+
+    fn send(&self, to: usize, bytes: Vec<u8>, what: &dyn Fn() -> String) -> regard_nn::Result<()> {
+        self.0.send(to, bytes, what)
+    }
+
+    fn receive(&self, from: usize, what: &dyn Fn() -> String) -> regard_nn::Result<Vec<u8>> {
+        let bytes = self.0.receive(from, what)?;
+        self.1.set(self.1.get() + bytes.len() as u64);
+        Ok(bytes)
+    }
+}
+
+#[test]
+fn bytes_of_a_step_are_those_of_the_formula() {
+    let model = LanguageModel::new(ModelConfig { width: 128, ..small() }).expect("valid");
+    let (text, parameters) = (text(model.config().context), model.layout().len());
+    for (ranks, parts) in [(2, 8), (3, 8), (4, 8), (4, 2)] {
+        let settings = TrainConfig { batch: 8, parts, ..config() };
+        std::thread::scope(|scope| {
+            for rank in Worker::team(ranks) {
+                let (model, text, settings) = (&model, &text, &settings);
+                scope.spawn(move || {
+                    let rank = Counted(rank, 0.into());
+                    let begun = Trainer::new(model.layout(), settings.clone()).expect("valid");
+                    let mut trainer = begun.share(&rank, "").expect("they agree");
+                    let before = rank.1.get();
+                    trainer.advance_by(&mut TextTask::new(model, text, MaskKind::Causal, Target::Next), &rank, false).expect("a step");
+                    let (got, formula) = (rank.1.get() - before, step_bytes(settings, parameters, ranks, rank.rank()));
+                    assert_eq!(got, formula, "rank {} of {ranks}", rank.rank());
+                });
+            }
+        });
+        // A ring's all-reduce, where each rank has one node.
+        let ring = 2.0 * (1.0 - 1.0 / ranks as f64) * 4.0 * parameters as f64;
+        let mean = (0..ranks).map(|rank| step_bytes(&settings, parameters, ranks, rank)).sum::<u64>() as f64 / ranks as f64;
+        assert!(parts % ranks > 0 || (mean / ring - 1.0).abs() < 0.01, "{mean} bytes, {ring} by a ring");
+    }
+}
+
+#[test]
+fn ranks_that_differ_or_are_gone_are_named() {
+    let model = LanguageModel::new(small()).expect("valid");
+    let text = text(model.config().context);
+    let (model, text) = (&model, &text);
+    let errors = |seed: u64, gone: bool| {
+        let mut team = Worker::team(2).into_iter();
+        let (first, second) = (team.next().expect("one"), team.next().expect("two"));
+        let begun = |seed| Trainer::new(model.layout(), TrainConfig { seed, parts: 2, ..config() }).expect("valid");
+        std::thread::scope(|scope| {
+            let other = scope.spawn(move || {
+                let mut trainer = begun(seed).share(&second, "")?;
+                if gone {
+                    return Ok(());
+                }
+                trainer.advance_by(&mut Broken(model.layout(), 1.0), &second, false).map(|_| ())
+            });
+            let mut task = TextTask::new(model, text, MaskKind::Causal, Target::Next);
+            let mine = begun(1).share(&first, "").and_then(|mut trainer| trainer.advance_by(&mut task, &first, false).map(|_| ()));
+            [mine, other.join().expect("it ends")].map(|end| end.map_err(|error| error.to_string()))
+        })
+    };
+    let [mine, theirs] = errors(2, false).map(|end| end.expect_err("refused"));
+    assert!(mine.starts_with("rank 0 has step 0 of {") && mine.contains("rank 1 has") && mine.contains("the same settings"), "{mine}");
+    assert!(theirs.starts_with("rank 1 has"), "{theirs}");
+    let [mine, theirs] = errors(1, true);
+    theirs.expect("it has just gone");
+    let mine = mine.expect_err("it is missed");
+    assert!(mine.starts_with("rank 0 needs ") && mine.ends_with("of step 1 of rank 1, which is gone"), "{mine}");
+    // A gradient that is no number is one for all.
+    let both = errors(1, false).map(|end| end.expect_err("no step"));
+    assert!(both.iter().all(|error| error.starts_with("the gradient's norm is")), "{both:?}");
+}
+
 /// The one line that reading a changed checkpoint gives.
 fn line(path: &Path, model: &LanguageModel) -> String {
     let read = Checkpoint::read(path).and_then(|checkpoint| Trainer::resume(model.layout(), config(), checkpoint));
@@ -307,6 +456,7 @@ fn checkpoint_of_another_training_is_not_resumed() {
     for (other, words) in [
         (TrainConfig { batch: 4, ..config() }, "it was trained with batch 8, which cannot become 4"),
         (TrainConfig { seed: 2, ..config() }, "seed 1, which cannot become 2"),
+        (TrainConfig { parts: 2, ..config() }, "parts 1, which cannot become 2"),
         (TrainConfig { optim, ..config() }, "it was trained with optim"),
     ] {
         let refused = resume(other).expect_err("another training").to_string();
