@@ -50,6 +50,8 @@ pub enum Kind {
     Home,
     /// Numbers per tile of rows.
     Tiles,
+    /// Whatever ranks that share a training tell each other.
+    Training,
 }
 
 impl Kind {

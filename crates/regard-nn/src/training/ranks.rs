@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::layers::loss::Loss;
+use regard_dist::{Exchange, Kind, Talk};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// The ranks that share a training. Messages between two of them arrive in the order in which they were sent.
@@ -89,6 +90,28 @@ impl Ranks for Worker {
 
     fn receive(&self, from: usize, what: &dyn Fn() -> String) -> Result<Vec<u8>> {
         self.from[from].recv().map_err(|_| self.lost(from, what))
+    }
+}
+
+/// Ranks by whatever carries messages for attention over several machines.
+#[derive(Debug, Clone, Copy)]
+pub struct ByExchange<'x, X>(pub &'x X);
+
+impl<X: Exchange> Ranks for ByExchange<'_, X> {
+    fn rank(&self) -> usize {
+        self.0.rank()
+    }
+
+    fn ranks(&self) -> usize {
+        self.0.ranks()
+    }
+
+    fn send(&self, to: usize, bytes: Vec<u8>, what: &dyn Fn() -> String) -> Result<()> {
+        Talk::new(self.0).send(to, (Kind::Training, 0), bytes, what).map_err(|error| Error::Ranks { problem: error.to_string() })
+    }
+
+    fn receive(&self, from: usize, what: &dyn Fn() -> String) -> Result<Vec<u8>> {
+        Talk::new(self.0).receive(from, (Kind::Training, 0), what).map_err(|error| Error::Ranks { problem: error.to_string() })
     }
 }
 

@@ -1,5 +1,6 @@
 //! Training: deterministic, resumable to the bit, and refusing what cannot be right.
 
+use regard_dist::{Faults, Local};
 use regard_nn::atomic::write_atomic;
 use regard_nn::checkpoint::{Checkpoint, save, save_with, save_with_moments};
 use regard_nn::data::{Target, Text, Windows};
@@ -9,7 +10,7 @@ use regard_nn::random::Draws;
 use regard_nn::tokenizer::{Tokenizer, TokenizerKind};
 use regard_nn::train::{StepReport, Task, TextTask, TrainConfig, Trainer};
 use regard_nn::training::parts::step_bytes;
-use regard_nn::training::ranks::{Ranks, Worker};
+use regard_nn::training::ranks::{ByExchange, Ranks, Worker};
 use regard_nn::{Error, IGNORE, LanguageModel, Loss, MaskKind, ModelConfig, stories};
 use std::path::Path;
 
@@ -167,40 +168,36 @@ fn micro_batches_add_up_to_the_batch() {
     assert!(Trainer::new(model.layout(), TrainConfig { batch: 0, ..config() }).is_err());
 }
 
-/// The steps of a training up to `until` by so many ranks; the bytes of the checkpoint that rank 0 writes.
-fn by_ranks(model: &LanguageModel, settings: &TrainConfig, ranks: usize, before: Option<&[u8]>, until: u64) -> Vec<u8> {
+/// What one rank does of a training up to step `until`; rank 0 writes the checkpoint.
+fn one_rank(ranks: &dyn Ranks, begun: Trainer, model: &LanguageModel, until: u64, path: &Path) -> (Vec<StepReport>, Vec<u32>) {
+    let text = text(model.config().context);
+    let mut trainer = begun.share(ranks, "").expect("they agree");
+    let mut task = TextTask::new(model, &text, MaskKind::Causal, Target::Next);
+    let mut reports = Vec::new();
+    while trainer.step() < until {
+        reports.push(trainer.advance_by(&mut task, ranks, false).expect("a step").0);
+    }
+    if let Some(adam) = trainer.moments(ranks).expect("gathered") {
+        save_with_moments(path, &trainer, &adam, model.config(), &()).expect("saved");
+    }
+    (reports, bits(trainer.params()))
+}
+
+/// A training by so many ranks, which are threads, or have an exchange; the last step's report, and the bytes of the checkpoint.
+fn by_ranks(model: &LanguageModel, begun: &Trainer, ranks: usize, until: u64, exchange: bool) -> (StepReport, Vec<u8>) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("model.safetensors");
-    let text = text(model.config().context);
-    let begun = match before {
-        None => Trainer::new(model.layout(), settings.clone()),
-        Some(bytes) => {
-            std::fs::write(&path, bytes).expect("written");
-            Trainer::resume(model.layout(), settings.clone(), Checkpoint::read(&path).expect("read"))
-        }
+    let one = |ranks: &dyn Ranks| one_rank(ranks, begun.clone(), model, until, &path);
+    let all = if exchange {
+        Local::run(ranks, |exchange| one(&ByExchange(&exchange)))
+    } else {
+        std::thread::scope(|scope| {
+            let ranks: Vec<_> = Worker::team(ranks).into_iter().map(|rank| scope.spawn(move || one(&rank))).collect();
+            ranks.into_iter().map(|rank| rank.join().expect("a rank")).collect()
+        })
     };
-    let begun = begun.expect("valid");
-    std::thread::scope(|scope| {
-        let ranks = Worker::team(ranks).into_iter().map(|rank| {
-            let (begun, text, path) = (begun.clone(), &text, &path);
-            scope.spawn(move || {
-                let mut trainer = begun.share(&rank, "").expect("they agree");
-                let mut task = TextTask::new(model, text, MaskKind::Causal, Target::Next);
-                let mut reports = Vec::new();
-                while trainer.step() < until {
-                    reports.push(trainer.advance_by(&mut task, &rank, false).expect("a step"));
-                }
-                if let Some(adam) = trainer.moments(&rank).expect("gathered") {
-                    save_with_moments(path, &trainer, &adam, model.config(), &()).expect("saved");
-                }
-                (reports, bits(trainer.params()))
-            })
-        });
-        let ranks: Vec<_> = ranks.collect();
-        let all: Vec<_> = ranks.into_iter().map(|rank| rank.join().expect("a rank")).collect();
-        assert!(all.iter().all(|one| *one == all[0]), "all ranks have the same reports and weights");
-    });
-    std::fs::read(path).expect("read")
+    assert!(all.iter().all(|one| *one == all[0]), "all ranks have the same reports and weights");
+    (*all[0].0.last().expect("a step"), std::fs::read(path).expect("read"))
 }
 
 #[test]
@@ -211,16 +208,19 @@ fn parts_make_the_same_bytes_by_any_number_of_ranks() {
     let path = folder.path().join("alone.safetensors");
     let optim = OptimConfig { weight_decay: 0.1, ..OptimConfig::default() };
     let settings = |parts| TrainConfig { batch: 12, parts, steps: 6, optim, ..config() };
-    let mut alone = Trainer::new(model.layout(), settings(6)).expect("valid");
-    run(&model, &mut alone, 6);
+    let begun = Trainer::new(model.layout(), settings(6)).expect("valid");
+    let mut alone = begun.clone();
+    let last = run(&model, &mut alone, 6).pop().expect("a step");
     save(&path, &alone, model.config()).expect("saved");
-    let right = std::fs::read(&path).expect("read");
-    for ranks in [1, 2, 3, 4, 5, 7] {
-        assert!(by_ranks(&model, &settings(6), ranks, None, 6) == right, "{ranks} ranks write another checkpoint");
+    let right = (last, std::fs::read(&path).expect("read"));
+    for (ranks, exchange) in [1, 2, 3, 4, 5, 7].into_iter().flat_map(|ranks| [(ranks, false), (ranks, true)]) {
+        assert!(by_ranks(&model, &begun, ranks, 6, exchange) == right, "{ranks} ranks make another training");
     }
     // Taken up by another number of ranks.
-    let two = by_ranks(&model, &settings(6), 3, None, 2);
-    assert!(two != right && by_ranks(&model, &settings(6), 2, Some(&two), 6) == right, "resumed on two ranks, it ends elsewhere");
+    std::fs::write(&path, by_ranks(&model, &begun, 3, 2, true).1).expect("written");
+    std::fs::remove_file(path.with_extension("json")).expect("removed");
+    let resumed = Trainer::resume(model.layout(), settings(6), Checkpoint::read(&path).expect("read")).expect("resumed");
+    assert!(resumed.step() == 2 && by_ranks(&model, &resumed, 2, 6, true) == right, "resumed on two ranks, it ends elsewhere");
     // The tree is part of the result.
     let mut other = Trainer::new(model.layout(), settings(3)).expect("valid");
     run(&model, &mut other, 6);
@@ -230,53 +230,51 @@ fn parts_make_the_same_bytes_by_any_number_of_ranks() {
     }
 }
 
-/// Counts what comes here.
-struct Counted(Worker, std::cell::Cell<u64>);
-
-impl Ranks for Counted {
-    fn rank(&self) -> usize {
-        self.0.rank()
-    }
-
-    fn ranks(&self) -> usize {
-        self.0.ranks()
-    }
-
-    fn send(&self, to: usize, bytes: Vec<u8>, what: &dyn Fn() -> String) -> regard_nn::Result<()> {
-        self.0.send(to, bytes, what)
-    }
-
-    fn receive(&self, from: usize, what: &dyn Fn() -> String) -> regard_nn::Result<Vec<u8>> {
-        let bytes = self.0.receive(from, what)?;
-        self.1.set(self.1.get() + bytes.len() as u64);
-        Ok(bytes)
-    }
-}
-
 #[test]
 fn bytes_of_a_step_are_those_of_the_formula() {
     let model = LanguageModel::new(ModelConfig { width: 128, ..small() }).expect("valid");
     let (text, parameters) = (text(model.config().context), model.layout().len());
     for (ranks, parts) in [(2, 8), (3, 8), (4, 8), (4, 2)] {
         let settings = TrainConfig { batch: 8, parts, ..config() };
-        std::thread::scope(|scope| {
-            for rank in Worker::team(ranks) {
-                let (model, text, settings) = (&model, &text, &settings);
-                scope.spawn(move || {
-                    let rank = Counted(rank, 0.into());
-                    let begun = Trainer::new(model.layout(), settings.clone()).expect("valid");
-                    let mut trainer = begun.share(&rank, "").expect("they agree");
-                    let before = rank.1.get();
-                    trainer.advance_by(&mut TextTask::new(model, text, MaskKind::Causal, Target::Next), &rank, false).expect("a step");
-                    let (got, formula) = (rank.1.get() - before, step_bytes(settings, parameters, ranks, rank.rank()));
-                    assert_eq!(got, formula, "rank {} of {ranks}", rank.rank());
-                });
-            }
+        let counted = Local::run(ranks, |exchange| {
+            let begun = Trainer::new(model.layout(), settings.clone()).expect("valid");
+            let mut trainer = begun.share(&ByExchange(&exchange), "").expect("they agree");
+            let before = exchange.bytes_received();
+            let mut task = TextTask::new(&model, &text, MaskKind::Causal, Target::Next);
+            trainer.advance_by(&mut task, &ByExchange(&exchange), false).expect("a step");
+            exchange.bytes_received() - before
         });
+        let formula: Vec<_> = (0..ranks).map(|rank| step_bytes(&settings, parameters, ranks, rank)).collect();
+        assert_eq!(counted, formula, "{ranks} ranks");
         // A ring's all-reduce, where each rank has one node.
         let ring = 2.0 * (1.0 - 1.0 / ranks as f64) * 4.0 * parameters as f64;
-        let mean = (0..ranks).map(|rank| step_bytes(&settings, parameters, ranks, rank)).sum::<u64>() as f64 / ranks as f64;
+        let mean = formula.iter().sum::<u64>() as f64 / ranks as f64;
         assert!(parts % ranks > 0 || (mean / ring - 1.0).abs() < 0.01, "{mean} bytes, {ring} by a ring");
+    }
+}
+
+/// Rank 1 is gone after so many messages.
+#[test]
+fn a_rank_that_is_lost_on_the_way_is_named() {
+    let model = LanguageModel::new(small()).expect("valid");
+    let text = text(model.config().context);
+    for after in 1..8 {
+        let faults = Faults { lost: Some((1, after)), ..Faults::default() };
+        let ends = Local::run_with(3, faults, |exchange| {
+            let ranks = ByExchange(&exchange);
+            let begun = Trainer::new(model.layout(), TrainConfig { batch: 9, parts: 3, ..config() }).expect("valid");
+            let mut task = TextTask::new(&model, &text, MaskKind::Causal, Target::Next);
+            begun
+                .share(&ranks, "")
+                .and_then(|mut trainer| trainer.run_by(&mut task, &ranks, |_, _| Ok(true)))
+                .expect_err("it is missed")
+                .to_string()
+        });
+        for rank in [0, 2] {
+            let named = ends[rank].starts_with(&format!("rank {rank} needs ")) && ends[rank].contains("which is gone");
+            assert!(named, "after {after}: {}", ends[rank]);
+        }
+        assert!([0, 2].iter().any(|rank| ends[*rank].contains(" of rank 1, which is gone")), "after {after}: {ends:?}");
     }
 }
 
