@@ -26,6 +26,7 @@ mod parse;
 mod plot;
 mod run;
 mod settings;
+mod shared;
 mod threads;
 mod varlen;
 
@@ -86,6 +87,8 @@ mod _regard {
     use super::model::{Model, load};
     #[pymodule_export]
     use super::plot::{_plot_grid, _plot_lines, _plot_links, _plot_map};
+    #[pymodule_export]
+    use super::shared::{_backward_shared, _forward_shared, _partition};
     #[pymodule_export]
     use super::threads::{_chosen_num_threads, get_num_threads, set_num_threads};
     #[pymodule_export]

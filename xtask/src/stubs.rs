@@ -57,6 +57,8 @@ impl Function {
             let kind = match *name {
                 "cu_seqlens_q" | "cu_seqlens_k" => "_Integers",
                 "saved" => "Sequence[Any]",
+                "partition" => "Tuple[int, int | None]",
+                "carrier" => "Any",
                 "v" if self.name == "statistics" => "ArrayLike | None = None",
                 _ => "ArrayLike",
             };
@@ -108,6 +110,8 @@ fn functions() -> Vec<Function> {
         Function::new("head_similarity", QK, &[], "HeadSimilarity").without_dropout(),
         Function::new("_forward_saved", QKV, &[], SAVED),
         Function::new("_backward", &["q", "k", "v", "dout", "saved"], GRADIENTS, "Gradients"),
+        Function::new("_forward_shared", &["q", "k", "v", "partition", "carrier"], &[], SAVED),
+        Function::new("_backward_shared", &["q", "k", "v", "dout", "saved", "partition", "carrier"], &[], "Gradients"),
         Function::new("_forward_saved_varlen", PACKED, &[], SAVED),
         Function::new("_backward_varlen", &["q", "k", "v", "dout", "saved", "cu_seqlens_q", "cu_seqlens_k"], GRADIENTS, "Gradients"),
     ]

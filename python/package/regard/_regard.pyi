@@ -626,6 +626,56 @@ def _backward(
     dropout_p: float | np.floating[Any] | None = None,
     seed: SupportsIndex | None = None,
 ) -> Gradients: ...
+def _forward_shared(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    partition: Tuple[int, int | None],
+    carrier: Any,
+    *,
+    mask: ArrayLike | Mask | None = None,
+    causal: _Causal | None = None,
+    scale: float | np.floating[Any] | None = None,
+    softcap: float | np.floating[Any] | None = None,
+    window: _Window | None = None,
+    q_offset: _Offset | None = None,
+    kv_lens: _Integers | None = None,
+    bias: ArrayLike | None = None,
+    alibi: ArrayLike | bool | None = None,
+    relative: ArrayLike | None = None,
+    top_k: SupportsIndex | None = None,
+    sink: ArrayLike | None = None,
+    threads: SupportsIndex | None = None,
+    level: _Level | None = None,
+    dropout_p: float | np.floating[Any] | None = None,
+    seed: SupportsIndex | None = None,
+) -> tuple[_Floats, _Floats | None, _Floats, _Floats]: ...
+def _backward_shared(
+    q: ArrayLike,
+    k: ArrayLike,
+    v: ArrayLike,
+    dout: ArrayLike,
+    saved: Sequence[Any],
+    partition: Tuple[int, int | None],
+    carrier: Any,
+    *,
+    mask: ArrayLike | Mask | None = None,
+    causal: _Causal | None = None,
+    scale: float | np.floating[Any] | None = None,
+    softcap: float | np.floating[Any] | None = None,
+    window: _Window | None = None,
+    q_offset: _Offset | None = None,
+    kv_lens: _Integers | None = None,
+    bias: ArrayLike | None = None,
+    alibi: ArrayLike | bool | None = None,
+    relative: ArrayLike | None = None,
+    top_k: SupportsIndex | None = None,
+    sink: ArrayLike | None = None,
+    threads: SupportsIndex | None = None,
+    level: _Level | None = None,
+    dropout_p: float | np.floating[Any] | None = None,
+    seed: SupportsIndex | None = None,
+) -> Gradients: ...
 def _forward_saved_varlen(
     q: ArrayLike,
     k: ArrayLike,
@@ -686,3 +736,4 @@ def get_num_threads() -> int: ...
 def simd_level() -> _Level: ...
 def _command(words: Sequence[str]) -> int: ...
 def _chosen_num_threads() -> int | None: ...
+def _partition(tokens: int, ranks: int, block: int | None) -> list[Tuple[int, int, int]]: ...

@@ -36,9 +36,10 @@ except ImportError as missing:
     raise ImportError(f"regard.torch needs PyTorch ({missing}): pip install torch") from missing
 
 from ._autograd import _NO_OPERANDS, _attend, _copied, _is_transformed, _tensors_of
+from ._context import Partition, _Loose, context_parallel_attention
 from ._regard import Mask, _chosen_num_threads
 
-__all__ = ["scaled_dot_product_attention", "use", "varlen_attention"]
+__all__ = ["Partition", "context_parallel_attention", "scaled_dot_product_attention", "use", "varlen_attention"]
 
 _DTYPES = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
 _PLAIN = frozenset((Tensor, torch.nn.Parameter))
@@ -303,6 +304,12 @@ def _in_place_of_pytorch(
 ):
     counting = _counting
     reason = _reason_against(query, key, value, attn_mask, dropout_p, is_causal) if counting else "no use()"
+    shared = next((calls.context_parallel for calls in reversed(counting) if calls.context_parallel is not None), None)
+    if shared is not None:
+        out = _by_all_ranks(shared, reason, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        for calls in counting:
+            calls.computed += 1
+        return out
     if reason is None:
         try:
             out = scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
@@ -315,6 +322,24 @@ def _in_place_of_pytorch(
     for calls in counting:
         calls.left[reason] = calls.left.get(reason, 0) + 1
     return _pytorch(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+
+
+def _by_all_ranks(partition, reason, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa):
+    """The call of a model that does not know that others have the rest of its tokens. Never PyTorch's to answer: it would see this rank's tokens only."""
+    if attn_mask is not None:
+        text = "a mask of this rank's tokens, which hides nothing of the others': give the model no padding"
+        raise RuntimeError(f"attention of shared tokens got {text} (Hugging Face: attention_mask=torch.ones_like(input_ids), where positions have gaps)")
+    if reason is not None:
+        raise RuntimeError(f"attention of shared tokens cannot be computed for {reason}")
+    if not _fit(query, key, value, enable_gqa):
+        shapes = f"query {list(query.shape)}, key {list(key.shape)} and value {list(value.shape)}"
+        raise RuntimeError(f"{shapes} must be [batch, heads, tokens, dim], with the same heads or enable_gqa=True")
+    # Models say "not causal" of a single row, which looks at all keys anyway; others have more.
+    causal = _Loose(is_causal) if query.shape[2] <= 1 else is_causal
+    try:
+        return context_parallel_attention(query, key, value, partition=partition, dropout_p=dropout_p, is_causal=causal, scale=scale)
+    except (ValueError, TypeError) as refused:
+        raise RuntimeError(str(refused)) from refused
 
 
 _NAME = "scaled_dot_product_attention"
@@ -342,6 +367,10 @@ class use(ContextDecorator):
     are not counted at all. (A module's global of that name, ``from torch.nn.functional import scaled_dot_product_attention``, is found and
     replaced.) Generators and coroutines that are decorated have regard while they run, not between.
 
+    With ``context_parallel``, a :class:`Partition`, each process of ``torch.distributed`` runs the model on its own tokens, and attention is that of
+    all of them, as by :func:`context_parallel_attention`: ``model(part.shard(ids, 1), position_ids=part.positions()[None])``. Nothing is left to PyTorch then: what cannot
+    be computed so (masks, other devices) is an error.
+
     Blocks may be nested. The place is that of the whole process: other threads that run meanwhile get regard too. The backward pass
     may come after the block: what was computed by regard is differentiated by regard.
 
@@ -357,7 +386,10 @@ class use(ContextDecorator):
     ... def step(model, batch): ...
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, context_parallel: Partition | None = None) -> None:
+        if context_parallel is not None and not isinstance(context_parallel, Partition):
+            raise TypeError(f"context_parallel is a {type(context_parallel).__name__}; it must be a regard.torch.Partition")
+        self.context_parallel = context_parallel
         self.computed = 0
         self.left: dict[str, int] = {}
 

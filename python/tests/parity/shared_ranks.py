@@ -1,0 +1,159 @@
+"""One rank of a test of attention that several processes share: started by test_shared.py, or by torchrun."""
+
+import os
+import signal
+import sys
+from datetime import timedelta
+
+import torch
+import torch.distributed as distributed
+from torch.nn import functional as F
+
+import regard
+import regard.torch as door
+
+CASES = {
+    "full": dict(n=1000),
+    "causal": dict(n=1000, block=256, options=dict(is_causal=True)),
+    "causal_in_large_blocks": dict(n=2113, block=512, options=dict(is_causal=True)),
+    "window": dict(n=1500, options=dict(is_causal=True, window=(99, 0))),
+    "grouped": dict(n=777, heads=(4, 2), block=256, options=dict(is_causal=True)),
+    "one_key_head": dict(n=513, heads=(4, 1), options=dict(scale=0.3)),
+    "dropout": dict(n=900, block=256, options=dict(is_causal=True, dropout_p=0.2, seed=2**63 + 5)),
+    "everything": dict(
+        n=1030, heads=(4, 2), block=256, sink=True,
+        options=dict(alibi=True, softcap=20.0, dropout_p=0.1, seed=3, attn_mask=regard.Mask.first_keys(3) | regard.Mask.window(60, 10)),
+    ),
+    "double": dict(n=600, dtype=torch.float64, options=dict(is_causal=True)),
+    "half": dict(n=600, dtype=torch.float16, options=dict(is_causal=True)),
+    "ranks_without_rows": dict(n=300, options=dict(is_causal=True)),
+    "one_token": dict(n=1),
+    "seed_drawn": dict(n=400, options=dict(dropout_p=0.5)),
+}
+
+
+def tensors(case):
+    n, (heads, of_keys), dtype = case["n"], case.get("heads", (2, 2)), case.get("dtype", torch.float32)
+    generator = torch.Generator().manual_seed(n)
+    return [torch.randn(2, h, n, 16, generator=generator, dtype=torch.float64).to(dtype) for h in (heads, of_keys, of_keys, heads)]
+
+
+def sinks(case):
+    return torch.linspace(-1, 1, case["heads"][0], dtype=torch.float64, requires_grad=True) if case.get("sink") else None
+
+
+def attend(case):
+    """Results and gradients of all tokens, put together."""
+    part = door.Partition(case["n"], block=case.get("block"))
+    q, k, v, d_out = (part.shard(x, 2) for x in tensors(case))
+    leaves, sink = [x.requires_grad_() for x in (q, k, v)], sinks(case)
+    out = door.context_parallel_attention(*leaves, partition=part, sink=sink, **case.get("options", {}))
+    out.backward(d_out)
+    found = {"out": out.detach()} | {name: x.grad for name, x in zip(("dq", "dk", "dv"), leaves)}
+    found = {name: part.join(x, 2) for name, x in found.items()}
+    if sink is not None:
+        distributed.all_reduce(sink.grad)
+        found["d_sink"] = sink.grad
+    return found
+
+
+def cases():
+    torch.manual_seed(distributed.get_rank())
+    return {name: attend(case) for name, case in CASES.items()}
+
+
+def model_and_tokens():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    config = LlamaConfig(
+        vocab_size=50, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=1024, attn_implementation="sdpa",
+    )
+    torch.manual_seed(0)
+    return LlamaForCausalLM(config), torch.randint(50, (2, 700))
+
+
+def train(block=256):
+    """Losses of a Hugging Face model, which does not know that others have the rest of its tokens."""
+    model, ids = model_and_tokens()
+    optimizer = torch.optim.SGD(model.parameters(), 0.5)
+    part = door.Partition(ids.shape[1], block=block)
+    targets = part.shard(F.pad(ids[:, 1:], (0, 1), value=-100), 1)
+    mine, positions, losses = part.shard(ids, 1), part.positions()[None], []
+    for _ in range(4):
+        with door.use(context_parallel=part) as calls:
+            logits = model(mine, attention_mask=torch.ones_like(mine), position_ids=positions).logits
+        assert calls.computed == 2 and not calls.left
+        # The mean over all tokens, of which this is a share.
+        loss = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum") / (ids[:, 1:].numel())
+        optimizer.zero_grad()
+        loss.backward()
+        loss = loss.detach()
+        distributed.all_reduce(loss)
+        for p in model.parameters():
+            distributed.all_reduce(p.grad)
+        optimizer.step()
+        losses.append(loss)
+    return {"losses": torch.stack(losses), **{name: p.detach() for name, p in model.named_parameters()}}
+
+
+def fault(end):
+    """Rank 1 does something at its second message of keys; what rank 0 is told."""
+    carrier, sent = door.Partition(2000, block=256)._carrier.__class__, []
+    send = carrier.send
+
+    def faulty(self, to, tag, array):
+        sent.append(array.size > 1000)
+        if self.rank == 1 and sum(sent) == 2:
+            end()
+        send(self, to, tag, array)
+
+    carrier.send = faulty
+    try:
+        return attend(dict(n=2000, block=256, options=dict(is_causal=True)))
+    except OSError as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def refusals():
+    """What is refused, on all ranks alike."""
+    part, x = door.Partition.snake(700, block=256), torch.ones(1, 1, 700, 8)
+    mine = part.shard(x, 2)
+    other = dict(partition=part, is_causal=part.rank == 0)
+    calls = {
+        "tensor mask": lambda: door.context_parallel_attention(mine, mine, mine, partition=part, attn_mask=torch.ones(700, 700)),
+        "tokens": lambda: door.context_parallel_attention(x, x, x, partition=part),
+        "slopes": lambda: door.context_parallel_attention(mine, mine, mine, partition=part, alibi=torch.ones(1, requires_grad=True)),
+        "join": lambda: part.join(mine.clone().requires_grad_(), 2),
+        "shard": lambda: part.shard(mine, 2),
+        "block": lambda: door.Partition.snake(700, block=100),
+        "options": lambda: door.context_parallel_attention(mine, mine, mine, **other) if part.rank else distributed.broadcast(torch.zeros(4, dtype=torch.int64), 0),
+    }
+    with door.use(context_parallel=part):
+        calls["mask in a model"] = lambda: F.scaled_dot_product_attention(mine, mine, mine, torch.ones(mine.shape[2], mine.shape[2], dtype=torch.bool))
+        found = {}
+        for name, call in calls.items():
+            try:
+                found[name] = repr(call())
+            except (ValueError, TypeError, RuntimeError) as error:
+                found[name] = f"{type(error).__name__}: {error}"
+    return found
+
+
+WORK = {
+    "cases": cases,
+    "train": train,
+    "train_contiguous": lambda: train(None),
+    "kill": lambda: fault(lambda: os.kill(os.getpid(), signal.SIGKILL)),
+    "stop": lambda: fault(lambda: os.kill(os.getpid(), signal.SIGSTOP)),
+    "refusals": refusals,
+}
+
+if __name__ == "__main__":
+    work, folder, patience = sys.argv[1], sys.argv[2], float(sys.argv[3])
+    torch.set_num_threads(1)
+    distributed.init_process_group("gloo", timeout=timedelta(seconds=patience))
+    torch.save(WORK[work](), f"{folder}/{distributed.get_rank()}.pt")
+    if work in ("kill", "stop"):
+        os._exit(0)
+    distributed.destroy_process_group()
