@@ -143,6 +143,23 @@ def test_a_screen_has_totals_and_direct_effects():
     assert np.all(np.isfinite(screen.direct)) and not np.allclose(screen.direct, screen.change)
 
 
+def test_statistics_maps_and_lenses_are_tables_and_pictures(tmp_path):
+    model = regard.load()
+    run, n = model.run(TEXT), len(model.tokens(TEXT))
+    rows = [line.split(",") for line in run.statistics.to_csv().splitlines()]
+    assert rows[0][:4] == ["entry", "head", "row", "entropy"] and len(rows) == model.layers * model.heads * n + 1
+    place = (1 * model.heads + 2) * n + 5 + 1
+    assert rows[place][:3] == ["1", "2", "5"] and float(rows[place][3]) == pytest.approx(float(run.statistics.entropy[1, 2, 5]))
+    heat = run.heat_map(0, 1, rows=8)
+    cells = [line.split(",") for line in heat.to_csv().splitlines()]
+    assert len(cells) == heat.mean.size + 1 and cells[0] == ["row", "col", "mean", "max"] and float(cells[-1][2]) == pytest.approx(float(heat.mean.ravel()[-1]))
+    heat.to_csv(tmp_path / "map.csv")
+    assert (tmp_path / "map.csv").read_text() == heat.to_csv()
+    assert heat._repr_svg_().startswith("<svg") and regard.heat_map(*np.ones((2, 1, 3, 4, 2)), rows=2, cols=2)._repr_svg_().startswith("<svg")
+    lens = model.lens(TEXT)
+    assert lens._repr_html_().count("<tr>") == model.layers + 2 and f"of {n} tokens" in lens._repr_html_()
+
+
 def test_pictures_show_themselves(tmp_path):
     run = regard.load().run(TEXT)
     one, every = run.picture(0, 1, sink="renormalise"), run.picture()

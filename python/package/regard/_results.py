@@ -30,6 +30,12 @@ class _WeightStatistics:
         return "\n".join(lines)
 
 
+def _long(shape: tuple[int, ...], names: tuple[str, ...], columns: dict[str, np.ndarray]) -> Table:
+    """A table with a row per element of arrays of one shape, and where it stands."""
+    places = np.meshgrid(*(np.arange(n) for n in shape), indexing="ij")
+    return Table(**{name: place.ravel() for name, place in zip(names[-len(shape) :], places)}, **{name: values.ravel() for name, values in columns.items()})
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class HeadStatistics(_WeightStatistics):
     """Means over the rows of a head that see any key, each float64 ``[batch, heads_q]``."""
@@ -57,6 +63,11 @@ class Statistics(_WeightStatistics):
             title += f", {empty} of them without any visible key (left out below)"
         return f"{title}\n{self._summary(seen)}"
 
+    def to_csv(self, path: Any = None) -> str | None:
+        """A row per query: written to ``path``, or returned. ``entry`` is that of the batch; of a model's run it is the layer."""
+        columns = {field.name: getattr(self, field.name) for field in fields(_WeightStatistics)}
+        return _long(self.argmax.shape, ("entry", "head", "row"), {**columns, "argmax": self.argmax, "lse": self.lse}).to_csv(path)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class _Named:
@@ -71,6 +82,16 @@ class HeatMap(_Named):
 
     mean: np.ndarray
     max: np.ndarray
+
+    def to_csv(self, path: Any = None) -> str | None:
+        """A row per cell: written to ``path``, or returned."""
+        return _long(self.mean.shape, ("entry", "head", "row", "col"), {"mean": self.mean, "max": self.max}).to_csv(path)
+
+    def _repr_svg_(self) -> str:
+        from .plot import plot_attention, plot_heads
+
+        maps = self.mean.reshape((-1, *self.mean.shape[-2:])).astype(np.float64)
+        return plot_attention(maps[0]).svg() if len(maps) == 1 else plot_heads(maps).svg()
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -229,6 +250,17 @@ class Lens:
             loss=self.loss.ravel(), entropy=self.entropy.ravel(),
         )
         return table.to_csv(path)
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        layers, n, k = self.top.shape
+        words, first = np.asarray(self.words, dtype=object).reshape(layers, n, k), max(0, n - 24)
+        head = "<th>layer</th>" + "".join(f"<th>{escape(token)}</th>" for token in self.tokens[first:])
+        rows = ((layer, zip(words[layer, first:, 0], self.probability[layer, first:, 0])) for layer in range(layers))
+        body = "".join(f"<tr><th>{layer}</th>" + "".join(f"<td>{escape(word)} {p:.2f}</td>" for word, p in row) + "</tr>" for layer, row in rows)
+        caption = "The likeliest next token behind each layer and its probability" + (f"; the last {n - first} of {n} tokens" if first else "")
+        return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def __repr__(self) -> str:
         layers, n, k = self.top.shape
