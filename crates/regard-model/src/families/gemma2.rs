@@ -109,7 +109,7 @@ pub fn of_gguf(settings: Settings<'_>) -> Result<Recipe> {
         kv_heads: settings.size_if(&["attention.head_count_kv"])?.unwrap_or(heads),
         head_dim,
         eps: settings.number(&["attention.layer_norm_rms_epsilon"], 1e-6)?,
-        rotary: Rotary::new(settings.number(&["rope.freq_base"], 1e4)?),
+        rotary: Rotary::rounded(settings.number(&["rope.freq_base"], 1e4)?),
         activation: Activation::GeluTanh,
         // The 27B model alone scales by the width that heads would share out.
         scalar: if layers == 46 { width as f64 / heads as f64 } else { head_dim as f64 },

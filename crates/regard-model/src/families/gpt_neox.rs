@@ -103,7 +103,7 @@ pub fn of_gguf(settings: Settings<'_>, file: &Gguf) -> Result<Recipe> {
         eps: settings.number(&["attention.layer_norm_epsilon"], 1e-5)?,
         rotary: Rotary {
             dims: Some(settings.size_if(&["rope.dimension_count"])?.unwrap_or(head_dim).min(head_dim) / 2 * 2),
-            ..Rotary::new(settings.number(&["rope.freq_base"], 1e4)?)
+            ..Rotary::rounded(settings.number(&["rope.freq_base"], 1e4)?)
         },
         bias: file.has("blk.0.attn_qkv.bias"),
         parallel: settings.flag("use_parallel_residual", true),

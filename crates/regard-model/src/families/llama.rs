@@ -166,7 +166,7 @@ pub fn of_gguf(name: &str, settings: Settings<'_>, file: &Gguf) -> Result<Recipe
         dims: settings.size_if(&["rope.dimension_count"])?,
         pairs: if name == "llama" { Pairs::Interleaved } else { Pairs::Halves },
         scaling: gguf_scaling(settings, file)?,
-        ..Rotary::new(settings.number(&["rope.freq_base"], 1e4)?)
+        ..Rotary::rounded(settings.number(&["rope.freq_base"], 1e4)?)
     };
     let model = Llama {
         sizes,
@@ -219,7 +219,7 @@ pub fn of_header(header: &llama2c::Header) -> Result<Recipe> {
         kv_heads: header.kv_heads,
         head_dim: divides("heads", width, heads)?,
         eps: 1e-5,
-        rotary: Rotary { pairs: Pairs::Interleaved, ..Rotary::new(1e4) },
+        rotary: Rotary { pairs: Pairs::Interleaved, ..Rotary::rounded(1e4) },
         bias: false,
         out_bias: false,
         mlp_bias: false,

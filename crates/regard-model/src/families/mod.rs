@@ -235,7 +235,7 @@ pub(crate) fn rotary(settings: Settings<'_>, otherwise: f64) -> Result<Rotary> {
     if base <= 0.0 {
         return Err(Error::Setting { name: "rope_theta".to_owned(), value: base.to_string(), reason: "it must be positive".to_owned() });
     }
-    Ok(Rotary { scaling, ..Rotary::new(base) })
+    Ok(Rotary { scaling, ..Rotary::rounded(base) })
 }
 
 /// A part that must divide another.

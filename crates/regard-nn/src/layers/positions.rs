@@ -185,17 +185,30 @@ pub struct Rotary {
     pub pairs: Pairs,
     /// For longer contexts.
     pub scaling: Scaling,
+    /// Angles are rounded to f32 before their sines are taken, as trainings in f32 do it: at position 1000 that is up to 3e-5 of an angle.
+    pub rounded: bool,
 }
 
 impl Rotary {
     /// All numbers of a head, in halves.
     pub fn new(base: f64) -> Self {
-        Self { base, dims: None, pairs: Pairs::Halves, scaling: Scaling::None }
+        Self { base, dims: None, pairs: Pairs::Halves, scaling: Scaling::None, rounded: false }
+    }
+
+    /// The same with the angles that a model had which was trained elsewhere, in f32.
+    pub fn rounded(base: f64) -> Self {
+        Self { rounded: true, ..Self::new(base) }
+    }
+
+    /// The angle at position t of a pair with this divisor.
+    fn angle(&self, t: usize, divisor: f64) -> f64 {
+        if self.rounded { f64::from(t as f32 * (1.0 / divisor as f32)) } else { t as f64 / divisor }
     }
 
     /// Position t turns pair i by `t / divisor(i)`.
     fn divisor(&self, i: usize, dims: usize) -> f64 {
-        let divisor = self.base.powf(2.0 * i as f64 / dims as f64);
+        let share = if self.rounded { f64::from(2.0 * i as f32 / dims as f32) } else { 2.0 * i as f64 / dims as f64 };
+        let divisor = self.base.powf(share);
         match self.scaling {
             Scaling::None => divisor,
             Scaling::Linear(factor) => divisor * factor,
@@ -232,7 +245,7 @@ impl<T: Float> Angles<T> {
         let dims = rotary.dims.unwrap_or(head_dim).min(head_dim);
         let half = dims / 2;
         let divisors: Vec<f64> = (0..half).map(|i| rotary.divisor(i, dims)).collect();
-        let angles = || (0..count).flat_map(|t| divisors.iter().map(move |divisor| t as f64 / divisor));
+        let angles = || (0..count).flat_map(|t| divisors.iter().map(move |divisor| rotary.angle(t, *divisor)));
         let (cos, sin) = (angles().map(|a| T::from_f64(a.cos())).collect(), angles().map(|a| T::from_f64(a.sin())).collect());
         Self { rotary, cos, sin, half, count }
     }
@@ -302,6 +315,31 @@ mod tests {
         assert!(some[4..] == head[4..] && some[..4] != head[..4]);
         Angles::new(partial, 8, 10).rotate(&mut some, 7, true);
         assert!(some.iter().zip(&head).all(|(a, b)| (a - b).abs() < 1e-15), "back again");
+    }
+
+    #[test]
+    fn rounded_angles_are_those_of_trainings_in_f32() {
+        // PyTorch: `inv = 1.0 / (10000.0 ** (torch.arange(0, 24, 2).float() / 24))`, then `torch.tensor(1000.0) * inv`, as bits.
+        let angles = [
+            0x447a_0000,
+            0x43e8_1457,
+            0x4357_7186,
+            0x42c8_0000,
+            0x4239_a9de,
+            0x41ac_5ad3,
+            0x4120_0000,
+            0x4094_87e7,
+            0x4009_e241,
+            0x3f80_0000,
+            0x3eed_a63e,
+            0x3e5c_9d33,
+        ];
+        let (rounded, exact) = (Rotary::rounded(10_000.0), Rotary::new(10_000.0));
+        for (i, bits) in angles.into_iter().enumerate() {
+            assert_eq!((rounded.angle(1000, rounded.divisor(i, 24)) as f32).to_bits(), bits, "pair {i}");
+        }
+        let off = |i: usize| (rounded.angle(1000, rounded.divisor(i, 24)) / exact.angle(1000, exact.divisor(i, 24)) - 1.0).abs();
+        assert!((0..12).any(|i| off(i) > 1e-8) && (0..12).all(|i| off(i) < 4e-7));
     }
 
     #[test]
