@@ -117,12 +117,17 @@ impl Model {
 }
 
 impl Model {
-    /// Ids of texts; without any, of stories of our own.
-    fn texts(&self, texts: Option<Vec<Bound<'_, PyAny>>>) -> PyResult<Vec<Vec<u32>>> {
-        match texts {
-            None => self.model.own_texts(16, 256).map_err(refused),
-            Some(texts) => texts.iter().map(|text| Given::new(text)?.ids(&self.model)).collect(),
+    /// Ids of texts; without any, of stories of our own. What is beyond the model's context is cut off, with a warning.
+    fn texts(&self, py: Python<'_>, texts: Option<Vec<Bound<'_, PyAny>>>) -> PyResult<Vec<Vec<u32>>> {
+        let Some(texts) = texts else { return self.model.own_texts(16, 256).map_err(refused) };
+        let mut all: Vec<Vec<u32>> = texts.iter().map(|text| Given::new(text)?.ids(&self.model)).collect::<PyResult<_>>()?;
+        let context = self.model.context();
+        let long = all.iter().filter(|ids| ids.len() > context).count();
+        if long > 0 {
+            warn(py, Some(format!("{long} of {} texts are cut to the {context} tokens that the model was trained for", all.len())))?;
+            all.iter_mut().for_each(|ids| ids.truncate(context));
         }
+        Ok(all)
     }
 }
 
@@ -222,7 +227,7 @@ impl Model {
     /// Without texts, on 16 of our stories of 256 tokens.
     #[pyo3(signature = (texts = None))]
     fn classify(&self, py: Python<'_>, texts: Option<Vec<Bound<'_, PyAny>>>) -> PyResult<Py<PyAny>> {
-        let texts = self.texts(texts)?;
+        let texts = self.texts(py, texts)?;
         let heads = stoppable(py, |goes_on| self.model.classify(&texts, |_, _| goes_on()))?;
         let fields = PyDict::new(py);
         fields.set_item("layer", column(py, heads.iter().map(|h| h.layer as i64)))?;
@@ -246,7 +251,7 @@ impl Model {
     /// Without texts, on 16 of our stories of 256 tokens. With ``direct``, beside it the effect of taking a head out of the last stream alone.
     #[pyo3(signature = (texts = None, *, direct = false))]
     fn screen(&self, py: Python<'_>, texts: Option<Vec<Bound<'_, PyAny>>>, direct: bool) -> PyResult<Py<PyAny>> {
-        let texts = self.texts(texts)?;
+        let texts = self.texts(py, texts)?;
         let outcomes = stoppable(py, |goes_on| self.model.screen(&texts, &[], |_, _| goes_on()))?;
         let heads = self.model.shape().heads;
         let fields = PyDict::new(py);
@@ -272,7 +277,7 @@ impl Model {
         edits: &str,
         reference: Option<Vec<Bound<'_, PyAny>>>,
     ) -> PyResult<Py<PyAny>> {
-        let texts = self.texts(texts)?;
+        let texts = self.texts(py, texts)?;
         let edits = Edits::parse(edits).map_err(refused)?;
         let sources = self.sources(py, &edits, None, reference)?;
         let outcome = stoppable(py, |goes_on| self.model.surgery(&texts, &edits, &sources, |_, _| goes_on()))?;

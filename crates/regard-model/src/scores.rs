@@ -1,4 +1,4 @@
-//! What a head does, in numbers with their baselines: with `a[i, j]` its weights and rows `i >= 1`,
+//! What a head does, in numbers with their baselines: with `a[i, j]` its weights and rows `i >= 1` that are no tokens of the tokenizer's own ([SEP], ...),
 //!
 //! ```text
 //! previous     mean a[i, i-1]                     own          mean a[i, i]
@@ -70,11 +70,19 @@ pub struct HeadScores {
     pub labels: Vec<&'static str>,
 }
 
-/// Scores of a head's weights on tokens; `delimiters` says which keys are punctuation.
-fn of_weights(weights: ArrayView2<'_, f32>, ids: &[u32], delimiters: &[bool], visible: impl Fn(usize) -> std::ops::Range<usize>) -> Scores {
+/// What tokens are, apart from their numbers.
+struct Marks {
+    /// Punctuation.
+    delimiters: Vec<bool>,
+    /// Those that the tokenizer puts around texts.
+    special: Vec<bool>,
+}
+
+/// Scores of a head's weights on tokens.
+fn of_weights(weights: ArrayView2<'_, f32>, ids: &[u32], marks: &Marks, visible: impl Fn(usize) -> std::ops::Range<usize>) -> Scores {
     let mut sums = [[0.0; 2]; COUNT];
     let mut counts = [0usize; COUNT];
-    for i in 1..ids.len() {
+    for i in (1..ids.len()).filter(|i| !marks.special[*i]) {
         let keys = visible(i);
         let each = 1.0 / keys.len().max(1) as f64;
         let mut add = |score: usize, pairs: &mut dyn Iterator<Item = usize>| {
@@ -94,7 +102,7 @@ fn of_weights(weights: ArrayView2<'_, f32>, ids: &[u32], delimiters: &[bool], vi
         add(3, &mut (i.saturating_sub(NEAR)..(i + NEAR + 1).min(ids.len())).filter(|j| keys.contains(j)));
         add(4, &mut (0..i).filter(|p| ids[*p] == ids[i]));
         add(5, &mut (0..i.saturating_sub(1)).filter(|p| ids[*p] == ids[i] && ids[p + 1] != ids[i]).map(|p| p + 1));
-        add(7, &mut keys.clone().filter(|j| delimiters[*j]));
+        add(7, &mut keys.clone().filter(|j| marks.delimiters[*j]));
     }
     let mut scores = Scores { values: [f64::NAN; COUNT], bases: [f64::NAN; COUNT] };
     for score in 0..COUNT {
@@ -174,6 +182,12 @@ impl Model {
         ids.iter().map(|id| self.tokenizer().is_ok_and(|tokenizer| !plain(&tokenizer.piece(*id)))).collect()
     }
 
+    /// What tokens are: the tokenizer's own are those that an empty text has.
+    fn marks(&self, ids: &[u32]) -> Marks {
+        let own = self.tokenizer().and_then(|tokenizer| tokenizer.encode("")).unwrap_or_default();
+        Marks { delimiters: self.delimiters(ids), special: ids.iter().map(|id| own.iter().any(|token| token.id == *id)).collect() }
+    }
+
     /// BOS and random tokens, twice.
     fn repeated(&self, draw: usize) -> Vec<u32> {
         let mut draws = Draws::at(0x1DC7, &[draw as u64]);
@@ -202,13 +216,13 @@ impl Model {
         let mut positional = vec![Vec::new(); heads];
         for (done, ids) in texts.iter().enumerate() {
             let run = self.run(ids, &none, &sources)?;
-            let delimiters = self.delimiters(ids);
+            let marks = self.marks(ids);
             for layer in 0..shape.layers {
                 let shares = run.writes(layer)?;
                 for (head, share) in shares.into_iter().enumerate() {
                     let weights = run.weights(layer, head)?;
                     let at = layer * shape.heads + head;
-                    all[at].push(of_weights(weights.view(), ids, &delimiters, visible(self, ids.len())));
+                    all[at].push(of_weights(weights.view(), ids, &marks, visible(self, ids.len())));
                     let seen = visible(self, ids.len());
                     let spread = |(i, row): (usize, ndarray::ArrayView1<'_, f32>)| {
                         let entropy: f64 = row.iter().filter(|w| **w > 0.0).map(|w| -f64::from(*w) * f64::from(*w).ln()).sum();
@@ -281,14 +295,14 @@ impl Model {
             .collect())
     }
 
-    /// Ids of texts, each cut to `tokens`.
+    /// Ids of texts, each cut to `tokens`, and to the model's context: beyond it heads are not what they were trained to be.
     ///
     /// # Errors
     /// When there is no tokenizer.
     pub fn cut_texts(&self, texts: &[&str], tokens: usize) -> Result<Vec<Vec<u32>>> {
         let cut = |text: &&str| {
             let mut ids = self.ids(Input::Text(text))?;
-            ids.truncate(tokens);
+            ids.truncate(tokens.min(self.context()));
             Ok(ids)
         };
         texts.iter().map(cut).collect()
@@ -306,7 +320,17 @@ mod tests {
     fn pattern(ids: &[u32], key: impl Fn(usize) -> usize) -> Scores {
         let n = ids.len();
         let weights = Array2::from_shape_fn((n, n), |(i, j)| f32::from(j == key(i)));
-        of_weights(weights.view(), ids, &vec![false; n], causal)
+        of_weights(weights.view(), ids, &Marks { delimiters: vec![false; n], special: vec![false; n] }, causal)
+    }
+
+    #[test]
+    fn tokens_of_the_tokenizers_own_do_not_ask() {
+        let ids: Vec<u32> = (0..10).collect();
+        let weights = Array2::from_shape_fn((10, 10), |(i, j)| f32::from(j == if i == 9 { 0 } else { i.saturating_sub(1) }));
+        let of =
+            |special: Vec<bool>| of_weights(weights.view(), &ids, &Marks { delimiters: vec![false; 10], special }, |_| 0..10).values[0];
+        assert_eq!(of((0..10).map(|i| i == 0 || i == 9).collect()), 1.0);
+        assert!(of(vec![false; 10]) < 1.0, "the last row looks elsewhere");
     }
 
     #[test]
