@@ -38,6 +38,7 @@ pub mod error;
 mod evaluate;
 pub mod evidence;
 pub mod families;
+pub mod hub;
 mod lens;
 mod model;
 mod neuron;

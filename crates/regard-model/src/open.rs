@@ -3,6 +3,7 @@
 use crate::archives::{Archive, Gguf, Llama2c, Pickle, SafetensorsFiles, TensorInfo, missing};
 use crate::error::{Error, Result};
 use crate::families::{self, Recipe, llama};
+use crate::hub::Hub;
 use crate::model::Pooling;
 use crate::settings::Settings;
 use crate::tokens::Tokenizer;
@@ -65,32 +66,16 @@ pub(crate) fn open(path: &Path) -> Result<Opened> {
     if path.is_file() {
         return file(path);
     }
-    match cached(path) {
+    match Hub::from_env().and_then(|hub| hub.cached(path)) {
         Some(found) => folder(&found),
         None => {
             let reason =
-                "there is no such file or folder, and no model of that name in the local Hugging Face cache; nothing is downloaded: \
-                          `hf download NAME` puts one there"
+                "there is no such file or folder, and no model of that name in the local Hugging Face cache; nothing is downloaded without \
+                          being told: `hf download NAME` or `regard inspect NAME --download` puts one there"
                     .to_owned();
             Err(Error::NoModel { path: path.to_owned(), reason })
         }
     }
-}
-
-/// `org/model` in the cache that Hugging Face's tools keep: the snapshot of its main branch.
-fn cached(name: &Path) -> Option<PathBuf> {
-    let name = name.to_str()?;
-    let (owner, model) = name.split_once('/')?;
-    let plain = |part: &str| !part.is_empty() && !part.contains(['/', '\\']) && part != "." && part != "..";
-    if !(plain(owner) && plain(model)) {
-        return None;
-    }
-    let variable = |name: &str| std::env::var_os(name).map(PathBuf::from);
-    let home = || variable("HOME").map(|home| home.join(".cache/huggingface"));
-    let hub = variable("HF_HUB_CACHE").or_else(|| variable("HF_HOME").or_else(home).map(|home| home.join("hub")))?;
-    let folder = hub.join(format!("models--{owner}--{model}"));
-    let main = std::fs::read_to_string(folder.join("refs/main")).ok()?;
-    Some(folder.join("snapshots").join(main.trim())).filter(|snapshot| snapshot.is_dir())
 }
 
 fn first_bytes(path: &Path) -> Result<Vec<u8>> {

@@ -1,30 +1,54 @@
 //! `regard inspect`: what a model's files say.
 
 use super::{ABOUT_MODEL, load};
-use crate::common::{Common, Outcome};
+use crate::common::{Common, Outcome, Unusable};
 use anyhow::Result;
 use clap::Args;
 use regard_lab::Table;
-use std::path::PathBuf;
+use regard_model::hub::Hub;
+use std::path::{Path, PathBuf};
 
 /// What a model's files say: family, shape, tensors
 ///
 /// Nothing is run. Tensors are listed with --tensors.
 #[derive(Args, Debug)]
-#[command(after_help = "Examples:\n  regard inspect\n  regard inspect SmolLM2-135M.Q4_1.gguf --tensors --json")]
+#[command(
+    after_help = "Examples:\n  regard inspect\n  regard inspect SmolLM2-135M.Q4_1.gguf --tensors --json\n  regard inspect org/model --download"
+)]
 pub(crate) struct Inspect {
     #[arg(value_name = "MODEL", help = ABOUT_MODEL)]
     model: Option<PathBuf>,
     /// List every tensor
     #[arg(long)]
     tensors: bool,
+    /// Download a model like org/model into the local Hugging Face cache, where it is not there yet: every command then finds it by its name
+    #[arg(long, requires = "model")]
+    download: bool,
     #[command(flatten)]
     common: Common,
 }
 
 impl Inspect {
+    /// Nothing where it is there already.
+    fn fetch(&self, name: &Path) -> Result<()> {
+        let hub = Hub::from_env()
+            .ok_or_else(|| Unusable("there is no home folder, and HF_HUB_CACHE is not set: a model has no place".to_owned()))?;
+        if name.exists() || hub.cached(name).is_some() {
+            return Ok(());
+        }
+        hub.download(name, |file| {
+            if !self.common.quiet {
+                eprintln!("downloading {file} of {}", name.display());
+            }
+        })?;
+        Ok(())
+    }
+
     pub(super) fn run(self) -> Result<Outcome> {
         let _bar = self.common.start("inspect")?;
+        if let (true, Some(name)) = (self.download, &self.model) {
+            self.fetch(name)?;
+        }
         let (model, mut tables) = (load(self.model.as_deref())?, Vec::new());
         let mut table = Table::new("model", "What the files of the model say.", &[("what", "what"), ("value", "value")]);
         let (shape, attention) = (model.shape(), model.attention());

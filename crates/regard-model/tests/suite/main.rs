@@ -3,6 +3,7 @@
 mod damage;
 mod edits;
 mod golden;
+mod hub;
 mod known;
 mod screen;
 mod tiles;
