@@ -143,6 +143,19 @@ def test_a_screen_has_totals_and_direct_effects():
     assert np.all(np.isfinite(screen.direct)) and not np.allclose(screen.direct, screen.change)
 
 
+def test_heads_are_judged_within_the_context():
+    model = regard.load()
+    # Texts of a stranger, three times as long as the small model's context.
+    texts = [f"{name} had a red kite. The kite went up and up, and then the string broke. " * 4 for name in ("Anna", "Tom", "Grace")]
+    assert all(len(model.tokens(text)) > model.context for text in texts)
+    with pytest.warns(UserWarning, match="3 of 3 texts are cut to the 96 tokens"):
+        heads = model.classify(texts)
+    within = model.classify([model.tokens(text)[: model.context] for text in texts])
+    assert heads.to_csv() == within.to_csv()
+    for label in ("previous", "induction", "first"):
+        assert any(label in labels.split() for labels in heads.labels), label
+
+
 def test_statistics_maps_and_lenses_are_tables_and_pictures(tmp_path):
     model = regard.load()
     run, n = model.run(TEXT), len(model.tokens(TEXT))
