@@ -56,7 +56,7 @@ pub enum Kind {
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 6] = [Self::Greeting, Self::Keys, Self::Credit, Self::Sums, Self::Home, Self::Tiles];
+    pub const ALL: [Self; 7] = [Self::Greeting, Self::Keys, Self::Credit, Self::Sums, Self::Home, Self::Tiles, Self::Training];
 }
 
 /// A number that can travel.
