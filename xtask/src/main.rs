@@ -6,6 +6,7 @@
 
 mod bench;
 mod browser;
+mod cluster;
 mod command;
 mod fuzz;
 #[cfg(test)]
@@ -66,6 +67,10 @@ enum Command {
     ///
     /// The first run downloads PyTorch and transformers into target/venv-microscope, and some 400 MB of models into target/models.
     Microscope(microscope::Options),
+    /// Compare ranks of MPI with one process, bit for bit, and see jobs end when a rank goes
+    ///
+    /// Needs MPI with its headers, and libclang; where they are missing, it installs the distribution's packages.
+    Cluster,
     /// Write the type stubs of the Python package, of its table of options
     Stubs,
 }
@@ -80,6 +85,7 @@ fn main() -> ExitCode {
         Command::Bench(options) => bench::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Fuzz(options) => fuzz::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Microscope(options) => microscope::run(&options).map(|()| ExitCode::SUCCESS),
+        Command::Cluster => cluster::run_all(),
         Command::Stubs => stubs::run().map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {

@@ -6,6 +6,8 @@
 
 #![forbid(unsafe_code)]
 
+mod attend;
+mod cluster;
 mod common;
 mod eval;
 mod experiments;
@@ -16,6 +18,7 @@ pub mod microscope;
 mod output;
 mod plot;
 mod progress;
+mod ranks;
 mod report;
 mod serve;
 mod train;
@@ -44,6 +47,8 @@ enum Command {
     Experiment(experiments::Experiment),
     Merge(merge::Merge),
     Plot(plot::Plot),
+    Attend(attend::Attend),
+    Cluster(cluster::Cluster),
     Train(train::Train),
     Eval(eval::Eval),
     Generate(generate::Generate),
@@ -60,6 +65,8 @@ fn obey(command: Command, words: &[OsString]) -> anyhow::Result<Outcome> {
         Command::Experiment(experiment) => experiment.run(),
         Command::Merge(options) => options.run(),
         Command::Plot(options) => options.run(words),
+        Command::Attend(options) => options.run(),
+        Command::Cluster(options) => options.run(),
         Command::Train(options) => options.run(),
         Command::Eval(options) => options.run(),
         Command::Generate(options) => options.run(),

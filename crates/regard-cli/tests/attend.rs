@@ -1,0 +1,79 @@
+//! `regard attend` and `regard cluster`, as one process.
+
+mod common;
+
+use common::{command, fails, refused, works};
+use std::path::Path;
+
+/// A NumPy file of float32.
+fn write_npy(path: &Path, shape: &str, count: usize) {
+    let mut header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}");
+    while !(10 + header.len() + 1).is_multiple_of(64) {
+        header.push(' ');
+    }
+    header.push('\n');
+    let mut bytes = b"\x93NUMPY\x01\x00".to_vec();
+    bytes.extend((header.len() as u16).to_le_bytes());
+    bytes.extend(header.bytes());
+    bytes.extend((0..count).flat_map(|i| ((i as f32 * 0.7).sin()).to_le_bytes()));
+    std::fs::write(path, bytes).unwrap();
+}
+
+#[test]
+fn attend_writes_results_and_statistics() {
+    let dir = tempfile::tempdir().unwrap();
+    for (name, heads) in [("q.npy", 4), ("k.npy", 2), ("v.npy", 2)] {
+        write_npy(&dir.path().join(name), &format!("(1, {heads}, 300, 8)"), heads * 300 * 8);
+    }
+    let files = ["attend", "q.npy", "k.npy", "v.npy", "--causal"];
+    let said = works(&[&files[..], &["--stats", "--json", "--out", "out.npy"]].concat(), dir.path());
+    let tables: serde_json::Value = serde_json::from_str(&said).unwrap();
+    assert_eq!(tables[0]["rows"][0]["rows"], 4 * 300);
+    assert_eq!(tables[1]["rows"].as_array().unwrap().len(), 4);
+    let out = std::fs::read(dir.path().join("out.npy")).unwrap();
+    assert_eq!(out.len(), 128 + 4 * 300 * 8 * 4);
+    // The first row sees the first key alone: its value.
+    let values = std::fs::read(dir.path().join("v.npy")).unwrap();
+    assert_eq!(out[128..160], values[128..160]);
+    assert!(dir.path().join("out.entropy.npy").exists() && dir.path().join("out.lse.npy").exists());
+    // Threads change nothing; a window does.
+    works(&[&files[..], &["--threads", "1", "--quiet", "--out", "one.npy"]].concat(), dir.path());
+    assert_eq!(std::fs::read(dir.path().join("one.npy")).unwrap(), out);
+    works(&[&files[..], &["--window", "16,0", "--first-keys", "2", "--quiet", "--out", "window.npy"]].concat(), dir.path());
+    assert_ne!(std::fs::read(dir.path().join("window.npy")).unwrap(), out);
+}
+
+#[test]
+fn what_cannot_be_attended_to_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    write_npy(&dir.path().join("q.npy"), "(2, 30, 8)", 480);
+    write_npy(&dir.path().join("k.npy"), "(3, 30, 8)", 720);
+    refused(&["attend", "q.npy", "none.npy", "q.npy"], dir.path(), "none.npy");
+    refused(&["attend", "q.npy", "k.npy", "k.npy"], dir.path(), "head");
+    refused(&["attend", "q.npy", "q.npy", "q.npy", "--head-groups", "2"], dir.path(), "groups of heads");
+    refused(&["attend", "q.npy", "q.npy", "q.npy", "--watchdog", "0"], dir.path(), "--watchdog 0");
+    refused(&["attend", "q.npy", "q.npy", "q.npy", "--window", "x"], dir.path(), "512");
+    assert!(!dir.path().join("out.npy").exists());
+    if !cfg!(feature = "mpi") {
+        let mut one_of_two = command(&["attend", "q.npy", "q.npy", "q.npy"], dir.path());
+        fails(&one_of_two.env("OMPI_COMM_WORLD_SIZE", "2").output().unwrap(), 2, "built without MPI");
+    }
+}
+
+#[test]
+fn plan_tells_seconds_bytes_and_memory() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["cluster", "plan", "--tokens", "64K", "--heads", "8/2", "--dim", "64", "--rate", "100", "--ranks", "1,4", "--json"];
+    let tables: serde_json::Value = serde_json::from_str(&works(&words, dir.path())).unwrap();
+    let rows = tables[0]["rows"].as_array().unwrap();
+    let seconds = |row: usize| rows[row]["seconds"].as_f64().unwrap();
+    let expected = 65_536.0 * 65_537.0 / 2.0 * 4.0 * 64.0 * 8.0 / 1e11;
+    assert!((seconds(0) / expected - 1.0).abs() < 1e-9, "{rows:?}");
+    assert!(seconds(1) < seconds(0) / 3.0 && seconds(1) >= seconds(0) / 4.0, "{rows:?}");
+    refused(&["cluster", "plan", "--net", "fast"], dir.path(), "10GbE");
+    refused(&["cluster", "plan", "--heads", "8/3"], dir.path(), "32/8");
+    refused(&["cluster", "plan", "--tokens", "0"], dir.path(), "1M");
+    refused(&["cluster", "plan", "--bytes", "3"], dir.path(), "2, 4 or 8");
+    let help = works(&["cluster", "plan", "--help"], dir.path()) + &works(&["attend", "--help"], dir.path());
+    assert!(help.contains("Example") && help.contains("mpirun"), "{help}");
+}
