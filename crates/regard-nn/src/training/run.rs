@@ -259,7 +259,7 @@ struct Writer<'t> {
 
 impl Beside for Writer<'_> {
     fn step(&mut self, trainer: &Trainer, report: &StepReport) -> Result<bool> {
-        let due = report.step % self.settings.validate_every == 0 || trainer.finished();
+        let due = report.step.is_multiple_of(self.settings.validate_every) || trainer.finished();
         let validation = due.then(|| validation_loss(self.model, self.text, trainer)).transpose()?;
         self.journal.push(report, validation);
         Ok((self.watch)(report))
