@@ -103,7 +103,7 @@ fn files() -> Result<()> {
         write(&folder.join(name), heads, SIZES)?;
     }
     let program = target_dir().join("debug/regard");
-    let words = ["attend", "q.npy", "k.npy", "v.npy", "--causal", "--stats", "--json"];
+    let words = ["attend", "q.npy", "k.npy", "v.npy", "--causal", "--stats", "--json", "--overwrite"];
     let mut alone = Command::new(&program);
     alone.args(words).args(["--out", "alone.npy"]).current_dir(&folder);
     text(alone)?;

@@ -2,7 +2,7 @@
 
 use crate::common::{Common, Outcome, Unusable};
 use crate::ranks::Ranks;
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use ndarray::Axis;
 use regard::{Attention, Mask, Real, Scale, StatsOptions};
@@ -58,6 +58,9 @@ pub(crate) struct Attend {
     /// The file to be written
     #[arg(long, value_name = "FILE", default_value = "out.npy")]
     out: PathBuf,
+    /// Replace results that are there already
+    #[arg(long)]
+    overwrite: bool,
     /// Keys after the query are hidden
     #[arg(long)]
     causal: bool,
@@ -149,11 +152,18 @@ impl Attend {
             attention: &attention,
             inputs: [&self.q, &self.k, &self.v],
             out: &self.out,
+            overwrite: self.overwrite,
             stats: self.stats.then_some(StatsOptions { top_keys: 0, ..StatsOptions::default() }),
             sharing,
             head_groups: self.head_groups,
             progress: &progress,
         };
+        let unfinished = job.unfinished();
+        ctrlc::set_handler(move || {
+            unfinished.iter().for_each(|path| drop(std::fs::remove_file(path)));
+            std::process::exit(i32::from(crate::INTERRUPTED));
+        })
+        .context("cannot wait for Ctrl-C")?;
         let done = attend(&job, ranks).map_err(unusable)?;
         drop(bar);
         let mut tables = self.collect(&done, ranks)?;

@@ -36,6 +36,10 @@ fn attend_writes_results_and_statistics() {
     let values = std::fs::read(dir.path().join("v.npy")).unwrap();
     assert_eq!(out[128..160], values[128..160]);
     assert!(dir.path().join("out.entropy.npy").exists() && dir.path().join("out.lse.npy").exists());
+    refused(&[&files[..], &["--out", "out.npy"]].concat(), dir.path(), "out.npy: it is there already");
+    refused(&[&files[..], &["--out", "./v.npy", "--overwrite"]].concat(), dir.path(), "one of the inputs");
+    assert!(std::fs::read(dir.path().join("v.npy")).unwrap() == values && std::fs::read(dir.path().join("out.npy")).unwrap() == out);
+    works(&[&files[..], &["--quiet", "--overwrite", "--out", "out.npy"]].concat(), dir.path());
     // Threads change nothing; a window does.
     works(&[&files[..], &["--threads", "1", "--quiet", "--out", "one.npy"]].concat(), dir.path());
     assert_eq!(std::fs::read(dir.path().join("one.npy")).unwrap(), out);
@@ -53,7 +57,8 @@ fn what_cannot_be_attended_to_is_named() {
     refused(&["attend", "q.npy", "q.npy", "q.npy", "--head-groups", "2"], dir.path(), "groups of heads");
     refused(&["attend", "q.npy", "q.npy", "q.npy", "--watchdog", "0"], dir.path(), "--watchdog 0");
     refused(&["attend", "q.npy", "q.npy", "q.npy", "--window", "x"], dir.path(), "512");
-    assert!(!dir.path().join("out.npy").exists());
+    let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+    assert_eq!(left.len(), 2, "nothing is left behind: {left:?}");
     if !cfg!(feature = "mpi") {
         let mut one_of_two = command(&["attend", "q.npy", "q.npy", "q.npy"], dir.path());
         fails(&one_of_two.env("OMPI_COMM_WORLD_SIZE", "2").output().unwrap(), 2, "built without MPI");

@@ -43,6 +43,8 @@ pub struct Job<'a> {
     pub inputs: [&'a Path; 3],
     /// The file of the results; statistics are written beside it.
     pub out: &'a Path,
+    /// Files that are there already may be replaced; q, k and v never are.
+    pub overwrite: bool,
     /// Statistics that are wanted.
     pub stats: Option<StatsOptions>,
     /// How tokens are shared.
@@ -51,6 +53,35 @@ pub struct Job<'a> {
     pub head_groups: Option<usize>,
     /// Told how many keys of how many this rank has been through, for all its rows.
     pub progress: &'a (dyn Fn(usize, usize) + Sync),
+}
+
+impl Job<'_> {
+    /// The files that will be written.
+    pub fn files(&self) -> Vec<PathBuf> {
+        let stats = self.stats.iter().flat_map(|_| STATISTICS.iter().map(|name| beside(self.out, name)));
+        std::iter::once(self.out.to_owned()).chain(stats).collect()
+    }
+
+    /// What they are called until they are whole.
+    pub fn unfinished(&self) -> Vec<PathBuf> {
+        self.files().iter().map(|path| NpyWriter::unfinished(path)).collect()
+    }
+
+    /// Nothing of the user's is in their way.
+    fn check_files(&self) -> Result<()> {
+        let same = |a: &Path, b: &Path| matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b);
+        for path in self.files() {
+            let reason = if self.inputs.iter().any(|input| same(input, &path)) {
+                "it is one of the inputs; name another file for the results"
+            } else if !self.overwrite && path.exists() {
+                "it is there already; name another file, or allow it to be overwritten"
+            } else {
+                continue;
+            };
+            return Err(Error::File { path, reason: reason.to_owned() });
+        }
+        Ok(())
+    }
 }
 
 /// What a rank did.
@@ -93,11 +124,20 @@ statistics!(entropy, max_weight, sum_of_squares, diagonal_mass, previous_token_m
 /// As [`Distributed::forward_saved`]; [`Error::File`] for files that cannot be used or written, [`Error::Mesh`] where ranks and heads do not fit.
 pub fn attend<X: Exchange>(job: &Job<'_>, exchange: &X) -> Result<Done> {
     let inputs = [Npy::open(job.inputs[0])?, Npy::open(job.inputs[1])?, Npy::open(job.inputs[2])?];
-    match inputs[0].descr.as_str() {
+    if exchange.rank() == 0 {
+        job.check_files()?;
+    }
+    let done = match inputs[0].descr.as_str() {
         "<f2" => attend_as::<f16, X>(job, exchange, &inputs),
         "<f4" => attend_as::<f32, X>(job, exchange, &inputs),
         _ => attend_as::<f64, X>(job, exchange, &inputs),
+    };
+    if done.is_err() {
+        for path in job.unfinished() {
+            let _ = std::fs::remove_file(path);
+        }
     }
+    done
 }
 
 /// The name of a statistic's file.
@@ -172,9 +212,7 @@ fn attend_as<E: Number<Real: Number>, X: Exchange>(job: &Job<'_>, exchange: &X, 
     if rank == 0 {
         writers.all().try_for_each(|writer| writer.finish())?;
     }
-    done.files = std::iter::once(job.out.to_owned())
-        .chain(job.stats.iter().flat_map(|_| STATISTICS.iter().map(|name| beside(job.out, name))))
-        .collect();
+    done.files = job.files();
     done.took = begun.elapsed();
     Ok(done)
 }

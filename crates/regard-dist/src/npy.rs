@@ -114,7 +114,7 @@ pub(crate) struct NpyWriter {
 
 impl NpyWriter {
     /// All ranks name the file so while it is not whole.
-    fn unfinished(path: &Path) -> PathBuf {
+    pub(crate) fn unfinished(path: &Path) -> PathBuf {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         path.with_file_name(format!(".{name}.regard-unfinished"))
     }

@@ -64,7 +64,7 @@ fn go<X: Exchange>(
 ) -> Result<Done, Error> {
     let inputs = inputs.each_ref().map(PathBuf::as_path);
     let stats = Some(StatsOptions { local_window: 4, top_keys: 0 });
-    attend(&Job { attention: a, inputs, out, stats, sharing, head_groups: groups, progress: &|_, _| () }, exchange)
+    attend(&Job { attention: a, inputs, out, overwrite: true, stats, sharing, head_groups: groups, progress: &|_, _| () }, exchange)
 }
 
 /// The files of one process.

@@ -1,4 +1,4 @@
-//! What a head does, in numbers with their baselines: with `a[i, j]` its weights and rows `i >= 1` that are no tokens of the tokenizer's own ([SEP], ...),
+//! What a head does, in numbers with their baselines: with `a[i, j]` its weights and rows `i >= 1` that are no tokens of the tokenizer's own (`[SEP]`, ...),
 //!
 //! ```text
 //! previous     mean a[i, i-1]                     own          mean a[i, i]
