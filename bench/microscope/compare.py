@@ -9,7 +9,6 @@ takes part where the package `xllamacpp` is installed.
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -195,12 +194,11 @@ def memory(name, path, text):
     """The largest memory of `look` on a short text, as a share of the model's files."""
     files = [path] if path.is_file() else [f for f in path.iterdir() if f.suffix in (".safetensors", ".bin", ".gguf")]
     look = [sys.executable, "-m", "regard", "look", str(path), "--text", text, "--quiet"]
+    # Started by a small process: until it has a program of its own, a child's memory is that of its parent.
+    small = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True); print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
     with tempfile.TemporaryDirectory() as out:
-        child = subprocess.Popen([*look, "--out", out])
-        _, status, usage = os.wait4(child.pid, 0)
-    if status:
-        sys.exit(f"a look at {path} ended with {status}")
-    measured(f"{name}: memory of a look", usage.ru_maxrss * 1024 / sum(f.stat().st_size for f in files), "of the file", "1.3")
+        said = subprocess.run([sys.executable, "-c", small, *look, "--out", out], check=True, capture_output=True, text=True).stdout
+    measured(f"{name}: memory of a look", int(said.split()[-1]) * 1024 / sum(f.stat().st_size for f in files), "of the file", "1.3")
 
 
 def stories_of(path):
