@@ -94,6 +94,13 @@ fn shared_by(partition_of: &Bound<'_, PyAny>, carrier: &Bound<'_, PyAny>) -> PyR
     Ok((partition(tokens, carrier.ranks, block)?, carrier))
 }
 
+/// What both passes are given, beside their arrays.
+struct Call<'c, 'py> {
+    inputs: &'c Inputs<'py>,
+    settings: &'c Settings<'py>,
+    shared: &'c (Partition, Carrier),
+}
+
 function! {
     /// What :func:`_forward_saved` gives of all tokens, for those of this rank.
     fn _forward_shared(q, k, v, partition, carrier;) => forward
@@ -104,12 +111,8 @@ fn forward<'py>(
     [q, k, v, partition, carrier]: [&Bound<'py, PyAny>; 5],
     keywords: &Keywords<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    fn run<'py, E: Scalar + Number>(
-        py: Python<'py>,
-        inputs: &Inputs<'py>,
-        settings: &Settings<'py>,
-        (partition, carrier): &(Partition, Carrier),
-    ) -> PyResult<Bound<'py, PyAny>> {
+    fn run<'py, E: Scalar + Number>(py: Python<'py>, call: &Call<'_, 'py>) -> PyResult<Bound<'py, PyAny>> {
+        let Call { inputs, settings, shared: (partition, carrier) } = call;
         let (q, k, v) = (inputs.q::<E>()?, inputs.k::<E>()?, inputs.values::<E>()?);
         let (q, k, v, attention) = (q.view(), k.view(), v.view(), settings.attention());
         let saved =
@@ -118,7 +121,8 @@ fn forward<'py>(
     }
     let inputs = Inputs::new(q, k, Some(v))?;
     let (settings, shared) = (Settings::new(keywords, &inputs)?, shared_by(partition, carrier)?);
-    with_dtype!(inputs.dtype, E => run::<E>(py, &inputs, &settings, &shared))
+    let call = Call { inputs: &inputs, settings: &settings, shared: &shared };
+    with_dtype!(inputs.dtype, E => run::<E>(py, &call))
 }
 
 function! {
@@ -133,11 +137,10 @@ fn backward<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     fn run<'py, E: Scalar + Number>(
         py: Python<'py>,
-        inputs: &Inputs<'py>,
-        settings: &Settings<'py>,
+        call: &Call<'_, 'py>,
         [dout, saved]: [&Bound<'py, PyAny>; 2],
-        (partition, carrier): &(Partition, Carrier),
     ) -> PyResult<Bound<'py, PyAny>> {
+        let Call { inputs, settings, shared: (partition, carrier) } = call;
         let (saved, dout) = (SavedArrays::<E>::new(saved, inputs)?, inputs.companion::<E>("dout", dout)?);
         let (q, k, v) = (inputs.q::<E>()?, inputs.k::<E>()?, inputs.values::<E>()?);
         let (q, k, v, dout, attention) = (q.view(), k.view(), v.view(), dout.view(), settings.attention().bias_gradient(false));
@@ -154,5 +157,6 @@ fn backward<'py>(
     }
     let inputs = Inputs::new(q, k, Some(v))?;
     let (settings, shared) = (Settings::new(keywords, &inputs)?, shared_by(partition, carrier)?);
-    with_dtype!(inputs.dtype, E => run::<E>(py, &inputs, &settings, [dout, saved], &shared))
+    let call = Call { inputs: &inputs, settings: &settings, shared: &shared };
+    with_dtype!(inputs.dtype, E => run::<E>(py, &call, [dout, saved]))
 }

@@ -13,7 +13,6 @@ use regard_lab::{Table, Value};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum SharingArg {
@@ -126,10 +125,7 @@ impl Attend {
     }
 
     pub(crate) fn run(self) -> Result<Outcome> {
-        if !(self.watchdog > 0.0 && self.watchdog < 1e9) {
-            return Err(Unusable(format!("--watchdog {} is not possible: it must be more than 0 seconds", self.watchdog)).into());
-        }
-        let ranks = Ranks::start(Duration::from_secs_f64(self.watchdog))?;
+        let ranks = Ranks::start(self.watchdog)?;
         ranks.or_end(self.by(&ranks))
     }
 

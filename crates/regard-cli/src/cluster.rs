@@ -11,7 +11,7 @@ use regard_dist::plan::{Cluster as Machines, Forecast, Size, forecast};
 use regard_dist::{Distributed, Exchange, Kind, Partition, Talk};
 use regard_lab::{Table, Value};
 use std::str::FromStr;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// See whether ranks work together, and what a job would take
 #[derive(Args, Debug)]
@@ -54,10 +54,7 @@ const MESSAGE: usize = 32 << 20;
 
 impl Check {
     fn run(self) -> Result<Outcome> {
-        if !(self.watchdog > 0.0 && self.watchdog < 1e9) {
-            return Err(Unusable(format!("--watchdog {} is not possible: it must be more than 0 seconds", self.watchdog)).into());
-        }
-        let ranks = Ranks::start(Duration::from_secs_f64(self.watchdog))?;
+        let ranks = Ranks::start(self.watchdog)?;
         ranks.or_end(self.by(&ranks))
     }
 

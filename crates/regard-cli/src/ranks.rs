@@ -15,13 +15,16 @@ pub(crate) enum Ranks {
 }
 
 impl Ranks {
-    /// Whoever waits longer than `patience` for another rank ends the job.
-    pub(crate) fn start(patience: Duration) -> Result<Self> {
+    /// Whoever waits longer than so many seconds for another rank ends the job.
+    pub(crate) fn start(watchdog: f64) -> Result<Self> {
+        if !(watchdog > 0.0 && watchdog < 1e9) {
+            return Err(Unusable(format!("--watchdog {watchdog} is not possible: it must be more than 0 seconds")).into());
+        }
         let of = SIZES.iter().find_map(|name| std::env::var(name).ok()?.parse::<usize>().ok()).unwrap_or(1);
         if of < 2 {
             return Ok(Self::Alone(Alone));
         }
-        Self::started(of, patience)
+        Self::started(of, Duration::from_secs_f64(watchdog))
     }
 
     #[cfg(feature = "mpi")]
