@@ -74,27 +74,21 @@ mod _regard {
     use super::*;
 
     #[pymodule_export]
-    use super::attention::{attention, merge, weights};
-    #[pymodule_export]
-    use super::gradients::{_backward, _forward_saved, attention_vjp, gradient_statistics};
-    #[pymodule_export]
-    use super::instruments::{column_sums, head_similarity, heat_map, row_states, statistics};
-    #[pymodule_export]
-    use super::lab::{_experiment, _experiments, PyFigure, PyTable};
-    #[pymodule_export]
-    use super::mask::PyMask;
-    #[pymodule_export]
-    use super::model::{Model, load};
-    #[pymodule_export]
-    use super::plot::{_plot_grid, _plot_lines, _plot_links, _plot_map};
-    #[pymodule_export]
-    use super::shared::{_backward_shared, _forward_shared, _partition};
-    #[pymodule_export]
-    use super::threads::{_chosen_num_threads, get_num_threads, set_num_threads};
-    #[pymodule_export]
-    use super::varlen::{_backward_varlen, _forward_saved_varlen, attention_varlen, attention_varlen_vjp};
-    #[pymodule_export]
-    use super::{_command, alibi_slopes, run::Run, simd_level};
+    use super::{
+        _command, alibi_slopes,
+        attention::{attention, merge, weights},
+        gradients::{_backward, _forward_saved, attention_vjp, gradient_statistics},
+        instruments::{column_sums, head_similarity, heat_map, row_states, statistics},
+        lab::{_experiment, _experiments, PyFigure, PyTable},
+        mask::PyMask,
+        model::{Model, load},
+        plot::{_plot_grid, _plot_lines, _plot_links, _plot_map},
+        run::Run,
+        shared::{_backward_shared, _forward_shared, _partition},
+        simd_level,
+        threads::{_chosen_num_threads, get_num_threads, set_num_threads},
+        varlen::{_backward_varlen, _forward_saved_varlen, attention_varlen, attention_varlen_vjp},
+    };
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "Python's name")]
     const __version__: &str = env!("CARGO_PKG_VERSION");
