@@ -1,7 +1,7 @@
 //! Attention over several machines, with the bits of one: for any number of ranks, and however tokens are shared out among them.
 //!
 //! A row of attention is a sum over spans of keys in their order, and the gradients of a key are sums over tiles of queries in theirs (see the
-//! architecture of `regard`). So there is no ring: queries stay put and **keys arrive in key order**; backward, **the running sums of dk and dv travel in
+//! architecture of `regard`). So no results are merged: queries stay put and **keys arrive in key order**; backward, **the running sums of dk and dv travel in
 //! query order**. [`Partition`] says which tokens a rank has: a choice of speed, never of bits. [`Exchange`] carries the messages.
 //!
 //! ```
