@@ -11,6 +11,7 @@ use crate::plan::{Attention, Dims, Part, Plan};
 use crate::walk::tiling::GRADIENT_SPLIT;
 use ndarray::{ArrayView4, ArrayViewMut4};
 use regard_simd::{Real, Storage};
+use std::ops::Range;
 
 /// What rows have seen of their keys, and what statistics they are to have (see [`crate::stats`]). It begins with the default.
 #[derive(Default)]
@@ -78,6 +79,33 @@ impl Attention<'_> {
         }
         let [dq, dk, dv] = sums.map(as_uninit);
         Ok(E::backward_part(&plan, inputs, saved, d_out, GradientOutputs { dq, dk, dv, adds: true }, false)?.options.d_sink)
+    }
+
+    /// What some queries of a whole of these scores need of some keys: a part of them outside which none sees anything, in any batch entry and head.
+    ///
+    /// # Errors
+    /// As [`Attention::forward`].
+    pub fn key_ranges(&self, scores: [usize; 4]) -> Result<impl Fn(Range<usize>, Range<usize>) -> Range<usize> + '_> {
+        let [batch, heads, seq_q, seq_kv] = scores;
+        let dims = Dims { batch, heads_q: heads, heads_kv: heads, seq_q, seq_kv, head_dim: 1, value_dim: 1 };
+        let plan = self.plan_part::<f64>(dims, Part { batch: 0, query: 0, key: 0, whole: scores })?;
+        let join = |a: Range<usize>, b: Range<usize>| if a.is_empty() { b } else { a.start.min(b.start)..a.end.max(b.end) };
+        Ok(move |queries: Range<usize>, keys: Range<usize>| {
+            if plan.mask().is_everything() {
+                return if queries.is_empty() { keys.start..keys.start } else { keys };
+            }
+            let mut all = keys.start..keys.start;
+            for place in 0..batch * heads {
+                let one = plan.mask().key_range(&plan.position(place / heads, place % heads), queries.clone(), keys.clone());
+                if !one.is_empty() {
+                    all = join(all, one);
+                }
+                if all == keys {
+                    break;
+                }
+            }
+            all
+        })
     }
 
     /// Sums over a piece are those of one call where it is made of whole spans; backward, keys are one span.

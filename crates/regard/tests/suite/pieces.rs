@@ -2,8 +2,8 @@
 
 use crate::common::{Inputs, Recipe, Shape, assert_same_bits, d_out_for, levels, masks, oracle};
 use half::bf16;
-use ndarray::{Array4, ArrayView4, s};
-use regard::{Attention, Element, Error, Part, Real, RowStats, RowsSoFar, StatsOptions, alibi_slopes};
+use ndarray::{Array2, Array4, ArrayView4, s};
+use regard::{Attention, Element, Error, HeadPosition, Mask, Part, Real, RowStats, RowsSoFar, StatsOptions, alibi_slopes};
 use std::ops::Range;
 
 fn tokens<'x, T>(x: &'x Array4<T>, range: &Range<usize>) -> ArrayView4<'x, T> {
@@ -243,4 +243,41 @@ fn pieces_that_are_none_are_refused() {
         let refused = a.backward_part(part(0, 0, s.scores()), [x.q.view(), saved.out.view()], keys, &saved, sums);
         assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
     }
+}
+
+/// Whoever sends keys to those that need them must not forget any, and should not send any for nothing.
+#[test]
+fn key_ranges_hold_what_is_seen_in_any_entry_and_head() {
+    let ids = Array2::from_shape_fn((1, 40), |(_, i)| (i / 9) as u32);
+    let masks = [
+        ("everything", Mask::everything()),
+        ("causal", Mask::causal()),
+        ("window", Mask::window(Some(5), Some(2))),
+        ("two ends", Mask::first_keys(3) | Mask::window(Some(4), Some(0))),
+        ("lengths", Mask::key_lengths(vec![7, 31])),
+        ("documents", Mask::documents(ids.clone(), ids)),
+        ("nothing", !Mask::everything()),
+    ];
+    for (name, mask) in masks {
+        let attention = Attention::new().mask(mask.clone());
+        let range = attention.key_ranges([2, 3, 40, 40]).expect("fits");
+        for (queries, keys) in
+            [(0..40, 0..40), (0..1, 0..40), (10..20, 0..40), (10..20, 12..15), (30..40, 0..8), (5..9, 20..40), (3..3, 0..40)]
+        {
+            let sees = |key: usize| {
+                let at = |batch, head| HeadPosition { batch, head, q_offset: 0 };
+                (0..6).any(|i| queries.clone().any(|query| mask.visible(&at(i / 3, i % 3), query, key)))
+            };
+            let got = range(queries.clone(), keys.clone());
+            let seen: Vec<_> = keys.clone().filter(|&key| sees(key)).collect();
+            assert!(seen.iter().all(|key| got.contains(key)), "{name}, {queries:?}, {keys:?}: {got:?}");
+            assert!(got.is_empty() || (got.start >= keys.start && got.end <= keys.end), "{name}, {queries:?}, {keys:?}: {got:?}");
+            // Of some it is not known before it is looked at.
+            assert!(
+                got.is_empty() == seen.is_empty() || ["documents", "nothing"].contains(&name),
+                "{name}, {queries:?}, {keys:?}: {got:?}"
+            );
+        }
+    }
+    assert!(Attention::new().key_lengths(vec![1]).key_ranges([2, 1, 4, 4]).is_err(), "options are checked");
 }
