@@ -1,15 +1,16 @@
-//! The backward pass: a wavefront. A block of keys goes through the blocks of queries in their order, from rank to rank, and takes the running sums of its dk and dv
-//! along; dq stays with its rows, which meet the keys in order.
+//! The backward pass: a wavefront. A block of keys goes through the blocks of queries that see any of it, in their order, from rank to rank, and takes the running sums of its dk
+//! and dv along; dq stays with its rows, which meet the keys in order.
 //!
 //! ```text
 //! task (c, j), queries c and keys j, comes after (c, j - 1), for dq, and (c - 1, j), for dk and dv.  Each rank runs its tasks in the order of c + j.
 //! ```
 //!
-//! Whoever sends a block waits until the one before the last was taken: a task of an earlier wave, so that nobody waits for itself.
+//! Whoever sends a block waits until an earlier one was taken, by a task of an earlier wave, so that nobody waits for itself.
 
 use crate::error::Result;
 use crate::exchange::{Exchange, Kind, Number, get, put};
 use crate::forward::{Distributed, Mine, tokens};
+use crate::ways::mark;
 use ndarray::{Array3, Array4, ArrayView3, ArrayView4, ArrayViewMut4, Axis, Zip, s};
 use regard::{Gradients, Part, Real, Saved, SavedView};
 use std::collections::HashMap;
@@ -21,8 +22,38 @@ const SPAN: usize = 256;
 /// Query rows of a tile: the sums that gradients on sinks are made of.
 const TILE: usize = 64;
 
-/// Blocks on their way from one block of queries to the next.
+/// Waves that keys are sent out ahead of.
 const AHEAD: usize = 2;
+
+/// Which blocks of queries see any of which blocks of keys.
+struct Sights {
+    seen: Vec<Vec<bool>>,
+    /// Of each block of keys, the first queries that see any of it.
+    first: Vec<Option<usize>>,
+    /// Of a task of this rank: keys that may be sent to its queries when it is done, and the rank that waits for that.
+    credits: HashMap<[usize; 2], Vec<(usize, usize)>>,
+}
+
+impl Sights {
+    fn of(&self, queries: usize, keys: usize) -> bool {
+        self.seen[queries][keys]
+    }
+
+    /// The queries that keys come to after these.
+    fn after(&self, queries: usize, keys: usize) -> Option<usize> {
+        (queries + 1..self.seen.len()).find(|&c| self.of(c, keys))
+    }
+
+    /// The queries that they came from; `None` where these are the first.
+    fn before(&self, queries: usize, keys: usize) -> Option<usize> {
+        (0..queries).rev().find(|&c| self.of(c, keys))
+    }
+
+    /// The keys that queries must be through with before others are sent to them: those of the last wave before the one in which they are sent.
+    fn taken(&self, from: usize, to: usize, keys: usize) -> Option<usize> {
+        (0..(from + keys).saturating_sub(to)).rev().find(|&j| self.of(to, j))
+    }
+}
 
 /// A block of keys with its running sums.
 struct Travelling<E: Number> {
@@ -50,22 +81,28 @@ impl<X: Exchange> Distributed<'_, X> {
         let whole = self.check([&q, &k, &v, &d_out], "backward")?;
         let (mine, given) = (self.mine(), Given { q: &q, k: &k, v: &v, saved, d_out: &d_out });
         let d_sink = self.sink_gradient(whole, &mine, &given)?;
+        let sights = self.sights(whole, &mine)?;
         let mut dq = Array4::from_elem(q.raw_dim(), E::Real::ZERO);
         let count = self.partition.blocks().len();
         let (mut kept, mut home) = (HashMap::new(), HashMap::new());
         for wave in 0..(2 * count).saturating_sub(1) {
-            self.send_out(wave, &mine, &k, &v)?;
+            self.send_out(wave, &sights, &k, &v)?;
             for queries in &mine {
                 let Some(j) = wave.checked_sub(queries.block).filter(|&j| j < count) else { continue };
-                let mut keys = self.keys_for(queries.block, j, &mut kept, [&k, &v])?;
-                let dq = dq.slice_mut(s![.., .., queries.here.clone(), ..]);
+                let mut dq = dq.slice_mut(s![.., .., queries.here.clone(), ..]);
+                if !sights.of(queries.block, j) {
+                    // What one process adds.
+                    dq.mapv_inplace(|x| x + E::Real::ZERO);
+                    continue;
+                }
+                let mut keys = self.keys_for([queries.block, j], &sights, &mut kept, [&k, &v])?;
                 self.add_pairs(whole, queries, j, &mut keys, &given, dq)?;
-                self.hand_on(queries.block, j, keys, &mut kept, &mut home)?;
+                self.hand_on([queries.block, j], &sights, keys, &mut kept, &mut home)?;
             }
         }
         let (mut dk, mut dv) = (Array4::from_elem(k.raw_dim(), E::zeroed()), Array4::from_elem(v.raw_dim(), E::zeroed()));
         for block in &mine {
-            let [from_k, from_v] = self.come_home(block, &mut home, [&k, &v])?;
+            let [from_k, from_v] = self.come_home(block, &sights, &mut home, [&k, &v])?;
             dk.slice_mut(s![.., .., block.here.clone(), ..]).zip_mut_with(&from_k, |to, &x| *to = E::from_real(x));
             dv.slice_mut(s![.., .., block.here.clone(), ..]).zip_mut_with(&from_v, |to, &x| *to = E::from_real(x));
         }
@@ -79,24 +116,48 @@ impl<X: Exchange> Distributed<'_, X> {
         self.partition.blocks()[block].1
     }
 
-    /// Keys of this rank that the first queries need in the wave after the next, when their rank asks for them.
-    fn send_out<E: Number>(&self, wave: usize, mine: &[Mine], k: &ArrayView4<'_, E>, v: &ArrayView4<'_, E>) -> Result<()> {
-        let (first, rank) = (self.owner(0), self.talk.rank());
-        let soon = |block: usize| block < wave + AHEAD && (wave == 0 || block + 1 == wave + AHEAD);
-        if first == rank {
-            let others = self.partition.blocks().iter().enumerate().filter(|(block, (_, owner))| *owner != rank && soon(*block));
-            for (block, (keys, owner)) in others {
-                self.talk.send(*owner, (Kind::Credit, block as u32), Vec::new(), || format!("keys {keys:?}"))?;
+    fn sights(&self, whole: [usize; 4], mine: &[Mine]) -> Result<Sights> {
+        let range = self.attention.key_ranges(whole)?;
+        let blocks: Vec<_> = self.partition.blocks().iter().map(|(range, _)| range.clone()).collect();
+        let sight = |queries: &Range<usize>| {
+            let mut marks = vec![false; blocks.len()];
+            mark(&range, queries, &blocks, &mut marks);
+            marks
+        };
+        let seen: Vec<_> = blocks.iter().map(sight).collect();
+        let first = (0..blocks.len()).map(|j| seen.iter().position(|seen| seen[j])).collect();
+        let mut sights = Sights { seen, first, credits: HashMap::new() };
+        let mut credits: HashMap<_, Vec<_>> = HashMap::new();
+        for (c, j) in mine.iter().flat_map(|queries| (0..blocks.len()).map(|j| (queries.block, j))) {
+            let Some(from) = sights.before(c, j).filter(|&from| sights.of(c, j) && self.owner(from) != self.talk.rank()) else { continue };
+            if let Some(taken) = sights.taken(from, c, j) {
+                credits.entry([c, taken]).or_default().push((j, self.owner(from)));
             }
-            return Ok(());
         }
-        for block in mine.iter().filter(|block| soon(block.block)) {
+        sights.credits = credits;
+        Ok(sights)
+    }
+
+    /// Keys that the first queries that see them need in the wave after the next: whoever has those asks, and whoever has the keys sends them.
+    fn send_out<E: Number>(&self, wave: usize, sights: &Sights, k: &ArrayView4<'_, E>, v: &ArrayView4<'_, E>) -> Result<()> {
+        let rank = self.talk.rank();
+        let soon = |start: usize| start < wave + AHEAD && (wave == 0 || start + 1 == wave + AHEAD);
+        let out = || {
+            let firsts = sights.first.iter().enumerate().filter_map(|(j, first)| Some((j, (*first)?)));
+            firsts.filter(|&(j, first)| soon(j + first)).map(|(j, first)| (j, self.owner(first)))
+        };
+        for (j, _) in out().filter(|&(j, to)| to == rank && self.owner(j) != rank) {
+            let keys = &self.partition.blocks()[j].0;
+            self.talk.send(self.owner(j), (Kind::Credit, j as u32), Vec::new(), || format!("keys {keys:?}"))?;
+        }
+        for (j, to) in out().filter(|&(j, to)| to != rank && self.owner(j) == rank) {
+            let block = self.mine().into_iter().find(|block| block.block == j).expect("it is one of them");
             let what = || format!("the word that it is ready for keys {:?}", block.range);
-            self.talk.receive(first, (Kind::Credit, block.block as u32), what)?;
+            self.talk.receive(to, (Kind::Credit, j as u32), what)?;
             let mut bytes = Vec::new();
             put(&mut bytes, &tokens(k, &block.here));
             put(&mut bytes, &tokens(v, &block.here));
-            self.talk.send(first, (Kind::Home, block.block as u32), bytes, || format!("room for keys {:?}", block.range))?;
+            self.talk.send(to, (Kind::Home, j as u32), bytes, || format!("room for keys {:?}", block.range))?;
         }
         Ok(())
     }
@@ -104,14 +165,14 @@ impl<X: Exchange> Distributed<'_, X> {
     /// Keys `j` as queries `c` get them.
     fn keys_for<E: Number>(
         &self,
-        c: usize,
-        j: usize,
+        [c, j]: [usize; 2],
+        sights: &Sights,
         kept: &mut HashMap<usize, Travelling<E>>,
         like: [&ArrayView4<'_, E>; 2],
     ) -> Result<Travelling<E>> {
         let (rank, keys) = (self.talk.rank(), &self.partition.blocks()[j].0);
         let shapes = like.map(|x| [x.len_of(Axis(0)), x.len_of(Axis(1)), keys.len(), x.len_of(Axis(3))]);
-        if c == 0 {
+        let Some(before) = sights.before(c, j) else {
             let [k, v] = if self.owner(j) == rank {
                 let here = self.mine().into_iter().find(|block| block.block == j).expect("it is one of them").here;
                 like.map(|x| tokens(x, &here).to_owned())
@@ -123,8 +184,8 @@ impl<X: Exchange> Distributed<'_, X> {
             };
             let [dk, dv] = shapes.map(|shape| Array4::from_elem(shape, E::Real::ZERO));
             return Ok(Travelling { k, v, dk, dv });
-        }
-        let from = self.owner(c - 1);
+        };
+        let from = self.owner(before);
         if from == rank {
             return Ok(kept.remove(&j).expect("the queries before have left it"));
         }
@@ -168,20 +229,20 @@ impl<X: Exchange> Distributed<'_, X> {
     /// Keys `j` leave queries `c`: for the next queries, or home.
     fn hand_on<E: Number>(
         &self,
-        c: usize,
-        j: usize,
+        [c, j]: [usize; 2],
+        sights: &Sights,
         keys: Travelling<E>,
         kept: &mut HashMap<usize, Travelling<E>>,
         home: &mut HashMap<usize, [Array4<E::Real>; 2]>,
     ) -> Result<()> {
         let (rank, blocks) = (self.talk.rank(), self.partition.blocks());
-        let what = || format!("room for the sums of keys {:?}", blocks[j].0);
-        // Whoever sent it may send the one after the next.
-        if c > 0 && self.owner(c - 1) != rank && j + AHEAD < blocks.len() {
-            self.talk.send(self.owner(c - 1), (Kind::Credit, (blocks.len() + j) as u32), Vec::new(), what)?;
+        let credit = |j: usize| (Kind::Credit, (blocks.len() + j) as u32);
+        for &(later, to) in sights.credits.get(&[c, j]).into_iter().flatten() {
+            self.talk.send(to, credit(later), Vec::new(), || format!("the sums of keys {:?}", blocks[later].0))?;
         }
         let Travelling { k, v, dk, dv } = keys;
-        if c + 1 == blocks.len() {
+        let what = || format!("room for the sums of keys {:?}", blocks[j].0);
+        let Some(next) = sights.after(c, j) else {
             if self.owner(j) == rank {
                 home.insert(j, [dk, dv]);
                 return Ok(());
@@ -190,15 +251,15 @@ impl<X: Exchange> Distributed<'_, X> {
             put(&mut bytes, &dk.view());
             put(&mut bytes, &dv.view());
             return self.talk.send(self.owner(j), (Kind::Home, (blocks.len() + j) as u32), bytes, what);
-        }
-        let to = self.owner(c + 1);
+        };
+        let to = self.owner(next);
         if to == rank {
             kept.insert(j, Travelling { k, v, dk, dv });
             return Ok(());
         }
-        if let Some(taken) = j.checked_sub(AHEAD) {
+        if let Some(taken) = sights.taken(c, next, j) {
             let what = || format!("the word that it is through with keys {:?}", blocks[taken].0);
-            self.talk.receive(to, (Kind::Credit, (blocks.len() + taken) as u32), what)?;
+            self.talk.receive(to, credit(j), what)?;
         }
         let mut bytes = Vec::new();
         [k, v].iter().for_each(|x| put(&mut bytes, &x.view()));
@@ -210,6 +271,7 @@ impl<X: Exchange> Distributed<'_, X> {
     fn come_home<E: Number>(
         &self,
         block: &Mine,
+        sights: &Sights,
         home: &mut HashMap<usize, [Array4<E::Real>; 2]>,
         like: [&ArrayView4<'_, E>; 2],
     ) -> Result<[Array4<E::Real>; 2]> {
@@ -219,8 +281,10 @@ impl<X: Exchange> Distributed<'_, X> {
         let count = self.partition.blocks().len();
         let shapes = like.map(|x| [x.len_of(Axis(0)), x.len_of(Axis(1)), block.here.len(), x.len_of(Axis(3))]);
         let expected = shapes.iter().map(|shape| shape.iter().product::<usize>() * size_of::<E::Real>()).sum();
+        // The last queries that see them have the sums; where nobody does there are none.
+        let Some(last) = sights.before(count, block.block) else { return Ok(shapes.map(|shape| Array4::from_elem(shape, E::Real::ZERO))) };
         let what = || format!("the gradients of keys {:?}", block.range);
-        let bytes = self.talk.receive_exactly(self.owner(count - 1), (Kind::Home, (count + block.block) as u32), expected, what)?;
+        let bytes = self.talk.receive_exactly(self.owner(last), (Kind::Home, (count + block.block) as u32), expected, what)?;
         let mut rest = &bytes[..];
         Ok(shapes.map(|shape| get(&mut rest, shape)))
     }

@@ -8,7 +8,7 @@ use crate::npy::{Npy, NpyWriter};
 use crate::partition::Partition;
 use crate::rows::{InPieces, Rows};
 use half::f16;
-use ndarray::{ArrayView3, ArrayView4, Axis, s};
+use ndarray::{ArrayView3, Axis, s};
 use regard::{Attention, RowsDone, StatsOptions};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -165,7 +165,7 @@ fn attend_as<E: Number<Real: Number>, X: Exchange>(job: &Job<'_>, exchange: &X, 
     let of = |heads: usize| group * (heads / groups)..(group + 1) * (heads / groups);
     let (mine, kv) = (of(heads_q), of(heads_kv));
     let q = q.slice(s![.., mine.clone(), .., ..]);
-    let [k, v] = [k.slice(s![.., kv.clone(), .., ..]), v.slice(s![.., kv, .., ..])];
+    let [k, v] = [k.slice(s![.., kv.clone(), .., ..]), v.slice(s![.., kv.clone(), .., ..])];
     // The first rank makes the files, of a call that is in order; then all open them.
     if rank == 0 {
         let mut rows = job.attention.begin(q.slice(s![.., .., ..0, ..]), 0, [batch, mine.len(), tokens, keys]);
@@ -189,22 +189,19 @@ fn attend_as<E: Number<Real: Number>, X: Exchange>(job: &Job<'_>, exchange: &X, 
                 through += KEYS.min(keys.max(1) - key);
                 (job.progress)(through, all);
             }
-            writers.write(mine.start, &range, 0, &rows.finish_with_stats()?)?;
+            writers.write(mine.start, &range, &rows.finish_with_stats()?)?;
         }
         done.rows = batch * mine.len() * tokens;
     } else {
         let members = Members::new(exchange, (group * in_group..(group + 1) * in_group).collect()).expect("it is one of its group");
         let place = rank % in_group;
         let partition = job.sharing.partition(tokens, in_group)?;
-        let [q, k, v] = [&q, &k, &v].map(|x| partition.shard(place, x.view()));
+        let ranges: Vec<_> = partition.blocks_of_rank(place).collect();
+        let [q, k, v] = [inputs[0].read::<E>(&mine, &ranges)?, inputs[1].read::<E>(&kv, &ranges)?, inputs[2].read::<E>(&kv, &ranges)?];
         let through = |through: usize| (job.progress)(through, tokens);
         let ranks = Distributed::new(job.attention, &members, &partition).with_progress(&through);
-        let result = ranks.forward(q.view(), k.view(), v.view(), job.stats)?;
-        let mut here = 0;
-        for range in partition.blocks_of_rank(place) {
-            writers.write(mine.start, &range, here, &result)?;
-            here += range.len();
-        }
+        let blocks = ranks.forward_blocks(q.view(), k.view(), v.view(), job.stats)?;
+        ranges.iter().zip(blocks).try_for_each(|(range, result)| writers.write(mine.start, range, &result))?;
         (done.rows, done.waited) = (batch * mine.len() * partition.count(place), ranks.waited());
     }
     writers.all().try_for_each(|writer| writer.sync())?;
@@ -254,14 +251,10 @@ impl<E: Number<Real: Number>> Writers<E> {
         Ok(Self { out, stats, element: std::marker::PhantomData })
     }
 
-    /// Rows of a result from `here` on, which have these places in the whole.
-    fn write(&mut self, head: usize, range: &Range<usize>, here: usize, result: &RowsDone<E>) -> Result<()> {
-        let here = here..here + range.len();
-        self.out.write(head, range.start, &result.0.out.slice(s![.., .., here.clone(), ..]))?;
-        each_statistic::<E>(result, |i, rows| {
-            let rows: ArrayView4<'_, E::Real> = rows.slice_move(s![.., .., here.clone()]).insert_axis(Axis(3));
-            self.stats[i].write(head, range.start, &rows)
-        })
+    /// The results of rows, which have these places in the whole.
+    fn write(&mut self, head: usize, range: &Range<usize>, result: &RowsDone<E>) -> Result<()> {
+        self.out.write(head, range.start, &result.0.out.view())?;
+        each_statistic::<E>(result, |i, rows| self.stats[i].write(head, range.start, &rows.insert_axis(Axis(3))))
     }
 
     fn all(&self) -> impl Iterator<Item = &NpyWriter> {

@@ -79,13 +79,26 @@ impl<'a, X: Exchange> Distributed<'a, X> {
         Ok((saved, stats.expect("they were asked for")))
     }
 
-    pub(crate) fn forward<E: Number>(
+    fn forward<E: Number>(
         &self,
         q: ArrayView4<'_, E>,
         k: ArrayView4<'_, E>,
         v: ArrayView4<'_, E>,
         stats: Option<StatsOptions>,
     ) -> Result<RowsDone<E>> {
+        let blocks = self.forward_blocks(q, k, v, stats)?;
+        let shape = [q.len_of(Axis(0)), q.len_of(Axis(1)), 0, v.len_of(Axis(3))];
+        Ok(if blocks.is_empty() { nothing(shape, stats) } else { join(blocks) })
+    }
+
+    /// The results of each block of this rank.
+    pub(crate) fn forward_blocks<E: Number>(
+        &self,
+        q: ArrayView4<'_, E>,
+        k: ArrayView4<'_, E>,
+        v: ArrayView4<'_, E>,
+        stats: Option<StatsOptions>,
+    ) -> Result<Vec<RowsDone<E>>> {
         let scores = self.check([&q, &k, &v, &q], "forward")?;
         // What cannot be done is refused before anybody waits for anybody.
         let start = Part { batch: 0, query: 0, key: 0, whole: scores };
@@ -100,10 +113,10 @@ impl<'a, X: Exchange> Distributed<'a, X> {
             })
             .collect();
         if rows.is_empty() {
-            return Ok(nothing([scores[0], scores[1], 0, v.len_of(Axis(3))], stats));
+            return Ok(Vec::new());
         }
-        self.with_keys(&k, &v, |first_key, k, v| Ok(rows.iter_mut().try_for_each(|rows| rows.absorb(first_key, k, v))?))?;
-        Ok(join(rows.into_iter().map(|rows| Ok(rows.finish_with_stats()?)).collect::<Result<Vec<_>>>()?))
+        self.with_keys(scores, &k, &v, |first_key, k, v| Ok(rows.iter_mut().try_for_each(|rows| rows.absorb(first_key, k, v))?))?;
+        rows.into_iter().map(|rows| Ok(rows.finish_with_stats()?)).collect()
     }
 
     pub(crate) fn others(&self) -> impl Iterator<Item = usize> {

@@ -37,6 +37,7 @@ mod partition;
 pub mod plan;
 mod rows;
 mod stream;
+mod ways;
 
 pub use error::{Error, Failure, Result};
 pub use exchange::{Exchange, Kind, Number, Tag, Talk};

@@ -3,11 +3,12 @@
 use crate::error::{Error, Result};
 use crate::exchange::Number;
 use half::f16;
-use ndarray::{ArrayView4, ShapeBuilder};
+use ndarray::{Array4, ArrayView4, ShapeBuilder, s};
 use regard::MappedFile;
 use std::any::TypeId;
 use std::fs::File;
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 const MAGIC: &[u8] = b"\x93NUMPY";
@@ -100,6 +101,32 @@ impl Npy {
         let shape = self.shape.into_shape_with_order();
         let view = if self.fortran { ArrayView4::from_shape(shape.f(), numbers) } else { ArrayView4::from_shape(shape, numbers) };
         Ok(view.expect("the length was checked"))
+    }
+
+    /// Some heads and tokens of it, read: a map would count as memory beside them.
+    ///
+    /// # Errors
+    /// As [`Npy::view`], and when the file cannot be read.
+    pub(crate) fn read<E: Number>(&self, heads: &Range<usize>, tokens: &[Range<usize>]) -> Result<Array4<E>> {
+        let view = self.view::<E>()?;
+        let [batch, all_heads, all_tokens, dims] = self.shape;
+        let mut read = Array4::from_elem([batch, heads.len(), tokens.iter().map(Range::len).sum(), dims], E::zeroed());
+        let mut file = File::open(&self.path).map_err(|e| wrong(&self.path, e))?;
+        for (b, h) in (0..batch).flat_map(|b| heads.clone().map(move |h| (b, h))) {
+            let mut first = 0;
+            for range in tokens {
+                let mut to = read.slice_mut(s![b, h - heads.start, first..first + range.len(), ..]);
+                first += range.len();
+                if self.fortran {
+                    to.assign(&view.slice(s![b, h, range.clone(), ..]));
+                    continue;
+                }
+                let at = self.offset + ((b * all_heads + h) * all_tokens + range.start) * dims * size_of::<E>();
+                let bytes = bytemuck::cast_slice_mut(to.as_slice_mut().expect("the standard layout"));
+                file.seek(SeekFrom::Start(at as u64)).and_then(|_| file.read_exact(bytes)).map_err(|e| wrong(&self.path, e))?;
+            }
+        }
+        Ok(read)
     }
 }
 

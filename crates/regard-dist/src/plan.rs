@@ -3,6 +3,8 @@
 use crate::error::{Error, Result};
 use crate::files::{Sharing, greatest_divisor};
 use crate::stream::{AHEAD, READY};
+use crate::ways::{Ways, after};
+use regard::Attention;
 use std::ops::Range;
 
 /// What is to be attended to.
@@ -80,22 +82,26 @@ pub fn forecast(size: &Size, cluster: &Cluster, sharing: Sharing, head_groups: O
     let seconds_of = |pairs: f64| pairs * (4 * dim * heads_q) as f64 / cluster.rate;
     let row = (2 * dim * heads_kv * bytes) as f64;
     let blocks: Vec<Vec<_>> = (0..ranks).map(|rank| partition.blocks_of_rank(rank).collect()).collect();
+    let attention = if causal { Attention::new().causal() } else { Attention::new() };
+    let ways = Ways::new(&attention, [1, 1, tokens, tokens], &partition)?;
     // Of every rank: when the last piece was handed on, taken by the arithmetic, and done with; when its link is free; how long that was in use.
     let (mut relayed, mut done, mut free, mut used) = (vec![0.0f64; ranks], vec![0.0f64; ranks], vec![0.0f64; ranks], vec![0.0f64; ranks]);
     let mut started = vec![[0.0f64; READY + 1]; ranks];
-    let mut taken = vec![[0.0f64; AHEAD]; ranks];
-    let mut largest = 0;
-    for (keys, owner) in partition.pieces() {
+    // When there was room for the pieces to come.
+    let mut room = vec![[0.0f64; AHEAD]; ranks];
+    let (mut largest, mut received) = (0, vec![0; ranks]);
+    for i in 0..ways.len() {
+        let (way, (keys, _)) = (ways.way(i), ways.piece(i));
         let hop = keys.len() as f64 * row / cluster.bandwidth;
         largest = largest.max(keys.len());
-        let mut arrives = 0.0;
-        for r in (0..ranks).map(|hops| (owner + hops) % ranks) {
-            let here = relayed[r].max(arrives);
-            let (next, mut handed) = ((r + 1) % ranks, here);
-            if next != owner {
-                handed = here.max(taken[next][0]);
+        let mut arrives = vec![0.0f64; way.len()];
+        for (place, &r) in way.iter().enumerate() {
+            let here = relayed[r].max(arrives[place]);
+            let mut handed = here;
+            for next in after(place, way.len()) {
+                handed = handed.max(room[way[next]][0] + cluster.latency);
                 let sent = handed.max(free[r]) + hop;
-                (free[r], used[r], arrives) = (sent, used[r] + hop, sent + cluster.latency);
+                (free[r], used[r], arrives[next]) = (sent, used[r] + hop, sent + cluster.latency);
             }
             let work = blocks[r].iter().map(|queries| pairs(queries, &keys, causal)).sum();
             let start = here.max(done[r]);
@@ -104,24 +110,26 @@ pub fn forecast(size: &Size, cluster: &Cluster, sharing: Sharing, head_groups: O
             relayed[r] = handed.max(started[r][READY - 1]);
             started[r].rotate_right(1);
             started[r][0] = start;
-            taken[r].rotate_left(1);
-            taken[r][AHEAD - 1] = relayed[r];
+            if place > 0 {
+                received[r] += keys.len();
+                room[r].rotate_left(1);
+                room[r][AHEAD - 1] = relayed[r];
+            }
         }
     }
     let seconds = done.iter().copied().fold(0.0, f64::max);
     let all = seconds_of(pairs(&(0..tokens), &(0..tokens), causal)) / ranks as f64;
     let most = (0..ranks).map(|rank| partition.count(rank)).max().unwrap_or(0);
-    let least = (0..ranks).map(|rank| partition.count(rank)).min().unwrap_or(0);
-    // Its tokens, the results (twice, while they are put side by side), the states of its rows, and pieces: on their way, ready, and in work.
+    // Its tokens, the states of its rows (which results take the place of), and pieces: on their way, ready, and in work.
     let number = bytes.max(4);
-    let of_token = 2 * heads_kv * dim * bytes + heads_q * (3 * dim * bytes + 2 * (dim + 2) * number + 4 * number);
+    let of_token = 2 * heads_kv * dim * bytes + heads_q * (dim * bytes + 2 * (dim + 2) * number);
     let memory = most * of_token + if ranks > 1 { (AHEAD + READY + 4) * largest * 2 * heads_kv * dim * bytes } else { 0 };
     let busiest = used.iter().copied().fold(0.0, f64::max);
     Ok(Forecast {
         head_groups: groups,
         seconds,
         efficiency: if seconds > 0.0 { all / seconds } else { 1.0 },
-        received: if ranks > 1 { (tokens - least) as f64 * row } else { 0.0 },
+        received: received.into_iter().max().unwrap_or(0) as f64 * row,
         link: if seconds > 0.0 { busiest / seconds } else { 0.0 },
         memory: memory as f64,
     })
@@ -159,8 +167,9 @@ mod tests {
         let work = 256.0 * 256.0 * (4 * 64 * 4) as f64 / 1e11;
         let hop = 256.0 * (2 * 64 * 2 * 4) as f64 / 1e9 + 1e-5;
         let got = forecast(&size, &cluster, Sharing::Contiguous, Some(1)).unwrap();
-        // Rank 1 has the first piece after a hop, hands on its own at once, and does both; rank 0 does its own meanwhile.
-        let expected = (hop + 2.0 * work).max((2.0 * hop).max(work) + work);
+        // Rank 1 has the first piece after it has asked, and a hop; it hands on its own at once, and does both; rank 0 does its own meanwhile.
+        let first = 1e-5 + hop;
+        let expected = (first + 2.0 * work).max((first + hop).max(work) + work);
         assert!((got.seconds / expected - 1.0).abs() < 1e-9, "{got:?}, {expected}");
     }
 
