@@ -66,13 +66,19 @@ impl<E: Storage, O: Observer<E::Real>> Driver<E::Real> for AttendTile<'_, '_, '_
             rows,
         };
         let states = [Some(&mut attend.state), attend.total.as_mut()].into_iter().flatten();
-        states.zip(&mut before).for_each(|(state, before)| state.assign(&before.borrow()));
-        walk(simd, scorer, seen.start.max(keys.start)..seen.end.min(keys.end), KV_SPLIT, &mut attend);
+        states.zip(&before).for_each(|(state, before)| before.give(state));
+        let end = seen.end.min(keys.end);
+        walk(simd, scorer, seen.start.max(keys.start)..end, KV_SPLIT, &mut attend);
         for mut split in splits {
             attend.state.combine(simd, &attend.layout, &split.borrow(), attend.factors);
         }
         let Some(output) = output else {
-            return (std::iter::once(&attend.state).chain(&attend.total).map(State::to_owned).collect(), Vec::new());
+            before.resize_with(1 + usize::from(several), || OwnedState::nothing(observer(0)));
+            // Where a split has just ended its sum was put away, and there is nothing of the next one.
+            let ended = several && end.is_multiple_of(KV_SPLIT);
+            let states = [Some(&attend.state).filter(|_| !ended), attend.total.as_ref()];
+            before.iter_mut().zip(states).for_each(|(kept, state)| kept.take(state));
+            return (before, Vec::new());
         };
         if !seen.end.is_multiple_of(KV_SPLIT) {
             attend.split_done(simd);

@@ -107,6 +107,38 @@ impl<T: Real, O: Observer<T>> OwnedState<T, O> {
         let observer = self.observer.clone();
         State { row_max: &mut self.row_max, row_sum: &mut self.row_sum, acc: &mut self.acc, observer }
     }
+
+    /// Nothing seen yet.
+    pub(crate) fn nothing(observer: O) -> Self {
+        Self { row_max: Vec::new(), row_sum: Vec::new(), acc: Vec::new(), observer }
+    }
+
+    /// Go on from here.
+    pub(crate) fn give(&self, to: &mut State<'_, T, O>) {
+        if !self.row_max.is_empty() {
+            to.row_max.copy_from_slice(&self.row_max);
+            to.row_sum.copy_from_slice(&self.row_sum);
+            to.acc.copy_from_slice(&self.acc);
+            to.observer.clone_from(&self.observer);
+        }
+    }
+
+    /// To go on from there; `None` is nothing seen yet.
+    pub(crate) fn take(&mut self, from: Option<&State<'_, T, O>>) {
+        let sums = |from: Option<&[T]>, to: &mut Vec<T>| {
+            to.clear();
+            match from {
+                Some(from) => to.extend_from_slice(from),
+                None => to.shrink_to_fit(),
+            }
+        };
+        sums(from.map(|from| &*from.row_max), &mut self.row_max);
+        sums(from.map(|from| &*from.row_sum), &mut self.row_sum);
+        sums(from.map(|from| &*from.acc), &mut self.acc);
+        if let Some(from) = from {
+            self.observer.clone_from(&from.observer);
+        }
+    }
 }
 
 impl<'s, T: Real, O: Observer<T>> State<'s, T, O> {
@@ -117,23 +149,11 @@ impl<'s, T: Real, O: Observer<T>> State<'s, T, O> {
         state
     }
 
-    pub(crate) fn assign(&mut self, from: &State<'_, T, O>) {
-        self.row_max.copy_from_slice(from.row_max);
-        self.row_sum.copy_from_slice(from.row_sum);
-        self.acc.copy_from_slice(from.acc);
-        self.observer.clone_from(&from.observer);
-    }
-
     pub(crate) fn reset(&mut self) {
         self.row_max.fill(T::MASKED);
         self.row_sum.fill(T::ZERO);
         self.acc.fill(T::ZERO);
         self.observer.reset();
-    }
-
-    pub(crate) fn to_owned(&self) -> OwnedState<T, O> {
-        let (row_max, row_sum) = (self.row_max.to_vec(), self.row_sum.to_vec());
-        OwnedState { row_max, row_sum, acc: self.acc.to_vec(), observer: self.observer.clone() }
     }
 
     /// Take in what another has seen, of later keys. `factors` is room for two numbers per lane.
