@@ -12,8 +12,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// How long the thread sleeps when there is nothing to do. A message may lie there for so long.
-const IDLE: Duration = Duration::from_micros(100);
+/// How long the thread sleeps when there is nothing to do: twice as long each time, as looking for messages costs the cores that compute. A message may lie there for so long.
+const IDLE: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(2)];
 
 /// MPI counts in 32 bits: longer messages are cut.
 const MOST_BYTES: usize = 1 << 30;
@@ -138,7 +138,7 @@ impl Drop for Mpi {
                 eprintln!("rank {} waited {} s for the other ranks to end; it ends the job", self.rank, self.patience.as_secs_f64());
                 std::process::abort();
             }
-            std::thread::sleep(IDLE);
+            std::thread::sleep(IDLE[0]);
         }
         let _ = thread.join();
     }
@@ -189,12 +189,18 @@ fn decoded(tag: i32) -> Tag {
 
 /// Everything that MPI is asked for.
 fn communicate(world: &SimpleCommunicator, orders: &Receiver<Command>, mail: &Mail) {
+    let mut idle = IDLE[0];
     loop {
-        take_what_arrived(world, mail);
+        if take_what_arrived(world, mail) {
+            idle = IDLE[0];
+        }
         end_if_told(world, mail);
-        match orders.recv_timeout(IDLE) {
-            Ok(Command::Send { to, tag, bytes }) => send(world, to, encoded(tag), &bytes, mail),
-            Err(RecvTimeoutError::Timeout) => {}
+        match orders.recv_timeout(idle) {
+            Ok(Command::Send { to, tag, bytes }) => {
+                send(world, to, encoded(tag), &bytes, mail);
+                idle = IDLE[0];
+            }
+            Err(RecvTimeoutError::Timeout) => idle = IDLE[1].min(2 * idle),
             Ok(Command::Stop) | Err(RecvTimeoutError::Disconnected) => return,
         }
     }
