@@ -139,16 +139,21 @@ impl<'x, X: Exchange> Talk<'x, X> {
 
 /// Numbers of a tensor, in the standard layout.
 pub(crate) fn put<T: Pod>(to: &mut Vec<u8>, x: &ArrayView4<'_, T>) {
-    match x.as_slice() {
-        Some(numbers) => to.extend_from_slice(bytemuck::cast_slice(numbers)),
-        None => x.iter().for_each(|x| to.extend_from_slice(bytemuck::bytes_of(x))),
+    to.reserve(x.len() * size_of::<T>());
+    for of_head in x.outer_iter().flat_map(|entry| entry.into_outer_iter()) {
+        match of_head.as_slice() {
+            Some(numbers) => to.extend_from_slice(bytemuck::cast_slice(numbers)),
+            None => of_head.iter().for_each(|x| to.extend_from_slice(bytemuck::bytes_of(x))),
+        }
     }
 }
 
 /// A tensor from the front of the bytes, which are long enough.
 pub(crate) fn get<T: Pod>(from: &mut &[u8], shape: [usize; 4]) -> Array4<T> {
-    let (numbers, rest) = from.split_at(shape.iter().product::<usize>() * size_of::<T>());
+    let count = shape.iter().product::<usize>();
+    let (bytes, rest) = from.split_at(count * size_of::<T>());
     *from = rest;
-    Array4::from_shape_vec(shape, numbers.chunks_exact(size_of::<T>()).map(bytemuck::pod_read_unaligned).collect())
-        .expect("as many numbers as the shape has")
+    let mut numbers = vec![T::zeroed(); count];
+    bytemuck::cast_slice_mut(&mut numbers).copy_from_slice(bytes);
+    Array4::from_shape_vec(shape, numbers).expect("as many numbers as the shape has")
 }

@@ -2,9 +2,9 @@
 
 use crate::error::{Error, Result};
 use crate::exchange::{Exchange, Number, Talk};
-use crate::partition::Partition;
+use crate::partition::{Partition, side_by_side};
 use crate::rows::{InPieces, Rows};
-use ndarray::{Array, Array3, Array4, ArrayView, ArrayView4, Axis, RemoveAxis, concatenate, s};
+use ndarray::{Array, Array3, Array4, ArrayView, ArrayView4, Axis, Dimension, s};
 use regard::{Attention, Level, Part, Real, RowStats, RowsDone, RowsSoFar, Saved, StatsOptions};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -192,14 +192,14 @@ fn join<E: Number>(blocks: Vec<RowsDone<E>>) -> RowsDone<E> {
     let (saved, stats): (Vec<_>, Vec<_>) = blocks.into_iter().unzip();
     let exact: Option<Vec<_>> = saved.iter().map(|saved| saved.exact.as_ref()).collect();
     let joined = Saved {
-        out: side_by_side(saved.iter().map(|saved| &saved.out)),
-        exact: exact.map(|exact| side_by_side(exact.into_iter())),
-        row_max: side_by_side(saved.iter().map(|saved| &saved.row_max)),
-        row_sum: side_by_side(saved.iter().map(|saved| &saved.row_sum)),
+        out: side_by_side(&views(saved.iter().map(|saved| &saved.out))),
+        exact: exact.map(|exact| side_by_side(&views(exact.into_iter()))),
+        row_max: side_by_side(&views(saved.iter().map(|saved| &saved.row_max))),
+        row_sum: side_by_side(&views(saved.iter().map(|saved| &saved.row_sum))),
     };
     let stats: Option<Vec<_>> = stats.into_iter().collect();
     macro_rules! join {
-        ($stats:ident: $($name:ident),*) => { RowStats { $($name: side_by_side($stats.iter().map(|stats| &stats.$name)),)* } };
+        ($stats:ident: $($name:ident),*) => { RowStats { $($name: side_by_side(&views($stats.iter().map(|stats| &stats.$name))),)* } };
     }
     #[rustfmt::skip]
     let stats = stats.map(|stats| join!(stats: entropy, max_weight, sum_of_squares, diagonal_mass, previous_token_mass, first_token_mass, local_mass,
@@ -207,8 +207,6 @@ fn join<E: Number>(blocks: Vec<RowsDone<E>>) -> RowsDone<E> {
     (joined, stats)
 }
 
-/// Along the queries.
-fn side_by_side<'x, T: Clone + 'x, D: RemoveAxis + 'x>(parts: impl Iterator<Item = &'x Array<T, D>>) -> Array<T, D> {
-    let views: Vec<ArrayView<'_, T, D>> = parts.map(|part| part.view()).collect();
-    concatenate(Axis(2), &views).expect("parts of one shape")
+fn views<'x, T, D: Dimension + 'x>(parts: impl Iterator<Item = &'x Array<T, D>>) -> Vec<ArrayView<'x, T, D>> {
+    parts.map(|part| part.view()).collect()
 }

@@ -54,6 +54,9 @@ pub struct Forecast {
     pub memory: f64,
 }
 
+/// Bytes of memory that a rank takes before it has any token.
+const PROGRAM: usize = 32 << 20;
+
 /// Pairs of these queries and keys that are visible.
 fn pairs(queries: &Range<usize>, keys: &Range<usize>, causal: bool) -> f64 {
     if !causal {
@@ -120,10 +123,10 @@ pub fn forecast(size: &Size, cluster: &Cluster, sharing: Sharing, head_groups: O
     let seconds = done.iter().copied().fold(0.0, f64::max);
     let all = seconds_of(pairs(&(0..tokens), &(0..tokens), causal)) / ranks as f64;
     let most = (0..ranks).map(|rank| partition.count(rank)).max().unwrap_or(0);
-    // Its tokens, the states of its rows (which results take the place of), and pieces: on their way, ready, and in work.
+    // Its tokens, the states of its rows (which results take the place of), pieces: on their way, ready, and in work, and the program.
     let number = bytes.max(4);
     let of_token = 2 * heads_kv * dim * bytes + heads_q * (dim * bytes + 2 * (dim + 2) * number);
-    let memory = most * of_token + if ranks > 1 { (AHEAD + READY + 4) * largest * 2 * heads_kv * dim * bytes } else { 0 };
+    let memory = most * of_token + if ranks > 1 { (AHEAD + READY + 4) * largest * 2 * heads_kv * dim * bytes } else { 0 } + PROGRAM;
     let busiest = used.iter().copied().fold(0.0, f64::max);
     Ok(Forecast {
         head_groups: groups,
