@@ -41,6 +41,9 @@ impl Cluster {
 #[derive(Args, Debug)]
 #[command(after_help = "Example:\n  mpirun --bind-to none -n 4 regard cluster check")]
 struct Check {
+    /// Dimensions of the heads that the speed is measured with
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=4096))]
+    dim: u16,
     /// Give up after waiting so many seconds for another rank
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     watchdog: f64,
@@ -65,7 +68,7 @@ impl Check {
         let talk = Talk::new(ranks);
         let level = Level::preferred().map_or("unknown".to_owned(), |level| format!("{level:?}"));
         let (threads, cores) = (rayon::current_num_threads(), cores());
-        let rate = measured_rate();
+        let rate = measured_rate(usize::from(self.dim));
         let [latency, bandwidth] = if ranks.ranks() > 1 { ping(ranks)? } else { [f64::NAN; 2] };
         let differ = compared(ranks)?;
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -126,8 +129,8 @@ fn cores() -> usize {
 }
 
 /// Multiplications and additions per second, in billions, of attention with all threads: the best of three.
-fn measured_rate() -> f64 {
-    let x = Array4::from_shape_fn((1, 4, 2048, 128), |(_, h, i, d)| ((h + i * d) as f32).sin());
+fn measured_rate(dim: usize) -> f64 {
+    let x = Array4::from_shape_fn((1, 4, 2048, dim), |(_, h, i, d)| ((h + i * d) as f32).sin());
     let attention = Attention::new();
     let pass = || {
         let begun = Instant::now();
@@ -135,7 +138,7 @@ fn measured_rate() -> f64 {
         if fits { begun.elapsed().as_secs_f64() } else { f64::NAN }
     };
     let best = (0..3).map(|_| pass()).fold(f64::INFINITY, f64::min);
-    4.0 * 2048.0 * 2048.0 * 128.0 * 4.0 / best / 1e9
+    4.0 * 2048.0 * 2048.0 * dim as f64 * 4.0 / best / 1e9
 }
 
 /// Half the time that a short message takes there and back, and the bytes per second of a long one.
@@ -293,7 +296,7 @@ impl Plan {
         if self.ranks.0.iter().any(|&ranks| ranks == 0 || ranks > 1 << 16) {
             return Err(Unusable("--ranks must be from 1 to 65536".to_owned()).into());
         }
-        let rate = self.rate.unwrap_or_else(measured_rate);
+        let rate = self.rate.unwrap_or_else(|| measured_rate(self.dim.clamp(1, 4096)));
         let size = Size {
             tokens: self.tokens.0,
             heads_q: self.heads.0,
