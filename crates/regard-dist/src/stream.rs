@@ -8,10 +8,11 @@
 //! So what somebody waits for is either the same piece at a rank that has it earlier, or an earlier piece, and nobody waits for itself.
 
 use crate::error::Result;
-use crate::exchange::{Exchange, Kind, Number, get, put};
+use crate::exchange::{Exchange, Kind, Number, put};
 use crate::forward::{Distributed, tokens};
 use crate::ways::{Ways, after, before};
 use ndarray::{Array4, ArrayView4, Axis};
+use std::borrow::Cow;
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{SyncSender, sync_channel};
@@ -24,10 +25,11 @@ pub(crate) const AHEAD: usize = 2;
 pub(crate) const READY: usize = 2;
 
 /// A piece, as the arithmetic gets it.
-enum Keys<E> {
+enum Keys {
     /// Tokens of this rank.
     Mine(Range<usize>),
-    Got([Array4<E>; 2]),
+    /// Another's, as they came.
+    Got(Vec<u8>),
 }
 
 impl<X: Exchange> Distributed<'_, X> {
@@ -40,7 +42,7 @@ impl<X: Exchange> Distributed<'_, X> {
         mut absorb: impl FnMut(usize, ArrayView4<'_, E>, ArrayView4<'_, E>) -> Result<()>,
     ) -> Result<()> {
         let ways = Ways::new(self.attention, scores, self.partition)?;
-        let unseen = [k, v].map(|x| Array4::from_elem([x.len_of(Axis(0)), x.len_of(Axis(1)), 1, x.len_of(Axis(3))], E::zeroed()));
+        let unseen = [k, v].map(|x| Array4::from_elem(shape(x, 1), E::zeroed()));
         std::thread::scope(|scope| {
             let (give, pieces) = sync_channel(READY);
             let relay = scope.spawn(move || self.relay(&ways, k, v, &give));
@@ -51,18 +53,24 @@ impl<X: Exchange> Distributed<'_, X> {
                 piece
             };
             let mut due = 0;
-            let absorbed = std::iter::from_fn(next).try_for_each(|(first, keys)| {
-                if due < first {
-                    let [k, v] = unseen.each_ref().map(|x| so_many(x, first - due));
+            let absorbed = std::iter::from_fn(next).try_for_each(|(keys, piece)| {
+                if due < keys.start {
+                    let [k, v] = unseen.each_ref().map(|x| so_many(x, keys.start - due));
                     absorb(due, k, v)?;
                 }
-                let (absorbed, count) = match keys {
-                    Keys::Mine(here) => (absorb(first, tokens(k, &here), tokens(v, &here)), here.len()),
-                    Keys::Got([k, v]) => (absorb(first, k.view(), v.view()), k.len_of(Axis(2))),
-                };
-                due = first + count;
+                match piece {
+                    Keys::Mine(here) => absorb(keys.start, tokens(k, &here), tokens(v, &here)),
+                    Keys::Got(bytes) => {
+                        let [of_k, of_v] = [k, v].map(|x| shape(x, keys.len()));
+                        let numbers = numbers(&bytes);
+                        let (k, v) = numbers.split_at(of_k.iter().product());
+                        let view = |shape, numbers| ArrayView4::from_shape(shape, numbers).expect("so many were received");
+                        absorb(keys.start, view(of_k, k), view(of_v, v))
+                    }
+                }?;
+                due = keys.end;
                 self.progress.iter().for_each(|tell| tell(due));
-                absorbed
+                Ok(())
             });
             drop(pieces);
             let relayed = relay.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
@@ -82,7 +90,7 @@ impl<X: Exchange> Distributed<'_, X> {
         ways: &Ways,
         k: &ArrayView4<'_, E>,
         v: &ArrayView4<'_, E>,
-        give: &SyncSender<(usize, Keys<E>)>,
+        give: &SyncSender<(Range<usize>, Keys)>,
     ) -> Result<()> {
         let rank = self.talk.rank();
         let mine = (0..ways.len()).filter(|&i| ways.needs(i, rank));
@@ -95,29 +103,27 @@ impl<X: Exchange> Distributed<'_, X> {
             let (way, (keys, owner)) = (ways.way(i), ways.piece(i));
             let (tag, place) = ((Kind::Keys, i as u32), place(&way, rank));
             let next = || way[after(place, way.len())].iter();
-            let mut bytes = Vec::new();
+            let send = |to: usize, bytes: Vec<u8>| {
+                self.talk.receive(to, (Kind::Credit, i as u32), || format!("the word that it has room for keys {keys:?}"))?;
+                self.talk.send(to, tag, bytes, || format!("room for keys {keys:?}"))
+            };
             let piece = if owner == rank {
                 let here = own..own + keys.len();
                 own = here.end;
-                if next().len() > 0 {
+                for &to in next() {
+                    let mut bytes = Vec::new();
                     [k, v].iter().for_each(|x| put(&mut bytes, &tokens(x, &here)));
+                    send(to, bytes)?;
                 }
                 Keys::Mine(here)
             } else {
-                let shapes = [k, v].map(|x| [x.len_of(Axis(0)), x.len_of(Axis(1)), keys.len(), x.len_of(Axis(3))]);
-                let expected = shapes.iter().map(|shape| shape.iter().product::<usize>() * size_of::<E>()).sum();
+                let expected = [k, v].map(|x| shape(x, keys.len()).iter().product::<usize>() * size_of::<E>()).iter().sum();
                 let from = way[before(place).expect("the first has them")];
-                bytes = self.talk.receive_exactly(from, tag, expected, || format!("keys {keys:?}"))?;
-                let mut rest = &bytes[..];
-                Keys::Got(shapes.map(|shape| get(&mut rest, shape)))
+                let bytes = self.talk.receive_exactly(from, tag, expected, || format!("keys {keys:?}"))?;
+                next().try_for_each(|&to| send(to, bytes.clone()))?;
+                Keys::Got(bytes)
             };
-            for (left, &to) in next().enumerate().map(|(i, to)| (next().len() - 1 - i, to)) {
-                self.talk.receive(to, (Kind::Credit, i as u32), || format!("the word that it has room for keys {keys:?}"))?;
-                let bytes = if left == 0 { std::mem::take(&mut bytes) } else { bytes.clone() };
-                self.talk.send(to, tag, bytes, || format!("room for keys {keys:?}"))?;
-            }
-            drop(bytes);
-            if give.send((keys.start, piece)).is_err() {
+            if give.send((keys, piece)).is_err() {
                 // The arithmetic has ended with an error of its own.
                 return Ok(());
             }
@@ -134,6 +140,17 @@ impl<X: Exchange> Distributed<'_, X> {
         let from = way[before(place(&way, self.talk.rank())).expect("another has it")];
         self.talk.send(from, (Kind::Credit, i as u32), Vec::new(), || format!("keys {:?}", ways.piece(i).0))
     }
+}
+
+/// Of so many tokens.
+fn shape<E>(x: &ArrayView4<'_, E>, tokens: usize) -> [usize; 4] {
+    [x.len_of(Axis(0)), x.len_of(Axis(1)), tokens, x.len_of(Axis(3))]
+}
+
+/// The numbers that bytes are, where they lie if they may lie there.
+fn numbers<E: Number>(bytes: &[u8]) -> Cow<'_, [E]> {
+    bytemuck::try_cast_slice(bytes)
+        .map_or_else(|_| Cow::Owned(bytes.chunks_exact(size_of::<E>()).map(bytemuck::pod_read_unaligned).collect()), Cow::Borrowed)
 }
 
 /// One token, so many times.

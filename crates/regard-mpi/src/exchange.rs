@@ -13,7 +13,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How long the thread sleeps when there is nothing to do: twice as long each time, as looking for messages costs the cores that compute. A message may lie there for so long.
-const IDLE: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(2)];
+const IDLE: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(5)];
 
 /// MPI counts in 32 bits: longer messages are cut.
 const MOST_BYTES: usize = 1 << 30;
