@@ -234,7 +234,7 @@ fn unusable(error: regard_dist::Error) -> anyhow::Error {
 }
 
 /// The most memory, in bytes, and the seconds of all threads; NaN where the system does not tell.
-fn process_costs() -> [f64; 2] {
+pub(crate) fn process_costs() -> [f64; 2] {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")?.split_whitespace().next()?.parse::<f64>().ok());
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();

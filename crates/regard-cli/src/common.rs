@@ -133,12 +133,17 @@ impl std::fmt::Display for Unusable {
 
 impl std::error::Error for Unusable {}
 
-/// Of the networks' errors, those that other arguments or another input mend: not a full disk, and not a training that diverges.
+/// Of the networks' errors, those that other arguments or another input mend: not a full disk, not a training that diverges, and not a rank that is gone.
 fn networks(error: &regard_nn::Error) -> bool {
     use regard_nn::Error;
     !matches!(
         error,
-        Error::File { action: "write", .. } | Error::Diverged { .. } | Error::Gradient { .. } | Error::Logits | Error::BackwardFirst
+        Error::File { action: "write", .. }
+            | Error::Diverged { .. }
+            | Error::Gradient { .. }
+            | Error::Ranks { .. }
+            | Error::Logits
+            | Error::BackwardFirst
     )
 }
 

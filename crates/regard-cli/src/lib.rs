@@ -126,7 +126,11 @@ fn parse_and_obey(words: &[OsString]) -> u8 {
         Ok(Outcome::Interrupted) => INTERRUPTED,
         Err(error) => {
             output::note(format_args!("error: {}", common::causes(&error)));
-            if common::is_unusable(&error) { UNUSABLE } else { FAILED }
+            code_of(&error)
         }
     }
+}
+
+fn code_of(error: &anyhow::Error) -> u8 {
+    if common::is_unusable(error) { UNUSABLE } else { FAILED }
 }

@@ -8,6 +8,10 @@ use std::time::Duration;
 /// Set by those who start ranks: OpenMPI, MPICH and its kin, Slurm's own.
 const SIZES: [&str; 4] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMIX_SIZE"];
 
+/// How long a job goes on after the first error.
+#[cfg(feature = "mpi")]
+const GRACE: Duration = Duration::from_millis(700);
+
 pub(crate) enum Ranks {
     Alone(Alone),
     #[cfg(feature = "mpi")]
@@ -56,7 +60,9 @@ impl Ranks {
         #[cfg(feature = "mpi")]
         if let (Self::Mpi(mpi), Err(error)) = (self, &result) {
             crate::output::note(format_args!("error: {}", crate::common::causes(error)));
-            mpi.abort();
+            // Another rank, which waits for this one or for the same, may know better what is the matter: let it say so.
+            std::thread::sleep(GRACE);
+            mpi.abort_with(crate::code_of(error));
         }
         result
     }

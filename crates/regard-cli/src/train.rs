@@ -1,21 +1,27 @@
 //! `regard train`: arguments, progress and exit codes of a training; settings, folder, resuming and the loop are `regard_nn`'s, the log is `regard_lab`'s.
 
+use crate::attend::process_costs;
 use crate::common::{Common, Outcome, Unusable};
 use crate::progress::Bar;
+use crate::ranks::Ranks;
 use crate::train_settings::{CommandLine, SettingArgs, shell_quoted};
 use anyhow::{Context, Result};
 use clap::Args;
-use regard_lab::Table;
+use regard_dist::{Exchange, Kind, Talk};
 use regard_lab::experiments::Progress;
 use regard_lab::training_log::TrainingLog;
+use regard_lab::{Table, Value};
 use regard_nn::tokenizer::TokenizerKind;
 use regard_nn::training::folder::{FILES, LOG, MODEL, ModelFolder};
-use regard_nn::training::run::{Settings, Training, VALIDATION_WINDOWS};
+use regard_nn::training::ranks::ByExchange;
+use regard_nn::training::run::{Settings, Training, VALIDATION_WINDOWS, assist};
 use regard_nn::training::source::TextSource;
+use regard_nn::training::told::while_others_wait;
+use regard_nn::training::trainer::StepReport;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// Train a language model on a text, or on stories of our own whose entropy is known
 ///
@@ -34,6 +40,7 @@ use std::time::Instant;
   regard train --text book.txt --tokenizer bpe:1024 --width 128 --layers 4 --heads 8 --context 128 --out book
   regard train --positions rotary --norm rms --mlp swiglu --kv-heads 2 --tied --out modern
   regard train --parts 8 --workers 2                        two workers share a step's parts: the bytes of one
+  mpirun --bind-to none -n 4 regard train --parts 8         so do ranks on several machines (see docs/cluster.md)
   regard train --resume --out book                          go on where it was stopped
   regard train --resume --out book --steps 5000             go on beyond the last step
 Then:
@@ -55,6 +62,9 @@ pub(crate) struct Train {
     /// So many threads share the parts of each step, a choice that no byte depends on; at most --parts
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     workers: u16,
+    /// Of several ranks: give up after waiting so many seconds for another one
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
+    watchdog: f64,
     #[command(flatten)]
     settings: SettingArgs,
     #[command(flatten)]
@@ -164,16 +174,16 @@ impl Rate {
     }
 }
 
-/// The first Ctrl-C (or SIGTERM) asks for a stop after the step, the second stops at once.
-fn stop_on_interrupt(quiet: bool) -> Result<Arc<AtomicBool>> {
+/// The first Ctrl-C (or SIGTERM) asks for a stop after the step, the second stops at once. `said` is what the first one is told.
+fn stop_on_interrupt(said: Option<&'static str>) -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&stop);
     ctrlc::set_handler(move || {
         if asked.swap(true, Ordering::Relaxed) {
             std::process::exit(i32::from(crate::INTERRUPTED));
         }
-        if !quiet {
-            eprintln!("\nstopping after this step; Ctrl-C again stops at once");
+        if let Some(said) = said {
+            eprintln!("\n{said}");
         }
     })
     .context("cannot wait for Ctrl-C")?;
@@ -183,43 +193,112 @@ fn stop_on_interrupt(quiet: bool) -> Result<Arc<AtomicBool>> {
 /// Errors after which the folder has a state to go on from.
 fn resumable(error: &regard_nn::Error) -> bool {
     use regard_nn::Error;
-    matches!(error, Error::File { .. } | Error::Diverged { .. } | Error::Gradient { .. })
+    matches!(error, Error::File { .. } | Error::Diverged { .. } | Error::Gradient { .. } | Error::Ranks { .. })
+}
+
+/// What each rank took, in a table of the first one.
+fn costs(ranks: &Ranks) -> Result<Table> {
+    let (talk, tag, what) = (Talk::new(ranks), (Kind::Tiles, 0), || "what it took".to_owned());
+    let columns =
+        [("rank", "rank"), ("cpu_seconds", "CPU, s"), ("received_bytes", "received, bytes"), ("peak_memory_bytes", "peak memory, bytes")];
+    let mut table = Table::new("ranks", "What each rank took", &columns);
+    let mut told = Vec::new();
+    if ranks.rank() == 0 {
+        for rank in 1..ranks.ranks() {
+            told.push(talk.receive_exactly(rank, tag, 24, what)?);
+        }
+    }
+    let [peak, cpu] = process_costs();
+    let mine: Vec<u8> = [cpu, ranks.bytes_received() as f64, peak].iter().flat_map(|x| x.to_le_bytes()).collect();
+    if ranks.rank() > 0 {
+        talk.send(0, tag, mine, what)?;
+        return Ok(table);
+    }
+    told.insert(0, mine);
+    for (rank, bytes) in told.iter().enumerate() {
+        let mut numbers = bytes.as_chunks().0.iter().map(|word| f64::from_le_bytes(*word)).chain(std::iter::repeat(f64::NAN));
+        let mut real = || numbers.next().filter(|x| !x.is_nan());
+        let (cpu, received, peak) = (real(), real(), real());
+        let whole = |x: Option<f64>| x.map_or(Value::Missing, |x| Value::Integer(x as i64));
+        table.push(vec![rank.into(), cpu.into(), whole(received), whole(peak)]);
+    }
+    Ok(table)
 }
 
 impl Train {
     pub(crate) fn run(self) -> Result<Outcome> {
-        let bar = self.common.start("train")?;
-        let mut training = prepared(&self, &bar)?;
-        let (workers, parts) = (usize::from(self.workers), training.settings().train.parts);
-        if workers > parts {
-            let message =
-                format!("--workers {workers} is more than a step has parts ({parts}): give fewer, or train anew with more --parts");
+        let ranks = Ranks::start(self.watchdog)?;
+        ranks.or_end(if ranks.rank() == 0 { self.by(&ranks) } else { self.assist(&ranks) })
+    }
+
+    /// Another rank than the first: it has no files, and nothing to say.
+    fn assist(&self, ranks: &Ranks) -> Result<Outcome> {
+        let common = Common { quiet: true, ..self.common.clone() };
+        drop(common.start("train")?);
+        let stop = stop_on_interrupt(None)?;
+        assist(&ByExchange(ranks), &mut || !stop.load(Ordering::Relaxed))?;
+        costs(ranks)?;
+        Ok(Outcome::Done)
+    }
+
+    /// The training with its table, and what asks it to stop. It is in the folder when this returns.
+    fn begin(&self, ranks: &Ranks, bar: &Bar) -> Result<(Training, TrainingLog, Arc<AtomicBool>)> {
+        let training = prepared(self, bar)?;
+        let parts = training.settings().train.parts;
+        let sharing = if ranks.ranks() > 1 { ("mpirun -n ", ranks.ranks()) } else { ("--workers ", usize::from(self.workers)) };
+        if sharing.1 > parts {
+            let (name, count) = sharing;
+            let message = format!("{name}{count} is more than a step has parts ({parts}): give fewer, or train anew with more --parts");
             return Err(Unusable(message).into());
         }
         let mut log = TrainingLog::new(&training.settings().command(), training.origin().floor())?;
         if self.resume && !log.take_over(&self.out, training.trainer().step()) {
             eprintln!("warning: {LOG} has not all {} steps that were done; it begins anew", training.trainer().step());
         }
-        let stop = stop_on_interrupt(self.common.quiet)?;
+        let said = match ranks.ranks() {
+            1 => "stopping after this step; Ctrl-C again stops at once",
+            // Who starts ranks asks them to stop also where one of them is gone.
+            _ => "stopping after this step, if all ranks are there",
+        };
+        let stop = stop_on_interrupt((!self.common.quiet).then_some(said))?;
         if !self.resume {
             training.write_first(&log)?;
         }
+        Ok((training, log, stop))
+    }
+
+    /// The first rank, or the only one.
+    fn by(&self, ranks: &Ranks) -> Result<Outcome> {
+        let bar = self.common.start("train")?;
+        let several = ranks.ranks() > 1;
+        if several && self.workers > 1 {
+            return Err(Unusable("--workers is for one process: ranks share the parts already, so leave it out".to_owned()).into());
+        }
+        let by = ByExchange(ranks);
+        let every = Duration::from_secs_f64((self.watchdog / 4.0).min(1.0));
+        let (mut training, mut log, stop) = while_others_wait(&by, every, || self.begin(ranks, &bar))?;
         let (steps, again) =
             (training.settings().train.steps, format!("regard train --resume --out {}", shell_quoted(&self.out.display().to_string())));
         bar.expect(steps.saturating_sub(training.trainer().step()));
         let mut rate = Rate::begin();
-        let ran = training.run_by_workers(workers, self.checkpoint_every, &mut log, &mut |report| {
+        let mut watch = |report: &StepReport| {
             rate.count(report.tokens);
             bar.say(format!("train: loss {:.3}, {:.0} tokens/s", report.loss, rate.per_second()));
             bar.advance(1);
             !stop.load(Ordering::Relaxed)
-        });
+        };
+        let ran = if several {
+            training.run_by(&by, self.checkpoint_every, &mut log, &mut watch)
+        } else {
+            training.run_by_workers(self.workers.into(), self.checkpoint_every, &mut log, &mut watch)
+        };
         drop(bar);
         ran.map_err(|error| {
             let known = resumable(&error);
             let error = anyhow::Error::from(error);
             if known { error.context(format!("`{again}` goes on from the last checkpoint")) } else { error }
         })?;
+        let costs = several.then(|| costs(ranks)).transpose()?;
         if !training.trainer().finished() {
             if !self.common.quiet {
                 eprintln!("saved after step {} of {steps}; go on with: {again}", training.trainer().step());
@@ -227,7 +306,8 @@ impl Train {
             return Ok(Outcome::Interrupted);
         }
         log.draw(&self.out)?;
-        self.common.show(&[summary(&training, &log, &rate)])?;
+        let tables: Vec<_> = [summary(&training, &log, &rate)].into_iter().chain(costs).collect();
+        self.common.show(&tables)?;
         self.common.wrote(&self.out, &FILES.map(str::to_owned));
         Ok(Outcome::Done)
     }

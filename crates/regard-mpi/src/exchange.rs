@@ -6,7 +6,7 @@ use mpi::topology::{Communicator, SimpleCommunicator};
 use mpi::{Threading, environment};
 use regard_dist::{Exchange, Failure, Kind, Tag};
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -44,8 +44,8 @@ enum Command {
 struct Mail {
     inbox: Mutex<Inbox>,
     arrived: Condvar,
-    /// The job is to end, also where a message cannot be got rid of.
-    abort: AtomicBool,
+    /// The job is to end, also where a message cannot be got rid of: the exit code, if it is not 0.
+    abort: AtomicU8,
 }
 
 #[derive(Default)]
@@ -111,7 +111,12 @@ impl Mpi {
 
     /// End the job, all of its ranks.
     pub fn abort(&self) -> ! {
-        self.mail.abort.store(true, Ordering::Relaxed);
+        self.abort_with(1)
+    }
+
+    /// The same with an exit code for whoever started them, other than 0.
+    pub fn abort_with(&self, code: u8) -> ! {
+        self.mail.abort.store(code.max(1), Ordering::Relaxed);
         // Where the thread hangs, whoever started the ranks notices that one of them has ended so.
         std::thread::sleep(Duration::from_secs(1));
         std::process::abort()
@@ -226,8 +231,9 @@ fn send(world: &SimpleCommunicator, to: usize, tag: i32, bytes: &[u8], mail: &Ma
 }
 
 fn end_if_told(world: &SimpleCommunicator, mail: &Mail) {
-    if mail.abort.load(Ordering::Relaxed) {
-        world.abort(1);
+    let code = mail.abort.load(Ordering::Relaxed);
+    if code > 0 {
+        world.abort(code.into());
     }
 }
 

@@ -10,4 +10,5 @@ pub mod parts;
 pub mod ranks;
 pub mod run;
 pub mod source;
+pub mod told;
 pub mod trainer;

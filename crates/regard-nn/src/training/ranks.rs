@@ -134,6 +134,10 @@ pub(crate) enum Stage {
     Weights,
     /// The optimiser's state.
     Moments,
+    /// All that a rank needs for the first step.
+    Told,
+    /// The first rank is not ready to tell.
+    Wait,
 }
 
 /// Bytes at the head of a message: which step and stage it is of.
@@ -172,6 +176,11 @@ fn head(step: u64, stage: Stage) -> [u8; HEAD] {
     (step << 3 | stage as u64).to_le_bytes()
 }
 
+/// Is this a message of that step and stage?
+pub(crate) fn is_about(bytes: &[u8], step: u64, stage: Stage) -> bool {
+    bytes.get(..HEAD) == Some(&head(step, stage)[..])
+}
+
 /// What another rank says at this step and stage: so many bytes, if that is known.
 pub(crate) fn receive(
     ranks: &dyn Ranks,
@@ -181,8 +190,7 @@ pub(crate) fn receive(
     what: &dyn Fn() -> String,
 ) -> Result<Vec<u8>> {
     let mut bytes = ranks.receive(from, what)?;
-    let there = bytes.get(..HEAD) == Some(&head(step, stage)[..]);
-    if !there || expected.is_some_and(|expected| bytes.len() != HEAD + expected) {
+    if !is_about(&bytes, step, stage) || expected.is_some_and(|expected| bytes.len() != HEAD + expected) {
         let problem = format!("rank {} needs {} of rank {from}, which is doing something else", ranks.rank(), what());
         return Err(Error::Ranks { problem });
     }

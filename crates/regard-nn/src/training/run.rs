@@ -9,6 +9,7 @@ use super::memory::{available_bytes, training_bytes};
 use super::parts::tree_depth;
 use super::ranks::{Alone, Ranks, Worker};
 use super::source::TextSource;
+use super::told::{Told, hear, tell};
 use crate::checkpoint::{Checkpoint, save_with, save_with_moments};
 use crate::config::ModelConfig;
 use crate::data::{Target, Text};
@@ -228,12 +229,44 @@ impl Training {
         std::thread::scope(|scope| {
             for worker in team {
                 // What goes wrong with one of them, the first finds out.
-                scope.spawn(move || steps(&worker, &mut share(&worker)?, (model, text), checkpoint_every, &mut Nobody));
+                scope.spawn(move || steps(&worker, &mut share(&worker)?, (model, text), checkpoint_every, &mut Other(&mut || true)));
             }
             *trainer = share(&first)?;
             let mut writer = Writer { path: folder.path(), settings, origin, text, model, journal, watch };
             steps(&first, trainer, (model, text), checkpoint_every, &mut writer)
         })
+    }
+
+    /// The same by ranks, of which this is the first one. All others [assist](assist), and are told what they need.
+    ///
+    /// # Errors
+    /// As [`Training::run`], and [`Error::Ranks`].
+    pub fn run_by(
+        &mut self,
+        ranks: &dyn Ranks,
+        checkpoint_every: u64,
+        journal: &mut dyn Journal,
+        watch: &mut dyn FnMut(&StepReport) -> bool,
+    ) -> Result<()> {
+        let Self { folder, settings, origin, text, model, trainer, .. } = self;
+        tell(ranks, (model, text), trainer, checkpoint_every)?;
+        *trainer = trainer.clone().share(ranks, &origin.tokens_sha256)?;
+        let mut writer = Writer { path: folder.path(), settings, origin, text, model, journal, watch };
+        steps(ranks, trainer, (model, text), checkpoint_every, &mut writer)
+    }
+}
+
+/// The work of any rank but the first, which [runs](Training::run_by) the training and writes its files. All stop one step after `watch` of any returns false.
+///
+/// # Errors
+/// [`Error::Ranks`], and what is wrong with this rank alone. What all ranks find, such as a loss that is no number, is the first one's to tell.
+pub fn assist(ranks: &dyn Ranks, watch: &mut dyn FnMut() -> bool) -> Result<()> {
+    let Told { model, text, trainer, checkpoint_every, tokens_sha256 } = hear(ranks)?;
+    check_size(&model, trainer.config())?;
+    let mut trainer = trainer.share(ranks, &tokens_sha256)?;
+    match steps(ranks, &mut trainer, (&model, &text), checkpoint_every, &mut Other(watch)) {
+        Err(Error::Diverged { .. } | Error::Gradient { .. }) => Ok(()),
+        ran => ran,
     }
 }
 
@@ -272,12 +305,12 @@ impl Beside for Writer<'_> {
     }
 }
 
-/// Any other.
-struct Nobody;
+/// Any other, which may want to stop.
+struct Other<'w>(&'w mut dyn FnMut() -> bool);
 
-impl Beside for Nobody {
+impl Beside for Other<'_> {
     fn step(&mut self, _: &Trainer, _: &StepReport) -> Result<bool> {
-        Ok(true)
+        Ok((self.0)())
     }
 
     fn save(&mut self, _: &Trainer, _: &Adam<f32>) -> Result<()> {

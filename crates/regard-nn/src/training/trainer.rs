@@ -134,11 +134,8 @@ impl Trainer {
     /// # Errors
     /// [`Error::Config`].
     pub fn new(layout: &Layout, config: TrainConfig) -> Result<Self> {
-        config.check()?;
-        let count = layout.len();
-        let params = layout.init(config.seed);
-        let (gradient, adam) = (vec![0.0; count], Adam::new(count));
-        Ok(Self { config, layout: layout.clone(), params, gradient, spare: Vec::new(), adam, step: 0 })
+        let state = (layout.init(config.seed), Adam::new(layout.len()), 0);
+        Self::at(layout, config, state)
     }
 
     /// From where a checkpoint stopped. Its settings must be the same, but `steps` may be another number.
@@ -147,12 +144,14 @@ impl Trainer {
     /// When the checkpoint is of another model or training.
     pub fn resume(layout: &Layout, config: TrainConfig, checkpoint: Checkpoint) -> Result<Self> {
         checkpoint.check_training(&config)?;
-        let mut trainer = Self::new(layout, config)?;
-        let (params, adam, step) = checkpoint.into_state(layout)?;
-        trainer.params = params;
-        trainer.adam = adam;
-        trainer.step = step;
-        Ok(trainer)
+        Self::at(layout, config, checkpoint.into_state(layout)?)
+    }
+
+    /// In this state: parameters, moments, and steps done.
+    pub(crate) fn at(layout: &Layout, config: TrainConfig, (params, adam, step): (Vec<f32>, Adam<f32>, u64)) -> Result<Self> {
+        config.check()?;
+        let gradient = vec![0.0; layout.len()];
+        Ok(Self { config, layout: layout.clone(), params, gradient, spare: Vec::new(), adam, step })
     }
 
     /// The settings.

@@ -8,5 +8,6 @@ mod golden;
 mod models;
 mod parts;
 mod textbook;
+mod told;
 mod tokens;
 mod training;
