@@ -1,5 +1,8 @@
 //! `cargo xtask cluster`: ranks of MPI against one process, bit for bit, and what becomes of a job when one of its ranks goes.
 
+mod links;
+mod training;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 use std::time::{Duration, SystemTime};
@@ -27,7 +30,7 @@ pub(crate) fn run_all() -> Result<ExitCode> {
     }
     let mut steps = Steps::default();
     steps.step("programs with MPI", || {
-        run(cargo(&["build", "--quiet", "--package", "regard-mpi", "--features", "mpi", "--example", "compare"]))?;
+        run(cargo(&["build", "--quiet", "--package", "regard-mpi", "--features", "mpi", "--examples"]))?;
         run(cargo(&["build", "--quiet", "--package", "regard-cli", "--features", "mpi"]))
     });
     for ranks in 1..=4 {
@@ -37,6 +40,8 @@ pub(crate) fn run_all() -> Result<ExitCode> {
         steps.step(&format!("the end of a job: {fault}"), || ends(fault, Duration::from_secs(within)));
     }
     steps.step("files of one process on 2 to 4 ranks", files);
+    training::steps(&mut steps);
+    links::steps(&mut steps);
     Ok(steps.finish())
 }
 
@@ -64,7 +69,11 @@ fn compare(ranks: usize) -> Result<()> {
 }
 
 fn ends(fault: &str, within: Duration) -> Result<()> {
-    let mut job = mpirun(3, &example());
+    ends_of(mpirun(3, &example()), fault, within)
+}
+
+/// Of a job that does that to itself, and says when.
+fn ends_of(mut job: Command, fault: &str, within: Duration) -> Result<()> {
     job.args([fault, &WATCHDOG.to_string()]);
     let output = job.output().context("cannot start mpirun")?;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_secs_f64();
