@@ -186,6 +186,13 @@ def _copied(given):
     return np.array(given) if isinstance(given, (list, np.ndarray)) else given
 
 
+def _autocast(*tensors):
+    """What PyTorch does to this operator's arguments in a region of mixed precision."""
+    dtype = torch.get_autocast_dtype("cpu")
+    eligible = (torch.float32, torch.float16, torch.bfloat16)
+    return [x.to(dtype) if isinstance(x, Tensor) and x.dtype in eligible else x for x in tensors]
+
+
 def _bfloat16():
     try:
         from ml_dtypes import bfloat16

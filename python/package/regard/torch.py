@@ -35,7 +35,7 @@ try:
 except ImportError as missing:
     raise ImportError(f"regard.torch needs PyTorch ({missing}): pip install torch") from missing
 
-from ._autograd import _NO_OPERANDS, _attend, _copied, _is_transformed, _tensors_of
+from ._autograd import _NO_OPERANDS, _attend, _autocast, _copied, _is_transformed, _tensors_of
 from ._context import Partition, _Loose, context_parallel_attention
 from ._regard import Mask, _chosen_num_threads
 
@@ -206,13 +206,6 @@ def _drawn_seed():
     return int(torch.randint(2**63 - 1, (), dtype=torch.int64))
 
 
-def _autocast(*tensors):
-    """What PyTorch does to this operator's arguments in a region of mixed precision."""
-    dtype = torch.get_autocast_dtype("cpu")
-    eligible = (torch.float32, torch.float16, torch.bfloat16)
-    return [x.to(dtype) if isinstance(x, Tensor) and x.dtype in eligible else x for x in tensors]
-
-
 def _described(mask, is_causal, options):
     """Masks that are no tensors: ours, and PyTorch's own way to say how a causal mask is aligned."""
     from torch.nn.attention.bias import CausalBias, CausalVariant
@@ -302,9 +295,12 @@ def _reason_against_tensor(x):
 def _in_place_of_pytorch(
     query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False
 ):
-    counting = _counting
+    blocks = _counting
+    counting = [calls for calls, _ in blocks]
+    shared = _shared_by(blocks) if any(calls.context_parallel is not None for calls in counting) else None
+    if shared is not None and torch.is_autocast_enabled("cpu"):
+        query, key, value = _autocast(query, key, value)
     reason = _reason_against(query, key, value, attn_mask, dropout_p, is_causal) if counting else "no use()"
-    shared = next((calls.context_parallel for calls in reversed(counting) if calls.context_parallel is not None), None)
     if shared is not None:
         out = _by_all_ranks(shared, reason, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
         for calls in counting:
@@ -322,6 +318,15 @@ def _in_place_of_pytorch(
     for calls in counting:
         calls.left[reason] = calls.left.get(reason, 0) + 1
     return _pytorch(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+
+
+def _shared_by(blocks):
+    """The partition of this thread's innermost block that has one."""
+    mine = [calls for calls, thread in blocks if thread == threading.get_ident()]
+    if not mine:
+        text = "another thread has use(context_parallel=...) open, and so every attention is of shared tokens"
+        raise RuntimeError(f"{text}; open a block in this thread: use() for attention of its own, use(context_parallel=...) with a group of its own")
+    return next((calls.context_parallel for calls in reversed(mine) if calls.context_parallel is not None), None)
 
 
 def _by_all_ranks(partition, reason, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa):
@@ -345,7 +350,8 @@ def _by_all_ranks(partition, reason, query, key, value, attn_mask, dropout_p, is
 _NAME = "scaled_dot_product_attention"
 _has_ml_dtypes = find_spec("ml_dtypes") is not None
 _lock = threading.Lock()
-_counting: tuple[use, ...] = ()
+#: Blocks that are open, with their threads.
+_counting: tuple[tuple[use, int], ...] = ()
 _replaced: list[Any] = []
 _fast_path = True
 
@@ -369,7 +375,7 @@ class use(ContextDecorator):
 
     With ``context_parallel``, a :class:`Partition`, each process of ``torch.distributed`` runs the model on its own tokens, and attention is that of
     all of them, as by :func:`context_parallel_attention`: ``model(part.shard(ids, 1), position_ids=part.positions()[None])``. Nothing is left to PyTorch then: what cannot
-    be computed so (masks, other devices) is an error.
+    be computed so (masks, other devices) is an error, and so is a call of another thread that has no block of its own.
 
     Blocks may be nested. The place is that of the whole process: other threads that run meanwhile get regard too. The backward pass
     may come after the block: what was computed by regard is differentiated by regard.
@@ -406,13 +412,14 @@ class use(ContextDecorator):
         with _lock:
             if not _counting:
                 _put_in_place()
-            _counting = (*_counting, self)
+            _counting = (*_counting, (self, threading.get_ident()))
         return self
 
     def __exit__(self, *exception: object) -> None:
         global _counting
         with _lock:
-            at = _counting.index(self)
+            mine = [at for at, (calls, thread) in enumerate(_counting) if calls is self and thread == threading.get_ident()]
+            at = mine[-1] if mine else next(at for at, (calls, _) in enumerate(_counting) if calls is self)
             _counting = _counting[:at] + _counting[at + 1 :]
             if not _counting:
                 _put_back()

@@ -3,6 +3,8 @@
 import os
 import signal
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import torch
@@ -42,9 +44,9 @@ def sinks(case):
     return torch.linspace(-1, 1, case["heads"][0], dtype=torch.float64, requires_grad=True) if case.get("sink") else None
 
 
-def attend(case):
+def attend(case, group=None):
     """Results and gradients of all tokens, put together."""
-    part = door.Partition(case["n"], block=case.get("block"))
+    part = door.Partition(case["n"], group, case.get("block"))
     q, k, v, d_out = (part.shard(x, 2) for x in tensors(case))
     leaves, sink = [x.requires_grad_() for x in (q, k, v)], sinks(case)
     out = door.context_parallel_attention(*leaves, partition=part, sink=sink, **case.get("options", {}))
@@ -52,7 +54,7 @@ def attend(case):
     found = {"out": out.detach()} | {name: x.grad for name, x in zip(("dq", "dk", "dv"), leaves)}
     found = {name: part.join(x, 2) for name, x in found.items()}
     if sink is not None:
-        distributed.all_reduce(sink.grad)
+        distributed.all_reduce(sink.grad, group=group)
         found["d_sink"] = sink.grad
     return found
 
@@ -98,46 +100,115 @@ def train(block=256):
 
 
 def fault(end):
-    """Rank 1 does something at its second message of keys; what rank 0 is told."""
-    carrier, sent = door.Partition(2000, block=256)._carrier.__class__, []
+    """Rank 1 does something at its second message of keys; what the others are told, and how long after, and what they are told if they go on."""
+    part = door.Partition(2000, block=256)
+    attend(dict(n=2000, block=256))
+    carrier, sent = type(part._carrier), []
     send = carrier.send
 
     def faulty(self, to, tag, array):
-        sent.append(array.size > 1000)
+        sent.append(array.size > 2000)
         if self.rank == 1 and sum(sent) == 2:
             end()
         send(self, to, tag, array)
 
     carrier.send = faulty
+    told, begun = [], time.monotonic()
+    for _ in range(2):
+        try:
+            attend(dict(n=2000, block=256, options=dict(is_causal=True)))
+        except (OSError, RuntimeError) as error:
+            told.append(f"{type(error).__name__}: {error}")
+    return told, time.monotonic() - begun
+
+
+def raised():
+    """Rank 1 has an error of its own after the first call, and ends."""
+    part = door.Partition(2000, block=256)
+    attend(dict(n=2000, block=256))
+    if part.rank == 1:
+        raise KeyError("on purpose")
     try:
-        return attend(dict(n=2000, block=256, options=dict(is_causal=True)))
-    except OSError as error:
-        return f"{type(error).__name__}: {error}"
+        return attend(dict(n=2000, block=256))
+    except ConnectionError as error:
+        return [f"{type(error).__name__}: {error}"], 0.0
 
 
 def refusals():
-    """What is refused, on all ranks alike."""
-    part, x = door.Partition.snake(700, block=256), torch.ones(1, 1, 700, 8)
-    mine = part.shard(x, 2)
-    other = dict(partition=part, is_causal=part.rank == 0)
+    """What is refused, on all ranks alike, and without harm to what comes after; rank 1 is the odd one."""
+    part, x = door.Partition.snake(700, block=256), torch.ones(1, 2, 700, 8)
+    mine, odd = part.shard(x, 2), part.rank == 1
+
+    def call(q=mine, k=mine, v=mine, **options):
+        return door.context_parallel_attention(q, k, v, partition=part, **options)
+
     calls = {
-        "tensor mask": lambda: door.context_parallel_attention(mine, mine, mine, partition=part, attn_mask=torch.ones(700, 700)),
-        "tokens": lambda: door.context_parallel_attention(x, x, x, partition=part),
-        "slopes": lambda: door.context_parallel_attention(mine, mine, mine, partition=part, alibi=torch.ones(1, requires_grad=True)),
+        "tensor mask": lambda: call(attn_mask=torch.ones(700, 700)),
+        "tokens": lambda: call(x, x, x),
+        "slopes": lambda: call(alibi=torch.ones(1, requires_grad=True)),
         "join": lambda: part.join(mine.clone().requires_grad_(), 2),
         "shard": lambda: part.shard(mine, 2),
         "block": lambda: door.Partition.snake(700, block=100),
-        "options": lambda: door.context_parallel_attention(mine, mine, mine, **other) if part.rank else distributed.broadcast(torch.zeros(4, dtype=torch.int64), 0),
+        "negative": lambda: door.Partition.snake(-1),
+        "part of a token": lambda: door.Partition.snake(3.7),
+        "softcap": lambda: call(softcap=-1.0),
+        "seed": lambda: call(dropout_p=0.1, seed=2**64),
+        "options, odd": lambda: call(softcap=3.0 if odd else None),
+        "causal, odd": lambda: call(is_causal=odd),
+        "sink, odd": lambda: call(sink=torch.tensor([1.0, 2.0 + 1e-6 * odd])),
+        "seed, odd": lambda: call(dropout_p=0.1, seed=5 if odd else None),
+        "tokens, odd": lambda: call(mine[:, :, 1:] if odd else mine),
+        "axes, odd": lambda: call(mine[0] if odd else mine),
+        "heads, odd": lambda: call(mine[:, :1] if odd else mine),
+        "dtype, odd": lambda: call(*[mine.double() if odd else mine] * 3),
+        "array, odd": lambda: call(mine.numpy() if odd else mine),
+        "tensor mask, odd": lambda: call(attn_mask=torch.ones(700, 700) if odd else None),
+        "gradients, odd": lambda: call(mine.clone().requires_grad_(odd)),
+        "partition, odd": lambda: door.context_parallel_attention(*[door.Partition(700).shard(x, 2)] * 3, partition=door.Partition(700)) if odd else call(),
+        "join, odd": lambda: part.join(mine, 2) if odd else call(),
+        "join of another shape, odd": lambda: part.join(mine[:, :1] if odd else mine, 2),
     }
     with door.use(context_parallel=part):
         calls["mask in a model"] = lambda: F.scaled_dot_product_attention(mine, mine, mine, torch.ones(mine.shape[2], mine.shape[2], dtype=torch.bool))
+        calls["another thread"] = lambda: in_a_thread(lambda: F.scaled_dot_product_attention(mine, mine, mine))
         found = {}
-        for name, call in calls.items():
+        for name, made in calls.items():
             try:
-                found[name] = repr(call())
+                found[name] = repr(made())
             except (ValueError, TypeError, RuntimeError) as error:
                 found[name] = f"{type(error).__name__}: {error}"
+    found["afterwards"] = attend(CASES["everything"])
     return found
+
+
+def in_a_thread(call):
+    with ThreadPoolExecutor() as threads:
+        return threads.submit(call).result()
+
+
+def at_once():
+    """Two groups of all ranks, each with calls of a thread of its own; and a group of some of them."""
+    names, groups = ("everything", "causal_in_large_blocks"), [distributed.new_group() for _ in range(2)]
+    with ThreadPoolExecutor() as threads:
+        found = {name: threads.submit(lambda *given: [attend(*given) for _ in range(3)][-1], CASES[name], group) for name, group in zip(names, groups)}
+        found = {name: future.result() for name, future in found.items()}
+    some = distributed.new_group([1, 2])
+    if distributed.get_rank() == 0:
+        try:
+            door.Partition(700, some)
+        except ValueError as error:
+            assert str(error) == "this process is not in the group of the partition"
+        return found
+    return found | {"grouped": attend(CASES["grouped"], some)}
+
+
+def late():
+    """A partition that was made before there was a group is of one rank."""
+    part, x = OLD, torch.ones(1, 1, 700, 4)
+    try:
+        return door.context_parallel_attention(x, x, x, partition=part)
+    except ValueError as error:
+        return str(error)
 
 
 WORK = {
@@ -146,12 +217,16 @@ WORK = {
     "train_contiguous": lambda: train(None),
     "kill": lambda: fault(lambda: os.kill(os.getpid(), signal.SIGKILL)),
     "stop": lambda: fault(lambda: os.kill(os.getpid(), signal.SIGSTOP)),
+    "raise": raised,
     "refusals": refusals,
+    "at_once": at_once,
+    "late": late,
 }
 
 if __name__ == "__main__":
     work, folder, patience = sys.argv[1], sys.argv[2], float(sys.argv[3])
     torch.set_num_threads(1)
+    OLD = door.Partition(700)
     distributed.init_process_group("gloo", timeout=timedelta(seconds=patience))
     torch.save(WORK[work](), f"{folder}/{distributed.get_rank()}.pt")
     if work in ("kill", "stop"):

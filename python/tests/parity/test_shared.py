@@ -1,11 +1,11 @@
 """Attention that several processes of torch.distributed (gloo) share: the bits of one process."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -26,9 +26,9 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def start(ranks, work, folder, patience=120.0):
+def start(ranks, work, folder, patience=120.0, script=SCRIPT):
     common = dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(ranks))
-    command = [sys.executable, str(SCRIPT), work, str(folder), str(patience)]
+    command = [sys.executable, str(script), work, str(folder), str(patience)]
     return [subprocess.Popen(command, env=os.environ | common | {"RANK": str(rank)}) for rank in range(ranks)]
 
 
@@ -67,19 +67,26 @@ def alone():
     return found
 
 
+def assert_bits(found, alone, who):
+    """Every number of the cases that were found; how many they are."""
+    compared = 0
+    for name, tensors in found.items():
+        assert tensors.keys() == alone[name].keys()
+        for what, expected in alone[name].items():
+            got = tensors[what]
+            assert got.shape == expected.shape and got.dtype == expected.dtype
+            differ = int((bits(got) != bits(expected)).sum())
+            assert differ == 0, f"{what} of {name}, {who}: {differ} of {expected.numel()} numbers differ"
+            compared += expected.numel()
+    return compared
+
+
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_any_number_of_ranks_has_the_bits_of_one_process(alone, ranks, tmp_path):
     compared = 0
     for rank, found in enumerate(by_ranks(ranks, "cases", tmp_path)):
         assert found.keys() == alone.keys()
-        for name, tensors in alone.items():
-            assert found[name].keys() == tensors.keys()
-            for what, expected in tensors.items():
-                got = found[name][what]
-                assert got.shape == expected.shape and got.dtype == expected.dtype
-                differ = int((bits(got) != bits(expected)).sum())
-                assert differ == 0, f"{what} of {name}, rank {rank} of {ranks}: {differ} of {expected.numel()} numbers differ"
-                compared += expected.numel()
+        compared += assert_bits(found, alone, f"rank {rank} of {ranks}")
     assert compared > ranks * 1_000_000 and all(x.abs().sum() > 0 for x in alone["causal"].values())
 
 
@@ -105,46 +112,108 @@ def test_a_hugging_face_model_trains_with_its_tokens_shared(ranks, work, tmp_pat
     assert losses[-1] < losses[0] - 0.01
 
 
-def test_a_rank_that_is_killed_is_named_with_the_keys(tmp_path):
-    processes = start(2, "kill", tmp_path)
+def after_a_fault(work, folder, patience):
+    """What ranks 0 and 2 are told when something happens to rank 1."""
+    processes = start(3, work, folder, patience)
     try:
-        assert processes[1].wait(timeout=120) == -signal.SIGKILL
-        began = time.monotonic()
-        assert processes[0].wait(timeout=60) == 0
-        assert time.monotonic() - began < 30
+        for rank in (0, 2):
+            assert processes[rank].wait(timeout=120) == 0
     finally:
         for process in processes:
             process.kill()
-    told = torch.load(tmp_path / "0.pt")
-    assert told.startswith("ConnectionError: rank 0 needs ") and " keys " in told and " of rank 1, which is gone" in told, told
+    return processes[1].wait(), *(torch.load(folder / f"{rank}.pt") for rank in (0, 2))
+
+
+def names_rank_and_keys(text):
+    return re.search(r"rank [02] (needs|waited [0-9.]+ s for) .*\bkeys .* of rank [012]\b", text)
+
+
+def test_a_rank_that_is_killed_is_named_with_the_keys(tmp_path):
+    code, *told = after_a_fault("kill", tmp_path, 60)
+    assert code == -signal.SIGKILL
+    for (first, second), seconds in told:
+        # Rank 2 may not have heard of rank 1 at all.
+        assert first.startswith("ConnectionError: rank ") and "which is gone" in first, first
+        assert names_rank_and_keys(first) or first.startswith("ConnectionError: rank 2 needs a greeting of rank 1, "), first
+        assert "ended half way (ConnectionError: rank " in second and seconds < 30, (second, seconds)
+    # Who needs the rank that is gone says so; the other may need one that has ended because of it.
+    assert any(" of rank 1, which is gone" in first for (first, _), _ in told), told
 
 
 def test_a_rank_that_stands_still_is_named_with_the_keys(tmp_path):
-    processes = start(2, "stop", tmp_path, patience=8.0)
-    try:
-        assert processes[0].wait(timeout=120) == 0
-    finally:
-        for process in processes:
-            process.kill()
-    told = torch.load(tmp_path / "0.pt")
-    assert told.startswith("TimeoutError: rank 0 waited ") and " keys " in told and " of rank 1; " in told, told
+    _, *told = after_a_fault("stop", tmp_path, 6)
+    for (first, second), seconds in told:
+        assert names_rank_and_keys(first), first
+        assert "ended half way (" in second and seconds < 6 + 5, (second, seconds)
+    assert any(re.match(r"TimeoutError: rank . waited .* of rank 1; ", first) for (first, _), _ in told), told
 
 
-def test_what_cannot_be_shared_is_refused_on_all_ranks(tmp_path):
-    first, second = by_ranks(2, "refusals", tmp_path)
-    words = {
+def test_a_rank_that_raises_is_named(tmp_path):
+    code, *told = after_a_fault("raise", tmp_path, 60)
+    assert code == 1
+    for (first,), _ in told:
+        assert re.match("ConnectionError: rank [02] needs rank 1 for a call [(]attention[)], which is gone or silent", first), first
+
+
+def test_what_cannot_be_shared_is_refused_on_all_ranks(alone, tmp_path):
+    all_found = by_ranks(3, "refusals", tmp_path)
+    alike = {
         "tensor mask": "TypeError: attn_mask is a Tensor; tokens that are shared need a regard.Mask, is_causal or window",
-        "tokens": "ValueError: q of rank",
+        "tokens": "ValueError: query of rank",
         "slopes": "ValueError: alibi requires a gradient",
         "join": "RuntimeError: join is for results",
         "shard": "ValueError: x has",
         "block": "ValueError: the block of a partition is 100",
+        "negative": "ValueError: seq is -1",
+        "part of a token": "TypeError: 'float' object",
+        "softcap": "ValueError: softcap is -1",
+        "seed": "ValueError: seed is 18446744073709551616",
         "mask in a model": "RuntimeError: attention of shared tokens got a mask of this rank's tokens",
+        "another thread": "RuntimeError: another thread has use(context_parallel=...) open",
     }
-    for found in (first, second):
-        for name, text in words.items():
-            assert found[name].startswith(text), found[name]
-    assert second["options"].startswith("ValueError: rank 1 calls attention with [], seed 0, is_causal=False, and rank 0"), second["options"]
+    refused_by_rank_1 = {
+        "tokens, odd": "ValueError: query of rank 1 has shape [1, 2, 255, 8]; its tokens (axis 2) must be the 256",
+        "axes, odd": "ValueError: query of rank 1 has shape [2, 256, 8]",
+        "array, odd": "TypeError: query of rank 1 is a ndarray",
+        "tensor mask, odd": "TypeError: attn_mask is a Tensor",
+    }
+    # Of rank 1, and of the others.
+    different = {
+        "options, odd": ("softcap=3.0", "none of that"),
+        "causal, odd": ("is_causal=True", "is_causal=False"),
+        "sink, odd": ("sink=[2] of float32 (", "sink=[2] of float32 ("),
+        "seed, odd": ("seed=5", "a seed that is drawn"),
+        "heads, odd": ("query [1, 1, _, 8] of float32", "query [1, 2, _, 8] of float32"),
+        "dtype, odd": ("query [1, 2, _, 8] of float64", "query [1, 2, _, 8] of float32"),
+        "gradients, odd": ("with gradients", "without gradients"),
+        "partition, odd": ("700 tokens, contiguous", "700 tokens, snake of 256"),
+        "join, odd": ("join; x [1, 2, _, 8] of torch.float32", "attention; query"),
+        "join of another shape, odd": ("x [1, 1, _, 8] of torch.float32", "x [1, 2, _, 8] of torch.float32"),
+    }
+    for rank, found in enumerate(all_found):
+        assert found.keys() == {*alike, *refused_by_rank_1, *different, "afterwards"}
+        for name, text in alike.items():
+            assert found[name].startswith(text), (name, found[name])
+        for name, text in refused_by_rank_1.items():
+            expected = text if rank == 1 else f"ValueError: rank 1 refuses the call of all ranks: {text}"
+            assert found[name].startswith(expected), (name, found[name])
+        for name, (odd, others) in different.items():
+            first, second, other = (odd, others, 0) if rank == 1 else (others, odd, 1)
+            assert found[name].startswith(f"ValueError: rank {rank} calls with {first}"), (name, found[name])
+            assert f", and rank {other} with {second}" in found[name], (name, found[name])
+        assert_bits({"everything": found["afterwards"]}, alone, f"rank {rank}")
+
+
+def test_groups_do_not_hear_each_other(alone, tmp_path):
+    first, *others = by_ranks(3, "at_once", tmp_path)
+    assert len(first) == 2 and all(len(found) == 3 for found in others)
+    for rank, found in enumerate((first, *others)):
+        assert_bits(found, alone, f"rank {rank}")
+
+
+def test_a_partition_that_is_older_than_its_group_is_refused(tmp_path):
+    for text in by_ranks(2, "late", tmp_path):
+        assert text == "the partition was made for 1 ranks, and the group has 2; make it after init_process_group"
 
 
 def test_one_process_alone_needs_no_group():
