@@ -1,5 +1,6 @@
-//! `cargo xtask cluster`: ranks of MPI against one process, bit for bit, and what becomes of a job when one of its ranks goes.
+//! `cargo xtask cluster`: ranks of MPI and of torch.distributed against one process, bit for bit, and what becomes of a job when one of its ranks goes.
 
+mod gloo;
 mod links;
 mod training;
 
@@ -8,9 +9,11 @@ use std::process::{Command, ExitCode};
 use std::time::{Duration, SystemTime};
 
 use anyhow::{Context, Result, ensure};
+use clap::Args;
 use serde_json::Value;
 
 use crate::command::{cargo, command, run, target_dir, text, works};
+use crate::parity::TorchPython;
 use crate::steps::Steps;
 
 /// Of Debian and its kin.
@@ -22,13 +25,30 @@ const WATCHDOG: u64 = 4;
 /// Of the files: heads of queries and of keys, tokens, dimensions.
 const SIZES: [usize; 4] = [4, 2, 5000, 32];
 
-pub(crate) fn run_all() -> Result<ExitCode> {
+#[derive(Args)]
+pub(crate) struct Options {
+    /// Only processes of torch.distributed (gloo), without MPI
+    #[arg(long)]
+    only_torch: bool,
+    #[command(flatten)]
+    torch: TorchPython,
+}
+
+pub(crate) fn run_all(options: &Options) -> Result<ExitCode> {
+    let mut steps = Steps::default();
+    if !options.only_torch {
+        add_mpi(&mut steps)?;
+    }
+    gloo::add_steps(&mut steps, &options.torch);
+    Ok(steps.finish())
+}
+
+fn add_mpi(steps: &mut Steps) -> Result<()> {
     if !works(command("mpirun", &["--version"])) {
         let mut install = command("apt-get", &["install", "--yes"]);
         install.args(PACKAGES);
         run(install).with_context(|| format!("MPI is needed: install {}", PACKAGES.join(", ")))?;
     }
-    let mut steps = Steps::default();
     steps.step("programs with MPI", || {
         run(cargo(&["build", "--quiet", "--package", "regard-mpi", "--features", "mpi", "--examples"]))?;
         run(cargo(&["build", "--quiet", "--package", "regard-cli", "--features", "mpi"]))
@@ -40,9 +60,9 @@ pub(crate) fn run_all() -> Result<ExitCode> {
         steps.step(&format!("the end of a job: {fault}"), || ends(fault, Duration::from_secs(within)));
     }
     steps.step("files of one process on 2 to 4 ranks", files);
-    training::steps(&mut steps);
-    links::steps(&mut steps);
-    Ok(steps.finish())
+    training::steps(steps);
+    links::steps(steps);
+    Ok(())
 }
 
 /// Ranks share the cores that there are: none is bound to one, and those that wait let others work.

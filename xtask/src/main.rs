@@ -67,10 +67,10 @@ enum Command {
     ///
     /// The first run downloads PyTorch and transformers into target/venv-microscope, and some 400 MB of models into target/models.
     Microscope(microscope::Options),
-    /// Compare ranks of MPI with one process, bit for bit, and see jobs end when a rank goes
+    /// Compare ranks of MPI and of torch.distributed with one process, bit for bit, and see jobs end when a rank goes
     ///
-    /// Needs MPI with its headers, and libclang; where they are missing, it installs the distribution's packages.
-    Cluster,
+    /// Needs MPI with its headers, and libclang; where they are missing, it installs the distribution's packages. PyTorch is that of `parity`, in target/venv-torch.
+    Cluster(cluster::Options),
     /// Write the type stubs of the Python package, of its table of options
     Stubs,
 }
@@ -85,7 +85,7 @@ fn main() -> ExitCode {
         Command::Bench(options) => bench::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Fuzz(options) => fuzz::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Microscope(options) => microscope::run(&options).map(|()| ExitCode::SUCCESS),
-        Command::Cluster => cluster::run_all(),
+        Command::Cluster(options) => cluster::run_all(&options),
         Command::Stubs => stubs::run().map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {

@@ -64,20 +64,27 @@ def cases():
     return {name: attend(case) for name, case in CASES.items()}
 
 
-def model_and_tokens():
-    from transformers import LlamaConfig, LlamaForCausalLM
+def model_and_tokens(kind):
+    """Of two layers: rotary positions and grouped heads, or learned positions."""
+    from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 
+    torch.manual_seed(0)
+    if kind == "gpt2":
+        config = GPT2Config(
+            vocab_size=50, n_embd=32, n_layer=2, n_head=4, n_positions=1024, attn_implementation="sdpa", resid_pdrop=0.0, embd_pdrop=0.0,
+            attn_pdrop=0.0, bos_token_id=0, eos_token_id=0,
+        )
+        return GPT2LMHeadModel(config), torch.randint(50, (2, 701))
     config = LlamaConfig(
         vocab_size=50, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=1024, attn_implementation="sdpa",
     )
-    torch.manual_seed(0)
     return LlamaForCausalLM(config), torch.randint(50, (2, 700))
 
 
-def train(block=256):
+def train(kind="llama", block=256):
     """Losses of a Hugging Face model, which does not know that others have the rest of its tokens."""
-    model, ids = model_and_tokens()
+    model, ids = model_and_tokens(kind)
     optimizer = torch.optim.SGD(model.parameters(), 0.5)
     part = door.Partition(ids.shape[1], block=block)
     targets = part.shard(F.pad(ids[:, 1:], (0, 1), value=-100), 1)
@@ -213,8 +220,8 @@ def late():
 
 WORK = {
     "cases": cases,
-    "train": train,
-    "train_contiguous": lambda: train(None),
+    "llama": train,
+    "gpt2": lambda: train("gpt2", None),
     "kill": lambda: fault(lambda: os.kill(os.getpid(), signal.SIGKILL)),
     "stop": lambda: fault(lambda: os.kill(os.getpid(), signal.SIGSTOP)),
     "raise": raised,

@@ -90,10 +90,10 @@ def test_any_number_of_ranks_has_the_bits_of_one_process(alone, ranks, tmp_path)
     assert compared > ranks * 1_000_000 and all(x.abs().sum() > 0 for x in alone["causal"].values())
 
 
-@pytest.mark.parametrize("ranks, work", [(2, "train"), (3, "train"), (2, "train_contiguous")])
+@pytest.mark.parametrize("ranks, work", [(2, "llama"), (3, "llama"), (2, "gpt2")])
 def test_a_hugging_face_model_trains_with_its_tokens_shared(ranks, work, tmp_path):
     pytest.importorskip("transformers")
-    model, ids = shared_ranks.model_and_tokens()
+    model, ids = shared_ranks.model_and_tokens(work)
     optimizer, losses = torch.optim.SGD(model.parameters(), 0.5), []
     for _ in range(4):
         with door.use():
