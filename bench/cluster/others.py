@@ -7,24 +7,23 @@
   logarithms of its sums. Once with PyTorch's kernel and the merge written here, once with `regard.attention` and `regard.merge`. Forward.
 - `regard.torch.context_parallel_attention`, forward and backward.
 
-Each try is a job of its own, by gloo on this machine; one that has not ended so many seconds after all ranks were there hangs, and is killed. Compared are the bits with those of
-the same library in one process. The table is Markdown.
+Each try is a job of its own, by gloo on this machine; one whose ranks have done nothing for so many seconds hangs, and is killed. Compared are the bits with those of
+the same library in one process. The table is Markdown. For Linux.
 """
 
 import argparse
 import datetime
 import os
 import platform
+import signal
 import socket
-import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
 import numpy as np
 import torch
-import torch._dynamo  # noqa: F401 (context_parallel loads it when it is called, which takes as long as a job may)
+import torch._dynamo  # noqa: F401 (context_parallel loads it when it is called)
 import torch.distributed as distributed
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.experimental import context_parallel
@@ -114,29 +113,75 @@ CONTENDERS = {
 }
 
 
-def one_process(attend, causal):
+def one_process(name, causal):
     *leaves, d_out = inputs()
-    return gradients(attend(*(x.requires_grad_() for x in leaves), is_causal=causal), leaves, d_out)
+    return gradients(CONTENDERS[name][1](*(x.requires_grad_() for x in leaves), is_causal=causal), leaves, d_out)
 
 
-def one_rank(name, causal, folder):
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", timeout=datetime.timedelta(minutes=5))
-    rank = distributed.get_rank()
+def one_rank(name, causal):
+    distributed.init_process_group("gloo", timeout=datetime.timedelta(hours=1))
+    found = CONTENDERS[name][0](causal)
+    # Nobody leaves before the others have what they need.
     distributed.barrier()
-    Path(folder, f"{rank}.begun").touch()
-    try:
-        found = CONTENDERS[name][0](causal)
-    except Exception as error:
-        Path(folder, f"{rank}.error").write_text(f"{type(error).__name__}: {error}")
-        os._exit(1)
-    torch.save(found, f"{folder}/{rank}.pt")
-    distributed.barrier()
-    # Threads of the process group that do not end are not what is counted here.
-    os._exit(0)
+    return found
 
 
 # ------------------------------------------------------------------ the jobs
+
+
+def started(call, path, place):
+    """A process that keeps what a call returns. It is forked: PyTorch takes long to load, and nothing was computed in this process that a fork could inherit."""
+    process = os.fork()
+    if process:
+        return process
+    try:
+        os.environ |= place
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+        torch.set_num_threads(1)
+        try:
+            found = call()
+        except Exception as error:
+            found = f"{type(error).__name__}: {error}".splitlines()[0]
+        torch.save(found, path)
+    finally:
+        # Threads of a process group that do not end are not what is counted here.
+        os._exit(0)
+
+
+def cpu_seconds(processes):
+    ticks = 0
+    for process in processes:
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def ended(processes, seconds):
+    """Whether all end; they do not when they have done nothing for so many seconds: less than a hundredth of the time."""
+    running, since, before = set(processes), time.monotonic(), -1.0
+    while running:
+        time.sleep(0.05)
+        running -= {process for process in running if os.waitpid(process, os.WNOHANG)[0]}
+        now, spent = time.monotonic(), cpu_seconds(running)
+        if spent < before or spent > before + seconds / 100:
+            since, before = now, spent
+        elif now - since > seconds:
+            for process in running:
+                os.kill(process, signal.SIGKILL)
+                os.waitpid(process, 0)
+            return False
+    return True
+
+
+def job(call, ranks, seconds):
+    """What the first rank found, or why there is nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        place = dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(ranks))
+        processes = [started(call, f"{folder}/{rank}", place | {"RANK": str(rank)}) for rank in range(ranks)]
+        if not ended(processes, seconds):
+            return "hangs"
+        found = [torch.load(path) for path in sorted(Path(folder).iterdir())]
+        return next((x for x in found if isinstance(x, str)), found[0] if len(found) == ranks else "ends without a word")
 
 
 def free_port():
@@ -145,38 +190,9 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def waited_for(there, seconds):
-    end = time.monotonic() + seconds
-    while not there() and time.monotonic() < end:
-        time.sleep(0.05)
-    return there()
-
-
-def job(name, causal, ranks, seconds):
-    """What rank 0 found, or why there is nothing."""
-    with tempfile.TemporaryDirectory() as folder:
-        place = dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(ranks))
-        command = [sys.executable, __file__, "--rank-of", name, "--folder", folder] + ["--causal"] * causal
-        processes = [subprocess.Popen(command, env=os.environ | place | {"RANK": str(rank)}, stderr=subprocess.DEVNULL) for rank in range(ranks)]
-        try:
-            # Programs may take long to load, and do not count as hung meanwhile.
-            waited_for(lambda: any(Path(folder).glob("*.begun")) or any(process.poll() is not None for process in processes), 300)
-            if not waited_for(lambda: all(process.poll() is not None for process in processes), seconds):
-                return "hangs"
-        finally:
-            for process in processes:
-                process.kill()
-                process.wait()
-        errors = sorted(Path(folder).glob("*.error"))
-        if errors:
-            return errors[0].read_text().strip().splitlines()[0]
-        kept = Path(folder, "0.pt")
-        return torch.load(kept) if kept.exists() else "ended without a word"
-
-
 def row(name, causal, ranks, options):
-    expected = one_process(CONTENDERS[name][1], causal)
-    tries = [job(name, causal, ranks, options.seconds) for _ in range(options.tries)]
+    expected = job(lambda: one_process(name, causal), 1, options.seconds)
+    tries = [job(lambda: one_rank(name, causal), ranks, options.seconds) for _ in range(options.tries)]
     texts = [found for found in tries if isinstance(found, str)]
     failed = "; ".join(f"{text} ({texts.count(text)} of {len(tries)})" for text in dict.fromkeys(texts)) or "nothing"
     cells = []
@@ -193,14 +209,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4])
     parser.add_argument("--tries", type=int, default=6, help="jobs of each kind")
-    parser.add_argument("--seconds", type=float, default=30.0, help="after which a job hangs")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of doing nothing, after which a job hangs")
     parser.add_argument("--only", help="contenders whose name contains this")
-    for name in ("--rank-of", "--folder"):
-        parser.add_argument(name, help=argparse.SUPPRESS)
-    parser.add_argument("--causal", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.rank_of:
-        return one_rank(options.rank_of, options.causal, options.folder)
     print(f"PyTorch {torch.__version__}, {platform.machine()}, {datetime.date.today()}, float32 {list(SHAPE)}\n")
     print("| by | mask | ranks | what fails | results that differ from one process | gradients |\n|---|---|---|---|---|---|", flush=True)
     for name in CONTENDERS:
