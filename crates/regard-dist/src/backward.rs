@@ -14,6 +14,7 @@ use crate::ways::mark;
 use ndarray::{Array3, Array4, ArrayView3, ArrayView4, ArrayViewMut4, Axis, Zip, s};
 use regard::{Gradients, Part, Real, Saved, SavedView};
 use std::collections::HashMap;
+use std::marker::PhantomData;
 use std::ops::Range;
 
 /// Keys whose share of dq is a sum of its own.
@@ -55,12 +56,83 @@ impl Sights {
     }
 }
 
-/// A block of keys with its running sums.
-struct Travelling<E: Number> {
-    k: Array4<E>,
-    v: Array4<E>,
-    dk: Array4<E::Real>,
-    dv: Array4<E::Real>,
+/// A block of keys with its running sums, as it travels: of each span dk, dv, k and v, so that nothing is copied on the way.
+struct Travelling<E> {
+    bytes: Vec<u8>,
+    /// Where numbers may begin.
+    start: usize,
+    /// Of k and of v.
+    shapes: [[usize; 4]; 2],
+    element: PhantomData<E>,
+}
+
+impl<E: Number> Travelling<E> {
+    /// Bytes of some tokens.
+    fn len_of(shapes: &[[usize; 4]; 2], tokens: usize) -> usize {
+        let numbers: usize = shapes.iter().map(|[batch, heads, _, dims]| batch * heads * tokens * dims).sum();
+        numbers * (size_of::<E>() + size_of::<E::Real>())
+    }
+
+    /// Keys that no query has seen.
+    fn new(keys: [ArrayView4<'_, E>; 2]) -> Self {
+        let shapes = keys.each_ref().map(|x| [x.len_of(Axis(0)), x.len_of(Axis(1)), x.len_of(Axis(2)), x.len_of(Axis(3))]);
+        let bytes = vec![0; Self::len_of(&shapes, shapes[0][2])];
+        let mut new = Self::came(bytes, shapes);
+        for first in (0..shapes[0][2]).step_by(SPAN) {
+            let here = first..shapes[0][2].min(first + SPAN);
+            let (to, _) = new.split(first);
+            to.into_iter().zip(&keys).for_each(|(mut to, from)| to.assign(&tokens(from, &here)));
+        }
+        new
+    }
+
+    /// Keys as another rank sent them.
+    fn came(mut bytes: Vec<u8>, shapes: [[usize; 4]; 2]) -> Self {
+        let (align, len) = (align_of::<E::Real>(), bytes.len());
+        let mut start = 0;
+        if bytes.as_ptr().align_offset(align) != 0 {
+            bytes.resize(len + align, 0);
+            start = bytes.as_ptr().align_offset(align);
+            bytes.copy_within(..len, start);
+            bytes.truncate(start + len);
+        }
+        Self { bytes, start, shapes, element: PhantomData }
+    }
+
+    fn into_bytes(mut self) -> Vec<u8> {
+        if self.start > 0 {
+            self.bytes.drain(..self.start);
+        }
+        self.bytes
+    }
+
+    /// k, v and dk, dv of the span that begins there.
+    fn split(&mut self, first: usize) -> ([ArrayViewMut4<'_, E>; 2], [ArrayViewMut4<'_, E::Real>; 2]) {
+        let count = SPAN.min(self.shapes[0][2] - first);
+        let from = self.start + Self::len_of(&self.shapes, first);
+        let span = &mut self.bytes[from..from + Self::len_of(&self.shapes, count)];
+        let shapes = self.shapes.map(|[batch, heads, _, dims]| [batch, heads, count, dims]);
+        let [of_k, of_v] = shapes.map(|shape| shape.iter().product::<usize>());
+        let (sums, keys) = span.split_at_mut((of_k + of_v) * size_of::<E::Real>());
+        let (dk, dv) = bytemuck::cast_slice_mut::<u8, E::Real>(sums).split_at_mut(of_k);
+        let (k, v) = bytemuck::cast_slice_mut::<u8, E>(keys).split_at_mut(of_k);
+        ([view(shapes[0], k), view(shapes[1], v)], [view(shapes[0], dk), view(shapes[1], dv)])
+    }
+
+    /// The sums.
+    fn sums(mut self) -> [Array4<E::Real>; 2] {
+        let mut sums = self.shapes.map(|shape| Array4::from_elem(shape, E::Real::ZERO));
+        for first in (0..self.shapes[0][2]).step_by(SPAN) {
+            let (_, from) = self.split(first);
+            let here = first..first + from[0].len_of(Axis(2));
+            sums.iter_mut().zip(from).for_each(|(to, from)| to.slice_mut(s![.., .., here.clone(), ..]).assign(&from));
+        }
+        sums
+    }
+}
+
+fn view<T>(shape: [usize; 4], numbers: &mut [T]) -> ArrayViewMut4<'_, T> {
+    ArrayViewMut4::from_shape(shape, numbers).expect("so many numbers")
 }
 
 impl<X: Exchange> Distributed<'_, X> {
@@ -173,30 +245,24 @@ impl<X: Exchange> Distributed<'_, X> {
         let (rank, keys) = (self.talk.rank(), &self.partition.blocks()[j].0);
         let shapes = like.map(|x| [x.len_of(Axis(0)), x.len_of(Axis(1)), keys.len(), x.len_of(Axis(3))]);
         let Some(before) = sights.before(c, j) else {
-            let [k, v] = if self.owner(j) == rank {
+            if self.owner(j) == rank {
                 let here = self.mine().into_iter().find(|block| block.block == j).expect("it is one of them").here;
-                like.map(|x| tokens(x, &here).to_owned())
-            } else {
-                let expected = shapes.iter().map(|shape| shape.iter().product::<usize>() * size_of::<E>()).sum();
-                let bytes = self.talk.receive_exactly(self.owner(j), (Kind::Home, j as u32), expected, || format!("keys {keys:?}"))?;
-                let mut rest = &bytes[..];
-                shapes.map(|shape| get(&mut rest, shape))
-            };
-            let [dk, dv] = shapes.map(|shape| Array4::from_elem(shape, E::Real::ZERO));
-            return Ok(Travelling { k, v, dk, dv });
+                return Ok(Travelling::new(like.map(|x| tokens(x, &here))));
+            }
+            let expected = shapes.iter().map(|shape| shape.iter().product::<usize>() * size_of::<E>()).sum();
+            let bytes = self.talk.receive_exactly(self.owner(j), (Kind::Home, j as u32), expected, || format!("keys {keys:?}"))?;
+            let mut rest = &bytes[..];
+            let got: [Array4<E>; 2] = shapes.map(|shape| get(&mut rest, shape));
+            return Ok(Travelling::new(got.each_ref().map(|x| x.view())));
         };
         let from = self.owner(before);
         if from == rank {
             return Ok(kept.remove(&j).expect("the queries before have left it"));
         }
-        let numbers: usize = shapes.iter().map(|shape| shape.iter().product::<usize>()).sum();
-        let expected = numbers * (size_of::<E>() + size_of::<E::Real>());
         let what = || format!("keys {keys:?} with their sums over queries before {}", self.partition.blocks()[c].0.start);
+        let expected = Travelling::<E>::len_of(&shapes, keys.len());
         let bytes = self.talk.receive_exactly(from, (Kind::Sums, j as u32), expected, what)?;
-        let mut rest = &bytes[..];
-        let [k, v] = shapes.map(|shape| get(&mut rest, shape));
-        let [dk, dv] = shapes.map(|shape| get(&mut rest, shape));
-        Ok(Travelling { k, v, dk, dv })
+        Ok(Travelling::came(bytes, shapes))
     }
 
     /// The pairs of some queries and some keys, span by span.
@@ -209,17 +275,15 @@ impl<X: Exchange> Distributed<'_, X> {
         given: &Given<'_, E>,
         mut dq: ArrayViewMut4<'_, E::Real>,
     ) -> Result<()> {
-        let (first, count) = (self.partition.blocks()[j].0.start, keys.k.len_of(Axis(2)));
+        let block = &self.partition.blocks()[j].0;
         let mut share = Array4::from_elem(dq.raw_dim(), E::Real::ZERO);
-        for start in (0..count).step_by(SPAN) {
-            let here = start..count.min(start + SPAN);
-            let part = Part { batch: 0, query: queries.range.start, key: first + start, whole };
-            let Travelling { k, v, dk, dv } = &mut *keys;
-            let span = s![.., .., here.clone(), ..];
+        for first in (0..block.len()).step_by(SPAN) {
+            let part = Part { batch: 0, query: queries.range.start, key: block.start + first, whole };
+            let ([k, v], [mut dk, mut dv]) = keys.split(first);
             let rows = [tokens(given.q, &queries.here), tokens(given.d_out, &queries.here)];
-            let sums = [&mut share.view_mut(), &mut dk.slice_mut(span), &mut dv.slice_mut(span)];
+            let sums = [&mut share.view_mut(), &mut dk, &mut dv];
             let saved = given.saved(&(0..whole[0]), &queries.here);
-            self.attention.backward_part(part, rows, [k.slice(span), v.slice(span)], saved, sums)?;
+            self.attention.backward_part(part, rows, [k.view(), v.view()], saved, sums)?;
             // One span is its own sum.
             if whole[3] <= SPAN { dq.assign(&share) } else { dq.zip_mut_with(&share, |to, &x| *to += x) }
         }
@@ -240,31 +304,26 @@ impl<X: Exchange> Distributed<'_, X> {
         for &(later, to) in sights.credits.get(&[c, j]).into_iter().flatten() {
             self.talk.send(to, credit(later), Vec::new(), || format!("the sums of keys {:?}", blocks[later].0))?;
         }
-        let Travelling { k, v, dk, dv } = keys;
         let what = || format!("room for the sums of keys {:?}", blocks[j].0);
         let Some(next) = sights.after(c, j) else {
             if self.owner(j) == rank {
-                home.insert(j, [dk, dv]);
+                home.insert(j, keys.sums());
                 return Ok(());
             }
             let mut bytes = Vec::new();
-            put(&mut bytes, &dk.view());
-            put(&mut bytes, &dv.view());
+            keys.sums().iter().for_each(|x| put(&mut bytes, &x.view()));
             return self.talk.send(self.owner(j), (Kind::Home, (blocks.len() + j) as u32), bytes, what);
         };
         let to = self.owner(next);
         if to == rank {
-            kept.insert(j, Travelling { k, v, dk, dv });
+            kept.insert(j, keys);
             return Ok(());
         }
         if let Some(taken) = sights.taken(c, next, j) {
             let what = || format!("the word that it is through with keys {:?}", blocks[taken].0);
             self.talk.receive(to, credit(j), what)?;
         }
-        let mut bytes = Vec::new();
-        [k, v].iter().for_each(|x| put(&mut bytes, &x.view()));
-        [dk, dv].iter().for_each(|x| put(&mut bytes, &x.view()));
-        self.talk.send(to, (Kind::Sums, j as u32), bytes, what)
+        self.talk.send(to, (Kind::Sums, j as u32), keys.into_bytes(), what)
     }
 
     /// The finished sums of a block of this rank.

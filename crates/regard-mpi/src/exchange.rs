@@ -15,6 +15,9 @@ use std::time::{Duration, Instant};
 /// How long the thread sleeps when there is nothing to do: twice as long each time, as looking for messages costs the cores that compute. A message may lie there for so long.
 const IDLE: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(5)];
 
+/// How long it waits before it looks again whether a message was sent.
+const PAUSE: [Duration; 2] = [Duration::from_micros(10), Duration::from_micros(200)];
+
 /// MPI counts in 32 bits: longer messages are cut.
 const MOST_BYTES: usize = 1 << 30;
 
@@ -219,11 +222,13 @@ fn send(world: &SimpleCommunicator, to: usize, tag: i32, bytes: &[u8], mail: &Ma
         let bytes = &bytes[part * MOST_BYTES..bytes.len().min((part + 1) * MOST_BYTES)];
         mpi::request::scope(|scope| {
             let mut request = process.immediate_send_with_tag(scope, bytes, if part < last { tag | MORE } else { tag });
+            let mut pause = PAUSE[0];
             while let Err(unfinished) = request.test() {
                 request = unfinished;
                 end_if_told(world, mail);
                 if !take_what_arrived(world, mail) {
-                    std::thread::yield_now();
+                    std::thread::sleep(pause);
+                    pause = PAUSE[1].min(2 * pause);
                 }
             }
         });
