@@ -65,15 +65,23 @@ impl Common {
         Ok(Bar::new(what, self.quiet))
     }
 
-    /// On the standard output, for people or as JSON.
+    /// On the standard output, for people or as JSON. What is longer than a screen is in the command's files, and not said here.
     pub(crate) fn show(&self, tables: &[Table]) -> Result<()> {
+        self.show_up_to(100, tables)
+    }
+
+    /// The same, of any length: for commands that write no files.
+    pub(crate) fn show_whole(&self, tables: &[Table]) -> Result<()> {
+        self.show_up_to(usize::MAX, tables)
+    }
+
+    fn show_up_to(&self, most: usize, tables: &[Table]) -> Result<()> {
         if self.json {
             let all: Vec<_> = tables.iter().map(Table::to_json).collect();
             print(serde_json::to_string_pretty(&all)?)?;
         } else if !self.quiet {
-            // What is longer than a screen is for programs.
-            for table in tables.iter().filter(|table| table.rows.len() <= 100) {
-                print(table.to_text(100, line_width()))?;
+            for table in tables.iter().filter(|table| table.rows.len() <= most) {
+                print(table.to_text(most, line_width()))?;
             }
         }
         Ok(())

@@ -97,6 +97,11 @@ fn any_model_is_measured_with_and_without_edits() {
 fn the_small_model_knows_the_text_that_is_there_without_any() {
     assert!(works(&["tokens"], here()).contains("the text"));
     assert!(works(&["lens"], here()).contains("entropy"));
+    // What is in no file is said as a whole, however long it is.
+    let text = "Emma went home. ".repeat(40);
+    let tokens = rows(&works(&["tokens", "--text", &text, "--json"], here())).len();
+    let lines = works(&["tokens", "--text", &text], here()).lines().filter(|line| line.contains("the text")).count();
+    assert!(tokens > 100 && lines >= tokens - 1, "{lines} lines of {tokens} tokens");
 }
 
 #[test]

@@ -48,7 +48,7 @@ impl Classify {
             row.extend([head.broad.into(), head.column.into(), head.positional.into(), head.writes.into()]);
             table.push(row);
         }
-        self.common.show(&[table])?;
+        self.common.show_whole(&[table])?;
         Ok(Outcome::Done)
     }
 }

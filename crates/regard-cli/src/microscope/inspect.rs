@@ -81,7 +81,7 @@ impl Inspect {
             }
             tables.push(list);
         }
-        self.common.show(&tables)?;
+        self.common.show_whole(&tables)?;
         Ok(Outcome::Done)
     }
 }

@@ -58,7 +58,7 @@ impl Lens {
                 lens.entropy[[layer, row]].into(),
             ]);
         }
-        self.common.show(&[table])?;
+        self.common.show_whole(&[table])?;
         Ok(Outcome::Done)
     }
 }

@@ -72,7 +72,7 @@ impl Patch {
             }
         }
         drop(bar);
-        self.common.show(&[table])?;
+        self.common.show_whole(&[table])?;
         Ok(Outcome::Done)
     }
 }

@@ -96,7 +96,7 @@ impl Surgery {
             ]);
         }
         drop(bar);
-        self.common.show(&[table])?;
+        self.common.show_whole(&[table])?;
         Ok(Outcome::Done)
     }
 
@@ -144,7 +144,7 @@ impl Surgery {
             table.push(vec![what.into(), value.into()]);
         }
         drop(bar);
-        self.common.show(&[table])?;
+        self.common.show_whole(&[table])?;
         if difference.least_p > 0.05 {
             note(format_args!(
                 "{} texts can give no p below {:.3}: more texts are needed to be sure of anything",

@@ -39,7 +39,7 @@ impl Tokens {
                 from.into(),
             ]);
         }
-        self.common.show(&[table])?;
+        self.common.show_whole(&[table])?;
         Ok(Outcome::Done)
     }
 }
