@@ -115,7 +115,20 @@ impl<'a, X: Exchange> Distributed<'a, X> {
         if rows.is_empty() {
             return Ok(Vec::new());
         }
-        self.with_keys(scores, &k, &v, |first_key, k, v| Ok(rows.iter_mut().try_for_each(|rows| rows.absorb(first_key, k, v))?))?;
+        let seen = self.attention.key_ranges(scores)?;
+        let sights: Vec<_> = self.mine().into_iter().map(|block| seen(block.range, 0..scores[3])).collect();
+        self.with_keys(scores, &k, &v, |first_key, k, v| {
+            let keys = first_key..first_key + k.len_of(Axis(2));
+            for (rows, sight) in rows.iter_mut().zip(&sights) {
+                // Not between keys that are seen, where sums are put away; and there are results with the last keys, whatever is seen of them.
+                if keys.end < scores[3] && (keys.end <= sight.start || sight.end <= keys.start) {
+                    rows.skip(keys.clone())?;
+                } else {
+                    rows.absorb(first_key, k, v)?;
+                }
+            }
+            Ok(())
+        })?;
         rows.into_iter().map(|rows| Ok(rows.finish_with_stats()?)).collect()
     }
 

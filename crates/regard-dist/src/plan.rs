@@ -123,9 +123,9 @@ pub fn forecast(size: &Size, cluster: &Cluster, sharing: Sharing, head_groups: O
     let seconds = done.iter().copied().fold(0.0, f64::max);
     let all = seconds_of(pairs(&(0..tokens), &(0..tokens), causal)) / ranks as f64;
     let most = (0..ranks).map(|rank| partition.count(rank)).max().unwrap_or(0);
-    // Its tokens, the states of its rows (which results take the place of), pieces: on their way, ready, and in work, and the program.
+    // Its tokens and results, the states of its rows, pieces: on their way, ready, and in work, and the program.
     let number = bytes.max(4);
-    let of_token = 2 * heads_kv * dim * bytes + heads_q * (dim * bytes + 2 * (dim + 2) * number);
+    let of_token = 2 * heads_kv * dim * bytes + heads_q * (2 * dim * bytes + 2 * (dim + 2) * number);
     let memory = most * of_token + if ranks > 1 { (AHEAD + READY + 4) * largest * 2 * heads_kv * dim * bytes } else { 0 } + PROGRAM;
     let busiest = used.iter().copied().fold(0.0, f64::max);
     Ok(Forecast {

@@ -2,6 +2,7 @@
 
 use ndarray::ArrayView4;
 use regard::{Attention, Element, Error, Part, Result, RowsDone, RowsSoFar, Saved, StatsOptions, View};
+use std::ops::Range;
 
 /// Attention that begins with some rows, and gets its keys afterwards.
 pub trait InPieces {
@@ -68,6 +69,16 @@ impl<E: Element> Rows<'_, E> {
         let part = Part { key: first_key, ..self.part };
         self.result = self.attention.forward_part(part, self.q.view(), k, v, &mut self.so_far)?;
         (self.part.key, self.other) = (end, Some(other));
+        Ok(())
+    }
+
+    /// The next keys: before or after all that the rows see any of, and not the last ones.
+    pub(crate) fn skip(&mut self, keys: Range<usize>) -> Result<()> {
+        let len = self.part.whole[3];
+        if keys.start != self.part.key || keys.end >= len {
+            return Err(Error::Piece { operand: "keys", start: keys.start, end: keys.end, len });
+        }
+        self.part.key = keys.end;
         Ok(())
     }
 
