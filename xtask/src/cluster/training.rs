@@ -105,7 +105,7 @@ fn shared(ranks: usize, folder: &Path, right: &[(String, Vec<u8>)]) -> Result<()
         let got = (whole - half) / (STEPS - fewer) as f64;
         let formula = step_bytes(parameters as usize, ranks, rank);
         // The first rank says a word of eight bytes for each second in which it prepares, to each other.
-        ensure!((got - formula as f64).abs() <= 4.0, "rank {rank} of {ranks} received {got} bytes in a step, {formula} by the formula");
+        ensure!((got - formula as f64).abs() < 1.0, "rank {rank} of {ranks} received {got} bytes in a step, {formula} by the formula");
     }
     println!("    {ranks} ranks: bytes of a step as the formula says, {} on rank 0", step_bytes(parameters as usize, ranks, 0));
     Ok(())
