@@ -48,6 +48,9 @@ pub enum Error {
     /// A model could not be built or trained.
     #[error(transparent)]
     Learning(#[from] regard_nn::Error),
+    /// A checkpoint could not be read or run.
+    #[error(transparent)]
+    Model(#[from] regard_model::Error),
     /// The other implementation answered something else than results.
     #[error("the Python program {} failed: {reason}", python.display())]
     Peer {

@@ -91,6 +91,8 @@ pub trait Experiment: Sync {
     const FIGURES: &'static [&'static str] = &[];
     /// Tables of a run with the defaults, where a run takes minutes: the report takes these unless it is told to train.
     const STORED: &'static [(&'static str, &'static [u8])] = &[];
+    /// Whether the stored tables are of models that are not part of the program: a report then never makes them again.
+    const FETCHED: bool = false;
 
     /// Steps that a run will tell of.
     fn work(config: &Self::Config) -> u64;
@@ -216,13 +218,16 @@ pub trait Entry: Sync {
 
 /// The origin's key of a table that was not made for its report.
 pub(crate) const STORED_KEY: &str = "stored";
+/// What it says of tables of models that are not part of the program.
+pub(crate) const FETCHED: &str = "with the program; its command makes it again, of models that cargo xtask microscope fetches";
 
 /// The stored tables; their origin says that they are.
-fn stored(files: &[(&str, &[u8])]) -> Result<Vec<Table>> {
+fn stored(files: &[(&str, &[u8])], fetched: bool) -> Result<Vec<Table>> {
+    let again = if fetched { FETCHED } else { "with the program; regard report --train makes it again" };
     let read = |&(name, bytes): &(&str, &[u8])| {
         let mut table = Table::from_csv(name, bytes)
             .map_err(|reason| regard_plot::Error::NotATable { path: format!("stored/{name}.csv").into(), reason })?;
-        table.origin.push((STORED_KEY.to_owned(), "with the program; regard report --train makes it again".to_owned()));
+        table.origin.push((STORED_KEY.to_owned(), again.to_owned()));
         Ok(table)
     };
     files.iter().map(read).collect()
@@ -230,7 +235,7 @@ fn stored(files: &[(&str, &[u8])]) -> Result<Vec<Table>> {
 
 /// Whether a report runs the experiment, instead of taking what is stored.
 fn runs<E: Experiment>(report: &ReportConfig) -> bool {
-    E::STORED.is_empty() || report.train || (report.text.is_some() && E::LEARNS_TEXT)
+    E::STORED.is_empty() || !E::FETCHED && report.train || (report.text.is_some() && E::LEARNS_TEXT)
 }
 
 impl<E: Experiment> Entry for E {
@@ -281,7 +286,7 @@ impl<E: Experiment> Entry for E {
     fn report_tables(&self, report: &ReportConfig, progress: &dyn Progress) -> Result<Vec<Table>> {
         match E::in_report(report) {
             None => Ok(Vec::new()),
-            Some(_) if !runs::<E>(report) => stored(E::STORED),
+            Some(_) if !runs::<E>(report) => stored(E::STORED, E::FETCHED),
             Some(config) => {
                 progress.say(E::ID);
                 E::run(&config, progress)

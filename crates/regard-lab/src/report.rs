@@ -3,7 +3,7 @@
 use crate::EXPERIMENTS;
 use crate::drawing::{SCALED, Told, UNSCALED, d_k_axis, rises};
 use crate::error::{Error, Result};
-use crate::experiment::{Check, Drawn, Entry, Progress, STORED_KEY, shell_word};
+use crate::experiment::{Check, Drawn, Entry, FETCHED, Progress, STORED_KEY, shell_word};
 use crate::experiments::robustness::with_draws;
 use crate::judging::{self, CLAIMS, Judged, ROBUSTNESS, cell, short};
 use crate::learning::LearningConfig;
@@ -186,11 +186,17 @@ fn section(experiment: &dyn Entry, tables: &Tables, judged: &[(&'static str, Jud
 /// What a section says of a table that is stored.
 fn stored_note(table: &Table) -> Option<String> {
     let of = |key: &str| table.origin.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str());
-    of(STORED_KEY)?;
+    let (version, simd) = (of("regard").unwrap_or("?"), of("simd").unwrap_or("?"));
+    if of(STORED_KEY)? == FETCHED {
+        let command = of("command").unwrap_or("?");
+        return Some(format!(
+            "These numbers were not computed for this page: they are stored with the program, and were made by regard {version} ({simd}) with `{command}`."
+        ));
+    }
     Some(format!(
         "These numbers were not computed for this page: training takes minutes, so its results are stored with the program. They were made by regard {} ({}, seed {}) with the command below and are the same on any number of threads; `regard report --train` trains again.",
-        of("regard").unwrap_or("?"),
-        of("simd").unwrap_or("?"),
+        version,
+        simd,
         of("seed").unwrap_or("?")
     ))
 }

@@ -23,6 +23,7 @@ pub mod flat_map;
 pub mod mask_training;
 pub mod scale_training;
 pub mod trained_heads;
+pub mod real_heads;
 pub mod pairs;
 pub mod positions;
 pub mod nearest;

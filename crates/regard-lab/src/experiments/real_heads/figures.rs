@@ -1,0 +1,118 @@
+//! What edits cost, what each head of a small model is worth, and whom heads look at.
+
+use super::relations::{ORDERS, RELATIONS};
+use super::run::EDITS;
+use crate::drawing::{Told, estimate_at, part, with_ends};
+use crate::error::Result;
+use crate::experiment::Drawn;
+use crate::rows::estimate;
+use regard_plot::figure::{Axis, BarPlot, texts};
+use regard_plot::{Table, Tables, Value};
+
+/// A rate of false discoveries that is taken for certain.
+const CERTAIN: f64 = 0.05;
+/// Heads that are drawn.
+const DRAWN: usize = 12;
+
+/// The models of a table, in its order.
+pub(super) fn models(table: &Table) -> Result<Vec<String>> {
+    let mut names = texts(table, "model")?;
+    names.dedup();
+    Ok(names)
+}
+
+pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
+    let (edits, screen, relations) = (tables.get("real_edits")?, tables.get("real_screen")?, tables.get("real_relations")?);
+    let mut drawn = vec![edit_costs(edits)?];
+    if let Some(model) = models(screen)?.first() {
+        drawn.push(heads(&part(screen, &[("model", model.as_str().into())]), model)?);
+    }
+    drawn.push(looks(relations)?);
+    Ok(drawn)
+}
+
+fn edit_costs(edits: &Table) -> Result<Drawn> {
+    let mut costs =
+        BarPlot::new("", "", EDITS.map(|(_, what)| what.to_owned()).to_vec(), Axis::linear("change of the loss (nats a token)"));
+    for model in models(edits)? {
+        let (values, ends) = with_ends(&part(edits, &[("model", model.as_str().into())]), "change")?;
+        costs = costs.bars_with_intervals(model, values, ends);
+    }
+    let every = |edit: &str, holds: &dyn Fn(crate::statistics::estimate::Estimate) -> bool| -> Result<bool> {
+        Ok(models(edits)?
+            .iter()
+            .all(|model| holds(estimate_at(edits, &[("model", model.as_str().into()), ("edit", edit.into())], "change"))))
+    };
+    let (scale, window) = (every("scale=off", &|e| e.low > 0.0)?, every("mask=window:15,0", &|e| e.low > 0.0)?);
+    Ok(Told::new("real_edits", "What edits of all heads cost")
+        .title("Trained models are worse without their scale", scale)
+        .panel(costs.lying())
+        .shows("Change of the loss over texts with its 95 % interval. Without the mask a token sees the word that it is asked for.")
+        .says("Tokens more than 15 back are worth something to each model.", window)
+        .drawn())
+}
+
+fn heads(rows: &Table, model: &str) -> Result<Drawn> {
+    let of = |column: &str| rows.rows.iter().map(|row| rows.number(row, column)).collect::<Vec<f64>>();
+    let (total, q) = (of("total"), of("q"));
+    let certain = |holds: &dyn Fn(f64) -> bool| total.iter().zip(&q).filter(|(total, q)| **q < CERTAIN && holds(**total)).count();
+    let (costly, harmful) = (certain(&|x| x > 0.0), certain(&|x| x < 0.0));
+    let apart = rows
+        .rows
+        .iter()
+        .filter(|row| {
+            estimate(rows, row, "direct").low > estimate(rows, row, "total").high
+                || estimate(rows, row, "direct").high < estimate(rows, row, "total").low
+        })
+        .count();
+    let mut costliest = rows.clone();
+    costliest.rows.truncate(DRAWN);
+    let names = costliest.rows.iter().map(|row| costliest.text(row, "head").to_owned()).collect();
+    let mut plot = BarPlot::new("", "", names, Axis::linear("change of the loss (nats a token)"));
+    for (label, column) in [("total: later layers see that it is missing", "total"), ("direct: out of the last stream alone", "direct")] {
+        let (values, ends) = with_ends(&costliest, column)?;
+        plot = plot.bars_with_intervals(label, values, ends);
+    }
+    Ok(Told::new("real_screen", format!("What each head of {model} is worth"))
+        .title(
+            format!("{costly} of the {} heads of {model} are worth something for certain", total.len()),
+            costly > 0 && costly < total.len(),
+        )
+        .panel(plot.lying())
+        .shows(format!(
+            "The {} costliest heads: loss without the head less the loss with it, over texts, with 95 % intervals. Certain is q below {CERTAIN}.",
+            costliest.rows.len()
+        ))
+        .says("None lowers the loss for certain where it is taken out.", harmful == 0 && q.iter().all(|q| q.is_finite()))
+        .says(format!("Of all heads, {apart} have a direct effect whose interval does not meet that of the total."), apart > 0)
+        .drawn())
+}
+
+fn looks(relations: &Table) -> Result<Drawn> {
+    let differ = |relation: &str| {
+        let rows = part(relations, &[("relation", relation.into())]);
+        !rows.rows.is_empty() && rows.rows.iter().all(|row| estimate(&rows, row, "excess").low > 0.0)
+    };
+    let both = RELATIONS.iter().all(|relation| differ(relation));
+    let mut told = Told::new("real_relations", "Whom the best head looks at, in both orders of the words")
+        .title("Some head of each model looks at the word that belongs there, wherever that stands", both);
+    for model in models(relations)? {
+        let rows = part(relations, &[("model", model.as_str().into())]);
+        let place = |row: &Vec<Value>| {
+            let what = if rows.text(row, "relation") == RELATIONS[0] { "subject" } else { "synonym" };
+            let stands = if rows.text(row, "order") == ORDERS[0] { "first" } else { "second" };
+            format!("{what} {stands} ({})", rows.text(row, "head"))
+        };
+        let mut plot = BarPlot::new(model, "", rows.rows.iter().map(place).collect(), Axis::linear("weight").limits(0.0, 1.0));
+        for (label, column) in [("the word that belongs there", "right"), ("the other word", "wrong")] {
+            let (values, ends) = with_ends(&rows, column)?;
+            plot = plot.bars_with_intervals(label, values, ends);
+        }
+        told = told.panel(plot.lying());
+    }
+    Ok(told
+        .shows("The head in brackets is chosen with half of the words and judged with the other half; 95 % intervals over sentences.")
+        .says("A subject gets more than the other noun in both orders.", differ(RELATIONS[0]))
+        .says("A synonym gets more than the other adjective in both orders.", differ(RELATIONS[1]))
+        .drawn())
+}
