@@ -32,6 +32,9 @@ pub enum Error {
     /// A message that is not what it should be.
     #[error("rank {rank} got {got} bytes for {what} of rank {from}, and expected {expected}")]
     Length { rank: usize, from: usize, what: String, got: usize, expected: usize },
+    /// A state of rows that this rank cannot go on with.
+    #[error("rank {rank} cannot go on from {what} of rank {from}: {reason}")]
+    State { rank: usize, from: usize, what: String, reason: Box<regard::Error> },
     /// A partition that cannot be.
     #[error("{what} is {got}; it must be {requirement}")]
     Partition { what: &'static str, got: usize, requirement: &'static str },

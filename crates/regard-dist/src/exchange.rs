@@ -52,11 +52,16 @@ pub enum Kind {
     Tiles,
     /// Whatever ranks that share a training tell each other.
     Training,
+    /// What rows have seen of the keys before.
+    States,
+    /// Results that all ranks get.
+    Results,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Self; 7] = [Self::Greeting, Self::Keys, Self::Credit, Self::Sums, Self::Home, Self::Tiles, Self::Training];
+    pub const ALL: [Self; 9] =
+        [Self::Greeting, Self::Keys, Self::Credit, Self::Sums, Self::Home, Self::Tiles, Self::Training, Self::States, Self::Results];
 }
 
 /// A number that can travel.

@@ -151,13 +151,22 @@ impl<'a, X: Exchange> Distributed<'a, X> {
 
     /// Shapes are those of this rank's part, and all ranks mean the same. Returned is the shape of all scores.
     pub(crate) fn check<E: Number>(&self, given: [&ArrayView4<'_, E>; 4], call: &str) -> Result<[usize; 4]> {
-        let [q, k, v, _] = given;
+        let [q, k, v, d_out] = given;
+        self.check_tokens([("q", q), ("k", k), ("v", v), ("d_out", d_out)])?;
+        self.agree([q, k, v], call)?;
+        let tokens = self.partition.tokens();
+        Ok([q.len_of(Axis(0)), q.len_of(Axis(1)), tokens, tokens])
+    }
+
+    /// These have the tokens of this rank.
+    pub(crate) fn check_tokens<E, const N: usize>(&self, given: [(&'static str, &ArrayView4<'_, E>); N]) -> Result<()> {
         let (rank, expected) = (self.talk.rank(), self.partition.count(self.talk.rank()));
-        for (operand, x) in ["q", "k", "v", "d_out"].into_iter().zip(given) {
-            if x.len_of(Axis(2)) != expected {
-                return Err(Error::Tokens { operand, rank, got: x.shape().to_vec(), expected });
-            }
-        }
+        let other = given.into_iter().find(|(_, x)| x.len_of(Axis(2)) != expected);
+        other.map_or(Ok(()), |(operand, x)| Err(Error::Tokens { operand, rank, got: x.shape().to_vec(), expected }))
+    }
+
+    /// All ranks mean the same.
+    pub(crate) fn agree<E: Number>(&self, [q, k, v]: [&ArrayView4<'_, E>; 3], call: &str) -> Result<()> {
         if self.partition.ranks() != self.talk.exchange.ranks() {
             let got = self.partition.ranks();
             return Err(Error::Partition { what: "the number of ranks of the partition", got, requirement: "that of the exchange" });
@@ -168,14 +177,18 @@ impl<'a, X: Exchange> Distributed<'a, X> {
         // AVX2 and AVX-512 have the same bits.
         let level = if level == Some(Level::Portable) { "the portable level" } else { "vectors" };
         let owners: String = self.partition.blocks().iter().map(|(range, owner)| format!(" {}:{owner}", range.start)).collect();
-        let digest = owners.bytes().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+        let digest = digest(owners.as_bytes());
         let (q_shape, k_shape, v_shape) = (shape(q), shape(k), shape(v));
         self.talk.agree(&format!(
             "{call} of {number}, q {q_shape}, k {k_shape}, v {v_shape}, {tokens} tokens in {blocks} blocks ({digest:016x}), {level}, version {}",
             env!("CARGO_PKG_VERSION")
-        ))?;
-        Ok([q.len_of(Axis(0)), q.len_of(Axis(1)), tokens, tokens])
+        ))
     }
+}
+
+/// FNV-1a.
+pub(crate) fn digest(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
 }
 
 /// The results of no rows.

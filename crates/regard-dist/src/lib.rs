@@ -26,6 +26,7 @@
 //! joins finished results, as others do; its bits depend on where the keys were cut.
 
 mod backward;
+mod decode;
 mod error;
 mod exchange;
 pub mod files;

@@ -1,24 +1,16 @@
 //! Several ranks have the bits of one process: results, statistics and gradients, and nothing else on the wire than was said.
 
+mod common;
+
+use common::{assert_bits, random};
 use half::bf16;
 use ndarray::{Array, Array2, Array3, Array4, Dimension, s};
-use regard::{Attention, Bias, Gradients, HeadPosition, Mask, MaskRule, Real, RowStats, Saved, Scale, StatsOptions, Storage, alibi_slopes};
+use regard::{Attention, Bias, Gradients, HeadPosition, Mask, MaskRule, RowStats, Saved, Scale, StatsOptions, Storage, alibi_slopes};
 use regard_dist::{Distributed, Error, Faults, InPieces, Local, Number, Partition};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
 const STATS: StatsOptions = StatsOptions { local_window: 5, top_keys: 2 };
-
-fn random<E: Storage>(shape: [usize; 4], seed: u64) -> Array4<E> {
-    let mut state = seed;
-    Array4::from_shape_simple_fn(shape, || {
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        E::from_real(E::Real::from_f64(((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 52) as f64 * 4.0 - 4.0))
-    })
-}
 
 /// Tensors of all tokens.
 struct Whole<E> {
@@ -53,14 +45,6 @@ fn one_rank<E: Number>(a: &Attention<'_>, x: &Whole<E>, exchange: &Local, partit
     assert_bits("with statistics and without", &plain.out, &saved.out);
     let gradients = ranks.backward(q.view(), k.view(), v.view(), &saved, d_out.view())?;
     Ok((saved, stats, gradients))
-}
-
-/// One NaN is as good as another.
-fn assert_bits<E: Storage, D: Dimension>(what: &str, a: &Array<E, D>, b: &Array<E, D>) {
-    assert_eq!(a.shape(), b.shape(), "{what}");
-    let bits = |x: &E| Some(x.to_real().to_f64()).filter(|x| !x.is_nan()).map(f64::to_bits);
-    let differ = a.iter().zip(b).filter(|(a, b)| bits(a) != bits(b)).count();
-    assert_eq!(differ, 0, "{what}: {differ} of {} numbers differ", a.len());
 }
 
 fn compare<E: Number>(what: &str, a: &Attention<'_>, x: &Whole<E>, partition: &Partition) {

@@ -83,6 +83,11 @@ pub enum Error {
     /// A piece that would change the order of sums.
     #[error("{operand} {start}..{end} of {len} are no piece, or not the next one: pieces are cut at multiples of 256")]
     Piece { operand: &'static str, start: usize, end: usize, len: usize },
+    /// A state of rows that belongs to another call, or bytes that are none.
+    #[error(
+        "a state of rows has {got} {what}, and {expected} were expected; it goes on with the same rows, and the keys after those that it has seen"
+    )]
+    State { what: &'static str, got: usize, expected: usize },
     /// A result would have more elements than memory can address.
     #[error("{what} of shape {shape} is too large to address")]
     TooLarge { what: &'static str, shape: Shape4 },

@@ -5,6 +5,7 @@
 
 use crate::backward::{self, GradientOutputs, GradientSums};
 use crate::error::Result;
+use crate::forward::attend::Splits;
 use crate::forward::schedule::{self, Running};
 use crate::forward::{Inputs, Outputs, SavedView};
 use crate::instruments::stats::StatSums;
@@ -22,6 +23,7 @@ mod forward_calls;
 mod instrument_calls;
 mod packed_calls;
 mod piece_calls;
+mod state_bytes;
 
 pub use piece_calls::{RowsDone, RowsSoFar};
 
@@ -63,7 +65,8 @@ macro_rules! entries {
 
 entries!({f32, f64, f16, bf16} {
     fn forward(plan: &Plan<'_>, inputs: Inputs<'_, Self>, outputs: Outputs<'_, Self>) -> Result<()> = forward_unobserved;
-    fn forward_part(plan: &Plan<'_>, inputs: Inputs<'_, Self>, outputs: Option<Outputs<'_, Self>>, states: &mut Running<Self::Real, ()>) -> Result<()> = forward_part_unobserved;
+    fn forward_part(plan: &Plan<'_>, inputs: Inputs<'_, Self>, outputs: Option<Outputs<'_, Self>>, states: &mut Running<Self::Real, ()>, ahead: Vec<Splits<Self::Real, ()>>) -> Result<()> = forward_part_unobserved;
+    fn forward_ahead(plan: &Plan<'_>, inputs: Inputs<'_, Self>) -> Result<Vec<Splits<Self::Real, ()>>> = schedule::run_ahead;
     fn forward_with_stats(plan: &Plan<'_>, inputs: Inputs<'_, Self>, outputs: Outputs<'_, Self>, options: StatsOptions) -> Result<RowStats<Self::Real>> = stats::forward_with_stats;
     fn forward_part_with_stats(plan: &Plan<'_>, inputs: Inputs<'_, Self>, outputs: Option<Outputs<'_, Self>>, states: &mut Running<Self::Real, StatSums<Self::Real>>, options: StatsOptions) -> Result<RowStats<Self::Real>> = stats::forward_part_with_stats;
     fn backward(plan: &Plan<'_>, inputs: Inputs<'_, Self>, saved: SavedView<'_, Self>, d_out: ArrayView4<'_, Self>, outputs: GradientOutputs<'_, Self>, stats: bool) -> Result<GradientSums> = backward::run;
@@ -84,6 +87,7 @@ fn forward_part_unobserved<E: Storage>(
     inputs: Inputs<'_, E>,
     outputs: Option<Outputs<'_, E>>,
     states: &mut Running<E::Real, ()>,
+    ahead: Vec<Splits<E::Real, ()>>,
 ) -> Result<()> {
-    schedule::run_part(plan, &inputs, outputs, states, &|_, _| ()).map(|_| ())
+    schedule::run_part(plan, &inputs, outputs, states, ahead, &|_, _| ()).map(|_| ())
 }

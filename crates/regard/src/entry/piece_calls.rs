@@ -3,6 +3,7 @@
 use super::{Element, View};
 use crate::backward::{GradientOutputs, check_saved};
 use crate::error::{Error, Result, check_shape};
+use crate::forward::attend::Splits;
 use crate::forward::schedule::Running;
 use crate::forward::{Inputs, Outputs, Saved, SavedView, as_uninit, saved};
 use crate::instruments::stats::StatSums;
@@ -18,9 +19,13 @@ use std::ops::Range;
 pub struct RowsSoFar<T: Real> {
     /// Statistics that are wanted.
     pub stats: Option<StatsOptions>,
-    states: Running<T, ()>,
+    pub(super) states: Running<T, ()>,
     observed: Running<T, StatSums<T>>,
+    ahead: Option<Ahead<T>>,
 }
+
+/// A call that is still to come, and what is known of its keys.
+type Ahead<T> = (Part, Dims, Vec<Splits<T, ()>>);
 
 /// What rows come to, with their statistics where these were wanted.
 pub type RowsDone<E> = (Saved<E>, Option<RowStats<<E as Storage>::Real>>);
@@ -43,9 +48,14 @@ impl Attention<'_> {
         if plan.top_k().is_some() {
             return Err(Error::Unsupported { what: "top-k of keys in pieces" });
         }
-        let RowsSoFar { stats, states, observed } = so_far;
+        let RowsSoFar { stats, states, observed, ahead } = so_far;
+        let ahead = match ahead.take() {
+            Some((of, dims, splits)) if (of, dims) == (part, plan.dims) => splits,
+            Some(_) => return Err(Error::State { what: "calls of these tensors ahead", got: 0, expected: 1 }),
+            None => Vec::new(),
+        };
         let attend = |outputs: Option<Outputs<'_, E>>| match *stats {
-            None => E::forward_part(&plan, inputs, outputs, states).map(|()| None),
+            None => E::forward_part(&plan, inputs, outputs, states, ahead).map(|()| None),
             Some(options) => E::forward_part_with_stats(&plan, inputs, outputs, observed, options).map(Some),
         };
         if part.key + plan.dims.seq_kv < part.whole[3] {
@@ -53,6 +63,28 @@ impl Attention<'_> {
         }
         // SAFETY: on success every row of every query tile was written, and the tiles are all of `out` and `exact`.
         unsafe { saved(&plan, |outputs| attend(Some(outputs))) }.map(Some)
+    }
+
+    /// What [`Attention::forward_part`] can do before it is known what was seen of the keys before: the sums of the splits of 2048 keys that begin here. The call for the
+    /// same tensors and the same `so_far` then does the rest, with the same result.
+    ///
+    /// # Errors
+    /// As [`Attention::forward_part`]; [`Error::Unsupported`] with statistics.
+    pub fn forward_ahead<'x, E: Element>(
+        &self,
+        part: Part,
+        q: impl View<'x, E>,
+        k: impl View<'x, E>,
+        v: impl View<'x, E>,
+        so_far: &mut RowsSoFar<E::Real>,
+    ) -> Result<()> {
+        let inputs = Inputs { q: q.into(), k: k.into(), v: v.into() };
+        let plan = self.plan_piece(&inputs, part, false)?;
+        if plan.top_k().is_some() || so_far.stats.is_some() {
+            return Err(Error::Unsupported { what: "top-k or statistics of keys ahead" });
+        }
+        so_far.ahead = Some((part, plan.dims, E::forward_ahead(&plan, inputs)?));
+        Ok(())
     }
 
     /// What [`Attention::backward`] adds to the gradients for the pairs of some queries and 256 keys of a whole (fewer at its end). `rows` are q and

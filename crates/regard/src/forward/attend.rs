@@ -21,14 +21,17 @@ pub(crate) struct AttendTile<'p, 'a, 'o, E: Storage, O> {
     /// Makes an observer for so many lanes.
     pub(crate) observer: &'p (dyn Fn(usize) -> O + Sync),
     pub(crate) keys: Range<usize>,
-    /// All keys of the rows, or those of a split on its own.
+    /// All keys of the whole, or those of a split on its own.
     pub(crate) of: Range<usize>,
     /// What was seen of keys before: of this split, and of those before it. Nothing, at the beginning.
     pub(crate) before: Vec<OwnedState<E::Real, O>>,
-    /// The states of splits on their own, in order.
-    pub(crate) splits: Vec<OwnedState<E::Real, O>>,
+    /// What was seen of the splits after `keys`, in order.
+    pub(crate) splits: Splits<E::Real, O>,
     pub(crate) output: Option<&'p mut Outputs<'o, E>>,
 }
+
+/// Keys of splits, and the state of each on its own.
+pub(crate) type Splits<T, O> = Vec<(Range<usize>, OwnedState<T, O>)>;
 
 /// The states, where no results are wanted; what the observer says of each row.
 pub(crate) type Outcome<T, O> = (Vec<OwnedState<T, O>>, Vec<<O as Observer<T>>::Row>);
@@ -40,7 +43,7 @@ impl<E: Storage, O: Observer<E::Real>> Driver<E::Real> for AttendTile<'_, '_, '_
         let Self { scorer, v, observer, keys, of, mut before, splits, output } = self;
         let layout = AccLayout::new::<S>(scorer.tile.rows(), scorer.plan.dims.value_dim, scorer.decodes::<S>());
         let seen = scorer.key_range(of);
-        let several = !seen.is_empty() && seen.start / KV_SPLIT != (seen.end - 1) / KV_SPLIT;
+        let several = has_several_splits(&seen);
         let lanes = layout.lanes;
         let mut memory = Scratch::take();
         slices! { memory =>
@@ -66,18 +69,22 @@ impl<E: Storage, O: Observer<E::Real>> Driver<E::Real> for AttendTile<'_, '_, '_
             rows,
         };
         let states = [Some(&mut attend.state), attend.total.as_mut()].into_iter().flatten();
-        states.zip(&before).for_each(|(state, before)| before.give(state));
-        let end = seen.end.min(keys.end);
+        states.zip(&before).for_each(|(state, before)| before.give(&layout, state));
+        let mut end = seen.end.min(keys.end);
         walk(simd, scorer, seen.start.max(keys.start)..end, KV_SPLIT, &mut attend);
-        for mut split in splits {
-            attend.state.combine(simd, &attend.layout, &split.borrow(), attend.factors);
+        for (keys, split) in splits {
+            split.give(&layout, &mut attend.state);
+            end = keys.end;
+            if end.is_multiple_of(KV_SPLIT) {
+                attend.split_done(simd);
+            }
         }
         let Some(output) = output else {
-            before.resize_with(1 + usize::from(several), || OwnedState::nothing(observer(0)));
+            before.resize_with(1 + usize::from(several), || OwnedState::nothing(layout, observer(0)));
             // Where a split has just ended its sum was put away, and there is nothing of the next one.
             let ended = several && end.is_multiple_of(KV_SPLIT);
             let states = [Some(&attend.state).filter(|_| !ended), attend.total.as_ref()];
-            before.iter_mut().zip(states).for_each(|(kept, state)| kept.take(state));
+            before.iter_mut().zip(states).for_each(|(kept, state)| kept.take(&layout, state));
             return (before, Vec::new());
         };
         if !seen.end.is_multiple_of(KV_SPLIT) {
@@ -85,6 +92,11 @@ impl<E: Storage, O: Observer<E::Real>> Driver<E::Real> for AttendTile<'_, '_, '_
         }
         (Vec::new(), attend.finish(simd, output))
     }
+}
+
+/// Rows that see keys of several splits have a state for those before.
+pub(crate) fn has_several_splits(seen: &Range<usize>) -> bool {
+    !seen.is_empty() && seen.start / KV_SPLIT != (seen.end - 1) / KV_SPLIT
 }
 
 struct Attend<'w, 'a, E: Storage, O> {

@@ -1,9 +1,9 @@
 //! A call, cut into query tiles and shared out over threads. Where tiles are few and keys many, each split of the keys is a task of its own.
 
-use super::attend::{AttendTile, Outcome};
+use super::attend::{AttendTile, Outcome, Splits, has_several_splits};
 use super::softmax::{Observer, OwnedState};
 use super::{Inputs, Outputs};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::plan::Plan;
 use crate::walk::scores::{Scorer, tile_keys};
 use crate::walk::tiling::{KV_SPLIT, QueryTile, query_tiles};
@@ -45,38 +45,65 @@ pub(crate) fn run<E: Storage, O: Observer<E::Real>>(
     }
     plan.for_tasks(tasks, |(tile, mut output)| {
         let scorer = Scorer::new(plan, &inputs.q, &inputs.k, tile).with_cutoffs();
-        (tile, call.attend(&scorer, [scorer.all_keys(), scorer.all_keys()], Default::default(), Some(&mut output)).1)
+        let keys = scorer.all_keys();
+        (tile, call.attend(&scorer, [keys.clone(), keys], Vec::new(), Vec::new(), Some(&mut output)).1)
     })
 }
 
-/// The same for keys that are a part of a whole: the states go on from where they are, and with outputs they come to their end.
+/// The states of the splits that begin among keys that are a part of a whole, by query tile.
+pub(crate) fn run_ahead<E: Storage>(plan: &Plan<'_>, inputs: Inputs<'_, E>) -> Result<Vec<Splits<E::Real, ()>>> {
+    let call = Call { plan, inputs: &inputs, observer: &|_, _| () };
+    let scorers: Vec<_> =
+        query_tiles(plan, 0..plan.dims.seq_q).into_iter().map(|tile| Scorer::new(plan, &inputs.q, &inputs.k, tile)).collect();
+    call.splits(&scorers)
+}
+
+/// [`run`] for keys that are a part of a whole: the states go on from where they are, and with outputs they come to their end. `ahead` is what is known
+/// of these keys from [`run_ahead`], or nothing.
 pub(crate) fn run_part<E: Storage, O: Observer<E::Real>>(
     plan: &Plan<'_>,
     inputs: &Inputs<'_, E>,
     outputs: Option<Outputs<'_, E>>,
     states: &mut Running<E::Real, O>,
+    ahead: Vec<Splits<E::Real, O>>,
     observer: &(dyn Fn(&QueryTile, usize) -> O + Sync),
 ) -> Result<Observed<E::Real, O>> {
     let call = Call { plan, inputs, observer };
-    let mut before = std::mem::take(states).into_iter();
+    let tiles = query_tiles(plan, 0..plan.dims.seq_q);
+    let (mut before, mut ahead) = (std::mem::take(states).into_iter(), ahead.into_iter());
+    if before.len() > 0 {
+        fits("query tiles", before.len(), tiles.len())?;
+    }
     let mut outputs = outputs.map(|outputs| tasks(plan, outputs).into_iter().map(|(_, output)| output));
-    let tasks: Vec<_> = query_tiles(plan, 0..plan.dims.seq_q)
-        .into_iter()
-        .map(|tile| (tile, outputs.as_mut().and_then(Iterator::next), before.next().unwrap_or_default()))
-        .collect();
-    let done = plan.for_tasks(tasks, |(tile, mut output, before)| {
+    let task =
+        |tile| (tile, outputs.as_mut().and_then(Iterator::next), before.next().unwrap_or_default(), ahead.next().unwrap_or_default());
+    let done = plan.for_tasks(tiles.into_iter().map(task).collect(), |(tile, mut output, before, splits)| {
         let scorer = Scorer::new(plan, &inputs.q, &inputs.k, tile);
-        let (keys, of) = (scorer.all_keys(), 0..plan.part.whole[3]);
+        let (mut keys, of) = (scorer.all_keys(), 0..plan.part.whole[3]);
         let seen = scorer.key_range(of.clone());
+        if !before.is_empty() {
+            fits("sums of splits", before.len(), 1 + usize::from(has_several_splits(&seen)))?;
+        }
+        for state in &before {
+            fits("rows", state.layout.rows, tile.rows())?;
+            fits("dimensions of values", state.layout.dims, plan.dims.value_dim)?;
+        }
         // Not where a split ends within what is seen: its sum is put away there, whether or not the rows see anything of this piece.
         if output.is_none() && seen.start.max(keys.start) >= seen.end.min(keys.end) {
-            return (tile, (before, Vec::new()));
+            return Ok((before, (tile, Vec::new())));
         }
-        (tile, call.attend(&scorer, [keys, of], [before, Vec::new()], output.as_mut()))
+        keys.end = splits.first().map_or(keys.end, |(first, _)| first.start);
+        let (after, rows) = call.attend(&scorer, [keys, of], before, splits, output.as_mut());
+        Ok((after, (tile, rows)))
     })?;
-    let (after, rows) = done.into_iter().map(|(tile, (after, rows))| (after, (tile, rows))).unzip();
+    let (after, rows) = done.into_iter().collect::<Result<Vec<_>>>()?.into_iter().unzip();
     *states = after;
     Ok(rows)
+}
+
+/// A state belongs to these rows.
+fn fits(what: &'static str, got: usize, expected: usize) -> Result<()> {
+    if got == expected { Ok(()) } else { Err(Error::State { what, got, expected }) }
 }
 
 /// Query tiles with the part of the results that is their own, in order of batch entry, head and query.
@@ -106,7 +133,8 @@ impl<E: Storage, O: Observer<E::Real>> Call<'_, '_, E, O> {
         &self,
         scorer: &Scorer<'_, E>,
         [keys, of]: [Range<usize>; 2],
-        [before, splits]: [Vec<OwnedState<E::Real, O>>; 2],
+        before: Vec<OwnedState<E::Real, O>>,
+        splits: Splits<E::Real, O>,
         output: Option<&mut Outputs<'_, E>>,
     ) -> Outcome<E::Real, O> {
         let v = Rows::new(&tile_keys(self.plan, &self.inputs.v, &scorer.tile));
@@ -120,18 +148,30 @@ impl<E: Storage, O: Observer<E::Real>> Call<'_, '_, E, O> {
         let scorers = plan.for_tasks(tasks.iter().map(|(tile, _)| *tile).collect(), |tile| {
             Scorer::new(plan, &inputs.q, &inputs.k, tile).with_cutoffs()
         })?;
-        let mut pairs = Vec::new();
-        for (t, scorer) in scorers.iter().enumerate() {
-            let seen = scorer.key_range(scorer.all_keys());
-            let splits = if seen.is_empty() { 0..0 } else { seen.start / KV_SPLIT..(seen.end - 1) / KV_SPLIT + 1 };
-            pairs.extend(splits.map(|split| (t, seen.start.max(split * KV_SPLIT)..seen.end.min((split + 1) * KV_SPLIT))));
-        }
-        let states = plan.for_tasks(pairs, |(t, keys)| (t, self.attend(&scorers[t], [keys.clone(), keys], Default::default(), None).0))?;
-        let mut by_tile: Vec<Vec<_>> = scorers.iter().map(|_| Vec::new()).collect();
-        states.into_iter().for_each(|(t, state)| by_tile[t].extend(state));
-        let tasks = tasks.into_iter().zip(by_tile).enumerate().collect();
+        let tasks = tasks.into_iter().zip(self.splits(&scorers)?).enumerate().collect();
         plan.for_tasks(tasks, |(t, ((tile, mut output), splits))| {
-            (tile, self.attend(&scorers[t], [0..0, 0..0], [Vec::new(), splits], Some(&mut output)).1)
+            (tile, self.attend(&scorers[t], [0..0, scorers[t].all_keys()], Vec::new(), splits, Some(&mut output)).1)
         })
+    }
+
+    /// The states of the splits that begin among the keys of the call, each a task of its own; by query tile.
+    fn splits(&self, scorers: &[Scorer<'_, E>]) -> Result<Vec<Splits<E::Real, O>>> {
+        let mut tasks = Vec::new();
+        for (t, scorer) in scorers.iter().enumerate() {
+            let (keys, seen) = (scorer.all_keys(), scorer.key_range(0..self.plan.part.whole[3]));
+            // One that has begun before goes on from there.
+            let mut first = if seen.start < keys.start { keys.start.next_multiple_of(KV_SPLIT) } else { seen.start };
+            while first < seen.end.min(keys.end) {
+                let end = ((first / KV_SPLIT + 1) * KV_SPLIT).min(seen.end).min(keys.end);
+                tasks.push((t, first..end));
+                first = end;
+            }
+        }
+        let states = self.plan.for_tasks(tasks, |(t, keys)| {
+            (t, keys.clone(), self.attend(&scorers[t], [keys.clone(), keys], Vec::new(), Vec::new(), None).0)
+        })?;
+        let mut by_tile: Vec<_> = scorers.iter().map(|_| Vec::new()).collect();
+        states.into_iter().for_each(|(t, keys, state)| by_tile[t].extend(state.into_iter().map(|state| (keys.clone(), state))));
+        Ok(by_tile)
     }
 }

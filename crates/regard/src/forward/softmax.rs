@@ -64,7 +64,7 @@ pub(crate) struct Strip<'k> {
 }
 
 /// How `acc` is laid out.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct AccLayout {
     pub(crate) rows: usize,
     pub(crate) dims: usize,
@@ -72,11 +72,28 @@ pub(crate) struct AccLayout {
     pub(crate) pitch: Option<usize>,
     /// Places for a number per row: whole panels.
     pub(crate) lanes: usize,
+    /// Lanes of a vector.
+    vector: usize,
 }
 
 impl AccLayout {
     pub(crate) fn new<S: Simd>(rows: usize, dims: usize, decodes: bool) -> Self {
-        Self { rows, dims, pitch: decodes.then(|| dims.next_multiple_of(S::LANES)), lanes: lanes::<S>(rows) }
+        let pitch = decodes.then(|| dims.next_multiple_of(S::LANES));
+        Self { rows, dims, pitch, lanes: lanes::<S>(rows), vector: S::LANES }
+    }
+
+    /// Row after row, whatever the vectors are.
+    const fn plain(rows: usize, dims: usize) -> Self {
+        Self { rows, dims, pitch: Some(dims), lanes: rows, vector: 1 }
+    }
+
+    /// Where the number of a row and a dimension is.
+    fn place(&self, row: usize, dim: usize) -> usize {
+        if let Some(pitch) = self.pitch {
+            return row * pitch + dim;
+        }
+        let panel = Panel::of_row(row, self.rows, self.vector);
+        panel.start * self.dims + dim * panel.width + row - panel.start
     }
 
     pub(crate) fn acc_len(&self) -> usize {
@@ -94,37 +111,61 @@ pub(crate) struct State<'s, T, O> {
     pub(crate) observer: O,
 }
 
-/// The same, to be combined elsewhere.
+/// The same, to go on elsewhere.
 pub(crate) struct OwnedState<T, O> {
+    pub(crate) layout: AccLayout,
     row_max: Vec<T>,
     row_sum: Vec<T>,
     acc: Vec<T>,
     observer: O,
 }
 
+impl<T: Real> OwnedState<T, ()> {
+    /// `[row_max, row_sum, acc...]` of each row; nothing where no row has seen anything.
+    pub(crate) fn numbers(&self) -> Vec<T> {
+        let Self { layout, row_max, row_sum, acc, .. } = self;
+        let row = |r: usize| [row_max[r], row_sum[r]].into_iter().chain((0..layout.dims).map(move |d| acc[layout.place(r, d)]));
+        let rows = 0..layout.rows.min(row_max.len());
+        let nothing = |r: usize| row_max[r] == T::MASKED && row(r).skip(1).all(|x| x.to_f64().to_bits() == 0);
+        if rows.clone().all(nothing) { Vec::new() } else { rows.flat_map(row).collect() }
+    }
+
+    /// What [`Self::numbers`] said.
+    pub(crate) fn from_numbers([rows, dims]: [usize; 2], numbers: &[T]) -> Self {
+        let each = || numbers.chunks_exact(dims + 2);
+        let (row_max, row_sum) = (each().map(|row| row[0]).collect(), each().map(|row| row[1]).collect());
+        let acc = each().flat_map(|row| row[2..].iter().copied()).collect();
+        Self { layout: AccLayout::plain(rows, dims), row_max, row_sum, acc, observer: () }
+    }
+}
+
 impl<T: Real, O: Observer<T>> OwnedState<T, O> {
-    pub(crate) fn borrow(&mut self) -> State<'_, T, O> {
-        let observer = self.observer.clone();
-        State { row_max: &mut self.row_max, row_sum: &mut self.row_sum, acc: &mut self.acc, observer }
-    }
-
     /// Nothing seen yet.
-    pub(crate) fn nothing(observer: O) -> Self {
-        Self { row_max: Vec::new(), row_sum: Vec::new(), acc: Vec::new(), observer }
+    pub(crate) fn nothing(layout: AccLayout, observer: O) -> Self {
+        Self { layout, row_max: Vec::new(), row_sum: Vec::new(), acc: Vec::new(), observer }
     }
 
-    /// Go on from here.
-    pub(crate) fn give(&self, to: &mut State<'_, T, O>) {
-        if !self.row_max.is_empty() {
+    /// Go on from here, with numbers that may lie elsewhere.
+    pub(crate) fn give(&self, layout: &AccLayout, to: &mut State<'_, T, O>) {
+        if self.row_max.is_empty() {
+            return;
+        }
+        if self.layout == *layout {
             to.row_max.copy_from_slice(&self.row_max);
             to.row_sum.copy_from_slice(&self.row_sum);
             to.acc.copy_from_slice(&self.acc);
-            to.observer.clone_from(&self.observer);
+        } else {
+            for (r, (&max, &sum)) in self.row_max.iter().zip(&self.row_sum).enumerate().take(layout.rows) {
+                (to.row_max[r], to.row_sum[r]) = (max, sum);
+                (0..layout.dims).for_each(|d| to.acc[layout.place(r, d)] = self.acc[self.layout.place(r, d)]);
+            }
         }
+        to.observer.clone_from(&self.observer);
     }
 
     /// To go on from there; `None` is nothing seen yet.
-    pub(crate) fn take(&mut self, from: Option<&State<'_, T, O>>) {
+    pub(crate) fn take(&mut self, layout: &AccLayout, from: Option<&State<'_, T, O>>) {
+        self.layout = *layout;
         let sums = |from: Option<&[T]>, to: &mut Vec<T>| {
             to.clear();
             match from {

@@ -407,7 +407,8 @@ pub(crate) fn forward_part_with_stats<E: Storage>(
     states: &mut Running<E::Real, StatSums<E::Real>>,
     options: StatsOptions,
 ) -> Result<RowStats<E::Real>> {
-    row_stats(plan, options, schedule::run_part(plan, &inputs, outputs, states, &|tile, lanes| StatSums::new(options, plan, tile, lanes))?)
+    let observer = |tile: &QueryTile, lanes: usize| StatSums::new(options, plan, tile, lanes);
+    row_stats(plan, options, schedule::run_part(plan, &inputs, outputs, states, Vec::new(), &observer)?)
 }
 
 fn row_stats<T: Real>(plan: &Plan<'_>, options: StatsOptions, tiles: Observed<T, StatSums<T>>) -> Result<RowStats<T>> {

@@ -142,10 +142,14 @@ pub(crate) struct Panel {
 impl Panel {
     /// The panels of so many rows.
     pub(crate) fn all<S: Simd>(rows: usize) -> impl Iterator<Item = Self> {
-        (0..rows).step_by(2 * S::LANES).map(move |start| {
-            let rows = (rows - start).min(2 * S::LANES);
-            Self { start, rows, width: if rows <= S::LANES { S::LANES } else { 2 * S::LANES } }
-        })
+        (0..rows).step_by(2 * S::LANES).map(move |start| Self::of_row(start, rows, S::LANES))
+    }
+
+    /// The one that a row is in, of so many rows, with vectors of so many lanes.
+    pub(crate) fn of_row(row: usize, rows: usize, lanes: usize) -> Self {
+        let start = row / (2 * lanes) * (2 * lanes);
+        let rows = (rows - start).min(2 * lanes);
+        Self { start, rows, width: if rows <= lanes { lanes } else { 2 * lanes } }
     }
 
     /// Its rows within the tile.

@@ -71,6 +71,25 @@ fn check_forward<E: Element>(what: &str, attention: &Attention<'_>, x: &Inputs<E
     }
 }
 
+/// Each piece in a process of its own, which knows what can be known before the state of the rows comes to it as bytes.
+fn check_handed_on<E: Element>(what: &str, attention: &Attention<'_>, x: &Inputs<E>, step: usize) {
+    let whole = attention.forward_saved(&x.q, &x.k, &x.v).expect("fits");
+    let scores = [x.q.shape()[0], x.q.shape()[1], x.q.shape()[2], x.k.shape()[2]];
+    let (mut carried, mut result) = (RowsSoFar::<E::Real>::default().to_bytes().expect("no statistics"), None);
+    for keys in cut(scores[3], step) {
+        let (place, k, v) = (part(0, keys.start, scores), tokens(&x.k, &keys), tokens(&x.v, &keys));
+        let mut so_far = RowsSoFar::default();
+        attention.forward_ahead(place, &x.q, k, v, &mut so_far).expect("a piece");
+        so_far.read_bytes(&carried).expect("a state");
+        result = attention.forward_part(place, &x.q, k, v, &mut so_far).expect("the next piece");
+        carried = so_far.to_bytes().expect("no statistics");
+    }
+    let (saved, _) = result.expect("all keys were there");
+    assert_same_bits(what, &whole.out, &saved.out);
+    assert_same_bits(what, &whole.row_max, &saved.row_max);
+    assert_same_bits(what, &whole.row_sum, &saved.row_sum);
+}
+
 /// Every rectangle of queries and spans of keys, in an order that is neither that of the queries nor that of the keys.
 fn check_backward<E: Element>(what: &str, attention: &Attention<'_>, x: &Inputs<E>, chunk: usize) {
     let d_out = d_out_for(x, 7);
@@ -157,6 +176,76 @@ fn pieces_keep_what_is_not_finite_and_the_sign_of_zero() {
     for (name, recipe) in masks(&s) {
         check_forward(&format!("wild, {name}"), &recipe.attention(), &x, &[[0, 70]], &[256, 2048]);
     }
+}
+
+#[test]
+fn what_is_known_ahead_and_handed_on_as_bytes_has_the_bits_of_one_call() {
+    for (s, steps) in [
+        (Shape::single(1, 6500, 16).heads(2, 1), [768, 2048]),
+        (Shape::new(5, 4400, 9), [1280, 4096]),
+        (Shape::single(70, 4400, 8).heads(2, 1), [768, 2304]),
+    ] {
+        let mut x = Inputs::<f32>::normal(s, 1);
+        x.k[[0, 0, 3000, 1]] = f32::NAN;
+        x.v[[0, 0, 700, 2]] = f32::INFINITY;
+        x.v.slice_mut(s![.., .., .., 5]).fill(-1e-45);
+        let wide = Inputs::<f64>::normal(s, 2);
+        for (i, (name, recipe)) in masks(&s).into_iter().chain(options(&s)).enumerate() {
+            let (a, step) = (recipe.attention().threads(1 + i % 2), steps[i % 2]);
+            check_handed_on(&format!("{name}, {s:?}, {step} keys at a time"), &a, &x, step);
+            check_handed_on(&format!("f64, {name}, {s:?}, {step} keys at a time"), &a, &wide, step);
+        }
+        for level in levels() {
+            check_handed_on(&format!("{s:?}, {}", level.name()), &Attention::new().level(level), &x, 768);
+        }
+    }
+}
+
+#[test]
+fn a_state_that_is_none_is_refused() {
+    let s = Shape::single(3, 4400, 8).heads(2, 1);
+    let (x, a) = (Inputs::<f32>::normal(s, 1), Attention::new());
+    let go_on = |a: &Attention<'_>, x: &Inputs<f32>, bytes: &[u8]| {
+        let (shape, mut so_far) = ([1, x.q.shape()[1], x.q.shape()[2], 4400], RowsSoFar::default());
+        so_far.read_bytes(bytes)?;
+        let keys = 2304..4400;
+        a.forward_part(part(0, 2304, shape), &x.q, tokens(&x.k, &keys), tokens(&x.v, &keys), &mut so_far).map(|_| ())
+    };
+    let mut so_far = RowsSoFar::default();
+    let keys = 0..2304;
+    a.forward_part(part(0, 0, s.scores()), &x.q, tokens(&x.k, &keys), tokens(&x.v, &keys), &mut so_far).expect("a piece");
+    let bytes = so_far.to_bytes().expect("no statistics");
+    // One tile of six rows, with two sums.
+    assert_eq!(bytes.len(), 16 + 12 + 2 * (4 + 6 * (2 + s.value_dim) * 4));
+    assert_eq!(go_on(&a, &x, &bytes), Ok(()));
+    let is_refused = |what: &str, result: Result<(), Error>| assert!(matches!(result, Err(Error::State { .. })), "{what}: {result:?}");
+    for short in 0..bytes.len() {
+        is_refused("cut short", go_on(&a, &x, &bytes[..short]));
+    }
+    is_refused("a byte more", go_on(&a, &x, &[&bytes[..], &[0]].concat()));
+    is_refused("other numbers", RowsSoFar::<f64>::default().read_bytes(&bytes));
+    for at in (0..28).chain(28 + 4 + 6 * (2 + s.value_dim) * 4 - 4..28 + 4 + 6 * (2 + s.value_dim) * 4).chain(28..32) {
+        let mut other = bytes.clone();
+        other[at] = 255;
+        let result = go_on(&a, &x, &other);
+        assert!(at >= 32 || matches!(result, Err(Error::State { .. })), "byte {at}: {result:?}");
+    }
+    let other = Inputs::<f32>::normal(Shape::single(2, 4400, 8).heads(2, 1), 1);
+    is_refused("other rows", go_on(&a, &other, &bytes));
+    let other = Inputs::<f32>::normal(Shape::single(130, 4400, 8).heads(2, 1), 1);
+    is_refused("more tiles", go_on(&a, &other, &bytes));
+    let wider = Inputs { q: x.q.clone(), k: x.k.clone(), v: Array4::zeros([1, 1, 4400, 11]) };
+    is_refused("values of another size", go_on(&a, &wider, &bytes));
+    is_refused("rows that see one split", go_on(&Attention::new().mask(Mask::first_keys(100)), &x, &bytes));
+    // What was found ahead belongs to one call.
+    let mut so_far = RowsSoFar::default();
+    a.forward_ahead(part(0, 0, s.scores()), &x.q, tokens(&x.k, &keys), tokens(&x.v, &keys), &mut so_far).expect("a piece");
+    let less = 0..2048;
+    is_refused("ahead", a.forward_part(part(0, 0, s.scores()), &x.q, tokens(&x.k, &less), tokens(&x.v, &less), &mut so_far).map(|_| ()));
+    so_far.stats = Some(STATS);
+    assert!(matches!(so_far.to_bytes(), Err(Error::Unsupported { .. })));
+    let refused = a.forward_ahead(part(0, 0, s.scores()), &x.q, tokens(&x.k, &keys), tokens(&x.v, &keys), &mut so_far);
+    assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
 }
 
 #[test]
