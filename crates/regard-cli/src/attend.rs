@@ -6,9 +6,10 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use ndarray::Axis;
 use regard::{Attention, Mask, Real, Scale, StatsOptions};
-use regard_dist::files::{Done, Job, STATISTICS, Sharing, attend, beside};
+use regard_dist::files::{Done, HEAT_MAP, Job, STATISTICS, Sharing, attend, beside};
 use regard_dist::{Exchange, Kind, Npy, Number, Talk};
 use regard_lab::experiments::Progress;
+use regard_lab::figure::{Figure, HeatPlot, Norm, Theme};
 use regard_lab::{Table, Value};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -36,16 +37,33 @@ impl FromStr for Window {
     }
 }
 
+/// Rows and columns of a heat map.
+#[derive(Debug, Clone, Copy)]
+struct Cells([usize; 2]);
+
+impl FromStr for Cells {
+    type Err = String;
+
+    fn from_str(text: &str) -> std::result::Result<Self, String> {
+        let wrong = || format!("{text:?} are no cells; give rows and columns, each at least 1: 512x512");
+        let (rows, cols) = text.split_once('x').ok_or_else(wrong)?;
+        let number = |text: &str| text.trim().parse().ok().filter(|&n: &usize| n > 0).ok_or_else(wrong);
+        Ok(Self([number(rows)?, number(cols)?]))
+    }
+}
+
 /// Attend from files to a file, which may be larger than memory, on one machine or on many
 ///
 /// Q, K and V are .npy files of float16, float32 or float64: [token, dim], [head, token, dim] or [batch, head, token, dim], with fewer heads of K and V if need be. They
 /// are mapped, and keys are taken in pieces, so memory is needed for some rows only. The bytes that are written are the same on any number of ranks.
 ///
 /// With --stats, what attention did is written beside the results, a number for each row (out.entropy.npy and others), and the mean of each head is shown.
+/// With --heat-map, the weights are pooled into that many cells, by a second pass over the keys: out.heat_map.npy has the mean of each cell, [batch, head, row, column], and out.heat_map.png is its picture.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   regard attend q.npy k.npy v.npy --causal --out out.npy --stats
   mpirun --bind-to none -n 8 regard attend q.npy k.npy v.npy --causal --out out.npy
+  regard attend q.npy k.npy v.npy --causal --heat-map 512x512
 Several ranks need a program with MPI (cargo build --release -p regard-cli --features mpi) and a file system that all of them see; see docs/cluster.md.")]
 pub(crate) struct Attend {
     /// The queries
@@ -81,6 +99,9 @@ pub(crate) struct Attend {
     /// Write statistics of every row too
     #[arg(long)]
     stats: bool,
+    /// Write a picture of the weights, pooled into so many cells, and their means
+    #[arg(long, value_name = "ROWSxCOLS")]
+    heat_map: Option<Cells>,
     /// How ranks share the tokens: never a choice of results
     #[arg(long, value_enum, default_value = "snake")]
     partition: SharingArg,
@@ -150,6 +171,7 @@ impl Attend {
             out: &self.out,
             overwrite: self.overwrite,
             stats: self.stats.then_some(StatsOptions { top_keys: 0, ..StatsOptions::default() }),
+            heat_map: self.heat_map.map(|Cells(cells)| cells),
             sharing,
             head_groups: self.head_groups,
             progress: &progress,
@@ -160,7 +182,11 @@ impl Attend {
             std::process::exit(i32::from(crate::INTERRUPTED));
         })
         .context("cannot wait for Ctrl-C")?;
-        let done = attend(&job, ranks).map_err(unusable)?;
+        let picture = self.heat_map.map(|_| beside(&self.out, HEAT_MAP).with_extension("png"));
+        if let Some(path) = picture.iter().find(|path| ranks.rank() == 0 && !self.overwrite && path.exists()) {
+            return Err(Unusable(format!("{}: it is there already; name another file, or give --overwrite", path.display())).into());
+        }
+        let mut done = attend(&job, ranks).map_err(unusable)?;
         drop(bar);
         let mut tables = self.collect(&done, ranks)?;
         if ranks.rank() > 0 {
@@ -169,12 +195,36 @@ impl Attend {
         if self.stats {
             tables.push(heads(&self.out)?);
         }
+        if let Some(path) = picture {
+            regard_lab::write_atomic(&path, &self.picture(&done)?)?;
+            done.files.push(path);
+        }
         common.show(&tables)?;
         if !common.quiet {
             let names: Vec<_> = done.files.iter().map(|path| path.display().to_string()).collect();
             crate::output::note(format_args!("wrote {}", names.join(", ")));
         }
         Ok(Outcome::Done)
+    }
+
+    /// The heat maps of the first batch entry, out of the file.
+    fn picture(&self, done: &Done) -> Result<Vec<u8>> {
+        let file = Npy::open(&beside(&self.out, HEAT_MAP)).map_err(unusable)?;
+        let cells = if file.descr == "<f8" { maps::<f64>(&file) } else { maps::<f32>(&file) }?;
+        let [_, heads, rows, cols] = file.shape;
+        let (queries, keys) = (done.shape[2], Npy::open(&self.k).map_err(unusable)?.shape[2]);
+        let one = |(head, cells): (usize, Vec<f64>)| {
+            let map = HeatPlot::new(format!("head {head}"), rows, cols, cells)?.pooled(queries, keys).value_title("mean weight in a cell");
+            Ok(map.norm(if keys > 1024 { Norm::Log } else { Norm::Linear }))
+        };
+        let maps = cells.into_iter().enumerate().map(one).collect::<Result<Vec<_>>>()?;
+        let columns = if maps.len() <= 4 { maps.len().clamp(1, 2) } else { 4 };
+        let mut caption =
+            format!("Row: the query. Column: the key it looks at. {queries} queries, {keys} keys, pooled to {rows} x {cols} cells.");
+        if maps.len() < heads {
+            caption.push_str(&format!(" The first {} of {heads} heads.", maps.len()));
+        }
+        Ok(Figure::grid("heat_map", "Attention by head", maps, columns).caption(caption).png(Theme::Light)?)
     }
 
     /// What every rank did, in a table of the first one.
@@ -242,6 +292,17 @@ pub(crate) fn process_costs() -> [f64; 2] {
     // User and system time, in hundredths of a second.
     let ticks = |i: usize| fields.get(i).and_then(|text| text.parse::<f64>().ok()).unwrap_or(f64::NAN);
     [peak.map_or(f64::NAN, |kilobytes| kilobytes * 1024.0), (ticks(11) + ticks(12)) / 100.0]
+}
+
+/// Heads that are drawn, at the most.
+const DRAWN: usize = 16;
+
+/// The cells of each head of the first batch entry.
+fn maps<T: Real + Number>(file: &Npy) -> Result<Vec<Vec<f64>>> {
+    let view = file.view::<T>().map_err(unusable)?;
+    let heads =
+        view.outer_iter().next().map(|entry| entry.outer_iter().take(DRAWN).map(|map| map.iter().map(|x| x.to_f64()).collect()).collect());
+    Ok(heads.unwrap_or_default())
 }
 
 /// The means of each head over the rows that see any key, out of the files.

@@ -48,6 +48,31 @@ fn attend_writes_results_and_statistics() {
 }
 
 #[test]
+fn attend_writes_a_heat_map_and_its_picture() {
+    let dir = tempfile::tempdir().unwrap();
+    write_npy(&dir.path().join("x.npy"), "(2, 300, 8)", 2 * 300 * 8);
+    let map = ["attend", "x.npy", "x.npy", "x.npy", "--causal", "--heat-map"];
+    works(&[&map[..], &["3x500", "--quiet"]].concat(), dir.path());
+    let bytes = std::fs::read(dir.path().join("out.heat_map.npy")).unwrap();
+    assert_eq!(bytes.len(), 128 + 2 * 3 * 300 * 4);
+    let cells: Vec<f32> = bytes[128..].as_chunks::<4>().0.iter().map(|x| f32::from_le_bytes(*x)).collect();
+    for (i, row) in cells.chunks(300).enumerate() {
+        // Columns are keys here: 100 queries see the first 100 (i % 3 + 1) of them, and their weights sum to one.
+        let seen = 100 * (i % 3 + 1);
+        assert!(row[seen..].iter().all(|&x| x == 0.0) && row[..seen].iter().all(|&x| x > 0.0), "row {i}");
+        assert!((row.iter().sum::<f32>() - 1.0).abs() < 1e-5, "row {i}");
+    }
+    let picture = std::fs::read(dir.path().join("out.heat_map.png")).unwrap();
+    assert!(picture.starts_with(b"\x89PNG"));
+    std::fs::remove_file(dir.path().join("out.npy")).unwrap();
+    std::fs::remove_file(dir.path().join("out.heat_map.npy")).unwrap();
+    refused(&[&map[..], &["3x500"]].concat(), dir.path(), "out.heat_map.png: it is there already");
+    for wrong in ["512", "0x5", "ax5"] {
+        refused(&[&map[..], &[wrong]].concat(), dir.path(), "512x512");
+    }
+}
+
+#[test]
 fn what_cannot_be_attended_to_is_named() {
     let dir = tempfile::tempdir().unwrap();
     write_npy(&dir.path().join("q.npy"), "(2, 30, 8)", 480);

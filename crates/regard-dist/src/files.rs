@@ -5,11 +5,11 @@ use crate::exchange::{Exchange, Number, Talk};
 use crate::forward::Distributed;
 use crate::members::Members;
 use crate::npy::{Npy, NpyWriter};
-use crate::partition::Partition;
+use crate::partition::{Partition, side_by_side};
 use crate::rows::{InPieces, Rows};
 use half::f16;
-use ndarray::{ArrayView3, Axis, s};
-use regard::{Attention, RowsDone, StatsOptions};
+use ndarray::{Array3, ArrayView3, ArrayView4, Axis, s};
+use regard::{Attention, MapCells, MapSoFar, Part, RowStates, RowsDone, StatsOptions};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -47,6 +47,8 @@ pub struct Job<'a> {
     pub overwrite: bool,
     /// Statistics that are wanted.
     pub stats: Option<StatsOptions>,
+    /// Rows and columns of a heat map that is wanted.
+    pub heat_map: Option<[usize; 2]>,
     /// How tokens are shared.
     pub sharing: Sharing,
     /// Into how many groups heads are shared out, each of which has the same number of ranks; `None` takes as many as there can be.
@@ -59,7 +61,8 @@ impl Job<'_> {
     /// The files that will be written.
     pub fn files(&self) -> Vec<PathBuf> {
         let stats = self.stats.iter().flat_map(|_| STATISTICS.iter().map(|name| beside(self.out, name)));
-        std::iter::once(self.out.to_owned()).chain(stats).collect()
+        let map = self.heat_map.map(|_| beside(self.out, HEAT_MAP));
+        std::iter::once(self.out.to_owned()).chain(stats).chain(map).collect()
     }
 
     /// What they are called until they are whole.
@@ -100,6 +103,9 @@ pub struct Done {
     /// The files that were written.
     pub files: Vec<PathBuf>,
 }
+
+/// What the file of the heat map is called, beside that of the results: the mean weight of each cell, `[batch, head, row, column]`.
+pub const HEAT_MAP: &str = "heat_map";
 
 /// The statistics of rows that are written, each into a file of its own.
 macro_rules! statistics {
@@ -170,27 +176,47 @@ fn attend_as<E: Number<Real: Number>, X: Exchange>(job: &Job<'_>, exchange: &X, 
     if rank == 0 {
         let mut rows = job.attention.begin(q.slice(s![.., .., ..0, ..]), 0, [batch, mine.len(), tokens, keys]);
         rows.absorb(0, k.slice(s![.., .., ..0, ..]), v.slice(s![.., .., ..0, ..]))?;
-        Writers::<E>::open(job, shape, true)?;
+        Writers::<E>::open(job, shape, keys, true)?;
     }
     talk.agree(&format!("files with results of shape {shape:?}"))?;
-    let mut writers = Writers::<E>::open(job, shape, false)?;
+    let mut writers = Writers::<E>::open(job, shape, keys, false)?;
     let mut done = Done { shape, head_groups: groups, rows: 0, took: Duration::ZERO, waited: Duration::ZERO, files: Vec::new() };
     if in_group == 1 {
         let per_row = batch * mine.len() * (q.len_of(Axis(3)) + 3 * value_dim + 8) * size_of::<E::Real>();
-        let chunk = ((STATE_BYTES / per_row.max(1)) / 64 * 64).max(64);
-        let (all, mut through) = (tokens.div_ceil(chunk) * keys.max(1), 0);
+        // Whole tiles of queries, of which the cells of a heat map are made.
+        let chunk = ((STATE_BYTES / per_row.max(1)) / 256 * 256).max(256);
+        let passes = tokens.div_ceil(chunk) * (1 + usize::from(job.heat_map.is_some()));
+        let (all, mut through) = (passes * keys.max(1), 0);
+        let mut map = match job.heat_map {
+            Some([rows, cols]) => Some(MapCells::new(0, [batch, mine.len(), rows.min(tokens), cols.min(keys)])?),
+            None => None,
+        };
         for first in (0..tokens).step_by(chunk) {
             let range = first..tokens.min(first + chunk);
-            let rows = job.attention.begin(q.slice(s![.., .., range.clone(), ..]), first, [batch, mine.len(), tokens, keys]);
-            let mut rows = job.stats.into_iter().fold(rows, Rows::with_stats);
-            for key in (0..keys.max(1)).step_by(KEYS) {
-                let piece = s![.., .., key..keys.min(key + KEYS), ..];
-                rows.absorb(key, k.slice(piece), v.slice(piece))?;
-                through += KEYS.min(keys.max(1) - key);
-                (job.progress)(through, all);
+            let (q, whole) = (q.slice(s![.., .., range.clone(), ..]), [batch, mine.len(), tokens, keys]);
+            let mut each_piece = |take: &mut dyn FnMut(usize, [ArrayView4<'_, E>; 2]) -> Result<()>| -> Result<()> {
+                (0..keys.max(1)).step_by(KEYS).try_for_each(|key| {
+                    let piece = s![.., .., key..keys.min(key + KEYS), ..];
+                    take(key, [k.slice(piece), v.slice(piece)])?;
+                    through += KEYS.min(keys.max(1) - key);
+                    (job.progress)(through, all);
+                    Ok(())
+                })
+            };
+            let mut rows = job.stats.into_iter().fold(job.attention.begin(q, first, whole), Rows::with_stats);
+            each_piece(&mut |key, [k, v]| Ok(rows.absorb(key, k, v)?))?;
+            let done = rows.finish_with_stats()?;
+            writers.write(mine.start, &range, &done)?;
+            if let (Some(map), Some(cells)) = (&mut map, job.heat_map) {
+                let (states, mut so_far) = (RowStates::from(&done.0), MapSoFar::default());
+                each_piece(&mut |key, [k, _]| {
+                    let part = Part { batch: 0, query: first, key, whole };
+                    Ok(job.attention.heat_map_part(part, q, k, &states, cells, &mut so_far)?)
+                })?;
+                map.add(&so_far);
             }
-            writers.write(mine.start, &range, &rows.finish_with_stats()?)?;
         }
+        map.into_iter().try_for_each(|map| writers.write_map(mine.start, &map.finish([tokens, keys]).mean.view()))?;
         done.rows = batch * mine.len() * tokens;
     } else {
         let members = Members::new(exchange, (group * in_group..(group + 1) * in_group).collect()).expect("it is one of its group");
@@ -201,7 +227,18 @@ fn attend_as<E: Number<Real: Number>, X: Exchange>(job: &Job<'_>, exchange: &X, 
         let through = |through: usize| (job.progress)(through, tokens);
         let ranks = Distributed::new(job.attention, &members, &partition).with_progress(&through);
         let blocks = ranks.forward_blocks(q.view(), k.view(), v.view(), job.stats)?;
-        ranges.iter().zip(blocks).try_for_each(|(range, result)| writers.write(mine.start, range, &result))?;
+        drop(v);
+        ranges.iter().zip(&blocks).try_for_each(|(range, result)| writers.write(mine.start, range, result))?;
+        if let Some(cells) = job.heat_map {
+            let nothing = Array3::from_elem([batch, mine.len(), 0], E::Real::default());
+            let of = |rows: fn(&RowsDone<E>) -> &Array3<E::Real>| {
+                side_by_side(&std::iter::once(&nothing).chain(blocks.iter().map(rows)).map(|rows| rows.view()).collect::<Vec<_>>())
+            };
+            let states = RowStates { row_max: of(|done| &done.0.row_max), row_sum: of(|done| &done.0.row_sum) };
+            drop(blocks);
+            let map = ranks.heat_map(q.view(), k.view(), &states, cells)?;
+            map.into_iter().try_for_each(|map| writers.write_map(mine.start, &map.mean.view()))?;
+        }
         (done.rows, done.waited) = (batch * mine.len() * partition.count(place), ranks.waited());
     }
     writers.all().try_for_each(|writer| writer.sync())?;
@@ -235,20 +272,23 @@ impl Sharing {
     }
 }
 
-/// The file of the results, and those of the statistics.
+/// The file of the results, those of the statistics, and that of the heat map.
 struct Writers<E> {
     out: NpyWriter,
     stats: Vec<NpyWriter>,
+    map: Option<NpyWriter>,
     element: std::marker::PhantomData<E>,
 }
 
 impl<E: Number<Real: Number>> Writers<E> {
-    fn open(job: &Job<'_>, shape: [usize; 4], makes: bool) -> Result<Self> {
+    fn open(job: &Job<'_>, shape: [usize; 4], keys: usize, makes: bool) -> Result<Self> {
         let out = NpyWriter::open::<E>(job.out, shape, false, makes)?;
         let [batch, heads, tokens, _] = shape;
         let of = |name: &&str| NpyWriter::open::<E::Real>(&beside(job.out, name), [batch, heads, tokens, 1], true, makes);
         let stats = job.stats.iter().flat_map(|_| STATISTICS.iter().map(of)).collect::<Result<_>>()?;
-        Ok(Self { out, stats, element: std::marker::PhantomData })
+        let cells = |[rows, cols]: [usize; 2]| [batch, heads, rows.min(tokens), cols.min(keys)];
+        let map = job.heat_map.map(|map| NpyWriter::open::<E::Real>(&beside(job.out, HEAT_MAP), cells(map), false, makes)).transpose()?;
+        Ok(Self { out, stats, map, element: std::marker::PhantomData })
     }
 
     /// The results of rows, which have these places in the whole.
@@ -257,7 +297,12 @@ impl<E: Number<Real: Number>> Writers<E> {
         each_statistic::<E>(result, |i, rows| self.stats[i].write(head, range.start, &rows.insert_axis(Axis(3))))
     }
 
+    /// The map of some heads.
+    fn write_map(&mut self, head: usize, cells: &ArrayView4<'_, E::Real>) -> Result<()> {
+        self.map.iter_mut().try_for_each(|map| map.write(head, 0, cells))
+    }
+
     fn all(&self) -> impl Iterator<Item = &NpyWriter> {
-        std::iter::once(&self.out).chain(&self.stats)
+        std::iter::once(&self.out).chain(&self.stats).chain(&self.map)
     }
 }

@@ -31,6 +31,7 @@ mod error;
 mod exchange;
 pub mod files;
 mod forward;
+mod heat_map;
 mod local;
 mod members;
 mod npy;

@@ -3,7 +3,7 @@
 use half::f16;
 use ndarray::{Array4, s};
 use regard::{Attention, Mask, Real, StatsOptions, Storage};
-use regard_dist::files::{Done, Job, Sharing, attend, beside};
+use regard_dist::files::{Done, HEAT_MAP, Job, Sharing, attend, beside};
 use regard_dist::{Alone, Error, Exchange, Local, Npy, Number};
 use std::path::{Path, PathBuf};
 
@@ -26,6 +26,9 @@ fn npy<T: bytemuck::Pod>(descr: &str, shape: &str, fortran: bool, numbers: &[T])
     bytes.extend_from_slice(bytemuck::cast_slice(numbers));
     bytes
 }
+
+/// Of the heat map: cells that begin and end within tiles of queries and pieces of keys.
+const CELLS: [usize; 2] = [9, 14];
 
 struct Folder(PathBuf);
 
@@ -64,7 +67,18 @@ fn go<X: Exchange>(
 ) -> Result<Done, Error> {
     let inputs = inputs.each_ref().map(PathBuf::as_path);
     let stats = Some(StatsOptions { local_window: 4, top_keys: 0 });
-    attend(&Job { attention: a, inputs, out, overwrite: true, stats, sharing, head_groups: groups, progress: &|_, _| () }, exchange)
+    let job = Job {
+        attention: a,
+        inputs,
+        out,
+        overwrite: true,
+        stats,
+        heat_map: Some(CELLS),
+        sharing,
+        head_groups: groups,
+        progress: &|_, _| (),
+    };
+    attend(&job, exchange)
 }
 
 /// The files of one process.
@@ -87,6 +101,10 @@ fn check<E: Number + PartialEq + std::fmt::Debug>(name: &str, descr: &str, a: &A
     let entropy = std::fs::read(beside(&alone, "entropy")).expect("it was written");
     let numbers: &[u8] = bytemuck::cast_slice(stats.entropy.as_slice().expect("the standard layout"));
     assert!(entropy.ends_with(numbers));
+    let map = a.heat_map(&q, &k, CELLS[0], CELLS[1]).expect("fits").mean;
+    assert_eq!(Npy::open(&beside(&alone, HEAT_MAP)).expect("it was written").shape, [2, 4, 9, 14]);
+    let numbers: &[u8] = bytemuck::cast_slice(map.as_slice().expect("the standard layout"));
+    assert!(std::fs::read(beside(&alone, HEAT_MAP)).expect("it was written").ends_with(numbers));
     for (ranks, groups, sharing) in [
         (2, Some(1), Sharing::Snake(None)),
         (3, None, Sharing::Contiguous),

@@ -58,7 +58,7 @@ pub use bias::{Bias, BiasGradient, alibi_slopes};
 pub use entry::{Element, RowsDone, RowsSoFar, View};
 pub use error::{Error, Result, Shape4};
 pub use forward::{Forward, Saved, SavedView, SavedViewMut, merge};
-pub use instruments::{HeadSimilarity, HeadStats, HeatMap, Rectangle, RowStates, RowStats, StatsOptions, stats};
+pub use instruments::{HeadSimilarity, HeadStats, HeatMap, MapCells, MapSoFar, Rectangle, RowStates, RowStats, StatsOptions, stats};
 pub use mask::{HeadPosition, Mask, MaskRule, TileCoverage};
 pub use plan::{Attention, Packed, Part, Scale};
 pub use regard_simd::allocator::CachingAllocator;

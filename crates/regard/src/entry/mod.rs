@@ -10,7 +10,7 @@ use crate::forward::schedule::{self, Running};
 use crate::forward::{Inputs, Outputs, SavedView};
 use crate::instruments::stats::StatSums;
 use crate::instruments::{
-    HeadSimilarity, HeatMap, Rectangle, RowStates, RowStats, StatsOptions, columns, heat_map, similarity, stats, weights,
+    HeadSimilarity, HeatMap, MapSoFar, Rectangle, RowStates, RowStats, StatsOptions, columns, heat_map, similarity, stats, weights,
 };
 use crate::plan::Plan;
 use crate::walk::scores::Stage;
@@ -74,6 +74,7 @@ entries!({f32, f64, f16, bf16} {
     fn weights(plan: &Plan<'_>, q: ArrayView4<'_, Self>, k: ArrayView4<'_, Self>, states: &RowStates<Self::Real>, of: Rectangle) -> Result<Array4<Self::Real>> = weights::weights;
     fn scores(plan: &Plan<'_>, q: ArrayView4<'_, Self>, k: ArrayView4<'_, Self>, stage: Stage) -> Result<Array4<Self::Real>> = weights::scores;
     fn heat_map(plan: &Plan<'_>, q: ArrayView4<'_, Self>, k: ArrayView4<'_, Self>, states: &RowStates<Self::Real>, of: Rectangle, cells: [usize; 2]) -> Result<HeatMap<Self::Real>> = heat_map::heat_map;
+    fn heat_map_part(plan: &Plan<'_>, q: ArrayView4<'_, Self>, k: ArrayView4<'_, Self>, states: &RowStates<Self::Real>, of: Rectangle, cells: [usize; 2], so_far: &mut MapSoFar<Self::Real>) -> Result<()> = heat_map::heat_map_part;
     fn column_sums(plan: &Plan<'_>, q: ArrayView4<'_, Self>, k: ArrayView4<'_, Self>, states: &RowStates<Self::Real>) -> Result<Array3<Self::Real>> = columns::column_sums;
     fn head_similarity(plan: &Plan<'_>, q: ArrayView4<'_, Self>, k: ArrayView4<'_, Self>, states: &RowStates<Self::Real>) -> Result<HeadSimilarity> = similarity::head_similarity;
 });

@@ -7,10 +7,10 @@ use crate::forward::attend::Splits;
 use crate::forward::schedule::Running;
 use crate::forward::{Inputs, Outputs, Saved, SavedView, as_uninit, saved};
 use crate::instruments::stats::StatSums;
-use crate::instruments::{RowStats, StatsOptions};
+use crate::instruments::{MapSoFar, Rectangle, RowStates, RowStats, StatsOptions, check_states};
 use crate::plan::{Attention, Dims, Part, Plan};
 use crate::walk::tiling::GRADIENT_SPLIT;
-use ndarray::{ArrayView4, ArrayViewMut4};
+use ndarray::{Array4, ArrayView4, ArrayViewMut4};
 use regard_simd::{Real, Storage};
 use std::ops::Range;
 
@@ -111,6 +111,32 @@ impl Attention<'_> {
         }
         let [dq, dk, dv] = sums.map(as_uninit);
         Ok(E::backward_part(&plan, inputs, saved, d_out, GradientOutputs { dq, dk, dv, adds: true }, false)?.options.d_sink)
+    }
+
+    /// [`Attention::heat_map`] of a whole of so many cells, as far as some queries and keys of it go: `states` are those of the queries, and keys come in order, cut at multiples of 256.
+    /// When all have been there, [`MapCells::add`](crate::MapCells::add) adds what the queries have to the map.
+    ///
+    /// # Errors
+    /// As [`Attention::forward_part`] and [`Attention::heat_map`].
+    pub fn heat_map_part<'x, E: Element>(
+        &self,
+        part: Part,
+        q: impl View<'x, E>,
+        k: impl View<'x, E>,
+        states: &RowStates<E::Real>,
+        cells: [usize; 2],
+        so_far: &mut MapSoFar<E::Real>,
+    ) -> Result<()> {
+        let (q, k) = (q.into(), k.into());
+        let none = Array4::from_elem([k.shape()[0], k.shape()[1], k.shape()[2], 0], E::STORED_ZERO);
+        let inputs = Inputs { q, k, v: none.view() };
+        let plan = self.plan_piece(&inputs, part, false)?;
+        check_states(&plan, states)?;
+        if plan.top_k().is_some() {
+            return Err(Error::Unsupported { what: "top-k of keys in pieces" });
+        }
+        let all = Rectangle { rows: 0..part.whole[2], keys: 0..part.whole[3] };
+        E::heat_map_part(&plan, inputs.q, inputs.k, states, all, cells, so_far)
     }
 
     /// What some queries of a whole of these scores need of some keys: a part of them outside which none sees anything, in any batch entry and head.

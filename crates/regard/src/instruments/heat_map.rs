@@ -1,4 +1,9 @@
 //! A pattern that is too large to lay out, as a picture: weights pooled into cells, in linear memory.
+//!
+//! ```text
+//! each query tile   keys in order: sums of a column of cells, one to a row; when its last key has been there, those of rows that share a cell are added
+//! the map           tiles in order: what each has in a cell is added
+//! ```
 
 use super::weights::{Consumer, each_weight};
 use super::{Rectangle, RowStates};
@@ -21,102 +26,213 @@ pub struct HeatMap<T> {
     pub max: Array4<T>,
 }
 
+/// Some rows of the cells of a map, as they are added up, each `[batch, heads_q, rows, cols]`.
+#[derive(Debug, Clone)]
+pub struct MapCells<T> {
+    /// Which row of the map is the first one.
+    pub first_row: usize,
+    /// Sums of weights.
+    pub sums: Array4<f64>,
+    /// Largest weights.
+    pub max: Array4<T>,
+}
+
+impl<T: Real> MapCells<T> {
+    /// Nothing yet, of rows from the first one on.
+    ///
+    /// # Errors
+    /// [`Error::TooLarge`] and [`Error::OutOfMemory`].
+    pub fn new(first_row: usize, shape: [usize; 4]) -> Result<Self> {
+        Ok(Self { first_row, sums: filled("a heat map", shape, 0.0)?, max: filled("a heat map", shape, T::ZERO)? })
+    }
+
+    /// The queries of a row of cells, or the keys of a column: of so many, in so many cells.
+    pub fn range(cell: usize, len: usize, cells: usize) -> Range<usize> {
+        let bound = |i: usize| (i as u128 * len as u128).div_ceil(cells as u128) as usize;
+        bound(cell)..bound(cell + 1)
+    }
+
+    /// The cell that a query or a key belongs to.
+    pub fn of(index: usize, len: usize, cells: usize) -> usize {
+        (index as u128 * cells as u128 / len as u128) as usize
+    }
+
+    /// Add what some queries have in these cells, when all keys have been there: tile after tile. Queries come in order.
+    pub fn add(&mut self, queries: &MapSoFar<T>) {
+        for CellRow { at: [batch, head, row], cells, .. } in queries.tiles.iter().flat_map(|tile| &tile.rows) {
+            for (col, &(sum, top)) in cells.iter().enumerate() {
+                let at = [*batch, *head, row - self.first_row, col];
+                self.sums[at] += sum;
+                if self.max[at] < top {
+                    self.max[at] = top;
+                }
+            }
+        }
+    }
+
+    /// The map of so many queries and keys, when all queries have been there.
+    pub fn finish(self, [seq_q, seq_kv]: [usize; 2]) -> HeatMap<T> {
+        let Self { sums, mut max, .. } = self;
+        let (_, _, rows, cols) = sums.dim();
+        let mean = Array4::from_shape_fn(sums.raw_dim(), |(b, h, r, c)| {
+            let area = Self::range(r, seq_q, rows).len() * Self::range(c, seq_kv, cols).len();
+            T::from_f64(sums[[b, h, r, c]] / area as f64)
+        });
+        // A NaN is in every sum that it is part of, and in no maximum.
+        max.zip_mut_with(&mean, |max, &mean| {
+            if mean.to_f64().is_nan() {
+                *max = mean
+            }
+        });
+        HeatMap { mean, max }
+    }
+}
+
+/// What some queries have in the cells of a map, after some of the keys. It begins with the default.
+#[derive(Debug, Default)]
+pub struct MapSoFar<T> {
+    tiles: Vec<TileCells<T>>,
+}
+
+/// What the rows of a query tile have.
+#[derive(Debug)]
+struct TileCells<T> {
+    /// In the column whose last key has not been there, one of each row.
+    open: Vec<(f64, T)>,
+    /// In the columns before it.
+    rows: Vec<CellRow<T>>,
+}
+
+/// A row of cells, or what the tile has of it.
+#[derive(Debug)]
+struct CellRow<T> {
+    /// Batch entry, head and row of the map.
+    at: [usize; 3],
+    /// Rows of the tile.
+    rows: Range<usize>,
+    /// The sum and maximum of each column.
+    cells: Vec<(f64, T)>,
+}
+
+impl<T: Real> TileCells<T> {
+    /// Nothing yet, of a tile of the queries `of`, whose map has so many rows.
+    fn new(plan: &Plan<'_>, tile: &QueryTile, of: &Range<usize>, rows: usize) -> Self {
+        let mut all: Vec<CellRow<T>> = Vec::new();
+        for r in 0..tile.rows() {
+            let [batch, head, query] = tile.place(plan, r);
+            let at = [batch, head, MapCells::<T>::of(plan.part.query + query - of.start, of.len(), rows)];
+            match all.last_mut().filter(|last| last.at == at) {
+                Some(last) => last.rows.end = r + 1,
+                None => all.push(CellRow { at, rows: r..r + 1, cells: Vec::new() }),
+            }
+        }
+        Self { open: Vec::new(), rows: all }
+    }
+}
+
 pub(crate) fn heat_map<E: Storage>(
     plan: &Plan<'_>,
     q: ArrayView4<'_, E>,
     k: ArrayView4<'_, E>,
     states: &RowStates<E::Real>,
     of: Rectangle,
-    [rows, cols]: [usize; 2],
+    cells: [usize; 2],
 ) -> Result<HeatMap<E::Real>> {
-    for (name, n) in [("rows", rows), ("cols", cols)] {
-        if n == 0 {
-            return Err(Error::Zero { name });
+    let [rows, cols] = check_cells(&of, cells)?;
+    let (mut map, mut so_far) = (MapCells::new(0, [plan.dims.batch, plan.dims.heads_q, rows, cols])?, MapSoFar::default());
+    let lengths = [of.rows.len(), of.keys.len()];
+    heat_map_part(plan, q, k, states, of, cells, &mut so_far)?;
+    map.add(&so_far);
+    Ok(map.finish(lengths))
+}
+
+/// At least one, and no more than there are queries and keys.
+fn check_cells(of: &Rectangle, cells: [usize; 2]) -> Result<[usize; 2]> {
+    let zero = ["rows", "cols"].into_iter().zip(cells).find(|(_, n)| *n == 0);
+    zero.map_or(Ok(()), |(name, _)| Err(Error::Zero { name }))?;
+    Ok([cells[0].min(of.rows.len()), cells[1].min(of.keys.len())])
+}
+
+/// Queries and keys of `of` are counted in the whole; keys come in order.
+pub(crate) fn heat_map_part<E: Storage>(
+    plan: &Plan<'_>,
+    q: ArrayView4<'_, E>,
+    k: ArrayView4<'_, E>,
+    states: &RowStates<E::Real>,
+    of: Rectangle,
+    cells: [usize; 2],
+    so_far: &mut MapSoFar<E::Real>,
+) -> Result<()> {
+    let [rows, cols] = check_cells(&of, cells)?;
+    let (part, d) = (plan.part, plan.dims);
+    let here =
+        |range: &Range<usize>, first: usize, len: usize| range.start.max(first) - first..range.end.min(first + len).max(first) - first;
+    let (queries, keys) = (here(&of.rows, part.query, d.seq_q), here(&of.keys, part.key, d.seq_kv));
+    if queries.is_empty() || keys.is_empty() {
+        return Ok(());
+    }
+    let column = |key: usize| MapCells::<E::Real>::of(part.key + key - of.keys.start, of.keys.len(), cols);
+    let columns = column(keys.start)..column(keys.end - 1) + 1;
+    let is_done = of.keys.start + MapCells::<E::Real>::range(columns.end - 1, of.keys.len(), cols).end <= part.key + keys.end;
+    let done = columns.start..columns.end - usize::from(!is_done);
+    let tiles = query_tiles(plan, queries);
+    if tiles.is_empty() {
+        return Ok(());
+    }
+    let mut before = std::mem::take(&mut so_far.tiles);
+    if before.is_empty() {
+        before = tiles.iter().map(|tile| TileCells::new(plan, tile, &of.rows, rows)).collect();
+    }
+    for (what, got, expected) in
+        [("query tiles", before.len(), tiles.len()), ("finished columns of cells", before[0].rows[0].cells.len(), columns.start)]
+    {
+        if got != expected {
+            return Err(Error::State { what, got, expected });
         }
     }
-    let d = plan.dims;
-    let (rows, cols) = (rows.min(of.rows.len()), cols.min(of.keys.len()));
-    let shape = [d.batch, d.heads_q, rows, cols];
-    let (mut sums, mut max) = (filled("a heat map", shape, 0.0f64)?, filled("a heat map", shape, E::Real::ZERO)?);
-    if rows * cols == 0 {
-        return Ok(HeatMap { mean: max.clone(), max });
-    }
-    let tiles = query_tiles(plan, of.rows.clone());
-    let pooled = plan.for_tasks(tiles.clone(), |tile| {
+    so_far.tiles = plan.for_tasks(tiles.into_iter().zip(before).collect(), |(tile, mut cells)| {
         let scorer = Scorer::new(plan, &q, &k, tile).with_cutoffs();
         let lanes = tile.rows() + MAX_PANEL;
-        let mut pool = Pool { keys: of.keys.clone(), cols, lanes, sums: vec![0.0; cols * lanes], max: vec![E::Real::ZERO; cols * lanes] };
-        each_weight(&scorer, of.keys.clone(), states, &mut pool);
-        pool.rows(plan, &tile, &of.rows, rows)
+        let (sums, max) = (vec![0.0; columns.len() * lanes], vec![E::Real::ZERO; columns.len() * lanes]);
+        let mut pool = Pool { keys: of.keys.clone(), cols, first: columns.start, lanes, sums, max };
+        for (lane, (sum, max)) in cells.open.drain(..).enumerate() {
+            (pool.sums[lane], pool.max[lane]) = (sum, max);
+        }
+        each_weight(&scorer, keys.clone(), states, &mut pool);
+        for row in &mut cells.rows {
+            row.cells.extend(done.clone().map(|col| pool.add_up(col, &row.rows)));
+        }
+        if !is_done {
+            cells.open = (0..tile.rows()).map(|r| pool.add_up(columns.end - 1, &(r..r + 1))).collect();
+        }
+        cells
     })?;
-    for (tile, cells) in tiles.into_iter().zip(pooled) {
-        for (head, row, line) in cells {
-            for (col, (sum, top)) in line.into_iter().enumerate() {
-                let at = [tile.batch - plan.part.batch, head, row, col];
-                sums[at] += sum;
-                if max[at] < top {
-                    max[at] = top;
-                }
-            }
-        }
-    }
-    let mean = Array4::from_shape_fn(shape, |(b, h, r, c)| {
-        let area = cell(r, of.rows.len(), rows).len() * cell(c, of.keys.len(), cols).len();
-        E::Real::from_f64(sums[[b, h, r, c]] / area as f64)
-    });
-    // A NaN is in every sum that it is part of, and in no maximum.
-    max.zip_mut_with(&mean, |max, &mean| {
-        if mean.to_f64().is_nan() {
-            *max = mean
-        }
-    });
-    Ok(HeatMap { mean, max })
+    Ok(())
 }
 
-/// The indices that a cell stands for.
-fn cell(i: usize, len: usize, cells: usize) -> Range<usize> {
-    let bound = |i: usize| (i as u128 * len as u128).div_ceil(cells as u128) as usize;
-    bound(i)..bound(i + 1)
-}
-
-/// The cell that an index belongs to.
-fn cell_of(index: usize, len: usize, cells: usize) -> usize {
-    (index as u128 * cells as u128 / len as u128) as usize
-}
-
-/// A head, a row of its cells, and the sum and maximum of each cell.
-type CellRow<T> = (usize, usize, Vec<(f64, T)>);
-
-/// Sums and maxima over the keys of each column cell, one lane per row: `[col][lane]`.
+/// Sums and maxima over the keys of each column of cells, one lane per row: `[col][lane]`.
 struct Pool<T> {
     keys: Range<usize>,
     cols: usize,
+    /// The first of the columns that are here.
+    first: usize,
     lanes: usize,
     sums: Vec<f64>,
     max: Vec<T>,
 }
 
 impl<T: Real> Pool<T> {
-    /// Pool the rows as well: (head, cell row, (sum, max) of each column), for the cell rows that the tile touches.
-    fn rows(self, plan: &Plan<'_>, tile: &QueryTile, of: &Range<usize>, rows: usize) -> Vec<CellRow<T>> {
-        let mut cells: Vec<CellRow<T>> = Vec::new();
-        for r in 0..tile.rows() {
-            let [_, head, query] = tile.place(plan, r);
-            let row = cell_of(query - of.start, of.len(), rows);
-            if cells.last().is_none_or(|c| (c.0, c.1) != (head, row)) {
-                cells.push((head, row, vec![(0.0, T::ZERO); self.cols]));
-            }
-            if let Some((_, _, line)) = cells.last_mut() {
-                for (col, (sum, max)) in line.iter_mut().enumerate() {
-                    let at = col * self.lanes + r;
-                    *sum += self.sums[at];
-                    if *max < self.max[at] {
-                        *max = self.max[at];
-                    }
-                }
+    /// What some rows have in a column.
+    fn add_up(&self, col: usize, rows: &Range<usize>) -> (f64, T) {
+        let start = (col - self.first) * self.lanes;
+        let mut all = (0.0, T::ZERO);
+        for at in start + rows.start..start + rows.end {
+            all.0 += self.sums[at];
+            if all.1 < self.max[at] {
+                all.1 = self.max[at];
             }
         }
-        cells
+        all
     }
 }
 
@@ -125,9 +241,9 @@ impl<T: Real> Consumer<T> for Pool<T> {
         let (first, len) = (self.keys.start, self.keys.len());
         let mut key = need.keys.start;
         while key < need.keys.end {
-            let col = cell_of(key - first, len, self.cols);
-            let end = (first + cell(col, len, self.cols).end).min(need.keys.end);
-            let at = col * self.lanes + need.panel.start;
+            let col = MapCells::<T>::of(key - first, len, self.cols);
+            let end = (first + MapCells::<T>::range(col, len, self.cols).end).min(need.keys.end);
+            let at = (col - self.first) * self.lanes + need.panel.start;
             let at = at..at + need.panel.width;
             let width = need.panel.width;
             let values = &values[(key - need.keys.start) * width..(end - need.keys.start) * width];

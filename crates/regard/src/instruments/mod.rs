@@ -6,7 +6,7 @@ pub(crate) mod similarity;
 pub mod stats;
 pub(crate) mod weights;
 
-pub use heat_map::HeatMap;
+pub use heat_map::{HeatMap, MapCells, MapSoFar};
 pub use similarity::HeadSimilarity;
 pub use stats::{HeadStats, RowStats, StatsOptions};
 

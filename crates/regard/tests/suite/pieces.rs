@@ -3,7 +3,10 @@
 use crate::common::{Inputs, Recipe, Shape, assert_same_bits, d_out_for, levels, masks, oracle};
 use half::bf16;
 use ndarray::{Array2, Array4, ArrayView4, s};
-use regard::{Attention, Element, Error, HeadPosition, Mask, Part, Real, RowStats, RowsSoFar, StatsOptions, alibi_slopes};
+use regard::{
+    Attention, Element, Error, HeadPosition, MapCells, MapSoFar, Mask, Part, Real, RowStates, RowStats, RowsSoFar, StatsOptions,
+    alibi_slopes,
+};
 use std::ops::Range;
 
 fn tokens<'x, T>(x: &'x Array4<T>, range: &Range<usize>) -> ArrayView4<'x, T> {
@@ -332,6 +335,51 @@ fn pieces_that_are_none_are_refused() {
         let refused = a.backward_part(part(0, 0, s.scores()), [x.q.view(), saved.out.view()], keys, &saved, sums);
         assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
     }
+}
+
+/// Cells that end within tiles of queries and of keys, of one pair, and of many pieces.
+#[test]
+fn a_heat_map_in_pieces_has_the_bits_of_one_call() {
+    for (s, step) in [(Shape::single(600, 1700, 8).heads(2, 1), 256), (Shape::new(70, 900, 9), 512), (Shape::single(300, 300, 4), 768)] {
+        let mut x = Inputs::<f32>::normal(s, 1);
+        x.k[[0, 0, 200, 1]] = f32::NAN;
+        for (i, (name, recipe)) in masks(&s).into_iter().chain(options(&s)).enumerate() {
+            let (a, cells) = (recipe.attention(), [[7, 9], [1, 1], [600, 1700], [3, 150], [33, 2]][i % 5]);
+            let (whole, states) = (a.heat_map(&x.q, &x.k, cells[0], cells[1]).expect("fits"), a.row_states(&x.q, &x.k).expect("fits"));
+            let (_, _, rows, cols) = whole.mean.dim();
+            let mut map = MapCells::new(0, [s.batch, s.heads_q, rows, cols]).expect("there is memory");
+            for queries in cut(s.seq_q, 256) {
+                let of = |rows: &ndarray::Array3<f32>| rows.slice(s![.., .., queries.clone()]).to_owned();
+                let states = RowStates { row_max: of(&states.row_max), row_sum: of(&states.row_sum) };
+                let mut so_far = MapSoFar::default();
+                for keys in cut(s.seq_kv, step) {
+                    let (place, q, k) = (part(queries.start, keys.start, s.scores()), tokens(&x.q, &queries), tokens(&x.k, &keys));
+                    a.heat_map_part(place, q, k, &states, cells, &mut so_far).expect("the next piece");
+                }
+                map.add(&so_far);
+            }
+            let map = map.finish([s.seq_q, s.seq_kv]);
+            assert_same_bits(&format!("mean, {name}, {s:?}, {cells:?} cells"), &whole.mean, &map.mean);
+            assert_same_bits(&format!("max, {name}, {s:?}, {cells:?} cells"), &whole.max, &map.max);
+        }
+    }
+}
+
+#[test]
+fn pieces_of_a_heat_map_that_are_none_are_refused() {
+    let s = Shape::single(300, 700, 8);
+    let (x, a) = (Inputs::<f32>::normal(s, 1), Attention::new());
+    let states = a.row_states(&x.q, &x.k).expect("fits");
+    let mut so_far = MapSoFar::default();
+    let mut absorb = |a: &Attention<'_>, keys: Range<usize>, cells: [usize; 2]| {
+        a.heat_map_part(part(0, keys.start, s.scores()), &x.q, tokens(&x.k, &keys), &states, cells, &mut so_far)
+    };
+    assert_eq!(absorb(&a, 0..256, [0, 5]), Err(Error::Zero { name: "rows" }));
+    assert!(matches!(absorb(&a, 0..100, [5, 5]), Err(Error::Piece { .. })));
+    assert!(matches!(absorb(&a.clone().top_k(3), 0..256, [5, 5]), Err(Error::Unsupported { .. })));
+    assert_eq!(absorb(&a, 0..256, [5, 5]), Ok(()));
+    // Columns of 140 keys: one is finished.
+    assert_eq!(absorb(&a, 512..700, [5, 5]), Err(Error::State { what: "finished columns of cells", got: 1, expected: 3 }));
 }
 
 /// Whoever sends keys to those that need them must not forget any, and should not send any for nothing.
