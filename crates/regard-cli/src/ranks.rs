@@ -5,8 +5,36 @@ use anyhow::Result;
 use regard_dist::{Alone, Exchange, Failure, Tag};
 use std::time::Duration;
 
-/// Set by those who start ranks: OpenMPI, MPICH and its kin, Slurm's own.
-const SIZES: [&str; 4] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "MPI_LOCALNRANKS", "PMIX_SIZE"];
+/// Set by those who start ranks, to how many there are: OpenMPI, MPICH and its kin, and Slurm's `srun` for each step, whatever kind of MPI is meant. The first one that is there counts:
+/// `mpirun` within a step of `srun` knows better. A script of `sbatch` has none of them (SLURM_NTASKS is what was asked for, not what was started).
+const SIZES: [&str; 5] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE", "MPI_LOCALNRANKS", SRUN];
+const SRUN: &str = "SLURM_STEP_NUM_TASKS";
+
+/// Set to the number of this rank, where nobody says how many there are.
+const PLACES: [&str; 2] = ["PMIX_RANK", "PMI_RANK"];
+
+/// How many ranks this process seems to be one of.
+#[derive(Clone, Copy)]
+enum Started {
+    Alone,
+    Of(usize),
+    /// Its number is not the first.
+    OfSeveral,
+    /// Its number is the first, of one or of several.
+    First,
+}
+
+impl Started {
+    fn by_environment() -> Self {
+        let number = |name: &&str| std::env::var(name).ok()?.trim().parse::<usize>().ok();
+        match (SIZES.iter().find_map(number), PLACES.iter().find_map(number)) {
+            (Some(of), _) if of > 1 => Self::Of(of),
+            (Some(_), _) | (None, None) => Self::Alone,
+            (None, Some(0)) => Self::First,
+            (None, Some(_)) => Self::OfSeveral,
+        }
+    }
+}
 
 /// How long a job goes on after the first error.
 #[cfg(feature = "mpi")]
@@ -24,21 +52,34 @@ impl Ranks {
         if !(watchdog > 0.0 && watchdog < 1e9) {
             return Err(Unusable(format!("--watchdog {watchdog} is not possible: it must be more than 0 seconds")).into());
         }
-        let of = SIZES.iter().find_map(|name| std::env::var(name).ok()?.parse::<usize>().ok()).unwrap_or(1);
-        if of < 2 {
-            return Ok(Self::Alone(Alone));
-        }
-        Self::started(of, Duration::from_secs_f64(watchdog))
+        Self::started(Started::by_environment(), Duration::from_secs_f64(watchdog))
     }
 
+    /// Whatever sign of other ranks there is, MPI knows.
     #[cfg(feature = "mpi")]
-    fn started(_: usize, patience: Duration) -> Result<Self> {
+    fn started(by: Started, patience: Duration) -> Result<Self> {
+        if matches!(by, Started::Alone) {
+            return Ok(Self::Alone(Alone));
+        }
         regard_mpi::Mpi::abort_on_panic();
-        regard_mpi::Mpi::start(patience).map(Self::Mpi).ok_or_else(|| Unusable("MPI does not start".to_owned()).into())
+        let mpi = regard_mpi::Mpi::start(patience).ok_or_else(|| Unusable("MPI does not start".to_owned()))?;
+        match by {
+            Started::Of(of) if mpi.ranks() == 1 => Err(Unusable(format!(
+                "this is one of {of} ranks, but MPI knows of one alone, and each would do all of the work; start them with mpirun, or with \
+                 srun --mpi=pmix (srun --mpi=list says which kinds there are)"
+            ))
+            .into()),
+            _ => Ok(Self::Mpi(mpi)),
+        }
     }
 
     #[cfg(not(feature = "mpi"))]
-    fn started(of: usize, _: Duration) -> Result<Self> {
+    fn started(by: Started, _: Duration) -> Result<Self> {
+        let of = match by {
+            Started::Alone | Started::First => return Ok(Self::Alone(Alone)),
+            Started::Of(of) => of.to_string(),
+            Started::OfSeveral => "several".to_owned(),
+        };
         let build = "cargo build --release -p regard-cli --features mpi";
         Err(Unusable(format!(
             "this is one of {of} ranks, but the program was built without MPI, and each would do all of the work; build it with: {build}"
