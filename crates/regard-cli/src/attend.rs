@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 use ndarray::Axis;
 use regard::{Attention, Mask, Real, Scale, StatsOptions};
 use regard_dist::files::{Done, HEAT_MAP, Job, STATISTICS, Sharing, attend, beside};
-use regard_dist::{Exchange, Kind, Npy, Number, Talk};
+use regard_dist::{Exchange, Kind, Npy, Number, Talk, Unfinished};
 use regard_lab::experiments::Progress;
 use regard_lab::figure::{Figure, HeatPlot, Norm, Theme};
 use regard_lab::{Table, Value};
@@ -160,9 +160,12 @@ impl Attend {
             let now = done * 1000 / all.max(1);
             bar.advance(now.saturating_sub(told.fetch_max(now, Ordering::Relaxed)) as u64);
         };
-        let sharing = match self.partition {
-            SharingArg::Snake => Sharing::Snake(self.block),
-            SharingArg::Contiguous => Sharing::Contiguous,
+        let sharing = match (self.partition, self.block) {
+            (SharingArg::Snake, block) => Sharing::Snake(block),
+            (SharingArg::Contiguous, None) => Sharing::Contiguous,
+            (SharingArg::Contiguous, Some(_)) => {
+                return Err(Unusable("--block is for --partition snake: leave one of them out".to_owned()).into());
+            }
         };
         let attention = self.attention();
         let job = Job {
@@ -174,11 +177,12 @@ impl Attend {
             heat_map: self.heat_map.map(|Cells(cells)| cells),
             sharing,
             head_groups: self.head_groups,
+            unfinished: Unfinished::default(),
             progress: &progress,
         };
-        let unfinished = job.unfinished();
+        let unfinished = job.unfinished.clone();
         ctrlc::set_handler(move || {
-            unfinished.iter().for_each(|path| drop(std::fs::remove_file(path)));
+            unfinished.remove();
             std::process::exit(i32::from(crate::INTERRUPTED));
         })
         .context("cannot wait for Ctrl-C")?;
@@ -274,11 +278,11 @@ impl Attend {
     }
 }
 
-/// Files and options that cannot be used are the arguments' fault; ranks that are lost are not.
+/// Files and options that cannot be used are the arguments' fault; ranks that are lost and a disk that is full are not.
 fn unusable(error: regard_dist::Error) -> anyhow::Error {
     use regard_dist::Error;
     match error {
-        Error::Lost { .. } | Error::Waited { .. } | Error::Length { .. } => error.into(),
+        Error::Lost { .. } | Error::Waited { .. } | Error::Length { .. } | Error::Write { .. } | Error::Appeared { .. } => error.into(),
         error => Unusable(error.to_string()).into(),
     }
 }

@@ -7,7 +7,7 @@ use clap::{Args, Subcommand};
 use ndarray::Array4;
 use regard::{Attention, Level};
 use regard_dist::files::Sharing;
-use regard_dist::plan::{Cluster as Machines, Forecast, Size, forecast};
+use regard_dist::plan::{Cluster as Machines, Forecast, MOST_DIM, MOST_HEADS, MOST_TOKENS, Size, forecast};
 use regard_dist::{Distributed, Exchange, InPieces, Kind, Partition, Talk};
 use regard_lab::{Table, Value};
 use std::str::FromStr;
@@ -196,14 +196,14 @@ fn compared(ranks: &Ranks) -> Result<usize> {
 #[derive(Args, Debug)]
 #[command(after_help = "Example:\n  regard cluster plan --tokens 1M --heads 32/8 --dim 128 --ranks 64,256,1024 --net 10GbE --rate 2600")]
 struct Plan {
-    /// Tokens, such as 65536, 64K or 1M
+    /// Tokens, such as 65536, 64K (of 1024) or 1M (of 1024 K); at most 4096M
     #[arg(long, value_name = "N", default_value = "1M")]
     tokens: Count,
     /// Heads of queries, and of keys where they are fewer
     #[arg(long, value_name = "Q[/KV]", default_value = "32/8")]
     heads: Heads,
     /// Dimensions of a head
-    #[arg(long, value_name = "N", default_value_t = 128)]
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = dimensions)]
     dim: usize,
     /// Bytes of a number: 2, 4 or 8
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = bytes_of_a_number)]
@@ -227,7 +227,7 @@ struct Plan {
     #[arg(long)]
     contiguous: bool,
     /// Tokens of a block, a multiple of 256 [default: about eight blocks to each rank]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", conflicts_with = "contiguous")]
     block: Option<usize>,
     /// Groups of heads [default: as many as fit]
     #[arg(long, value_name = "N")]
@@ -238,6 +238,11 @@ struct Plan {
 
 fn bytes_of_a_number(text: &str) -> std::result::Result<usize, String> {
     text.parse().ok().filter(|bytes| [2, 4, 8].contains(bytes)).ok_or_else(|| format!("{text:?} is not 2, 4 or 8"))
+}
+
+fn dimensions(text: &str) -> std::result::Result<usize, String> {
+    let number = text.parse().ok().filter(|dim| (1..=MOST_DIM).contains(dim));
+    number.ok_or_else(|| format!("a head has from 1 to {MOST_DIM} dimensions"))
 }
 
 /// A number with K or M behind it.
@@ -254,8 +259,12 @@ impl FromStr for Count {
             (_, Some(digits)) => (digits, 1 << 20),
             _ => (upper.as_str(), 1),
         };
-        let count = digits.parse::<usize>().ok().and_then(|count| count.checked_mul(unit)).filter(|count| (1..=1 << 32).contains(count));
-        count.map(Self).ok_or_else(|| format!("{text:?} is not a number of tokens; give 65536, 64K or 1M"))
+        let count =
+            digits.parse::<usize>().ok().and_then(|count| count.checked_mul(unit)).filter(|count| (1..=MOST_TOKENS).contains(count));
+        count.map(Self).ok_or_else(|| {
+            let most = MOST_TOKENS >> 20;
+            format!("{text:?} is not a number of tokens from 1 to {most}M; give 65536, 64K or 1M, where K is 1024 and M is 1024 K")
+        })
     }
 }
 
@@ -266,11 +275,13 @@ impl FromStr for Heads {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let number = |text: &str| text.trim().parse::<usize>().ok().filter(|&n| n > 0);
+        let number = |text: &str| text.trim().parse::<usize>().ok().filter(|n| (1..=MOST_HEADS).contains(n));
         let (q, kv) = text.split_once('/').unwrap_or((text, text));
         match (number(q), number(kv)) {
             (Some(q), Some(kv)) if q.is_multiple_of(kv) => Ok(Self(q, kv)),
-            _ => Err(format!("{text:?} is not heads of queries and of keys; give 32, or 32/8, where the second divides the first")),
+            _ => Err(format!(
+                "{text:?} is not heads of queries and of keys; give 32, or 32/8, from 1 to {MOST_HEADS}, where the second divides the first"
+            )),
         }
     }
 }
@@ -298,8 +309,8 @@ impl Plan {
         };
         positive("latency", self.latency)?;
         self.rate.map_or(Ok(()), |rate| positive("rate", rate))?;
-        if self.ranks.0.iter().any(|&ranks| ranks == 0 || ranks > 1 << 16) {
-            return Err(Unusable("--ranks must be from 1 to 65536".to_owned()).into());
+        if self.ranks.0.is_empty() || self.ranks.0.iter().any(|&ranks| ranks == 0 || ranks > 1 << 16) {
+            return Err(Unusable("--ranks must be numbers from 1 to 65536, such as 64,256".to_owned()).into());
         }
         let rate = self.rate.unwrap_or_else(|| measured_rate(self.dim.clamp(1, 4096)));
         let size = Size {

@@ -202,11 +202,25 @@ pub(crate) fn causes(error: &anyhow::Error) -> String {
             line = format!("{line}: {cause}");
         }
     }
-    line
+    tidy(&line)
+}
+
+/// Characters of a message, at most: whoever says more quotes an argument.
+const LONGEST: usize = 2000;
+
+/// One line that a terminal can show, whatever names and words of the user it quotes.
+fn tidy(line: &str) -> String {
+    let line: String = line.chars().map(|c| if c.is_control() { c.escape_default().to_string() } else { c.to_string() }).collect();
+    let length = line.chars().count();
+    if length <= LONGEST {
+        return line;
+    }
+    let cut = |from: usize| line.chars().skip(from).take(LONGEST / 2).collect::<String>();
+    format!("{} ... {}", cut(0), cut(length - LONGEST / 2))
 }
 
 /// The first paragraph of a message, on one line.
 pub(crate) fn one_line(message: &str) -> String {
     let first = message.split("\n\n").next().unwrap_or(message);
-    first.lines().map(str::trim).collect::<Vec<_>>().join(" ")
+    tidy(&first.lines().map(str::trim).collect::<Vec<_>>().join(" "))
 }

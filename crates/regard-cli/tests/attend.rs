@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{command, fails, refused, works};
+use common::{command, fails, refused, regard, works};
 use std::path::Path;
 
 /// A NumPy file of float32.
@@ -90,6 +90,105 @@ fn what_cannot_be_attended_to_is_named() {
     }
 }
 
+/// Whoever starts ranks says so in the environment, each in another way.
+#[test]
+fn ranks_of_a_job_are_known_by_what_started_them() {
+    let dir = tempfile::tempdir().unwrap();
+    write_npy(&dir.path().join("q.npy"), "(2, 30, 8)", 480);
+    let names = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE", "MPI_LOCALNRANKS", "PMIX_RANK", "PMI_RANK", "SLURM_STEP_NUM_TASKS"];
+    let started = |variables: &[(&str, &str)]| {
+        let mut command = command(&["attend", "q.npy", "q.npy", "q.npy", "--quiet", "--overwrite"], dir.path());
+        names.iter().for_each(|name| drop(command.env_remove(name)));
+        command.envs(variables.iter().copied()).output().unwrap()
+    };
+    let srun = [("SLURM_NTASKS", "16"), ("SLURM_STEP_NUM_TASKS", "16"), ("SLURM_PROCID", "3"), ("PMIX_RANK", "3"), ("PMIX_NAMESPACE", "x")];
+    if !cfg!(feature = "mpi") {
+        fails(&started(&srun), 2, "one of 16 ranks");
+        fails(&started(&srun[..2]), 2, "one of 16 ranks");
+        fails(&started(&[("PMIX_RANK", "3")]), 2, "one of several ranks");
+        fails(&started(&[("PMI_RANK", "1"), ("PMI_SIZE", "2")]), 2, "one of 2 ranks");
+    }
+    // One process: within a script of sbatch, by srun -n 1, and by mpirun -n 1 within a step of srun.
+    for alone in [
+        &[("SLURM_NTASKS", "16"), ("SLURM_PROCID", "0"), ("SLURM_JOB_ID", "7")][..],
+        &[("SLURM_NTASKS", "16"), ("SLURM_STEP_NUM_TASKS", "1"), ("PMIX_RANK", "0")],
+        &[("OMPI_COMM_WORLD_SIZE", "1"), ("SLURM_STEP_NUM_TASKS", "4"), ("PMIX_RANK", "0")],
+        &[],
+    ] {
+        let output = started(alone);
+        assert!(output.status.success(), "{alone:?}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn what_is_at_the_place_of_the_results_stays() {
+    use std::os::unix::fs::{FileTypeExt, symlink};
+    let dir = tempfile::tempdir().unwrap();
+    let at = |name: &str| dir.path().join(name);
+    write_npy(&at("q.npy"), "(2, 30, 8)", 480);
+    write_npy(&at(".x.npy.regard-unfinished"), "(2, 30, 8)", 480);
+    let input = std::fs::read(at("q.npy")).unwrap();
+    std::fs::write(at("user.txt"), "mine").unwrap();
+    symlink("user.txt", at("link")).unwrap();
+    symlink("nowhere", at("dangling")).unwrap();
+    symlink("user.txt", at(".z.npy.regard-unfinished")).unwrap();
+    std::fs::create_dir(at("dir")).unwrap();
+    let made = std::process::Command::new("mkfifo").args([at("pipe"), at(".u.npy.regard-unfinished")]).status().unwrap();
+    assert!(made.success());
+    for name in ["link", "dangling", "dir", "pipe"] {
+        for more in [&["--overwrite"][..], &[]] {
+            let words = if name == "dir" { "it is a directory" } else { "which is left alone" };
+            refused(&[&["attend", "q.npy", "q.npy", "q.npy", "--out", name], more].concat(), dir.path(), words);
+        }
+    }
+    assert!(at("pipe").symlink_metadata().unwrap().file_type().is_fifo() && at("dangling").is_symlink());
+    // Names that were once those of unfinished files are the user's.
+    for out in ["x.npy", "z.npy", "u.npy"] {
+        works(&["attend", ".x.npy.regard-unfinished", "q.npy", "q.npy", "--quiet", "--out", out], dir.path());
+    }
+    assert_eq!(std::fs::read(at(".x.npy.regard-unfinished")).unwrap(), input);
+    assert_eq!(std::fs::read(at("user.txt")).unwrap(), b"mine");
+    // Pipes, devices and directories are no inputs.
+    for (name, words) in [("pipe", "a pipe or a device"), ("/dev/zero", "a pipe or a device"), ("dir", "it is a directory")] {
+        for place in 0..3 {
+            let mut words_of = ["attend", "q.npy", "q.npy", "q.npy", "--out", "new.npy"];
+            words_of[1 + place] = name;
+            refused(&words_of, dir.path(), words);
+        }
+    }
+    let left = dir.path().read_dir().unwrap().filter(|entry| entry.as_ref().unwrap().path().to_string_lossy().ends_with("unfinished"));
+    assert_eq!(left.count(), 3, "those that were there");
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn names_and_words_that_cannot_be_are_one_line() {
+    use std::os::unix::ffi::OsStrExt;
+    let dir = tempfile::tempdir().unwrap();
+    write_npy(&dir.path().join("q.npy"), "(2, 30, 8)", 480);
+    refused(&["attend", "q.npy", "q.npy", "q.npy", "--out", "none/out.npy"], dir.path(), "its folder is not there");
+    for (block, words) in [("100", "a multiple of 256"), ("0", "a multiple of 256")] {
+        refused(&["attend", "q.npy", "q.npy", "q.npy", "--out", "new.npy", "--block", block], dir.path(), words);
+    }
+    refused(&["attend", "q.npy", "q.npy", "q.npy", "--partition", "contiguous", "--block", "256"], dir.path(), "--block is for");
+    // A name that is not a line, and a word that is not a name.
+    refused(&["attend", "q.npy", "two\nlines.npy", "q.npy"], dir.path(), "two\\nlines.npy");
+    let output = regard(&["attend", "q.npy", "q.npy", "q.npy", "--window", &"9".repeat(100_000)], dir.path());
+    fails(&output, 2, "invalid value");
+    assert!(output.stderr.len() < 5000);
+    // No room for the results: what is there is left as it is, and the arguments are right.
+    let mut full = std::process::Command::new("sh");
+    full.args(["-c", "trap '' XFSZ; ulimit -f 1; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_regard")]).current_dir(dir.path());
+    fails(&full.args(["attend", "q.npy", "q.npy", "q.npy", "--out", "new.npy"]).output().unwrap(), 1, "cannot write new.npy");
+    // A name that is not UTF-8 has statistics of that name.
+    let name = std::ffi::OsStr::from_bytes(b"o\xff.npy");
+    let output = command(&["attend", "q.npy", "q.npy", "q.npy", "--stats", "--quiet", "--out"], dir.path()).arg(name).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(dir.path().join(std::ffi::OsStr::from_bytes(b"o\xff.lse.npy")).exists());
+    assert!(!dir.path().join("new.npy").exists());
+}
+
 #[test]
 fn plan_tells_seconds_bytes_and_memory() {
     let dir = tempfile::tempdir().unwrap();
@@ -104,6 +203,27 @@ fn plan_tells_seconds_bytes_and_memory() {
     refused(&["cluster", "plan", "--heads", "8/3"], dir.path(), "32/8");
     refused(&["cluster", "plan", "--tokens", "0"], dir.path(), "1M");
     refused(&["cluster", "plan", "--bytes", "3"], dir.path(), "2, 4 or 8");
+    for (option, value, words) in [
+        ("--tokens", "4097M", "from 1 to 4096M"),
+        ("--tokens", "1G", "K is 1024"),
+        ("--dim", "0", "from 1 to 65536"),
+        ("--dim", "4611686018427387904", "from 1 to 65536"),
+        ("--heads", "4294967296", "from 1 to 65536"),
+        ("--ranks", ",", "--ranks must be numbers"),
+        ("--ranks", "", "--ranks must be numbers"),
+        ("--block", "100", "a multiple of 256"),
+    ] {
+        refused(&["cluster", "plan", "--rate", "100", option, value], dir.path(), words);
+    }
+    refused(&["cluster", "plan", "--contiguous", "--block", "256"], dir.path(), "cannot be used with");
+    refused(&["cluster", "plan", "--rate", "100", "--tokens", "16M", "--ranks", "65536"], dir.path(), "too many to be played through");
+    // More pairs than an integer of 64 bits can count, and an end all the same.
+    for words in [&["--ranks", "1", "--block", "4294967296"][..], &["--ranks", "1,2", "--full"], &["--ranks", "8"]] {
+        let plan = ["cluster", "plan", "--rate", "100", "--tokens", "4096M", "--json"];
+        let tables: serde_json::Value = serde_json::from_str(&works(&[&plan, words].concat(), dir.path())).unwrap();
+        let efficiency = tables[0]["rows"][0]["efficiency"].as_f64().unwrap();
+        assert!((efficiency - 1.0).abs() < 1e-9, "{words:?}: {efficiency}");
+    }
     let help = works(&["cluster", "plan", "--help"], dir.path()) + &works(&["attend", "--help"], dir.path());
     assert!(help.contains("Example") && help.contains("mpirun"), "{help}");
 }

@@ -38,9 +38,26 @@ pub enum Error {
     /// A partition that cannot be.
     #[error("{what} is {got}; it must be {requirement}")]
     Partition { what: &'static str, got: usize, requirement: &'static str },
+    /// A plan that would take too long.
+    #[error(
+        "{pieces} pieces of keys for {ranks} ranks in a group of heads are too many to be played through: plan larger blocks, more groups of heads, or fewer tokens"
+    )]
+    Plan { pieces: usize, ranks: usize },
     /// A file that cannot be used.
     #[error("{}: {reason}", path.display())]
     File { path: PathBuf, reason: String },
+    /// A file that cannot be written.
+    #[error("cannot write {}: {reason}", path.display())]
+    Write { path: PathBuf, reason: String },
+    /// Something is at the place of the results that was not there when the job began.
+    #[error("{}: it appeared meanwhile, and is left alone; the results are in {}", path.display(), kept.display())]
+    Appeared { path: PathBuf, kept: PathBuf },
+    /// Files of q, k and v that do not belong together.
+    #[error("q {q:?}, k {k:?} and v {v:?} do not fit: {problem}")]
+    Shapes { q: [usize; 4], k: [usize; 4], v: [usize; 4], problem: &'static str },
+    /// Results that nobody can want.
+    #[error("results of shape {shape:?} would take {bytes:.3e} bytes, and q, k and v have {inputs}: are their shapes right?")]
+    Results { shape: [usize; 4], bytes: f64, inputs: usize },
     /// Heads that cannot be shared so.
     #[error("{groups} groups of heads do not fit {ranks} ranks and {heads} heads of keys; the number of groups must divide both")]
     Mesh { groups: usize, ranks: usize, heads: usize },
@@ -52,6 +69,12 @@ pub enum Error {
     /// A tensor that is not this rank's part.
     #[error("{operand} of rank {rank} has shape {got:?}; its tokens (axis 2) must be the {expected} that the partition gives it")]
     Tokens { operand: &'static str, rank: usize, got: Vec<usize>, expected: usize },
+}
+
+impl Error {
+    pub(crate) fn write(path: &std::path::Path, reason: impl ToString) -> Self {
+        Self::Write { path: path.to_owned(), reason: reason.to_string() }
+    }
 }
 
 /// A result of this crate.

@@ -1,12 +1,13 @@
 //! Attention from files to files, by one process or by several: q, k and v are mapped, keys go by in pieces, and every rank writes its own rows.
 
 use crate::error::{Error, Result};
-use crate::exchange::{Exchange, Number, Talk};
+use crate::exchange::{Exchange, Kind, Number, Tag, Talk};
 use crate::forward::Distributed;
 use crate::members::Members;
 use crate::npy::{Npy, NpyWriter};
-use crate::partition::{Partition, side_by_side};
+use crate::partition::{PIECE, Partition, side_by_side};
 use crate::rows::{InPieces, Rows};
+use crate::unfinished::{Place, Unfinished, check_free, finish, own_word};
 use half::f16;
 use ndarray::{Array3, ArrayView3, ArrayView4, Axis, s};
 use regard::{Attention, MapCells, MapSoFar, Part, RowStates, RowsDone, StatsOptions};
@@ -22,6 +23,9 @@ const STATE_BYTES: usize = 256 << 20;
 
 /// Rows of a block, at the most and at the least: shorter ones share the work better, and longer ones are read faster.
 const BLOCK: [usize; 2] = [256, 2048];
+
+/// What the first rank tells the others: what the files are called while they are not whole.
+const NAMES: Tag = (Kind::Greeting, 1);
 
 /// Blocks of a rank that causal work is shared by.
 const LAPS: usize = 8;
@@ -53,6 +57,8 @@ pub struct Job<'a> {
     pub sharing: Sharing,
     /// Into how many groups heads are shared out, each of which has the same number of ranks; `None` takes as many as there can be.
     pub head_groups: Option<usize>,
+    /// Gets the names of the files while they are not whole, for whoever ends the job early.
+    pub unfinished: Unfinished,
     /// Told how many keys of how many this rank has been through, for all its rows.
     pub progress: &'a (dyn Fn(usize, usize) + Sync),
 }
@@ -65,26 +71,47 @@ impl Job<'_> {
         std::iter::once(self.out.to_owned()).chain(stats).chain(map).collect()
     }
 
-    /// What they are called until they are whole.
-    pub fn unfinished(&self) -> Vec<PathBuf> {
-        self.files().iter().map(|path| NpyWriter::unfinished(path)).collect()
-    }
-
     /// Nothing of the user's is in their way.
     fn check_files(&self) -> Result<()> {
         let same = |a: &Path, b: &Path| matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b);
         for path in self.files() {
-            let reason = if self.inputs.iter().any(|input| same(input, &path)) {
-                "it is one of the inputs; name another file for the results"
-            } else if !self.overwrite && path.exists() {
-                "it is there already; name another file, or allow it to be overwritten"
-            } else {
-                continue;
-            };
-            return Err(Error::File { path, reason: reason.to_owned() });
+            if self.inputs.iter().any(|input| same(input, &path)) {
+                let reason = "it is one of the inputs; name another file for the results".to_owned();
+                return Err(Error::File { path, reason });
+            }
+            check_free(&path, self.overwrite)?;
         }
         Ok(())
     }
+}
+
+/// Results may be so much larger than what they are made of, and at least so many bytes.
+const RESULTS: (f64, f64) = (1024.0, (1u64 << 30) as f64);
+
+/// Three files that are attention together, with results that a disk can have.
+fn check_inputs(inputs: &[Npy; 3], stats: bool) -> Result<()> {
+    let [q, k, v] = inputs.each_ref().map(|input| input.shape);
+    let problem = if q[0] != k[0] || q[0] != v[0] {
+        "they differ in the batch (axis 0 of four)"
+    } else if k[1] != v[1] {
+        "k and v differ in heads (axis 1 of four)"
+    } else if k[2] != v[2] {
+        "k and v differ in tokens (axis 2 of four), and every key needs one value"
+    } else if q[3] != k[3] {
+        "q and k differ in the dimensions of a head (the last axis)"
+    } else if !q[1].is_multiple_of(k[1]) {
+        "the heads of q (axis 1 of four) are no multiple of those of k"
+    } else {
+        let size = inputs[0].size();
+        let rows: f64 = q[..3].iter().map(|&axis| axis as f64).product();
+        let bytes = rows * (v[3] as f64 * size as f64 + if stats { (STATISTICS.len() * size.max(4)) as f64 } else { 0.0 });
+        let have: usize = inputs.iter().map(Npy::bytes).sum();
+        if bytes > (RESULTS.0 * have as f64).max(RESULTS.1) {
+            return Err(Error::Results { shape: [q[0], q[1], q[2], v[3]], bytes, inputs: have });
+        }
+        return Ok(());
+    };
+    Err(Error::Shapes { q, k, v, problem })
 }
 
 /// What a rank did.
@@ -130,6 +157,7 @@ statistics!(entropy, max_weight, sum_of_squares, diagonal_mass, previous_token_m
 /// As [`Distributed::forward_saved`]; [`Error::File`] for files that cannot be used or written, [`Error::Mesh`] where ranks and heads do not fit.
 pub fn attend<X: Exchange>(job: &Job<'_>, exchange: &X) -> Result<Done> {
     let inputs = [Npy::open(job.inputs[0])?, Npy::open(job.inputs[1])?, Npy::open(job.inputs[2])?];
+    check_inputs(&inputs, job.stats.is_some())?;
     if exchange.rank() == 0 {
         job.check_files()?;
     }
@@ -139,17 +167,16 @@ pub fn attend<X: Exchange>(job: &Job<'_>, exchange: &X) -> Result<Done> {
         _ => attend_as::<f64, X>(job, exchange, &inputs),
     };
     if done.is_err() {
-        for path in job.unfinished() {
-            let _ = std::fs::remove_file(path);
-        }
+        job.unfinished.remove();
     }
     done
 }
 
 /// The name of a statistic's file.
 pub fn beside(out: &Path, name: &str) -> PathBuf {
-    let stem = out.file_stem().unwrap_or_default().to_string_lossy();
-    out.with_file_name(format!("{stem}.{name}.npy"))
+    let mut file = out.file_stem().unwrap_or_default().to_owned();
+    file.push(format!(".{name}.npy"));
+    out.with_file_name(file)
 }
 
 fn attend_as<E: Number<Real: Number>, X: Exchange>(job: &Job<'_>, exchange: &X, inputs: &[Npy; 3]) -> Result<Done> {
@@ -172,19 +199,25 @@ fn attend_as<E: Number<Real: Number>, X: Exchange>(job: &Job<'_>, exchange: &X, 
     let (mine, kv) = (of(heads_q), of(heads_kv));
     let q = q.slice(s![.., mine.clone(), .., ..]);
     let [k, v] = [k.slice(s![.., kv.clone(), .., ..]), v.slice(s![.., kv.clone(), .., ..])];
-    // The first rank makes the files, of a call that is in order; then all open them.
-    if rank == 0 {
+    // A block that cannot be is refused whoever would have it.
+    job.sharing.partition(0, 1)?;
+    // The first rank makes the files, of a call that is in order, and tells the others what they are called; these open them.
+    let what = || "the names of the files".to_owned();
+    let mut writers = if rank == 0 {
         let mut rows = job.attention.begin(q.slice(s![.., .., ..0, ..]), 0, [batch, mine.len(), tokens, keys]);
         rows.absorb(0, k.slice(s![.., .., ..0, ..]), v.slice(s![.., .., ..0, ..]))?;
-        Writers::<E>::open(job, shape, keys, true)?;
-    }
+        let word = own_word();
+        let writers = Writers::<E>::open(job, shape, keys, &word, true)?;
+        (1..ranks).try_for_each(|other| talk.send(other, NAMES, word.clone().into_bytes(), what))?;
+        writers
+    } else {
+        let word = talk.receive(0, NAMES, what)?;
+        Writers::<E>::open(job, shape, keys, &String::from_utf8_lossy(&word), false)?
+    };
     talk.agree(&format!("files with results of shape {shape:?}"))?;
-    let mut writers = Writers::<E>::open(job, shape, keys, false)?;
     let mut done = Done { shape, head_groups: groups, rows: 0, took: Duration::ZERO, waited: Duration::ZERO, files: Vec::new() };
     if in_group == 1 {
-        let per_row = batch * mine.len() * (q.len_of(Axis(3)) + 3 * value_dim + 8) * size_of::<E::Real>();
-        // Whole tiles of queries, of which the cells of a heat map are made.
-        let chunk = ((STATE_BYTES / per_row.max(1)) / 256 * 256).max(256);
+        let chunk = rows_at_once(batch * mine.len(), [q.len_of(Axis(3)), value_dim], size_of::<E::Real>());
         let passes = tokens.div_ceil(chunk) * (1 + usize::from(job.heat_map.is_some()));
         let (all, mut through) = (passes * keys.max(1), 0);
         let mut map = match job.heat_map {
@@ -243,12 +276,24 @@ fn attend_as<E: Number<Real: Number>, X: Exchange>(job: &Job<'_>, exchange: &X, 
     }
     writers.all().try_for_each(|writer| writer.sync())?;
     talk.agree("files that are written")?;
+    // The results last: where they are, the statistics are.
+    let mut places: Vec<_> = writers.all().map(|writer| writer.place().clone()).collect();
+    places.reverse();
     if rank == 0 {
-        writers.all().try_for_each(|writer| writer.finish())?;
+        finish(&places, job.overwrite, &job.unfinished)?
+    } else {
+        job.unfinished.forget()
     }
     done.files = job.files();
     done.took = begun.elapsed();
     Ok(done)
+}
+
+/// Rows that a process works at at once which has all of their keys: of so many heads, with these dimensions of keys and values, and numbers of so many bytes.
+pub(crate) fn rows_at_once(heads: usize, [dim, value_dim]: [usize; 2], real: usize) -> usize {
+    let per_row = heads * (dim + 3 * value_dim + 8) * real;
+    // Whole tiles of queries, of which the cells of a heat map are made.
+    ((STATE_BYTES / per_row.max(1)) / 256 * 256).max(256)
 }
 
 /// As many groups of heads as ranks allow.
@@ -257,6 +302,15 @@ pub(crate) fn greatest_divisor(a: usize, b: usize) -> usize {
 }
 
 impl Sharing {
+    /// Tokens of a block.
+    fn block(self, tokens: usize, ranks: usize) -> usize {
+        match self {
+            Self::Contiguous => tokens.div_ceil(ranks.max(1)),
+            Self::Snake(Some(block)) => block,
+            Self::Snake(None) => (tokens / (LAPS * ranks.max(1))).next_multiple_of(BLOCK[0]).clamp(BLOCK[0], BLOCK[1]),
+        }
+    }
+
     /// These tokens, by so many ranks.
     ///
     /// # Errors
@@ -264,11 +318,15 @@ impl Sharing {
     pub fn partition(self, tokens: usize, ranks: usize) -> Result<Partition> {
         match self {
             Self::Contiguous => Partition::contiguous(tokens, ranks),
-            Self::Snake(block) => {
-                let chosen = (tokens / (LAPS * ranks.max(1))).next_multiple_of(BLOCK[0]).clamp(BLOCK[0], BLOCK[1]);
-                Partition::snake(tokens, ranks, block.unwrap_or(chosen))
-            }
+            Self::Snake(_) => Partition::snake(tokens, ranks, self.block(tokens, ranks)),
         }
+    }
+
+    /// How many blocks that has, and pieces that travel; about.
+    pub(crate) fn counts(self, tokens: usize, ranks: usize) -> (usize, usize) {
+        let block = self.block(tokens, ranks).clamp(1, tokens.max(1));
+        let blocks = tokens.div_ceil(block);
+        (blocks, blocks.saturating_mul(block.div_ceil(PIECE)))
     }
 }
 
@@ -281,13 +339,16 @@ struct Writers<E> {
 }
 
 impl<E: Number<Real: Number>> Writers<E> {
-    fn open(job: &Job<'_>, shape: [usize; 4], keys: usize, makes: bool) -> Result<Self> {
-        let out = NpyWriter::open::<E>(job.out, shape, false, makes)?;
+    fn open(job: &Job<'_>, shape: [usize; 4], keys: usize, word: &str, makes: bool) -> Result<Self> {
+        let place = |path: PathBuf| Place::new(path, word);
+        let out = NpyWriter::open::<E>(place(job.out.to_owned()), shape, false, makes, &job.unfinished)?;
         let [batch, heads, tokens, _] = shape;
-        let of = |name: &&str| NpyWriter::open::<E::Real>(&beside(job.out, name), [batch, heads, tokens, 1], true, makes);
+        let of =
+            |name: &&str| NpyWriter::open::<E::Real>(place(beside(job.out, name)), [batch, heads, tokens, 1], true, makes, &job.unfinished);
         let stats = job.stats.iter().flat_map(|_| STATISTICS.iter().map(of)).collect::<Result<_>>()?;
         let cells = |[rows, cols]: [usize; 2]| [batch, heads, rows.min(tokens), cols.min(keys)];
-        let map = job.heat_map.map(|map| NpyWriter::open::<E::Real>(&beside(job.out, HEAT_MAP), cells(map), false, makes)).transpose()?;
+        let open_map = |map| NpyWriter::open::<E::Real>(place(beside(job.out, HEAT_MAP)), cells(map), false, makes, &job.unfinished);
+        let map = job.heat_map.map(open_map).transpose()?;
         Ok(Self { out, stats, map, element: std::marker::PhantomData })
     }
 

@@ -39,6 +39,7 @@ mod partition;
 pub mod plan;
 mod rows;
 mod stream;
+mod unfinished;
 mod ways;
 
 pub use error::{Error, Failure, Result};
@@ -49,3 +50,4 @@ pub use members::{Alone, Members};
 pub use npy::Npy;
 pub use partition::Partition;
 pub use rows::{InPieces, Rows};
+pub use unfinished::Unfinished;

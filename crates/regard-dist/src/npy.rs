@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::exchange::Number;
+use crate::unfinished::{Place, Unfinished};
 use half::f16;
 use ndarray::{Array4, ArrayView4, ShapeBuilder, s};
 use regard::MappedFile;
@@ -15,6 +16,9 @@ const MAGIC: &[u8] = b"\x93NUMPY";
 
 /// Where numbers begin is a multiple of it.
 const ALIGNED: usize = 64;
+
+/// Places of an array that has no numbers, at most.
+const MOST_EMPTY: usize = 1 << 24;
 
 /// An array that is mapped.
 pub struct Npy {
@@ -47,6 +51,11 @@ impl Npy {
     /// # Errors
     /// [`Error::File`] when it is not a `.npy` file of floating-point numbers with two to four dimensions, or is cut short.
     pub fn open(path: &Path) -> Result<Self> {
+        let kind = std::fs::metadata(path).map_err(|e| wrong(path, e))?.file_type();
+        if !kind.is_file() {
+            let what = if kind.is_dir() { "it is a directory" } else { "it is a pipe or a device" };
+            return Err(wrong(path, format!("{what}; a .npy file is needed, as numpy.save writes it")));
+        }
         let map = MappedFile::open(path).map_err(|e| wrong(path, e))?;
         let bytes = map.as_ref();
         let not = || wrong(path, "not a .npy file; save it with numpy.save");
@@ -62,12 +71,15 @@ impl Npy {
             let after = text.split_once(&format!("'{key}'")).map(|(_, after)| after.trim_start());
             after.and_then(|after| after.strip_prefix(':')).map(str::trim_start).ok_or_else(not)
         };
-        let descr = value("descr")?.strip_prefix('\'').and_then(|rest| rest.split_once('\'')).ok_or_else(not)?.0.to_owned();
+        let type_needed =
+            |other: &str| wrong(path, format!("its numbers are {other}; save it as little-endian float16, float32 or float64"));
+        let descr = value("descr")?;
+        let descr = descr.strip_prefix('\'').ok_or_else(|| type_needed("records"))?.split_once('\'').ok_or_else(not)?.0.to_owned();
         let size: usize = match descr.as_str() {
             "<f2" => 2,
             "<f4" => 4,
             "<f8" => 8,
-            other => return Err(wrong(path, format!("its numbers are {other:?}; save it as little-endian float16, float32 or float64"))),
+            other => return Err(type_needed(&format!("{other:?}"))),
         };
         let inner = value("shape")?.strip_prefix('(').and_then(|rest| rest.split_once(')')).ok_or_else(not)?.0;
         let axes = inner.split(',').map(str::trim).filter(|axis| !axis.is_empty()).map(|axis| axis.parse::<usize>().map_err(|_| not()));
@@ -80,12 +92,36 @@ impl Npy {
         }
         let mut shape = [1; 4];
         shape[4 - axes.len()..].copy_from_slice(&axes);
+        // No numbers at all: whatever goes over the other axes has an end all the same.
+        let others = shape.iter().try_fold(1usize, |all, &axis| all.checked_mul(axis.max(1)));
+        if shape.contains(&0) && others.is_none_or(|others| others > MOST_EMPTY) {
+            return Err(wrong(
+                path,
+                format!("shape {axes:?} has no numbers, and too many places without any: at most {MOST_EMPTY} can be used"),
+            ));
+        }
         let expected = shape.iter().try_fold(size, |all, &axis| all.checked_mul(axis)).and_then(|all| all.checked_add(offset));
         if expected != Some(bytes.len()) {
             return Err(wrong(path, format!("shape {axes:?} needs another number of bytes than there are; was the file cut short?")));
         }
         let fortran = value("fortran_order")?.starts_with("True");
         Ok(Self { path: path.to_owned(), descr, fortran, shape, offset, map })
+    }
+
+    /// Bytes of a number.
+    pub(crate) fn size(&self) -> usize {
+        if self.descr == "<f2" {
+            2
+        } else if self.descr == "<f4" {
+            4
+        } else {
+            8
+        }
+    }
+
+    /// Bytes of all of them.
+    pub(crate) fn bytes(&self) -> usize {
+        self.map.as_ref().len() - self.offset
     }
 
     /// The numbers, where they lie.
@@ -132,7 +168,7 @@ impl Npy {
 
 /// A file that is being written, by several ranks: each its own rows.
 pub(crate) struct NpyWriter {
-    path: PathBuf,
+    place: Place,
     file: File,
     offset: u64,
     shape: [usize; 4],
@@ -140,12 +176,6 @@ pub(crate) struct NpyWriter {
 }
 
 impl NpyWriter {
-    /// All ranks name the file so while it is not whole.
-    pub(crate) fn unfinished(path: &Path) -> PathBuf {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        path.with_file_name(format!(".{name}.regard-unfinished"))
-    }
-
     /// The header of an array of `[batch, head, token, dim]`; statistics have no last axis.
     fn header(descr: &str, shape: [usize; 4], rows_only: bool) -> Vec<u8> {
         let axes = &shape[..if rows_only { 3 } else { 4 }];
@@ -159,20 +189,16 @@ impl NpyWriter {
     }
 
     /// The first rank makes the file; the others open it afterwards.
-    pub(crate) fn open<E: Number>(path: &Path, shape: [usize; 4], rows_only: bool, makes: bool) -> Result<Self> {
-        let descr = descr_of::<E>().ok_or_else(|| wrong(path, "NumPy has no name for this type of numbers"))?;
+    pub(crate) fn open<E: Number>(place: Place, shape: [usize; 4], rows_only: bool, makes: bool, of: &Unfinished) -> Result<Self> {
+        let descr = descr_of::<E>().ok_or_else(|| wrong(&place.path, "NumPy has no name for this type of numbers"))?;
         let (header, size) = (Self::header(descr, shape, rows_only), size_of::<E>());
-        let unfinished = Self::unfinished(path);
-        let open = || -> std::io::Result<File> {
-            let mut file = File::options().write(true).create(makes).truncate(makes).open(&unfinished)?;
-            if makes {
-                file.write_all(&header)?;
-                file.set_len((header.len() + shape.iter().product::<usize>() * size) as u64)?;
-            }
-            Ok(file)
-        };
-        let file = open().map_err(|e| wrong(&unfinished, e))?;
-        Ok(Self { path: path.to_owned(), file, offset: header.len() as u64, shape, size })
+        let mut file = place.open(makes, of)?;
+        if makes {
+            let bytes = shape.iter().try_fold(size, |all, &axis| all.checked_mul(axis)).and_then(|all| all.checked_add(header.len()));
+            let bytes = bytes.ok_or_else(|| Error::write(&place.path, "no file can be so long"))?;
+            file.write_all(&header).and_then(|()| file.set_len(bytes as u64)).map_err(|e| Error::write(&place.path, e))?;
+        }
+        Ok(Self { place, file, offset: header.len() as u64, shape, size })
     }
 
     /// Rows from `first` on, of heads from `head` on.
@@ -187,7 +213,7 @@ impl NpyWriter {
                     self.file.seek(SeekFrom::Start(self.offset + at))?;
                     self.file.write_all(bytes)
                 };
-                write().map_err(|e| wrong(&self.path, e))?;
+                write().map_err(|e| Error::write(&self.place.path, e))?;
             }
         }
         Ok(())
@@ -195,11 +221,10 @@ impl NpyWriter {
 
     /// Everything this rank wrote is on the disk.
     pub(crate) fn sync(&self) -> Result<()> {
-        self.file.sync_all().map_err(|e| wrong(&self.path, e))
+        self.file.sync_all().map_err(|e| Error::write(&self.place.path, e))
     }
 
-    /// All ranks have written: the file gets its name.
-    pub(crate) fn finish(&self) -> Result<()> {
-        std::fs::rename(Self::unfinished(&self.path), &self.path).map_err(|e| wrong(&self.path, e))
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
     }
 }

@@ -9,7 +9,7 @@ use std::ops::Range;
 const SPAN: usize = 256;
 
 /// Tokens of a piece, at the most: a split of the forward pass, which a running state is read and written for once.
-const PIECE: usize = 2048;
+pub(crate) const PIECE: usize = 2048;
 
 /// Which tokens each rank has: blocks of a multiple of 256, decided by the length of the whole. A choice of speed, never of bits.
 #[derive(Debug, Clone, PartialEq, Eq)]

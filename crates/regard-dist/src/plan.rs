@@ -1,7 +1,8 @@
 //! What a forward pass over several ranks will take: its schedule, played through piece by piece with the speed of a rank's arithmetic and of its network.
 
 use crate::error::{Error, Result};
-use crate::files::{Sharing, greatest_divisor};
+use crate::files::{Sharing, greatest_divisor, rows_at_once};
+use crate::partition::Partition;
 use crate::stream::{AHEAD, READY};
 use crate::ways::{Ways, after};
 use regard::Attention;
@@ -55,24 +56,96 @@ pub struct Forecast {
 }
 
 /// Bytes of memory that a rank takes before it has any token.
-const PROGRAM: usize = 32 << 20;
+const PROGRAM: f64 = (32 << 20) as f64;
 
-/// Pairs of these queries and keys that are visible.
+/// Bounds of what can be planned.
+pub const MOST_TOKENS: usize = 1 << 32;
+/// See [`MOST_TOKENS`].
+pub const MOST_HEADS: usize = 1 << 16;
+/// See [`MOST_TOKENS`].
+pub const MOST_DIM: usize = 1 << 16;
+
+/// Blocks of which a look whether a piece is needed there is as much work as a step.
+const LOOKS: f64 = 32.0;
+
+/// Steps of a schedule that is played through, at most: some seconds, and a byte of memory for each.
+const STEPS: f64 = (1u64 << 27) as f64;
+
+/// Pairs of these queries and keys that are visible: as many as no integer may have.
 fn pairs(queries: &Range<usize>, keys: &Range<usize>, causal: bool) -> f64 {
+    let all = |queries: usize| queries as f64 * keys.len() as f64;
     if !causal {
-        return (queries.len() * keys.len()) as f64;
+        return all(queries.len());
     }
     // Of each query: keys up to it. Rows before the keys see none, those after them all.
     let partial = queries.start.max(keys.start)..queries.end.min(keys.end);
     let full = queries.end.saturating_sub(queries.start.max(keys.end));
-    let rising = if partial.is_empty() { 0 } else { partial.len() * (partial.start - keys.start + 1 + partial.end - keys.start) / 2 };
-    (full * keys.len() + rising) as f64
+    let rising =
+        if partial.is_empty() { 0.0 } else { partial.len() as f64 * (partial.start + 1 + partial.end - 2 * keys.start) as f64 / 2.0 };
+    all(full) + rising
+}
+
+/// The queries of a rank.
+struct Queries {
+    blocks: Vec<Range<usize>>,
+    /// Of each block: those from it on, and none after the last.
+    from: Vec<usize>,
+}
+
+impl Queries {
+    fn new(partition: &Partition) -> Vec<Self> {
+        let mut all: Vec<_> = (0..partition.ranks()).map(|_| Self { blocks: Vec::new(), from: vec![0] }).collect();
+        for (block, owner) in partition.blocks() {
+            all[*owner].blocks.push(block.clone());
+        }
+        for Self { blocks, from } in &mut all {
+            for block in blocks.iter().rev() {
+                from.push(from[from.len() - 1] + block.len());
+            }
+            from.reverse();
+        }
+        all
+    }
+
+    /// Pairs of them and these keys, which lie within one block of somebody.
+    fn pairs(&self, keys: &Range<usize>, causal: bool) -> f64 {
+        if !causal {
+            return self.from[0] as f64 * keys.len() as f64;
+        }
+        let after = self.blocks.partition_point(|block| block.start < keys.end);
+        let here = after.checked_sub(1).map_or(0.0, |i| pairs(&self.blocks[i], keys, causal));
+        here + self.from[after] as f64 * keys.len() as f64
+    }
+}
+
+/// Numbers of which no product is beyond a machine's, and a schedule that comes to an end.
+fn job_is_possible(size: &Size, sharing: Sharing, ranks: usize) -> Result<()> {
+    let Size { tokens, heads_q, dim, .. } = *size;
+    for (what, got, most, requirement) in [
+        ("the number of tokens", tokens, MOST_TOKENS, "at most 2^32"),
+        ("the number of heads", heads_q, MOST_HEADS, "at most 65536"),
+        ("the number of dimensions", dim, MOST_DIM, "at most 65536"),
+    ] {
+        if got > most {
+            return Err(Error::Partition { what, got, requirement });
+        }
+    }
+    sharing.partition(0, ranks)?;
+    if ranks == 1 {
+        return Ok(());
+    }
+    let (blocks, pieces) = sharing.counts(tokens, ranks);
+    let steps = pieces as f64 * (ranks as f64 + blocks as f64 / LOOKS);
+    if steps > STEPS {
+        return Err(Error::Plan { pieces, ranks });
+    }
+    Ok(())
 }
 
 /// Play it through.
 ///
 /// # Errors
-/// [`Error::Mesh`] and [`Error::Partition`] for ranks, heads and blocks that do not fit.
+/// [`Error::Mesh`] and [`Error::Partition`] for ranks, heads and blocks that do not fit or are too many, [`Error::Plan`] where there is no end to it.
 pub fn forecast(size: &Size, cluster: &Cluster, sharing: Sharing, head_groups: Option<usize>) -> Result<Forecast> {
     let Size { tokens, heads_q, heads_kv, dim, bytes, causal } = *size;
     let groups = head_groups.unwrap_or_else(|| greatest_divisor(cluster.ranks, heads_kv));
@@ -80,11 +153,21 @@ pub fn forecast(size: &Size, cluster: &Cluster, sharing: Sharing, head_groups: O
         return Err(Error::Mesh { groups, ranks: cluster.ranks, heads: heads_kv });
     }
     let (ranks, heads_q, heads_kv) = (cluster.ranks / groups, heads_q / groups, heads_kv / groups);
-    let partition = sharing.partition(tokens, ranks)?;
+    job_is_possible(size, sharing, ranks)?;
     // Two products, of a multiplication and an addition each.
-    let seconds_of = |pairs: f64| pairs * (4 * dim * heads_q) as f64 / cluster.rate;
-    let row = (2 * dim * heads_kv * bytes) as f64;
-    let blocks: Vec<Vec<_>> = (0..ranks).map(|rank| partition.blocks_of_rank(rank).collect()).collect();
+    let seconds_of = |pairs: f64| pairs * 4.0 * dim as f64 * heads_q as f64 / cluster.rate;
+    let all = seconds_of(pairs(&(0..tokens), &(0..tokens), causal)) / ranks as f64;
+    let number = bytes.max(4);
+    // The states of a row, which its result takes the place of.
+    let states = (heads_q * 2 * (dim + 2) * number) as f64;
+    if ranks == 1 {
+        // All keys are its own, and tokens stay in their files: some rows at a time.
+        let memory = rows_at_once(heads_q, [dim; 2], number).min(tokens) as f64 * states + PROGRAM;
+        return Ok(Forecast { head_groups: groups, seconds: all, efficiency: 1.0, received: 0.0, link: 0.0, memory });
+    }
+    let partition = sharing.partition(tokens, ranks)?;
+    let row = 2.0 * dim as f64 * heads_kv as f64 * bytes as f64;
+    let queries = Queries::new(&partition);
     let attention = if causal { Attention::new().causal() } else { Attention::new() };
     let ways = Ways::new(&attention, [1, 1, tokens, tokens], &partition)?;
     // Of every rank: when the last piece was handed on, taken by the arithmetic, and done with; when its link is free; how long that was in use.
@@ -106,7 +189,7 @@ pub fn forecast(size: &Size, cluster: &Cluster, sharing: Sharing, head_groups: O
                 let sent = handed.max(free[r]) + hop;
                 (free[r], used[r], arrives[next]) = (sent, used[r] + hop, sent + cluster.latency);
             }
-            let work = blocks[r].iter().map(|queries| pairs(queries, &keys, causal)).sum();
+            let work = queries[r].pairs(&keys, causal);
             let start = here.max(done[r]);
             done[r] = start + seconds_of(work);
             // It lies ready until the one before it is taken.
@@ -121,12 +204,10 @@ pub fn forecast(size: &Size, cluster: &Cluster, sharing: Sharing, head_groups: O
         }
     }
     let seconds = done.iter().copied().fold(0.0, f64::max);
-    let all = seconds_of(pairs(&(0..tokens), &(0..tokens), causal)) / ranks as f64;
-    let most = (0..ranks).map(|rank| partition.count(rank)).max().unwrap_or(0);
+    let most = queries.iter().map(|queries| queries.from[0]).max().unwrap_or(0) as f64;
     // Its tokens and results, the states of its rows, pieces: on their way, ready, and in work, and the program.
-    let number = bytes.max(4);
-    let of_token = 2 * heads_kv * dim * bytes + heads_q * (2 * dim * bytes + 2 * (dim + 2) * number);
-    let memory = most * of_token + if ranks > 1 { (AHEAD + READY + 4) * largest * 2 * heads_kv * dim * bytes } else { 0 } + PROGRAM;
+    let of_token = row + (2 * heads_q * dim * bytes) as f64 + states;
+    let memory = most * of_token + ((AHEAD + READY + 4) * largest) as f64 * row + PROGRAM;
     let busiest = used.iter().copied().fold(0.0, f64::max);
     Ok(Forecast {
         head_groups: groups,
@@ -134,7 +215,7 @@ pub fn forecast(size: &Size, cluster: &Cluster, sharing: Sharing, head_groups: O
         efficiency: if seconds > 0.0 { all / seconds } else { 1.0 },
         received: received.into_iter().max().unwrap_or(0) as f64 * row,
         link: if seconds > 0.0 { busiest / seconds } else { 0.0 },
-        memory: memory as f64,
+        memory,
     })
 }
 
@@ -152,6 +233,45 @@ mod tests {
             assert_eq!(pairs(&queries, &keys, true), count as f64, "{queries:?} {keys:?}");
             assert_eq!(pairs(&queries, &keys, false), (queries.len() * keys.len()) as f64);
         }
+    }
+
+    /// However blocks are shared: as many as block by block.
+    #[test]
+    fn queries_of_a_rank_are_counted_as_their_blocks_are() {
+        for (tokens, ranks, sharing) in
+            [(9000, 3, Sharing::Snake(Some(256))), (5000, 4, Sharing::Contiguous), (700, 5, Sharing::Snake(Some(512)))]
+        {
+            let partition = sharing.partition(tokens, ranks).unwrap();
+            for (rank, queries) in Queries::new(&partition).iter().enumerate() {
+                for (keys, causal) in partition.pieces().into_iter().flat_map(|(keys, _)| [(keys.clone(), true), (keys, false)]) {
+                    let blocks = partition.blocks_of_rank(rank).map(|block| pairs(&block, &keys, causal)).sum::<f64>();
+                    assert_eq!(queries.pairs(&keys, causal), blocks, "{tokens} {rank} {keys:?}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn nothing_wraps_and_everything_ends() {
+        let size = Size { tokens: MOST_TOKENS, heads_q: 8, heads_kv: 8, dim: MOST_DIM, bytes: 8, causal: false };
+        let alone = forecast(&size, &Cluster { ranks: 1, ..CLUSTER }, Sharing::Snake(Some(MOST_TOKENS)), None).unwrap();
+        let expected = 2f64.powi(64) * 4.0 * 65536.0 * 8.0 / 1e11;
+        assert!((alone.seconds / expected - 1.0).abs() < 1e-9, "{alone:?}");
+        for size in [Size { dim: MOST_DIM + 1, ..size }, Size { heads_q: 8 * MOST_HEADS, ..size }, Size { tokens: MOST_TOKENS + 1, ..size }]
+        {
+            assert!(matches!(forecast(&size, &CLUSTER, Sharing::Contiguous, Some(1)), Err(Error::Partition { .. })));
+        }
+        assert!(matches!(forecast(&size, &CLUSTER, Sharing::Snake(None), Some(1)), Err(Error::Plan { .. })));
+    }
+
+    /// What one process takes was measured (300,000 tokens, 8 heads of 64: 0.16 GB), and does not grow with the tokens.
+    #[test]
+    fn alone_memory_is_that_of_some_rows() {
+        let of = |tokens| {
+            let size = Size { tokens, heads_q: 8, heads_kv: 8, dim: 64, bytes: 4, causal: true };
+            forecast(&size, &Cluster { ranks: 1, ..CLUSTER }, Sharing::Snake(None), None).unwrap().memory
+        };
+        assert!((of(300_000) / 0.16e9 - 1.0).abs() < 0.1 && of(300_000) == of(3_000_000) && of(300) < of(300_000), "{}", of(300_000));
     }
 
     #[test]

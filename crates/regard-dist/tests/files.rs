@@ -4,7 +4,7 @@ use half::f16;
 use ndarray::{Array4, s};
 use regard::{Attention, Mask, Real, StatsOptions, Storage};
 use regard_dist::files::{Done, HEAT_MAP, Job, Sharing, attend, beside};
-use regard_dist::{Alone, Error, Exchange, Local, Npy, Number};
+use regard_dist::{Alone, Error, Exchange, Local, Npy, Number, Unfinished};
 use std::path::{Path, PathBuf};
 
 fn random<E: Storage>(shape: [usize; 4], seed: u64) -> Array4<E> {
@@ -17,8 +17,13 @@ fn random<E: Storage>(shape: [usize; 4], seed: u64) -> Array4<E> {
 
 /// As NumPy writes it.
 fn npy<T: bytemuck::Pod>(descr: &str, shape: &str, fortran: bool, numbers: &[T]) -> Vec<u8> {
+    npy_of(&format!("'{descr}'"), shape, fortran, numbers)
+}
+
+/// The type as it stands in the header.
+fn npy_of<T: bytemuck::Pod>(descr: &str, shape: &str, fortran: bool, numbers: &[T]) -> Vec<u8> {
     let order = if fortran { "True" } else { "False" };
-    let text = format!("{{'descr': '{descr}', 'fortran_order': {order}, 'shape': {shape}, }}");
+    let text = format!("{{'descr': {descr}, 'fortran_order': {order}, 'shape': {shape}, }}");
     let length = (10 + text.len() + 1).next_multiple_of(64) - 10;
     let mut bytes = [b"\x93NUMPY\x01\x00", &(length as u16).to_le_bytes()[..], text.as_bytes()].concat();
     bytes.resize(10 + length - 1, b' ');
@@ -76,6 +81,7 @@ fn go<X: Exchange>(
         heat_map: Some(CELLS),
         sharing,
         head_groups: groups,
+        unfinished: Unfinished::default(),
         progress: &|_, _| (),
     };
     attend(&job, exchange)
@@ -167,6 +173,7 @@ fn files_that_cannot_be_used_are_named() {
         ("long.npy", [&good[..], &[0; 4]].concat(), "cut short"),
         ("ints.npy", npy("<i4", "(4, 2)", false, &[0f32; 8]), "float32"),
         ("big.npy", npy(">f4", "(4, 2)", false, &[0f32; 8]), "little-endian"),
+        ("records.npy", npy_of("[('a', '<f4')]", "(4, 2)", false, &[0f32; 8]), "records; save it as"),
         ("flat.npy", npy("<f4", "(8,)", false, &[0f32; 8]), "shape"),
         ("huge.npy", npy("<f4", "(4611686018427387904, 4)", false, &[0f32; 8]), "cut short"),
         ("header.npy", npy("<f4", "4, 2", false, &[0f32; 8]), "not a .npy file"),
@@ -181,4 +188,106 @@ fn files_that_cannot_be_used_are_named() {
         go(&Attention::new(), &[q, k.clone(), k], &folder.0.join("out.npy"), &Alone, None, Sharing::Contiguous).expect_err("types differ");
     assert!(error.to_string().contains("k.npy: its numbers are <f8"), "{error}");
     assert!(!folder.0.join("out.npy").exists());
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let mut names: Vec<_> =
+        folder.read_dir().expect("a folder").map(|entry| entry.expect("an entry").file_name().to_string_lossy().into_owned()).collect();
+    names.sort();
+    names
+}
+
+/// Refused before any file is made, with the shapes that the files have.
+#[test]
+fn shapes_that_do_not_fit_are_refused_with_all_of_them() {
+    let folder = Folder::new("shapes");
+    let q = [1, 2, 6, 8];
+    for (q, k, v, words) in [
+        (q, q, [1, 2, 5, 8], "k and v differ in tokens"),
+        (q, q, [1, 2, 7, 8], "k and v differ in tokens"),
+        (q, [1, 2, 4, 8], q, "k and v differ in tokens"),
+        (q, q, [1, 2, 0, 8], "k and v differ in tokens"),
+        (q, [1, 2, 0, 8], q, "k and v differ in tokens"),
+        (q, q, [1, 1, 6, 8], "k and v differ in heads"),
+        (q, q, [1, 4, 6, 8], "k and v differ in heads"),
+        (q, [1, 1, 6, 8], q, "k and v differ in heads"),
+        (q, q, [2, 2, 6, 8], "differ in the batch"),
+        (q, [2, 2, 6, 8], [2, 2, 6, 8], "differ in the batch"),
+        ([2, 2, 6, 8], q, q, "differ in the batch"),
+        (q, [1, 2, 6, 7], q, "dimensions of a head"),
+        (q, [1, 3, 6, 8], [1, 3, 6, 8], "no multiple of those of k"),
+        (q, [1, 0, 6, 8], [1, 0, 6, 8], "no multiple of those of k"),
+    ] {
+        let inputs =
+            [("q", q), ("k", k), ("v", v)].map(|(name, shape)| folder.tensor(&format!("{name}.npy"), "<f4", &random::<f32>(shape, 1)));
+        for ranks in [1, 2] {
+            let done = Local::run(ranks, |x| {
+                go(&Attention::new(), &inputs, &folder.0.join("out.npy"), &x, None, Sharing::Contiguous).map(|_| ()).expect_err("no fit")
+            });
+            for error in done {
+                let said = error.to_string();
+                assert!(said.contains(words) && [q, k, v].iter().all(|shape| said.contains(&format!("{shape:?}"))), "{said}");
+            }
+        }
+        assert_eq!(names(&folder.0), ["k.npy", "q.npy", "v.npy"]);
+    }
+}
+
+/// No numbers, and no end of them.
+#[test]
+fn shapes_without_numbers_have_an_end() {
+    let folder = Folder::new("empty");
+    for shape in ["(0, 9223372036854775807, 9223372036854775807)", "(1000000000000, 0)", "(0, 1, 1000000000000000, 8)"] {
+        let path = folder.put("x.npy", npy::<f32>("<f4", shape, false, &[]));
+        let Err(error) = Npy::open(&path) else { panic!("{shape} was taken") };
+        assert!(error.to_string().contains("too many places"), "{error}");
+    }
+    let q = folder.put("q.npy", npy::<f32>("<f4", "(16777216, 0)", false, &[]));
+    let k = folder.put("k.npy", npy::<f32>("<f4", "(4, 0)", false, &[]));
+    let v = folder.put("v.npy", npy("<f4", "(4, 100)", false, &[1f32; 400]));
+    let out = folder.0.join("out.npy");
+    let error = go(&Attention::new(), &[q, k.clone(), v.clone()], &out, &Alone, None, Sharing::Contiguous).expect_err("6.7 GB");
+    assert!(matches!(error, Error::Results { inputs: 1600, .. }), "{error}");
+    assert_eq!(names(&folder.0), ["k.npy", "q.npy", "v.npy", "x.npy"]);
+    // Scores of no dimensions are all zero: the mean of the values.
+    let q = folder.put("q.npy", npy::<f32>("<f4", "(3, 0)", false, &[]));
+    go(&Attention::new(), &[q, k, v], &out, &Alone, None, Sharing::Contiguous).expect("fits");
+    assert!(Npy::open(&out).expect("written").view::<f32>().expect("f32").iter().all(|&x| x == 1.0));
+}
+
+/// One job in the middle of another, with the same name for the results.
+#[test]
+fn two_jobs_with_one_name_do_not_harm_each_other() {
+    let folder = Folder::new("jobs");
+    let (a, b) = (random::<f32>([1, 1, 700, 8], 1), random::<f32>([1, 1, 700, 8], 2));
+    let short = folder.tensor("short.npy", "<f4", &random::<f32>([1, 1, 600, 8], 3));
+    let (a, b, out) = (folder.tensor("a.npy", "<f4", &a), folder.tensor("b.npy", "<f4", &b), folder.0.join("out.npy"));
+    let alone = |x: &PathBuf, name: &str| {
+        let out = folder.0.join(name);
+        go(&Attention::new(), &[x.clone(), x.clone(), x.clone()], &out, &Alone, None, Sharing::Contiguous).expect("fits");
+        std::fs::read(out).expect("written")
+    };
+    let (of_a, of_b) = (alone(&a, "alone_a.npy"), alone(&b, "alone_b.npy"));
+    let attention = Attention::new();
+    let job = |inputs: [&PathBuf; 3], overwrite: bool, progress: &(dyn Fn(usize, usize) + Sync)| {
+        let (inputs, stats, sharing) = (inputs.map(PathBuf::as_path), None, Sharing::Contiguous);
+        let (out, unfinished) = (out.as_path(), Unfinished::default());
+        attend(&Job { attention: &attention, inputs, out, overwrite, stats, sharing, head_groups: None, unfinished, progress }, &Alone)
+    };
+    // Refused, and one that is ended early: neither takes anything of the first.
+    let done = job([&a; 3], true, &|_, _| {
+        job([&a, &a, &short], true, &|_, _| ()).expect_err("shapes differ");
+        let broken = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job([&b; 3], true, &|_, _| panic!("killed"))));
+        assert!(broken.is_err());
+    });
+    done.expect("fits");
+    assert!(std::fs::read(&out).expect("written") == of_a);
+    // Both may replace: both are whole, and the last one stays.
+    job([&a; 3], true, &|_, _| drop(job([&b; 3], true, &|_, _| ()).expect("fits"))).expect("fits");
+    assert!(std::fs::read(&out).expect("written") == of_a);
+    // Neither may: the first one to end stays, and the other's results too.
+    std::fs::remove_file(&out).expect("removed");
+    let error = job([&a; 3], false, &|_, _| drop(job([&b; 3], false, &|_, _| ()).expect("fits"))).expect_err("it is there");
+    let Error::Appeared { path, kept } = error else { panic!("{error}") };
+    assert!(path == out && std::fs::read(&out).expect("written") == of_b && std::fs::read(kept).expect("kept") == of_a);
 }
