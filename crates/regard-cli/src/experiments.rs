@@ -27,6 +27,9 @@ struct Shared {
     common: Common,
 }
 
+/// A part that nobody has written to for so long was left by a run that was killed.
+const ABANDONED: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
+
 pub(crate) fn find(name: &str) -> Option<&'static dyn Entry> {
     EXPERIMENTS.iter().copied().find(|entry| entry.id() == name)
 }
@@ -111,6 +114,9 @@ pub(crate) fn finish(entry: &dyn Entry, tables: Vec<Table>, folder: Folder, comm
 
 /// One part of the draws, as a file; one that is there already, whole and of the same run, is left alone.
 fn make_part(entry: &dyn Entry, matches: &ArgMatches, part: Part, out: &Out, bar: &Bar, common: &Common) -> Result<Outcome> {
+    if !entry.draws() {
+        return Err(shards::no_draws(entry.id()).into());
+    }
     let words = entry.words(matches)?;
     let path = out.out.join(shards::file_name(entry.id(), part));
     if shards::is_of(&path, entry.id(), &words, part) {
@@ -119,7 +125,10 @@ fn make_part(entry: &dyn Entry, matches: &ArgMatches, part: Part, out: &Out, bar
         }
         return Ok(Outcome::Done);
     }
+    shards::check_place(&path)?;
     std::fs::create_dir_all(&out.out).with_context(|| format!("cannot make {}", out.out.display()))?;
+    // Others may be writing their parts to the same folder.
+    regard_plot::remove_parts_unchanged_for(&out.out, ABANDONED);
     let maker = Maker::new(part, bar);
     entry.run(matches, &maker)?;
     let (_, bytes) = maker.file(entry.id(), &words)?;

@@ -47,7 +47,10 @@ impl Merge {
         let entry = find(&merged.experiment).ok_or_else(|| Unusable(format!("there is no experiment {:?}", merged.experiment)))?;
         let folder = reserved(entry, &self.out)?;
         let matches = entry.command().no_binary_name(true).try_get_matches_from(&merged.words);
-        let matches = matches.map_err(|e| Unusable(crate::common::one_line(&e.to_string())))?;
+        let matches = matches.map_err(|e| {
+            let said = crate::common::one_line(&e.to_string());
+            Unusable(format!("the command of the shards cannot be used: {}", said.strip_prefix("error: ").unwrap_or(&said)))
+        })?;
         let tables = entry.run(&matches, &merged)?;
         bar.hide();
         finish(entry, tables, folder, &self.common)

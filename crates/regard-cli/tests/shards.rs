@@ -69,5 +69,35 @@ fn parts_that_cannot_be_used_are_named() {
     works(&["merge", "shards", "--quiet", "--out", "merged"], folder);
     refused(&["merge", "nowhere"], folder, "nowhere");
     refused(&["sweep", "--shard", "4/3"], folder, "parts are counted from 1");
+    // Said at once: the work would take hours.
     refused(&["patterns", "--shard", "1/3", "--quiet"], folder, "no draws that could be shared");
+    refused(&["mask-training", "--steps", "1000000", "--shard", "1/3"], folder, "no draws that could be shared");
+    // The header is under the hash too, and the format has a number.
+    let text = String::from_utf8_lossy(&good).into_owned();
+    let at = text.find("\"start\":").expect("draws") + 8;
+    let mut bad = good.clone();
+    bad[at] ^= 1;
+    std::fs::write(&path, &bad).expect("it is written");
+    refused(&["merge", "shards", "--out", "merged"], folder, "it does not have its hash");
+    std::fs::write(&path, [b"regard shard 1\n", &good[15..]].concat()).expect("it is written");
+    refused(&["merge", "shards", "--out", "merged"], folder, "another version of regard made it: make it again");
+    sweep("1", "2/3", "shards");
+    assert_eq!(std::fs::read(&path).expect("a part"), good);
+    // What is not regard's stays; found before the work.
+    std::fs::write(&path, "my notes").expect("it is written");
+    refused(
+        &["sweep", "--d-k", "4", "--seeds", "30", "--shard", "2/3", "--out", "shards"],
+        folder,
+        "was not written by regard and is left alone",
+    );
+    assert_eq!(std::fs::read(&path).expect("a part"), b"my notes");
+    if Path::new("/dev/zero").exists() {
+        refused(&["merge", "/dev/zero"], folder, "/dev/zero");
+    }
+    if cfg!(unix) {
+        std::fs::remove_file(&path).expect("removed");
+        assert!(std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo").success());
+        refused(&["merge", "shards", "--out", "merged"], folder, "it is not a file");
+        refused(&["sweep", "--d-k", "4", "--seeds", "30", "--shard", "2/3", "--out", "shards"], folder, "left alone");
+    }
 }

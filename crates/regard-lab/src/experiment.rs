@@ -94,6 +94,9 @@ pub trait Experiment: Sync {
     /// Whether the stored tables are of models that are not part of the program: a report then never makes them again.
     const FETCHED: bool = false;
 
+    /// Whether it is made of draws, which several machines can share.
+    const DRAWS: bool = false;
+
     /// Steps that a run will tell of.
     fn work(config: &Self::Config) -> u64;
 
@@ -178,6 +181,8 @@ pub trait Entry: Sync {
     fn tables(&self) -> &'static [Shown];
     /// Every file that a run may write.
     fn files(&self) -> Vec<String>;
+    /// Whether it is made of draws, which several machines can share.
+    fn draws(&self) -> bool;
     /// Run as the command line says.
     ///
     /// # Errors
@@ -259,6 +264,10 @@ impl<E: Experiment> Entry for E {
         let tables = E::TABLES.iter().map(|(name, _)| format!("{name}.csv"));
         let figures = E::FIGURES.iter().flat_map(|name| ["svg", "png"].map(|ending| format!("{name}.{ending}")));
         tables.chain(figures).collect()
+    }
+
+    fn draws(&self) -> bool {
+        E::DRAWS
     }
 
     fn words(&self, matches: &ArgMatches) -> Result<Vec<String>> {

@@ -4,7 +4,7 @@
 //! says what it belongs to; merging runs the experiment again, with the draws read instead of made. Nothing else is shared: no network, any scheduler.
 //!
 //! ```text
-//! sweep.3-of-64.shard     regard shard 1 \n  {"experiment", "words", "version", "part", "parts", "cells": [...], "sha256"} \n  f64, little-endian
+//! sweep.3-of-64.shard     regard shard 2 \n  SHA-256 of all that follows \n  {"experiment", "words", "version", "part", "parts", "cells": [...]} \n  f64, little-endian
 //! ```
 
 use crate::error::{Error, Result};
@@ -13,11 +13,18 @@ use crate::statistics::cell::{Cell, LISTS, Measured};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-const MAGIC: &str = "regard shard 1";
+const MAGIC: &str = "regard shard 2\n";
+/// What any version begins with.
+const ANY_MAGIC: &str = "regard shard ";
+/// Of this program, which alone reads what it wrote: another one may draw other numbers.
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Bytes of a file, at most: more are no shard, or too many for any memory.
+const MOST_BYTES: u64 = 8 << 30;
 /// Parts of a run, at most.
 pub const MOST: usize = 100_000;
 
@@ -71,6 +78,8 @@ struct Header {
     #[serde(flatten)]
     part: Part,
     cells: Vec<CellOfShard>,
+    /// Of the header and the numbers; it stands before them.
+    #[serde(skip)]
     sha256: String,
 }
 
@@ -119,7 +128,7 @@ impl<'p> Maker<'p> {
     pub fn file(self, experiment: &str, words: &[String]) -> Result<(String, Vec<u8>)> {
         let kept = self.kept.into_inner().unwrap_or_else(PoisonError::into_inner);
         if kept.is_empty() {
-            return Err(Error::Arguments { reason: format!("{experiment} has no draws that could be shared: run it whole") });
+            return Err(no_draws(experiment));
         }
         let (mut cells, mut numbers) = (Vec::new(), Vec::new());
         for (cell, (draws, mut both)) in kept {
@@ -129,14 +138,20 @@ impl<'p> Maker<'p> {
             }
             cells.push(CellOfShard { cell, draws, lens });
         }
-        let version = env!("CARGO_PKG_VERSION").to_owned();
-        let header =
-            Header { experiment: experiment.to_owned(), words: words.to_vec(), version, part: self.part, cells, sha256: hash(&numbers) };
-        let header = serde_json::to_string(&header).map_err(|e| Error::Arguments { reason: e.to_string() })?;
-        let mut bytes = format!("{MAGIC}\n{header}\n").into_bytes();
-        bytes.extend(numbers);
+        let (experiment_of, words, version) = (experiment.to_owned(), words.to_vec(), VERSION.to_owned());
+        let header = Header { experiment: experiment_of, words, version, part: self.part, cells, sha256: String::new() };
+        let mut body = serde_json::to_vec(&header).map_err(|e| Error::Arguments { reason: e.to_string() })?;
+        body.push(b'\n');
+        body.extend(numbers);
+        let mut bytes = format!("{MAGIC}{}\n", hash(&body)).into_bytes();
+        bytes.extend(body);
         Ok((file_name(experiment, self.part), bytes))
     }
+}
+
+/// An experiment that is not made of draws.
+pub fn no_draws(experiment: &str) -> Error {
+    Error::Arguments { reason: format!("{experiment} has no draws that could be shared: run it whole") }
 }
 
 /// What the file of a part is called.
@@ -179,16 +194,49 @@ pub struct Merged {
     cells: BTreeMap<String, (usize, [Measured; 2])>,
 }
 
-fn read(path: &Path) -> Result<(Header, Vec<f64>)> {
-    let bytes = std::fs::read(path).map_err(|e| refused(path, e.to_string()))?;
-    let damaged = |what: &str| refused(path, format!("it is damaged ({what}): make it again"));
-    let rest = bytes.strip_prefix(format!("{MAGIC}\n").as_bytes()).ok_or_else(|| refused(path, "it is no shard of regard"))?;
-    let end = rest.iter().position(|byte| *byte == b'\n').ok_or_else(|| damaged("its end is missing"))?;
-    let header: Header = serde_json::from_slice(&rest[..end]).map_err(|e| damaged(&e.to_string()))?;
-    let numbers = &rest[end + 1..];
-    if hash(numbers) != header.sha256 {
-        return Err(damaged("its numbers do not have its hash"));
+/// The bytes of a file, if it begins as a shard does. Pipes and devices, which may have no end, are not opened.
+fn bytes_of(path: &Path) -> Result<Vec<u8>> {
+    let unreadable = |e: std::io::Error| refused(path, e.to_string());
+    let kind = std::fs::metadata(path).map_err(unreadable)?;
+    if !kind.is_file() {
+        return Err(refused(path, "it is not a file"));
     }
+    if kind.len() > MOST_BYTES {
+        return Err(refused(path, format!("it has {} bytes, more than a shard can have: share the draws out to more parts", kind.len())));
+    }
+    let mut file = std::fs::File::open(path).map_err(unreadable)?;
+    let mut bytes = Vec::new();
+    file.by_ref().take(MAGIC.len() as u64).read_to_end(&mut bytes).map_err(unreadable)?;
+    if bytes != MAGIC.as_bytes() {
+        let old = bytes.starts_with(ANY_MAGIC.as_bytes());
+        return Err(refused(path, if old { "another version of regard made it: make it again" } else { "it is no shard of regard" }));
+    }
+    bytes.clear();
+    file.take(MOST_BYTES).read_to_end(&mut bytes).map_err(unreadable)?;
+    Ok(bytes)
+}
+
+fn read(path: &Path) -> Result<(Header, Vec<f64>)> {
+    let bytes = bytes_of(path)?;
+    let damaged = |what: &str| refused(path, format!("it is damaged ({what}): make it again"));
+    let line = |bytes: &[u8]| bytes.iter().position(|byte| *byte == b'\n').ok_or_else(|| damaged("its end is missing"));
+    let (said, body) = bytes.split_at(line(&bytes)?);
+    let (sha256, body) = (hash(&body[1..]), &body[1..]);
+    if said != sha256.as_bytes() {
+        return Err(damaged("it does not have its hash"));
+    }
+    let end = line(body)?;
+    let mut header: Header = serde_json::from_slice(&body[..end]).map_err(|e| damaged(&e.to_string()))?;
+    header.sha256 = sha256;
+    if header.version != VERSION {
+        let reason = format!("version {} of regard made it, and this is {VERSION}: make it again, or merge with that one", header.version);
+        return Err(refused(path, reason));
+    }
+    let Part { part, parts } = header.part;
+    if part < 1 || part > parts || parts > MOST {
+        return Err(damaged(&format!("there is no part {part} of {parts}")));
+    }
+    let numbers = &body[end + 1..];
     let wanted = header.cells.iter().flat_map(|cell| cell.lens.iter().flatten()).try_fold(0usize, |sum, len| sum.checked_add(*len));
     if wanted.and_then(|wanted| wanted.checked_mul(8)) != Some(numbers.len()) {
         return Err(damaged("it has another number of numbers than it says"));
@@ -199,9 +247,24 @@ fn read(path: &Path) -> Result<(Header, Vec<f64>)> {
 
 /// Whether a file is this part of this run, and whole.
 pub fn is_of(path: &Path, experiment: &str, words: &[String], part: Part) -> bool {
-    let version = env!("CARGO_PKG_VERSION");
-    read(path)
-        .is_ok_and(|(h, _)| (h.experiment.as_str(), h.words.as_slice(), h.version.as_str(), h.part) == (experiment, words, version, part))
+    read(path).is_ok_and(|(h, _)| (h.experiment.as_str(), h.words.as_slice(), h.part) == (experiment, words, part))
+}
+
+/// Nothing is at the place of a part, or a shard, which may be made again.
+///
+/// # Errors
+/// When it is something else.
+pub fn check_place(path: &Path) -> Result<()> {
+    let not_ours = || refused(path, "it was not written by regard and is left alone: name another folder with --out");
+    match std::fs::symlink_metadata(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        Ok(kind) if kind.is_file() => {}
+        _ => return Err(not_ours()),
+    }
+    let mut begins = Vec::new();
+    let file = std::fs::File::open(path).map_err(|e| refused(path, e.to_string()))?;
+    file.take(ANY_MAGIC.len() as u64).read_to_end(&mut begins).map_err(|e| refused(path, e.to_string()))?;
+    if begins == ANY_MAGIC.as_bytes() { Ok(()) } else { Err(not_ours()) }
 }
 
 impl Merged {
@@ -297,5 +360,36 @@ mod tests {
             assert!(wrong.parse::<Part>().is_err(), "{wrong}");
         }
         assert_eq!("3/64".parse::<Part>(), Ok(Part { part: 3, parts: 64 }));
+    }
+    /// Files that somebody made by hand, with the hash that they should have.
+    #[test]
+    fn parts_that_cannot_be_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.shard");
+        let header = |version: &str, part: usize, parts: usize| {
+            let part = Part { part, parts };
+            Header {
+                experiment: "sweep".into(),
+                words: Vec::new(),
+                version: version.into(),
+                part,
+                cells: Vec::new(),
+                sha256: String::new(),
+            }
+        };
+        let merged = |header: &Header| {
+            let mut body = serde_json::to_vec(header).unwrap();
+            body.push(b'\n');
+            std::fs::write(&path, [format!("{MAGIC}{}\n", hash(&body)).as_bytes(), &body].concat()).unwrap();
+            Merged::read(std::slice::from_ref(&path)).map_err(|e| e.to_string())
+        };
+        assert!(merged(&header(VERSION, 1, 1)).is_ok());
+        assert!(merged(&header("9.9", 1, 1)).unwrap_err().contains("version 9.9"));
+        for (part, parts) in [(0, 0), (0, 1), (2, 1), (1, usize::MAX)] {
+            assert!(merged(&header(VERSION, part, parts)).unwrap_err().contains("there is no part"));
+        }
+        let file = std::fs::File::create(&path).unwrap();
+        file.set_len(MOST_BYTES + 1).unwrap();
+        assert!(Merged::read(&[path]).unwrap_err().to_string().contains("more than a shard can have"));
     }
 }

@@ -18,4 +18,4 @@ mod write;
 pub use error::{Error, Result};
 pub use folder::{Folder, MANIFEST, digest, recorded};
 pub use table::{Column, Table, Tables, Value, prose_number, short_number, with_interval};
-pub use write::{remove_parts, write_atomic};
+pub use write::{remove_parts, remove_parts_unchanged_for, write_atomic};

@@ -4,6 +4,7 @@
 use crate::error::{Error, Result};
 use std::io::Write;
 use std::path::Path;
+use std::time::{Duration, SystemTime};
 
 /// A file that is not finished has a name of this form, with six letters or digits between.
 const PART: (&str, &str) = (".regard-", ".part");
@@ -55,9 +56,19 @@ fn is_part(name: &str) -> bool {
 
 /// Remove what killed runs left half-written. For those who hold the directory's lock.
 pub fn remove_parts(folder: &Path) {
+    remove_parts_unchanged_for(folder, Duration::ZERO);
+}
+
+/// The same for a directory that others may be writing to: only what nobody has written to for so long.
+pub fn remove_parts_unchanged_for(folder: &Path, time: Duration) {
     let Ok(entries) = std::fs::read_dir(folder) else { return };
+    let is_old = |file: std::fs::Metadata| {
+        let age = || SystemTime::now().duration_since(file.modified().ok()?).ok();
+        file.is_file() && (time.is_zero() || age().is_some_and(|age| age > time))
+    };
     for entry in entries.flatten() {
-        if entry.file_name().to_str().is_some_and(is_part) && entry.file_type().is_ok_and(|kind| kind.is_file()) {
+        // Of a link: its own, not those of what it points to.
+        if entry.file_name().to_str().is_some_and(is_part) && entry.metadata().is_ok_and(is_old) {
             let _ = std::fs::remove_file(entry.path());
         }
     }
@@ -78,6 +89,21 @@ mod tests {
         let plain = dir.path().join("plain");
         std::fs::write(&plain, "").unwrap();
         assert_eq!(path.metadata().unwrap().permissions(), plain.metadata().unwrap().permissions());
+    }
+
+    #[test]
+    fn parts_are_left_to_those_who_may_be_writing_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let names = [".regard-abc123.part", ".regard-def456.part", "mine.part"];
+        for (name, hours) in names.into_iter().zip([1, 30, 30]) {
+            let file = std::fs::File::create(dir.path().join(name)).unwrap();
+            file.set_modified(SystemTime::now() - Duration::from_secs(hours * 3600)).unwrap();
+        }
+        let left = || names.map(|name| dir.path().join(name).exists());
+        remove_parts_unchanged_for(dir.path(), Duration::from_secs(24 * 3600));
+        assert_eq!(left(), [true, false, true]);
+        remove_parts(dir.path());
+        assert_eq!(left(), [false, false, true]);
     }
 
     #[test]

@@ -21,6 +21,7 @@ impl Experiment for Entropy {
 
     const ID: &'static str = "entropy";
     const SECTION: &'static str = include_str!("section.md");
+    const DRAWS: bool = true;
     const TABLES: &'static [Shown] = &[
         ("attention_entropy", Some(&["d_k", "scaled", "mean", "std", "exact", "deviation", "published", "percentile"])),
         ("attention_entropy_row", HIDDEN),

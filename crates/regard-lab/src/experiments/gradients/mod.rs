@@ -21,6 +21,7 @@ impl Experiment for Gradients {
 
     const ID: &'static str = "gradients";
     const SECTION: &'static str = include_str!("section.md");
+    const DRAWS: bool = true;
     const TABLES: &'static [Shown] = &[(
         "attention_gradients",
         Some(&[

@@ -23,6 +23,7 @@ impl Experiment for Robustness {
 
     const ID: &'static str = "robustness";
     const SECTION: &'static str = include_str!("section.md");
+    const DRAWS: bool = true;
     const TABLES: &'static [Shown] = &[
         (
             "attention_robustness_summary",

@@ -21,6 +21,7 @@ impl Experiment for Sweep {
 
     const ID: &'static str = "sweep";
     const SECTION: &'static str = include_str!("section.md");
+    const DRAWS: bool = true;
     const TABLES: &'static [Shown] = &[
         (
             "attention_sweep_results",
