@@ -59,8 +59,8 @@ pub(crate) struct Train {
     /// Write a checkpoint every so many steps, and at the end
     #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     checkpoint_every: u64,
-    /// So many threads share the parts of each step, a choice that no byte depends on; at most --parts
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    /// So many threads share the parts of each step, a choice that no byte depends on; at most --parts, and 256
+    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     workers: u16,
     /// Of several ranks: give up after waiting so many seconds for another one
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
@@ -251,6 +251,7 @@ impl Train {
             let message = format!("{name}{count} is more than a step has parts ({parts}): give fewer, or train anew with more --parts");
             return Err(Unusable(message).into());
         }
+        training.check_workers(self.workers.into())?;
         let mut log = TrainingLog::new(&training.settings().command(), training.origin().floor())?;
         if self.resume && !log.take_over(&self.out, training.trainer().step()) {
             eprintln!("warning: {LOG} has not all {} steps that were done; it begins anew", training.trainer().step());

@@ -1,6 +1,6 @@
 //! The settings of a training: as options, as what they come to, and as a command line that says them all.
 
-use clap::builder::RangedU64ValueParser;
+use clap::builder::{OsStringValueParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use regard_nn::mlp::MlpKind;
 use regard_nn::norm::NormKind;
@@ -9,6 +9,7 @@ use regard_nn::sublayer::NormPlace;
 use regard_nn::tokenizer::TokenizerKind;
 use regard_nn::training::run::Settings;
 use regard_nn::training::source::TextSource;
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -89,11 +90,19 @@ fn up_to(most: u64) -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=most)
 }
 
+/// The name of a text, which is recorded with the model.
+fn text_name(name: OsString) -> Result<PathBuf, String> {
+    match name.to_str() {
+        Some(_) => Ok(name.into()),
+        None => Err("its name is not UTF-8 and cannot be recorded: give it another one, or pipe it in with --text -".to_owned()),
+    }
+}
+
 /// All are optional, so that a training that is taken up again knows which ones were said.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct SettingArgs {
     /// Learn this text (UTF-8); - is the standard input [default: stories by a grammar of our own, whose entropy is known]
-    #[arg(long, value_name = "FILE", help_heading = "Text")]
+    #[arg(long, value_parser = OsStringValueParser::new().try_map(text_name), value_name = "FILE", help_heading = "Text")]
     pub(crate) text: Option<PathBuf>,
     /// How long the stories are [default: 1000000]
     #[arg(long, value_name = "N", conflicts_with = "text", value_parser = up_to(100_000_000), help_heading = "Text")]

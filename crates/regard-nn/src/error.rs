@@ -109,12 +109,14 @@ pub enum Error {
         vocab: usize,
     },
     /// A folder without a model.
-    #[error("{0} has no {file}: train one first with `regard train --out {0}`", folder.display())]
+    #[error("{0} has no {file}: train one first with `regard train --out {0}{1}`", folder.display(), if *begun { " --overwrite" } else { "" })]
     NoModel {
         /// The folder.
         folder: PathBuf,
         /// What is missing.
         file: &'static str,
+        /// Others of a training's files are there: it was stopped before its first checkpoint.
+        begun: bool,
     },
     /// A folder that has a model, or a file that would be replaced.
     #[error(
@@ -164,6 +166,20 @@ pub enum Error {
         batch: usize,
         /// Tokens of each.
         seq: usize,
+        /// Bytes.
+        needed: u128,
+        /// Bytes.
+        available: u128,
+    },
+    /// More workers than there is memory for.
+    #[error(
+        "{workers} workers need about {} GB of memory, and {} GB are free: give fewer --workers",
+        gigabytes(*needed),
+        gigabytes(*available)
+    )]
+    Workers {
+        /// How many.
+        workers: usize,
         /// Bytes.
         needed: u128,
         /// Bytes.

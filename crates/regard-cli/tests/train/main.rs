@@ -489,3 +489,55 @@ fn help_teaches_with_examples() {
     let output = regard(&["train", "--characters", "3000", "--context", "8", "--steps", "1", "--quiet"], dir.path());
     assert!(output.status.success() && output.stdout.is_empty() && output.stderr.is_empty());
 }
+
+/// What a training was killed in, and what would be waited for.
+#[test]
+#[cfg(unix)]
+fn folders_that_cannot_be_resumed_say_why_at_once() {
+    use std::os::unix::ffi::OsStrExt;
+    let dir = tempfile::tempdir().unwrap();
+    for name in FILES {
+        let folder = dir.path().join(name);
+        std::fs::create_dir(&folder).unwrap();
+        if name != "model.safetensors" {
+            std::fs::write(folder.join(name), "{}").unwrap();
+            refused(
+                &["train", "--resume", "--out", name],
+                dir.path(),
+                &format!("train one first with `regard train --out {name} --overwrite`"),
+            );
+            std::fs::remove_file(folder.join(name)).unwrap();
+            std::fs::write(folder.join("model.safetensors"), "").unwrap();
+        }
+        assert!(std::process::Command::new("mkfifo").arg(folder.join(name)).status().unwrap().success());
+        refused(&["train", "--resume", "--out", name], dir.path(), "it is not a file");
+    }
+    refused(&["train", "--resume", "--out", "none"], dir.path(), "train one first with `regard train --out none`");
+    let mut text = command(&["train", "--text"], dir.path());
+    let output = text.arg(std::ffi::OsStr::from_bytes(b"b\xffok.txt")).output().unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("its name is not UTF-8"), "{output:?}");
+}
+
+/// As a user who may have few threads, which root can be for a while.
+#[test]
+#[cfg(target_os = "linux")]
+fn workers_that_cannot_be_started_end_the_training() {
+    let dir = tempfile::tempdir().unwrap();
+    refused(&["train", "--parts", "300", "--batch", "300", "--workers", "257"], dir.path(), "1..=256");
+    let nobody = |limit: &str, arguments: &[&str]| {
+        let mut command = Command::new("sh");
+        let script = format!("ulimit -u {limit} && cd / && exec timeout -s KILL 60 setpriv --reuid=65534 --clear-groups \"$@\"");
+        command.args(["-c", &script, "sh", env!("CARGO_BIN_EXE_regard")]).args(arguments).output().unwrap()
+    };
+    if !nobody("unlimited", &["--version"]).status.success() {
+        eprintln!("skipped: this needs root, setpriv, and a program that all can run");
+        return;
+    }
+    std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    let out = dir.path().join("model");
+    let small = ["--width", "8", "--heads", "1", "--layers", "1", "--context", "8", "--characters", "20000", "--threads", "1", "--quiet"];
+    let words = ["train", "--parts", "200", "--batch", "200", "--workers", "200", "--out", out.to_str().unwrap()];
+    let output = nobody("60", &[&words[..], &small].concat());
+    fails(&output, 1, "of 200 cannot be started");
+}

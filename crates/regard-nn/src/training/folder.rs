@@ -106,11 +106,24 @@ impl Trained {
 }
 
 fn read_checkpoint(folder: &Path) -> Result<Checkpoint> {
-    let path = folder.join(MODEL);
-    if !path.exists() {
-        return Err(Error::NoModel { folder: folder.to_owned(), file: MODEL });
+    check_files(folder)?;
+    Checkpoint::read(&folder.join(MODEL))
+}
+
+/// There is a model, and what is to be read are files: a pipe would be waited for, and a device may have no end.
+fn check_files(folder: &Path) -> Result<()> {
+    let there = |name: &&str| folder.join(name).metadata();
+    if there(&MODEL).is_err() {
+        let begun = FILES.iter().any(|name| there(name).is_ok());
+        return Err(Error::NoModel { folder: folder.to_owned(), file: MODEL, begun });
     }
-    Checkpoint::read(&path)
+    match FILES.iter().find(|name| there(name).is_ok_and(|kind| !kind.is_file())) {
+        None => Ok(()),
+        Some(name) => {
+            let source = std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is not a file");
+            Err(Error::File { action: "read", path: folder.join(name), source })
+        }
+    }
 }
 
 /// A folder that one training writes to; nobody else meanwhile, where the file system can lock directories.
@@ -148,9 +161,7 @@ impl ModelFolder {
     /// # Errors
     /// As [`ModelFolder::open`], and when there is no model or it is damaged. Nothing is made where there is nothing.
     pub fn open_model(path: &Path) -> Result<(Self, Checkpoint)> {
-        if !path.join(MODEL).exists() {
-            return Err(Error::NoModel { folder: path.to_owned(), file: MODEL });
-        }
+        check_files(path)?;
         let folder = Self::open(path)?;
         let checkpoint = read_checkpoint(path)?;
         Ok((folder, checkpoint))

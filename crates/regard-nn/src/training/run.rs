@@ -5,7 +5,7 @@
 //! training is taken up again.
 
 use super::folder::{FIGURES, MODEL, ModelFolder, Origin, TOKENIZER, text_digest, token_digest};
-use super::memory::{available_bytes, training_bytes};
+use super::memory::{available_bytes, training_bytes, worker_bytes};
 use super::parts::tree_depth;
 use super::ranks::{Alone, Ranks, Worker};
 use super::source::TextSource;
@@ -106,7 +106,7 @@ fn tokenized(settings: &Settings, text: &str, tokenizer: &Tokenizer) -> Result<(
 }
 
 /// Can this be held in memory at all?
-fn check_size(model: &LanguageModel, train: &TrainConfig) -> Result<()> {
+fn check_size(model: &LanguageModel, train: &TrainConfig, workers: usize) -> Result<()> {
     let parameters = model.layout().len();
     if parameters > MAX_PARAMETERS {
         return Err(Error::TooManyParameters { parameters, most: MAX_PARAMETERS });
@@ -117,6 +117,10 @@ fn check_size(model: &LanguageModel, train: &TrainConfig) -> Result<()> {
     let (needed, available) = (training_bytes(model.config(), parameters, batch) + tree, available_bytes().unwrap_or(1 << 40));
     if needed > available {
         return Err(Error::Memory { batch, seq: model.config().context, needed, available });
+    }
+    let others = (workers.max(1) - 1) as u128 * (worker_bytes(model.config(), parameters, batch) + tree);
+    if needed + others > available {
+        return Err(Error::Workers { workers, needed: needed + others, available });
     }
     Ok(())
 }
@@ -140,7 +144,7 @@ impl Training {
         let settings = Settings { model: ModelConfig { vocab: tokenizer.vocab(), ..settings.model }, ..settings };
         let text = Text::split(tokens, settings.model.context)?.begun(tokenizer.bos());
         let model = LanguageModel::new(settings.model.clone())?;
-        check_size(&model, &settings.train)?;
+        check_size(&model, &settings.train, 1)?;
         let trainer = Trainer::new(model.layout(), settings.train.clone())?;
         Ok(Self { folder, settings, origin, tokenizer, text, model, trainer })
     }
@@ -158,9 +162,17 @@ impl Training {
         let (tokenizer, tokens) = same_tokens(folder.path(), &settings, &text, &origin)?;
         let text = Text::split(tokens, settings.model.context)?.begun(tokenizer.bos());
         let model = LanguageModel::new(settings.model.clone())?;
-        check_size(&model, &settings.train)?;
+        check_size(&model, &settings.train, 1)?;
         let trainer = Trainer::resume(model.layout(), settings.train.clone(), checkpoint)?;
         Ok(Self { folder, settings, origin, tokenizer, text, model, trainer })
+    }
+
+    /// So many workers of this process have the memory that they need.
+    ///
+    /// # Errors
+    /// [`Error::Workers`].
+    pub fn check_workers(&self, workers: usize) -> Result<()> {
+        check_size(&self.model, &self.settings.train, workers)
     }
 
     /// The settings.
@@ -227,9 +239,15 @@ impl Training {
         let mut team = Worker::team(workers).into_iter();
         let first = team.next().expect("there are several");
         std::thread::scope(|scope| {
+            // Whoever is not started is gone from here, so that nobody waits for it.
+            let first = first;
             for worker in team {
+                let (rank, builder) = (worker.rank(), std::thread::Builder::new().name("worker".to_owned()));
                 // What goes wrong with one of them, the first finds out.
-                scope.spawn(move || steps(&worker, &mut share(&worker)?, (model, text), checkpoint_every, &mut Other(&mut || true)));
+                let work = move || steps(&worker, &mut share(&worker)?, (model, text), checkpoint_every, &mut Other(&mut || true));
+                builder.spawn_scoped(scope, work).map_err(|e| Error::Ranks {
+                    problem: format!("worker {} of {workers} cannot be started ({e}): give fewer --workers", rank + 1),
+                })?;
             }
             *trainer = share(&first)?;
             let mut writer = Writer { path: folder.path(), settings, origin, text, model, journal, watch };
@@ -262,7 +280,7 @@ impl Training {
 /// [`Error::Ranks`], and what is wrong with this rank alone. What all ranks find, such as a loss that is no number, is the first one's to tell.
 pub fn assist(ranks: &dyn Ranks, watch: &mut dyn FnMut() -> bool) -> Result<()> {
     let Told { model, text, trainer, checkpoint_every, tokens_sha256 } = hear(ranks)?;
-    check_size(&model, trainer.config())?;
+    check_size(&model, trainer.config(), 1)?;
     let mut trainer = trainer.share(ranks, &tokens_sha256)?;
     match steps(ranks, &mut trainer, (&model, &text), checkpoint_every, &mut Other(watch)) {
         Err(Error::Diverged { .. } | Error::Gradient { .. }) => Ok(()),
