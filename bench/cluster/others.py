@@ -7,16 +7,18 @@
   logarithms of its sums. Once with PyTorch's kernel and the merge written here, once with `regard.attention` and `regard.merge`. Forward.
 - `regard.torch.context_parallel_attention`, forward and backward.
 
-Each try is a job of its own, by gloo on this machine; one whose ranks have done nothing for so many seconds hangs, and is killed. Compared are the bits with those of
+Each try is a job of its own, by gloo on this machine; one whose ranks have all slept for so many seconds hangs, and is killed. Compared are the bits with those of
 the same library in one process. The table is Markdown. For Linux.
 """
 
 import argparse
+import collections
 import datetime
 import os
 import platform
-import signal
 import socket
+import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -55,9 +57,15 @@ def by_pytorch(causal):
     *leaves, d_out = (x.clone() for x in inputs())
     with context_parallel(mesh, buffers=[*leaves, d_out], buffer_seq_dims=[2] * 4):
         mine = [x.detach().clone().requires_grad_() for x in leaves]
-        found = gradients(F.scaled_dot_product_attention(*mine, is_causal=causal), mine, d_out.clone())
+        out, fails = F.scaled_dot_product_attention(*mine, is_causal=causal), {}
+        if out.shape != mine[0].shape:
+            return f"a result of shape {list(out.shape)} for queries of shape {list(mine[0].shape)}"
+        try:
+            found = gradients(out, mine, d_out.clone())
+        except NotImplementedError as error:
+            found, fails = {"out": out.detach()}, {"fails": f"backward: {error}"}
     names, parts = zip(*found.items())
-    return dict(zip(names, context_parallel_unshard(mesh, list(parts), [2] * 4)))
+    return dict(zip(names, context_parallel_unshard(mesh, list(parts), [2] * len(parts)))) | fails
 
 
 def pytorch_partial(q, k, v, causal):
@@ -129,59 +137,60 @@ def one_rank(name, causal):
 # ------------------------------------------------------------------ the jobs
 
 
-def started(call, path, place):
-    """A process that keeps what a call returns. It is forked: PyTorch takes long to load, and nothing was computed in this process that a fork could inherit."""
-    process = os.fork()
-    if process:
-        return process
+def kept(name, causal, path):
+    """What one process finds, in a file."""
+    torch.set_num_threads(1)
     try:
-        os.environ |= place
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        torch.set_num_threads(1)
-        try:
-            found = call()
-        except Exception as error:
-            found = f"{type(error).__name__}: {error}".splitlines()[0]
-        torch.save(found, path)
-    finally:
-        # Threads of a process group that do not end are not what is counted here.
-        os._exit(0)
+        found = one_rank(name, causal) if "RANK" in os.environ else one_process(name, causal)
+    except Exception as error:
+        found = f"{type(error).__name__}: {error}".splitlines()[0]
+    torch.save(found, path)
+    # Threads of a process group that do not end are not what is counted here.
+    os._exit(0)
 
 
-def cpu_seconds(processes):
-    ticks = 0
+def busy(processes):
+    """Whether a thread of them runs, or would if it had a core."""
     for process in processes:
-        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-        ticks += int(fields[11]) + int(fields[12])
-    return ticks / os.sysconf("SC_CLK_TCK")
+        for task in Path(f"/proc/{process.pid}/task").iterdir():
+            try:
+                state = (task / "stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue  # It has just ended.
+            if state in "RD":
+                return True
+    return False
 
 
 def ended(processes, seconds):
-    """Whether all end; they do not when they have done nothing for so many seconds: less than a hundredth of the time."""
-    running, since, before = set(processes), time.monotonic(), -1.0
+    """Whether all end; they do not when all of their threads have slept, nearly always, for so many seconds."""
+    running, step = list(processes), 0.05
+    looks = collections.deque(maxlen=int(seconds / step))
     while running:
-        time.sleep(0.05)
-        running -= {process for process in running if os.waitpid(process, os.WNOHANG)[0]}
-        now, spent = time.monotonic(), cpu_seconds(running)
-        if spent < before or spent > before + seconds / 100:
-            since, before = now, spent
-        elif now - since > seconds:
+        time.sleep(step)
+        running = [process for process in running if process.poll() is None]
+        looks.append(busy(running))
+        if len(looks) == looks.maxlen and sum(looks) < len(looks) / 20:
             for process in running:
-                os.kill(process, signal.SIGKILL)
-                os.waitpid(process, 0)
+                process.kill()
+                process.wait()
             return False
     return True
 
 
-def job(call, ranks, seconds):
-    """What the first rank found, or why there is nothing."""
+def job(name, causal, ranks, seconds):
+    """What the first of so many ranks found, or why there is nothing; without ranks, what one process finds."""
     with tempfile.TemporaryDirectory() as folder:
-        place = dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(ranks))
-        processes = [started(call, f"{folder}/{rank}", place | {"RANK": str(rank)}) for rank in range(ranks)]
+        common = dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(ranks))
+        places = [common | {"RANK": str(rank)} for rank in range(ranks)] or [{}]
+        command = [sys.executable, __file__, "--rank-of", name] + ["--causal"] * causal
+        processes = [subprocess.Popen([*command, "--keep", f"{folder}/{i}"], env=os.environ | place, stderr=subprocess.DEVNULL) for i, place in enumerate(places)]
         if not ended(processes, seconds):
             return "hangs"
         found = [torch.load(path) for path in sorted(Path(folder).iterdir())]
-        return next((x for x in found if isinstance(x, str)), found[0] if len(found) == ranks else "ends without a word")
+        # A rank that has lost another is not the one that says why.
+        texts = sorted((x for x in found if isinstance(x, str)), key=lambda text: "onnection" in text)
+        return texts[0] if texts else found[0] if len(found) == len(places) else "ends without a word"
 
 
 def free_port():
@@ -191,9 +200,9 @@ def free_port():
 
 
 def row(name, causal, ranks, options):
-    expected = job(lambda: one_process(name, causal), 1, options.seconds)
-    tries = [job(lambda: one_rank(name, causal), ranks, options.seconds) for _ in range(options.tries)]
-    texts = [found for found in tries if isinstance(found, str)]
+    expected = job(name, causal, 0, options.seconds)
+    tries = [job(name, causal, ranks, options.seconds) for _ in range(options.tries)]
+    texts = [found if isinstance(found, str) else found["fails"] for found in tries if isinstance(found, str) or "fails" in found]
     failed = "; ".join(f"{text} ({texts.count(text)} of {len(tries)})" for text in dict.fromkeys(texts)) or "nothing"
     cells = []
     for names in (("out",), ("dq", "dk", "dv")):
@@ -209,9 +218,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4])
     parser.add_argument("--tries", type=int, default=6, help="jobs of each kind")
-    parser.add_argument("--seconds", type=float, default=30.0, help="of doing nothing, after which a job hangs")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of sleep of all ranks, after which a job hangs")
     parser.add_argument("--only", help="contenders whose name contains this")
+    for name in ("--rank-of", "--keep"):
+        parser.add_argument(name, help=argparse.SUPPRESS)
+    parser.add_argument("--causal", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.rank_of:
+        return kept(options.rank_of, options.causal, options.keep)
     print(f"PyTorch {torch.__version__}, {platform.machine()}, {datetime.date.today()}, float32 {list(SHAPE)}\n")
     print("| by | mask | ranks | what fails | results that differ from one process | gradients |\n|---|---|---|---|---|---|", flush=True)
     for name in CONTENDERS:
