@@ -227,24 +227,26 @@ fn attend_as<E: Number<Real: Number>, X: Exchange>(job: &Job<'_>, exchange: &X, 
         for first in (0..tokens).step_by(chunk) {
             let range = first..tokens.min(first + chunk);
             let (q, whole) = (q.slice(s![.., .., range.clone(), ..]), [batch, mine.len(), tokens, keys]);
-            let mut each_piece = |take: &mut dyn FnMut(usize, [ArrayView4<'_, E>; 2]) -> Result<()>| -> Result<()> {
+            let mut each_piece = |take: &mut dyn FnMut(Range<usize>) -> Result<()>| -> Result<()> {
                 (0..keys.max(1)).step_by(KEYS).try_for_each(|key| {
-                    let piece = s![.., .., key..keys.min(key + KEYS), ..];
-                    take(key, [k.slice(piece), v.slice(piece)])?;
+                    take(key..keys.min(key + KEYS))?;
                     through += KEYS.min(keys.max(1) - key);
                     (job.progress)(through, all);
                     Ok(())
                 })
             };
             let mut rows = job.stats.into_iter().fold(job.attention.begin(q, first, whole), Rows::with_stats);
-            each_piece(&mut |key, [k, v]| Ok(rows.absorb(key, k, v)?))?;
+            each_piece(&mut |keys| {
+                let piece = s![.., .., keys.clone(), ..];
+                Ok(rows.absorb(keys.start, k.slice(piece), v.slice(piece))?)
+            })?;
             let done = rows.finish_with_stats()?;
             writers.write(mine.start, &range, &done)?;
             if let (Some(map), Some(cells)) = (&mut map, job.heat_map) {
                 let (states, mut so_far) = (RowStates::from(&done.0), MapSoFar::default());
-                each_piece(&mut |key, [k, _]| {
-                    let part = Part { batch: 0, query: first, key, whole };
-                    Ok(job.attention.heat_map_part(part, q, k, &states, cells, &mut so_far)?)
+                each_piece(&mut |keys| {
+                    let part = Part { batch: 0, query: first, key: keys.start, whole };
+                    Ok(job.attention.heat_map_part(part, q, k.slice(s![.., .., keys, ..]), &states, cells, &mut so_far)?)
                 })?;
                 map.add(&so_far);
             }
