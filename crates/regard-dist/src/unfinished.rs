@@ -219,7 +219,7 @@ mod tests {
                 assert!(check_free(&folder.join(name), overwrite).is_err(), "{name}");
                 let (place, of) = (Place::new(folder.join(name), "word"), Unfinished::default());
                 drop(place.open(true, &of).expect("made"));
-                assert!(matches!(finish(&[place.clone()], overwrite, &of), Err(Error::Appeared { .. })), "{name}");
+                assert!(matches!(finish(std::slice::from_ref(&place), overwrite, &of), Err(Error::Appeared { .. })), "{name}");
                 std::fs::remove_file(place.unfinished).expect("it is kept");
             }
         }

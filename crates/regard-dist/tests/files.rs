@@ -272,7 +272,8 @@ fn two_jobs_with_one_name_do_not_harm_each_other() {
     let job = |inputs: [&PathBuf; 3], overwrite: bool, progress: &(dyn Fn(usize, usize) + Sync)| {
         let (inputs, stats, sharing) = (inputs.map(PathBuf::as_path), None, Sharing::Contiguous);
         let (out, unfinished) = (out.as_path(), Unfinished::default());
-        attend(&Job { attention: &attention, inputs, out, overwrite, stats, sharing, head_groups: None, unfinished, progress }, &Alone)
+        let (attention, head_groups, heat_map) = (&attention, None, None);
+        attend(&Job { attention, inputs, out, overwrite, stats, heat_map, sharing, head_groups, unfinished, progress }, &Alone)
     };
     // Refused, and one that is ended early: neither takes anything of the first.
     let done = job([&a; 3], true, &|_, _| {
