@@ -255,7 +255,7 @@ impl Training {
         })
     }
 
-    /// The same by ranks, of which this is the first one. All others [assist](assist), and are told what they need.
+    /// The same by ranks, of which this is the first one. All others [assist], and are told what they need.
     ///
     /// # Errors
     /// As [`Training::run`], and [`Error::Ranks`].
