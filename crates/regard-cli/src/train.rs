@@ -1,9 +1,8 @@
 //! `regard train`: arguments, progress and exit codes of a training; settings, folder, resuming and the loop are `regard_nn`'s, the log is `regard_lab`'s.
 
-use crate::attend::process_costs;
 use crate::common::{Common, Outcome, Unusable};
 use crate::progress::Bar;
-use crate::ranks::Ranks;
+use crate::ranks::{Ranks, process_costs};
 use crate::train_settings::{CommandLine, SettingArgs, shell_quoted};
 use anyhow::{Context, Result};
 use clap::Args;

@@ -158,7 +158,7 @@ pub fn forecast(size: &Size, cluster: &Cluster, sharing: Sharing, head_groups: O
     let seconds_of = |pairs: f64| pairs * 4.0 * dim as f64 * heads_q as f64 / cluster.rate;
     let all = seconds_of(pairs(&(0..tokens), &(0..tokens), causal)) / ranks as f64;
     let number = bytes.max(4);
-    // The states of a row, which its result takes the place of.
+    // The states of a row: of this split of the keys, and of those before it.
     let states = (heads_q * 2 * (dim + 2) * number) as f64;
     if ranks == 1 {
         // All keys are its own, and tokens stay in their files: some rows at a time.
