@@ -1,5 +1,5 @@
-//! Makes the list of experiments out of the modules of `src/experiments/mod.rs`: one line there, `pub mod sweep;`, is all that an experiment needs
-//! besides its folder.
+//! Makes the list of experiments out of the modules of `src/experiments/mod.rs`: one line there, `pub mod sweep;`, is all that an
+//! experiment needs besides its folder.
 
 use std::fmt::Write as _;
 

@@ -73,7 +73,7 @@ impl DType {
     }
 }
 
-/// Whoever has such an array has imported the package that registers the type.
+/// An array of this type exists only if the package that registers the type is imported.
 fn is_bfloat16(dtype: &Bound<'_, PyArrayDescr>) -> bool {
     static BFLOAT16: PyOnceLock<Py<PyArrayDescr>> = PyOnceLock::new();
     let py = dtype.py();
@@ -85,7 +85,7 @@ pub(crate) fn is_bool(array: &Bound<'_, PyUntypedArray>) -> bool {
     array.dtype().num() == NPY_BOOL
 }
 
-/// What the user calls the element type.
+/// The name of the element type.
 pub(crate) fn dtype_name(array: &Bound<'_, PyUntypedArray>) -> String {
     array.dtype().to_string()
 }
@@ -129,7 +129,7 @@ fn readable(array: &Bound<'_, PyUntypedArray>) -> bool {
 /// How the tensors of a call are laid out, and so its results.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout {
-    /// The last so many (2 to 4) of `[batch, head, seq, dim]`.
+    /// The last 2 to 4 axes of `[batch, head, seq, dim]`.
     Axes(usize),
     /// Packed sequences, `[token, head, dim]`.
     Packed,
@@ -260,7 +260,7 @@ impl<'py> Inputs<'py> {
         self.tensor(&self.alike(name, object)?)
     }
 
-    /// What an earlier call gave of `out` before it was rounded.
+    /// `out` of an earlier call before rounding.
     pub(crate) fn exact<E: Scalar>(&self, object: &Bound<'py, PyAny>) -> PyResult<Tensor<'py, E::Real>> {
         let array = array("exact", object)?;
         if array.ndim() != self.q.ndim() {
@@ -333,7 +333,7 @@ pub(crate) fn four_axes<T>(mut view: ArrayViewD<'_, T>) -> Option<ArrayView4<'_,
     view.into_dimensionality::<Ix4>().ok()
 }
 
-/// A number per row that an earlier call returned, `[batch, heads_q, seq_q]` without the axes that q lacks.
+/// One element per row, returned by an earlier call, `[batch, heads_q, seq_q]` without the axes that q lacks.
 pub(crate) struct PerRow<'py, T: numpy::Element>(Tensor<'py, T>);
 
 impl<'py, T: numpy::Element> PerRow<'py, T> {
@@ -357,7 +357,7 @@ impl<'py, T: numpy::Element> PerRow<'py, T> {
     }
 }
 
-/// Numbers of the type that is computed in, as elements; or an error where there is no memory for them.
+/// Rounds from the compute type to the element type; an error if memory is exhausted.
 pub(crate) fn rounded<E: Scalar>(what: &'static str, array: Array4<E::Real>) -> regard::Result<Array4<E>> {
     let mut same = Some(array);
     if let Some(same) = (&mut same as &mut dyn Any).downcast_mut::<Option<Array4<E>>>() {
@@ -371,7 +371,7 @@ pub(crate) fn rounded<E: Scalar>(what: &'static str, array: Array4<E::Real>) -> 
     Ok(Array4::from_shape_vec(array.raw_dim(), elements).expect("the length is that of the shape"))
 }
 
-/// Elements as numbers of the type that is computed in; or an error where there is no memory for them.
+/// Widens elements to the compute type; an error if memory is exhausted.
 pub(crate) fn widened<E: Scalar>(what: &'static str, array: ArrayView4<'_, E>) -> regard::Result<Array4<E::Real>> {
     let mut numbers = Vec::new();
     let no_memory = |_| regard::Error::OutOfMemory { what, bytes: array.len().saturating_mul(size_of::<E::Real>()) };

@@ -19,7 +19,7 @@ function! {
     /// v ``[batch, heads_kv, seq_kv, value_dim]``, all float32, float64, float16 or bfloat16 (ml_dtypes), with any strides;
     /// they are read in place. The batch, or batch and heads, may be left out of all three, and then of the results. Query head ``h`` reads key/value head ``h // (heads_q // heads_kv)``.
     ///
-    /// What a query may attend to. All of it must hold:
+    /// Which keys a query attends to. All conditions must hold:
     ///
     /// * ``mask``: bool (True: attend), or float (added to the scores; ``-inf`` hides), broadcastable to
     ///   ``[batch, heads_q, seq_q, seq_kv]``; or a :class:`Mask`, which describes it.
@@ -27,29 +27,29 @@ function! {
     ///   ``'bottom_right'`` (the last query stands at the last key).
     /// * ``window``: ``(left, right)``, how many neighbours on each side are visible; None (or -1): all.
     /// * ``q_offset``: where query 0 stands on the key axis, an int or one per batch entry; serves causal, window and alibi.
-    /// * ``kv_lens``: one int per batch entry; only the first so many keys exist.
-    /// * ``top_k``: only the so many highest scores of each query count.
+    /// * ``kv_lens``: one int per batch entry; the number of keys that exist.
+    /// * ``top_k``: only the ``top_k`` highest scores of each query count.
     ///
-    /// What the scores are:
+    /// Scores:
     ///
-    /// * ``scale``: None is ``1 / sqrt(head_dim)``.
+    /// * ``scale``: a factor; None or True is ``1 / sqrt(head_dim)``, False is no scale.
     /// * ``softcap``: ``cap * tanh(score / cap)``, before bias and masks; None or 0: off.
     /// * ``bias``: float, added; broadcast as ``mask`` is.
     /// * ``alibi``: slopes, one per query head, or True for :func:`alibi_slopes`; adds ``-slope * distance``.
     /// * ``relative``: float32 ``[heads_q, 2 r + 1]`` (or without the heads), a number per distance: adds ``relative[h, clip(j - i, -r, r) + r]``.
     /// * ``sink``: one more logit per query head, which takes part in the softmax and has no value.
     ///
-    /// What happens to the weights: ``dropout_p`` is the probability that a weight is dropped after the softmax; the others are multiplied
-    /// with ``1 / (1 - dropout_p)``. Which ones is a function of ``seed`` (an int from 0 on) and of the place of the weight alone: the same
-    /// here, in :func:`attention_vjp`, and on any number of threads.
+    /// Dropout: ``dropout_p`` is the probability that a weight is dropped after the softmax; the others are multiplied
+    /// with ``1 / (1 - dropout_p)``. Which ones is a function of ``seed`` (an int from 0 on, required) and of the position of the weight: the same
+    /// here, in :func:`attention_vjp`, and on any number of threads. The same seed drops the same weights in every call.
     ///
-    /// What comes back: ``out`` ``[batch, heads_q, seq_q, value_dim]``, alone or first in a tuple with what was asked for:
+    /// Returns ``out`` ``[batch, heads_q, seq_q, value_dim]``, alone or first in a tuple with the requested results:
     ///
     /// * ``return_weights``: the weights that the values are summed with, ``[batch, heads_q, seq_q, seq_kv]``.
     /// * ``return_scores``: the scores before it: ``'raw'`` (scaled), ``'softcap'`` or ``'bias'`` (hidden keys: ``-inf``).
     /// * ``return_lse``: ``ln(sum(exp(scores)))`` of each row, ``[batch, heads_q, seq_q]``, as the last element.
     ///
-    /// How it is computed, without any effect on what: ``threads``, ``level`` (``'portable'``, ``'avx2'``, ``'avx512'``).
+    /// Execution, without any effect on the result: ``threads``, ``level`` (``'portable'``, ``'avx2'``, ``'avx512'``).
     /// A row without any visible key gives exactly zero. A hidden key never contributes, even where it is NaN. The bits of
     /// the result depend neither on the threads nor on the rest of the batch.
     ///
@@ -77,13 +77,13 @@ fn run<'py>(
     return_lse: bool,
     keywords: &Keywords<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    let wanted = Wanted { matrix: Matrix::asked_for(return_weights, return_scores.as_ref())?, lse: return_lse };
+    let wanted = Wanted { matrix: Matrix::requested(return_weights, return_scores.as_ref())?, lse: return_lse };
     let inputs = Inputs::new(q, k, Some(v))?;
     let settings = Settings::new(keywords, &inputs)?;
     with_dtype!(inputs.dtype, E => forward::<E>(py, &inputs, &settings, wanted))
 }
 
-/// What to return beside `out`.
+/// Results besides `out`.
 #[derive(Clone, Copy)]
 struct Wanted {
     matrix: Option<Matrix>,
@@ -97,19 +97,19 @@ enum Matrix {
 }
 
 impl Matrix {
-    fn asked_for(weights: bool, scores: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Self>> {
+    fn requested(weights: bool, scores: Option<&Bound<'_, PyAny>>) -> PyResult<Option<Self>> {
         let Some(scores) = scores else { return Ok(weights.then_some(Self::Weights)) };
         let stage = match text("return_scores", scores)?.as_str() {
             "raw" => Stage::Raw,
             "softcap" => Stage::Softcap,
-            "bias" => Stage::Bias,
+            "bias" => Stage::Masked,
             other => {
                 let text = format!("return_scores is '{other}'; it must be 'raw', 'softcap' or 'bias'");
                 return Err(PyValueError::new_err(text));
             }
         };
         if weights {
-            return Err(PyValueError::new_err("return_weights and return_scores exclude each other; ask for one at a time"));
+            return Err(PyValueError::new_err("return_weights and return_scores exclude each other; request one of them"));
         }
         Ok(Some(Self::Scores(stage)))
     }
@@ -146,7 +146,7 @@ function! {
     /// The weights that :func:`attention` sums the values with, ``[batch, heads_q, seq_q, seq_kv]``, or a part of them.
     ///
     /// ``region`` is ``(queries, keys)``, each a slice or a pair ``(start, stop)``: the weights of these only, at the cost of these, if ``states``
-    /// gives what the rows are divided by (see :func:`row_states`). Options as for :func:`attention`.
+    /// gives the softmax denominators of the rows (see :func:`row_states`). Options as for :func:`attention`.
     ///
     /// >>> import numpy as np, regard
     /// >>> x = np.zeros((1, 1, 1000, 8), np.float32)
@@ -190,7 +190,7 @@ fn run_weights<'py>(
 
 /// Join attention over two disjoint sets of keys, each given by its ``out`` and its ``lse``; returns ``(out, lse)``.
 ///
-/// Rows that saw nothing (``lse = -inf``) give way to the other side; two of them stay empty.
+/// A row without visible keys (``lse = -inf``) takes the values of the other side; if both are empty, the row stays empty.
 ///
 /// >>> import numpy as np, regard
 /// >>> rng = np.random.default_rng(0)

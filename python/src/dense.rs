@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use regard::Bias;
 
-/// Numbers that are added to the scores.
+/// A bias, added to the scores.
 pub(crate) enum Dense<'py> {
     F32(PyReadonlyArrayDyn<'py, f32>),
     F64(PyReadonlyArrayDyn<'py, f64>),
@@ -39,7 +39,7 @@ impl<'py> Dense<'py> {
 }
 
 impl Dense<'_> {
-    /// Whether the first numbers are zeros and ones, and both occur: a mask that was meant as bool.
+    /// Whether the first elements are zeros and ones, and both occur: probably a bool mask.
     pub(crate) fn looks_like_truth(&self) -> bool {
         fn look<T: numpy::Element + Copy + Into<f64>>(array: &PyReadonlyArrayDyn<'_, T>) -> bool {
             let (mut zero, mut one) = (false, false);

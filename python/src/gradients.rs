@@ -1,4 +1,4 @@
-//! `regard.attention_vjp`, `regard.gradient_statistics`, and the two halves that the door to PyTorch calls one after the other.
+//! `regard.attention_vjp`, `regard.gradient_statistics`, and the two passes that `regard.torch` calls.
 
 use crate::arrays::{self, Inputs, PerRow, Scalar, with_dtype};
 use crate::instruments::{field, result};
@@ -26,7 +26,7 @@ function! {
     /// * ``d_sink``: float64, one per head;
     /// * ``d_scale``: a float, with ``scale_gradient=True``.
     ///
-    /// ``mask_gradient=False`` leaves out what was added to the scores: mask, bias, slopes and table.
+    /// ``mask_gradient=False`` leaves out the gradients of mask, bias, slopes and table.
     ///
     /// q, k, v and the options are those of :func:`attention` (which it names): with the same ``seed``, the same weights are dropped. A row without any visible key has
     /// gradients of zero, and a hidden key gets none. The bits depend neither on the threads nor on the rest of the batch.
@@ -54,7 +54,7 @@ fn vjp<'py>(
     gradients(py, [q, k, v, dout], None, Wanted { added: mask_gradient, scale: scale_gradient }, keywords)
 }
 
-/// With what the forward pass saved, or with one of its own.
+/// With the saved state of a forward pass, or after a forward pass of its own.
 fn gradients<'py>(
     py: Python<'py>,
     [q, k, v, dout]: [&Bound<'py, PyAny>; 4],
@@ -94,7 +94,7 @@ fn gradients_as<'py, E: Scalar>(
 /// Which gradients beside those of q, k and v.
 #[derive(Clone, Copy)]
 pub(crate) struct Wanted {
-    /// Of what was added to the scores.
+    /// Of the biases.
     pub(crate) added: bool,
     pub(crate) scale: bool,
 }
@@ -106,7 +106,7 @@ impl Wanted {
 }
 
 function! {
-    /// What the gradients did, row by row, in the pass that computes them: linear memory. Arguments as for :func:`attention_vjp`.
+    /// Norms of the gradients, row by row, in the pass that computes them: linear memory. Arguments as for :func:`attention_vjp`.
     ///
     /// Returns a :class:`GradientStatistics`, of Euclidean norms in float64:
     ///
@@ -164,7 +164,7 @@ fn statistics<'py>(py: Python<'py>, [q, k, v, dout]: [&Bound<'py, PyAny>; 4], ke
 }
 
 function! {
-    /// ``(out, exact, row_max, row_sum)``: a forward pass, and what :func:`_backward` needs of it; ``exact`` is None where nothing is rounded.
+    /// ``(out, out_unrounded, row_max, row_sum)``: a forward pass, and what :func:`_backward` needs of it; ``out_unrounded`` is None where nothing is rounded.
     fn _forward_saved(q, k, v;) => forward_saved
 }
 
@@ -182,8 +182,8 @@ fn forward_saved<'py>(py: Python<'py>, [q, k, v]: [&Bound<'py, PyAny>; 3], keywo
 
 pub(crate) fn give_saved<'py, E: Scalar>(py: Python<'py>, inputs: &Inputs<'py>, saved: Saved<E>) -> PyResult<Bound<'py, PyAny>> {
     let layout = inputs.layout;
-    let exact = saved.exact.map(|exact| layout.give(py, exact));
-    (layout.give(py, saved.out), exact, layout.give(py, saved.row_max), layout.give(py, saved.row_sum)).into_bound_py_any(py)
+    let out_unrounded = saved.out_unrounded.map(|x| layout.give(py, x));
+    (layout.give(py, saved.out), out_unrounded, layout.give(py, saved.row_max), layout.give(py, saved.row_sum)).into_bound_py_any(py)
 }
 
 function! {
@@ -204,27 +204,27 @@ fn backward<'py>(
 /// What [`give_saved`] gave, borrowed back.
 pub(crate) struct SavedArrays<'py, E: Scalar> {
     out: arrays::Tensor<'py, E>,
-    exact: Option<arrays::Tensor<'py, E::Real>>,
+    out_unrounded: Option<arrays::Tensor<'py, E::Real>>,
     row_max: PerRow<'py, E::Real>,
     row_sum: PerRow<'py, E::Real>,
 }
 
 impl<'py, E: Scalar> SavedArrays<'py, E> {
     pub(crate) fn new(saved: &Bound<'py, PyAny>, inputs: &Inputs<'py>) -> PyResult<Self> {
-        let [out, exact, row_max, row_sum]: [Bound<'py, PyAny>; 4] =
+        let [out, out_unrounded, row_max, row_sum]: [Bound<'py, PyAny>; 4] =
             saved.extract().map_err(|_| PyTypeError::new_err("saved is not what the forward pass returned"))?;
         let per_row = |name, array| PerRow::new(name, "the forward pass", array, inputs.layout);
         Ok(Self {
             out: inputs.companion("out", &out)?,
-            exact: if exact.is_none() { None } else { Some(inputs.exact::<E>(&exact)?) },
+            out_unrounded: if out_unrounded.is_none() { None } else { Some(inputs.exact::<E>(&out_unrounded)?) },
             row_max: per_row("row_max", &row_max)?,
             row_sum: per_row("row_sum", &row_sum)?,
         })
     }
 
     pub(crate) fn view(&self) -> SavedView<'_, E> {
-        let exact = self.exact.as_ref().map(arrays::Tensor::view);
-        SavedView { out: self.out.view(), exact, row_max: self.row_max.view(), row_sum: self.row_sum.view() }
+        let out_unrounded = self.out_unrounded.as_ref().map(arrays::Tensor::view);
+        SavedView { out: self.out.view(), out_unrounded, row_max: self.row_max.view(), row_sum: self.row_sum.view() }
     }
 }
 

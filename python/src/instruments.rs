@@ -1,4 +1,4 @@
-//! What attention did: `statistics`, `row_states`, `heat_map`, `column_sums`, `head_similarity`. None of them makes the whole matrix.
+//! Instruments: `statistics`, `row_states`, `heat_map`, `column_sums`, `head_similarity`. All in linear memory.
 
 use crate::arrays::{Inputs, Layout, PerRow, Scalar, with_dtype};
 use crate::interrupt;
@@ -10,7 +10,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PySlice};
-use regard::{HeadStats, Rectangle, RowStates, RowStats, StatsOptions};
+use regard::{HeadStats, Rectangle, RowStats, SoftmaxDenominators, StatsOptions};
 use std::ops::Range;
 
 /// An object of one of the result classes of the package.
@@ -29,7 +29,7 @@ pub(crate) fn field<T: numpy::Element, D: Dimension>(
 }
 
 function_without_dropout! {
-    /// What attention did, row by row, in the pass that computes it: linear memory, no weight matrix.
+    /// Statistics of the weights, row by row, in the pass that computes attention: linear memory, no weight matrix.
     ///
     /// q, k, v and the options are those of :func:`attention`, dropout apart. Without v there are statistics only. Returns a :class:`Statistics`: with ``w``
     /// the weights of a row, ``i`` the query's position on the key axis and ``j`` the key,
@@ -134,13 +134,13 @@ pub(crate) fn head_fields(py: Python<'_>, layout: Layout, heads: HeadStats) -> P
     result(&CLASS, "HeadStatistics", &fields)
 }
 
-/// What `row_states` returned, or anything with the same two arrays.
-pub(crate) fn states_given<E: Scalar>(object: &Bound<'_, PyAny>, layout: Layout) -> PyResult<RowStates<E::Real>> {
+/// A result of `row_states`, or an object with the same two arrays.
+pub(crate) fn states_given<E: Scalar>(object: &Bound<'_, PyAny>, layout: Layout) -> PyResult<SoftmaxDenominators<E::Real>> {
     let part = |name: &str| {
-        let array = object.getattr(name).map_err(|_| wrong_type("states", "what row_states gives", object))?;
+        let array = object.getattr(name).map_err(|_| wrong_type("states", "a result of row_states", object))?;
         Ok::<_, PyErr>(PerRow::<E::Real>::new(name, "row_states", &array, layout)?.view().to_owned())
     };
-    Ok(RowStates { row_max: part("row_max")?, row_sum: part("row_sum")? })
+    Ok(SoftmaxDenominators { row_max: part("row_max")?, row_sum: part("row_sum")? })
 }
 
 /// Queries and keys, each a slice or a pair.
@@ -162,7 +162,7 @@ fn range(name: &str, object: &Bound<'_, PyAny>, len: usize) -> PyResult<Range<us
 }
 
 function_without_dropout! {
-    /// What the softmax of each row is divided by: ``row_max`` and ``row_sum``, each ``[batch, heads_q, seq_q]``; a weight is
+    /// Softmax maximum and denominator of each row: ``row_max`` and ``row_sum``, each ``[batch, heads_q, seq_q]``; a weight is
     /// ``exp(score - row_max) / row_sum``. With it :func:`weights` and :func:`heat_map` of a region cost that region only.
     /// Options as for :func:`attention`.
     ///

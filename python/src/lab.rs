@@ -1,4 +1,4 @@
-//! The laboratory: every experiment of the one list, with the options of its own command. The package makes a function of each (`regard.lab`).
+//! The experiments, with the options of their commands. The package makes a function of each (`regard.lab`).
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
@@ -13,8 +13,8 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long a signal, and news for the bar, may wait.
-const PATIENCE: Duration = Duration::from_millis(50);
+/// Interval between checks for signals and progress.
+const POLL: Duration = Duration::from_millis(50);
 
 /// A table of results.
 #[pyclass(name = "_Table", module = "regard._regard", frozen)]
@@ -42,7 +42,7 @@ impl PyTable {
         &self.0.caption
     }
 
-    /// Names of the columns, and what people read above them.
+    /// Names and titles of the columns.
     #[getter]
     fn columns(&self) -> Vec<(&str, &str)> {
         self.0.columns.iter().map(|column| (column.name.as_str(), column.title.as_str())).collect()
@@ -74,7 +74,7 @@ impl PyTable {
     }
 }
 
-/// A drawing.
+/// A figure.
 #[pyclass(name = "_Figure", module = "regard._regard", frozen)]
 pub(crate) struct PyFigure(pub(crate) Figure);
 
@@ -99,7 +99,7 @@ impl PyFigure {
         &self.0.caption
     }
 
-    /// What it shows, for those who cannot see it.
+    /// The alternative text.
     #[getter]
     fn alt(&self) -> String {
         self.0.alt_text()
@@ -115,20 +115,20 @@ impl PyFigure {
     }
 }
 
-/// News of a run, for the bar.
+/// A progress message.
 enum News {
     Expect(u64),
     Advance(u64),
     Warn(String),
 }
 
-/// A run that is watched from Python, and may be told to stop.
+/// Progress of an experiment, sent to the Python thread; unwinds when the experiment is cancelled.
 struct Watched {
     news: Sender<News>,
     stop: Arc<AtomicBool>,
 }
 
-/// What unwinds a run that nobody wants any longer.
+/// The panic payload of a cancelled experiment.
 struct Stopped;
 
 impl Watched {
@@ -157,7 +157,7 @@ impl Progress for Watched {
 fn entry(name: &str) -> PyResult<&'static dyn Entry> {
     let known = || EXPERIMENTS.iter().map(|entry| entry.id()).collect::<Vec<_>>().join(", ");
     let found = EXPERIMENTS.iter().copied().find(|entry| entry.id() == name);
-    found.ok_or_else(|| PyValueError::new_err(format!("there is no experiment {name:?}; there are {}", known())))
+    found.ok_or_else(|| PyValueError::new_err(format!("unknown experiment: {name:?}; the experiments are {}", known())))
 }
 
 /// Every experiment: its name, what it is, how it is used, and its options, each with its name, help, default and possible values.
@@ -206,7 +206,7 @@ fn first_line(message: &str) -> String {
     message.lines().next().unwrap_or(message).trim_start_matches("error: ").to_owned()
 }
 
-/// Run an experiment as the words of its command line say; `watch(kind, what)` hears `expect`, `advance` and `warn`. Ctrl-C ends it.
+/// Runs an experiment with the arguments of its command line; `watch(kind, what)` is called with `expect`, `advance` and `warn`. Ctrl-C ends it.
 #[pyfunction]
 pub(crate) fn _experiment(
     py: Python<'_>,
@@ -214,22 +214,23 @@ pub(crate) fn _experiment(
     words: Vec<String>,
     watch: Py<PyAny>,
 ) -> PyResult<(Vec<PyTable>, Vec<PyFigure>, Option<bool>)> {
+    crate::threads::check_variable()?;
     let entry = entry(name)?;
     let (news, heard) = channel();
     let (done, finished) = channel();
     let finished = Mutex::new(finished);
     let stop = Arc::new(AtomicBool::new(false));
     let watched = Watched { news, stop: stop.clone() };
-    // Not waited for when it is stopped: it ends at its next step.
+    // Not joined when cancelled: it ends at its next step.
     let worker = std::thread::Builder::new().name(format!("regard-{name}"));
     worker
         .spawn(move || {
             let result = catch_unwind(AssertUnwindSafe(|| crate::threads::pooled(|| run(entry, &words, &watched))));
             let _ = done.send(result);
         })
-        .map_err(|error| PyRuntimeError::new_err(format!("no thread for the experiment: {error}")))?;
+        .map_err(|error| PyRuntimeError::new_err(format!("cannot start a thread for the experiment: {error}")))?;
     loop {
-        let result = py.detach(|| finished.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(PATIENCE));
+        let result = py.detach(|| finished.lock().unwrap_or_else(PoisonError::into_inner).recv_timeout(POLL));
         let told = py.check_signals().and_then(|()| {
             heard.try_iter().try_for_each(|news| match news {
                 News::Expect(steps) => watch.call1(py, ("expect", steps)).map(drop),

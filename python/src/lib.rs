@@ -1,4 +1,4 @@
-//! The Python door: `regard._regard`, which the package `regard` re-exports.
+//! Python bindings: `regard._regard`, which the package `regard` re-exports.
 //!
 //! ```text
 //! Python objects -> options.rs (names), parse.rs, arrays.rs, dense.rs, mask.rs: as views -> settings.rs: an `Attention`
@@ -7,8 +7,8 @@
 //!
 //! `_command` is the command `regard`, which the package installs for the shell.
 //!
-//! Nothing is computed here. Shapes are the library's business; this crate checks what only Python can get wrong
-//! (types, ranks, names) and hands on the library's errors as `ValueError`, or `MemoryError` where there was none.
+//! The library computes and checks shapes; this crate checks types, ranks and names, and raises the library's errors as
+//! `ValueError`, or `MemoryError` if memory is exhausted.
 
 #![forbid(unsafe_code)]
 
@@ -33,7 +33,7 @@ mod varlen;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// Results go back to where the next call finds room for its own.
+/// Keeps the memory of released results for later calls.
 #[global_allocator]
 static MEMORY: regard::CachingAllocator = regard::CachingAllocator::new();
 
@@ -44,10 +44,10 @@ static MEMORY: regard::CachingAllocator = regard::CachingAllocator::new();
 /// [0.25, 0.0625, 0.015625, 0.00390625]
 #[pyfunction]
 fn alibi_slopes(heads: i64) -> PyResult<Vec<f64>> {
-    const MOST: usize = 1 << 20;
+    const MAX_HEADS: usize = 1 << 20;
     let heads = parse::not_negative("heads", heads)?;
-    if heads > MOST {
-        return Err(PyValueError::new_err(format!("heads is {heads}; it must be at most {MOST}")));
+    if heads > MAX_HEADS {
+        return Err(PyValueError::new_err(format!("heads is {heads}; it must be at most {MAX_HEADS}")));
     }
     Ok(regard::alibi_slopes(heads))
 }
@@ -62,7 +62,7 @@ fn simd_level() -> PyResult<&'static str> {
     regard::Level::preferred().map(regard::Level::name).map_err(|missing| parse::refused(missing.into()))
 }
 
-/// The command ``regard`` with these words, the first of which is the program's name; returns the exit code.
+/// Runs the command ``regard`` with these arguments, the first of which is the program's name; returns the exit code.
 #[pyfunction]
 fn _command(py: Python<'_>, words: Vec<std::ffi::OsString>) -> u8 {
     py.detach(|| regard_cli::run(words))

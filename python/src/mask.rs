@@ -1,4 +1,4 @@
-//! `regard.Mask`: the library's masks, joined by `&`, `|` and `~`.
+//! `regard.Mask`: the library's masks, combined by `&`, `|` and `~`.
 
 use crate::arrays;
 use crate::dense;
@@ -10,10 +10,10 @@ use pyo3::prelude::*;
 use regard::Mask;
 use std::sync::Arc;
 
-/// Who may attend to whom, described instead of laid out: ``attention(..., mask=Mask.causal() & Mask.window(128, 0))`` never makes a matrix.
+/// Which keys each query attends to, as a rule instead of a matrix: ``attention(..., mask=Mask.causal() & Mask.window(128, 0))``.
 ///
 /// Leaves are :meth:`everything`, :meth:`causal`, :meth:`reverse`, :meth:`strictly_future`, :meth:`window`, :meth:`first_keys`,
-/// :meth:`key_lengths`, :meth:`documents`, :meth:`blocks` and :meth:`dense`; ``&``, ``|`` and ``~`` join them. Positions are those of
+/// :meth:`key_lengths`, :meth:`documents`, :meth:`blocks` and :meth:`dense`; ``&``, ``|`` and ``~`` combine them. Positions are those of
 /// ``q_offset``. Arrays are copied: changing them later changes no mask.
 ///
 /// >>> import numpy as np, regard
@@ -27,13 +27,13 @@ use std::sync::Arc;
 ///        [0.33, 0.  , 0.33, 0.33]], dtype=float32)
 /// >>> sinks_and_window
 /// (causal() & (first_keys(1) | window(1, 0)))
-#[pyclass(frozen, name = "Mask", module = "regard")]
+#[pyclass(frozen, weakref, name = "Mask", module = "regard")]
 pub(crate) struct PyMask {
     rule: Arc<Rule>,
     depth: usize,
 }
 
-/// As deep as an expression may be: it is walked by recursion.
+/// Maximum depth of an expression, which is traversed recursively.
 const DEEPEST: usize = 200;
 
 enum Rule {
@@ -53,7 +53,7 @@ enum Rule {
 }
 
 impl Rule {
-    /// The library's, with the arrays borrowed.
+    /// The library's mask, which borrows the arrays.
     fn borrowed(&self) -> Mask<'_> {
         match self {
             Self::Everything => Mask::everything(),
@@ -99,7 +99,9 @@ impl PyMask {
 
     fn joined(rule: Rule, depth: usize) -> PyResult<Self> {
         if depth >= DEEPEST {
-            return Err(PyValueError::new_err(format!("a mask of more than {DEEPEST} operations inside each other; join them as a tree")));
+            return Err(PyValueError::new_err(format!(
+                "the mask has more than {DEEPEST} nested operations; combine masks as a balanced tree"
+            )));
         }
         Ok(Self { rule: Arc::new(rule), depth: depth + 1 })
     }
@@ -196,6 +198,10 @@ impl PyMask {
         Self::joined(Rule::Not(Arc::clone(&self.rule)), self.depth)
     }
 
+    fn __bool__(&self) -> PyResult<bool> {
+        Err(PyTypeError::new_err("a Mask has no truth value; combine masks with &, | and ~ instead of and, or, not"))
+    }
+
     fn __repr__(&self) -> String {
         self.rule.text()
     }
@@ -205,7 +211,7 @@ fn first_count(object: &Bound<'_, PyAny>) -> PyResult<usize> {
     count("count", object)
 }
 
-/// A copy of a bool array of up to so many axes.
+/// A copy of a bool array of at most `axes` axes.
 fn truths(name: &str, object: &Bound<'_, PyAny>, axes: usize) -> PyResult<Array4<bool>> {
     let array = arrays::array(name, object)?;
     if !arrays::is_bool(&array) {
@@ -218,7 +224,7 @@ fn truths(name: &str, object: &Bound<'_, PyAny>, axes: usize) -> PyResult<Array4
     Ok(dense::view(&array).to_owned())
 }
 
-/// Integers `[batch or 1, seq]` as names.
+/// Document identifiers `[batch or 1, seq]`.
 fn identifiers(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Array2<u32>> {
     let array = arrays::array(name, object)?;
     if !is_integer(&array)? {

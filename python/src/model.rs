@@ -1,6 +1,7 @@
 //! Checkpoints from disk: `load` and a model.
 
 use crate::instruments::result;
+use crate::interrupt::watched;
 use crate::run::Run;
 use crate::threads::pooled;
 use numpy::IntoPyArray;
@@ -8,27 +9,18 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyString};
-use regard_model::{Edits, Input, Sources};
+use regard_model::{Cancel, Edits, Generation, Input, Sources};
 use regard_nn::generate::Sampling;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
 
 pub(crate) fn refused(error: regard_model::Error) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-/// Work without the GIL that Ctrl-C ends: it asks whether to go on.
-fn stoppable<R: Send>(py: Python<'_>, work: impl FnOnce(&dyn Fn() -> bool) -> regard_model::Result<R> + Send) -> PyResult<R> {
-    let raised = Mutex::new(None);
-    let goes_on = || match Python::attach(|py| py.check_signals()) {
-        Ok(()) => true,
-        Err(error) => {
-            *raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
-            false
-        }
-    };
-    let done = py.detach(|| pooled(|| work(&goes_on)));
-    raised.into_inner().unwrap_or_else(PoisonError::into_inner).map_or_else(|| done.map_err(refused), Err)
+/// Work on a model without the GIL, which ends with `cancel` soon after a signal handler raised: on a thread of its own, while this one runs
+/// Python's signal handlers.
+pub(crate) fn cancellable<R: Send>(py: Python<'_>, cancel: &Cancel, work: impl FnOnce() -> regard_model::Result<R> + Send) -> PyResult<R> {
+    watched(py, || cancel.cancel(), || pooled(work))?.map_err(refused)
 }
 
 /// Tokens as Python has them: a text, or anything with integers in it.
@@ -73,17 +65,25 @@ impl Given {
 #[pyfunction]
 #[pyo3(signature = (path = None))]
 pub(crate) fn load(py: Python<'_>, path: Option<PathBuf>) -> PyResult<Model> {
+    crate::threads::check_variable()?;
     let model = py.detach(|| pooled(|| path.map_or_else(regard_model::Model::built_in, regard_model::Model::load))).map_err(refused)?;
-    Ok(Model { model: Arc::new(model) })
+    Ok(Model { model })
 }
 
 /// A checkpoint that can be run, looked into and edited: see :func:`load`.
 #[pyclass(frozen, module = "regard")]
 pub(crate) struct Model {
-    model: Arc<regard_model::Model>,
+    model: regard_model::Model,
 }
 
 impl Model {
+    /// Work with the model without the GIL; Ctrl-C ends it.
+    fn work<R: Send>(&self, py: Python<'_>, work: impl FnOnce(&regard_model::Model) -> regard_model::Result<R> + Send) -> PyResult<R> {
+        let cancel = Cancel::new();
+        let model = self.model.with_cancel(&cancel);
+        cancellable(py, &cancel, || work(&model))
+    }
+
     /// What edits take from other texts.
     fn sources(
         &self,
@@ -100,8 +100,7 @@ impl Model {
             None => None,
             Some(texts) => Some(texts.iter().map(|text| Given::new(text)?.ids(&self.model)).collect::<PyResult<Vec<_>>>()?),
         };
-        let model = &self.model;
-        let make = || {
+        self.work(py, |model| {
             let mut sources = match &given {
                 Some(texts) if edits.needs_reference() => Sources { reference: Some(model.reference(texts)?.into()), ..Sources::default() },
                 // Stories that are not judged.
@@ -111,8 +110,7 @@ impl Model {
                 model.source(&mut sources, name, ids)?;
             }
             Ok(sources)
-        };
-        py.detach(|| pooled(make)).map_err(refused)
+        })
     }
 }
 
@@ -196,8 +194,7 @@ impl Model {
         let edits = Edits::parse(edits).map_err(refused)?;
         let sources = self.sources(py, &edits, texts, reference)?;
         warn(py, self.model.warning(ids.len()))?;
-        let parts = py.detach(|| pooled(|| self.model.run(&ids, &edits, &sources).map(regard_model::Run::into_parts))).map_err(refused)?;
-        Ok(Run::new(self.model.clone(), parts))
+        Ok(Run(self.work(py, |model| model.run(&ids, &edits, &sources))?))
     }
 
     /// Write up to ``n`` more tokens, the likeliest ones at temperature 0: the new ids. Writing stops behind a token that ends texts.
@@ -219,7 +216,8 @@ impl Model {
         let sources = self.sources(py, &edits, None, reference)?;
         let sampling = Sampling { temperature, top_k, top_p, seed };
         warn(py, self.model.warning(ids.len() + n))?;
-        stoppable(py, |goes_on| self.model.generate(&ids, n, &edits, &sources, &sampling, |_| goes_on()))
+        let options = Generation { tokens: n, sampling, cached: true };
+        self.work(py, |model| model.generate(&ids, &options, &edits, &sources, |_| true))
     }
 
     /// What every head does on texts, and on random tokens that come twice: a :class:`Table` with a row per head, scores with baselines, and labels.
@@ -228,7 +226,7 @@ impl Model {
     #[pyo3(signature = (texts = None))]
     fn classify(&self, py: Python<'_>, texts: Option<Vec<Bound<'_, PyAny>>>) -> PyResult<Py<PyAny>> {
         let texts = self.texts(py, texts)?;
-        let heads = stoppable(py, |goes_on| self.model.classify(&texts, |_, _| goes_on()))?;
+        let heads = self.work(py, |model| model.classify(&texts, |_, _| true))?;
         let fields = PyDict::new(py);
         fields.set_item("layer", column(py, heads.iter().map(|h| h.layer as i64)))?;
         fields.set_item("head", column(py, heads.iter().map(|h| h.head as i64)))?;
@@ -252,7 +250,7 @@ impl Model {
     #[pyo3(signature = (texts = None, *, direct = false))]
     fn screen(&self, py: Python<'_>, texts: Option<Vec<Bound<'_, PyAny>>>, direct: bool) -> PyResult<Py<PyAny>> {
         let texts = self.texts(py, texts)?;
-        let outcomes = stoppable(py, |goes_on| self.model.screen(&texts, &[], |_, _| goes_on()))?;
+        let outcomes = self.work(py, |model| model.screen(&texts, &[], |_, _| true))?;
         let heads = self.model.shape().heads;
         let fields = PyDict::new(py);
         fields.set_item("layer", column(py, (0..outcomes.len()).map(|i| (i / heads) as i64)))?;
@@ -260,7 +258,7 @@ impl Model {
         outcome_columns(py, &fields, &outcomes)?;
         fields.set_item("q", column(py, outcomes.iter().map(|o| o.q.unwrap_or(f64::NAN))))?;
         if direct {
-            let effects = py.detach(|| pooled(|| self.model.direct_effects(&texts, |_, _| {}))).map_err(refused)?;
+            let effects = self.work(py, |model| model.direct_effects(&texts, |_, _| {}))?;
             fields.set_item("direct", column(py, effects.iter().map(|e| e.mean)))?;
             fields.set_item("direct_low", column(py, effects.iter().map(|e| e.low)))?;
             fields.set_item("direct_high", column(py, effects.iter().map(|e| e.high)))?;
@@ -280,7 +278,7 @@ impl Model {
         let texts = self.texts(py, texts)?;
         let edits = Edits::parse(edits).map_err(refused)?;
         let sources = self.sources(py, &edits, None, reference)?;
-        let outcome = stoppable(py, |goes_on| self.model.surgery(&texts, &edits, &sources, |_, _| goes_on()))?;
+        let outcome = self.work(py, |model| model.surgery(&texts, &edits, &sources, |_, _| true))?;
         let fields = PyDict::new(py);
         fields.set_item("divergence", column(py, [outcome.divergence.unwrap_or(f64::NAN)].into_iter()))?;
         fields.set_item("changed", column(py, [outcome.changed.unwrap_or(f64::NAN)].into_iter()))?;
@@ -295,7 +293,7 @@ impl Model {
         let ids = Given::new(text_or_ids)?.ids(&self.model)?;
         let edits = Edits::parse(edits).map_err(refused)?;
         let sources = self.sources(py, &edits, None, None)?;
-        let lens = py.detach(|| pooled(|| self.model.lens(&ids, &edits, &sources, top))).map_err(refused)?;
+        let lens = self.work(py, |model| model.lens(&ids, &edits, &sources, top))?;
         let fields = PyDict::new(py);
         fields.set_item("tokens", ids.iter().map(|id| self.model.piece(*id)).collect::<Vec<_>>())?;
         let words: Vec<String> = lens.top.iter().map(|id| self.model.piece(*id)).collect();
@@ -322,20 +320,17 @@ impl Model {
         let edits = Edits::parse(edits).map_err(refused)?;
         let sources = self.sources(py, &edits, None, None)?;
         let row = row.unwrap_or(ids.len().saturating_sub(1));
-        let attribution = py
-            .detach(|| {
-                let token = match token {
-                    Some(token) => token,
-                    None => {
-                        let run = self.model.run(&ids, &edits, &sources)?;
-                        let hidden = run.hidden();
-                        let hidden = hidden.row(row.min(ids.len() - 1)).to_vec();
-                        regard_nn::generate::argmax(&self.model.logits(&hidden)?) as u32
-                    }
-                };
-                self.model.attribute(&ids, &edits, &sources, row, token)
-            })
-            .map_err(refused)?;
+        let attribution = self.work(py, |model| {
+            let token = match token {
+                Some(token) => token,
+                None => {
+                    let run = model.run(&ids, &edits, &sources)?;
+                    let hidden = run.hidden().row(row.min(ids.len() - 1)).to_vec();
+                    regard_nn::generate::argmax(&model.logits(&hidden)?) as u32
+                }
+            };
+            model.attribute(&ids, &edits, &sources, row, token)
+        })?;
         let fields = PyDict::new(py);
         fields.set_item("part", attribution.parts)?;
         fields.set_item("writes", column(py, attribution.writes.into_iter()))?;
@@ -345,9 +340,7 @@ impl Model {
     /// One vector for a text, pooled as the model's folder says (else the mean over tokens).
     fn embed(&self, py: Python<'_>, text_or_ids: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
         let ids = Given::new(text_or_ids)?.ids(&self.model)?;
-        let vector = py
-            .detach(|| pooled(|| self.model.run(&ids, &Edits::default(), &Sources::default()).map(|run| run.embedding())))
-            .map_err(refused)?;
+        let vector = self.work(py, |model| model.run(&ids, &Edits::default(), &Sources::default()).map(|run| run.embedding()))?;
         Ok(vector.into_pyarray(py).into_any().unbind())
     }
 

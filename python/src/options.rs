@@ -11,7 +11,7 @@ macro_rules! option_table {
         option_table! { @define $always $dropout ($) }
     };
     (@define { $($name:ident: $type:literal, $help:literal;)* } { $($late:ident: $late_type:literal, $late_help:literal;)* } ($d:tt)) => {
-        /// What describes an attention, as the user wrote it. `None` is the default.
+        /// The options of a call as Python objects. `None` is the default.
         #[derive(Default)]
         pub(crate) struct Keywords<'py> {
             $(#[doc = $help] pub(crate) $name: $crate::options::Given<'py>,)*
@@ -30,7 +30,7 @@ macro_rules! option_table {
             ($d($d function:tt)+) => { $crate::options::function_with! { [$($late)*] [] $d($d function)+ } };
         }
 
-        /// The same for a function whose results have nothing to do with dropout.
+        /// The same for a function without dropout.
         macro_rules! function_without_dropout {
             ($d($d function:tt)+) => { $crate::options::function_with! { [] [$($late)*] $d($d function)+ } };
         }

@@ -1,4 +1,4 @@
-//! Python objects as numbers, words and short lists, with refusals that name the argument.
+//! Python objects as numbers, strings and short lists; errors name the argument.
 
 use crate::arrays;
 use numpy::{PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
@@ -6,7 +6,7 @@ use pyo3::exceptions::{PyKeyboardInterrupt, PyMemoryError, PyOverflowError, PyTy
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
-/// The library's refusal, in its own words.
+/// The library's error as a Python exception.
 pub(crate) fn refused(error: regard::Error) -> PyErr {
     match error {
         regard::Error::OutOfMemory { .. } | regard::Error::TooLarge { .. } => PyMemoryError::new_err(error.to_string()),
@@ -74,7 +74,7 @@ pub(crate) fn integers(name: &str, wanted: &str, object: &Bound<'_, PyAny>) -> P
     line(name, wanted, &array, "int64")
 }
 
-/// The same for numbers that are not negative.
+/// Like [`integers`], not negative.
 pub(crate) fn counts(name: &str, wanted: &str, object: &Bound<'_, PyAny>) -> PyResult<Vec<usize>> {
     let one = |(i, n): (usize, i64)| not_negative(&format!("{name}[{i}]"), n);
     integers(name, wanted, object)?.into_iter().enumerate().map(one).collect()
@@ -85,7 +85,7 @@ pub(crate) fn is_integer(array: &Bound<'_, PyUntypedArray>) -> PyResult<bool> {
     Ok(kind == "i" || kind == "u")
 }
 
-/// The numbers of an array of one axis.
+/// The elements of an array of one axis.
 fn line<T: numpy::Element + Copy>(name: &str, wanted: &str, array: &Bound<'_, PyUntypedArray>, dtype: &str) -> PyResult<Vec<T>> {
     static ASCONTIGUOUS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     if array.ndim() != 1 {

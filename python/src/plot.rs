@@ -1,4 +1,4 @@
-//! The laboratory's drawings of what Python has: maps, grids of them, lines between tokens, curves (`regard.plot`).
+//! Figures for `regard.plot`: heat maps, grids, lines between tokens, curves.
 
 use crate::lab::PyFigure;
 use numpy::{PyReadonlyArray2, PyReadonlyArray3};
@@ -10,7 +10,7 @@ fn refused(error: impl std::fmt::Display) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-/// What the words of a drawing are.
+/// Name and texts of a figure.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct Words {
@@ -20,7 +20,7 @@ pub(crate) struct Words {
     value: String,
 }
 
-/// A map of numbers; with tokens at its sides, or, where it is pooled, with as many tokens as there were.
+/// A heat map, with tokens at its sides, or pooled from `pooled` queries and keys.
 #[pyfunction]
 #[pyo3(signature = (values, words, rows, keys, pooled, limits))]
 pub(crate) fn _plot_map(
@@ -48,15 +48,22 @@ pub(crate) fn _plot_map(
     Ok(PyFigure(Figure::new(words.name, words.title).panel(plot).caption(words.caption)))
 }
 
-/// A grid of maps.
+/// A grid of maps, with optional tokens of rows and columns at its left and bottom sides.
 #[pyfunction]
-pub(crate) fn _plot_grid(values: PyReadonlyArray3<'_, f64>, words: Words, names: Vec<String>, columns: usize) -> PyResult<PyFigure> {
+pub(crate) fn _plot_grid(
+    values: PyReadonlyArray3<'_, f64>,
+    words: Words,
+    names: Vec<String>,
+    columns: usize,
+    tokens: Option<(Vec<String>, Vec<String>)>,
+) -> PyResult<PyFigure> {
     let values = values.as_array();
     let (_, n, m) = values.dim();
-    let maps = values
-        .outer_iter()
-        .zip(names)
-        .map(|(map, name)| HeatPlot::new(name, n, m, map.iter().copied().collect()).map(|plot| plot.limits(0.0, 1.0)).map_err(refused));
+    let map = |values: ndarray::ArrayView2<'_, f64>, name| {
+        let plot = HeatPlot::new(name, n, m, values.iter().copied().collect())?.limits(0.0, 1.0);
+        tokens.as_ref().map_or_else(|| Ok(plot.clone()), |(rows, keys)| plot.clone().tokens(rows, keys))
+    };
+    let maps = values.outer_iter().zip(names).map(|(values, name)| map(values, name).map_err(refused));
     let maps = maps.collect::<PyResult<Vec<_>>>()?;
     Ok(PyFigure(Figure::grid(words.name, words.title, maps, columns.max(1)).caption(words.caption)))
 }
@@ -85,7 +92,7 @@ pub(crate) fn _plot_lines(words: Words, x: (String, Vec<f64>, bool), series: Vec
     let mut plot = LinePlot::new("", axis, Axis::linear(words.value));
     for (name, values) in series {
         if values.len() != places.len() {
-            return Err(PyValueError::new_err(format!("{name:?} has {} numbers, and there are {} places", values.len(), places.len())));
+            return Err(PyValueError::new_err(format!("{name:?} has {} values for {} positions", values.len(), places.len())));
         }
         plot = plot.series(Series::new(name, &places, &values));
     }

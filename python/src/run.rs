@@ -3,39 +3,51 @@
 use crate::arrays::Layout;
 use crate::instruments::{field, head_fields, result, row_fields};
 use crate::lab::PyFigure;
-use crate::model::{column, refused, table};
-use crate::threads::pooled;
+use crate::model::{cancellable, column, table};
 use ndarray::{Array3, Axis, concatenate};
 use numpy::IntoPyArray;
-use pyo3::exceptions::PyValueError;
+use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 use regard::{RowStats, StatsOptions};
 use regard_cli::microscope::picture;
 use regard_lab::figure::Figure;
-use regard_model::{RunParts, Sink};
-use std::sync::{Arc, Mutex, PoisonError};
+use regard_model::{Cancel, Sink};
 
 /// One text through a model: see :meth:`Model.run`.
 #[pyclass(frozen, module = "regard")]
-pub(crate) struct Run {
-    model: Arc<regard_model::Model>,
-    parts: Mutex<RunParts>,
-}
+pub(crate) struct Run(pub(crate) regard_model::Run);
 
 impl Run {
-    pub(crate) fn new(model: Arc<regard_model::Model>, parts: RunParts) -> Self {
-        Self { model, parts: Mutex::new(parts) }
+    /// A view of the run, without the GIL; Ctrl-C ends it.
+    fn look<R: Send>(&self, py: Python<'_>, look: impl FnOnce(&regard_model::Run) -> regard_model::Result<R> + Send) -> PyResult<R> {
+        let cancel = Cancel::new();
+        let run = self.0.with_cancel(&cancel);
+        cancellable(py, &cancel, || look(&run))
     }
 
-    fn look<R: Send>(&self, py: Python<'_>, look: impl FnOnce(&regard_model::Run<'_>) -> regard_model::Result<R> + Send) -> PyResult<R> {
-        let look = || {
-            let mut parts = self.parts.lock().unwrap_or_else(PoisonError::into_inner);
-            parts.with(&self.model, look)
-        };
-        py.detach(|| pooled(look)).map_err(refused)
+    /// A layer, counted from the end where it is negative.
+    fn layer(&self, layer: i64) -> PyResult<usize> {
+        place("layer", layer, self.0.model().shape().layers)
     }
+
+    /// A head of a layer.
+    fn head(&self, head: i64) -> PyResult<usize> {
+        place("head", head, self.0.model().shape().heads)
+    }
+
+    /// A token.
+    fn token(&self, what: &str, token: i64) -> PyResult<usize> {
+        place(what, token, self.0.len())
+    }
+}
+
+/// An index as Python counts: from the end where it is negative.
+fn place(what: &str, index: i64, count: usize) -> PyResult<usize> {
+    let from_start = if index < 0 { index + count as i64 } else { index };
+    let inside = usize::try_from(from_start).ok().filter(|index| *index < count);
+    inside.ok_or_else(|| PyIndexError::new_err(format!("{what} {index} is out of range: there are {count}, from 0 to {}", count - 1)))
 }
 
 /// What is shown of the first key.
@@ -79,20 +91,20 @@ fn stacked(layers: Vec<RowStats<f32>>) -> RowStats<f32> {
 impl Run {
     /// The ids that were run.
     #[getter]
-    fn ids(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
-        self.look(py, |run| Ok(run.ids().to_vec()))
+    fn ids(&self) -> Vec<u32> {
+        self.0.ids().to_vec()
     }
 
     /// Each of them as people read it.
     #[getter]
-    fn tokens(&self, py: Python<'_>) -> PyResult<Vec<String>> {
-        self.look(py, |run| Ok(run.ids().iter().map(|id| run.model().piece(*id)).collect()))
+    fn tokens(&self) -> Vec<String> {
+        self.0.ids().iter().map(|id| self.0.model().piece(*id)).collect()
     }
 
     /// The edits in their canonical form.
     #[getter]
-    fn edits(&self, py: Python<'_>) -> PyResult<String> {
-        self.look(py, |run| Ok(run.edits().canonical()))
+    fn edits(&self) -> String {
+        self.0.edits().canonical()
     }
 
     /// Logits of every token, float32 ``[n, vocab]``.
@@ -122,7 +134,8 @@ impl Run {
 
     /// The weights of a head, float32 ``[n, n]``; those of some rows with ``rows=(first, end)``.
     #[pyo3(signature = (layer, head, rows = None))]
-    fn weights(&self, py: Python<'_>, layer: usize, head: usize, rows: Option<(usize, usize)>) -> PyResult<Py<PyAny>> {
+    fn weights(&self, py: Python<'_>, layer: i64, head: i64, rows: Option<(usize, usize)>) -> PyResult<Py<PyAny>> {
+        let (layer, head) = (self.layer(layer)?, self.head(head)?);
         let weights = self.look(py, |run| {
             let (first, end) = rows.unwrap_or((0, run.len()));
             run.weights_of(layer, head, first..end)
@@ -134,7 +147,7 @@ impl Run {
     #[getter]
     fn statistics(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        let layers = self.model.shape().layers;
+        let layers = self.0.model().shape().layers;
         let (rows, lse, heads) = self.look(py, |run| {
             let all: Vec<_> = (0..layers).map(|layer| run.layer_statistics(layer, StatsOptions::default())).collect::<Result<_, _>>()?;
             let (rows, lse): (Vec<_>, Vec<Array3<f32>>) = all.into_iter().unzip();
@@ -154,9 +167,9 @@ impl Run {
     /// A head's weights at the size of a picture: ``mean`` and ``max`` over at most ``rows`` x ``cols`` cells, whatever the length. ``sink`` is what is
     /// shown of the first key: ``"show"``, ``"hide"``, or ``"renormalise"``, where the rest is divided by what remains.
     #[pyo3(signature = (layer, head, rows = 512, cols = None, *, sink = "show"))]
-    fn heat_map(&self, py: Python<'_>, layer: usize, head: usize, rows: usize, cols: Option<usize>, sink: &str) -> PyResult<Py<PyAny>> {
+    fn heat_map(&self, py: Python<'_>, layer: i64, head: i64, rows: usize, cols: Option<usize>, sink: &str) -> PyResult<Py<PyAny>> {
         static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        let sink = sink_of(sink)?;
+        let (layer, head, sink) = (self.layer(layer)?, self.head(head)?, sink_of(sink)?);
         let map = self.look(py, |run| run.heat_map_without(layer, head, [rows, cols.unwrap_or(rows)], sink))?;
         let fields = PyDict::new(py);
         let two = |x: ndarray::Array4<f32>| x.index_axis_move(Axis(0), 0).index_axis_move(Axis(0), 0);
@@ -167,8 +180,10 @@ impl Run {
 
     /// Every head, or one with its tokens: a :class:`Figure`, which shows itself in a notebook. ``sink`` as in :meth:`heat_map`.
     #[pyo3(signature = (layer = None, head = None, *, sink = "show"))]
-    fn picture(&self, py: Python<'_>, layer: Option<usize>, head: Option<usize>, sink: &str) -> PyResult<Py<PyAny>> {
+    fn picture(&self, py: Python<'_>, layer: Option<i64>, head: Option<i64>, sink: &str) -> PyResult<Py<PyAny>> {
         let sink = sink_of(sink)?;
+        let layer = layer.map(|layer| self.layer(layer)).transpose()?;
+        let head = head.map(|head| self.head(head)).transpose()?;
         let figure = self.look(py, |run| {
             let drawn = match (layer, head) {
                 (Some(layer), Some(head)) => picture::head(run, layer, head, sink),
@@ -182,7 +197,9 @@ impl Run {
 
     /// How one score of a head comes about: a :class:`Table` along the numbers of the vectors, with query and key before and after rotary positions, their
     /// products and the sums of these.
-    fn neuron(&self, py: Python<'_>, layer: usize, head: usize, query: usize, key: usize) -> PyResult<Py<PyAny>> {
+    fn neuron(&self, py: Python<'_>, layer: i64, head: i64, query: i64, key: i64) -> PyResult<Py<PyAny>> {
+        let (layer, head) = (self.layer(layer)?, self.head(head)?);
+        let (query, key) = (self.token("query", query)?, self.token("key", key)?);
         let neuron = self.look(py, |run| run.neuron(layer, head, query, key))?;
         let fields = PyDict::new(py);
         for (name, numbers) in [("q_before", neuron.q_before), ("k_before", neuron.k_before), ("q", neuron.q), ("k", neuron.k)] {
@@ -194,7 +211,8 @@ impl Run {
     }
 
     /// A query's row, key by key, on its way through the softmax: a :class:`Table` with ``dot``, ``scaled``, ``capped``, ``score`` and ``weight``.
-    fn row(&self, py: Python<'_>, layer: usize, head: usize, query: usize) -> PyResult<Py<PyAny>> {
+    fn row(&self, py: Python<'_>, layer: i64, head: i64, query: i64) -> PyResult<Py<PyAny>> {
+        let (layer, head, query) = (self.layer(layer)?, self.head(head)?, self.token("query", query)?);
         let keys = self.look(py, |run| run.neuron(layer, head, query, 0))?.keys;
         let fields = PyDict::new(py);
         fields.set_item("dot", column(py, keys.iter().map(|key| key.dot)))?;
@@ -212,34 +230,37 @@ impl Run {
 
     /// The queries of a layer, float32 ``[heads, n, head_dim]``, as they attend; before rotary positions with ``rotated=False``.
     #[pyo3(signature = (layer, rotated = true))]
-    fn q(&self, py: Python<'_>, layer: usize, rotated: bool) -> PyResult<Py<PyAny>> {
+    fn q(&self, py: Python<'_>, layer: i64, rotated: bool) -> PyResult<Py<PyAny>> {
+        let layer = self.layer(layer)?;
         Ok(self.look(py, |run| run.q(layer, rotated))?.into_pyarray(py).into_any().unbind())
     }
 
     /// The keys of a layer, float32 ``[kv_heads, n, head_dim]``.
     #[pyo3(signature = (layer, rotated = true))]
-    fn k(&self, py: Python<'_>, layer: usize, rotated: bool) -> PyResult<Py<PyAny>> {
+    fn k(&self, py: Python<'_>, layer: i64, rotated: bool) -> PyResult<Py<PyAny>> {
+        let layer = self.layer(layer)?;
         Ok(self.look(py, |run| run.k(layer, rotated))?.into_pyarray(py).into_any().unbind())
     }
 
     /// The values of a layer, float32 ``[kv_heads, n, head_dim]``.
-    fn v(&self, py: Python<'_>, layer: usize) -> PyResult<Py<PyAny>> {
+    fn v(&self, py: Python<'_>, layer: i64) -> PyResult<Py<PyAny>> {
+        let layer = self.layer(layer)?;
         Ok(self.look(py, |run| run.v(layer).cloned())?.into_pyarray(py).into_any().unbind())
     }
 
     /// What the heads of a layer give to the output projection, float32 ``[heads, n, head_dim]``.
-    fn z(&self, py: Python<'_>, layer: usize) -> PyResult<Py<PyAny>> {
+    fn z(&self, py: Python<'_>, layer: i64) -> PyResult<Py<PyAny>> {
+        let layer = self.layer(layer)?;
         Ok(self.look(py, |run| run.z(layer).cloned())?.into_pyarray(py).into_any().unbind())
     }
 
-    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
-        self.look(py, |run| Ok(run.len()))
+    fn __len__(&self) -> usize {
+        self.0.len()
     }
 
-    fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        self.look(py, |run| {
-            let edits = if run.edits().is_empty() { String::new() } else { format!(", edits {:?}", run.edits().canonical()) };
-            Ok(format!("Run({} tokens{edits})", run.len()))
-        })
+    fn __repr__(&self) -> String {
+        let run = &self.0;
+        let edits = if run.edits().is_empty() { String::new() } else { format!(", edits {:?}", run.edits().canonical()) };
+        format!("Run({} tokens{edits})", run.len())
     }
 }

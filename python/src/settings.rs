@@ -30,11 +30,11 @@ enum AnyMask<'py> {
     Rule(Bound<'py, PyMask>),
 }
 
-/// What is added to the scores, in the order in which the gradients come.
+/// The biases, in the order of their gradients.
 enum Added<'py> {
     /// With the name of its gradient.
     Dense(&'static str, Dense<'py>, Bound<'py, PyUntypedArray>),
-    /// Slopes; given as numbers, they have a gradient.
+    /// Slopes, and whether they have a gradient (given as numbers).
     Alibi(Vec<f64>, bool),
     Relative(PyReadonlyArrayDyn<'py, f32>, Bound<'py, PyUntypedArray>),
 }
@@ -83,7 +83,7 @@ impl<'py> Settings<'py> {
         if !keywords.is_default() {
             settings.fill(keywords, inputs, batch)?;
         }
-        settings.threads = threads::choose(settings.threads);
+        settings.threads = threads::choose(settings.threads)?;
         Ok(settings)
     }
 
@@ -92,16 +92,21 @@ impl<'py> Settings<'py> {
         self.causal = given.causal.as_ref().map_or(Ok(Causal::Off), causal)?;
         self.window = given.window.as_ref().map(window).transpose()?;
         self.q_offset = given.q_offset.as_ref().map(q_offset).transpose()?;
+        if self.causal == Causal::BottomRight && self.q_offset.is_some() {
+            let text =
+                "q_offset= and causal='bottom_right' both place the queries on the key axis; give one of them (q_offset with causal=True)";
+            return Err(PyValueError::new_err(text));
+        }
         self.kv_lens = given.kv_lens.as_ref().map(|lens| kv_lens(lens, batch, seq_kv)).transpose()?;
         if let Some(scale) = &given.scale {
-            self.scale = Scale::By(number("scale", scale)?);
+            self.scale = scale_of(scale)?;
         }
-        self.softcap = given.softcap.as_ref().map(|cap| number("softcap", cap)).transpose()?.filter(|&cap| cap != 0.0);
+        self.softcap = given.softcap.as_ref().map(softcap).transpose()?.filter(|&cap| cap != 0.0);
         self.top_k = given.top_k.as_ref().map(|k| count("top_k", k)).transpose()?;
         self.sink = given.sink.as_ref().map(|sink| per_head("sink", sink, heads)).transpose()?;
         self.dropout = dropout(given.dropout_p.as_ref(), given.seed.as_ref())?;
         if let Some(n) = &given.threads {
-            self.threads = Some(threads::at_least_one("threads", integer("threads", n)?)?);
+            self.threads = Some(threads::in_bounds("threads", integer("threads", n)?)?);
         }
         self.level = given.level.as_ref().map(|level| Level::parse(&text("level", level)?).map_err(missing_level)).transpose()?;
         self.fill_mask(given, inputs)?;
@@ -156,7 +161,7 @@ impl<'py> Settings<'py> {
         Ok(())
     }
 
-    /// The gradients of what was added to the scores, as those of the operands, with their names.
+    /// The gradients of the biases, in the shapes of the operands, with their names.
     pub(crate) fn operand_gradients(
         &self,
         py: Python<'py>,
@@ -178,7 +183,7 @@ impl<'py> Settings<'py> {
         Ok(named)
     }
 
-    /// What ends the calls of [`Settings::attention`] when it is set.
+    /// The flag that cancels the calls of [`Settings::attention`].
     pub(crate) fn flag(&self) -> &AtomicBool {
         &self.interrupt
     }
@@ -201,11 +206,10 @@ impl<'py> Settings<'py> {
                 }
             });
         }
-        // An offset that is given counts more than an alignment.
-        match (self.causal, &self.q_offset) {
-            (Causal::Off, _) => {}
-            (Causal::BottomRight, None) => attention = attention.causal_bottom_right(),
-            _ => attention = attention.causal(),
+        match self.causal {
+            Causal::Off => {}
+            Causal::TopLeft => attention = attention.causal(),
+            Causal::BottomRight => attention = attention.causal_bottom_right(),
         }
         match &self.q_offset {
             Some(Offset::Same(n)) => attention = attention.q_offset(*n),
@@ -259,22 +263,45 @@ fn missing_level(error: impl Into<regard::Error>) -> PyErr {
     refused(error.into())
 }
 
-/// The probability and the seed, where anything is to be dropped.
+/// A number, or a bool: True is `1 / sqrt(head_dim)`, False is no scale.
+fn scale_of(object: &Bound<'_, PyAny>) -> PyResult<Scale> {
+    Ok(match object.extract::<bool>() {
+        Ok(true) => Scale::InvSqrtDim,
+        Ok(false) => Scale::By(1.0),
+        Err(_) => Scale::By(number("scale", object)?),
+    })
+}
+
+/// A number, or False: off.
+fn softcap(object: &Bound<'_, PyAny>) -> PyResult<f64> {
+    match object.extract::<bool>() {
+        Ok(true) => Err(wrong_type("softcap", "a number (the cap)", object)),
+        Ok(false) => Ok(0.0),
+        Err(_) => number("softcap", object),
+    }
+}
+
+/// The probability and the seed, if weights are dropped. A seed is required: by default every call would drop the same weights.
 fn dropout(p: Option<&Bound<'_, PyAny>>, seed: Option<&Bound<'_, PyAny>>) -> PyResult<Option<(f64, u64)>> {
     let p = p.map_or(Ok(0.0), |p| number("dropout_p", p))?;
     if !(0.0..1.0).contains(&p) {
         return Err(PyValueError::new_err(format!("dropout_p is {p}; it must be in [0, 1)")));
     }
-    let seed = seed.map_or(Ok(0), |seed| {
-        seed.extract().map_err(|error: PyErr| {
-            if error.is_instance_of::<PyOverflowError>(seed.py()) {
-                PyValueError::new_err(format!("seed is {seed}; it must be between 0 and 2**64 - 1"))
-            } else {
-                wrong_type("seed", "an integer", seed)
-            }
-        })
+    if p == 0.0 {
+        return Ok(None);
+    }
+    let Some(seed) = seed else {
+        let text = "the same seed drops the same weights, so give another one to every call (seed=rng.integers(2**63))";
+        return Err(PyValueError::new_err(format!("dropout_p is {p} and seed is missing; {text}")));
+    };
+    let seed = seed.extract().map_err(|error: PyErr| {
+        if error.is_instance_of::<PyOverflowError>(seed.py()) {
+            PyValueError::new_err(format!("seed is {seed}; it must be between 0 and 2**64 - 1"))
+        } else {
+            wrong_type("seed", "an integer", seed)
+        }
     })?;
-    Ok((p > 0.0).then_some((p, seed)))
+    Ok(Some((p, seed)))
 }
 
 fn causal(object: &Bound<'_, PyAny>) -> PyResult<Causal> {

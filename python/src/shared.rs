@@ -1,5 +1,5 @@
-//! Attention of tokens that several processes share, for `regard.torch`: the messages of `regard_dist` go through torch.distributed, by an object of
-//! the package that has `send` and `receive`.
+//! Attention of tokens that several processes share, for `regard.torch`: an object of the package with `send` and `receive` carries the messages of
+//! `regard_dist` by torch.distributed.
 
 use crate::arrays::{Inputs, Scalar, with_dtype};
 use crate::gradients::{SavedArrays, give_saved, named};
@@ -11,17 +11,17 @@ use numpy::{IntoPyArray, PyArray1, PyArrayMethods};
 use pyo3::exceptions::{PyConnectionError, PyTimeoutError, PyValueError};
 use pyo3::prelude::*;
 use regard::Saved;
-use regard_dist::{Distributed, Error, Exchange, Failure, Number, Partition, Tag};
+use regard_dist::{Block, Distributed, Error, Exchange, Failure, Partition, Tag, WireElement};
 use std::time::Instant;
 
-/// Numbers of blocks in a tag; above them is what kind of message it is.
-const BLOCKS: u32 = 26;
+/// Bits of a tag for the block; those above are the kind of the message.
+const BLOCK_BITS: u32 = 26;
 
-/// The blocks of a partition, ``(start, stop, rank)`` each: one for each rank, or a snake of blocks of so many tokens.
+/// The blocks of a partition, ``(start, stop, rank)`` each: one per rank, or blocks of ``block`` tokens in snake order.
 #[pyfunction]
 pub(crate) fn _partition(tokens: usize, ranks: usize, block: Option<usize>) -> PyResult<Vec<(usize, usize, usize)>> {
     let partition = partition(tokens, ranks, block)?;
-    Ok(partition.blocks().iter().map(|(range, rank)| (range.start, range.end, *rank)).collect())
+    Ok(partition.blocks().iter().map(|Block { tokens, rank }| (tokens.start, tokens.end, *rank)).collect())
 }
 
 fn partition(tokens: usize, ranks: usize, block: Option<usize>) -> PyResult<Partition> {
@@ -29,7 +29,7 @@ fn partition(tokens: usize, ranks: usize, block: Option<usize>) -> PyResult<Part
     made.map_err(raised)
 }
 
-/// By an object with `rank`, `ranks`, `send(to, tag, bytes)` and `receive(from, tag)`.
+/// The exchange of an object with `rank`, `ranks`, `send(to, tag, bytes)` and `receive(from, tag)`.
 struct Carrier {
     object: Py<PyAny>,
     rank: usize,
@@ -43,13 +43,13 @@ impl Carrier {
     }
 }
 
-fn number((kind, block): Tag) -> u64 {
-    (kind as u64) << BLOCKS | u64::from(block)
+fn tag_number((kind, block): Tag) -> u64 {
+    (kind as u64) << BLOCK_BITS | u64::from(block)
 }
 
-/// The carrier tells by the type of its exception whether it has waited too long.
+/// A `TimeoutError` of the object is a timeout; any other exception, a disconnected rank.
 fn failure(py: Python<'_>, error: &PyErr, begun: Instant) -> Failure {
-    if error.is_instance_of::<PyTimeoutError>(py) { Failure::Waited(begun.elapsed()) } else { Failure::Lost }
+    if error.is_instance_of::<PyTimeoutError>(py) { Failure::Timeout(begun.elapsed()) } else { Failure::Disconnected }
 }
 
 impl Exchange for Carrier {
@@ -64,7 +64,7 @@ impl Exchange for Carrier {
     fn send(&self, to: usize, tag: Tag, bytes: Vec<u8>) -> Result<(), Failure> {
         let begun = Instant::now();
         Python::attach(|py| {
-            let sent = self.object.call_method1(py, "send", (to, number(tag), bytes.into_pyarray(py)));
+            let sent = self.object.call_method1(py, "send", (to, tag_number(tag), bytes.into_pyarray(py)));
             sent.map(|_| ()).map_err(|error| failure(py, &error, begun))
         })
     }
@@ -72,7 +72,7 @@ impl Exchange for Carrier {
     fn receive(&self, from: usize, tag: Tag) -> Result<Vec<u8>, Failure> {
         let begun = Instant::now();
         Python::attach(|py| {
-            let received = self.object.call_method1(py, "receive", (from, number(tag)));
+            let received = self.object.call_method1(py, "receive", (from, tag_number(tag)));
             let bytes = received.and_then(|bytes| Ok(bytes.bind(py).cast::<PyArray1<u8>>()?.to_vec()?));
             bytes.map_err(|error| failure(py, &error, begun))
         })
@@ -82,8 +82,8 @@ impl Exchange for Carrier {
 fn raised(error: Error) -> PyErr {
     match error {
         Error::Attention(error) => refused(error),
-        Error::Lost { .. } => PyConnectionError::new_err(error.to_string()),
-        Error::Waited { .. } => PyTimeoutError::new_err(error.to_string()),
+        Error::Disconnected { .. } => PyConnectionError::new_err(error.to_string()),
+        Error::Timeout { .. } => PyTimeoutError::new_err(error.to_string()),
         _ => PyValueError::new_err(error.to_string()),
     }
 }
@@ -94,7 +94,7 @@ fn shared_by(partition_of: &Bound<'_, PyAny>, carrier: &Bound<'_, PyAny>) -> PyR
     Ok((partition(tokens, carrier.ranks, block)?, carrier))
 }
 
-/// What both passes are given, beside their arrays.
+/// Options and partition of both passes.
 struct Call<'c, 'py> {
     inputs: &'c Inputs<'py>,
     settings: &'c Settings<'py>,
@@ -102,7 +102,7 @@ struct Call<'c, 'py> {
 }
 
 function! {
-    /// What :func:`_forward_saved` gives of all tokens, for those of this rank.
+    /// :func:`_forward_saved` of all tokens, with the results of this rank's.
     fn _forward_shared(q, k, v, partition, carrier;) => forward
 }
 
@@ -111,7 +111,7 @@ fn forward<'py>(
     [q, k, v, partition, carrier]: [&Bound<'py, PyAny>; 5],
     keywords: &Keywords<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    fn run<'py, E: Scalar + Number>(py: Python<'py>, call: &Call<'_, 'py>) -> PyResult<Bound<'py, PyAny>> {
+    fn run<'py, E: Scalar + WireElement>(py: Python<'py>, call: &Call<'_, 'py>) -> PyResult<Bound<'py, PyAny>> {
         let Call { inputs, settings, shared: (partition, carrier) } = call;
         let (q, k, v) = (inputs.q::<E>()?, inputs.k::<E>()?, inputs.values::<E>()?);
         let (q, k, v, attention) = (q.view(), k.view(), v.view(), settings.attention());
@@ -126,7 +126,7 @@ fn forward<'py>(
 }
 
 function! {
-    /// What :func:`_backward` gives of all tokens, for those of this rank; the gradient on sinks is the whole one.
+    /// :func:`_backward` of all tokens, with the gradients of this rank's; that of sinks is of all tokens.
     fn _backward_shared(q, k, v, dout, saved, partition, carrier;) => backward
 }
 
@@ -135,7 +135,7 @@ fn backward<'py>(
     [q, k, v, dout, saved, partition, carrier]: [&Bound<'py, PyAny>; 7],
     keywords: &Keywords<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
-    fn run<'py, E: Scalar + Number>(
+    fn run<'py, E: Scalar + WireElement>(
         py: Python<'py>,
         call: &Call<'_, 'py>,
         [dout, saved]: [&Bound<'py, PyAny>; 2],
@@ -147,7 +147,7 @@ fn backward<'py>(
         let view = saved.view();
         let saved = Saved {
             out: view.out.to_owned(),
-            exact: view.exact.map(|exact| exact.to_owned()),
+            out_unrounded: view.out_unrounded.map(|x| x.to_owned()),
             row_max: view.row_max.to_owned(),
             row_sum: view.row_sum.to_owned(),
         };

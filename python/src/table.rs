@@ -1,25 +1,24 @@
-// The options of attention, one per row: its name, what the stubs say of its type, and what it is. Read twice: by `options.rs`, which makes the
-// keywords of every function and their parser of it, and by `cargo xtask stubs`, which writes the stubs. A new option is a row here and an arm
-// in `settings.rs`.
+// The options of attention, one per row: name, type in the stubs, description. Included by `options.rs`, which makes the keywords of every
+// function, and by `cargo xtask stubs`, which writes the stubs. A new option is a row here and an arm in `settings.rs`.
 option_table! {
     every function {
-        mask: "ArrayLike | Mask | None", "who may attend to whom: bool, float (added to the scores), or a Mask";
+        mask: "ArrayLike | Mask | None", "which keys each query attends to: bool, float (added to the scores), or a Mask";
         causal: "_Causal | None", "False, True or 'top_left', 'bottom_right'";
-        scale: "float | np.floating[Any] | None", "what the dot products are multiplied with";
+        scale: "bool | float | np.floating[Any] | None", "factor of the dot products; True or None: 1 / sqrt(head_dim), False: none";
         softcap: "float | np.floating[Any] | None", "cap * tanh(score / cap)";
         window: "_Window | None", "(left, right) neighbours that are visible";
-        q_offset: "_Offset | None", "where query 0 stands on the key axis";
-        kv_lens: "_Integers | None", "how many keys of each batch entry exist";
+        q_offset: "_Offset | None", "position of query 0 on the key axis";
+        kv_lens: "_Integers | None", "number of keys of each batch entry";
         bias: "ArrayLike | None", "added to the scores";
         alibi: "ArrayLike | bool | None", "slopes, or True";
-        relative: "ArrayLike | None", "a number per distance, added to the scores";
-        top_k: "SupportsIndex | None", "only the so many highest scores of each query";
-        sink: "ArrayLike | None", "one more logit per head";
-        threads: "SupportsIndex | None", "how many threads";
-        level: "_Level | None", "which vector instructions";
+        relative: "ArrayLike | None", "bias per distance, added to the scores";
+        top_k: "SupportsIndex | None", "number of highest scores kept per query";
+        sink: "ArrayLike | None", "one additional logit per head";
+        threads: "SupportsIndex | None", "number of threads";
+        level: "_Level | None", "SIMD level";
     }
     functions with dropout {
         dropout_p: "float | np.floating[Any] | None", "the probability that a weight is dropped";
-        seed: "SupportsIndex | None", "which ones";
+        seed: "SupportsIndex | None", "seed of the dropped weights, required with dropout_p";
     }
 }

@@ -1,4 +1,4 @@
-//! Packed sequences: `regard.attention_varlen`, its gradients, and the two halves that the door to PyTorch calls.
+//! Packed sequences: `regard.attention_varlen`, its gradients, and the two passes that `regard.torch` calls.
 
 use crate::arrays::{Inputs, Scalar, with_dtype};
 use crate::gradients::{SavedArrays, Wanted, give_saved, named};
@@ -8,13 +8,13 @@ use crate::parse::counts;
 use crate::settings::Settings;
 use pyo3::IntoPyObjectExt;
 use pyo3::prelude::*;
-use regard::Packed;
+use regard::CuSeqlens;
 
-/// What a call was given, checked.
+/// The checked arguments of a call.
 struct Call<'py> {
     inputs: Inputs<'py>,
     settings: Settings<'py>,
-    packed: Packed<'static>,
+    packed: CuSeqlens<'static>,
     /// Multiply-adds of a forward pass, at most.
     work: usize,
 }
@@ -33,10 +33,10 @@ impl<'py> Call<'py> {
         // Each query sees at most the longest sequence of keys.
         let longest = keys.windows(2).map(|ends| ends[1].saturating_sub(ends[0])).max().unwrap_or(0);
         let work = inputs.work() / inputs.scores_shape()[3].max(1) * longest;
-        Ok(Self { inputs, settings, packed: Packed::new(queries, keys), work })
+        Ok(Self { inputs, settings, packed: CuSeqlens::new(queries, keys), work })
     }
 
-    /// With what the forward pass saved, or with one of its own.
+    /// With the saved state of a forward pass, or after a forward pass of its own.
     fn gradients(
         &self,
         py: Python<'py>,

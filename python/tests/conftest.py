@@ -17,7 +17,7 @@ def rng():
 
 @pytest.fixture
 def normal(rng):
-    """normal(2, 3, 4) is an array of that shape; dtype is float32 unless told."""
+    """normal(2, 3, 4) is an array of that shape; dtype is float32 by default."""
 
     def draw(*shape, dtype=np.float32):
         return rng.standard_normal(shape).astype(dtype)

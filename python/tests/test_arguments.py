@@ -55,6 +55,12 @@ SAME = {
     "an_array_as_window": (dict(window=np.array([3, -1])), dict(window=(3, None))),
     "numpy_integers": (dict(window=(np.int32(3), np.uint8(0)), top_k=np.int64(4)), dict(window=(3, 0), top_k=4)),
     "numpy_floats": (dict(scale=np.float32(0.5), softcap=np.float64(2.0)), dict(scale=0.5, softcap=2.0)),
+    "true_as_scale": (dict(scale=True), {}),
+    "false_as_scale": (dict(scale=False), dict(scale=1.0)),
+    "numpy_true_as_scale": (dict(scale=np.True_), {}),
+    "numpy_false_as_scale": (dict(scale=np.False_), dict(scale=1.0)),
+    "one_as_scale_is_a_number": (dict(scale=1), dict(scale=1.0)),
+    "false_as_softcap": (dict(softcap=False), {}),
     "numpy_true_as_causal": (dict(causal=np.True_), dict(causal=True)),
     "numpy_true_as_slopes": (dict(alibi=np.True_), dict(alibi=True)),
     "numpy_false_as_slopes": (dict(alibi=np.False_), {}),
@@ -68,6 +74,25 @@ def test_the_same_in_other_words(normal, name):
     q, k, v, _ = arrays(normal)
     these, those = SAME[name]
     np.testing.assert_array_equal(regard.attention(q, k, v, **these), regard.attention(q, k, v, **those))
+
+
+@pytest.mark.parametrize("scale, factor", [(True, None), (False, 1.0)])
+def test_a_bool_as_scale_is_a_switch_in_every_function(normal, scale, factor):
+    q, k, v, dout = arrays(normal)
+    layer = regard.nn.AttentionOptions(scale=scale)
+    ends = np.array([0, 13])
+    packed = [x[0].swapaxes(0, 1)[:13] for x in (q, k, v, dout)]
+    for call in (
+        lambda scale: regard.attention(q, k, v, scale=scale, return_scores="raw")[1],
+        lambda scale: regard.weights(q, k, scale=scale),
+        lambda scale: regard.statistics(q, k, scale=scale).entropy,
+        lambda scale: regard.heat_map(q, k, rows=4, cols=4, scale=scale).mean,
+        lambda scale: regard.attention_vjp(q, k, v, dout, scale=scale).dq,
+        lambda scale: regard.attention_varlen(*packed[:3], ends, ends, scale=scale),
+        lambda scale: regard.analyze(q=q, k=k, scale=scale).entropy,
+    ):
+        np.testing.assert_array_equal(call(scale), call(factor))
+    np.testing.assert_array_equal(layer(q, k, v), regard.attention(q, k, v, scale=factor))
 
 
 def test_scores_after_the_bias_are_those_that_top_k_leaves(normal):
@@ -140,8 +165,8 @@ def test_gradients_have_names(normal):
     full = regard.attention_vjp(q, k, v, dout, mask=np.zeros((13, 17)), sink=np.zeros(4), scale_gradient=True)
     assert len(full) == 6 and full.d_mask is full[3] and full.d_sink is full[4] and full.d_scale is full[5]
     assert "d_mask: float64 [13, 17]" in repr(full)
-    for twin in (pickle.loads(pickle.dumps(full)), copy.deepcopy(full)):
-        assert len(twin) == 6 and twin._fields == full._fields and np.array_equal(twin.d_mask, full.d_mask)
+    for copied in (pickle.loads(pickle.dumps(full)), copy.deepcopy(full)):
+        assert len(copied) == 6 and copied._fields == full._fields and np.array_equal(copied.d_mask, full.d_mask)
 
 
 def test_gradients_of_a_mask_can_be_declined(normal):

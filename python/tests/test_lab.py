@@ -51,7 +51,7 @@ def test_every_experiment_is_a_function_that_explains_itself():
 
 
 def test_ctrl_c_stops_a_long_experiment_within_a_second():
-    # Whoever runs this in the background has Ctrl-C ignored, and children inherit that.
+    # A background job ignores Ctrl-C, and its children inherit that.
     code = "import regard, signal; signal.signal(2, signal.default_int_handler); print('go', flush=True); regard.lab.robustness(seeds=1_000_000)"
     child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert child.stdout.readline() == b"go\n"
@@ -60,7 +60,7 @@ def test_ctrl_c_stops_a_long_experiment_within_a_second():
     child.send_signal(2)
     _, said = child.communicate(timeout=60)
     assert b"KeyboardInterrupt" in said
-    # How long it took is printed, not judged: other work on the machine is not our doing.
+    # The time is printed, not tested: it depends on other load of the machine.
     print(f"stopped after {time.monotonic() - begun:.2f} s")
 
 
@@ -88,7 +88,7 @@ def test_arrow_is_given_back():
     made = pa.table(table)
     assert made.to_pydict() == {"i": [0, 1, 2, 3, 4], "x": np.linspace(0, 1, 5).tolist(), "b": [True, False, True, True, False], "s": ["a", None, "ü", "", "e"]}
     del made
-    # A capsule that nobody takes is given back, too.
+    # A capsule that is not consumed releases its memory, too.
     table.__arrow_c_stream__()
     assert not _arrow._held and not _arrow._capsules
 
@@ -227,3 +227,69 @@ def test_heads_are_compared_within_their_batch_entry():
         assert np.abs(plain[name] - streamed[name]).max() < 1e-12, name
     nothing = np.zeros((3, 3))
     assert regard.analyze(nothing).beyond.tolist() == [0.0]
+
+
+@pytest.mark.parametrize("draw", [regard.plot_attention, regard.plot_heads, regard.plot.plot_head_view])
+def test_unknown_keywords_of_drawings_are_refused(draw):
+    weights, x = np.eye(3), np.ones((1, 1, 3, 4), np.float32)
+    run = regard.load().run("the cat")
+    for given in (dict(weights=weights), dict(run=run), dict(q=x, k=x)):
+        with pytest.raises(TypeError, match="colour"):
+            draw(**given, colour="red")
+    # An option of attention has no effect on weights that are finished.
+    with pytest.raises(TypeError, match="causal=, which it takes only with q= and k="):
+        draw(weights, causal=True)
+
+
+def test_tokens_stand_beside_a_grid_of_heads():
+    weights, tokens = np.stack([np.eye(4)] * 3), ["the", "cat", "sat", "down"]
+    svg = regard.plot_heads(weights, tokens, columns=2).svg()
+    # At the left of both rows of the grid, and at the bottom of both columns.
+    assert svg.count(">down</text>") == 4 and ">down</text>" not in regard.plot_heads(weights).svg()
+    cross = regard.plot_heads(weights[:, :2], tokens[:2], key_tokens=tokens, columns=3).svg()
+    assert cross.count(">down</text>") == 3 and cross.count(">cat</text>") == 4
+    with pytest.raises(ValueError, match="3 tokens for 4 rows"):
+        regard.plot_heads(weights, tokens[:3])
+    run = regard.load().run("the cat")
+    assert ">the</text>" in regard.plot_heads(run=run, tokens=run.tokens).svg()
+
+
+def test_the_examples_of_the_modules_hold():
+    import doctest
+
+    for module in (regard.lab, regard.nn, regard.plot):
+        found = doctest.testmod(module)
+        assert found.attempted >= 3 and found.failed == 0, module.__name__
+
+
+def test_verdicts_are_there_with_the_settings_of_the_claims():
+    assert regard.lab.sweep(d_k=[4], progress=False).claims is None
+    assert len(regard.lab.flat_map(progress=False).claims) >= 1
+
+
+def test_a_table_is_read_by_pandas_without_its_header(tmp_path):
+    pandas = pytest.importorskip("pandas")
+    table = regard.lab.sweep(d_k=[4, 64], progress=False)
+    table.to_csv(tmp_path / "plain.csv", comments=False)
+    frame = pandas.read_csv(tmp_path / "plain.csv")
+    assert list(frame.columns) == list(table.columns) and frame["mean_entropy"].tolist() == table["mean_entropy"].tolist()
+    assert table.to_csv().startswith("#") and table.to_csv().endswith(table.to_csv(comments=False))
+
+
+def test_a_wide_table_prints_what_fits():
+    table = regard.lab.sweep(d_k=[4, 64], progress=False)
+    lines = repr(table).splitlines()
+    assert max(map(len, lines)) <= 120 and "mean_max_weight" in lines[0] and "_low" not in lines[0] and "more columns" in lines[-1]
+
+
+def test_rows_that_see_nothing_do_not_count_in_the_divergence_of_heads():
+    rng = np.random.default_rng(12)
+    q, k = rng.standard_normal((2, 1, 3, 10, 8))
+    weights = regard.weights(q, k)
+    half = weights.copy()
+    half[:, :, ::2] = 0
+    np.testing.assert_allclose(regard.analyze(half).nearest_head, regard.analyze(weights[:, :, 1::2]).nearest_head, rtol=1e-12)
+    # Heads that never see a key in the same row have no divergence.
+    half[:, 0], half[:, 1:, 1::2] = weights[:, 0], 0
+    half[:, 0, ::2] = 0
+    assert np.isnan(regard.analyze(half[:, :2]).nearest_head).all()

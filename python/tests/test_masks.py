@@ -152,3 +152,9 @@ def test_a_masked_array_is_refused(normal):
             regard.attention(*given)
     with pytest.raises(ValueError, match="mask is a masked array"):
         regard.attention(x, x, x, mask=np.ma.masked_array(np.ones((6, 6), bool), mask=np.eye(6) > 0))
+
+
+@pytest.mark.parametrize("join", [lambda a, b: a and b, lambda a, b: a or b, lambda a, b: not a, lambda a, b: 1 if a else 2])
+def test_a_mask_has_no_truth_value(join):
+    with pytest.raises(TypeError, match="&, \\| and ~"):
+        join(regard.Mask.causal(), regard.Mask.first_keys(2))

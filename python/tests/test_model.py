@@ -2,6 +2,9 @@
 
 import os
 import pathlib
+import subprocess
+import sys
+import time
 
 import numpy as np
 import pytest
@@ -205,5 +208,32 @@ def test_pictures_show_themselves(tmp_path):
     ],
 )
 def test_what_cannot_be_is_a_value_error(call, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, IndexError), match=message):
         call(regard.load())
+
+
+@pytest.mark.parametrize(
+    "call", ["m.screen(texts=[list(range(250))] * 64)", "m.run(list(range(250)) * 400)", "m.run(list(range(250)) * 40).statistics; m.run(list(range(250)) * 400)"]
+)
+def test_ctrl_c_ends_work_on_a_model(call):
+    code = f"import regard, signal; signal.signal(2, signal.default_int_handler); m = regard.load(); print('go', flush=True); {call}"
+    child = subprocess.Popen([sys.executable, "-W", "ignore", "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert child.stdout.readline() == b"go\n"
+    time.sleep(0.7)
+    begun = time.monotonic()
+    child.send_signal(2)
+    _, said = child.communicate(timeout=120)
+    took = time.monotonic() - begun
+    assert b"KeyboardInterrupt" in said, said
+    assert took < 5, f"{took:.1f} s"
+
+
+def test_indices_count_from_the_end_where_they_are_negative():
+    m = regard.load()
+    run = m.run("Emma and David went home.")
+    assert np.array_equal(run.weights(-1, -1), run.weights(m.layers - 1, m.heads - 1))
+    assert np.array_equal(run.q(-1), run.q(m.layers - 1)) and np.array_equal(run.z(-m.layers), run.z(0))
+    assert run.row(-1, 0, -1).weight.sum() == pytest.approx(1, abs=1e-5)
+    for call in [lambda: run.weights(-m.layers - 1, 0), lambda: run.weights(0, m.heads), lambda: run.v(99), lambda: run.neuron(0, 0, len(run), 0)]:
+        with pytest.raises(IndexError, match="out of range"):
+            call()

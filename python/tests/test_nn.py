@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import regard
-from regard.nn import MultiHeadAttention, ScaledAttention, fit
+from regard.nn import AttentionOptions, MultiHeadAttention, fit
 
 
 @pytest.mark.parametrize(("kv_heads", "bias", "cross"), [(None, False, False), (2, True, False), (1, False, True), (4, True, True)])
@@ -45,7 +45,7 @@ def test_heads_are_those_of_the_formula(tmp_path):
     layer.save(tmp_path / "layer.npz")
     assert np.array_equal(MultiHeadAttention.load(tmp_path / "layer.npz")(x), layer(x))
     np.savez(tmp_path / "other.npz", a=1)
-    with pytest.raises(ValueError, match="no MultiHeadAttention"):
+    with pytest.raises(ValueError, match="not a file of MultiHeadAttention"):
         MultiHeadAttention.load(tmp_path / "other.npz")
     for wrong in ((8, 3), (8, 0)):
         with pytest.raises(ValueError):
@@ -56,7 +56,7 @@ def test_heads_are_those_of_the_formula(tmp_path):
 
 def test_scaled_attention_keeps_its_options():
     q, k, v, d_out = np.random.default_rng(9).standard_normal((4, 1, 2, 6, 4))
-    layer = ScaledAttention(causal=True, scale=1.0)
+    layer = AttentionOptions(causal=True, scale=1.0)
     assert np.array_equal(layer(q, k, v), regard.attention(q, k, v, causal=True, scale=1.0))
     assert np.array_equal(layer.weights(q, k), regard.weights(q, k, causal=True, scale=1.0))
     assert np.array_equal(layer.vjp(q, k, v, d_out).dq, regard.attention_vjp(q, k, v, d_out, causal=True, scale=1.0).dq)
@@ -84,3 +84,47 @@ def test_fit_trains_the_commands_model(tmp_path):
     assert stopped.layers == 1
     with pytest.raises(ValueError):
         fit(tmp_path / "d", text="too short", steps=3)
+
+
+def test_scaled_attention_has_its_projections(rng):
+    layer, x = regard.nn.ScaledAttention(6, seed=3, dtype=np.float64), rng.standard_normal((2, 4, 6))
+    q, k, v = (x @ layer.parameters[name] for name in ("w_q", "w_k", "w_v"))
+    assert sorted(layer.parameters) == ["w_k", "w_q", "w_v"]
+    scores = q @ k.swapaxes(1, 2) * 6**-0.5
+    weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    np.testing.assert_allclose(layer.weights(x), weights, rtol=1e-12)
+    np.testing.assert_allclose(layer(x), weights @ v, rtol=1e-12)
+    np.testing.assert_allclose(regard.nn.ScaledAttention(6, seed=3, dtype=np.float64, scale=False)(x), regard.attention(q, k, v, scale=1.0), rtol=1e-12)
+    d_out = rng.standard_normal((2, 4, 6))
+    out, found = layer.vjp(x, d_out)
+    np.testing.assert_array_equal(out, layer(x))
+    assert sorted(found) == ["w_k", "w_q", "w_v", "x"]
+    for name, at in (("w_q", (1, 2)), ("w_v", (0, 5))):
+        step = np.zeros((6, 6))
+        step[at] = 1e-6
+        sides = []
+        for sign in (1, -1):
+            layer.parameters[name] = layer.parameters[name] + sign * step
+            sides.append((layer(x) * d_out).sum())
+            layer.parameters[name] = layer.parameters[name] - sign * step
+        assert found[name][at] == pytest.approx((sides[0] - sides[1]) / 2e-6, rel=1e-6)
+
+
+def test_options_without_parameters_have_a_name_of_their_own(normal):
+    x = normal(1, 2, 5, 8)
+    kept = regard.nn.AttentionOptions(causal=True)
+    np.testing.assert_array_equal(kept(x, x, x), regard.attention(x, x, x, causal=True))
+    with pytest.warns(DeprecationWarning, match="AttentionOptions"):
+        old = regard.nn.ScaledAttention(causal=True)
+    assert isinstance(old, regard.nn.AttentionOptions) and repr(old) == "AttentionOptions(causal=True)"
+
+
+def test_sinusoidal_encoding_by_its_formula():
+    table = regard.nn.sinusoidal_encoding(7, 6, dtype=np.float64)
+    for p in range(7):
+        for i in range(3):
+            angle = p / 10000 ** (2 * i / 6)
+            assert table[p, 2 * i] == pytest.approx(np.sin(angle)) and table[p, 2 * i + 1] == pytest.approx(np.cos(angle))
+    assert regard.nn.sinusoidal_encoding(3, 5).shape == (3, 5)
+    with pytest.raises(ValueError, match="n is 0"):
+        regard.nn.sinusoidal_encoding(0, 4)

@@ -23,7 +23,7 @@ def test_it_runs(path):
     pictures = [output for output in shown if "image/svg+xml" in output["data"]]
     assert pictures, f"{path.name} shows no picture"
     assert "regard learn check" in notebook.cells[-1].source, f"{path.name} ends without an exercise"
-    # Where somebody wants to look at them.
+    # For inspection.
     import os
 
     if folder := os.environ.get("REGARD_SHOTS"):

@@ -124,3 +124,17 @@ def test_the_examples_in_the_docstrings_hold():
             runner.run(example)
     found = runner.summarize(verbose=False)
     assert found.failed == 0 and found.attempted > 30
+
+
+@pytest.mark.parametrize("n", [0, -1, 1025, 10**9])
+def test_a_number_of_threads_out_of_bounds_is_refused(n, restore_threads):
+    with pytest.raises(ValueError, match=f"n is {n}; it must be from 1 to 1024"):
+        regard.set_num_threads(n)
+
+
+@pytest.mark.parametrize("call", ["regard.attention(x, x, x)", "regard.get_num_threads()", "regard.load()", "regard.lab.sweep(d_k=[4])"])
+def test_a_number_of_threads_out_of_bounds_in_the_environment_is_refused(call):
+    code = f"import numpy as np, regard; x = np.ones((1, 1, 4, 4), np.float32); regard.attention(x, x, x, threads=2); {call}"
+    run = in_new_process(code, RAYON_NUM_THREADS="1000000000")
+    assert run.returncode == 1 and "ValueError: RAYON_NUM_THREADS is 1000000000; it must be at most 1024" in run.stderr, run.stderr
+    assert in_new_process(code, RAYON_NUM_THREADS="3").returncode == 0

@@ -1,7 +1,8 @@
-//! The browser that the page is tested in: found on the machine, installed from the distribution's packages where that is allowed, else passed over.
+//! The browser that the page is tested in: found on the machine, or installed from the distribution's packages in continuous integration.
 
 use crate::command::{command, run_quietly};
-use crate::steps::skipped;
+use crate::steps::{Steps, skipped};
+use anyhow::bail;
 use std::path::PathBuf;
 
 /// The names that the tests look for, too (crates/regard-cli/tests/page/chrome.rs).
@@ -13,17 +14,21 @@ fn found() -> bool {
     named.is_some() || std::env::split_paths(&path).any(|folder| NAMES.iter().any(|name| folder.join(name).is_file()))
 }
 
-/// Whether packages may be installed: in continuous integration, on a system with apt.
-fn may_install() -> bool {
-    std::env::var("CI").is_ok_and(|value| value == "true") && run_quietly(command("apt-get", &["--version"])).is_ok()
+fn in_ci() -> bool {
+    std::env::var("CI").is_ok_and(|value| value == "true")
 }
 
-/// Says aloud when the page will not be tested.
-pub(crate) fn prepare() {
-    if !found() && may_install() {
-        let _ = run_quietly(command("apt-get", &["install", "--yes", "--no-install-recommends", "chromium"]));
-    }
-    if !found() {
+/// Installs the browser in continuous integration, where its absence is a failure; elsewhere the page's tests are skipped aloud.
+pub(crate) fn prepare(steps: &mut Steps) {
+    if !found() && in_ci() {
+        // An image may have no package lists, or old ones.
+        for words in [&["update"][..], &["install", "--yes", "--no-install-recommends", "chromium"]] {
+            let _ = run_quietly(command("apt-get", words));
+        }
+        if !found() {
+            steps.step("the page in a browser", || bail!("chromium cannot be installed; REGARD_BROWSER names another browser"));
+        }
+    } else if !found() {
         skipped(
             "the page in a browser",
             "chromium is not installed; it comes from the system's packages (REGARD_BROWSER names another one)",

@@ -2,6 +2,7 @@
 
 mod gloo;
 mod links;
+mod tags;
 mod training;
 
 use std::path::{Path, PathBuf};
@@ -50,9 +51,10 @@ fn add_mpi(steps: &mut Steps) -> Result<()> {
         run(install).with_context(|| format!("MPI is needed: install {}", PACKAGES.join(", ")))?;
     }
     steps.step("programs with MPI", || {
-        run(cargo(&["build", "--quiet", "--package", "regard-mpi", "--features", "mpi", "--examples"]))?;
-        run(cargo(&["build", "--quiet", "--package", "regard-cli", "--features", "mpi"]))
+        run(cargo(&["build", "--quiet", "--package", "regard-dist", "--features", "mpi", "--examples"]))?;
+        run(cargo(&["build", "--quiet", "--package", "regard-cli", "--features", "mpi", "--bins", "--examples"]))
     });
+    steps.step("an MPI library with the smallest bound of tags", tags::build);
     for ranks in 1..=4 {
         steps.step(&format!("bits of one process on {ranks} ranks"), || compare(ranks));
     }
@@ -67,14 +69,21 @@ fn add_mpi(steps: &mut Steps) -> Result<()> {
 
 /// Ranks share the cores that there are: none is bound to one, and those that wait let others work.
 fn mpirun(ranks: usize, program: &Path) -> Command {
+    mpirun_with(Some(&tags::layer()), ranks, program)
+}
+
+fn mpirun_with(layer: Option<&Path>, ranks: usize, program: &Path) -> Command {
     let mut mpirun =
         command("mpirun", &["--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "--mca", "mpi_yield_when_idle", "1"]);
+    if let Some(layer) = layer {
+        mpirun.arg("-x").arg(format!("LD_PRELOAD={}", layer.display()));
+    }
     mpirun.args(["-x", "RAYON_NUM_THREADS=1", "-n", &ranks.to_string()]).arg(program);
     mpirun
 }
 
 fn example() -> PathBuf {
-    target_dir().join("debug/examples/compare")
+    target_dir().join("debug/examples/mpi_compare")
 }
 
 fn compare(ranks: usize) -> Result<()> {

@@ -10,7 +10,7 @@ mod cluster;
 mod command;
 mod fuzz;
 #[cfg(test)]
-mod house;
+mod import_layers;
 mod levels;
 mod memcheck;
 mod microscope;
@@ -20,6 +20,8 @@ mod python;
 mod steps;
 mod stubs;
 mod test;
+#[cfg(test)]
+mod text_checks;
 
 use std::process::ExitCode;
 
@@ -69,7 +71,8 @@ enum Command {
     Microscope(microscope::Options),
     /// Compare ranks of MPI and of torch.distributed with one process, bit for bit, and see jobs end when a rank goes
     ///
-    /// Needs MPI with its headers, and libclang; where they are missing, it installs the distribution's packages. PyTorch is that of `parity`, in target/venv-torch.
+    /// Needs MPI with its headers, and libclang; where they are missing, it installs the distribution's packages. PyTorch is that of
+    /// `parity`, in target/venv-torch.
     Cluster(cluster::Options),
     /// Write the type stubs of the Python package, of its table of options
     Stubs,

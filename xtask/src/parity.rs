@@ -15,19 +15,19 @@ pub(crate) const REQUIREMENTS: [&str; 2] = ["python/tests/parity/requirements.tx
 const GOLDEN: &str = "crates/regard/tests/golden/attention.json";
 const LABORATORY: &str = "crates/regard-lab/src/experiments/parity/stored/attention.json";
 
-/// Which Python has PyTorch.
+/// The Python with PyTorch.
 #[derive(Args)]
 pub(crate) struct TorchPython {
-    /// A Python that has PyTorch already, instead of target/venv-torch
+    /// Python with PyTorch to use instead of target/venv-torch
     #[arg(long, value_name = "PATH")]
     python: Option<PathBuf>,
-    /// Take the regard that is installed there instead of building and installing this one
+    /// Use the installed regard instead of building this one
     #[arg(long)]
     no_install: bool,
 }
 
 impl TorchPython {
-    /// The environment, with this regard installed unless told otherwise.
+    /// The environment, with this regard installed unless `--no-install`.
     pub(crate) fn prepare(&self) -> Result<Environment> {
         let environment = match &self.python {
             Some(python) => Environment::existing(python),
@@ -42,7 +42,7 @@ impl TorchPython {
 
 #[derive(Args)]
 pub(crate) struct Options {
-    /// Rewrite python/tests/golden and crates/regard/tests/golden first
+    /// Regenerate python/tests/golden and crates/regard/tests/golden first
     #[arg(long)]
     write_golden: bool,
     #[command(flatten)]

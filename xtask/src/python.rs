@@ -10,7 +10,7 @@ use crate::command::{command, root, run, target_dir, text};
 /// The folder of the Python tests.
 pub(crate) const TESTS: &str = "python/tests";
 
-/// A Python with packages of its own.
+/// A virtual environment.
 pub(crate) struct Environment {
     python: PathBuf,
 }
@@ -50,7 +50,7 @@ impl Environment {
         Ok(environment)
     }
 
-    /// A Python that is there already: a path, or a bare name to look up.
+    /// An existing Python: a path, or a name to look up.
     pub(crate) fn existing(python: &Path) -> Self {
         let bare = python.components().count() == 1;
         Self { python: if bare { python.to_path_buf() } else { root().join(python) } }
@@ -61,7 +61,7 @@ impl Environment {
         &self.python
     }
 
-    /// Builds `./python` as users have it and installs it, always anew.
+    /// Builds and installs `./python` as users do, always anew.
     pub(crate) fn install_regard(&self) -> Result<()> {
         let mut install = self.pip_install();
         install.args(["--force-reinstall", "--no-deps", "./python"]);
@@ -73,7 +73,7 @@ impl Environment {
     }
 }
 
-/// The extension's file, as the compiler and as Python call it.
+/// File names of the extension: of the compiler, of Python.
 const LIBRARY: (&str, &str) = if cfg!(windows) {
     ("_regard.dll", "_regard.pyd")
 } else if cfg!(target_os = "macos") {
@@ -82,7 +82,7 @@ const LIBRARY: (&str, &str) = if cfg!(windows) {
     ("lib_regard.so", "_regard.abi3.so")
 };
 
-/// The package out of the build that the Rust tests use, optimised and with debug assertions: a folder for Python's path.
+/// The package from the build of the Rust tests (optimised, with debug assertions): a folder for `PYTHONPATH`.
 pub(crate) fn assemble(built: &Path) -> Result<PathBuf> {
     let folder = target_dir().join("python");
     if folder.exists() {

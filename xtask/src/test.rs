@@ -12,8 +12,8 @@ use crate::packages;
 use crate::python::{self, Environment};
 use crate::steps::{Steps, skipped};
 
-/// The packages of every ordinary build: all of the workspace but candle's. The same words in every step, so that each dependency is built once, with
-/// the same features.
+/// The packages of every ordinary build: all of the workspace but candle's. The same words in every step, so that each dependency is
+/// built once, with the same features.
 pub(crate) const ORDINARY: [&str; 3] = ["--workspace", "--exclude", "regard-candle"];
 
 fn run_at_every_level(steps: &mut Steps) {
@@ -71,7 +71,8 @@ fn python_environment() -> Result<Environment> {
     Environment::make("venv", &["python/tests/requirements.txt"])
 }
 
-/// Everything that is tested, compiled by one command, so that each crate has the same features for all: tests, examples, the command, the extension.
+/// Everything that is tested, compiled by one command, so that each crate has the same features for all: tests, examples, the command,
+/// the extension.
 fn build() -> Result<()> {
     let mut build = cargo(&["build", "--quiet", "--lib", "--bins", "--tests", "--examples"]);
     build.args(ORDINARY);
@@ -101,6 +102,10 @@ fn run_rust(steps: &mut Steps, environment: Option<&Environment>) -> Result<()> 
         tests.args(ORDINARY);
         if let Some(environment) = environment {
             tests.env("REGARD_LEARN_PYTHON", environment.python());
+        }
+        // A test that this CPU could run must not be skipped there.
+        if memcheck::in_ci() && levels::ALL.iter().all(|level| levels::lacks(level).is_none()) {
+            tests.env("REGARD_NO_SKIPS", "1");
         }
         command::run(tests)
     });
@@ -134,12 +139,13 @@ pub(crate) struct Options {
     only: Option<Part>,
 }
 
-/// Both parts side by side: the one waits for browsers and killed programs, the other for the compiler. What the second prints comes at the end.
+/// Both parts side by side: the one waits for browsers and killed programs, the other for the compiler. What the second prints comes at
+/// the end.
 fn run_both(steps: &mut Steps) -> Result<()> {
     // Asked before the build puts another file in its place.
     let this = std::env::current_exe().context("cannot tell which program this is")?;
     let environment = prepare(steps);
-    browser::prepare();
+    browser::prepare(steps);
     let others = std::thread::spawn(move || command(this, &["test", "--only", "others"]).output());
     run_rust(steps, environment.as_ref())?;
     steps.step("memory checks and Python tests", || {
@@ -157,7 +163,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
         None => run_both(&mut steps)?,
         Some(Part::Rust) => {
             let environment = prepare(&mut steps);
-            browser::prepare();
+            browser::prepare(&mut steps);
             run_rust(&mut steps, environment.as_ref())?;
         }
         Some(Part::Others) => {
@@ -165,6 +171,7 @@ pub(crate) fn run(options: &Options) -> Result<ExitCode> {
             // Clippy has looked at the same crates just before; elsewhere it would take another minute.
             if memcheck::in_ci() {
                 packages::documentation(&mut steps);
+                steps.step("attention as an operation of candle", run_candle);
             }
             run_python(&mut steps);
         }

@@ -19,6 +19,7 @@
 //! Tensors are `[batch, head, seq, dim]` on the CPU, of f32, f64, f16 or bf16, with any strides: nothing is copied on the way in.
 //! Query head `h` reads key/value head `h / (heads_q / heads_kv)`. A bias among the options is a constant and gets no gradient: one that learns
 //! is given to [`attention_with_bias`] as a tensor.
+#![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
 use candle_core::{CpuStorage, CustomOp3, DType, Device, Error, Layout, Result, Shape, Storage, Tensor, WithDType};
@@ -27,7 +28,7 @@ use ndarray::{ArrayView4, Axis, ShapeBuilder};
 use regard::{Attention, Bias, BiasGradient, Element, Gradients, Saved};
 use std::sync::{Mutex, PoisonError};
 
-/// Attend, as `options` says. Differentiable in q, k and v.
+/// Attention with `options`. Differentiable in q, k and v.
 ///
 /// # Errors
 /// When shapes, types or options do not fit, or a tensor is not on the CPU.
@@ -36,8 +37,9 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, options: &Attention<'static
     apply(q, k, v, options, None)
 }
 
-/// The same with a bias, `[batch or 1, heads_q or 1, seq_q or 1, seq_kv or 1]`, that is added to the scores. Differentiable in q, k, v and the bias;
-/// k and v are copied once, side by side, since candle's operations take three tensors.
+/// The same with a bias, `[batch or 1, heads_q or 1, seq_q or 1, seq_kv or 1]`, that is added to the scores, beside those among the options, which stay
+/// constant. Differentiable in q, k, v and the bias, independent of [`Attention::bias_gradient`]; k and v are copied once, side by side,
+/// since candle's operations take three tensors.
 ///
 /// # Errors
 /// As [`attention`], and when the bias does not fit the scores.
@@ -81,7 +83,7 @@ fn apply(q: &Tensor, second: &Tensor, third: &Tensor, options: &Attention<'stati
     if tracked { q.apply_op3(second, third, op) } else { q.apply_op3_no_bwd(second, third, &op) }
 }
 
-/// What the forward pass keeps for the backward pass.
+/// State that the forward pass keeps for the backward pass.
 enum Kept {
     F32(Saved<f32>),
     F64(Saved<f64>),
@@ -115,9 +117,9 @@ number!(bf16, Bf16);
 
 struct Attend {
     options: Attention<'static>,
-    /// The second operand has k in its first so many columns and v behind, and the third is a bias; `None`: they are k and v.
+    /// `Some(d)`: the second operand is k (d columns) and v side by side, the third is a bias; `None`: they are k and v.
     key_dim: Option<usize>,
-    /// A backward pass may come.
+    /// Whether a backward pass may follow.
     tracked: bool,
     /// Of the forward pass, which is run once, before any backward pass.
     kept: Mutex<Option<Kept>>,
@@ -138,7 +140,7 @@ impl Attend {
     fn operands<'a, E: Number>(&'a self, [q, second, third]: [Stored<'a>; 3]) -> Result<Operands<'a, E>> {
         let (q, options) = (view::<E>(q)?, self.options.clone());
         let Some(key_dim) = self.key_dim else {
-            // Nobody asks for the gradient of a constant.
+            // The biases among the options are constants.
             return Ok(Operands { q, k: view(second)?, v: view(third)?, options: options.bias_gradient(false) });
         };
         let (k, v) = view::<E>(second)?.split_at(Axis(3), key_dim);
@@ -146,7 +148,8 @@ impl Attend {
             CpuStorage::F64(_) => Bias::Dense64(view::<f64>(third)?.into()),
             _ => Bias::Dense(view::<f32>(third)?.into()),
         };
-        Ok(Operands { q, k, v, options: options.bias(bias) })
+        // The tensor is the last bias: its gradient is the last of the gradients.
+        Ok(Operands { q, k, v, options: options.bias(bias).bias_gradient(true) })
     }
 
     fn forward<E: Number>(&self, x: [Stored<'_>; 3]) -> Result<(CpuStorage, Shape)> {
@@ -180,7 +183,7 @@ impl Attend {
         if self.key_dim.is_none() {
             return Ok([tensor(dq)?, tensor(dk)?, tensor(dv)?]);
         }
-        let d_bias = match d_biases.into_iter().next() {
+        let d_bias = match d_biases.into_iter().next_back() {
             Some(BiasGradient::Dense(d)) => tensor(d)?,
             Some(BiasGradient::Dense64(d)) => tensor(d)?,
             _ => return Err(Error::Msg("attention gave no gradient on its bias".to_owned())),
@@ -194,7 +197,7 @@ fn tensor<E: WithDType>(x: ndarray::Array4<E>) -> Result<Tensor> {
     Tensor::from_vec(x.into_raw_vec_and_offset().0, shape, &Device::Cpu)
 }
 
-/// The numbers of a tensor, where they lie.
+/// A view of a tensor's storage.
 fn view<'a, E: WithDType>((storage, layout): (&'a CpuStorage, &Layout)) -> Result<ArrayView4<'a, E>> {
     let numbers = &storage.as_slice::<E>()?[layout.start_offset()..];
     let strides = layout.stride();

@@ -2,7 +2,7 @@
 
 use candle_core::{D, DType, Device, Result, Tensor, Var};
 use half::bf16;
-use regard::{Attention, Mask};
+use regard::{Attention, Bias, Mask};
 
 const CPU: &Device = &Device::Cpu;
 
@@ -170,5 +170,37 @@ fn what_does_not_fit_is_refused_in_words() -> Result<()> {
     let half = q.to_dtype(DType::BF16)?;
     let out = regard_candle::attention(&half, &half, &half, &Attention::new())?;
     assert_eq!(out.flatten_all()?.to_vec1::<bf16>()?.len(), 24);
+    Ok(())
+}
+
+/// Biases among the options are constants: the tensor gets its own gradient, not theirs, whatever is said of theirs.
+#[test]
+fn bias_that_is_a_tensor_gets_its_own_gradient_beside_others() -> Result<()> {
+    let constant = ndarray::Array4::from_shape_fn((1, 1, 20, 33), |(_, _, i, j)| ((3 * i + j) as f32).sin());
+    let slopes = regard::alibi_slopes(4);
+    let (q, k, v) =
+        (variable((2, 4, 20, 16), DType::F64, 1)?, variable((2, 4, 33, 16), DType::F64, 2)?, variable((2, 4, 33, 16), DType::F64, 3)?);
+    let (bias, weights) = (variable((1, 4, 20, 33), DType::F64, 5)?, variable((2, 4, 20, 16), DType::F64, 4)?);
+    let added: Vec<f64> = (0..4 * 20 * 33)
+        .map(|at| (at / (20 * 33), at / 33 % 20, at % 33))
+        .map(|(h, i, j)| f64::from(constant[[0, 0, i, j]]) - slopes[h] * i.abs_diff(j) as f64)
+        .collect();
+    let added = Tensor::from_vec(added, (1, 4, 20, 33), CPU)?;
+    let scores = ((q.matmul(&k.t()?)? * 0.25)?.broadcast_add(bias.as_tensor())?).broadcast_add(&added)?;
+    let p = scores.broadcast_sub(&scores.max_keepdim(D::Minus1)?.detach())?.exp()?;
+    let theirs = p.broadcast_div(&p.sum_keepdim(D::Minus1)?)?.matmul(&v)?;
+    let their_gradients = (&theirs * weights.as_tensor())?.sum_all()?.backward()?;
+    let plain = Attention::new().bias(Bias::Dense(constant.into())).bias(Bias::Alibi(slopes));
+    for options in [plain.clone(), plain.clone().bias_gradient(false), plain.bias_gradient(true)] {
+        let ours = regard_candle::attention_with_bias(&q, &k, &v, &bias, &options)?;
+        assert!(largest_difference(&ours, &theirs)? < 1e-7, "the constant is in f32");
+        let gradients = (ours * weights.as_tensor())?.sum_all()?.backward()?;
+        for (name, x) in [("dq", &q), ("dk", &k), ("dv", &v), ("d_bias", &bias)] {
+            let (ours, theirs) = (gradients.get(x).expect(name), their_gradients.get(x).expect(name));
+            assert_eq!(ours.dims(), x.dims());
+            assert!(largest_difference(ours, theirs)? < 1e-6, "{name}");
+            assert!(theirs.abs()?.max_all()?.to_scalar::<f64>()? > 1e-3, "{name} is not all zero");
+        }
+    }
     Ok(())
 }

@@ -1,13 +1,13 @@
 //! `regard attend`: attention from files to files, by one process or by the ranks of an MPI job.
 
-use crate::common::{Common, Outcome, Unusable};
+use crate::options::{Common, Outcome, Unusable};
 use crate::ranks::{Ranks, process_costs};
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use ndarray::Axis;
 use regard::{Attention, Mask, Real, Scale, StatsOptions};
 use regard_dist::files::{Done, HEAT_MAP, Job, STATISTICS, Sharing, attend, beside};
-use regard_dist::{Exchange, Kind, Npy, Number, Talk, Unfinished};
+use regard_dist::{Comm, Exchange, Kind, Npy, Tag, TempFiles, WireElement};
+use regard_files::Output;
 use regard_lab::experiments::Progress;
 use regard_lab::figure::{Figure, HeatPlot, Norm, Theme};
 use regard_lab::{Table, Value};
@@ -17,13 +17,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum SharingArg {
-    /// Blocks go round the ranks, forwards and backwards in turn: shares causal work evenly
+    /// Blocks are dealt to ranks 0, 1, 2, ..., 2, 1, 0: balances causal attention
     Snake,
-    /// One range of tokens to each rank
+    /// One range of tokens per rank
     Contiguous,
 }
 
-/// Keys before the query, and after it.
+/// Visible keys before the query, and after it.
 #[derive(Debug, Clone, Copy)]
 struct Window(usize, usize);
 
@@ -31,7 +31,7 @@ impl FromStr for Window {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let number = |text: &str| text.trim().parse().map_err(|_| format!("{text:?} is not a number of keys; give 512, or 512,64"));
+        let number = |text: &str| text.trim().parse().map_err(|_| format!("not a number of keys: {text:?}; give 512, or 512,64"));
         let (left, right) = text.split_once(',').unwrap_or((text, "0"));
         Ok(Self(number(left)?, number(right)?))
     }
@@ -45,81 +45,79 @@ impl FromStr for Cells {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let wrong = || format!("{text:?} are no cells; give rows and columns, each at least 1: 512x512");
+        let wrong = || format!("not a number of cells: {text:?}; give rows and columns, each at least 1, such as 512x512");
         let (rows, cols) = text.split_once('x').ok_or_else(wrong)?;
         let number = |text: &str| text.trim().parse().ok().filter(|&n: &usize| n > 0).ok_or_else(wrong);
         Ok(Self([number(rows)?, number(cols)?]))
     }
 }
 
-/// Attend from files to a file, which may be larger than memory, on one machine or on many
+/// Compute attention from files to files that may be larger than memory, on one machine or on many
 ///
-/// Q, K and V are .npy files of float16, float32 or float64: [token, dim], [head, token, dim] or [batch, head, token, dim], with fewer heads of K and V if need be. They
-/// are mapped, and keys are taken in pieces, so memory is needed for some rows only. The bytes that are written are the same on any number of ranks.
+/// Q, K and V are .npy files of float16, float32 or float64: [token, dim], [head, token, dim] or [batch, head, token, dim]; K and V may have fewer heads.
+/// They are read in pieces, so that memory is needed for some rows and keys only. The results have the same bytes on any number of ranks.
 ///
-/// With --stats, what attention did is written beside the results, a number for each row (out.entropy.npy and others), and the mean of each head is shown.
-/// With --heat-map, the weights are pooled into that many cells, by a second pass over the keys: out.heat_map.npy has the mean of each cell, [batch, head, row, column], and out.heat_map.png is its picture.
+/// With --stats, statistics of every row are written beside the results (out.entropy.npy and others), and the mean of each head is shown.
+/// With --heat-map, a second pass over the keys pools the weights into cells: out.heat_map.npy has the mean of each cell, [batch, head, row, column], and
+/// out.heat_map.png shows it.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   regard attend q.npy k.npy v.npy --causal --out out.npy --stats
   mpirun --bind-to none -n 8 regard attend q.npy k.npy v.npy --causal --out out.npy
   regard attend q.npy k.npy v.npy --causal --heat-map 512x512
-Several ranks need a program with MPI (cargo build --release -p regard-cli --features mpi) and a file system that all of them see; see docs/cluster.md.")]
+Several ranks need a program with MPI (cargo build --release -p regard-cli --features mpi) and a shared file system; see docs/cluster.md.")]
 pub(crate) struct Attend {
-    /// The queries
+    /// File of the queries
     q: PathBuf,
-    /// The keys
+    /// File of the keys
     k: PathBuf,
-    /// The values
+    /// File of the values
     v: PathBuf,
-    /// The file to be written
+    /// File of the results
     #[arg(long, value_name = "FILE", default_value = "out.npy")]
     out: PathBuf,
-    /// Replace results that are there already
+    /// Replace existing results
     #[arg(long)]
     overwrite: bool,
-    /// Keys after the query are hidden
+    /// Hide keys after the query
     #[arg(long)]
     causal: bool,
-    /// With --causal: the last query stands at the last key
+    /// With --causal: align the last query with the last key
     #[arg(long, requires = "causal")]
     align_end: bool,
-    /// Only so many keys before the query are visible, and so many after it
+    /// Sliding window: show LEFT keys before the query and RIGHT keys after it
     #[arg(long, value_name = "LEFT[,RIGHT]")]
     window: Option<Window>,
-    /// With --window: the first keys are visible to all
+    /// With --window: also show the first N keys to every query
     #[arg(long, value_name = "N", requires = "window")]
     first_keys: Option<usize>,
-    /// What scores are multiplied with [default: 1 / sqrt(dim)]
+    /// Factor of the scores [default: 1 / sqrt(dim)]
     #[arg(long, value_name = "X", allow_hyphen_values = true)]
     scale: Option<f64>,
-    /// Scores are X tanh(score / X)
+    /// Soft cap: scores become X tanh(score / X)
     #[arg(long, value_name = "X")]
     softcap: Option<f64>,
-    /// Write statistics of every row too
+    /// Write statistics of every row
     #[arg(long)]
     stats: bool,
-    /// Write a picture of the weights, pooled into so many cells, and their means
+    /// Write a heat map of the weights with ROWS x COLS cells, as .npy and .png
     #[arg(long, value_name = "ROWSxCOLS")]
     heat_map: Option<Cells>,
-    /// How ranks share the tokens: never a choice of results
+    /// How ranks share the tokens; the results do not depend on it
     #[arg(long, value_enum, default_value = "snake")]
     partition: SharingArg,
-    /// Tokens of a block, a multiple of 256 [default: about eight blocks to each rank]
+    /// Tokens of a block, a multiple of 256 [default: about eight blocks per rank]
     #[arg(long, value_name = "N")]
     block: Option<usize>,
-    /// Groups of heads, each with its share of the ranks [default: as many as fit]
+    /// Groups of heads, each with its share of the ranks [default: as many as possible]
     #[arg(long, value_name = "N")]
     head_groups: Option<usize>,
-    /// Give up after waiting so many seconds for another rank
+    /// Timeout: stop after waiting this long for another rank
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     watchdog: f64,
     #[command(flatten)]
     common: Common,
 }
-
-/// What a rank tells the first one.
-const NUMBERS: usize = 6;
 
 impl Attend {
     fn attention(&self) -> Attention<'static> {
@@ -164,7 +162,7 @@ impl Attend {
             (SharingArg::Snake, block) => Sharing::Snake(block),
             (SharingArg::Contiguous, None) => Sharing::Contiguous,
             (SharingArg::Contiguous, Some(_)) => {
-                return Err(Unusable("--block is for --partition snake: leave one of them out".to_owned()).into());
+                return Err(Unusable("--block needs --partition snake; leave one of them out".to_owned()).into());
             }
         };
         let attention = self.attention();
@@ -177,19 +175,20 @@ impl Attend {
             heat_map: self.heat_map.map(|Cells(cells)| cells),
             sharing,
             head_groups: self.head_groups,
-            unfinished: Unfinished::default(),
+            temp_files: TempFiles::default(),
             progress: &progress,
         };
-        let unfinished = job.unfinished.clone();
+        let temp_files = job.temp_files.clone();
         ctrlc::set_handler(move || {
-            unfinished.remove();
+            temp_files.remove();
             std::process::exit(i32::from(crate::INTERRUPTED));
         })
-        .context("cannot wait for Ctrl-C")?;
+        .context("cannot start the handler of Ctrl-C")?;
         let picture = self.heat_map.map(|_| beside(&self.out, HEAT_MAP).with_extension("png"));
         if let Some(path) = picture.iter().find(|path| ranks.rank() == 0 && !self.overwrite && path.exists()) {
-            return Err(Unusable(format!("{}: it is there already; name another file, or give --overwrite", path.display())).into());
+            return Err(Unusable(format!("{}: this file exists; name another one, or replace it with --overwrite", path.display())).into());
         }
+        let picture = picture.filter(|_| ranks.rank() == 0).map(|path| Output::reserve_new(&path, self.overwrite)).transpose()?;
         let mut done = attend(&job, ranks).map_err(unusable)?;
         drop(bar);
         let mut tables = self.collect(&done, ranks)?;
@@ -199,8 +198,9 @@ impl Attend {
         if self.stats {
             tables.push(heads(&self.out)?);
         }
-        if let Some(path) = picture {
-            regard_lab::write_atomic(&path, &self.picture(&done)?)?;
+        if let Some(output) = picture {
+            let path = output.path().to_owned();
+            output.write(&self.picture(&done)?)?;
             done.files.push(path);
         }
         common.show(&tables)?;
@@ -211,7 +211,7 @@ impl Attend {
         Ok(Outcome::Done)
     }
 
-    /// The heat maps of the first batch entry, out of the file.
+    /// A figure of the heat maps of the first batch entry.
     fn picture(&self, done: &Done) -> Result<Vec<u8>> {
         let file = Npy::open(&beside(&self.out, HEAT_MAP)).map_err(unusable)?;
         let cells = if file.descr == "<f8" { maps::<f64>(&file) } else { maps::<f32>(&file) }?;
@@ -223,23 +223,32 @@ impl Attend {
         };
         let maps = cells.into_iter().enumerate().map(one).collect::<Result<Vec<_>>>()?;
         let columns = if maps.len() <= 4 { maps.len().clamp(1, 2) } else { 4 };
-        let mut caption =
-            format!("Row: the query. Column: the key it looks at. {queries} queries, {keys} keys, pooled to {rows} x {cols} cells.");
+        let mut caption = format!("Row: the query. Column: the key. {queries} queries, {keys} keys, pooled to {rows} x {cols} cells.");
         if maps.len() < heads {
             caption.push_str(&format!(" The first {} of {heads} heads.", maps.len()));
         }
         Ok(Figure::grid("heat_map", "Attention by head", maps, columns).caption(caption).png(Theme::Light)?)
     }
 
-    /// What every rank did, in a table of the first one.
+    /// On rank 0, a table with the summaries of all ranks.
     fn collect(&self, done: &Done, ranks: &Ranks) -> Result<Vec<Table>> {
-        let [peak, cpu] = process_costs();
-        let mine: [f64; NUMBERS] =
-            [done.rows as f64, done.took.as_secs_f64(), done.waited.as_secs_f64(), cpu, ranks.bytes_received() as f64, peak];
-        let (talk, what) = (Talk::new(ranks), || "what it did".to_owned());
+        let costs = process_costs();
+        let mine = Summary {
+            rows: done.rows as f64,
+            seconds: done.took.as_secs_f64(),
+            waited: done.waited.as_secs_f64(),
+            cpu: costs.cpu_seconds,
+            received: ranks.bytes_received() as f64,
+            peak: costs.peak_memory,
+        };
+        let (comm, what) = (Comm::new(ranks), || "its summary".to_owned());
+        if ranks.rank() > 0 {
+            comm.send(0, SUMMARY, mine.to_bytes(), what)?;
+            return Ok(Vec::new());
+        }
         let mut table = Table::new(
             "ranks",
-            "What each rank did",
+            "Time, traffic and memory of each rank",
             &[
                 ("rank", "rank"),
                 ("rows", "rows"),
@@ -250,78 +259,101 @@ impl Attend {
                 ("peak_memory_bytes", "peak memory, bytes"),
             ],
         );
-        if ranks.rank() > 0 {
-            let bytes = mine.iter().flat_map(|x| x.to_le_bytes()).collect();
-            talk.send(0, (Kind::Tiles, 2), bytes, what)?;
-            return Ok(Vec::new());
-        }
-        for rank in 0..ranks.ranks() {
-            let numbers = if rank == 0 {
-                mine.to_vec()
-            } else {
-                let bytes = talk.receive_exactly(rank, (Kind::Tiles, 2), 8 * NUMBERS, what)?;
-                bytes.as_chunks::<8>().0.iter().map(|word| f64::from_le_bytes(*word)).collect()
-            };
-            let whole = |x: f64| if x.is_nan() { Value::Missing } else { Value::Integer(x as i64) };
-            let real = |x: f64| if x.is_nan() { Value::Missing } else { Value::Number(x) };
-            table.push(vec![
-                rank.into(),
-                whole(numbers[0]),
-                real(numbers[1]),
-                real(numbers[2]),
-                real(numbers[3]),
-                whole(numbers[4]),
-                whole(numbers[5]),
-            ]);
+        table.push(mine.row(0));
+        for rank in 1..ranks.ranks() {
+            let bytes = comm.receive_exactly(rank, SUMMARY, Summary::BYTES, what)?;
+            table.push(Summary::from_bytes(&bytes).row(rank));
         }
         Ok(vec![table])
     }
 }
 
-/// Files and options that cannot be used are the arguments' fault; ranks that are lost and a disk that is full are not.
+/// The message with a rank's summary.
+const SUMMARY: Tag = (Kind::Partials, 2);
+
+/// Costs of a rank; NaN where the system does not report them.
+struct Summary {
+    rows: f64,
+    seconds: f64,
+    waited: f64,
+    cpu: f64,
+    received: f64,
+    peak: f64,
+}
+
+impl Summary {
+    const BYTES: usize = 6 * size_of::<f64>();
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let Self { rows, seconds, waited, cpu, received, peak } = *self;
+        [rows, seconds, waited, cpu, received, peak].iter().flat_map(|x| x.to_le_bytes()).collect()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Self {
+        let mut words = bytes.as_chunks::<8>().0.iter().map(|word| f64::from_le_bytes(*word));
+        let mut next = || words.next().unwrap_or(f64::NAN);
+        Self { rows: next(), seconds: next(), waited: next(), cpu: next(), received: next(), peak: next() }
+    }
+
+    fn row(&self, rank: usize) -> Vec<Value> {
+        let whole = |x: f64| if x.is_nan() { Value::Missing } else { Value::Integer(x as i64) };
+        let real = |x: f64| if x.is_nan() { Value::Missing } else { Value::Number(x) };
+        vec![rank.into(), whole(self.rows), real(self.seconds), real(self.waited), real(self.cpu), whole(self.received), whole(self.peak)]
+    }
+}
+
+/// Errors in files and options are errors in the arguments; lost ranks and full disks are not.
 fn unusable(error: regard_dist::Error) -> anyhow::Error {
     use regard_dist::Error;
     match error {
-        Error::Lost { .. } | Error::Waited { .. } | Error::Length { .. } | Error::Write { .. } | Error::Appeared { .. } => error.into(),
+        Error::Disconnected { .. }
+        | Error::Timeout { .. }
+        | Error::Length { .. }
+        | Error::Thread { .. }
+        | Error::Changed { .. }
+        | Error::Write { .. }
+        | Error::Appeared { .. } => error.into(),
         error => Unusable(error.to_string()).into(),
     }
 }
 
-/// Heads that are drawn, at the most.
+/// The most heads of a figure.
 const DRAWN: usize = 16;
 
 /// The cells of each head of the first batch entry.
-fn maps<T: Real + Number>(file: &Npy) -> Result<Vec<Vec<f64>>> {
-    let view = file.view::<T>().map_err(unusable)?;
-    let heads =
-        view.outer_iter().next().map(|entry| entry.outer_iter().take(DRAWN).map(|map| map.iter().map(|x| x.to_f64()).collect()).collect());
+fn maps<T: Real + WireElement>(file: &Npy) -> Result<Vec<Vec<f64>>> {
+    let [_, heads, rows, _] = file.shape;
+    let cells = file.read_range::<T>(&(0..heads.min(DRAWN)), 0..rows).map_err(unusable)?;
+    let heads = cells.outer_iter().next().map(|entry| entry.outer_iter().map(|map| map.iter().map(|x| x.to_f64()).collect()).collect());
     Ok(heads.unwrap_or_default())
 }
 
-/// The means of each head over the rows that see any key, out of the files.
+/// The mean of each statistic and head over the rows that see any key.
 fn heads(out: &Path) -> Result<Table> {
     let files =
         STATISTICS.iter().map(|name| Npy::open(&beside(out, name))).collect::<std::result::Result<Vec<_>, _>>().map_err(unusable)?;
     let means = if files[0].descr == "<f8" { means::<f64>(&files) } else { means::<f32>(&files) }?;
     let columns: Vec<_> = ["batch", "head"].iter().chain(&STATISTICS[1..]).map(|&name| (name, name)).collect();
-    let mut table = Table::new("heads", "What the rows of each head did: means over those that see any key", &columns);
+    let mut table = Table::new("heads", "Means of each head over the rows that see any key", &columns);
     means.into_iter().for_each(|row| table.push(row));
     Ok(table)
 }
 
-fn means<T: Real + Number>(files: &[Npy]) -> Result<Vec<Vec<Value>>> {
+fn means<T: Real + WireElement>(files: &[Npy]) -> Result<Vec<Vec<Value>>> {
     // A file of [batch, head, token] is read as one of [1, batch, head, token].
-    let views = files.iter().map(|file| Ok(file.view::<T>().map_err(unusable)?.index_axis_move(Axis(0), 0))).collect::<Result<Vec<_>>>()?;
-    let [batches, heads, _] = [0, 1, 2].map(|axis| views[0].len_of(Axis(axis)));
+    let [_, batches, heads, _] = files[0].shape;
     let places = (0..batches).flat_map(|b| (0..heads).map(move |h| (b, h)));
-    Ok(places
+    places
         .map(|(b, h)| {
-            let of =
-                |i: usize| views[i].index_axis(Axis(0), b).index_axis_move(Axis(0), h).iter().map(|x| x.to_f64()).collect::<Vec<f64>>();
-            let seen: Vec<bool> = of(0).iter().map(|&lse| lse != f64::NEG_INFINITY).collect();
+            let of = |file: &Npy| -> Result<Vec<f64>> {
+                let rows = file.read_range::<T>(&(b..b + 1), h..h + 1).map_err(unusable)?;
+                Ok(rows.iter().map(|x| x.to_f64()).collect())
+            };
+            let seen: Vec<bool> = of(&files[0])?.iter().map(|&lse| lse != f64::NEG_INFINITY).collect();
             let count = seen.iter().filter(|&&seen| seen).count().max(1) as f64;
-            let mean = |i: usize| of(i).iter().zip(&seen).filter(|(_, seen)| **seen).map(|(x, _)| x).sum::<f64>() / count;
-            [Value::from(b), Value::from(h)].into_iter().chain((1..views.len()).map(|i| Value::Number(mean(i)))).collect()
+            let mean = |rows: Vec<f64>| rows.iter().zip(&seen).filter(|(_, seen)| **seen).map(|(x, _)| x).sum::<f64>() / count;
+            let means = files[1..].iter().map(|file| Ok(Value::Number(mean(of(file)?)))).collect::<Result<Vec<_>>>()?;
+            Ok([Value::from(b), Value::from(h)].into_iter().chain(means).collect())
         })
-        .collect())
+        .collect()
 }

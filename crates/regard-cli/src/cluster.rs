@@ -1,6 +1,6 @@
-//! `regard cluster`: whether ranks can work together, and what a job will take.
+//! `regard cluster`: checks the ranks of a job, and forecasts its time and memory.
 
-use crate::common::{Common, Outcome, Unusable};
+use crate::options::{Common, Outcome, Unusable};
 use crate::ranks::Ranks;
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -8,12 +8,12 @@ use ndarray::Array4;
 use regard::{Attention, Level};
 use regard_dist::files::Sharing;
 use regard_dist::plan::{Cluster as Machines, Forecast, MOST_DIM, MOST_HEADS, MOST_TOKENS, Size, forecast};
-use regard_dist::{Distributed, Exchange, InPieces, Kind, Partition, Talk};
+use regard_dist::{Comm, Distributed, Exchange, InPieces, Kind, Partition, Tag};
 use regard_lab::{Table, Value};
 use std::str::FromStr;
 use std::time::Instant;
 
-/// See whether ranks work together, and what a job would take
+/// Check the ranks of a job, or forecast its time and memory
 #[derive(Args, Debug)]
 pub(crate) struct Cluster {
     #[command(subcommand)]
@@ -35,25 +35,30 @@ impl Cluster {
     }
 }
 
-/// Ask every rank what it is, how fast it computes and answers, and compare bits with one process
+/// Check every rank: host, threads, speed, network, and that its bits are those of one process
 ///
-/// Each rank tells its host, its threads and the CPU's level; the first one names what is wrong, such as ranks that are bound to one core.
+/// Rank 0 prints a table of all ranks, and names problems such as ranks that are bound to one core.
 #[derive(Args, Debug)]
 #[command(after_help = "Example:\n  mpirun --bind-to none -n 4 regard cluster check")]
 struct Check {
-    /// Dimensions of the heads that the speed is measured with
+    /// Head dimensions of the speed measurement
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = clap::value_parser!(u16).range(1..=4096))]
     dim: u16,
-    /// Give up after waiting so many seconds for another rank
+    /// Timeout: stop after waiting this long for another rank
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     watchdog: f64,
     #[command(flatten)]
     common: Common,
 }
 
-/// Tokens of the comparison, and bytes of the message that is timed.
+/// Tokens of the comparison with one process.
 const TOKENS: usize = 1500;
+
+/// Bytes of the message that is timed.
 const MESSAGE: usize = 32 << 20;
+
+/// The message with a rank's report.
+const REPORT: Tag = (Kind::Partials, 3);
 
 impl Check {
     fn run(self) -> Result<Outcome> {
@@ -65,19 +70,19 @@ impl Check {
         let mut common = self.common.clone();
         common.quiet |= ranks.rank() > 0;
         drop(common.start("check")?);
-        let talk = Talk::new(ranks);
+        let comm = Comm::new(ranks);
         let level = Level::preferred().map_or("unknown".to_owned(), |level| format!("{level:?}"));
         let (threads, cores) = (rayon::current_num_threads(), cores());
-        // All at once.
-        talk.agree("a check of the speed")?;
+        // All ranks measure at the same time.
+        comm.agree("a check of the speed")?;
         let rate = measured_rate(usize::from(self.dim));
-        let [latency, bandwidth] = if ranks.ranks() > 1 { ping(ranks)? } else { [f64::NAN; 2] };
+        let network = if ranks.ranks() > 1 { measured_network(ranks)? } else { None };
         let differ = compared(ranks)?;
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
         let mine = format!("{}\t{threads}\t{cores}\t{level}\t{rate}\t{differ}", host.trim());
-        let what = || "what it is".to_owned();
+        let what = || "its report".to_owned();
         if ranks.rank() > 0 {
-            talk.send(0, (Kind::Tiles, 3), mine.into_bytes(), what)?;
+            comm.send(0, REPORT, mine.into_bytes(), what)?;
             return Ok(Outcome::Done);
         }
         let columns = [
@@ -87,20 +92,19 @@ impl Check {
             ("cores", "cores"),
             ("level", "CPU level"),
             ("gflops", "GFLOP/s"),
-            ("differing_numbers", "numbers that differ from one process"),
+            ("differing_elements", "elements that differ from one process"),
         ];
         let mut table = Table::new("check", "The ranks of this job", &columns);
         let mut wrong = false;
         for rank in 0..ranks.ranks() {
-            let text =
-                if rank == 0 { mine.clone() } else { String::from_utf8_lossy(&talk.receive(rank, (Kind::Tiles, 3), what)?).into_owned() };
+            let text = if rank == 0 { mine.clone() } else { String::from_utf8_lossy(&comm.receive(rank, REPORT, what)?).into_owned() };
             let fields: Vec<_> = text.split('\t').collect();
             let number = |i: usize| fields.get(i).and_then(|field| field.parse::<f64>().ok()).unwrap_or(f64::NAN);
             let word = |i: usize| Value::Text(fields.get(i).copied().unwrap_or_default().to_owned());
             wrong |= number(5) != 0.0;
             if number(1) < number(2) && !common.quiet {
                 crate::output::note(format_args!(
-                    "rank {rank} has {} threads on a machine with {} cores: start it with mpirun --bind-to none, or set RAYON_NUM_THREADS on purpose",
+                    "rank {rank} has {} threads on a machine with {} cores: start it with mpirun --bind-to none, unless RAYON_NUM_THREADS is set on purpose",
                     number(1),
                     number(2)
                 ));
@@ -109,29 +113,28 @@ impl Check {
             table.push(vec![rank.into(), word(0), whole(number(1)), whole(number(2)), word(3), Value::Number(number(4)), whole(number(5))]);
         }
         let mut tables = vec![table];
-        if ranks.ranks() > 1 {
-            let mut network = Table::new(
+        if let Some(Network { latency, bandwidth }) = network {
+            let mut table = Table::new(
                 "network",
                 "From rank 0 to rank 1 and back",
                 &[("latency_us", "latency, us"), ("gigabytes_per_second", "GB/s each way")],
             );
-            network.push(vec![Value::Number(latency * 1e6), Value::Number(bandwidth / 1e9)]);
-            tables.push(network);
+            table.push(vec![Value::Number(latency * 1e6), Value::Number(bandwidth / 1e9)]);
+            tables.push(table);
         }
         common.show(&tables)?;
         Ok(if wrong { Outcome::Disagrees } else { Outcome::Done })
     }
 }
 
-/// Cores of this machine, whatever this process may use of them.
+/// Cores of this machine, including those that this process may not use.
 fn cores() -> usize {
     let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let counted = text.lines().filter(|line| line.starts_with("processor")).count();
     if counted > 0 { counted } else { std::thread::available_parallelism().map_or(1, std::num::NonZero::get) }
 }
 
-/// Multiplications and additions per second, in billions, of attention with all threads, to keys that come in pieces: of some passes after the first, as ranks that share
-/// cores have it.
+/// GFLOP/s of attention with all threads, with keys in pieces: the mean of some passes after the first, as ranks may share cores.
 fn measured_rate(dim: usize) -> f64 {
     const HEADS: usize = 4;
     const ROWS: usize = 2048;
@@ -150,32 +153,40 @@ fn measured_rate(dim: usize) -> f64 {
     (4 * HEADS * ROWS * PIECES * ROWS * dim * PASSES) as f64 / seconds / 1e9
 }
 
-/// Half the time that a short message takes there and back, and the bytes per second of a long one.
-fn ping(ranks: &Ranks) -> Result<[f64; 2]> {
-    let (talk, what) = (Talk::new(ranks), || "an answer".to_owned());
-    talk.agree("a check of the network")?;
+/// Speed of the network between ranks 0 and 1.
+struct Network {
+    /// Seconds: half the round trip of a short message.
+    latency: f64,
+    /// Bytes per second of a long one.
+    bandwidth: f64,
+}
+
+/// `None` on other ranks.
+fn measured_network(ranks: &Ranks) -> Result<Option<Network>> {
+    let (comm, what) = (Comm::new(ranks), || "a reply".to_owned());
+    comm.agree("a check of the network")?;
     if ranks.rank() > 1 {
-        return Ok([f64::NAN; 2]);
+        return Ok(None);
     }
     let other = 1 - ranks.rank();
     let round = |bytes: usize, tag: u32| -> Result<f64> {
         let begun = Instant::now();
         if ranks.rank() == 0 {
-            talk.send(other, (Kind::Keys, tag), vec![0; bytes], what)?;
+            comm.send(other, (Kind::Keys, tag), vec![0; bytes], what)?;
         }
-        talk.receive_exactly(other, (Kind::Keys, tag), bytes, what)?;
+        comm.receive_exactly(other, (Kind::Keys, tag), bytes, what)?;
         if ranks.rank() == 1 {
-            talk.send(other, (Kind::Keys, tag), vec![0; bytes], what)?;
+            comm.send(other, (Kind::Keys, tag), vec![0; bytes], what)?;
         }
         Ok(begun.elapsed().as_secs_f64())
     };
     let best = |bytes: usize, first: u32| (first..first + 5).map(|tag| round(bytes, tag)).collect::<Result<Vec<_>>>();
     let least = |times: Vec<f64>| times.into_iter().fold(f64::INFINITY, f64::min);
     let (short, long) = (least(best(1, 0)?), least(best(MESSAGE, 10)?));
-    Ok([short / 2.0, 2.0 * MESSAGE as f64 / (long - short).max(1e-9)])
+    Ok(Some(Network { latency: short / 2.0, bandwidth: 2.0 * MESSAGE as f64 / (long - short).max(1e-9) }))
 }
 
-/// How many numbers of this rank's results and gradients differ from those of one process.
+/// The number of elements of this rank's results and gradients that differ from those of one process.
 fn compared(ranks: &Ranks) -> Result<usize> {
     let x = Array4::from_shape_fn((1, 2, TOKENS, 16), |(_, h, i, d)| ((h + i * d) as f32).sin());
     let partition = Partition::snake(TOKENS, ranks.ranks(), 256)?;
@@ -194,62 +205,62 @@ fn compared(ranks: &Ranks) -> Result<usize> {
     Ok(pairs.into_iter().map(differ).sum())
 }
 
-/// Say what attention over several machines will take: seconds, bytes, memory
+/// Forecast attention over several machines: seconds, bytes, memory
 ///
-/// The schedule is played through, piece by piece, with the speed of a rank and of its network. Without --rate, the speed of this machine is measured.
+/// The schedule is simulated piece by piece, with the speed of a rank and of its network. Without --rate, the speed of this machine is measured.
 #[derive(Args, Debug)]
 #[command(after_help = "Example:\n  regard cluster plan --tokens 1M --heads 32/8 --dim 128 --ranks 64,256,1024 --net 10GbE --rate 2600")]
 struct Plan {
     /// Tokens, such as 65536, 64K (of 1024) or 1M (of 1024 K); at most 4096M
     #[arg(long, value_name = "N", default_value = "1M")]
     tokens: Count,
-    /// Heads of queries, and of keys where they are fewer
+    /// Query heads, and key/value heads if they are fewer
     #[arg(long, value_name = "Q[/KV]", default_value = "32/8")]
     heads: Heads,
     /// Dimensions of a head
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = dimensions)]
     dim: usize,
-    /// Bytes of a number: 2, 4 or 8
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = bytes_of_a_number)]
+    /// Bytes of an element: 2, 4 or 8
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = element_bytes)]
     bytes: usize,
-    /// Numbers of ranks, a list with commas
+    /// Comma-separated numbers of ranks
     #[arg(long, value_name = "LIST", default_value = "64,256,1024")]
-    ranks: crate::common::Sizes,
+    ranks: crate::options::Sizes,
     /// The network of a rank: 1GbE, 10GbE, 25GbE, 100GbE, 400GbE, or gigabytes per second
     #[arg(long, value_name = "NET", default_value = "10GbE")]
     net: Net,
-    /// Microseconds that a message is on its way
+    /// Latency of a message in microseconds
     #[arg(long, value_name = "US", default_value_t = 20.0)]
     latency: f64,
-    /// GFLOP/s of a rank in attention, with all of its threads [default: measured here]
+    /// GFLOP/s of a rank, with all of its threads [default: measured on this machine]
     #[arg(long, value_name = "GFLOPS")]
     rate: Option<f64>,
-    /// All keys are visible, instead of those before the query
+    /// Full instead of causal attention
     #[arg(long)]
     full: bool,
-    /// One range of tokens to each rank, instead of blocks in turn
+    /// One range of tokens per rank, instead of blocks in snake order
     #[arg(long)]
     contiguous: bool,
-    /// Tokens of a block, a multiple of 256 [default: about eight blocks to each rank]
+    /// Tokens of a block, a multiple of 256 [default: about eight blocks per rank]
     #[arg(long, value_name = "N", conflicts_with = "contiguous")]
     block: Option<usize>,
-    /// Groups of heads [default: as many as fit]
+    /// Groups of heads [default: as many as possible]
     #[arg(long, value_name = "N")]
     head_groups: Option<usize>,
     #[command(flatten)]
     common: Common,
 }
 
-fn bytes_of_a_number(text: &str) -> std::result::Result<usize, String> {
-    text.parse().ok().filter(|bytes| [2, 4, 8].contains(bytes)).ok_or_else(|| format!("{text:?} is not 2, 4 or 8"))
+fn element_bytes(text: &str) -> std::result::Result<usize, String> {
+    text.parse().ok().filter(|bytes| [2, 4, 8].contains(bytes)).ok_or_else(|| format!("invalid element size: {text:?}; give 2, 4 or 8"))
 }
 
 fn dimensions(text: &str) -> std::result::Result<usize, String> {
     let number = text.parse().ok().filter(|dim| (1..=MOST_DIM).contains(dim));
-    number.ok_or_else(|| format!("a head has from 1 to {MOST_DIM} dimensions"))
+    number.ok_or_else(|| format!("invalid number of dimensions: {text:?}; it must be from 1 to {MOST_DIM}"))
 }
 
-/// A number with K or M behind it.
+/// A number of tokens, with an optional suffix K or M.
 #[derive(Debug, Clone, Copy)]
 struct Count(usize);
 
@@ -267,7 +278,7 @@ impl FromStr for Count {
             digits.parse::<usize>().ok().and_then(|count| count.checked_mul(unit)).filter(|count| (1..=MOST_TOKENS).contains(count));
         count.map(Self).ok_or_else(|| {
             let most = MOST_TOKENS >> 20;
-            format!("{text:?} is not a number of tokens from 1 to {most}M; give 65536, 64K or 1M, where K is 1024 and M is 1024 K")
+            format!("not a number of tokens from 1 to {most}M: {text:?}; give 65536, 64K or 1M, where K is 1024 and M is 1024 K")
         })
     }
 }
@@ -283,9 +294,9 @@ impl FromStr for Heads {
         let (q, kv) = text.split_once('/').unwrap_or((text, text));
         match (number(q), number(kv)) {
             (Some(q), Some(kv)) if q.is_multiple_of(kv) => Ok(Self(q, kv)),
-            _ => Err(format!(
-                "{text:?} is not heads of queries and of keys; give 32, or 32/8, from 1 to {MOST_HEADS}, where the second divides the first"
-            )),
+            _ => {
+                Err(format!("not a number of heads from 1 to {MOST_HEADS}: {text:?}; give 32, or 32/8, where the second divides the first"))
+            }
         }
     }
 }
@@ -301,7 +312,7 @@ impl FromStr for Net {
         let gigabits = text.trim().to_ascii_lowercase().strip_suffix("gbe").and_then(|bits| bits.parse::<f64>().ok());
         let rate = gigabits.map(|bits| bits * 1e9 / 8.0).or_else(|| text.trim().parse::<f64>().ok().map(|bytes| bytes * 1e9));
         let rate = rate.filter(|rate| rate.is_finite() && *rate > 0.0);
-        rate.map(Self).ok_or_else(|| format!("{text:?} is not a network; give 10GbE, or gigabytes per second such as 1.25"))
+        rate.map(Self).ok_or_else(|| format!("not a network: {text:?}; give 10GbE, or gigabytes per second such as 1.25"))
     }
 }
 
@@ -309,12 +320,12 @@ impl Plan {
     fn run(self) -> Result<Outcome> {
         drop(self.common.start("plan")?);
         let positive = |name: &str, x: f64| {
-            if x.is_finite() && x > 0.0 { Ok(()) } else { Err(Unusable(format!("--{name} {x} is not possible: it must be more than 0"))) }
+            if x.is_finite() && x > 0.0 { Ok(()) } else { Err(Unusable(format!("invalid --{name}: {x}; give a number above 0"))) }
         };
         positive("latency", self.latency)?;
         self.rate.map_or(Ok(()), |rate| positive("rate", rate))?;
         if self.ranks.0.is_empty() || self.ranks.0.iter().any(|&ranks| ranks == 0 || ranks > 1 << 16) {
-            return Err(Unusable("--ranks must be numbers from 1 to 65536, such as 64,256".to_owned()).into());
+            return Err(Unusable("invalid --ranks; give numbers from 1 to 65536, such as 64,256".to_owned()).into());
         }
         let rate = self.rate.unwrap_or_else(|| measured_rate(self.dim.clamp(1, 4096)));
         let size = Size {
@@ -336,7 +347,7 @@ impl Plan {
             ("memory_gb", "memory of a rank, GB"),
         ];
         let caption = format!(
-            "Forward pass of {} tokens, {}/{} heads of {}: by the model, at {rate:.0} GFLOP/s and {} GB/s for each rank",
+            "Forecast of the forward pass of {} tokens, {}/{} heads of {} dimensions, at {rate:.0} GFLOP/s and {} GB/s for each rank",
             size.tokens,
             size.heads_q,
             size.heads_kv,

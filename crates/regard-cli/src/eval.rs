@@ -1,26 +1,25 @@
 //! `regard eval`.
 
-use crate::common::{Common, Outcome, Unusable};
-use crate::progress::Bar;
-use crate::train::{is_ours, warn_unverified};
+use crate::options::{Common, Outcome, Unusable};
+use crate::train::warn_unverified;
 use anyhow::Result;
 use clap::Args;
-use regard_lab::Table;
 use regard_lab::experiments::Progress;
+use regard_lab::{Table, Value};
+use regard_model::{Edits, Evaluated, Input, Model, Sources, TrainedOn};
 use regard_nn::data::Text;
-use regard_nn::evaluate::evaluate;
-use regard_nn::training::folder::{Trained, text_digest};
+use regard_nn::training::folder::text_digest;
 use regard_nn::training::source::TextSource;
 use std::f64::consts::LN_2;
 use std::path::PathBuf;
 
-/// Measure a trained model: loss, perplexity, bits per character, accuracy
+/// Measure a model: loss, perplexity, bits per character, accuracy
 ///
-/// On the last tenth of the text that it was trained on, which it has not learned; or on the whole of another text. Every token but the
-/// first is predicted exactly once, from at most a context of tokens before it. Where the text is the stories that a grammar writes, its
-/// entropy stands beside the loss: no model can stay below it.
+/// A model of `regard train` is measured on the last tenth of its training text, which it has not learned; any model on the whole of another
+/// text (--text). Every token is predicted exactly once, from at most a context of tokens before it; without a BOS token, all but the first.
+/// Where the text is the stories that a grammar writes, its entropy stands beside the loss: no model can stay below it.
 ///
-/// Any other model that `regard look` can read is measured on the text that is given; with --edits, as it is and edited.
+/// With --edits there are two rows: the model as it is, and edited.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   regard eval model
@@ -34,7 +33,7 @@ pub(crate) struct Eval {
     /// Another text, or the same one where it has moved; - is the standard input [default: the text that it was trained on]
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
-    /// Windows begin so many tokens apart; the shorter, the more context each token has [default: the context]
+    /// Tokens between the starts of windows; the smaller, the more context each token has [default: the context]
     #[arg(long, value_name = "N")]
     stride: Option<usize>,
     /// Edits of the model, as in L3.H1=zero/scale=off: see `regard surgery --help`
@@ -44,127 +43,115 @@ pub(crate) struct Eval {
     common: Common,
 }
 
-const COLUMNS: [(&str, &str); 11] = [
+const COLUMNS: [(&str, &str); 12] = [
     ("part", "what was read"),
-    ("step", "training steps of the model"),
+    ("edits", "edits of the model"),
+    ("step", "training steps of the model, where they are known"),
     ("tokens", "tokens predicted"),
-    ("characters", "characters of these"),
+    ("characters", "characters of these tokens"),
     ("loss", "loss (nats per token)"),
     ("floor", "entropy of the text (nats per token), where it is known"),
     ("perplexity", "perplexity of a token"),
     ("bits_per_token", "bits per token"),
     ("bits_per_character", "bits per character"),
     ("floor_bits_per_character", "entropy of the text (bits per character), where it is known"),
-    ("accuracy", "share of tokens that were the likeliest"),
+    ("accuracy", "share of tokens that were the most likely"),
 ];
 
+/// A text to judge a model on.
+struct Judged {
+    part: &'static str,
+    /// With the BOS token, where the tokenizer adds one.
+    ids: Vec<u32>,
+    /// Characters of the predicted tokens.
+    characters: usize,
+    /// Entropy in nats per character, where it is known.
+    entropy: Option<f64>,
+}
+
 impl Eval {
-    /// Any checkpoint, with edits; `text` where none was given.
-    fn run_checkpoint(&self, bar: Bar, text: Option<&TextSource>) -> Result<Outcome> {
-        let model = regard_model::Model::load(&self.folder)?;
-        let edits = regard_model::Edits::parse(&self.edits)?;
-        let sources = crate::microscope::sources(&model, &edits)?;
-        let source = match (&self.text, text) {
-            (Some(path), _) => TextSource::named(path.clone()),
-            (None, Some(text)) => text.clone(),
-            (None, None) => return Err(Unusable("say which text to read, with --text FILE".to_owned()).into()),
+    /// The text that was given, else the one that the model was trained on.
+    fn source(&self, trained: Option<&TrainedOn>) -> Result<TextSource> {
+        match (&self.text, trained.map(|trained| &trained.origin.text)) {
+            (Some(path), _) => Ok(TextSource::named(path.clone())),
+            (None, Some(TextSource::Stdin)) => {
+                let message = "the text came from the standard input: give it again, with --text - or as a file with --text FILE";
+                Err(Unusable(message.to_owned()).into())
+            }
+            (None, Some(source)) => Ok(source.clone()),
+            (None, None) => Err(Unusable("no text to read: give one with --text FILE".to_owned()).into()),
+        }
+    }
+
+    /// The last tenth of the text that the model was trained on, or all of another one.
+    fn judged(&self, model: &Model) -> Result<Judged> {
+        let trained = model.trained();
+        let text = self.source(trained)?.read()?;
+        let ids = model.ids(Input::Text(&text))?;
+        let bos = model.tokenizer()?.first().filter(|bos| ids.first() == Some(bos));
+        let origin = trained.map(|trained| &trained.origin).filter(|origin| origin.text_sha256 == text_digest(&text));
+        let (part, ids) = match origin {
+            Some(_) => {
+                let unseen = Text::split(ids[usize::from(bos.is_some())..].to_vec(), model.context())?.validation;
+                ("validation", bos.into_iter().chain(unseen).collect())
+            }
+            None => ("whole text", ids),
         };
-        let text = source.read()?;
-        let ids = model.ids(regard_model::Input::Text(&text))?;
-        let none = (regard_model::Edits::default(), regard_model::Sources::default());
-        let mut ways = vec![("as it is", &none.0, &none.1)];
-        if !edits.is_empty() {
-            ways.push(("edited", &edits, &sources));
-        }
-        bar.expect((ways.len() * ids.len()) as u64);
-        let columns = [
-            ("model", "the model"),
-            ("edits", "its edits"),
-            ("tokens", "tokens predicted"),
-            ("loss", "loss (nats per token)"),
-            ("perplexity", "perplexity of a token"),
-            ("bits_per_character", "bits per character"),
-        ];
-        let caption =
-            format!("How well {} predicts; every token is judged once, by at most {} before it.", model.path().display(), model.context());
-        let mut table = Table::new("eval", &caption, &columns);
-        for (what, edits, sources) in ways {
-            let mut seen = 0;
-            let losses = model.evaluate(&ids, self.stride, edits, sources, |done, _| {
-                bar.advance((done - seen) as u64);
-                seen = done;
-            })?;
-            let nats: f64 = losses.iter().sum();
-            let loss = nats / losses.len() as f64;
-            table.push(vec![
-                what.into(),
-                edits.canonical().into(),
-                losses.len().into(),
-                loss.into(),
-                loss.exp().into(),
-                (nats / LN_2 / text.chars().count().max(1) as f64).into(),
-            ]);
-        }
-        drop(bar);
-        self.common.show(&[table])?;
-        Ok(Outcome::Done)
+        // All tokens but the first are predicted.
+        let characters = model.tokenizer()?.decode(&ids[1.min(ids.len())..])?.chars().count();
+        // The grammar's entropy is per character; tokens of this part may be longer or shorter than those of the whole text.
+        let floor = origin.and_then(|origin| Some(origin.floor()? * origin.tokens as f64 / origin.characters as f64));
+        Ok(Judged { part, ids, characters, entropy: floor })
     }
 
     pub(crate) fn run(self) -> Result<Outcome> {
         let bar = self.common.start("eval")?;
-        if !is_ours(&self.folder) {
-            return self.run_checkpoint(bar, None);
-        }
-        let trained = Trained::read(&self.folder)?;
-        if !self.edits.is_empty() || trained.tokenizer.bos().is_some() {
-            return self.run_checkpoint(bar, Some(&trained.origin.text));
-        }
-        if !trained.verified {
+        let model = Model::load(&self.folder)?;
+        if model.trained().is_some_and(|trained| !trained.verified) {
             warn_unverified(&self.folder);
         }
-        let source = self.text.clone().map_or_else(|| trained.origin.text.clone(), TextSource::named);
-        if source == TextSource::Stdin && self.text.is_none() {
-            let message = "the text came from the standard input: give it again, with --text - or as a file with --text FILE";
-            return Err(Unusable(message.to_owned()).into());
+        let edits = Edits::parse(&self.edits)?;
+        let sources = model.sources_of(&edits)?;
+        let judged = self.judged(&model)?;
+        let (none, nothing) = (Edits::default(), Sources::default());
+        let mut rows = vec![(&none, &nothing)];
+        if !edits.is_empty() {
+            rows.push((&edits, &sources));
         }
-        let text = source.read()?;
-        let tokens = trained.tokenizer.encode(&text)?;
-        let known = text_digest(&text) == trained.origin.text_sha256;
-        let context = trained.model.config().context;
-        let (part, tokens) = if known { ("validation", Text::split(tokens, context)?.validation) } else { ("whole text", tokens) };
-        let mut seen = 0;
-        let loss = evaluate(&trained.model, &trained.params, &tokens, self.stride.unwrap_or(context), |done, all| {
-            if seen == 0 {
-                bar.expect(all as u64);
-            }
-            bar.advance((done - seen) as u64);
-            seen = done;
-        })?;
+        bar.expect((rows.len() * judged.ids.len()) as u64);
+        let caption = "How well the model predicts; every token is judged once, by at most a context of tokens before it. (`regard train` \
+                       validates on some windows of the same text only.)";
+        let mut table = Table::new("eval", caption, &COLUMNS);
+        for (edits, sources) in rows {
+            let mut seen = 0;
+            let evaluated = model.evaluate(&judged.ids, self.stride, edits, sources, |done, _| {
+                bar.advance((done - seen) as u64);
+                seen = done;
+            })?;
+            table.push(row(&model, &judged, edits, &evaluated));
+        }
         drop(bar);
-        let characters = trained.tokenizer.decode(&tokens[1..])?.chars().count();
-        let per_character = |nats_per_token: f64| nats_per_token * loss.rows as f64 / characters.max(1) as f64 / LN_2;
-        // The grammar's entropy is per character; tokens of this part may be longer or shorter than those of the whole text.
-        let origin = &trained.origin;
-        let entropy = origin.floor().filter(|_| known).map(|floor| floor * origin.tokens as f64 / origin.characters as f64);
-        let mut table = Table::new(
-            "eval",
-            "How well the model predicts; every token but the first is judged once, by the tokens before it. (`regard train` looks at some windows of the same text only.)",
-            &COLUMNS,
-        );
-        table.push(vec![
-            part.into(),
-            i64::try_from(trained.step).unwrap_or(i64::MAX).into(),
-            loss.rows.into(),
-            characters.into(),
-            loss.mean().into(),
-            entropy.map(|entropy| entropy * characters as f64 / loss.rows as f64).into(),
-            loss.mean().exp().into(),
-            (loss.mean() / LN_2).into(),
-            per_character(loss.mean()).into(),
-            entropy.map(|entropy| entropy / LN_2).into(),
-            loss.accuracy().into(),
-        ]);
         self.common.show(&[table])?;
         Ok(Outcome::Done)
     }
+}
+
+fn row(model: &Model, judged: &Judged, edits: &Edits, evaluated: &Evaluated) -> Vec<Value> {
+    let (tokens, loss) = (evaluated.losses.len(), evaluated.loss());
+    let per_token = judged.characters as f64 / tokens as f64;
+    let step = model.trained().map(|trained| i64::try_from(trained.step).unwrap_or(i64::MAX));
+    vec![
+        judged.part.into(),
+        edits.canonical().into(),
+        step.into(),
+        tokens.into(),
+        judged.characters.into(),
+        loss.into(),
+        judged.entropy.map(|entropy| entropy * per_token).into(),
+        loss.exp().into(),
+        (loss / LN_2).into(),
+        (loss / per_token.max(f64::MIN_POSITIVE) / LN_2).into(),
+        judged.entropy.map(|entropy| entropy / LN_2).into(),
+        evaluated.accuracy().into(),
+    ]
 }

@@ -1,6 +1,6 @@
-//! The experiments as sub-commands: one per line of the laboratory's list, each with the options of its own configuration.
+//! The experiments as sub-commands of `regard lab`, each with the options of its own configuration. Their names alone are hidden commands.
 
-use crate::common::{Common, Out, Outcome, figure_files, table_files, write_files};
+use crate::options::{Common, Out, Outcome, figure_files, table_files, write_files};
 use crate::output::note;
 use crate::progress::Bar;
 use anyhow::{Context, Result};
@@ -8,17 +8,68 @@ use clap::{ArgMatches, Args, Command, FromArgMatches, Subcommand};
 use regard_lab::shards::{self, Maker, Part};
 use regard_lab::{EXPERIMENTS, Entry, Folder, Table, Tables, judging, report};
 
-/// An experiment of the list, and what the command line says of it.
+/// Run one experiment: tables, figures, verdicts on the documents' claims
+#[derive(Args)]
+#[command(arg_required_else_help = true, after_help = "Examples:\n  regard lab sweep\n  regard lab robustness --seeds 2000 --out results")]
+pub(crate) struct Lab {
+    #[command(subcommand)]
+    experiment: Experiment,
+}
+
+impl Lab {
+    pub(crate) fn run(self) -> Result<Outcome> {
+        self.experiment.run()
+    }
+}
+
+/// Experiments that are listed as commands of their own.
+const LISTED: [&str; 1] = ["bench"];
+
+/// `regard sweep` for `regard lab sweep`.
+pub(crate) struct TopLevel(Experiment);
+
+impl TopLevel {
+    pub(crate) fn run(self) -> Result<Outcome> {
+        self.0.run()
+    }
+}
+
+impl FromArgMatches for TopLevel {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        Experiment::from_arg_matches(matches).map(Self)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0.update_from_arg_matches(matches)
+    }
+}
+
+impl Subcommand for TopLevel {
+    fn augment_subcommands(command: Command) -> Command {
+        let hidden = |command: Command| if LISTED.contains(&command.get_name()) { command } else { command.hide(true) };
+        EXPERIMENTS.iter().fold(command, |command, entry| command.subcommand(hidden(command_of(*entry))))
+    }
+
+    fn augment_subcommands_for_update(command: Command) -> Command {
+        Self::augment_subcommands(command)
+    }
+
+    fn has_subcommand(name: &str) -> bool {
+        Experiment::has_subcommand(name)
+    }
+}
+
+/// An experiment with its arguments.
 pub(crate) struct Experiment {
     entry: &'static dyn Entry,
     matches: ArgMatches,
     shared: Shared,
 }
 
-/// The options that every experiment has.
+/// Options of every experiment.
 #[derive(Args, Debug, Clone)]
 struct Shared {
-    /// Make only this part of the draws, as in 3/64, into a file of its own: `regard merge` puts the parts of any machines together to the same bytes
+    /// Compute one part of the draws, as in 3/64, into a file of its own; `regard merge` combines the parts of several machines to the same bytes
     #[arg(long, value_name = "PART")]
     shard: Option<Part>,
     #[command(flatten)]
@@ -27,11 +78,21 @@ struct Shared {
     common: Common,
 }
 
-/// A part that nobody has written to for so long was left by a run that was killed.
+/// Age of a temporary file after which its run was killed.
 const ABANDONED: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
 
 pub(crate) fn find(name: &str) -> Option<&'static dyn Entry> {
     EXPERIMENTS.iter().copied().find(|entry| entry.id() == name)
+}
+
+/// The sub-command of an experiment. Common options come last and leave its descriptions as they are.
+fn command_of(entry: &dyn Entry) -> Command {
+    let own = entry.command();
+    let (about, long, after) = (own.get_about().cloned(), own.get_long_about().cloned(), own.get_after_help().cloned());
+    let mut whole = Shared::augment_args(own);
+    whole = about.into_iter().fold(whole, Command::about);
+    whole = long.into_iter().fold(whole, Command::long_about);
+    after.into_iter().fold(whole, Command::after_help)
 }
 
 impl FromArgMatches for Experiment {
@@ -51,15 +112,7 @@ impl FromArgMatches for Experiment {
 
 impl Subcommand for Experiment {
     fn augment_subcommands(command: Command) -> Command {
-        EXPERIMENTS.iter().fold(command, |command, entry| {
-            // The options that all have come last, and leave the experiment's own words about itself alone.
-            let own = entry.command();
-            let (about, long, after) = (own.get_about().cloned(), own.get_long_about().cloned(), own.get_after_help().cloned());
-            let mut whole = Shared::augment_args(own);
-            whole = about.into_iter().fold(whole, Command::about);
-            whole = long.into_iter().fold(whole, Command::long_about);
-            command.subcommand(after.into_iter().fold(whole, Command::after_help))
-        })
+        EXPERIMENTS.iter().fold(command, |command, entry| command.subcommand(command_of(*entry)))
     }
 
     fn augment_subcommands_for_update(command: Command) -> Command {
@@ -72,14 +125,15 @@ impl Subcommand for Experiment {
 }
 
 impl Experiment {
-    /// The folder first, and what is in the way there, so that nothing is computed for nothing; then the tables, the figures, the files.
+    /// Reserves the files first, so that nothing is computed in vain; then tables, figures and files.
     pub(crate) fn run(self) -> Result<Outcome> {
         let (entry, Shared { shard, out, common }) = (self.entry, self.shared);
-        let bar = common.start(entry.id())?.keeping(&out.out);
+        let bar = common.start(entry.id())?;
         if let Some(part) = shard {
             return make_part(entry, &self.matches, part, &out, &bar, &common);
         }
         let folder = reserved(entry, &out)?;
+        let bar = bar.resuming(&out.out)?;
         let tables = entry.run(&self.matches, &bar)?;
         bar.hide();
         let done = finish(entry, tables, folder, &common)?;
@@ -88,7 +142,7 @@ impl Experiment {
     }
 }
 
-/// The folder, in which nothing of anybody else is in the way.
+/// The folder of results with the experiment's files reserved.
 pub(crate) fn reserved(entry: &dyn Entry, out: &Out) -> Result<Folder> {
     let folder = Folder::open(&out.out, entry.id())?;
     folder.reserve(&entry.files())?;
@@ -96,12 +150,12 @@ pub(crate) fn reserved(entry: &dyn Entry, out: &Out) -> Result<Folder> {
     Ok(folder)
 }
 
-/// Tables, verdicts and figures into the folder.
+/// Writes tables, verdicts and figures.
 pub(crate) fn finish(entry: &dyn Entry, tables: Vec<Table>, folder: Folder, common: &Common) -> Result<Outcome> {
     let mut tables = Tables::from(tables);
     let agrees = entry.agrees(tables.all());
     judging::put_verdicts(&mut tables);
-    // Everything is drawn before anything is written.
+    // All figures are drawn before the first file is written.
     let mut files = table_files(tables.all());
     files.extend(figure_files(&report::draw(&tables)?)?);
     write_files(folder, &files, common)?;
@@ -112,7 +166,7 @@ pub(crate) fn finish(entry: &dyn Entry, tables: Vec<Table>, folder: Folder, comm
     Ok(if agrees == Some(false) { Outcome::Disagrees } else { Outcome::Done })
 }
 
-/// One part of the draws, as a file; one that is there already, whole and of the same run, is left alone.
+/// Writes one part of the draws; a complete part of the same run is left as it is.
 fn make_part(entry: &dyn Entry, matches: &ArgMatches, part: Part, out: &Out, bar: &Bar, common: &Common) -> Result<Outcome> {
     if !entry.draws() {
         return Err(shards::no_draws(entry.id()).into());
@@ -121,19 +175,19 @@ fn make_part(entry: &dyn Entry, matches: &ArgMatches, part: Part, out: &Out, bar
     let path = out.out.join(shards::file_name(entry.id(), part));
     if shards::is_of(&path, entry.id(), &words, part) {
         if !common.quiet {
-            note(format_args!("{} is there already", path.display()));
+            note(format_args!("{} exists already", path.display()));
         }
         return Ok(Outcome::Done);
     }
-    shards::check_place(&path)?;
-    std::fs::create_dir_all(&out.out).with_context(|| format!("cannot make {}", out.out.display()))?;
-    // Others may be writing their parts to the same folder.
-    regard_plot::remove_parts_unchanged_for(&out.out, ABANDONED);
+    std::fs::create_dir_all(&out.out).with_context(|| format!("cannot create {}", out.out.display()))?;
+    // Other processes may be writing their parts to the same folder.
+    regard_files::remove_abandoned(&out.out, ABANDONED);
+    let output = shards::reserve(&path)?;
     let maker = Maker::new(part, bar);
     entry.run(matches, &maker)?;
     let (_, bytes) = maker.file(entry.id(), &words)?;
     bar.hide();
-    regard_lab::write_atomic(&path, &bytes)?;
+    output.write(&bytes)?;
     if !common.quiet {
         note(format_args!("wrote {}", path.display()));
     }

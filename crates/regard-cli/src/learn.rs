@@ -1,6 +1,6 @@
 //! `regard learn`.
 
-use crate::common::{Outcome, Unusable};
+use crate::options::{Outcome, Unusable};
 use anyhow::Result;
 use clap::{Args, Subcommand, ValueEnum};
 use regard_learn::app::{self, Action, Options};
@@ -16,49 +16,51 @@ enum Lang {
 
 #[derive(Subcommand, Debug)]
 enum What {
-    /// All exercises, and which have passed
+    /// List the exercises and their state
     List,
-    /// What an exercise is about
+    /// Print the text of an exercise and create its file
     Show { exercise: String },
-    /// Judge exercises, the next one by default
+    /// Judge exercises [default: the first that has not passed]
     Check {
         /// Numbers or names
         exercises: Vec<String>,
-        /// All of them
+        /// Judge all exercises
         #[arg(long)]
         all: bool,
     },
-    /// One more hint
+    /// Print one more hint
     Hint { exercise: String },
-    /// A right answer: free after a pass, or after three hints and a question
+    /// Print a solution: after a pass, or after three hints and a confirmation
     Solution { exercise: String },
-    /// Move your file aside and begin again
+    /// Move your file aside and start again from the stub
     Reset { exercise: String },
 }
 
-/// Write attention yourself, in fourteen exercises, with a judge that names the mistake
+/// Learn attention by writing it: fourteen exercises, and a judge that names the mistake
 ///
-/// Without a sub-command: the next exercise, watched. Edit the file in regard-learn/python (or regard-learn/rust), save, and see.
+/// Without a sub-command: creates the file of the next exercise in regard-learn/python (or regard-learn/rust) and judges it at every save.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Examples:\n  regard learn                                   start, or go on\n  regard learn check 3 --file mine.py            judge a file of yours\n  regard learn check --all --csv --dir ann --dir ben   a class"
+    after_help = "Examples:\n  regard learn                                   start, or continue\n  regard learn 12                                go to exercise 12\n  regard learn check 3 --file mine.py            judge any file\n  regard learn check --all --csv --dir ann --dir ben   judge a class"
 )]
 pub(crate) struct Learn {
     #[command(subcommand)]
     what: Option<What>,
-    /// The language; remembered
+    /// Exercise to go to, by number or name [default: the first that has not passed]
+    exercise: Option<String>,
+    /// Language of the answers; remembered
     #[arg(long, value_enum, global = true)]
     lang: Option<Lang>,
-    /// The learner's folder; several for a class [default: regard-learn]
+    /// Folder of a learner; several for a class [default: regard-learn]
     #[arg(long = "dir", value_name = "DIR", global = true)]
     dirs: Vec<PathBuf>,
-    /// Judge this file
+    /// File to judge
     #[arg(long, value_name = "PATH", global = true)]
     file: Option<PathBuf>,
-    /// The Python that runs Python files [default: that of $VIRTUAL_ENV, then python3]
+    /// Python interpreter [default: that of $VIRTUAL_ENV, then python3]
     #[arg(long, value_name = "PATH", global = true)]
     python: Option<PathBuf>,
-    /// Which random cases
+    /// Seed of the random cases
     #[arg(long, default_value_t = 1, global = true)]
     seed: u64,
     /// Print verdicts as JSON
@@ -67,7 +69,7 @@ pub(crate) struct Learn {
     /// Print verdicts as CSV
     #[arg(long, global = true, conflicts_with = "json")]
     csv: bool,
-    /// No colours, no watching
+    /// No colours, no watch mode
     #[arg(long, global = true)]
     plain: bool,
 }
@@ -78,7 +80,7 @@ static STOP: AtomicBool = AtomicBool::new(false);
 impl Learn {
     pub(crate) fn run(self) -> Result<Outcome> {
         let action = match self.what {
-            None => Action::Next,
+            None => Action::Watch(self.exercise),
             Some(What::List) => Action::List,
             Some(What::Show { exercise }) => Action::Show(exercise),
             Some(What::Check { exercises, all }) => Action::Check { which: exercises, all },
@@ -92,13 +94,12 @@ impl Learn {
         });
         let Learn { dirs, file, python, seed, json, csv, plain, .. } = self;
         let options = Options { lang, dirs, file, python, seed, json, csv, plain };
-        // A second handler cannot be set; there is none before this one.
+        // Fails only if a handler is set already, which no caller does.
         let _ = ctrlc::set_handler(|| STOP.store(true, Ordering::Relaxed));
         match app::run(&action, &options, &STOP) {
             Ok(app::Outcome::Done) => Ok(Outcome::Done),
             Ok(app::Outcome::NotPassed) => Ok(Outcome::Disagrees),
             Ok(app::Outcome::Stopped) => Ok(Outcome::Interrupted),
-            // Whatever is missing, the user can mend it.
             Err(error) => Err(Unusable(error.to_string()).into()),
         }
     }

@@ -1,40 +1,41 @@
-//! The command `regard`: arguments, progress, exit codes. What is computed and written is the laboratory's business.
+//! The command `regard`: arguments, progress, exit codes. Other crates compute and write.
 //!
-//! A library, so that the Python package can bring the same command, by [`run`], and draw the same pictures, by [`microscope::picture`].
+//! A library, for the Python package: [`run`] is the same command, [`microscope::picture`] draws the same pictures.
 //!
-//! Exit codes: 0 done, 1 something failed or does not agree, 2 the arguments or the input cannot be used, 130 stopped by Ctrl-C.
+//! Exit codes: 0 done, 1 failed or a comparison does not hold, 2 unusable arguments or input, 130 stopped by Ctrl-C.
 
 #![forbid(unsafe_code)]
+// Both panic where the stream cannot be written to: `output` does not.
+#![deny(clippy::print_stderr, clippy::print_stdout)]
 
 mod attend;
 mod cluster;
-mod common;
 mod eval;
 mod experiments;
 mod generate;
+mod help;
 mod learn;
 mod merge;
 pub mod microscope;
+mod options;
 mod output;
 mod plot;
 mod progress;
-mod ranks;
+pub mod ranks;
 mod report;
 mod serve;
+mod threads;
 mod train;
 mod train_settings;
 
-use clap::{Parser, Subcommand};
-use common::Outcome;
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use options::Outcome;
 use std::ffi::OsString;
 use std::io::Write;
 
 /// Attention you can run, see, break and trust.
 #[derive(Parser)]
-#[command(name = "regard", version, arg_required_else_help = true)]
-#[command(
-    after_help = "Start with:\n  regard report          every experiment, checked and drawn: report/index.html\n  regard sweep --help    one of them\n  regard look            every head of a small model, drawn; regard look MODEL for yours"
-)]
+#[command(name = "regard", version)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -43,46 +44,48 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Command {
     Report(report::Report),
-    #[command(flatten)]
-    Experiment(experiments::Experiment),
-    Merge(merge::Merge),
-    Plot(plot::Plot),
-    Attend(attend::Attend),
-    Cluster(cluster::Cluster),
-    Train(train::Train),
-    Eval(eval::Eval),
-    Generate(generate::Generate),
-    Learn(learn::Learn),
     Serve(serve::Serve),
+    Learn(learn::Learn),
+    Train(train::Train),
     #[command(flatten)]
     Microscope(microscope::Microscope),
+    Eval(eval::Eval),
+    Generate(generate::Generate),
+    Lab(experiments::Lab),
+    #[command(flatten)]
+    Experiment(experiments::TopLevel),
+    Plot(plot::Plot),
+    Attend(attend::Attend),
+    Merge(merge::Merge),
+    Cluster(cluster::Cluster),
 }
 
-/// The words are recorded beside what is drawn.
-fn obey(command: Command, words: &[OsString]) -> anyhow::Result<Outcome> {
+/// Runs a command; the words are recorded beside the figures.
+fn execute(command: Command, words: &[OsString]) -> anyhow::Result<Outcome> {
     match command {
         Command::Report(options) => options.run(),
-        Command::Experiment(experiment) => experiment.run(),
-        Command::Merge(options) => options.run(),
-        Command::Plot(options) => options.run(words),
-        Command::Attend(options) => options.run(),
-        Command::Cluster(options) => options.run(),
+        Command::Serve(options) => options.run(),
+        Command::Learn(options) => options.run(),
         Command::Train(options) => options.run(),
+        Command::Microscope(command) => command.run(),
         Command::Eval(options) => options.run(),
         Command::Generate(options) => options.run(),
-        Command::Learn(options) => options.run(),
-        Command::Serve(options) => options.run(),
-        Command::Microscope(command) => command.run(),
+        Command::Lab(options) => options.run(),
+        Command::Experiment(experiment) => experiment.run(),
+        Command::Plot(options) => options.run(words),
+        Command::Attend(options) => options.run(),
+        Command::Merge(options) => options.run(),
+        Command::Cluster(options) => options.run(),
     }
 }
 
-/// Exit codes; the last one as shells count it: 128 and the signal's number.
+/// Exit codes; the last one by the convention of shells: 128 and the number of the signal.
 const DONE: u8 = 0;
 const FAILED: u8 = 1;
 const UNUSABLE: u8 = 2;
 const INTERRUPTED: u8 = 130;
 
-/// `help --help` asks for help on help, which is help.
+/// `help --help` is the same as `help`.
 fn tidied(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut words: Vec<_> = words.into_iter().collect();
     if words.get(1).is_some_and(|word| word == "help") {
@@ -91,46 +94,52 @@ fn tidied(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     words
 }
 
-/// Does what the words of a command line say, the first of which is the program's name. Returns the exit code.
+/// Runs a command line, the first word of which is the program's name. Returns the exit code.
 pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
-    let code = parse_and_obey(&tidied(words));
-    // A program that is not written in Rust does not do this at its end.
+    let code = parse_and_execute(&tidied(words));
+    // Programs in other languages do not flush Rust's standard output at their end.
     let _ = std::io::stdout().flush();
     code
 }
 
-fn parse_and_obey(words: &[OsString]) -> u8 {
-    let arguments = match Arguments::try_parse_from(words) {
-        Ok(arguments) => arguments,
-        Err(error) if !error.use_stderr() => {
-            return match output::forgiven(error.print()) {
-                Ok(()) => DONE,
-                Err(reason) => {
-                    output::note(format_args!("error: cannot write to the standard output: {reason}"));
-                    FAILED
-                }
-            };
+/// Prints help; the exit code.
+fn printed(text: impl std::fmt::Display) -> u8 {
+    match output::print(text) {
+        Ok(()) => DONE,
+        Err(reason) => {
+            output::note(format_args!("error: {}", options::causes(&reason)));
+            FAILED
         }
-        Err(error) if error.kind() == clap::error::ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            let _ = error.print();
-            return UNUSABLE;
+    }
+}
+
+fn parse_and_execute(words: &[OsString]) -> u8 {
+    use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
+    let command = help::grouped(Arguments::command());
+    if words.len() <= 1 {
+        return printed(help::start_page(&command));
+    }
+    let arguments = match command.try_get_matches_from(words).and_then(|matches| Arguments::from_arg_matches(&matches)) {
+        Ok(arguments) => arguments,
+        Err(error) if matches!(error.kind(), DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand) => {
+            return printed(error.render().to_string().trim_end());
         }
         Err(error) => {
-            output::note(common::one_line(&error.render().to_string()));
+            output::note(options::one_line(&error.render().to_string()));
             return UNUSABLE;
         }
     };
-    match common::check_thread_variable().and_then(|()| obey(arguments.command, words)) {
+    match options::check_thread_variable().and_then(|()| execute(arguments.command, words)) {
         Ok(Outcome::Done) => DONE,
         Ok(Outcome::Disagrees) => FAILED,
         Ok(Outcome::Interrupted) => INTERRUPTED,
         Err(error) => {
-            output::note(format_args!("error: {}", common::causes(&error)));
+            output::note(format_args!("error: {}", options::causes(&error)));
             code_of(&error)
         }
     }
 }
 
 fn code_of(error: &anyhow::Error) -> u8 {
-    if common::is_unusable(error) { UNUSABLE } else { FAILED }
+    if options::is_unusable(error) { UNUSABLE } else { FAILED }
 }

@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-/// Experiments call attention in loops: large blocks go round.
+/// Experiments call attention in loops: large blocks are reused.
 #[global_allocator]
 static MEMORY: regard::CachingAllocator = regard::CachingAllocator::new();
 

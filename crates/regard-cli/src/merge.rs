@@ -1,22 +1,22 @@
-//! `regard merge`: the parts of an experiment, made anywhere, put together.
+//! `regard merge`: merges the shards of an experiment.
 
-use crate::common::{Common, Out, Outcome, Unusable};
 use crate::experiments::{find, finish, reserved};
+use crate::options::{Common, Out, Outcome, Unusable};
 use anyhow::Result;
 use clap::Args;
 use regard_lab::shards::Merged;
 use std::path::PathBuf;
 
-/// Put the parts of an experiment together: the same bytes as if one machine had made all of it
+/// Merge the shards of an experiment: the same bytes as if one machine had run it
 ///
-/// Parts are made by `--shard K/N` of experiments that draw random numbers, on any machines, in any order; a part that is there twice counts once.
-/// A damaged, foreign or missing part is named.
+/// Shards are written by `--shard K/N` of experiments that draw random numbers, on any machines and in any order. A shard that is given twice counts once.
+/// A damaged, foreign or missing shard is an error that names it.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
-  for k in $(seq 64); do regard sweep --seeds 1000000 --numbers regard --shard $k/64 --out shards; done
+  for k in $(seq 64); do regard lab sweep --seeds 1000000 --numbers regard --shard $k/64 --out shards; done
   regard merge shards --out results")]
 pub(crate) struct Merge {
-    /// Files, or folders with files that end in .shard
+    /// Shards, or folders with files that end in .shard
     #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
     #[command(flatten)]
@@ -44,11 +44,13 @@ impl Merge {
         }
         files.sort();
         let merged = Merged::read(&files)?;
-        let entry = find(&merged.experiment).ok_or_else(|| Unusable(format!("there is no experiment {:?}", merged.experiment)))?;
+        let entry = find(&merged.experiment).ok_or_else(|| {
+            Unusable(format!("unknown experiment: {:?}; merge the shards with the version that wrote them", merged.experiment))
+        })?;
         let folder = reserved(entry, &self.out)?;
         let matches = entry.command().no_binary_name(true).try_get_matches_from(&merged.words);
         let matches = matches.map_err(|e| {
-            let said = crate::common::one_line(&e.to_string());
+            let said = crate::options::one_line(&e.to_string());
             Unusable(format!("the command of the shards cannot be used: {}", said.strip_prefix("error: ").unwrap_or(&said)))
         })?;
         let tables = entry.run(&matches, &merged)?;

@@ -1,16 +1,16 @@
-//! What is printed. A reader who goes away (`regard sweep | head`) has seen enough: that is no failure. A disk that is full is.
+//! Output on the terminal. A closed pipe (`regard sweep | head`) is not an error; a full disk is.
 
 use anyhow::{Context, Result};
 use std::fmt::Display;
 use std::io::{ErrorKind, IsTerminal, Write};
 
-/// Text on the standard output, with a line end.
+/// A line on the standard output.
 pub(crate) fn print(text: impl Display) -> Result<()> {
     let mut out = std::io::stdout().lock();
     forgiven(writeln!(out, "{text}").and_then(|()| out.flush())).context("cannot write to the standard output")
 }
 
-/// A result of writing, where a closed pipe is none.
+/// The result of writing, without the error of a closed pipe.
 pub(crate) fn forgiven(written: std::io::Result<()>) -> std::io::Result<()> {
     match written {
         Err(e) if e.kind() == ErrorKind::BrokenPipe => Ok(()),
@@ -18,12 +18,12 @@ pub(crate) fn forgiven(written: std::io::Result<()>) -> std::io::Result<()> {
     }
 }
 
-/// A line on the standard error, for people. If nobody can read it, nobody does.
+/// A line on the standard error. Errors of writing it are ignored: a full device or a closed pipe must not change the exit code.
 pub(crate) fn note(text: impl Display) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
-/// Characters that a line may have: those of the terminal, and any number in a file or a pipe.
+/// Characters per line of the terminal; `None` for a file or a pipe.
 pub(crate) fn line_width() -> Option<usize> {
     if !std::io::stdout().is_terminal() {
         return None;

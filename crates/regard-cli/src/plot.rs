@@ -1,6 +1,6 @@
 //! `regard plot`.
 
-use crate::common::{Common, Out, Outcome, Unusable, figure_files, table_files, write_files};
+use crate::options::{Common, Out, Outcome, Unusable, figure_files, table_files, write_files};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use regard_lab::Folder;
@@ -29,8 +29,8 @@ enum ColoursArg {
 
 /// Draw the pattern of a head, or a grid of heads, from a file, with its statistics
 ///
-/// FILE is .npy, .npz, .safetensors or .csv: weights [.., query, key], or q and k [.., token, dim], from which the weights are computed
-/// without ever being laid out: 65,536 tokens take linear memory. Long patterns are pooled into cells.
+/// FILE is .npy, .npz, .safetensors or .csv: weights [.., query, key], or q and k [.., token, dim], whose weights are computed in linear
+/// memory, for 65,536 tokens and more. Long patterns are pooled into cells.
 /// Writes attention_plot.svg, attention_plot.png and attention_plot.csv, one row of statistics per head.
 #[derive(Args, Debug)]
 #[command(
@@ -57,19 +57,19 @@ pub(crate) struct Plot {
     /// Which batch entry, from 0
     #[arg(long, default_value_t = 0, value_name = "N")]
     batch: usize,
-    /// Pool into at most so many rows and columns of cells [default: 512, in a grid 128]
+    /// Largest number of rows and columns of cells [default: 512, in a grid 128]
     #[arg(long, value_name = "N")]
     pool: Option<usize>,
-    /// What stands in a pooled cell
+    /// Value of a pooled cell
     #[arg(long, value_enum, default_value = "mean")]
     cell: CellArg,
-    /// How weights become colours [default: log where cells pool many pairs]
+    /// Colour scale [default: log where cells pool many pairs]
     #[arg(long, value_enum)]
     colours: Option<ColoursArg>,
-    /// Keys after the query are hidden
+    /// Hide keys after the query
     #[arg(long)]
     causal: bool,
-    /// The last query stands at the last key
+    /// Align the last query with the last key
     #[arg(long)]
     align_end: bool,
     /// Half width of "local" in the statistics
@@ -78,7 +78,7 @@ pub(crate) struct Plot {
     /// Tokens: a list with commas, or a text file with one per line
     #[arg(long, value_name = "LIST|FILE")]
     tokens: Option<String>,
-    /// Tokens of the queries, where they are others than those of the keys
+    /// Tokens of the queries, if they differ from those of the keys
     #[arg(long, value_name = "LIST|FILE")]
     query_tokens: Option<String>,
     /// Heads per row of the grid
@@ -90,10 +90,7 @@ pub(crate) struct Plot {
     common: Common,
 }
 
-/// What is written.
-const FILES: [&str; 3] = ["attention_plot.csv", "attention_plot.svg", "attention_plot.png"];
-
-/// Whatever is wrong with an input file or with what is asked of it, other arguments mend it.
+/// Errors of input files and options: exit code 2.
 fn unusable(error: impl std::fmt::Display) -> anyhow::Error {
     Unusable(error.to_string()).into()
 }
@@ -110,7 +107,7 @@ impl Plot {
     pub(crate) fn run(self, words: &[OsString]) -> Result<Outcome> {
         let bar = self.common.start("plot")?;
         let folder = Folder::open(&self.out.out, "plot")?;
-        folder.reserve(&FILES)?;
+        folder.reserve(&regard_files::names::PLOT)?;
         let input = self.input()?;
         let listed = |tokens: &Option<String>| tokens.as_deref().map(read_tokens).transpose().map_err(unusable);
         let options = PlotOptions {
@@ -152,7 +149,7 @@ impl Plot {
     }
 }
 
-/// The command as it was given, without what cannot change a result.
+/// The command line without options that cannot change the result.
 fn command_line(words: &[OsString]) -> Vec<String> {
     let mut words = words.iter().skip(1).map(|word| word.to_string_lossy().into_owned());
     let mut kept = vec!["regard".to_owned()];

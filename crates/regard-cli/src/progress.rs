@@ -1,14 +1,14 @@
-//! A bar with the time that is left, for what takes longer than a second, on a terminal.
+//! Progress bar with the remaining time, on a terminal, for work of more than a second.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use regard_lab::Kept;
+use regard_files::ResumeStore;
 use regard_lab::experiments::Progress;
 use std::io::IsTerminal;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-const PATIENCE: Duration = Duration::from_secs(1);
+const SHOWN_AFTER: Duration = Duration::from_secs(1);
 
 pub(crate) struct Bar {
     bar: ProgressBar,
@@ -16,47 +16,49 @@ pub(crate) struct Bar {
     started: Instant,
     waiting: AtomicBool,
     quiet: bool,
-    kept: Option<Kept>,
+    resume: Option<ResumeStore>,
 }
 
 impl Bar {
     pub(crate) fn new(what: &'static str, quiet: bool) -> Self {
         let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
-        let style = ProgressStyle::with_template("{msg} [{bar:40}] {percent:>3} %, {eta} left").expect("the template is in order");
+        let style = ProgressStyle::with_template("{msg} [{bar:40}] {percent:>3} %, {eta} left").expect("a valid template");
         bar.set_style(style.progress_chars("=> "));
         bar.set_message(what);
         let wanted = !quiet && std::io::stderr().is_terminal();
-        Self { bar, what, started: Instant::now(), waiting: AtomicBool::new(wanted), quiet, kept: None }
+        Self { bar, what, started: Instant::now(), waiting: AtomicBool::new(wanted), quiet, resume: None }
     }
 
-    /// Keep finished parts below the folder of the results, and go on from those that an earlier run left there.
-    pub(crate) fn keeping(mut self, results: &Path) -> Self {
-        let kept = Kept::below(results);
-        if kept.count() > 0 && !self.quiet {
-            crate::output::note(format_args!("going on: {} finished parts of an earlier run are in {}", kept.count(), results.display()));
+    /// Store finished steps below the folder of the results, and resume from those that an interrupted run left there.
+    pub(crate) fn resuming(mut self, results: &Path) -> regard_files::Result<Self> {
+        let store = ResumeStore::open(results)?;
+        if store.found() > 0 && !self.quiet {
+            crate::output::note(format_args!("resuming: {} finished steps of an earlier run are in {}", store.found(), results.display()));
         }
-        self.kept = Some(kept);
-        self
+        self.resume = Some(store);
+        Ok(self)
     }
 
-    /// All results are written: the parts are not needed any more.
+    /// All results are written: remove the stored steps.
     pub(crate) fn ended(&self) {
-        self.kept.iter().for_each(Kept::clear);
+        // Names of steps begin with the experiment's; a report runs them all.
+        let prefix = if self.what == "report" { String::new() } else { format!("{} ", self.what) };
+        self.resume.iter().for_each(|store| store.clear(&prefix));
     }
 
-    /// The bar goes; the parts stay until [`Bar::ended`].
+    /// Hide the bar; stored steps stay until [`Bar::ended`].
     pub(crate) fn hide(&self) {
         self.bar.finish_and_clear();
     }
 
-    /// A line of its own, for what takes long and cannot say how long; only where a bar would be shown.
+    /// A line for work of unknown length, where a bar would be shown.
     pub(crate) fn note(&self, what: &str) {
         if self.waiting.load(Ordering::Relaxed) {
             crate::output::note(what);
         }
     }
 
-    /// What stands before the bar from now on.
+    /// Sets the text before the bar.
     pub(crate) fn say(&self, what: String) {
         self.bar.set_message(what);
     }
@@ -68,7 +70,7 @@ impl Progress for Bar {
     }
 
     fn advance(&self, steps: u64) {
-        if self.started.elapsed() > PATIENCE && self.waiting.swap(false, Ordering::Relaxed) {
+        if self.started.elapsed() > SHOWN_AFTER && self.waiting.swap(false, Ordering::Relaxed) {
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
         self.bar.inc(steps);
@@ -79,11 +81,11 @@ impl Progress for Bar {
     }
 
     fn recall(&self, name: &str) -> Option<String> {
-        self.kept.as_ref()?.get(name)
+        self.resume.as_ref()?.get(name).ok()?
     }
 
     fn remember(&self, name: &str, what: &str) -> regard_lab::Result<()> {
-        self.kept.as_ref().map_or(Ok(()), |kept| kept.put(name, what))
+        Ok(self.resume.as_ref().map_or(Ok(()), |store| store.put(name, what))?)
     }
 
     fn warn(&self, what: &str) {

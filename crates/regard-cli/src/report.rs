@@ -1,77 +1,88 @@
 //! `regard report`.
 
-use crate::common::{Common, Outcome, figure_files, table_files};
+use crate::options::{Common, Outcome, figure_files, table_files};
 use crate::output::note;
 use anyhow::Result;
 use clap::Args;
-use regard_lab::report::{self, ReportConfig, render};
+use regard_files::names::PAGE;
+use regard_lab::experiments::Progress;
+use regard_lab::report::{self, ReportConfig, render_with};
 use regard_lab::{Folder, Tables};
 use std::path::PathBuf;
 
 /// Run every experiment, check every claim, and write one page: report/index.html
 ///
-/// The page works from a file, offline. Beside it lie the tables (CSV) and the figures (SVG and PNG) that it is made of.
-/// A later run replaces what an earlier one wrote and touches nothing else in the directory.
+/// The page works offline, from a file. Its tables (CSV) and figures (SVG and PNG) are beside it.
+/// A later run replaces the files of an earlier one and no others.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Examples:\n  regard report                                 everything, 20000 draws per cell\n  regard report --seeds 2000 --out quick        faster\n  regard report --from report                   draw the page again from its tables, without running anything\n  regard report --train                         with every training run again\n  regard report --text book.txt --out book      what models make of your own text"
+    after_help = "Examples:\n  regard report                                 all experiments, 20000 draws per cell\n  regard report --seeds 2000 --out quick        faster\n  regard report --from report                   render the page again from its tables\n  regard report --train                         repeat every training\n  regard report --text book.txt --out book      language models on your own text"
 )]
 pub(crate) struct Report {
     /// Draws per cell
     #[arg(long, default_value_t = ReportConfig::default().seeds, value_name = "N")]
     seeds: usize,
-    /// Which draws
+    /// Seed of the draws
     #[arg(long, default_value_t = ReportConfig::default().seed)]
     seed: u64,
     /// Directory for the page, its tables and figures [default: report, or the directory of --from]
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Do not run anything: draw the page from the tables in this directory
+    /// Render the page from the tables in this directory without running anything
     #[arg(long, value_name = "DIR")]
     from: Option<PathBuf>,
-    /// A Python that has PyTorch, to compare with it too
+    /// A Python with PyTorch, for the comparison with it
     #[arg(long, value_name = "PATH", conflicts_with = "from")]
     python: Option<PathBuf>,
-    /// Measure no times: two reports with the same settings are then the same, byte for byte
+    /// Measure no times: reports with the same settings have the same bytes
     #[arg(long, conflicts_with = "from")]
     no_timing: bool,
-    /// Train all models again, instead of taking the results that are stored with the program: minutes instead of seconds. A run that is stopped
-    /// goes on where it was when it is started again
+    /// Train all models again instead of using the stored results: minutes instead of seconds. A stopped run resumes when it is started again
     #[arg(long, conflicts_with = "from")]
     train: bool,
-    /// Let the language models learn this text (UTF-8), and judge by that; trains them
+    /// Train the language models on this text (UTF-8), and judge the claims by them
     #[arg(long, value_name = "FILE", conflicts_with = "from")]
     text: Option<PathBuf>,
+    /// Judge the claims of the *.toml files in this directory too
+    #[arg(long, value_name = "DIR")]
+    claims: Option<PathBuf>,
     #[command(flatten)]
     common: Common,
 }
 
-/// The page.
-const PAGE: &str = "index.html";
-
 impl Report {
     pub(crate) fn run(self) -> Result<Outcome> {
         let out = self.out.as_ref().or(self.from.as_ref()).cloned().unwrap_or_else(|| PathBuf::from("report"));
-        let bar = self.common.start("report")?.keeping(&out);
+        let bar = self.common.start("report")?;
         let in_place = self.from.as_ref() == Some(&out);
         let tables = match &self.from {
             Some(from) => Tables::read(from)?,
             None => Tables::default(),
         };
+        if let (Some(from), false) = (&self.from, tables.verified() || tables.all().is_empty()) {
+            bar.warn(&format!("warning: {} has no .regard.json: its tables are read unchecked", from.display()));
+        }
+        let config = ReportConfig {
+            seeds: self.seeds,
+            seed: self.seed,
+            python: self.python.clone(),
+            timing: !self.no_timing,
+            train: self.train,
+            text: self.text.clone(),
+            claims: self.claims.clone(),
+        };
+        let claims = config.more_claims()?;
         let mut folder = Folder::open(&out, "report")?;
-        // What is in the way is found before any work: with --from in place the tables are not written.
+        // Files are reserved before the work; with --from in place the tables are not written.
         let written = report::files().into_iter().filter(|name| !(in_place && name.ends_with(".csv")));
         folder.reserve(&written.chain([PAGE.to_owned()]).collect::<Vec<_>>())?;
+        let bar = bar.resuming(&out)?;
         let tables = match &self.from {
             Some(_) => tables,
-            None => {
-                let (seeds, seed, python) = (self.seeds, self.seed, self.python.clone());
-                let text = self.text.clone();
-                ReportConfig { seeds, seed, python, timing: !self.no_timing, train: self.train, text }.run(&bar)?
-            }
+            None => config.run(&bar)?,
         };
         bar.hide();
-        let (page, figures) = render(&tables)?;
+        let (page, figures) = render_with(&tables, &claims)?;
         let mut files = figure_files(&figures)?;
         files.push((PAGE.to_owned(), page.html()?.into_bytes()));
         if in_place {

@@ -1,67 +1,68 @@
-//! `regard train`: arguments, progress and exit codes of a training; settings, folder, resuming and the loop are `regard_nn`'s, the log is `regard_lab`'s.
+//! `regard train`: arguments, progress and exit codes. Settings, folder, resuming and the loop are in `regard_nn`, the log in `regard_lab`.
 
-use crate::common::{Common, Outcome, Unusable};
+use crate::options::{Common, Outcome, Unusable};
+use crate::output::note;
 use crate::progress::Bar;
-use crate::ranks::{Ranks, process_costs};
-use crate::train_settings::{CommandLine, SettingArgs, shell_quoted};
+use crate::ranks::{ByExchange, Ranks, process_costs};
+use crate::train_settings::{CommandLine, SettingArgs};
 use anyhow::{Context, Result};
 use clap::Args;
-use regard_dist::{Exchange, Kind, Talk};
+use regard_dist::{Comm, Exchange, Kind};
+use regard_files::shell_quoted;
 use regard_lab::experiments::Progress;
 use regard_lab::training_log::TrainingLog;
 use regard_lab::{Table, Value};
 use regard_nn::tokenizer::TokenizerKind;
-use regard_nn::training::folder::{FILES, LOG, MODEL, ModelFolder};
-use regard_nn::training::ranks::ByExchange;
+use regard_nn::training::bootstrap::with_heartbeat;
+use regard_nn::training::folder::{FILES, LOG, ModelFolder};
 use regard_nn::training::run::{Settings, Training, VALIDATION_WINDOWS, assist};
 use regard_nn::training::source::TextSource;
-use regard_nn::training::told::while_others_wait;
 use regard_nn::training::trainer::StepReport;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Train a language model on a text, or on stories of our own whose entropy is known
+/// Train a small language model on a text, or on built-in stories of known entropy
 ///
-/// A decoder-only transformer learns to predict the next token. Without --text it learns small stories that a grammar writes: then the
-/// entropy of the text is known exactly, and is shown as the floor below which no loss can stay.
+/// A decoder-only transformer learns to predict the next token. Without --text it learns stories of a built-in grammar, whose entropy is known
+/// exactly: the floor of the loss.
 ///
-/// Writes into the model's folder: model.safetensors (parameters and the optimiser's state: all that is needed to go on), model.json (the
-/// settings, for people), tokenizer.json, training.csv (one row per step), and at the end training.svg and training.png. The bytes do
+/// Writes into the model's folder: model.safetensors (parameters and the optimiser's state, enough to resume), model.json (the
+/// settings), tokenizer.json, training.csv (one row per step), and at the end training.svg and training.png. The bytes do
 /// not depend on the number of threads or on interruptions.
 ///
 /// Ctrl-C (and SIGTERM) finishes the step, saves and stops; a second one stops at once. After a crash at most the steps since the last checkpoint
-/// are lost. --resume goes on in both cases, to the same bytes as a training that was never stopped.
+/// are lost. --resume continues in both cases, to the same bytes as a training without interruption.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   regard train                                              stories, a small model, into the folder model
   regard train --text book.txt --tokenizer bpe:1024 --width 128 --layers 4 --heads 8 --context 128 --out book
   regard train --positions rotary --norm rms --mlp swiglu --kv-heads 2 --tied --out modern
-  regard train --parts 8 --workers 2                        two workers share a step's parts: the bytes of one
-  mpirun --bind-to none -n 4 regard train --parts 8         so do ranks on several machines (see docs/cluster.md)
-  regard train --resume --out book                          go on where it was stopped
-  regard train --resume --out book --steps 5000             go on beyond the last step
+  regard train --parts 8 --workers 2                        two workers share the parts of a step; the bytes stay the same
+  mpirun --bind-to none -n 4 regard train --parts 8         ranks on several machines (see docs/cluster.md)
+  regard train --resume --out book                          resume at the last checkpoint
+  regard train --resume --out book --steps 5000             train more steps
 Then:
   regard eval model
   regard generate model --prompt \"Anna and Ben\"")]
 pub(crate) struct Train {
-    /// The model's folder; made where it is not there
+    /// Folder of the model; created if missing
     #[arg(long, default_value = "model", value_name = "DIR")]
     out: PathBuf,
-    /// Go on from the last checkpoint in the folder, with its settings and its text
+    /// Resume from the last checkpoint in the folder, with its settings and its text
     #[arg(long)]
     resume: bool,
     /// Replace the model that is in the folder
     #[arg(long, conflicts_with = "resume")]
     overwrite: bool,
-    /// Write a checkpoint every so many steps, and at the end
+    /// Steps between checkpoints; the last step has one, too
     #[arg(long, default_value_t = 100, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     checkpoint_every: u64,
-    /// So many threads share the parts of each step, a choice that no byte depends on; at most --parts, and 256
+    /// Threads that share the parts of each step, without changing a byte; at most --parts, and 256
     #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     workers: u16,
-    /// Of several ranks: give up after waiting so many seconds for another one
+    /// Timeout in seconds for other ranks
     #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     watchdog: f64,
     #[command(flatten)]
@@ -87,36 +88,31 @@ fn prepared(arguments: &Train, bar: &Bar) -> Result<Training> {
     let settings = settled(&arguments.out, &arguments.settings, &before)?;
     let source = arguments.settings.applied_to(before).text;
     if source == TextSource::Stdin && arguments.settings.text.is_none() {
-        let message = "the text came from the standard input: give it again, with --text - or as a file with --text FILE";
+        let message = "the text came from the standard input; give it again with --text - or as a file with --text FILE";
         return Err(Unusable(message.to_owned()).into());
     }
     Ok(Training::resume(folder, checkpoint, settings, &source)?)
 }
 
-/// A folder of `regard train`: other people's have their shape in a file of its own.
-pub(crate) fn is_ours(folder: &Path) -> bool {
-    folder.join(MODEL).is_file() && !folder.join("config.json").exists()
-}
-
-/// Weights without a checksum may be damaged and nobody would know.
+/// Weights without a checksum may be damaged without notice.
 pub(crate) fn warn_unverified(folder: &Path) {
-    eprintln!("warning: {} has no model.json with a checksum: the weights are read unchecked", folder.display());
+    note(format_args!("warning: {} has no model.json with a checksum: the weights are read unchecked", folder.display()));
 }
 
-/// The checkpoint's settings, with more steps where these were asked for. Any other wish is an error.
+/// The checkpoint's settings, with more steps where given. Any other change is an error.
 fn settled(folder: &Path, said: &SettingArgs, before: &Settings) -> Result<Settings> {
     let wanted = said.applied_to(before.clone());
     let differ = |(a, b): &(&(&str, String), &(&str, String))| a != b && !["--steps", "--text"].contains(&a.0);
     if let Some(((name, value), (old_name, old_value))) = wanted.options().iter().zip(&before.options()).find(differ) {
         return Err(Unusable(format!(
-            "{name} {value} cannot be had with --resume: the model in {} is trained with {old_name} {old_value}; leave it out, or train anew",
+            "{name} {value} cannot be changed with --resume: the model in {} is trained with {old_name} {old_value}; leave it out, or train a new model",
             folder.display()
         ))
         .into());
     }
     let (steps, done) = (wanted.train.steps, before.train.steps);
     if steps < done {
-        return Err(Unusable(format!("--steps {steps} is less than the {done} of the training that goes on: steps can only grow")).into());
+        return Err(Unusable(format!("too few steps: {steps}; the resumed training has {done}, and steps can only grow")).into());
     }
     Ok(Settings { train: wanted.train, ..before.clone() })
 }
@@ -130,7 +126,7 @@ fn summary(training: &Training, log: &TrainingLog, rate: &Rate) -> Table {
         ("loss", "loss of the last step (nats per token)"),
         ("validation_loss", validation.as_str()),
         ("floor", "entropy of the text (nats per token), where it is known"),
-        ("accuracy", "share of tokens of the last step that were the likeliest"),
+        ("accuracy", "share of tokens of the last step that were the most likely"),
         ("parameters", "parameters"),
         ("tokens", "tokens of the text"),
         ("tokens_per_second", "tokens trained per second, in this run"),
@@ -173,7 +169,7 @@ impl Rate {
     }
 }
 
-/// The first Ctrl-C (or SIGTERM) asks for a stop after the step, the second stops at once. `said` is what the first one is told.
+/// The first Ctrl-C (or SIGTERM) stops after the step, the second at once. `said` is printed at the first one.
 fn stop_on_interrupt(said: Option<&'static str>) -> Result<Arc<AtomicBool>> {
     let stop = Arc::new(AtomicBool::new(false));
     let asked = Arc::clone(&stop);
@@ -182,35 +178,36 @@ fn stop_on_interrupt(said: Option<&'static str>) -> Result<Arc<AtomicBool>> {
             std::process::exit(i32::from(crate::INTERRUPTED));
         }
         if let Some(said) = said {
-            eprintln!("\n{said}");
+            note(format_args!("\n{said}"));
         }
     })
     .context("cannot wait for Ctrl-C")?;
     Ok(stop)
 }
 
-/// Errors after which the folder has a state to go on from.
+/// Errors after which the training can be resumed.
 fn resumable(error: &regard_nn::Error) -> bool {
     use regard_nn::Error;
-    matches!(error, Error::File { .. } | Error::Diverged { .. } | Error::Gradient { .. } | Error::Ranks { .. })
+    matches!(error, Error::Files(_) | Error::Diverged { .. } | Error::Gradient { .. } | Error::Ranks { .. })
 }
 
-/// What each rank took, in a table of the first one.
+/// On rank 0, a table with the costs of all ranks.
 fn costs(ranks: &Ranks) -> Result<Table> {
-    let (talk, tag, what) = (Talk::new(ranks), (Kind::Tiles, 0), || "what it took".to_owned());
+    let (comm, tag, what) = (Comm::new(ranks), (Kind::Partials, 0), || "its costs".to_owned());
     let columns =
         [("rank", "rank"), ("cpu_seconds", "CPU, s"), ("received_bytes", "received, bytes"), ("peak_memory_bytes", "peak memory, bytes")];
-    let mut table = Table::new("ranks", "What each rank took", &columns);
+    let mut table = Table::new("ranks", "Costs of each rank", &columns);
     let mut told = Vec::new();
     if ranks.rank() == 0 {
         for rank in 1..ranks.ranks() {
-            told.push(talk.receive_exactly(rank, tag, 24, what)?);
+            told.push(comm.receive_exactly(rank, tag, 24, what)?);
         }
     }
-    let [peak, cpu] = process_costs();
-    let mine: Vec<u8> = [cpu, ranks.bytes_received() as f64, peak].iter().flat_map(|x| x.to_le_bytes()).collect();
+    let costs = process_costs();
+    let mine: Vec<u8> =
+        [costs.cpu_seconds, ranks.bytes_received() as f64, costs.peak_memory].iter().flat_map(|x| x.to_le_bytes()).collect();
     if ranks.rank() > 0 {
-        talk.send(0, tag, mine, what)?;
+        comm.send(0, tag, mine, what)?;
         return Ok(table);
     }
     told.insert(0, mine);
@@ -230,7 +227,7 @@ impl Train {
         ranks.or_end(if ranks.rank() == 0 { self.by(&ranks) } else { self.assist(&ranks) })
     }
 
-    /// Another rank than the first: it has no files, and nothing to say.
+    /// Ranks other than 0: no files, no output.
     fn assist(&self, ranks: &Ranks) -> Result<Outcome> {
         let common = Common { quiet: true, ..self.common.clone() };
         drop(common.start("train")?);
@@ -242,18 +239,19 @@ impl Train {
 
     /// The training with its table, and what asks it to stop. It is in the folder when this returns.
     fn begin(&self, ranks: &Ranks, bar: &Bar) -> Result<(Training, TrainingLog, Arc<AtomicBool>)> {
-        let training = prepared(self, bar)?;
+        let mut training = prepared(self, bar)?;
         let parts = training.settings().train.parts;
         let sharing = if ranks.ranks() > 1 { ("mpirun -n ", ranks.ranks()) } else { ("--workers ", usize::from(self.workers)) };
         if sharing.1 > parts {
             let (name, count) = sharing;
-            let message = format!("{name}{count} is more than a step has parts ({parts}): give fewer, or train anew with more --parts");
+            let message =
+                format!("{name}{count} is more than the {parts} parts of a step; use fewer, or train a new model with more --parts");
             return Err(Unusable(message).into());
         }
         training.check_workers(self.workers.into())?;
         let mut log = TrainingLog::new(&training.settings().command(), training.origin().floor())?;
         if self.resume && !log.take_over(&self.out, training.trainer().step()) {
-            eprintln!("warning: {LOG} has not all {} steps that were done; it begins anew", training.trainer().step());
+            note(format_args!("warning: {LOG} does not have all {} steps; a new log begins", training.trainer().step()));
         }
         let said = match ranks.ranks() {
             1 => "stopping after this step; Ctrl-C again stops at once",
@@ -267,16 +265,16 @@ impl Train {
         Ok((training, log, stop))
     }
 
-    /// The first rank, or the only one.
+    /// Rank 0, or the only one.
     fn by(&self, ranks: &Ranks) -> Result<Outcome> {
         let bar = self.common.start("train")?;
         let several = ranks.ranks() > 1;
         if several && self.workers > 1 {
-            return Err(Unusable("--workers is for one process: ranks share the parts already, so leave it out".to_owned()).into());
+            return Err(Unusable("--workers is for one process; leave it out, ranks share the parts already".to_owned()).into());
         }
         let by = ByExchange(ranks);
         let every = Duration::from_secs_f64((self.watchdog / 4.0).min(1.0));
-        let (mut training, mut log, stop) = while_others_wait(&by, every, || self.begin(ranks, &bar))?;
+        let (mut training, mut log, stop) = with_heartbeat(&by, every, || self.begin(ranks, &bar))?;
         let (steps, again) =
             (training.settings().train.steps, format!("regard train --resume --out {}", shell_quoted(&self.out.display().to_string())));
         bar.expect(steps.saturating_sub(training.trainer().step()));
@@ -296,16 +294,16 @@ impl Train {
         ran.map_err(|error| {
             let known = resumable(&error);
             let error = anyhow::Error::from(error);
-            if known { error.context(format!("`{again}` goes on from the last checkpoint")) } else { error }
+            if known { error.context(format!("`{again}` resumes from the last checkpoint")) } else { error }
         })?;
         let costs = several.then(|| costs(ranks)).transpose()?;
         if !training.trainer().finished() {
             if !self.common.quiet {
-                eprintln!("saved after step {} of {steps}; go on with: {again}", training.trainer().step());
+                note(format_args!("saved after step {} of {steps}; resume with: {again}", training.trainer().step()));
             }
             return Ok(Outcome::Interrupted);
         }
-        log.draw(&self.out)?;
+        training.write_figures(log.draw()?)?;
         let tables: Vec<_> = [summary(&training, &log, &rate)].into_iter().chain(costs).collect();
         self.common.show(&tables)?;
         self.common.wrote(&self.out, &FILES.map(str::to_owned));

@@ -1,7 +1,8 @@
-//! The settings of a training: as options, as what they come to, and as a command line that says them all.
+//! The settings of a training: options, resulting settings, and the command line that repeats them.
 
 use clap::builder::{OsStringValueParser, RangedU64ValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use regard_files::shell_quoted;
 use regard_nn::mlp::MlpKind;
 use regard_nn::norm::NormKind;
 use regard_nn::positions::Positions;
@@ -15,39 +16,39 @@ use std::str::FromStr;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum PositionsArg {
-    /// A learned row per position, added to the embedding
+    /// Learned embedding per position
     Learned,
-    /// Fixed waves, added to the embedding
+    /// Sinusoidal encoding
     Sinusoidal,
-    /// Queries and keys are turned by their position
+    /// Rotary (RoPE)
     Rotary,
-    /// A penalty on the distance, by head
+    /// ALiBi linear distance bias
     Alibi,
-    /// No word about positions
+    /// No position encoding
     None,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum NormArg {
-    /// Mean and variance
+    /// LayerNorm
     Layer,
-    /// Mean of squares
+    /// RMSNorm
     Rms,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum NormPlaceArg {
-    /// Before attention and network
+    /// Before attention and MLP
     Pre,
-    /// After each sum
+    /// After each residual addition
     Post,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum MlpArg {
-    /// One layer up, GELU, one down
+    /// Two layers with GELU
     Gelu,
-    /// With a gate beside the layer up
+    /// SwiGLU
     Swiglu,
 }
 
@@ -90,7 +91,7 @@ fn up_to(most: u64) -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=most)
 }
 
-/// The name of a text, which is recorded with the model.
+/// The name of a text: recorded with the model, so it must be UTF-8.
 fn text_name(name: OsString) -> Result<PathBuf, String> {
     match name.to_str() {
         Some(_) => Ok(name.into()),
@@ -98,22 +99,22 @@ fn text_name(name: OsString) -> Result<PathBuf, String> {
     }
 }
 
-/// All are optional, so that a training that is taken up again knows which ones were said.
+/// All are optional: a resumed training distinguishes given options from defaults.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct SettingArgs {
-    /// Learn this text (UTF-8); - is the standard input [default: stories by a grammar of our own, whose entropy is known]
+    /// Text to train on (UTF-8); - is the standard input [default: stories of a built-in grammar, whose entropy is known]
     #[arg(long, value_parser = OsStringValueParser::new().try_map(text_name), value_name = "FILE", help_heading = "Text")]
     pub(crate) text: Option<PathBuf>,
-    /// How long the stories are [default: 1000000]
+    /// Characters of the stories [default: 1000000]
     #[arg(long, value_name = "N", conflicts_with = "text", value_parser = up_to(100_000_000), help_heading = "Text")]
     characters: Option<usize>,
-    /// char, bpe:SIZE (bytes merged by frequency, SIZE tokens), bpe+bos:SIZE (the same with a token that begins every window) or wordpiece:SIZE (loses case and spacing) [default: char]
+    /// char, bpe:SIZE (byte-level BPE of SIZE tokens), bpe+bos:SIZE (the same with a BOS token at the start of every window) or wordpiece:SIZE (loses case and spacing) [default: char]
     #[arg(long, value_name = "KIND", help_heading = "Text")]
     tokenizer: Option<TokenizerArg>,
     /// Width of the residual stream [default: 64]
     #[arg(long, value_name = "N", value_parser = up_to(65_536), help_heading = "Model")]
     width: Option<usize>,
-    /// Blocks of attention and network [default: 2]
+    /// Layers (attention and MLP) [default: 2]
     #[arg(long, value_name = "N", value_parser = up_to(1000), help_heading = "Model")]
     layers: Option<usize>,
     /// Query heads; a divisor of the width [default: 4]
@@ -122,61 +123,61 @@ pub(crate) struct SettingArgs {
     /// Key and value heads; a divisor of the heads [default: as many as heads]
     #[arg(long, value_name = "N", value_parser = up_to(4096), help_heading = "Model")]
     kv_heads: Option<usize>,
-    /// Tokens that the model sees at once [default: 64]
+    /// Context length in tokens [default: 64]
     #[arg(long, value_name = "N", value_parser = up_to(1 << 20), help_heading = "Model")]
     context: Option<usize>,
-    /// How positions are told [default: learned]
+    /// Position encoding [default: learned]
     #[arg(long, value_enum, help_heading = "Model")]
     positions: Option<PositionsArg>,
-    /// Which normalisation [default: layer]
+    /// Normalisation [default: layer]
     #[arg(long, value_enum, help_heading = "Model")]
     norm: Option<NormArg>,
-    /// Where it stands [default: pre]
+    /// Place of the normalisation [default: pre]
     #[arg(long, value_enum, help_heading = "Model")]
     norm_place: Option<NormPlaceArg>,
-    /// The network of each block [default: gelu]
+    /// MLP of each layer [default: gelu]
     #[arg(long, value_enum, help_heading = "Model")]
     mlp: Option<MlpArg>,
-    /// The last layer is the embedding's table [default: false]
+    /// Tie the output head to the token embedding [default: false]
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", help_heading = "Model")]
     tied: Option<bool>,
-    /// Probability of dropping, in training [default: 0]
+    /// Dropout probability [default: 0]
     #[arg(long, value_name = "P", allow_negative_numbers = true, help_heading = "Model")]
     dropout: Option<f64>,
-    /// Steps in all; the only setting that may change with --resume, and only grow [default: 1000]
+    /// Training steps in all; may grow with --resume, no other setting changes [default: 1000]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000_000), help_heading = "Training")]
     steps: Option<u64>,
-    /// Sequences of a step [default: 32]
+    /// Sequences per step [default: 32]
     #[arg(long, value_name = "N", value_parser = up_to(1 << 20), help_heading = "Training")]
     batch: Option<usize>,
-    /// Compute a step (or each of its parts) in so many pieces, one after the other, to save memory; a divisor of the batch [default: 1]
+    /// Micro-batches per step (or part), computed one after the other to save memory; a divisor of the batch [default: 1]
     #[arg(long, value_name = "N", value_parser = up_to(1 << 20), help_heading = "Training")]
     micro_batches: Option<usize>,
-    /// A step is so many parts, added up in a fixed tree: --workers may share them, and any number of these makes the same bytes; a divisor of the batch [default: 1]
+    /// Parts per step, summed in a fixed tree; --workers share them without changing a byte; a divisor of the batch [default: 1]
     #[arg(long, value_name = "P", value_parser = up_to(1 << 20), help_heading = "Training")]
     parts: Option<usize>,
-    /// Learning rate; falls in a straight line to a tenth at the last step [default: 0.003]
+    /// Peak learning rate; decays linearly to a tenth at the last step [default: 0.003]
     #[arg(long, value_name = "X", allow_negative_numbers = true, help_heading = "Training")]
     rate: Option<f64>,
-    /// Steps until it is reached [default: 50]
+    /// Warm-up steps [default: 50]
     #[arg(long, value_name = "N", help_heading = "Training")]
     warmup: Option<u64>,
-    /// Cut the gradient's norm to this, or none [default: 1]
+    /// Clip the gradient norm, or none [default: 1]
     #[arg(long, value_name = "X", allow_negative_numbers = true, help_heading = "Training")]
     clip: Option<ClipArg>,
-    /// Shrink matrices by this share of the rate each step [default: 0]
+    /// Decoupled weight decay (AdamW), matrices only [default: 0]
     #[arg(long, value_name = "X", allow_negative_numbers = true, help_heading = "Training")]
     weight_decay: Option<f64>,
-    /// Seed of the stories, first values, windows and dropout [default: 1]
+    /// Seed of stories, initial weights, windows and dropout [default: 1]
     #[arg(long, value_name = "N", help_heading = "Training")]
     seed: Option<u64>,
-    /// This share of windows are random tokens, said again and again: what follows must be looked up, by heads that find what came before [default: 0]
+    /// Fraction of windows that repeat a random segment (trains induction heads) [default: 0]
     #[arg(long, value_name = "SHARE", allow_negative_numbers = true, help_heading = "Text")]
     repeats: Option<f64>,
-    /// In so many first steps every window is said again and again like that, and only tokens that can be looked up count [default: 0]
+    /// First steps in which every window repeats a segment and only predictable tokens count [default: 0]
     #[arg(long, value_name = "N", help_heading = "Text")]
     repeats_first: Option<u64>,
-    /// Measure the loss on the last tenth of the text, which is not learned, every so many steps [default: 100]
+    /// Steps between measurements of the loss on the last tenth of the text, which is held out [default: 100]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..), help_heading = "Training")]
     validate_every: Option<u64>,
 }
@@ -188,7 +189,7 @@ fn set<T>(place: &mut T, given: Option<T>) {
 }
 
 impl SettingArgs {
-    /// The settings, changed where something was said.
+    /// The settings with the given options applied.
     pub(crate) fn applied_to(&self, mut settings: Settings) -> Settings {
         let Settings { text, tokenizer, model, train, validate_every } = &mut settings;
         set(&mut train.seed, self.seed);
@@ -268,12 +269,6 @@ impl MlpArg {
 fn word<A: ValueEnum + Copy, S: PartialEq>(setting: &S, of: impl Fn(A) -> S) -> String {
     let named = A::value_variants().iter().find(|arg| of(**arg) == *setting).and_then(A::to_possible_value);
     named.map_or_else(|| "other".to_owned(), |value| value.get_name().to_owned())
-}
-
-/// A word as a shell takes it back.
-pub(crate) fn shell_quoted(word: &str) -> String {
-    let plain = |c: char| c.is_alphanumeric() || "/._-+=:,@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
 }
 
 /// Settings as they are said on a command line.

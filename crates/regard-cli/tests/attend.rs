@@ -36,7 +36,7 @@ fn attend_writes_results_and_statistics() {
     let values = std::fs::read(dir.path().join("v.npy")).unwrap();
     assert_eq!(out[128..160], values[128..160]);
     assert!(dir.path().join("out.entropy.npy").exists() && dir.path().join("out.lse.npy").exists());
-    refused(&[&files[..], &["--out", "out.npy"]].concat(), dir.path(), "out.npy: it is there already");
+    refused(&[&files[..], &["--out", "out.npy"]].concat(), dir.path(), "out.npy: this file exists");
     refused(&[&files[..], &["--out", "./v.npy", "--overwrite"]].concat(), dir.path(), "one of the inputs");
     assert!(std::fs::read(dir.path().join("v.npy")).unwrap() == values && std::fs::read(dir.path().join("out.npy")).unwrap() == out);
     works(&[&files[..], &["--quiet", "--overwrite", "--out", "out.npy"]].concat(), dir.path());
@@ -66,7 +66,7 @@ fn attend_writes_a_heat_map_and_its_picture() {
     assert!(picture.starts_with(b"\x89PNG"));
     std::fs::remove_file(dir.path().join("out.npy")).unwrap();
     std::fs::remove_file(dir.path().join("out.heat_map.npy")).unwrap();
-    refused(&[&map[..], &["3x500"]].concat(), dir.path(), "out.heat_map.png: it is there already");
+    refused(&[&map[..], &["3x500"]].concat(), dir.path(), "out.heat_map.png: this file exists");
     for wrong in ["512", "0x5", "ax5"] {
         refused(&[&map[..], &[wrong]].concat(), dir.path(), "512x512");
     }
@@ -80,7 +80,7 @@ fn what_cannot_be_attended_to_is_named() {
     refused(&["attend", "q.npy", "none.npy", "q.npy"], dir.path(), "none.npy");
     refused(&["attend", "q.npy", "k.npy", "k.npy"], dir.path(), "head");
     refused(&["attend", "q.npy", "q.npy", "q.npy", "--head-groups", "2"], dir.path(), "groups of heads");
-    refused(&["attend", "q.npy", "q.npy", "q.npy", "--watchdog", "0"], dir.path(), "--watchdog 0");
+    refused(&["attend", "q.npy", "q.npy", "q.npy", "--watchdog", "0"], dir.path(), "invalid --watchdog: 0");
     refused(&["attend", "q.npy", "q.npy", "q.npy", "--window", "x"], dir.path(), "512");
     let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name()).collect();
     assert_eq!(left.len(), 2, "nothing is left behind: {left:?}");
@@ -140,7 +140,7 @@ fn what_is_at_the_place_of_the_results_stays() {
     assert!(made.success());
     for name in ["link", "dangling", "dir", "pipe"] {
         for more in [&["--overwrite"][..], &[]] {
-            let words = if name == "dir" { "it is a directory" } else { "which is left alone" };
+            let words = if name == "dir" { "this is a directory" } else { "which is not replaced" };
             refused(&[&["attend", "q.npy", "q.npy", "q.npy", "--out", name], more].concat(), dir.path(), words);
         }
     }
@@ -152,7 +152,7 @@ fn what_is_at_the_place_of_the_results_stays() {
     assert_eq!(std::fs::read(at(".x.npy.regard-unfinished")).unwrap(), input);
     assert_eq!(std::fs::read(at("user.txt")).unwrap(), b"mine");
     // Pipes, devices and directories are no inputs.
-    for (name, words) in [("pipe", "a pipe or a device"), ("/dev/zero", "a pipe or a device"), ("dir", "it is a directory")] {
+    for (name, words) in [("pipe", "a pipe or a device"), ("/dev/zero", "a pipe or a device"), ("dir", "this is a directory")] {
         for place in 0..3 {
             let mut words_of = ["attend", "q.npy", "q.npy", "q.npy", "--out", "new.npy"];
             words_of[1 + place] = name;
@@ -169,11 +169,11 @@ fn names_and_words_that_cannot_be_are_one_line() {
     use std::os::unix::ffi::OsStrExt;
     let dir = tempfile::tempdir().unwrap();
     write_npy(&dir.path().join("q.npy"), "(2, 30, 8)", 480);
-    refused(&["attend", "q.npy", "q.npy", "q.npy", "--out", "none/out.npy"], dir.path(), "its folder is not there");
+    refused(&["attend", "q.npy", "q.npy", "q.npy", "--out", "none/out.npy"], dir.path(), "its folder does not exist");
     for (block, words) in [("100", "a multiple of 256"), ("0", "a multiple of 256")] {
         refused(&["attend", "q.npy", "q.npy", "q.npy", "--out", "new.npy", "--block", block], dir.path(), words);
     }
-    refused(&["attend", "q.npy", "q.npy", "q.npy", "--partition", "contiguous", "--block", "256"], dir.path(), "--block is for");
+    refused(&["attend", "q.npy", "q.npy", "q.npy", "--partition", "contiguous", "--block", "256"], dir.path(), "--block needs");
     // A name that is not a line, and a word that is not a name.
     refused(&["attend", "q.npy", "two\nlines.npy", "q.npy"], dir.path(), "two\\nlines.npy");
     let output = regard(&["attend", "q.npy", "q.npy", "q.npy", "--window", &"9".repeat(100_000)], dir.path());
@@ -189,6 +189,65 @@ fn names_and_words_that_cannot_be_are_one_line() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(dir.path().join(std::ffi::OsStr::from_bytes(b"o\xff.lse.npy")).exists());
     assert!(!dir.path().join("new.npy").exists());
+}
+
+/// Another program shortens the keys in the middle of the work: an error that names the file, and no results.
+#[test]
+fn keys_that_are_cut_short_meanwhile_are_named() {
+    let dir = tempfile::tempdir().unwrap();
+    const TOKENS: usize = 40_000;
+    for name in ["q.npy", "k.npy", "v.npy"] {
+        write_npy(&dir.path().join(name), &format!("(1, 2, {TOKENS}, 64)"), 2 * TOKENS * 64);
+    }
+    let mut words = command(&["attend", "q.npy", "k.npy", "v.npy", "--threads", "1", "--quiet"], dir.path());
+    let job = words.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let begun = || dir.path().read_dir().unwrap().any(|entry| entry.unwrap().path().to_string_lossy().ends_with("unfinished"));
+    while !begun() {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    std::fs::File::options().write(true).open(dir.path().join("k.npy")).unwrap().set_len(5000).unwrap();
+    fails(&job.wait_with_output().unwrap(), 1, "k.npy: it changed while it was read");
+    assert_eq!(common::named(dir.path(), ".npy"), ["k.npy", "q.npy", "v.npy"]);
+    assert!(!begun());
+}
+
+/// A user who may have few threads, which root can be for a while: fewer threads and the same bytes, or one line that says why not.
+#[test]
+#[cfg(target_os = "linux")]
+fn threads_that_cannot_be_started_are_an_error_or_a_note() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).unwrap();
+    write_npy(&dir.path().join("x.npy"), "(2, 3000, 32)", 2 * 3000 * 32);
+    works(&["attend", "x.npy", "x.npy", "x.npy", "--quiet", "--out", "right.npy"], dir.path());
+    let few = |processes: usize, words: &[&str]| {
+        let script = "ulimit -u $0 && exec timeout -s KILL 120 setpriv --reuid=65531 --clear-groups \"$@\"";
+        let mut command = std::process::Command::new("bash");
+        command.args(["-c", script, &processes.to_string(), env!("CARGO_BIN_EXE_regard")]).args(words).current_dir(dir.path());
+        command.env("RAYON_NUM_THREADS", "16").output().unwrap()
+    };
+    if !few(8, &["--version"]).status.success() {
+        eprintln!("skipped: this needs root, bash, setpriv, and a program that all can run");
+        return;
+    }
+    let attend = ["attend", "x.npy", "x.npy", "x.npy", "--out"];
+    fails(&few(1, &[&attend[..], &["a.npy"]].concat()), 1, "cannot start 16 threads: the system starts 0");
+    fails(&few(8, &[&attend[..], &["b.npy", "--threads", "16"]].concat()), 1, "cannot start 16 threads: the system starts 7");
+    let output = few(8, &[&attend[..], &["c.npy"]].concat());
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && message.contains("using 5 of 16 threads"), "{message}");
+    assert_eq!(std::fs::read(dir.path().join("c.npy")).unwrap(), std::fs::read(dir.path().join("right.npy")).unwrap());
+    // Whatever the limit: the end is an exit code, never a panic, a signal or a hang.
+    let small = ["--width", "8", "--heads", "1", "--layers", "1", "--context", "8", "--characters", "20000", "--steps", "2", "--quiet"];
+    for processes in 1..6 {
+        let train = ["train", "--parts", "2", "--batch", "2", "--workers", "2", "--overwrite", "--out", "model"];
+        let plan = ["cluster", "plan", "--tokens", "64K", "--ranks", "4"];
+        for words in [&[&attend[..], &["d.npy", "--overwrite"]].concat(), &[&train[..], &small].concat(), &plan.to_vec()] {
+            let output = few(processes, words);
+            let message = String::from_utf8_lossy(&output.stderr);
+            assert!(matches!(output.status.code(), Some(0 | 1)), "{processes} processes, {words:?}: {:?} {message}", output.status);
+            assert!(!message.contains("panicked"), "{processes} processes, {words:?}: {message}");
+        }
+    }
 }
 
 #[test]
@@ -211,14 +270,14 @@ fn plan_tells_seconds_bytes_and_memory() {
         ("--dim", "0", "from 1 to 65536"),
         ("--dim", "4611686018427387904", "from 1 to 65536"),
         ("--heads", "4294967296", "from 1 to 65536"),
-        ("--ranks", ",", "--ranks must be numbers"),
-        ("--ranks", "", "--ranks must be numbers"),
+        ("--ranks", ",", "invalid --ranks"),
+        ("--ranks", "", "invalid --ranks"),
         ("--block", "100", "a multiple of 256"),
     ] {
         refused(&["cluster", "plan", "--rate", "100", option, value], dir.path(), words);
     }
     refused(&["cluster", "plan", "--contiguous", "--block", "256"], dir.path(), "cannot be used with");
-    refused(&["cluster", "plan", "--rate", "100", "--tokens", "16M", "--ranks", "65536"], dir.path(), "too many to be played through");
+    refused(&["cluster", "plan", "--rate", "100", "--tokens", "16M", "--ranks", "65536"], dir.path(), "too many to simulate");
     // More pairs than an integer of 64 bits can count, and an end all the same.
     for words in [&["--ranks", "1", "--block", "4294967296"][..], &["--ranks", "1,2", "--full"], &["--ranks", "8"]] {
         let plan = ["cluster", "plan", "--rate", "100", "--tokens", "4096M", "--json"];

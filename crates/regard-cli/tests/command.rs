@@ -17,14 +17,16 @@ fn sweep_writes_the_documents_files_and_prints_its_numbers() {
     assert_eq!(named(&results, ".png"), ["attention_heatmap_gallery.png", "attention_sweep.png", "gradient_norms_vs_dk.png"]);
     assert_eq!(named(&results, ".svg").len(), 3);
     let csv = String::from_utf8(files(&results)["attention_sweep_results.csv"].clone()).unwrap();
-    assert!(csv.contains("# command: regard sweep --d-k 4,16,64,256 --seq 8 --seeds 1 --seed 42 --numbers pytorch --loss mean-square\n"));
+    assert!(
+        csv.contains("# command: regard lab sweep --d-k 4,16,64,256 --seq 8 --seeds 1 --seed 42 --numbers pytorch --loss mean-square\n")
+    );
 }
 
 #[test]
 fn robustness_judges_the_claims() {
     let dir = tempfile::tempdir().unwrap();
     let text = works(&["robustness", "--seeds", "500", "--out", "r"], dir.path());
-    assert!(text.contains("attention_robustness_summary") && text.contains("undecided") && text.contains("illustrative"), "{text}");
+    assert!(text.contains("attention_robustness_summary") && text.contains("one draw") && text.contains("illustrative"), "{text}");
     assert_eq!(
         named(&dir.path().join("r"), ".csv"),
         ["attention_robustness_rule.csv", "attention_robustness_summary.csv", "published_claims.csv"]
@@ -81,6 +83,66 @@ fn parity_says_when_pytorch_is_not_there() {
     refused(&["parity", "--python", "/does/not/exist"], dir.path(), "cannot import torch");
 }
 
+/// Programs named `python` in the current directory, below `bin` and in it, which leave a file when they are started.
+#[cfg(unix)]
+fn planted_pythons(folder: &Path) {
+    use std::os::unix::fs::PermissionsExt;
+    std::fs::create_dir(folder.join("bin")).unwrap();
+    for name in ["bin/python", "python", "python3"] {
+        std::fs::write(folder.join(name), format!("#!/bin/sh\ntouch '{}'\n", folder.join("started").display())).unwrap();
+        std::fs::set_permissions(folder.join(name), std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+}
+
+#[test]
+#[cfg(unix)]
+fn no_program_of_the_current_directory_is_started() {
+    let dir = tempfile::tempdir().unwrap();
+    planted_pythons(dir.path());
+    for environment in ["", ".", "bin/.."] {
+        let output =
+            command(&["parity", "--quiet"], dir.path()).env("PATH", "/does/not/exist").env("VIRTUAL_ENV", environment).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let _ = command(&["learn", "check", "1", "--plain"], dir.path())
+            .env("PATH", "/does/not/exist")
+            .env("VIRTUAL_ENV", environment)
+            .output()
+            .unwrap();
+        assert!(!dir.path().join("started").exists(), "VIRTUAL_ENV={environment:?} starts a program of the current directory");
+    }
+}
+
+/// A user with this limit of processes and threads; `None` where that cannot be arranged.
+#[cfg(target_os = "linux")]
+fn with_few_threads(limit: usize, arguments: &[&str]) -> Option<std::process::Output> {
+    let run = |arguments: &[&str]| {
+        let script = format!("ulimit -u {limit} && cd / && exec timeout -s KILL 20 setpriv --reuid=65533 --clear-groups \"$@\"");
+        let mut command = std::process::Command::new("bash");
+        command.args(["-c", &script, "bash", env!("CARGO_BIN_EXE_regard")]).args(arguments).output().ok()
+    };
+    if !run(&["--version"]).is_some_and(|output| output.status.success()) {
+        eprintln!("SKIPPED: this needs root, bash, setpriv, and a program that every user can run");
+        return None;
+    }
+    run(arguments)
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn threads_that_cannot_be_started_are_an_error() {
+    for (limit, arguments, words) in [
+        (2, &["serve", "--no-open", "--threads", "8"][..], "cannot start 8 threads"),
+        (2, &["serve", "--no-open", "--threads", "1"], "cannot "),
+        (3, &["serve", "--no-open", "--threads", "1", "--quiet"], "cannot "),
+        (2, &["look", "--out", "/tmp/does/not/exist", "--threads", "8"], "cannot start 8 threads"),
+    ] {
+        let Some(output) = with_few_threads(limit, arguments) else { return };
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{limit} {arguments:?}: {message}");
+        assert!(message.contains(words) && !message.contains("panicked"), "{limit} {arguments:?}: {message}");
+    }
+}
+
 #[test]
 fn json_is_all_that_is_printed() {
     let dir = tempfile::tempdir().unwrap();
@@ -126,22 +188,22 @@ fn a_report_can_be_made_again_from_its_tables_and_leaves_other_files_alone() {
 fn bad_arguments_get_one_line_and_exit_code_2() {
     let dir = tempfile::tempdir().unwrap();
     for (arguments, words) in [
-        (&["sweep", "--d-k", "0"][..], "d_k = 0 is not possible: it must be from 1 to 4096"),
+        (&["sweep", "--d-k", "0"][..], "invalid d_k: 0; it must be from 1 to 4096"),
         (&["sweep", "--d-k", ""], "d_k is an empty list"),
         (&["sweep", "--d-k", ","], "d_k is an empty list"),
         (&["sweep", "--d-k", "4,x"], "\"x\" is not a whole number"),
-        (&["sweep", "--seeds", "0"], "seeds = 0"),
+        (&["sweep", "--seeds", "0"], "invalid seeds: 0"),
         (&["sweep", "--seeds", "-3"], "-3"),
         (&["sweep", "--loss", "nothing"], "nothing"),
         (&["sweep", "--threads", "0"], "threads = 0"),
         (&["robustness", "--seq", ""], "seq is an empty list"),
-        (&["entropy", "--d-k", "5000"], "d_k = 5000"),
-        (&["heads", "--heads", "3"], "heads = 3"),
-        (&["patterns", "--block", "0"], "block = 0"),
-        (&["checks", "--d-k", "0"], "d_k = 0"),
-        (&["bench", "--heads", "0"], "heads = 0"),
-        (&["bench", "--heads", "8", "--kv-heads", "3"], "kv_heads = 3"),
-        (&["report", "--seeds", "1"], "seeds = 1"),
+        (&["entropy", "--d-k", "5000"], "invalid d_k: 5000"),
+        (&["heads", "--heads", "3"], "invalid heads: 3"),
+        (&["patterns", "--block", "0"], "invalid block: 0"),
+        (&["checks", "--d-k", "0"], "invalid d_k: 0"),
+        (&["bench", "--heads", "0"], "invalid heads: 0"),
+        (&["bench", "--heads", "8", "--kv-heads", "3"], "invalid kv_heads: 3"),
+        (&["report", "--seeds", "1"], "invalid seeds: 1"),
         (&["report", "--from", "nowhere"], "cannot read nowhere"),
         (&["nonsense"], "nonsense"),
         (&["sweep", "--nonsense"], "--nonsense"),
@@ -168,19 +230,69 @@ fn a_damaged_table_is_named() {
     let dir = tempfile::tempdir().unwrap();
     works(&["sweep", "--quiet", "--out", "r"], dir.path());
     std::fs::write(dir.path().join("r/attention_sweep_results.csv"), "# caption: x\na,b\n1,2,3\n").unwrap();
-    refused(&["report", "--from", "r"], dir.path(), "attention_sweep_results.csv is not a table that regard wrote");
+    refused(&["report", "--from", "r"], dir.path(), "attention_sweep_results.csv was changed since regard wrote it");
 }
 
 #[test]
 fn help_has_an_example_for_every_command() {
     let dir = tempfile::tempdir().unwrap();
-    let general = works(&["--help"], dir.path());
-    for command in ["report", "sweep", "robustness", "entropy", "patterns", "heads", "checks", "parity", "plot", "bench"] {
-        assert!(general.contains(command));
+    for command in ["sweep", "robustness", "entropy", "patterns", "heads", "checks", "parity", "bench"] {
+        let (help, old) = (works(&["lab", command, "--help"], dir.path()), works(&[command, "--help"], dir.path()));
+        assert!(help.contains("Example") && help.contains(&format!("regard lab {command}")), "{help}");
+        assert_eq!(help.replace("regard lab ", "regard "), old.replace("regard lab ", "regard "), "the old name is the same command");
+    }
+    for command in ["report", "plot", "serve", "look", "train", "merge", "attend", "eval", "generate"] {
         let help = works(&[command, "--help"], dir.path());
         assert!(help.contains("Example") && help.contains(&format!("regard {command}")), "{help}");
     }
-    assert_eq!(regard(&[], dir.path()).status.code(), Some(2));
+}
+
+#[test]
+fn the_start_page_and_the_help_list_the_commands_in_groups() {
+    let dir = tempfile::tempdir().unwrap();
+    let start = works(&[], dir.path());
+    for words in ["Start here:\n  report ", "  serve ", "  learn ", "  look ", "  train ", "Models: inspect, tokens", "regard --help"] {
+        assert!(start.contains(words), "{words:?}: {start}");
+    }
+    assert!(start.lines().count() < 25, "{start}");
+    let help = works(&["--help"], dir.path());
+    for group in
+        ["Start here:\n  report", "Models:\n  inspect", "Experiments:\n  lab", "Files and machines:\n  plot", "Options:\n  -h, --help"]
+    {
+        assert!(help.contains(group), "{group:?}: {help}");
+    }
+    // Every command is listed once, with what it does; experiments are below `lab`.
+    let listed: Vec<&str> =
+        help.lines().filter_map(|line| line.strip_prefix("  ")).filter(|line| line.starts_with(|c: char| c.is_ascii_lowercase())).collect();
+    let names: Vec<&str> = listed.iter().filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(names.len(), 20, "{names:?}");
+    assert!(listed.iter().all(|line| line.split_whitespace().count() > 3), "{help}");
+    assert!(!names.contains(&"sweep") && names.contains(&"bench"), "{names:?}");
+    let experiments = works(&["lab"], dir.path());
+    for name in ["sweep", "robustness", "trained-heads", "flash"] {
+        assert!(experiments.contains(&format!("\n  {name} ")), "{name}: {experiments}");
+    }
+    // Hidden or not, every command has a help that names it.
+    for name in names.iter().copied().chain(["sweep", "masks", "ablate-scale"]) {
+        assert!(works(&[name, "--help"], dir.path()).contains("Usage: regard"), "{name}");
+    }
+}
+
+#[test]
+fn a_misspelt_command_gets_a_suggestion() {
+    let dir = tempfile::tempdir().unwrap();
+    refused(&["lok"], dir.path(), "unrecognized subcommand 'lok'; some similar subcommands exist: 'plot', 'look'");
+    refused(&["look", "--edit", "x"], dir.path(), "'--edits'");
+    refused(&["lab", "swep"], dir.path(), "'sweep'");
+}
+
+#[test]
+fn old_names_of_options_still_work() {
+    let dir = tempfile::tempdir().unwrap();
+    let words = ["surgery", "L0.H0=zero", "--texts", "2", "--tokens", "16", "--json"];
+    let by = |name: &str| works(&[&words[..], &[name]].concat(), dir.path());
+    assert_eq!(by("--ways"), by("--ablations"));
+    assert!(!works(&["surgery", "--help"], dir.path()).contains("--ways"));
 }
 
 /// A NumPy file of float32.
@@ -238,7 +350,7 @@ fn plot_refuses_what_it_cannot_draw() {
     write_npy(&dir.path().join("nan.npy"), &[4, 4], |_| f32::NAN);
     for (arguments, words) in [
         (&["plot", "w.csv", "--tokens", "a,b,c"][..], "3 tokens were given"),
-        (&["plot", "w.csv", "--head", "4"], "head 4"),
+        (&["plot", "w.csv", "--head", "4"], "no such head: 4"),
         (&["plot", "w.csv", "--pool", "0"], "pool"),
         (&["plot", "nan.csv"], "nan.csv"),
         (&["plot", "nan.npy"], "nan.npy"),

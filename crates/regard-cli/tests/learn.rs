@@ -2,9 +2,26 @@
 
 mod common;
 
-use common::{command, fails, regard};
+use common::fails;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+/// The command with a home of its own below `folder`: the user's key is left alone.
+fn command(arguments: &[&str], folder: &Path) -> std::process::Command {
+    let mut command = common::command(arguments, folder);
+    command.env("XDG_STATE_HOME", folder.join("state"));
+    command
+}
+
+fn regard(arguments: &[&str], folder: &Path) -> std::process::Output {
+    command(arguments, folder).output().expect("the program starts")
+}
+
+fn works(arguments: &[&str], folder: &Path) -> String {
+    let output = regard(arguments, folder);
+    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).expect("UTF-8")
+}
 
 fn python() -> Option<PathBuf> {
     let named = std::env::var_os("REGARD_LEARN_PYTHON").map(PathBuf::from);
@@ -74,13 +91,145 @@ fn a_folder_that_cannot_be_made_is_one_line() {
     fails(&regard(&["learn", "--plain"], dir.path()), 2, "--dir PATH");
 }
 
+/// A learner's folder with `02_softmax.py`, and a home of its own, so that the user's key is left alone.
+fn with_softmax(source: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a folder");
+    std::fs::create_dir_all(dir.path().join("regard-learn/python")).expect("it can be made");
+    write(&dir.path().join("regard-learn/python"), "02_softmax.py", source);
+    dir
+}
+
+#[test]
+fn a_foreign_progress_file_is_refused_before_the_work_and_stays() {
+    let dir = with_softmax(RIGHT);
+    let path = dir.path().join("regard-learn/progress.json");
+    let text = "{\"chapter\": 3}";
+    for arguments in [&["learn", "check", "2"][..], &["learn", "hint", "1"], &["learn", "--plain"], &["learn", "reset", "2"]] {
+        std::fs::write(&path, text).expect("it can be written");
+        fails(&regard(arguments, dir.path()), 2, "move it away");
+        assert_eq!(std::fs::read_to_string(&path).expect("it is there"), text, "{arguments:?}");
+    }
+    assert_eq!(std::fs::read_to_string(dir.path().join("regard-learn/python/02_softmax.py")).expect("it is there"), RIGHT);
+}
+
+#[test]
+fn no_file_is_truncated_and_no_link_is_written_through() {
+    let dir = with_softmax(RIGHT);
+    let (root, outside) = (dir.path().join("regard-learn"), dir.path().join("outside"));
+    std::fs::write(&outside, "mine").expect("it can be written");
+    std::os::unix::fs::symlink(&outside, root.join(".lock")).expect("a link");
+    works(&["learn", "hint", "1"], dir.path());
+    assert_eq!(std::fs::read_to_string(&outside).expect("it is there"), "mine");
+    std::fs::remove_file(root.join("progress.json")).expect("it was written");
+    std::os::unix::fs::symlink(&outside, root.join("progress.json")).expect("a link");
+    assert_eq!(regard(&["learn", "hint", "1"], dir.path()).status.code(), Some(2));
+    assert_eq!(std::fs::read_to_string(&outside).expect("it is there"), "mine");
+    assert!(root.join("progress.json").is_symlink());
+}
+
+#[test]
+fn a_pipe_in_place_of_a_file_is_refused_at_once() {
+    let Some(python) = python() else { return };
+    let dir = with_softmax(RIGHT);
+    let root = dir.path().join("regard-learn");
+    let pipe = |path: &Path| {
+        let _ = std::fs::remove_file(path);
+        assert!(std::process::Command::new("mkfifo").arg(path).status().expect("mkfifo starts").success());
+    };
+    pipe(&root.join("progress.json"));
+    for arguments in [&["learn", "list"][..], &["learn", "check", "2"], &["learn", "hint", "1"]] {
+        fails(&within_ten_seconds(arguments, dir.path()), 2, "named pipe");
+    }
+    std::fs::remove_file(root.join("progress.json")).expect("it is there");
+    pipe(&root.join("python/02_softmax.py"));
+    fails(&within_ten_seconds(&["learn", "check", "2", "--python", &python.to_string_lossy()], dir.path()), 2, "named pipe");
+}
+
+fn within_ten_seconds(arguments: &[&str], folder: &Path) -> std::process::Output {
+    let mut child =
+        command(arguments, folder).stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().expect("it starts");
+    let end = std::time::Instant::now() + Duration::from_secs(10);
+    while child.try_wait().expect("it can be waited for").is_none() && std::time::Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let hangs = child.try_wait().expect("it can be waited for").is_none();
+    let _ = child.kill();
+    assert!(!hangs, "{arguments:?} hangs");
+    child.wait_with_output().expect("it ends")
+}
+
+#[test]
+fn an_answer_cannot_write_a_pass() {
+    let Some(python) = python() else { return };
+    let python = python.to_string_lossy().into_owned();
+    let dir = with_softmax(WRONG);
+    let root = dir.path().join("regard-learn");
+    let forged = "{\"lang\":\"python\",\"exercises\":{\"softmax\":{\"python\":{\"status\":\"pass\",\"passed\":true,\"tries\":1,\"hints\":0,\"hash\":\"\",\"stub\":\"\"}}}}";
+    let planting = format!("{WRONG}try: open({:?}, 'w').write({forged:?})\nexcept OSError: pass\n", root.join("progress.json"));
+    write(&root.join("python"), "02_softmax.py", &planting);
+    assert_eq!(regard(&["learn", "check", "2", "--python", &python], dir.path()).status.code(), Some(1));
+    let passed = || works(&["learn", "list"], dir.path()).lines().filter(|line| line.trim_start().starts_with("pass")).count();
+    assert_eq!(passed(), 0);
+    // Written while no check runs, or where nothing keeps an answer from writing: it does not count, and is kept aside by the next change.
+    write(&root, "progress.json", forged);
+    assert_eq!(passed(), 0);
+    assert_eq!(regard(&["learn", "solution", "2"], dir.path()).status.code(), Some(1));
+    works(&["learn", "hint", "2"], dir.path());
+    assert_eq!(std::fs::read_to_string(root.join("progress.1.json")).expect("kept"), forged);
+    write(&root.join("python"), "02_softmax.py", RIGHT);
+    assert!(regard(&["learn", "check", "2", "--python", &python], dir.path()).status.success());
+    assert_eq!(passed(), 1);
+}
+
+#[test]
+fn a_compiled_answer_cannot_be_planted() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let right = regard_learn::exercises::find("softmax").expect("it is there").solution(regard_learn::exercise::Lang::Rust);
+    write(dir.path(), "right.rs", right);
+    write(dir.path(), "wrong.rs", &right.replace("exp()", "exp2()"));
+    let check = |file: &str| {
+        command(&["learn", "check", "2", "--file", file], dir.path())
+            .env("XDG_CACHE_HOME", dir.path().join("cache"))
+            .output()
+            .expect("runs")
+    };
+    let cached = || {
+        let files = std::fs::read_dir(dir.path().join("cache/regard-learn")).into_iter().flatten().flatten().map(|file| file.path());
+        files.filter(|path| path.to_string_lossy().contains("answer-")).collect::<Vec<_>>()
+    };
+    assert_eq!(check("right.rs").status.code(), Some(0));
+    let programs = cached();
+    assert_eq!(check("wrong.rs").status.code(), Some(1));
+    for program in cached().iter().filter(|path| !programs.contains(path)) {
+        std::fs::copy(&programs[0], program).expect("it can be replaced");
+    }
+    assert_eq!(check("wrong.rs").status.code(), Some(1));
+}
+
+#[test]
+fn results_that_cannot_be_written_are_an_error() {
+    let Some(python) = python() else { return };
+    let dir = with_softmax(RIGHT);
+    let python = python.to_string_lossy().into_owned();
+    for form in [&["--csv"][..], &["--json"], &[]] {
+        let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+        let arguments = [&["learn", "check", "2", "--python", &python][..], form].concat();
+        let output = command(&arguments, dir.path()).stdout(full).output().expect("it starts");
+        fails(&output, 2, "cannot write to the standard output");
+    }
+    // A standard error that cannot be written changes nothing.
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+    let status = command(&["learn", "check", "2", "--python", &python], dir.path()).stderr(full).output().expect("it starts").status;
+    assert_eq!(status.code(), Some(0));
+}
+
 #[test]
 fn hints_come_one_by_one_and_the_solution_after_them() {
     let dir = tempfile::tempdir().expect("a folder");
     let refused = regard(&["learn", "solution", "2"], dir.path());
     assert_eq!(refused.status.code(), Some(1));
     for level in 1..=3 {
-        let hints = common::works(&["learn", "hint", "softmax"], dir.path());
+        let hints = works(&["learn", "hint", "softmax"], dir.path());
         assert_eq!(hints.lines().count(), level, "{hints}");
     }
     let asked = regard(&["learn", "solution", "02"], dir.path());
@@ -155,7 +304,7 @@ fn a_class_is_a_table_and_its_folders_stay_as_they_are() {
 
 #[test]
 fn expectations_that_are_shown_are_the_laboratory_s() {
-    for (d, without, with) in regard_learn::app::after::EXPECTED {
+    for (d, without, with) in regard_learn::app::demo::EXPECTED {
         for (scaled, shown) in [(false, without), (true, with)] {
             let exact = regard_lab::theory::row(8, d, scaled);
             for (a, b) in shown.iter().zip([exact.entropy, exact.max_weight, 1.0 - exact.sum_of_squares]) {

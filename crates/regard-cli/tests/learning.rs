@@ -63,7 +63,7 @@ fn masks_writes_what_each_step_of_the_protocol_found() {
     // All variants that claims are about are there, but four steps teach nothing: no claim is judged by them.
     assert_eq!(written.keys().cloned().collect::<Vec<_>>(), names);
     assert_eq!(figures(&out), ["mask_training", "mask_training_use"]);
-    let command = "# command: regard mask-training --variants causal,reverse,none,right-to-left --steps 4 --text text.txt --batch 4 --context 16 \
+    let command = "# command: regard lab mask-training --variants causal,reverse,none,right-to-left --steps 4 --text text.txt --batch 4 --context 16 \
                    --width 16 --heads 2 --layers 2 --windows 6 --seeds 2 --seed 1 --samples 2\n";
     for key in [command, "# seed: 1\n", "# simd: ", "# numbers: text.txt, "] {
         assert!(written["mask_training"].contains(key), "{}", written["mask_training"]);
@@ -188,7 +188,7 @@ fn a_run_that_is_killed_goes_on_where_it_was() {
         assert!(kept > 0, "{command:?} ended before it could be killed");
         let output = regard(&[command.clone(), vec!["--out", "stopped"]].concat(), dir.path());
         let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success() && said.contains(&format!("going on: {kept} finished parts")), "{said}");
+        assert!(output.status.success() && said.contains(&format!("resuming: {kept} finished steps")), "{said}");
         assert_eq!(tables(&dir.path().join("whole")), tables(&dir.path().join("stopped")), "{command:?}");
         assert!(!unfinished.exists(), "what is not needed any more is gone");
         for folder in ["whole", "stopped"] {
@@ -211,25 +211,25 @@ fn bad_arguments_get_one_line_and_exit_code_2() {
         (&["masks", "--variants", "sideways"][..], "there is no variant \"sideways\"; there are causal, reverse, strictly-future, none"),
         (&["masks", "--variants", ""], "variants is an empty list"),
         (&["masks", "--text", "nowhere.txt"], "cannot read nowhere.txt"),
-        (&["masks", "--text", "latin1.txt"], "latin1.txt: it is not UTF-8: byte 3"),
+        (&["masks", "--text", "latin1.txt"], "latin1.txt is not UTF-8: invalid UTF-8 at byte 3"),
         (&["masks", "--text", "short.txt"], "give a longer text or a smaller context"),
-        (&["masks", "--text", "."], "cannot read ."),
-        (&["masks", "--steps", "0"], "steps = 0 is not possible"),
+        (&["masks", "--text", "."], ". is a directory"),
+        (&["masks", "--steps", "0"], "invalid steps: 0"),
         (&["masks", "--steps", "many"], "many"),
-        (&["masks", "--context", "1"], "context = 1"),
-        (&["masks", "--samples", "0"], "samples = 0"),
-        (&["masks", "--windows", "0"], "windows = 0"),
+        (&["masks", "--context", "1"], "invalid context: 1"),
+        (&["masks", "--samples", "0"], "invalid samples: 0"),
+        (&["masks", "--windows", "0"], "invalid windows: 0"),
         (&["masks", "--text", "text.txt", "--context", "16", "--heads", "3"], "width is 64; it must be a multiple of heads (3)"),
-        (&["ablate-scale", "--head-dims", "0"], "head_dims = 0 is not possible"),
+        (&["ablate-scale", "--head-dims", "0"], "invalid head_dims: 0"),
         (&["ablate-scale", "--head-dims", ""], "head_dims is an empty list"),
         (&["ablate-scale", "--head-dims", "4,x"], "\"x\" is not a whole number"),
-        (&["ablate-scale", "--width", "0"], "width = 0"),
-        (&["ablate-scale", "--batch", "0"], "batch = 0"),
-        (&["trained-heads", "--heads", "1"], "heads = 1 is not possible"),
-        (&["trained-heads", "--layers", "0"], "layers = 0"),
+        (&["ablate-scale", "--width", "0"], "invalid width: 0"),
+        (&["ablate-scale", "--batch", "0"], "invalid batch: 0"),
+        (&["trained-heads", "--heads", "1"], "invalid heads: 1"),
+        (&["trained-heads", "--layers", "0"], "invalid layers: 0"),
         (&["pairs", "--task", "sort"], "there is no task \"sort\"; there are reverse, number-words"),
         (&["pairs", "--task", ","], "task is an empty list"),
-        (&["pairs", "--held-out", "0"], "held_out = 0"),
+        (&["pairs", "--held-out", "0"], "invalid held_out: 0"),
         (&["pairs", "--threads", "0", "--steps", "1", "--held-out", "1"], "threads = 0"),
         (&["report", "--train", "--from", "report"], "--train"),
     ] {
@@ -240,10 +240,10 @@ fn bad_arguments_get_one_line_and_exit_code_2() {
 #[test]
 fn help_teaches_with_examples() {
     let dir = tempfile::tempdir().unwrap();
-    let general = works(&["--help"], dir.path());
+    let general = works(&["lab"], dir.path());
     for command in ["mask-training", "scale-training", "trained-heads", "pairs"] {
         assert!(general.contains(command));
         let help = works(&[command, "--help"], dir.path());
-        assert!(help.contains("Examples:") && help.contains(&format!("regard {command}")) && help.contains("--seed"), "{help}");
+        assert!(help.contains("Examples:") && help.contains(&format!("regard lab {command}")) && help.contains("--seed"), "{help}");
     }
 }

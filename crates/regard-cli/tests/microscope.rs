@@ -72,13 +72,77 @@ fn heads_are_taken_out_in_three_ways_and_directly() {
     let ways = rows(&works(&["surgery", "L1.H1=zero", "--ways", "--json", "--texts", "3", "--tokens", "48"], here()));
     let edits: Vec<&str> = ways.iter().filter_map(|row| row["edits"].as_str()).collect();
     assert_eq!(edits, ["L1.H1=zero", "L1.H1=mean", "L1.H1=resample:1"]);
-    refused(&["surgery", "scale=off", "--ways"], here(), "--ways is about");
+    refused(&["surgery", "scale=off", "--ways"], here(), "--ablations is for zero, mean and resample");
     let screen = rows(&works(&["screen", "--direct", "--json", "--texts", "2", "--tokens", "32", "--out", "."], folder.path()));
     assert!(screen.iter().all(|row| row["change"].is_number() && row["direct"].is_number()), "{screen:?}");
 }
 
+/// The numbers of a row of `eval`, without the edits.
+fn measured(row: &serde_json::Value) -> (String, u64, u64, f64) {
+    let whole = |name: &str| row[name].as_u64().unwrap_or_else(|| panic!("{name}: {row}"));
+    (row["part"].as_str().expect("a part").to_owned(), whole("tokens"), whole("characters"), row["loss"].as_f64().expect("a loss"))
+}
+
 #[test]
-fn any_model_is_measured_with_and_without_edits() {
+fn trained_models_are_measured_on_their_unseen_tenth_with_and_without_edits() {
+    for tokenizer in ["char", "bpe:300", "bpe+bos:300", "wordpiece:200"] {
+        let folder = tempfile::tempdir().expect("a folder");
+        let train = ["train", "--steps", "2", "--characters", "6000", "--tokenizer", tokenizer, "--context", "32", "--quiet"];
+        works(&train, folder.path());
+        let eval = |more: &[&str]| rows(&works(&[&["eval", "model", "--json"], more].concat(), folder.path()));
+        let plain = eval(&[]);
+        let (part, tokens, characters, loss) = measured(&plain[0]);
+        let bos = usize::from(tokenizer.contains("bos")) as u64;
+        assert_eq!(part, "validation", "{tokenizer}");
+        assert!((500..=800).contains(&characters) && tokens <= characters + bos, "{tokenizer}: {plain:?}");
+        assert!(plain[0]["accuracy"].is_number() && plain[0]["step"] == 2 && loss > 1.0, "{plain:?}");
+        let edited = eval(&["--edits", "L0.H0=gain:1"]);
+        assert_eq!(edited.len(), 2, "{edited:?}");
+        for row in &edited {
+            assert_eq!(measured(row), measured(&plain[0]), "{tokenizer}: an edit that changes nothing");
+            let columns = |row: &serde_json::Value| row.as_object().expect("a row").keys().cloned().collect::<Vec<_>>();
+            assert_eq!(columns(row), columns(&plain[0]));
+        }
+        assert_ne!(measured(&eval(&["--edits", "L0=zero"])[1]).3, loss);
+        // Past the context, with edits as without.
+        let write = |edits: &str| {
+            let words = ["generate", "model", "--tokens", "90", "--json", "--edits", edits];
+            let json: serde_json::Value = serde_json::from_str(&works(&words, folder.path())).expect("JSON");
+            json["tokens"].as_array().expect("tokens").clone()
+        };
+        assert_eq!(write("").len(), 90, "{tokenizer}");
+        assert_eq!(write("L0.H0=gain:1"), write(""), "{tokenizer}");
+        assert_eq!(write("L0.H0=zero").len(), 90, "{tokenizer}");
+    }
+}
+
+#[test]
+fn a_model_of_the_standard_input_says_that_its_text_is_missing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    std::fs::write(folder.path().join("text.txt"), "Emma and David went to the market. ".repeat(60)).expect("written");
+    let text = || std::fs::File::open(folder.path().join("text.txt")).expect("a text");
+    let train = ["train", "--steps", "1", "--context", "16", "--text", "-", "--quiet"];
+    assert!(common::command(&train, folder.path()).stdin(text()).status().expect("it starts").success());
+    for edits in ["", "L0.H0=gain:1"] {
+        // A pipe that stays open: waiting for it would not end.
+        let mut child = common::command(&["eval", "model", "--edits", edits], folder.path());
+        let child = child.stdin(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).stdout(std::process::Stdio::piped());
+        let mut child = child.spawn().expect("it starts");
+        let _open = child.stdin.take();
+        let started = std::time::Instant::now();
+        while child.try_wait().expect("a status").is_none() {
+            if started.elapsed().as_secs() > 20 {
+                let _ = child.kill();
+                panic!("{edits:?}: waits for the standard input");
+            }
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        common::fails(&child.wait_with_output().expect("ended"), 2, "standard input");
+    }
+}
+
+#[test]
+fn any_model_is_measured_on_a_text_with_and_without_edits() {
     let folder = tempfile::tempdir().expect("a folder");
     std::fs::write(folder.path().join("text.txt"), "Emma and David went to the market. She likes the old boats. They wait at the market.")
         .expect("written");

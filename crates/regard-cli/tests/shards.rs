@@ -46,7 +46,7 @@ fn parts_that_cannot_be_used_are_named() {
     for part in ["1/3", "3/3"] {
         sweep("1", part, "shards");
     }
-    refused(&["merge", "shards", "--out", "merged"], folder, "part 2 of 3 of `regard sweep` is missing");
+    refused(&["merge", "shards", "--out", "merged"], folder, "part 2 of 3 of `regard lab sweep` is missing");
     sweep("2", "2/3", "other");
     refused(&["merge", "shards", "other/sweep.2-of-3.shard"], folder, "belongs to another run");
     sweep("1", "2/3", "shards");
@@ -97,7 +97,7 @@ fn parts_that_cannot_be_used_are_named() {
     if cfg!(unix) {
         std::fs::remove_file(&path).expect("removed");
         assert!(std::process::Command::new("mkfifo").arg(&path).status().expect("mkfifo").success());
-        refused(&["merge", "shards", "--out", "merged"], folder, "it is not a file");
+        refused(&["merge", "shards", "--out", "merged"], folder, "not a regular file");
         refused(&["sweep", "--d-k", "4", "--seeds", "30", "--shard", "2/3", "--out", "shards"], folder, "left alone");
     }
 }

@@ -1,8 +1,8 @@
-//! Attention over several machines, with the bits of one: for any number of ranks, and however tokens are shared out among them.
+//! Attention over several machines, with the bits of one: for any number of ranks, and any partition of the tokens.
 //!
 //! A row of attention is a sum over spans of keys in their order, and the gradients of a key are sums over tiles of queries in theirs (see the
-//! architecture of `regard`). So no results are merged: queries stay put and **keys arrive in key order**; backward, **the running sums of dk and dv travel in
-//! query order**. [`Partition`] says which tokens a rank has: a choice of speed, never of bits. [`Exchange`] carries the messages.
+//! architecture of `regard`). So no results are merged: queries stay on their rank and **keys arrive in key order**; backward, **the running sums of dk and dv
+//! travel in query order**. The [`Partition`] of the tokens decides the speed, never the bits. An [`Exchange`] carries the messages.
 //!
 //! ```
 //! use ndarray::Array4;
@@ -22,32 +22,44 @@
 //! # Ok::<(), regard_dist::Error>(())
 //! ```
 //!
-//! [`Rows`] is the same without other machines: keys that come in pieces, out of files that are larger than memory or pages of a cache. [`regard::merge`]
-//! joins finished results, as others do; its bits depend on where the keys were cut.
+//! [`Rows`] needs no other machines: keys are given in pieces, from files that are larger than memory or pages of a cache. [`regard::merge`]
+//! merges finished results, as ring attention does; its bits depend on where the keys were cut.
+#![warn(missing_docs)]
 
 mod backward;
+mod comm;
 mod decode;
+mod distributed;
 mod error;
 mod exchange;
 pub mod files;
 mod forward;
+#[cfg(any(test, feature = "mpi"))]
+mod framing;
 mod heat_map;
+mod in_flight;
 mod local;
-mod members;
+#[cfg(feature = "mpi")]
+mod mpi_exchange;
 mod npy;
+mod option_gradients;
 mod partition;
 pub mod plan;
-mod rows;
+mod resumable;
+mod routes;
 mod stream;
-mod unfinished;
-mod ways;
+mod sub_comm;
+mod temp_files;
 
+pub use comm::Comm;
+pub use distributed::Distributed;
 pub use error::{Error, Failure, Result};
-pub use exchange::{Exchange, Kind, Number, Tag, Talk};
-pub use forward::Distributed;
+pub use exchange::{Exchange, Kind, Tag, WireElement};
 pub use local::{Faults, Local};
-pub use members::{Alone, Members};
+#[cfg(feature = "mpi")]
+pub use mpi_exchange::Mpi;
 pub use npy::Npy;
-pub use partition::Partition;
-pub use rows::{InPieces, Rows};
-pub use unfinished::Unfinished;
+pub use partition::{Block, Partition};
+pub use resumable::{InPieces, Rows};
+pub use sub_comm::{SingleRank, SubComm};
+pub use temp_files::TempFiles;

@@ -1,34 +1,34 @@
-//! Ranks that are threads of this process: for tests, with the faults that networks have, and as an example of an [`Exchange`].
+//! Ranks that are threads of this process: for tests, with the faults of networks, and as an example of an [`Exchange`].
 
 use crate::error::Failure;
 use crate::exchange::{Exchange, Tag};
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// How often a rank that waits looks whether the other is still there.
-const LOOK: Duration = Duration::from_millis(5);
+/// How often a waiting rank checks whether the other is connected.
+const POLL: Duration = Duration::from_millis(5);
 
-/// What is to go wrong.
+/// Faults to simulate.
 #[derive(Debug, Clone, Copy)]
 pub struct Faults {
-    /// How long a message is on its way.
+    /// Latency of every message.
     pub delay: Duration,
-    /// A rank that takes so long before each message that it sends.
+    /// A rank, and its pause before each message that it sends.
     pub slow: Option<(usize, Duration)>,
-    /// A rank that is gone after so many messages.
+    /// A rank that disconnects, and the number of messages that it sends before.
     pub lost: Option<(usize, usize)>,
-    /// A way from one rank to another that loses everything after so many messages of the first: a cut link, or a process that was stopped.
+    /// A link `[from, to]` that drops messages, and the number of messages that `from` sends before: a cut cable, or a stopped process.
     pub cut: Option<([usize; 2], usize)>,
-    /// How long to wait for a message.
-    pub patience: Duration,
+    /// How long a rank waits for a message.
+    pub timeout: Duration,
 }
 
 impl Default for Faults {
     fn default() -> Self {
-        Self { delay: Duration::ZERO, slow: None, lost: None, cut: None, patience: Duration::from_secs(60) }
+        Self { delay: Duration::ZERO, slow: None, lost: None, cut: None, timeout: Duration::from_secs(60) }
     }
 }
 
@@ -39,19 +39,30 @@ struct Message {
     due: Instant,
 }
 
+/// State of all ranks, by rank.
 struct Shared {
     faults: Faults,
-    here: Vec<AtomicBool>,
-    /// Bytes that each rank has received, and those that lie there untaken, now and at the most.
+    connected: Vec<AtomicBool>,
+    /// Bytes that were received.
     received: Vec<AtomicU64>,
-    untaken: Vec<AtomicU64>,
-    most_untaken: Vec<AtomicU64>,
+    /// Bytes that were sent to the rank and not received.
+    pending: Vec<AtomicU64>,
+    most_pending: Vec<AtomicU64>,
 }
 
-/// What is still to be looked at, and what was, by sender and tag.
-type Inbox = (Receiver<Message>, HashMap<(usize, Tag), VecDeque<Message>>);
+struct Inbox {
+    arriving: Receiver<Message>,
+    /// Messages that have arrived, by sender and tag.
+    arrived: HashMap<(usize, Tag), VecDeque<Message>>,
+}
 
-/// One of some ranks that are threads.
+impl Inbox {
+    fn add(&mut self, message: Message) {
+        self.arrived.entry((message.from, message.tag)).or_default().push_back(message);
+    }
+}
+
+/// A rank that is a thread.
 pub struct Local {
     rank: usize,
     to: Vec<Sender<Message>>,
@@ -61,7 +72,7 @@ pub struct Local {
 }
 
 impl Local {
-    /// Run so many ranks, each with its own exchange; what they return, in their order.
+    /// Run `ranks` ranks, each with its exchange, and return their results in order.
     ///
     /// # Panics
     /// When a rank does.
@@ -78,16 +89,16 @@ impl Local {
         ended.into_iter().map(|ended| ended.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
     }
 
-    /// The same, with what each rank returned or panicked with. Whoever needs a rank that panicked is told that it is gone.
+    /// The same, with the panics of ranks as results. A rank that panics is disconnected.
     pub fn run_to_the_end<T: Send>(ranks: usize, faults: Faults, rank: impl Fn(Self) -> T + Sync) -> Vec<std::thread::Result<T>> {
         let (to, inboxes): (Vec<_>, Vec<_>) = (0..ranks).map(|_| channel()).unzip();
-        let numbers = || (0..ranks).map(|_| AtomicU64::new(0)).collect();
-        let here = (0..ranks).map(|_| AtomicBool::new(true)).collect();
-        let shared = Arc::new(Shared { faults, here, received: numbers(), untaken: numbers(), most_untaken: numbers() });
-        let exchanges = inboxes.into_iter().enumerate().map(|(rank, inbox)| Self {
+        let counters = || (0..ranks).map(|_| AtomicU64::new(0)).collect();
+        let connected = (0..ranks).map(|_| AtomicBool::new(true)).collect();
+        let shared = Arc::new(Shared { faults, connected, received: counters(), pending: counters(), most_pending: counters() });
+        let exchanges = inboxes.into_iter().enumerate().map(|(rank, arriving)| Self {
             rank,
             to: to.clone(),
-            inbox: Mutex::new((inbox, HashMap::new())),
+            inbox: Mutex::new(Inbox { arriving, arrived: HashMap::new() }),
             sent: AtomicUsize::new(0),
             shared: Arc::clone(&shared),
         });
@@ -97,30 +108,26 @@ impl Local {
         })
     }
 
-    /// Which rank this is.
+    /// This rank.
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// Bytes that came here and were taken.
+    /// Bytes that this rank has received.
     pub fn bytes_received(&self) -> u64 {
         self.shared.received[self.rank].load(Ordering::Relaxed)
     }
 
-    /// The most bytes that ever lay here, sent and not yet taken.
-    pub fn most_bytes_untaken(&self) -> u64 {
-        self.shared.most_untaken[self.rank].load(Ordering::Relaxed)
-    }
-
-    fn is_here(&self, rank: usize) -> bool {
-        self.shared.here[rank].load(Ordering::Acquire)
+    /// The most bytes that were pending at a time: sent to this rank and not yet received.
+    pub fn most_bytes_pending(&self) -> u64 {
+        self.shared.most_pending[self.rank].load(Ordering::Relaxed)
     }
 }
 
-/// Whoever waits for it must know.
+/// Ranks that wait for this one get an error.
 impl Drop for Local {
     fn drop(&mut self) {
-        self.shared.here[self.rank].store(false, Ordering::Release);
+        self.shared.connected[self.rank].store(false, Ordering::Release);
     }
 }
 
@@ -137,47 +144,45 @@ impl Exchange for Local {
         let faults = &self.shared.faults;
         let before = self.sent.fetch_add(1, Ordering::Relaxed);
         if faults.lost.is_some_and(|(rank, after)| rank == self.rank && before >= after) {
-            return Err(Failure::Lost);
+            return Err(Failure::Disconnected);
         }
         if let Some((_, pause)) = faults.slow.filter(|(rank, _)| *rank == self.rank) {
             std::thread::sleep(pause);
         }
-        if faults.cut.is_some_and(|(way, after)| way == [self.rank, to] && before >= after) {
+        if faults.cut.is_some_and(|(link, after)| link == [self.rank, to] && before >= after) {
             return Ok(());
         }
-        let untaken = self.shared.untaken[to].fetch_add(bytes.len() as u64, Ordering::Relaxed) + bytes.len() as u64;
-        self.shared.most_untaken[to].fetch_max(untaken, Ordering::Relaxed);
+        let pending = self.shared.pending[to].fetch_add(bytes.len() as u64, Ordering::Relaxed) + bytes.len() as u64;
+        self.shared.most_pending[to].fetch_max(pending, Ordering::Relaxed);
         let message = Message { from: self.rank, tag, bytes, due: Instant::now() + faults.delay };
-        self.to[to].send(message).map_err(|_| Failure::Lost)
+        self.to[to].send(message).map_err(|_| Failure::Disconnected)
     }
 
     fn receive(&self, from: usize, tag: Tag) -> Result<Vec<u8>, Failure> {
-        let patience = self.shared.faults.patience;
+        let timeout = self.shared.faults.timeout;
         let begun = Instant::now();
         let mut inbox = self.inbox.lock().expect("one thread at a time");
-        let (receiver, known) = &mut *inbox;
         loop {
-            // Looked at before the inbox: what it sent before it went is still taken.
-            let here = self.is_here(from);
-            while let Ok(message) = receiver.try_recv() {
-                known.entry((message.from, message.tag)).or_default().push_back(message);
+            // Checked before the inbox: messages that a rank sent before it disconnected are received.
+            let connected = self.shared.connected[from].load(Ordering::Acquire);
+            while let Ok(message) = inbox.arriving.try_recv() {
+                inbox.add(message);
             }
-            if let Some(message) = known.get_mut(&(from, tag)).and_then(VecDeque::pop_front) {
+            if let Some(message) = inbox.arrived.get_mut(&(from, tag)).and_then(VecDeque::pop_front) {
                 std::thread::sleep(message.due.saturating_duration_since(Instant::now()));
                 let count = message.bytes.len() as u64;
-                self.shared.untaken[self.rank].fetch_sub(count, Ordering::Relaxed);
+                self.shared.pending[self.rank].fetch_sub(count, Ordering::Relaxed);
                 self.shared.received[self.rank].fetch_add(count, Ordering::Relaxed);
                 return Ok(message.bytes);
             }
-            if !here {
-                return Err(Failure::Lost);
+            if !connected {
+                return Err(Failure::Disconnected);
             }
-            if begun.elapsed() >= patience {
-                return Err(Failure::Waited(patience));
+            if begun.elapsed() >= timeout {
+                return Err(Failure::Timeout(timeout));
             }
-            match receiver.recv_timeout(LOOK) {
-                Ok(message) => known.entry((message.from, message.tag)).or_default().push_back(message),
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {}
+            if let Ok(message) = inbox.arriving.recv_timeout(POLL) {
+                inbox.add(message);
             }
         }
     }

@@ -1,92 +1,95 @@
-//! Which tokens a rank has.
+//! Which tokens each rank has.
 
 use crate::error::{Error, Result};
 use bytemuck::Zeroable;
 use ndarray::{Array, Array4, ArrayView, ArrayView4, Axis, Dimension, Slice, s};
+use regard::tiling::{GRADIENT_SPLIT, KV_SPLIT};
 use std::ops::Range;
 
-/// Blocks begin at multiples of it: all sums of attention have an end there.
-const SPAN: usize = 256;
+/// Tokens that one rank has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Block {
+    /// Their places in the sequence.
+    pub tokens: Range<usize>,
+    /// The rank that has them.
+    pub rank: usize,
+}
 
-/// Tokens of a piece, at the most: a split of the forward pass, which a running state is read and written for once.
-pub(crate) const PIECE: usize = 2048;
-
-/// Which tokens each rank has: blocks of a multiple of 256, decided by the length of the whole. A choice of speed, never of bits.
+/// Which tokens each rank has: blocks of a multiple of 256 tokens. The partition decides the speed, never the bits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Partition {
     tokens: usize,
     ranks: usize,
-    /// Every block and the rank that has it, in the order of tokens.
-    blocks: Vec<(Range<usize>, usize)>,
+    blocks: Vec<Block>,
 }
 
 impl Partition {
-    /// One range of tokens to each rank: for windows, documents, and attention without a mask. The last ranks may have none.
+    /// One range of tokens per rank: for windows, documents, and attention without a mask. The last ranks may have none.
     ///
     /// # Errors
     /// When there is no rank.
     pub fn contiguous(tokens: usize, ranks: usize) -> Result<Self> {
-        let most = tokens.div_ceil(ranks.max(1)).next_multiple_of(SPAN).max(SPAN);
-        Self::blocks_of(tokens, ranks, most, |block| block)
+        let block = tokens.div_ceil(ranks.max(1)).next_multiple_of(GRADIENT_SPLIT).max(GRADIENT_SPLIT);
+        Self::of_blocks(tokens, ranks, block, |block| block)
     }
 
-    /// Blocks of so many tokens go round the ranks, forwards and backwards in turn: for causal attention, whose later rows cost more.
+    /// Blocks of `block` tokens, dealt to ranks 0, 1, 2, ..., 2, 1, 0, 0, 1, ...: for causal attention, whose later rows cost more.
     ///
     /// # Errors
     /// When there is no rank, or a block is not a multiple of 256.
     pub fn snake(tokens: usize, ranks: usize, block: usize) -> Result<Self> {
-        Self::blocks_of(tokens, ranks, block, |i| {
+        Self::of_blocks(tokens, ranks, block, |i| {
             let (lap, place) = (i / ranks, i % ranks);
             if lap.is_multiple_of(2) { place } else { ranks - 1 - place }
         })
     }
 
-    fn blocks_of(tokens: usize, ranks: usize, block: usize, owner: impl Fn(usize) -> usize) -> Result<Self> {
+    fn of_blocks(tokens: usize, ranks: usize, block: usize, rank: impl Fn(usize) -> usize) -> Result<Self> {
         if ranks == 0 {
             return Err(Error::Partition { what: "the number of ranks", got: 0, requirement: "at least 1" });
         }
-        if block == 0 || !block.is_multiple_of(SPAN) {
+        if block == 0 || !block.is_multiple_of(GRADIENT_SPLIT) {
             return Err(Error::Partition { what: "the block of a partition", got: block, requirement: "a multiple of 256" });
         }
-        let blocks = (0..tokens).step_by(block).enumerate().map(|(i, first)| (first..tokens.min(first + block), owner(i))).collect();
-        Ok(Self { tokens, ranks, blocks })
+        let block_at = |(i, first): (usize, usize)| Block { tokens: first..tokens.min(first + block), rank: rank(i) };
+        Ok(Self { tokens, ranks, blocks: (0..tokens).step_by(block).enumerate().map(block_at).collect() })
     }
 
-    /// Tokens of the whole.
+    /// The number of tokens.
     pub fn tokens(&self) -> usize {
         self.tokens
     }
 
-    /// How many ranks share them.
+    /// The number of ranks.
     pub fn ranks(&self) -> usize {
         self.ranks
     }
 
-    /// Every block and the rank that has it, in the order of tokens.
-    pub fn blocks(&self) -> &[(Range<usize>, usize)] {
+    /// All blocks, in the order of tokens.
+    pub fn blocks(&self) -> &[Block] {
         &self.blocks
     }
 
-    /// What travels at a time, with the rank that has it, in the order of tokens: blocks, cut where they are long.
-    pub(crate) fn pieces(&self) -> Vec<(Range<usize>, usize)> {
-        let cut = |(block, owner): &(Range<usize>, usize)| {
-            let (block, owner) = (block.clone(), *owner);
-            block.clone().step_by(PIECE).map(move |first| (first..block.end.min(first + PIECE), owner))
+    /// The blocks in pieces of at most one split of the forward pass: what is sent at a time.
+    pub(crate) fn pieces(&self) -> Vec<Block> {
+        let cut = |block: &Block| {
+            let Block { tokens, rank } = block.clone();
+            tokens.clone().step_by(KV_SPLIT).map(move |first| Block { tokens: first..tokens.end.min(first + KV_SPLIT), rank })
         };
         self.blocks.iter().flat_map(cut).collect()
     }
 
     /// The blocks of a rank, in order.
     pub fn blocks_of_rank(&self, rank: usize) -> impl Iterator<Item = Range<usize>> {
-        self.blocks.iter().filter(move |(_, owner)| *owner == rank).map(|(range, _)| range.clone())
+        self.blocks.iter().filter(move |block| block.rank == rank).map(|block| block.tokens.clone())
     }
 
-    /// How many tokens a rank has.
+    /// The number of tokens of a rank.
     pub fn count(&self, rank: usize) -> usize {
-        self.blocks_of_rank(rank).map(|range| range.len()).sum()
+        self.blocks_of_rank(rank).map(|tokens| tokens.len()).sum()
     }
 
-    /// The place in the whole of each token of a rank: rotary positions go by it.
+    /// The place in the sequence of each token of a rank, as rotary positions need it.
     pub fn positions(&self, rank: usize) -> Vec<usize> {
         self.blocks_of_rank(rank).flatten().collect()
     }
@@ -94,35 +97,35 @@ impl Partition {
     /// The tokens of a rank (axis 2), one block after the other.
     ///
     /// # Panics
-    /// When `x` does not have the tokens of the whole.
+    /// When `x` does not have all tokens.
     pub fn shard<T: Copy + Zeroable>(&self, rank: usize, x: ArrayView4<'_, T>) -> Array4<T> {
-        assert_eq!(x.len_of(Axis(2)), self.tokens, "x has the tokens of the whole");
-        let blocks: Vec<_> = self.blocks_of_rank(rank).map(|range| x.slice(s![.., .., range, ..])).collect();
-        if blocks.is_empty() { x.slice(s![.., .., ..0, ..]).to_owned() } else { side_by_side(&blocks) }
+        assert_eq!(x.len_of(Axis(2)), self.tokens, "x has all tokens");
+        let blocks: Vec<_> = self.blocks_of_rank(rank).map(|tokens| x.slice(s![.., .., tokens, ..])).collect();
+        if blocks.is_empty() { x.slice(s![.., .., ..0, ..]).to_owned() } else { concatenate(&blocks) }
     }
 
-    /// The whole of the parts of all ranks.
+    /// The tensor of all tokens, from those of the ranks.
     ///
     /// # Panics
-    /// When there is not one part for each rank, or a part has other tokens.
+    /// When there is not one part per rank, or a part has other tokens.
     pub fn join<T: Copy + Zeroable>(&self, parts: &[ArrayView4<'_, T>]) -> Array4<T> {
-        assert_eq!(parts.len(), self.ranks, "one part for each rank");
+        assert_eq!(parts.len(), self.ranks, "one part per rank");
         let mut next = vec![0; self.ranks];
         let pieces: Vec<_> = self
             .blocks
             .iter()
-            .map(|(range, owner)| {
-                let first = next[*owner];
-                next[*owner] += range.len();
-                parts[*owner].slice(s![.., .., first..first + range.len(), ..])
+            .map(|Block { tokens, rank }| {
+                let first = next[*rank];
+                next[*rank] += tokens.len();
+                parts[*rank].slice(s![.., .., first..first + tokens.len(), ..])
             })
             .collect();
-        if pieces.is_empty() { parts[0].to_owned() } else { side_by_side(&pieces) }
+        if pieces.is_empty() { parts[0].to_owned() } else { concatenate(&pieces) }
     }
 }
 
-/// Along the tokens, in the standard layout, which is read faster than that of ndarray's `concatenate`.
-pub(crate) fn side_by_side<T: Copy + Zeroable, D: Dimension>(parts: &[ArrayView<'_, T, D>]) -> Array<T, D> {
+/// Concatenate along the tokens, into standard layout, which is read faster than that of ndarray's `concatenate`.
+pub(crate) fn concatenate<T: Copy + Zeroable, D: Dimension>(parts: &[ArrayView<'_, T, D>]) -> Array<T, D> {
     let mut shape = parts[0].raw_dim();
     shape[2] = parts.iter().map(|part| part.len_of(Axis(2))).sum();
     let mut joined = Array::from_elem(shape, T::zeroed());

@@ -6,7 +6,7 @@ use common::{assert_bits, random};
 use half::bf16;
 use ndarray::{Array2, Array4, s};
 use regard::{Attention, Bias, HeadPosition, Mask, MaskRule, Saved, Storage, alibi_slopes};
-use regard_dist::{Distributed, Error, Exchange, Faults, Local, Number, Partition};
+use regard_dist::{Distributed, Error, Exchange, Faults, Local, Partition, WireElement};
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -24,12 +24,12 @@ impl<E: Storage> Cache<E> {
     }
 }
 
-fn one_rank<E: Number>(a: &Attention<'_>, x: &Cache<E>, exchange: &Local, partition: &Partition) -> Result<Saved<E>, Error> {
+fn one_rank<E: WireElement>(a: &Attention<'_>, x: &Cache<E>, exchange: &Local, partition: &Partition) -> Result<Saved<E>, Error> {
     let mine = |x: &Array4<E>| partition.shard(exchange.rank(), x.view());
     Distributed::new(a, exchange, partition).decode(x.q.view(), mine(&x.k).view(), mine(&x.v).view())
 }
 
-fn compare<E: Number>(what: &str, a: &Attention<'_>, x: &Cache<E>, partition: &Partition) {
+fn compare<E: WireElement>(what: &str, a: &Attention<'_>, x: &Cache<E>, partition: &Partition) {
     let whole = a.forward_saved(&x.q, &x.k, &x.v).expect("fits");
     let ranks = partition.ranks();
     let results = Local::run(ranks, |exchange| one_rank(a, x, &exchange, partition));
@@ -40,8 +40,8 @@ fn compare<E: Number>(what: &str, a: &Attention<'_>, x: &Cache<E>, partition: &P
         assert_bits(&format!("row_max, {what}"), &whole.row_max, &result.row_max);
         assert_bits(&format!("row_sum, {what}"), &whole.row_sum, &result.row_sum);
         assert_bits(&format!("lse, {what}"), &whole.lse(), &result.lse());
-        assert_eq!(whole.exact.is_some(), result.exact.is_some(), "{what}");
-        whole.exact.iter().zip(&result.exact).for_each(|(a, b)| assert_bits(&format!("exact, {what}"), a, b));
+        assert_eq!(whole.out_unrounded.is_some(), result.out_unrounded.is_some(), "{what}");
+        whole.out_unrounded.iter().zip(&result.out_unrounded).for_each(|(a, b)| assert_bits(&format!("out_unrounded, {what}"), a, b));
     }
 }
 
@@ -70,7 +70,7 @@ fn masks(b: usize, m: usize, n: usize) -> Vec<(&'static str, Attention<'static>)
         ("documents", a().mask(Mask::documents(Array2::from_elem((1, m), 1), ids(n)))),
         ("custom", a().mask(Mask::custom(&Dilated))),
         ("not", a().mask(!Mask::first_keys(2100))),
-        // The first queries see nothing, nobody sees anything.
+        // The first queries see no key; no query sees any.
         ("before all keys", a().causal().q_offset(-2)),
         ("nothing", a().mask(!Mask::everything())),
     ]
@@ -174,24 +174,24 @@ fn bytes_on_the_wire_are_those_of_the_formula() {
             let partition = Partition::contiguous(n, ranks).expect("fits");
             let counts = Local::run(ranks, |exchange| {
                 one_rank(&a, &x, &exchange, &partition).expect("all ranks answer");
-                (exchange.bytes_received(), exchange.most_bytes_untaken())
+                (exchange.bytes_received(), exchange.most_bytes_pending())
             });
-            let (rows, last) = (b * h * m, partition.blocks().last().expect("there are keys").1);
+            let (rows, last) = (b * h * m, partition.blocks().last().expect("there are keys").rank);
             // Rows that share their keys are a tile: four heads of one query.
             let (tiles, state) = (b * g, rows * (2 + e) * 4);
-            for (rank, (received, untaken)) in counts.into_iter().enumerate() {
+            for (rank, (received, pending)) in counts.into_iter().enumerate() {
                 let cut = partition.blocks_of_rank(rank).next().map(|keys: Range<usize>| keys.start).filter(|&start| start > first);
                 // A sum of all splits before, and where one is cut, of that; neither where nothing was seen of it.
                 let whole_splits = |cut: &usize| cut / 2048 > first / 2048;
                 let sums = |cut: usize| usize::from(whole_splits(&cut)) + usize::from(!cut.is_multiple_of(2048));
                 let numbers = cut.map_or(0, |cut| 16 + tiles * (12 + 2 * 4) + sums(cut) * state);
                 let results = if rank == last { 0 } else { rows * (e * (2 + 4) + 2 * 4) };
-                let (received, expected, greetings) = (received as usize, numbers + results, 220 * (ranks - 1));
+                let (received, expected, texts) = (received as usize, numbers + results, 400 * (ranks - 1));
                 assert!(
-                    received >= expected && received < expected + greetings,
+                    received >= expected && received < expected + texts,
                     "rank {rank} of {ranks}, {n} keys, {window:?}: {received} bytes, {expected} by the formula"
                 );
-                assert!((untaken as usize) < expected + greetings + 1, "{untaken} bytes untaken");
+                assert!((pending as usize) < expected + texts + 1, "{pending} bytes pending");
             }
         }
     }
@@ -209,24 +209,24 @@ fn a_lost_rank_ends_all_others_with_its_number_and_the_keys() {
         assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
         for (rank, result) in results.into_iter().enumerate().filter(|(rank, _)| *rank != 1) {
             if let Err(error) = result {
-                assert!(matches!(error, Error::Lost { rank: mine, .. } if mine == rank), "{error}");
+                assert!(matches!(error, Error::Disconnected { rank: mine, .. } if mine == rank), "{error}");
                 errors.push(error.to_string());
             }
         }
     }
-    let expected = "rank 2 needs what the queries have seen up to keys 1024..2048 of rank 1, which is gone; start the job again";
+    let expected = "rank 2 needs the running state up to keys 1024..2048 of rank 1, which is disconnected; start the job again";
     assert!(errors.iter().any(|error| error == expected), "{errors:?}");
-    let patience = Duration::from_millis(400);
-    let faults = Faults { cut: Some(([1, 2], 2)), patience, ..Faults::default() };
+    let timeout = Duration::from_millis(400);
+    let faults = Faults { cut: Some(([1, 2], 2)), timeout, ..Faults::default() };
     let results = Local::run_with(3, faults, |exchange| one_rank(&a, &x, &exchange, &partition));
     let error = results[2].as_ref().expect_err("it waits for rank 1");
     // Rank 1 waits for the results, as long, and may be gone before.
-    assert!(matches!(error, Error::Waited { rank: 2, from: 1, .. } | Error::Lost { rank: 2, from: 1, .. }), "{error}");
-    assert!(error.to_string().contains("what the queries have seen up to keys 1024..2048 of rank 1"), "{error}");
+    assert!(matches!(error, Error::Timeout { rank: 2, from: 1, .. } | Error::Disconnected { rank: 2, from: 1, .. }), "{error}");
+    assert!(error.to_string().contains("the running state up to keys 1024..2048 of rank 1"), "{error}");
 }
 
 #[test]
-fn ranks_that_do_not_agree_are_told_so() {
+fn ranks_that_do_not_agree_refuse_the_call() {
     let partition = Partition::contiguous(1000, 2).expect("fits");
     let x = Cache::<f32>::new([1, 2, 1], [1, 1000], [4, 4]);
     let decode = |exchange: &Local, a: &Attention<'_>, q: &Array4<f32>, k: &Array4<f32>| {
@@ -236,7 +236,7 @@ fn ranks_that_do_not_agree_are_told_so() {
     // Queries of another sequence.
     let errors =
         Local::run(2, |exchange| decode(&exchange, &Attention::new(), &random([1, 2, 1, 4], exchange.rank() as u64), &mine(&exchange)));
-    assert!(errors.iter().all(|error| matches!(error, Err(Error::Differ { .. }))), "{errors:?}");
+    assert!(errors.iter().all(|error| matches!(error, Err(Error::Mismatch { .. }))), "{errors:?}");
     let errors = Local::run(2, |exchange| decode(&exchange, &Attention::new(), &x.q, &x.k));
     assert!(errors.iter().all(|error| matches!(error, Err(Error::Tokens { operand: "k", .. }))), "{errors:?}");
     let errors = Local::run(2, |exchange| decode(&exchange, &Attention::new().top_k(3), &x.q, &mine(&exchange)));
@@ -272,6 +272,6 @@ fn a_damaged_state_is_refused() {
     });
     let error = errors[1].as_ref().expect_err("a byte is missing");
     assert!(matches!(error, Error::State { rank: 1, from: 0, .. }), "{error}");
-    assert!(error.to_string().starts_with("rank 1 cannot go on from what the queries have seen up to keys 0..512 of rank 0: "), "{error}");
-    assert!(matches!(errors[0], Err(Error::Lost { .. })), "{errors:?}");
+    assert!(error.to_string().starts_with("rank 1 cannot continue from the running state up to keys 0..512 of rank 0: "), "{error}");
+    assert!(matches!(errors[0], Err(Error::Disconnected { .. })), "{errors:?}");
 }

@@ -6,9 +6,12 @@ use common::{assert_bits, random};
 use half::bf16;
 use ndarray::{Array, Array2, Array3, Array4, Dimension, s};
 use regard::{Attention, Bias, Gradients, HeadPosition, Mask, MaskRule, RowStats, Saved, Scale, StatsOptions, Storage, alibi_slopes};
-use regard_dist::{Distributed, Error, Faults, InPieces, Local, Number, Partition};
+use regard_dist::{Block, Distributed, Error, Faults, InPieces, Local, Partition, WireElement};
 use std::ops::Range;
 use std::time::{Duration, Instant};
+
+/// The most bytes of the text by which two ranks compare a call.
+const AGREEMENT_BYTES: usize = 400;
 
 const STATS: StatsOptions = StatsOptions { local_window: 5, top_keys: 2 };
 
@@ -29,14 +32,14 @@ impl<E: Storage> Whole<E> {
 
 type Results<E> = (Saved<E>, RowStats<<E as Storage>::Real>, Gradients<E>);
 
-fn one_process<E: Number>(a: &Attention<'_>, x: &Whole<E>) -> Results<E> {
+fn one_process<E: WireElement>(a: &Attention<'_>, x: &Whole<E>) -> Results<E> {
     let saved = a.forward_saved(&x.q, &x.k, &x.v).expect("fits");
     let (_, stats) = a.forward_with_stats(&x.q, &x.k, &x.v, STATS).expect("fits");
     let gradients = a.backward(&x.q, &x.k, &x.v, &saved, &x.d_out).expect("fits");
     (saved, stats, gradients)
 }
 
-fn one_rank<E: Number>(a: &Attention<'_>, x: &Whole<E>, exchange: &Local, partition: &Partition) -> Result<Results<E>, Error> {
+fn one_rank<E: WireElement>(a: &Attention<'_>, x: &Whole<E>, exchange: &Local, partition: &Partition) -> Result<Results<E>, Error> {
     let mine = |x: &Array4<E>| partition.shard(exchange.rank(), x.view());
     let (q, k, v, d_out) = (mine(&x.q), mine(&x.k), mine(&x.v), mine(&x.d_out));
     let ranks = Distributed::new(a, exchange, partition);
@@ -47,7 +50,7 @@ fn one_rank<E: Number>(a: &Attention<'_>, x: &Whole<E>, exchange: &Local, partit
     Ok((saved, stats, gradients))
 }
 
-fn compare<E: Number>(what: &str, a: &Attention<'_>, x: &Whole<E>, partition: &Partition) {
+fn compare<E: WireElement>(what: &str, a: &Attention<'_>, x: &Whole<E>, partition: &Partition) {
     let (saved, stats, gradients) = one_process(a, x);
     let parts = Local::run(partition.ranks(), |exchange| one_rank(a, x, &exchange, partition));
     for (rank, part) in parts.into_iter().enumerate() {
@@ -58,9 +61,9 @@ fn compare<E: Number>(what: &str, a: &Attention<'_>, x: &Whole<E>, partition: &P
         assert_bits(&format!("out, {what}"), &mine(&saved.out), &part.out);
         assert_bits(&format!("row_max, {what}"), &rows(&saved.row_max), &part.row_max);
         assert_bits(&format!("row_sum, {what}"), &rows(&saved.row_sum), &part.row_sum);
-        let exact = saved.exact.as_ref().map(|x| partition.shard(rank, x.view()));
-        exact.iter().zip(&part.exact).for_each(|(a, b)| assert_bits(&format!("exact, {what}"), a, b));
-        assert_eq!(exact.is_some(), part.exact.is_some(), "{what}");
+        let out_unrounded = saved.out_unrounded.as_ref().map(|x| partition.shard(rank, x.view()));
+        out_unrounded.iter().zip(&part.out_unrounded).for_each(|(a, b)| assert_bits(&format!("out_unrounded, {what}"), a, b));
+        assert_eq!(out_unrounded.is_some(), part.out_unrounded.is_some(), "{what}");
         assert_bits(&format!("entropy, {what}"), &rows(&stats.entropy), &part_stats.entropy);
         assert_bits(&format!("distance, {what}"), &rows(&stats.mean_distance), &part_stats.mean_distance);
         assert_bits(&format!("local, {what}"), &rows(&stats.local_mass), &part_stats.local_mass);
@@ -234,34 +237,34 @@ fn bytes_on_the_wire_are_those_of_the_formula() {
             let saved = ranks.forward_saved(q.view(), k.view(), v.view()).expect("all ranks answer");
             let forward = exchange.bytes_received();
             ranks.backward(q.view(), k.view(), v.view(), &saved, d_out.view()).expect("all ranks answer");
-            (forward, exchange.bytes_received() - forward, exchange.most_bytes_untaken())
+            (forward, exchange.bytes_received() - forward, exchange.most_bytes_pending())
         });
         // Greetings, of less than 200 bytes each, one from each other rank.
-        let greetings = 200 * (partition.ranks() - 1);
+        let texts = AGREEMENT_BYTES * (partition.ranks() - 1);
         let near = |what: &str, got: u64, expected: usize| {
             let got = got as usize;
-            assert!(got >= expected && got < expected + greetings, "{what}: {got} bytes, {expected} by the formula, {partition:?}");
+            assert!(got >= expected && got < expected + texts, "{what}: {got} bytes, {expected} by the formula, {partition:?}");
         };
         let blocks = partition.blocks();
         let sees = |queries: &Range<usize>, keys: &Range<usize>| queries.clone().any(|query| keys.clone().any(|key| visible(query, key)));
         let row = b * g * (d + e);
-        for (rank, &(forward, backward, untaken)) in counts.iter().enumerate() {
+        for (rank, &(forward, backward, pending)) in counts.iter().enumerate() {
             let needed = |keys: &Range<usize>| partition.blocks_of_rank(rank).any(|queries| sees(&queries, keys));
-            let others = blocks.iter().filter(|(keys, owner)| *owner != rank && needed(keys));
-            near("forward", forward, others.map(|(keys, _)| keys.len()).sum::<usize>() * row * 2);
+            let others = blocks.iter().filter(|block| block.rank != rank && needed(&block.tokens));
+            near("forward", forward, others.map(|block| block.tokens.len()).sum::<usize>() * row * 2);
             let mut expected = 0;
-            for (keys, owner) in blocks {
-                let way: Vec<_> = blocks.iter().filter(|(queries, _)| sees(queries, keys)).map(|(_, owner)| *owner).collect();
-                let first = usize::from(way[0] == rank && *owner != rank);
-                let through = way.windows(2).filter(|pair| pair[1] == rank && pair[0] != rank).count();
-                let home = usize::from(*owner == rank && way[way.len() - 1] != rank);
-                expected += keys.len() * row * (2 * first + (2 + 4) * through + 4 * home);
+            for Block { tokens: keys, rank: owner } in blocks {
+                let route: Vec<_> = blocks.iter().filter(|block| sees(&block.tokens, keys)).map(|block| block.rank).collect();
+                let first = usize::from(route[0] == rank && *owner != rank);
+                let through = route.windows(2).filter(|pair| pair[1] == rank && pair[0] != rank).count();
+                let back = usize::from(*owner == rank && route[route.len() - 1] != rank);
+                expected += keys.len() * row * (2 * first + (2 + 4) * through + 4 * back);
             }
             near("backward", backward, expected);
-            // Of each neighbour two blocks at the most, and what comes home.
-            let block = blocks[0].0.len() * row * 6;
-            let most = 3 * 2 * block + partition.count(rank) * row * 4 + greetings;
-            assert!(untaken as usize <= most, "{untaken} bytes lay there, {most} at the most, {partition:?}");
+            // At most two blocks of each neighbour, and the gradients of the rank's keys.
+            let block = blocks[0].tokens.len() * row * 6;
+            let most = 3 * 2 * block + partition.count(rank) * row * 4 + texts;
+            assert!(pending as usize <= most, "{pending} bytes were pending, {most} at the most, {partition:?}");
         }
     }
 }
@@ -293,7 +296,7 @@ fn delays_and_slow_ranks_change_no_bit() {
     }
 }
 
-/// Whenever it goes, everybody ends, soon, and says who is missing.
+/// All ranks end soon, whenever one disconnects, and name it.
 #[test]
 fn a_lost_rank_ends_all_others_with_its_number_and_the_keys() {
     let (a, x) = (Attention::new().causal(), Whole::<f32>::new([1, 1, 1], [1100, 4, 4]));
@@ -310,7 +313,7 @@ fn a_lost_rank_ends_all_others_with_its_number_and_the_keys() {
         for (rank, result) in results.iter().enumerate().filter(|(rank, _)| *rank != 1) {
             // Who had everything from rank 1 may be through; who is not names a rank that went before it.
             if let Err(error) = result {
-                assert!(matches!(error, Error::Lost { rank: mine, .. } if *mine == rank), "{error}");
+                assert!(matches!(error, Error::Disconnected { rank: mine, .. } if *mine == rank), "{error}");
                 with_keys += usize::from(error.to_string().contains("keys "));
             }
         }
@@ -322,8 +325,8 @@ fn a_lost_rank_ends_all_others_with_its_number_and_the_keys() {
 fn a_silent_rank_is_noticed_by_the_watchdog() {
     let (a, x) = (Attention::new(), Whole::<f32>::new([1, 1, 1], [600, 4, 4]));
     let partition = Partition::contiguous(600, 2).expect("fits");
-    let patience = Duration::from_millis(300);
-    let results = Local::run_with(2, Faults { patience, ..Faults::default() }, |exchange| {
+    let timeout = Duration::from_millis(300);
+    let results = Local::run_with(2, Faults { timeout, ..Faults::default() }, |exchange| {
         if exchange.rank() == 1 {
             std::thread::sleep(Duration::from_millis(900));
             return None;
@@ -334,11 +337,11 @@ fn a_silent_rank_is_noticed_by_the_watchdog() {
         Some(result)
     });
     let error = results[0].clone().expect("it returned").expect_err("rank 1 says nothing");
-    assert_eq!(error, Error::Waited { rank: 0, from: 1, what: "a greeting".to_owned(), waited: patience });
-    assert!(error.to_string().contains("rank 0 waited 0.3 s for a greeting of rank 1"), "{error}");
+    assert_eq!(error, Error::Timeout { rank: 0, from: 1, what: "its options of the call".to_owned(), waited: timeout });
+    assert!(error.to_string().contains("rank 0 waited 0.3 s for its options of the call of rank 1"), "{error}");
 }
 
-/// Nobody waits for ever for a rank that panicked.
+/// No rank waits for ever for one that panicked.
 #[test]
 fn a_panic_of_a_rank_ends_all_others() {
     let (a, x) = (Attention::new().causal(), Whole::<f32>::new([1, 1, 1], [1100, 4, 4]));
@@ -354,27 +357,27 @@ fn a_panic_of_a_rank_ends_all_others() {
     assert!(results[2].is_err(), "the panic is told");
     for rank in [0, 1] {
         let error = results[rank].as_ref().expect("no panic").clone().expect_err("rank 2 is gone");
-        assert!(matches!(error, Error::Lost { rank: mine, .. } if mine == rank), "{error}");
+        assert!(matches!(error, Error::Disconnected { rank: mine, .. } if mine == rank), "{error}");
     }
 }
 
-/// A cut link, wherever and whenever: the watchdog ends everybody, and names the ranks and the keys.
+/// A cut link, between any ranks and at any time: all ranks time out, and name the ranks and the keys.
 #[test]
 fn a_cut_link_is_noticed_by_the_watchdog() {
     let (a, x) = (Attention::new().causal(), Whole::<f32>::new([1, 1, 1], [1100, 4, 4]));
     let partition = Partition::snake(1100, 3, 256).expect("fits");
-    let patience = Duration::from_millis(400);
+    let timeout = Duration::from_millis(400);
     let (mut waited, mut with_keys) = (0, 0);
     for (way, after) in [([0, 1], 0), ([0, 1], 3), ([1, 2], 5), ([2, 0], 8), ([1, 0], 12), ([2, 1], 16)] {
-        let faults = Faults { cut: Some((way, after)), patience, ..Faults::default() };
+        let faults = Faults { cut: Some((way, after)), timeout, ..Faults::default() };
         let (results, took) = forward_and_backward(&a, &x, faults, &partition);
-        assert!(took < 4 * patience, "{took:?}, {way:?} after {after}");
+        assert!(took < 4 * timeout, "{took:?}, {way:?} after {after}");
         let errors: Vec<_> = results.iter().filter_map(|result| result.as_ref().err()).collect();
         assert!(!errors.is_empty(), "{way:?} after {after}");
-        let first = errors.iter().filter(|error| matches!(error, Error::Waited { .. }));
+        let first = errors.iter().filter(|error| matches!(error, Error::Timeout { .. }));
         for error in first {
-            let Error::Waited { rank, from, waited: for_so_long, .. } = error else { unreachable!() };
-            assert!(rank != from && *for_so_long == patience, "{error}");
+            let Error::Timeout { rank, from, waited: for_so_long, .. } = error else { unreachable!() };
+            assert!(rank != from && *for_so_long == timeout, "{error}");
             waited += 1;
             with_keys += usize::from(error.to_string().contains("keys "));
         }
@@ -383,7 +386,7 @@ fn a_cut_link_is_noticed_by_the_watchdog() {
 }
 
 #[test]
-fn ranks_that_do_not_agree_are_told_so() {
+fn ranks_that_do_not_agree_refuse_the_call() {
     let partitions = [Partition::snake(1000, 2, 256), Partition::contiguous(1000, 2)].map(|partition| partition.expect("fits"));
     let x = random::<f32>([1, 1, 1000, 4], 1);
     let errors = Local::run(2, |exchange| {
@@ -391,12 +394,133 @@ fn ranks_that_do_not_agree_are_told_so() {
         let mine = partition.shard(exchange.rank(), x.view());
         Distributed::new(&Attention::new(), &exchange, partition).forward_saved(mine.view(), mine.view(), mine.view()).map(|_| ())
     });
-    assert!(errors.iter().all(|error| matches!(error, Err(Error::Differ { .. }))), "{errors:?}");
+    assert!(errors.iter().all(|error| matches!(error, Err(Error::Mismatch { .. }))), "{errors:?}");
     let errors = Local::run(2, |exchange| {
         let mine = x.slice(s![.., .., ..10, ..]);
         Distributed::new(&Attention::new(), &exchange, &partitions[0]).forward_saved(mine, mine, mine).map(|_| ())
     });
     assert!(errors.iter().all(|error| matches!(error, Err(Error::Tokens { operand: "q", .. }))), "{errors:?}");
+}
+
+/// Options of another rank: every rank gets an error that names the option, before any keys travel.
+#[test]
+fn ranks_with_different_options_refuse_the_call() {
+    struct Every(usize);
+    impl MaskRule for Every {
+        fn visible(&self, _: &HeadPosition, query: usize, key: usize) -> bool {
+            (query + key).is_multiple_of(self.0)
+        }
+    }
+    const N: usize = 600;
+    let partition = Partition::snake(N, 3, 256).expect("fits");
+    let x = Whole::<f32>::new([1, 2, 1], [N, 4, 4]);
+    let rules = [Every(2), Every(3)];
+    let dense = |odd: bool| {
+        let mut mask = Array4::from_elem((1, 1, N, N), true);
+        mask[[0, 0, 17, 3]] = !odd;
+        mask
+    };
+    let ids = |odd: bool| Array2::from_shape_fn((1, N), |(_, i)| (i / 190 + usize::from(odd && i == 100)) as u32);
+    let a = || Attention::new().bias_gradient(false);
+    // The last rank is the odd one.
+    let option = |name: &str, odd: bool| match name {
+        "dropout" => a().dropout(0.1, u64::from(odd)),
+        "dense" => a().mask(Mask::dense(dense(odd))),
+        "documents" => a().mask(Mask::documents(ids(odd), ids(false))),
+        "blocks" => a().mask(Mask::blocks(Array3::from_elem((1, 3, 3), !odd), 256, 256)),
+        "key_lengths" => a().key_lengths(vec![N - usize::from(odd)]),
+        "custom" => a().mask(Mask::custom(&rules[usize::from(odd)])),
+        "scale" => a().scale(Scale::By(if odd { 0.5 } else { 0.25 })),
+        "softcap" => a().softcap(if odd { 20.0 } else { 30.0 }),
+        "sink" => a().sink(vec![0.0, if odd { 1.0 } else { 0.0 }]),
+        "alibi" => a().bias(Bias::Alibi(vec![0.5, if odd { 0.5 } else { 0.25 }])),
+        "dense f32" => a().bias(Bias::Dense(Array4::from_elem((1, 1, 1, N), f32::from(odd)).into())),
+        "relative" => a().bias(Bias::Relative(Array2::from_elem((1, 3), f32::from(odd)).into())),
+        "q_offset" => a().causal().q_offset(i64::from(odd)),
+        "level" => a().level(if odd { regard::Level::Portable } else { regard::Level::preferred().expect("one") }),
+        "no bias gradient" => Attention::new().bias_gradient(!odd),
+        "scale gradient" => a().scale_gradient(odd),
+        _ => unreachable!("{name}"),
+    };
+    let mut options = vec![
+        "dropout",
+        "dense",
+        "documents",
+        "blocks",
+        "key_lengths",
+        "custom",
+        "scale",
+        "softcap",
+        "sink",
+        "alibi",
+        "dense f32",
+        "relative",
+        "q_offset",
+        "no bias gradient",
+        "scale gradient",
+    ];
+    if regard::Level::preferred() != Ok(regard::Level::Portable) {
+        options.push("level");
+    }
+    for name in options {
+        let errors = Local::run(3, |exchange| {
+            let rank = exchange.rank();
+            let mine = |x: &Array4<f32>| partition.shard(rank, x.view());
+            let (q, k, v, d_out) = (mine(&x.q), mine(&x.k), mine(&x.v), mine(&x.d_out));
+            let (same, own) = (option(name, false), option(name, rank == 2));
+            let saved =
+                Distributed::new(&same, &exchange, &partition).forward_saved(q.view(), k.view(), v.view()).expect("the same options");
+            let ranks = Distributed::new(&own, &exchange, &partition);
+            let forward = ranks.forward_saved(q.view(), k.view(), v.view()).map(|_| ());
+            let backward = ranks.backward(q.view(), k.view(), v.view(), &saved, d_out.view()).map(|_| ());
+            [forward, backward, ranks.decode(x.q.slice(s![.., .., ..1, ..]), k.view(), v.view()).map(|_| ())]
+        });
+        for (rank, error) in errors.iter().enumerate().flat_map(|(rank, errors)| errors[..2].iter().map(move |error| (rank, error))) {
+            let Err(Error::Mismatch { rank: named, from, mine, theirs }) = error else { panic!("{name}, rank {rank}: {error:?}") };
+            assert_eq!((*named, *from), if rank == 2 { (2, 0) } else { (rank, 2) });
+            assert!([mine, theirs].iter().any(|text| text.contains(name.trim_start_matches("no "))), "{name}: {mine} | {theirs}");
+            assert!(!mine.contains("tokens in") && !mine.contains("version"), "{name}: only what differs: {mine}");
+        }
+    }
+    // The number of threads changes no result.
+    let done = Local::run(3, |exchange| {
+        let mine = partition.shard(exchange.rank(), x.q.view());
+        Distributed::new(&Attention::new().threads(1 + exchange.rank()), &exchange, &partition)
+            .forward_saved(mine.view(), mine.view(), mine.view())
+            .map(|_| ())
+    });
+    assert!(done.iter().all(Result::is_ok), "{done:?}");
+}
+
+/// Saved results of other rows on one rank: an error on all of them at once, and no panic.
+#[test]
+fn saved_results_that_do_not_fit_refuse_the_call_on_all_ranks() {
+    let partition = Partition::contiguous(700, 2).expect("fits");
+    let x = Whole::<bf16>::new([1, 2, 1], [700, 4, 4]);
+    type Damage = fn(&mut Saved<bf16>);
+    let damages: [(&str, Damage); 4] = [
+        ("saved.out", |saved| saved.out = Array4::from_elem((1, 2, 3, 4), bf16::ZERO)),
+        ("saved.out_unrounded", |saved| saved.out_unrounded = Some(Array4::zeros((1, 1, 1, 1)))),
+        ("saved.row_max", |saved| saved.row_max = Array3::zeros((1, 2, 0))),
+        ("saved.row_sum", |saved| saved.row_sum = Array3::zeros((2, 2, 3))),
+    ];
+    for (operand, damage) in damages {
+        let begun = Instant::now();
+        let errors = Local::run(2, |exchange| {
+            let mine = |x: &Array4<bf16>| partition.shard(exchange.rank(), x.view());
+            let (q, k, v, d_out) = (mine(&x.q), mine(&x.k), mine(&x.v), mine(&x.d_out));
+            let attention = Attention::new();
+            let ranks = Distributed::new(&attention, &exchange, &partition);
+            let mut saved = ranks.forward_saved(q.view(), k.view(), v.view()).expect("fits");
+            if exchange.rank() == 1 {
+                damage(&mut saved);
+            }
+            ranks.backward(q.view(), k.view(), v.view(), &saved, d_out.view()).map(|_| ())
+        });
+        assert!(matches!(&errors[1], Err(Error::Operand { operand: named, rank: 1, .. }) if *named == operand), "{errors:?}");
+        assert!(matches!(&errors[0], Err(Error::Refused { rank: 0, from: 1, reason }) if reason.contains(operand)), "{errors:?}");
+        assert!(begun.elapsed() < Duration::from_secs(20), "a rank waited");
+    }
 }
 
 #[test]
@@ -446,7 +570,7 @@ fn partitions_share_out_every_token_once() {
         }
     }
     let snake = Partition::snake(2048, 3, 256).expect("fits");
-    assert_eq!(snake.blocks().iter().map(|(_, owner)| *owner).collect::<Vec<_>>(), [0, 1, 2, 2, 1, 0, 0, 1]);
+    assert_eq!(snake.blocks().iter().map(|block| block.rank).collect::<Vec<_>>(), [0, 1, 2, 2, 1, 0, 0, 1]);
 }
 
 #[test]

@@ -4,7 +4,7 @@ use half::f16;
 use ndarray::{Array4, s};
 use regard::{Attention, Mask, Real, StatsOptions, Storage};
 use regard_dist::files::{Done, HEAT_MAP, Job, Sharing, attend, beside};
-use regard_dist::{Alone, Error, Exchange, Local, Npy, Number, Unfinished};
+use regard_dist::{Error, Exchange, Local, Npy, SingleRank, TempFiles, WireElement};
 use std::path::{Path, PathBuf};
 
 fn random<E: Storage>(shape: [usize; 4], seed: u64) -> Array4<E> {
@@ -35,6 +35,11 @@ fn npy_of<T: bytemuck::Pod>(descr: &str, shape: &str, fortran: bool, numbers: &[
 /// Of the heat map: cells that begin and end within tiles of queries and pieces of keys.
 const CELLS: [usize; 2] = [9, 14];
 
+fn all_of<E: WireElement>(file: &Npy) -> Array4<E> {
+    let [_, heads, tokens, _] = file.shape;
+    file.read_range(&(0..heads), 0..tokens).expect("it can be read")
+}
+
 struct Folder(PathBuf);
 
 impl Folder {
@@ -50,7 +55,7 @@ impl Folder {
         path
     }
 
-    fn tensor<E: Number>(&self, name: &str, descr: &str, x: &Array4<E>) -> PathBuf {
+    fn tensor<E: WireElement>(&self, name: &str, descr: &str, x: &Array4<E>) -> PathBuf {
         let shape = format!("({}, {}, {}, {})", x.shape()[0], x.shape()[1], x.shape()[2], x.shape()[3]);
         self.put(name, npy(descr, &shape, false, x.as_slice().expect("the standard layout")))
     }
@@ -81,7 +86,7 @@ fn go<X: Exchange>(
         heat_map: Some(CELLS),
         sharing,
         head_groups: groups,
-        unfinished: Unfinished::default(),
+        temp_files: TempFiles::default(),
         progress: &|_, _| (),
     };
     attend(&job, exchange)
@@ -89,20 +94,20 @@ fn go<X: Exchange>(
 
 /// The files of one process.
 fn done_alone(a: &Attention<'_>, inputs: &[PathBuf; 3], out: &Path, sharing: Sharing) -> Vec<PathBuf> {
-    go(a, inputs, out, &Alone, None, sharing).expect("fits").files
+    go(a, inputs, out, &SingleRank, None, sharing).expect("fits").files
 }
 
-fn check<E: Number + PartialEq + std::fmt::Debug>(name: &str, descr: &str, a: &Attention<'_>) {
+fn check<E: WireElement + PartialEq + std::fmt::Debug>(name: &str, descr: &str, a: &Attention<'_>) {
     let folder = Folder::new(name);
     let n = 1100;
     let (q, k, v) = (random::<E>([2, 4, n, 8], 1), random::<E>([2, 2, n, 8], 2), random::<E>([2, 2, n, 6], 3));
     let inputs = [folder.tensor("q.npy", descr, &q), folder.tensor("k.npy", descr, &k), folder.tensor("v.npy", descr, &v)];
     let alone = folder.0.join("alone.npy");
-    let done = go(a, &inputs, &alone, &Alone, None, Sharing::Snake(None)).expect("fits");
+    let done = go(a, &inputs, &alone, &SingleRank, None, Sharing::Snake(None)).expect("fits");
     assert_eq!(done.shape, [2, 4, n, 6]);
     let (whole, stats) = a.forward_with_stats(&q, &k, &v, StatsOptions { local_window: 4, top_keys: 0 }).expect("fits");
     let written = Npy::open(&alone).expect("it was written");
-    assert_eq!(written.view::<E>().expect("of the type of q"), whole.out);
+    assert_eq!(all_of::<E>(&written), whole.out);
     assert!(done.files.iter().all(|path| path.exists()), "{:?}", done.files);
     let entropy = std::fs::read(beside(&alone, "entropy")).expect("it was written");
     let numbers: &[u8] = bytemuck::cast_slice(stats.entropy.as_slice().expect("the standard layout"));
@@ -153,9 +158,9 @@ fn files_of_other_shapes_and_orders_are_read() {
         folder.tensor("v.npy", "<f4", &x),
     ];
     let (a, out) = (Attention::new().causal_bottom_right(), folder.0.join("out.npy"));
-    go(&a, &inputs, &out, &Alone, None, Sharing::Contiguous).expect("fits");
+    go(&a, &inputs, &out, &SingleRank, None, Sharing::Contiguous).expect("fits");
     let whole = a.forward(&q, &x, &x).expect("fits").out;
-    assert_eq!(Npy::open(&out).expect("written").view::<f32>().expect("f32"), whole);
+    assert_eq!(all_of::<f32>(&Npy::open(&out).expect("written")), whole);
     let refused = Local::run(3, |exchange| go(&a, &inputs, &out, &exchange, None, Sharing::Contiguous).map(|_| ()));
     assert!(refused.iter().all(|error| matches!(error, Err(Error::Lengths { queries: 70, keys: 600 }))), "{refused:?}");
     let refused = Local::run(2, |exchange| go(&a, &inputs, &out, &exchange, Some(3), Sharing::Contiguous).map(|_| ()));
@@ -184,10 +189,55 @@ fn files_that_cannot_be_used_are_named() {
     }
     assert!(matches!(Npy::open(&folder.0.join("none.npy")), Err(Error::File { .. })));
     let (q, k) = (folder.put("q.npy", good), folder.put("k.npy", npy("<f8", "(4, 2)", false, &[0f64; 8])));
-    let error =
-        go(&Attention::new(), &[q, k.clone(), k], &folder.0.join("out.npy"), &Alone, None, Sharing::Contiguous).expect_err("types differ");
-    assert!(error.to_string().contains("k.npy: its numbers are <f8"), "{error}");
+    let error = go(&Attention::new(), &[q, k.clone(), k], &folder.0.join("out.npy"), &SingleRank, None, Sharing::Contiguous)
+        .expect_err("types differ");
+    assert!(error.to_string().contains("k.npy: its elements are <f8"), "{error}");
     assert!(!folder.0.join("out.npy").exists());
+}
+
+/// A file that is shortened, extended or written to after it was opened: an error that names it, where a map would be a signal.
+#[test]
+fn a_file_that_changes_while_it_is_read_is_an_error() {
+    use std::time::{Duration, SystemTime};
+    type Change = fn(&std::fs::File) -> std::io::Result<()>;
+    let changes: [(&str, Change); 3] = [
+        ("shortened", |file| file.set_len(1000)),
+        ("extended", |file| file.set_len(1 << 20)),
+        ("written to", |file| file.set_modified(SystemTime::now() + Duration::from_secs(5))),
+    ];
+    let folder = Folder::new("changes");
+    let x = random::<f32>([1, 2, 5000, 8], 1);
+    for fortran in [false, true] {
+        for (what, change) in changes {
+            let path = folder.put("x.npy", npy("<f4", "(1, 2, 5000, 8)", fortran, x.as_slice().expect("the standard layout")));
+            let file = Npy::open(&path).expect("it is whole");
+            file.read_range::<f32>(&(1..2), 4096..5000).expect("unchanged");
+            change(&std::fs::File::options().write(true).open(&path).expect("there")).expect("changed");
+            let error = file.read_range::<f32>(&(1..2), 4096..5000).expect_err(what);
+            assert!(matches!(&error, Error::Changed { path: named, .. } if *named == path), "{what}: {error}");
+        }
+    }
+    // A job whose keys are shortened after the first piece: no results, and nothing left over.
+    let path = |name: &str| folder.tensor(name, "<f4", &random::<f32>([1, 1, 20_000, 8], 2));
+    let inputs = [path("q.npy"), path("k.npy"), path("v.npy")];
+    let out = folder.0.join("out.npy");
+    let attention = Attention::new();
+    let cut = |_: usize, _: usize| std::fs::File::options().write(true).open(&inputs[1]).and_then(|file| file.set_len(4096)).expect("cut");
+    let job = Job {
+        attention: &attention,
+        inputs: inputs.each_ref().map(PathBuf::as_path),
+        out: &out,
+        overwrite: false,
+        stats: None,
+        heat_map: None,
+        sharing: Sharing::Contiguous,
+        head_groups: None,
+        temp_files: TempFiles::default(),
+        progress: &cut,
+    };
+    let error = attend(&job, &SingleRank).expect_err("the keys are cut");
+    assert!(matches!(&error, Error::Changed { path, after: 4096, .. } if *path == inputs[1]), "{error}");
+    assert_eq!(names(&folder.0), ["k.npy", "q.npy", "v.npy", "x.npy"]);
 }
 
 fn names(folder: &Path) -> Vec<String> {
@@ -211,12 +261,12 @@ fn shapes_that_do_not_fit_are_refused_with_all_of_them() {
         (q, q, [1, 1, 6, 8], "k and v differ in heads"),
         (q, q, [1, 4, 6, 8], "k and v differ in heads"),
         (q, [1, 1, 6, 8], q, "k and v differ in heads"),
-        (q, q, [2, 2, 6, 8], "differ in the batch"),
-        (q, [2, 2, 6, 8], [2, 2, 6, 8], "differ in the batch"),
-        ([2, 2, 6, 8], q, q, "differ in the batch"),
+        (q, q, [2, 2, 6, 8], "the batches differ"),
+        (q, [2, 2, 6, 8], [2, 2, 6, 8], "the batches differ"),
+        ([2, 2, 6, 8], q, q, "the batches differ"),
         (q, [1, 2, 6, 7], q, "dimensions of a head"),
-        (q, [1, 3, 6, 8], [1, 3, 6, 8], "no multiple of those of k"),
-        (q, [1, 0, 6, 8], [1, 0, 6, 8], "no multiple of those of k"),
+        (q, [1, 3, 6, 8], [1, 3, 6, 8], "not a multiple of those of k"),
+        (q, [1, 0, 6, 8], [1, 0, 6, 8], "not a multiple of those of k"),
     ] {
         let inputs =
             [("q", q), ("k", k), ("v", v)].map(|(name, shape)| folder.tensor(&format!("{name}.npy"), "<f4", &random::<f32>(shape, 1)));
@@ -240,19 +290,19 @@ fn shapes_without_numbers_have_an_end() {
     for shape in ["(0, 9223372036854775807, 9223372036854775807)", "(1000000000000, 0)", "(0, 1, 1000000000000000, 8)"] {
         let path = folder.put("x.npy", npy::<f32>("<f4", shape, false, &[]));
         let Err(error) = Npy::open(&path) else { panic!("{shape} was taken") };
-        assert!(error.to_string().contains("too many places"), "{error}");
+        assert!(error.to_string().contains("too many rows"), "{error}");
     }
     let q = folder.put("q.npy", npy::<f32>("<f4", "(16777216, 0)", false, &[]));
     let k = folder.put("k.npy", npy::<f32>("<f4", "(4, 0)", false, &[]));
     let v = folder.put("v.npy", npy("<f4", "(4, 100)", false, &[1f32; 400]));
     let out = folder.0.join("out.npy");
-    let error = go(&Attention::new(), &[q, k.clone(), v.clone()], &out, &Alone, None, Sharing::Contiguous).expect_err("6.7 GB");
+    let error = go(&Attention::new(), &[q, k.clone(), v.clone()], &out, &SingleRank, None, Sharing::Contiguous).expect_err("6.7 GB");
     assert!(matches!(error, Error::Results { inputs: 1600, .. }), "{error}");
     assert_eq!(names(&folder.0), ["k.npy", "q.npy", "v.npy", "x.npy"]);
     // Scores of no dimensions are all zero: the mean of the values.
     let q = folder.put("q.npy", npy::<f32>("<f4", "(3, 0)", false, &[]));
-    go(&Attention::new(), &[q, k, v], &out, &Alone, None, Sharing::Contiguous).expect("fits");
-    assert!(Npy::open(&out).expect("written").view::<f32>().expect("f32").iter().all(|&x| x == 1.0));
+    go(&Attention::new(), &[q, k, v], &out, &SingleRank, None, Sharing::Contiguous).expect("fits");
+    assert!(all_of::<f32>(&Npy::open(&out).expect("written")).iter().all(|&x| x == 1.0));
 }
 
 /// One job in the middle of another, with the same name for the results.
@@ -264,16 +314,16 @@ fn two_jobs_with_one_name_do_not_harm_each_other() {
     let (a, b, out) = (folder.tensor("a.npy", "<f4", &a), folder.tensor("b.npy", "<f4", &b), folder.0.join("out.npy"));
     let alone = |x: &PathBuf, name: &str| {
         let out = folder.0.join(name);
-        go(&Attention::new(), &[x.clone(), x.clone(), x.clone()], &out, &Alone, None, Sharing::Contiguous).expect("fits");
+        go(&Attention::new(), &[x.clone(), x.clone(), x.clone()], &out, &SingleRank, None, Sharing::Contiguous).expect("fits");
         std::fs::read(out).expect("written")
     };
     let (of_a, of_b) = (alone(&a, "alone_a.npy"), alone(&b, "alone_b.npy"));
     let attention = Attention::new();
     let job = |inputs: [&PathBuf; 3], overwrite: bool, progress: &(dyn Fn(usize, usize) + Sync)| {
         let (inputs, stats, sharing) = (inputs.map(PathBuf::as_path), None, Sharing::Contiguous);
-        let (out, unfinished) = (out.as_path(), Unfinished::default());
+        let (out, temp_files) = (out.as_path(), TempFiles::default());
         let (attention, head_groups, heat_map) = (&attention, None, None);
-        attend(&Job { attention, inputs, out, overwrite, stats, heat_map, sharing, head_groups, unfinished, progress }, &Alone)
+        attend(&Job { attention, inputs, out, overwrite, stats, heat_map, sharing, head_groups, temp_files, progress }, &SingleRank)
     };
     // Refused, and one that is ended early: neither takes anything of the first.
     let done = job([&a; 3], true, &|_, _| {

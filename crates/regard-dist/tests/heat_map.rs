@@ -5,13 +5,13 @@ mod common;
 use common::{assert_bits, random};
 use half::bf16;
 use ndarray::Array4;
-use regard::{Attention, HeatMap, Mask, Real, RowStates, Storage};
-use regard_dist::{Distributed, Error, Local, Number, Partition};
+use regard::{Attention, HeatMap, Mask, Real, SoftmaxDenominators, Storage};
+use regard_dist::{Block, Distributed, Error, Local, Partition, WireElement};
 
 /// A map, where a rank has it, and how many bytes came for it.
 type Map<E> = (Option<HeatMap<<E as Storage>::Real>>, u64);
 
-fn one_rank<E: Number>(
+fn one_rank<E: WireElement>(
     a: &Attention<'_>,
     [q, k]: [&Array4<E>; 2],
     exchange: &Local,
@@ -23,11 +23,11 @@ fn one_rank<E: Number>(
     let ranks = Distributed::new(a, exchange, partition);
     let saved = ranks.forward_saved(q.view(), k.view(), k.view())?;
     let before = exchange.bytes_received();
-    let map = ranks.heat_map(q.view(), k.view(), &RowStates::from(&saved), cells)?;
+    let map = ranks.heat_map(q.view(), k.view(), &SoftmaxDenominators::from(&saved), cells)?;
     Ok((map, exchange.bytes_received() - before))
 }
 
-fn compare<E: Number>(what: &str, a: &Attention<'_>, q: &Array4<E>, k: &Array4<E>, partition: &Partition, cells: [usize; 2]) {
+fn compare<E: WireElement>(what: &str, a: &Attention<'_>, q: &Array4<E>, k: &Array4<E>, partition: &Partition, cells: [usize; 2]) {
     let whole = a.heat_map(q, k, cells[0], cells[1]).expect("fits");
     let maps = Local::run(partition.ranks(), |exchange| one_rank(a, [q, k], &exchange, partition, cells));
     for (rank, map) in maps.into_iter().enumerate() {
@@ -76,7 +76,7 @@ fn any_number_of_ranks_and_cells_has_the_bits_of_one_process() {
     }
 }
 
-fn of_type<E: Number>(what: &str) {
+fn of_type<E: WireElement>(what: &str) {
     let n = 900;
     let (mut q, mut k) = (random::<E>([1, 2, n, 6], 1), random::<E>([1, 2, n, 6], 2));
     let not_finite = |x: f64| E::from_real(E::Real::from_f64(x));
@@ -106,17 +106,17 @@ fn bytes_on_the_wire_are_those_of_the_formula() {
         let row = b * h * cells[1] * 12;
         for (rank, received) in counts.into_iter().enumerate() {
             let mut expected = (n - partition.count(rank)) * b * g * d * 4;
-            for (i, (keys, owner)) in partition.blocks().iter().enumerate() {
+            for (i, Block { tokens: keys, rank: owner }) in partition.blocks().iter().enumerate() {
                 // Cells of 400 queries.
                 let begun = !keys.start.is_multiple_of(400);
-                expected += if begun && *owner == rank && partition.blocks()[i - 1].1 != rank { row } else { 0 };
+                expected += if begun && *owner == rank && partition.blocks()[i - 1].rank != rank { row } else { 0 };
                 let finished = keys.end / 400 - keys.start / 400;
                 expected += if rank == 0 && *owner != 0 { finished * row } else { 0 };
             }
-            let greetings = 220 * (partition.ranks() - 1);
+            let texts = 400 * (partition.ranks() - 1);
             let received = received as usize;
             assert!(
-                received >= expected && received < expected + greetings,
+                received >= expected && received < expected + texts,
                 "rank {rank}: {received} bytes, {expected} by the formula, {partition:?}"
             );
         }
@@ -124,7 +124,7 @@ fn bytes_on_the_wire_are_those_of_the_formula() {
 }
 
 #[test]
-fn what_cannot_be_is_refused_by_all() {
+fn all_ranks_refuse_what_is_not_possible() {
     let partition = Partition::contiguous(600, 2).expect("fits");
     let x = random::<f32>([1, 1, 600, 4], 1);
     let errors = Local::run(2, |exchange| one_rank(&Attention::new(), [&x, &x], &exchange, &partition, [0, 3]).map(|_| ()));
@@ -134,5 +134,5 @@ fn what_cannot_be_is_refused_by_all() {
         let states = a.row_states(&x, &x).expect("fits");
         Distributed::new(&a, &exchange, &partition).heat_map(mine.view(), mine.view(), &states, [3, 3]).map(|_| ())
     });
-    assert!(errors.iter().all(|error| matches!(error, Err(Error::Tokens { operand: "row_max", .. }))), "{errors:?}");
+    assert!(errors.iter().all(|error| matches!(error, Err(Error::Operand { operand: "row_max", .. }))), "{errors:?}");
 }

@@ -54,10 +54,10 @@ fn answer() -> Figure {
     let row = BarPlot::new("One row at d_{k} = 256", "key", keys, Axis::linear("weight").limits(0.0, 1.0))
         .bars("with 1/√d_{k}", vec![0.09, 0.31, 0.05, 0.12, 0.18, 0.08, 0.13, 0.04])
         .bars("without", vec![0.0, 0.986, 0.0, 0.001, 0.012, 0.0, 0.001, 0.0]);
-    Figure::new("answer", "Without the scale, one key takes all")
-        .panel(entropy)
-        .panel(row)
-        .caption("Eight queries and eight keys, entries drawn from N(0, 1). Bands: 95 % of the means over 200 seeds. The dotted line is a row that spreads its weight evenly.")
+    Figure::new("answer", "Without the scale, one key takes all").panel(entropy).panel(row).caption(
+        "Eight queries and eight keys, entries drawn from N(0, 1). Bands: 95 % of the means over 200 seeds. The dotted line is \
+             a row that spreads its weight evenly.",
+    )
 }
 
 fn gradients() -> Figure {
@@ -220,14 +220,19 @@ fn page(figures: Vec<Figure>) -> Page {
         formula: "softmax( Q K^{T} / \u{221a}d_{k} ) V".to_owned(),
         question: "Why divide by √d_{k}?".to_owned(),
         answer: vec![
-            "The dot product of two random vectors of length d_{k} has standard deviation √d_{k}, so without the division the softmax sees ever larger scores.".to_owned(),
-            "At d_{k} = 256 one key of eight then takes 94 % of the weight on average, and the typical row has almost no gradient left.".to_owned(),
+            "The dot product of two random vectors of length d_{k} has standard deviation √d_{k}, so without the division the softmax \
+             sees ever larger scores."
+                .to_owned(),
+            "At d_{k} = 256 one key of eight then takes 94 % of the weight on average, and the typical row has almost no gradient \
+             left."
+                .to_owned(),
             "Divided by √d_{k}, the same row looks the same at every size.".to_owned(),
         ],
         figure: figures.next(),
     };
     let claim = |text: &str, verdict, because: &str| Claim {
         document: "sheet".to_owned(),
+        section: String::new(),
         text: text.to_owned(),
         verdict,
         because: because.to_owned(),
@@ -254,13 +259,13 @@ fn page(figures: Vec<Figure>) -> Page {
             figures: figures.by_ref().take(2).collect(),
             tables: vec![table().into()],
             notes: vec!["Mean saturation is a power law in d_{k}; only the median row saturates exponentially.".to_owned()],
-            command: "regard sweep --d-k 4,16,64,256,1024 --seeds 200".to_owned(),
+            command: "regard lab sweep --d-k 4,16,64,256,1024 --seeds 200".to_owned(),
         },
         Section {
             id: "gallery".to_owned(),
             title: "Other kinds of figures".to_owned(),
             figures: figures.collect(),
-            command: "regard patterns --window 16".to_owned(),
+            command: "regard lab patterns --window 16".to_owned(),
             ..Section::default()
         },
     ];
@@ -271,6 +276,7 @@ fn page(figures: Vec<Figure>) -> Page {
         title: "Attention, checked".to_owned(),
         subtitle: "Every experiment of the field's folklore, re-run and put against its true distribution".to_owned(),
         lead,
+        methods: Vec::new(),
         sections,
         origin: origin.map(|(k, v)| (k.to_owned(), v.to_owned())).to_vec(),
     }

@@ -1,4 +1,4 @@
-//! What the figures of several experiments have in common.
+//! Parts that the figures of several experiments share.
 
 use crate::error::Result;
 use crate::experiment::{Check, Drawn};
@@ -11,7 +11,7 @@ pub(crate) const SCALED: usize = 0;
 pub(crate) const UNSCALED: usize = 1;
 pub(crate) const OTHER: usize = 2;
 pub(crate) const PUBLISHED: usize = 3;
-/// The last colour of the palette: for what is no model.
+/// The last colour of the palette: baselines and theory.
 pub(crate) const GREY: usize = 6;
 
 pub(crate) const WORDS: [(bool, &str, usize); 2] = [(false, "unscaled", UNSCALED), (true, "scaled", SCALED)];
@@ -25,12 +25,12 @@ pub(crate) fn part(table: &Table, at: &[(&str, Value)]) -> Table {
     table.filtered(|table, row| at.iter().all(|(column, value)| table.value(row, column) == value))
 }
 
-/// The rows of an experiment with a value in that column.
+/// The rows with a finite number in that column.
 pub(crate) fn with(table: &Table, column: &str) -> Table {
     table.filtered(|table, row| table.number(row, column).is_finite())
 }
 
-/// The number of a column in the row where each key column has its value; NaN where there is no such row, so that nothing is drawn there.
+/// The number of a column in the row where each key column has its value; NaN where there is no such row: nothing is drawn there.
 pub(crate) fn joined(table: &Table, at: &[(&str, Value)], column: &str) -> f64 {
     let rows = part(table, at);
     rows.rows.first().map_or(f64::NAN, |row| rows.number(row, column))
@@ -52,14 +52,14 @@ pub(crate) fn map(title: &str, rows: &Table, value: &str) -> Result<HeatPlot> {
     Ok(HeatPlot::new(title, n, values.len() / n.max(1), values)?)
 }
 
-/// A figure whose words are put against its tables as they are set. What does not hold is not said.
-pub(crate) struct Told {
+/// A figure whose title and sentences are checked against its tables: a sentence that does not hold is left out.
+pub(crate) struct CheckedFigure {
     figure: Figure,
     checks: Vec<Check>,
 }
 
-impl Told {
-    /// A figure; `plain` says what is drawn, and is the title where the one that says something does not hold.
+impl CheckedFigure {
+    /// `plain` describes what is drawn; it is the title when the stated finding does not hold.
     pub(crate) fn new(name: &str, plain: impl Into<String>) -> Self {
         Self { figure: Figure::new(name, plain), checks: Vec::new() }
     }
@@ -69,7 +69,7 @@ impl Told {
         Self { figure: Figure::grid(name, plain, maps, columns), checks: Vec::new() }
     }
 
-    /// The title, if it holds.
+    /// A finding as the title, if it holds.
     pub(crate) fn title(mut self, says: impl Into<String>, holds: bool) -> Self {
         let says = says.into();
         if holds {
@@ -84,14 +84,14 @@ impl Told {
         self
     }
 
-    /// A sentence of the caption that says how to read the figure.
+    /// A sentence of the caption that explains how to read the figure.
     pub(crate) fn shows(mut self, sentence: impl AsRef<str>) -> Self {
         let gap = if self.figure.caption.is_empty() { "" } else { " " };
         self.figure.caption = format!("{}{gap}{}", self.figure.caption, sentence.as_ref());
         self
     }
 
-    /// A sentence of the caption that says what is seen, if it holds.
+    /// A sentence of the caption that states a finding, if it holds.
     pub(crate) fn says(mut self, sentence: impl Into<String>, holds: bool) -> Self {
         let says = sentence.into();
         if holds {

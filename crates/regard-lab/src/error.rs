@@ -1,13 +1,13 @@
-//! What can go wrong in the laboratory.
+//! Errors of the laboratory.
 
 use std::path::PathBuf;
 
-/// Why an experiment did not run.
+/// Reasons why an experiment does not run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A setting of an experiment is outside of what it can do.
-    #[error("{name} = {value} is not possible: it must be {requirement}")]
+    #[error("invalid {name}: {value}; it must be {requirement}")]
     Setting {
         /// The setting.
         name: &'static str,
@@ -17,7 +17,7 @@ pub enum Error {
         requirement: &'static str,
     },
     /// A list of values to go through is empty.
-    #[error("{name} is an empty list: give at least one value, for example {example}")]
+    #[error("{name} is an empty list; give at least one value, for example {example}")]
     EmptyList {
         /// The setting.
         name: &'static str,
@@ -25,7 +25,7 @@ pub enum Error {
         example: &'static str,
     },
     /// More memory would be needed than there is.
-    #[error("{what} would take {needed}, and {free} are free: choose smaller sizes")]
+    #[error("not enough memory for {what}: {needed} needed, {free} free; choose smaller sizes")]
     Memory {
         /// What would take it.
         what: String,
@@ -34,14 +34,9 @@ pub enum Error {
         /// How much there is.
         free: String,
     },
-    /// A text to learn from cannot be used.
-    #[error("cannot read {}: {reason}", path.display())]
-    Text {
-        /// The file, or `-` for the standard input.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
+    /// A file could not be used.
+    #[error(transparent)]
+    Files(#[from] regard_files::Error),
     /// The attention library refused a call.
     #[error(transparent)]
     Attention(#[from] regard::Error),
@@ -51,7 +46,7 @@ pub enum Error {
     /// A checkpoint could not be read or run.
     #[error(transparent)]
     Model(#[from] regard_model::Error),
-    /// The other implementation answered something else than results.
+    /// PyTorch's program failed or returned an invalid result.
     #[error("the Python program {} failed: {reason}", python.display())]
     Peer {
         /// The interpreter.
@@ -66,18 +61,26 @@ pub enum Error {
     #[error(transparent)]
     Plot(#[from] regard_plot::Error),
     /// A Python has no PyTorch.
-    #[error("{} cannot import torch: give a Python that has PyTorch, or leave --python out", python.display())]
+    #[error("{} cannot import torch; give a Python that has PyTorch, or omit --python", python.display())]
     NoTorch {
         /// The interpreter.
         python: PathBuf,
     },
-    /// Arguments that the command line let through and the experiment does not take.
+    /// Arguments that the experiment does not accept.
     #[error("{reason}")]
     Arguments {
         /// What is wrong with them.
         reason: String,
     },
-    /// A part of a run that cannot be used.
+    /// A file of claims that cannot be used.
+    #[error("{}: {reason}", path.display())]
+    Claims {
+        /// The file or folder.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// An invalid shard of a run.
     #[error("{}: {reason}", path.display())]
     Shard {
         /// The file.
@@ -87,10 +90,10 @@ pub enum Error {
     },
 }
 
-/// A result, or why there is none.
+/// `Result` with the laboratory's [`Error`].
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// `Err` with the name, the value and the requirement, unless `ok`.
+/// [`Error::Setting`] unless `ok`.
 pub(crate) fn require(ok: bool, name: &'static str, value: impl ToString, requirement: &'static str) -> Result<()> {
     if ok { Ok(()) } else { Err(Error::Setting { name, value: value.to_string(), requirement }) }
 }

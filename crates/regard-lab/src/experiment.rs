@@ -1,46 +1,47 @@
-//! What an experiment is: [`Experiment`], and [`Entry`], the same without its types, as the list of experiments has it.
+//! The trait [`Experiment`], and [`Entry`], its type-erased form in the list of experiments.
 //!
 //! An experiment is one folder (`run.rs`, `figures.rs`, `claims.rs`, `section.md`, stored tables) and one line of
-//! [`EXPERIMENTS`](crate::EXPERIMENTS). The command, its help, the report, drawing and judging all go over that list.
+//! [`EXPERIMENTS`](crate::EXPERIMENTS). The command, its help, the report, figures and claims iterate over that list.
 
 use crate::error::{Error, Result};
-use crate::judging::Judged;
+use crate::judging::Answer;
 use crate::report::ReportConfig;
 use crate::shards::Share;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
+use regard_files::shell_quoted;
 use regard_plot::figure::Figure;
 use regard_plot::{Table, Tables};
 use serde::Serialize;
 use serde_json::Value;
 
-/// Somebody who wants to know how far an experiment has come.
+/// Progress callback.
 pub trait Progress: Sync {
-    /// So many steps are to come; may be called again for a further part.
+    /// Announces steps to come; may be called again for a further part.
     fn expect(&self, steps: u64);
-    /// So many more steps are done.
+    /// Reports finished steps.
     fn advance(&self, steps: u64);
-    /// What is being done, in a few words.
+    /// Describes the current stage.
     fn say(&self, _what: &str) {}
-    /// Something that the reader of the results should know.
+    /// A warning for the reader of the results.
     fn warn(&self, _what: &str) {}
-    /// What an earlier run, stopped before its end, kept under this name.
+    /// A result that an interrupted run stored under this name.
     fn recall(&self, _name: &str) -> Option<String> {
         None
     }
-    /// Keep a part of the results, so that a run that is stopped can go on from here.
+    /// Stores a partial result, so that an interrupted run can be resumed.
     ///
     /// # Errors
-    /// When it cannot be kept.
+    /// When it cannot be stored.
     fn remember(&self, _name: &str, _what: &str) -> Result<()> {
         Ok(())
     }
-    /// Where draws come from, when not all of them are made here.
+    /// Source of the draws, when several machines share them.
     fn share(&self) -> Option<&dyn Share> {
         None
     }
 }
 
-/// Nobody.
+/// No-op progress.
 #[derive(Debug, Clone, Copy)]
 pub struct Unwatched;
 
@@ -57,16 +58,16 @@ pub const WHOLE: Option<&'static [&'static str]> = Some(&[]);
 /// Not on the page.
 pub const HIDDEN: Option<&'static [&'static str]> = None;
 
-/// What the words of a figure say, and whether the tables say so.
+/// A statement of a figure, and whether it holds of the tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Check {
     /// The title, or a sentence of the caption.
     pub says: String,
-    /// Whether it holds of these tables. A title that does not is not set; another one says what is drawn.
+    /// Whether it holds of the tables. A title that does not hold is replaced by a plain one.
     pub holds: bool,
 }
 
-/// A figure with its words checked.
+/// A figure with its checked statements.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Drawn {
     /// The figure.
@@ -75,13 +76,13 @@ pub struct Drawn {
     pub checks: Vec<Check>,
 }
 
-/// An experiment: a function from a configuration to tables, and what is made of them.
+/// A function from a configuration to tables, with the figures and claims made from them.
 pub trait Experiment: Sync {
-    /// The configuration. Its fields are the command's options, its defaults theirs, its comments the help.
+    /// Its fields are the command's options, its comments their help.
     type Config: Args + Serialize;
-    /// Of the command, the folder and the section.
+    /// Name of the command, the folder and the section.
     const ID: &'static str;
-    /// What the command was called before.
+    /// Former names of the command.
     const ALIASES: &'static [&'static str] = &[];
     /// Title, introduction and notes of the section; see [`Text`].
     const SECTION: &'static str;
@@ -89,21 +90,21 @@ pub trait Experiment: Sync {
     const TABLES: &'static [Shown];
     /// Every figure that may be drawn of them.
     const FIGURES: &'static [&'static str] = &[];
-    /// Tables of a run with the defaults, where a run takes minutes: the report takes these unless it is told to train.
+    /// Tables of a run with the defaults, where a run takes minutes: the report uses these without `--train`.
     const STORED: &'static [(&'static str, &'static [u8])] = &[];
-    /// Whether the stored tables are of models that are not part of the program: a report then never makes them again.
+    /// Whether the stored tables need models that are not part of the program: a report then never recomputes them.
     const FETCHED: bool = false;
 
-    /// Whether it is made of draws, which several machines can share.
+    /// Whether it consists of draws, which several machines can share.
     const DRAWS: bool = false;
 
-    /// Steps that a run will tell of.
+    /// Progress steps of a run.
     fn work(config: &Self::Config) -> u64;
 
-    /// What can be found out before any work, by a report that has much of it to do.
+    /// Checks the configuration before a report starts its work.
     ///
     /// # Errors
-    /// When something that the run needs is not there.
+    /// When a requirement of the run is missing.
     fn check(_config: &Self::Config) -> Result<()> {
         Ok(())
     }
@@ -114,10 +115,10 @@ pub trait Experiment: Sync {
     /// When a setting is not possible.
     fn run(config: &Self::Config, progress: &dyn Progress) -> Result<Vec<Table>>;
 
-    /// Whether the experiment learns the text that a report may be given; it is then run, and not taken from what is stored.
+    /// Whether the experiment learns the text of `report --text`: it then runs instead of using stored tables.
     const LEARNS_TEXT: bool = false;
 
-    /// Figures, in the order of the section, each with its words checked.
+    /// Figures in the order of the section.
     ///
     /// # Errors
     /// When a table lacks what its figure needs.
@@ -125,11 +126,11 @@ pub trait Experiment: Sync {
         Ok(Vec::new())
     }
 
-    /// What became of the claims that these tables can judge.
+    /// Verdicts on the claims that these tables decide.
     ///
     /// # Errors
     /// When a table is missing.
-    fn claims(_tables: &Tables) -> Result<Vec<Judged>> {
+    fn claims(_tables: &Tables) -> Result<Vec<Answer>> {
         Ok(Vec::new())
     }
 
@@ -138,11 +139,11 @@ pub trait Experiment: Sync {
         None
     }
 
-    /// The configuration of a report; none where the report leaves the experiment out.
+    /// The configuration in a report; `None` where the report omits the experiment.
     fn in_report(report: &ReportConfig) -> Option<Self::Config>;
 }
 
-/// What `section.md` says: a title, an introduction, and notes, which are a list at its end.
+/// The parsed `section.md`: a title, an introduction, and a list of notes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Text {
     /// The line after `# `.
@@ -156,7 +157,13 @@ pub struct Text {
 impl Text {
     fn parse(markdown: &str) -> Self {
         let mut text = Self { title: String::new(), intro: String::new(), notes: Vec::new() };
-        for line in markdown.lines().map(str::trim).filter(|line| !line.is_empty()) {
+        for line in markdown.lines().filter(|line| !line.trim().is_empty()) {
+            // An indented line continues a note.
+            if let (true, Some(note)) = (line.starts_with(' '), text.notes.last_mut()) {
+                *note = format!("{note} {}", line.trim());
+                continue;
+            }
+            let line = line.trim();
             if let Some(title) = line.strip_prefix("# ") {
                 text.title = title.to_owned();
             } else if let Some(note) = line.strip_prefix("- ") {
@@ -171,9 +178,9 @@ impl Text {
 
 /// An [`Experiment`] without its types.
 pub trait Entry: Sync {
-    /// Of the command, the folder and the section.
+    /// Name of the command, the folder and the section.
     fn id(&self) -> &'static str;
-    /// The command with its options, to which others may be added.
+    /// The clap command with the experiment's options.
     fn command(&self) -> Command;
     /// Title, introduction and notes of the section.
     fn text(&self) -> Text;
@@ -181,52 +188,52 @@ pub trait Entry: Sync {
     fn tables(&self) -> &'static [Shown];
     /// Every file that a run may write.
     fn files(&self) -> Vec<String>;
-    /// Whether it is made of draws, which several machines can share.
+    /// Whether it consists of draws, which several machines can share.
     fn draws(&self) -> bool;
-    /// Run as the command line says.
+    /// Runs with the options of the command line.
     ///
     /// # Errors
     /// When a setting is not possible.
     fn run(&self, matches: &ArgMatches, progress: &dyn Progress) -> Result<Vec<Table>>;
-    /// The words of a command line that ask for the same, in full.
+    /// The arguments that reproduce the run, with every option spelled out.
     ///
     /// # Errors
     /// When a setting is not possible.
     fn words(&self, matches: &ArgMatches) -> Result<Vec<String>>;
     /// Whether the comparisons of the tables hold; none where nothing is compared.
     fn agrees(&self, tables: &[Table]) -> Option<bool>;
-    /// What a report can find out before any work.
+    /// Checks the report's configuration before any work.
     ///
     /// # Errors
-    /// When something that the run needs is not there.
+    /// When a requirement of the run is missing.
     fn report_check(&self, report: &ReportConfig) -> Result<()>;
-    /// Steps that a report will tell of.
+    /// Progress steps of a report.
     fn report_work(&self, report: &ReportConfig) -> u64;
     /// The tables of a report: stored ones, or those of a run.
     ///
     /// # Errors
     /// When a setting is not possible.
     fn report_tables(&self, report: &ReportConfig, progress: &dyn Progress) -> Result<Vec<Table>>;
-    /// Figures of the tables, if its own are there.
+    /// Figures, if its own tables are present.
     ///
     /// # Errors
     /// When a table lacks what its figure needs.
     fn figures(&self, tables: &Tables) -> Result<Vec<Drawn>>;
-    /// What became of the claims, if its own tables are there.
+    /// Verdicts, if its own tables are present.
     ///
     /// # Errors
-    /// When another table that a claim rests on is missing.
-    fn claims(&self, tables: &Tables) -> Result<Vec<Judged>>;
-    /// Whether any of its tables is there.
+    /// When another table that a claim uses is missing.
+    fn claims(&self, tables: &Tables) -> Result<Vec<Answer>>;
+    /// Whether any of its tables is present.
     fn is_in(&self, tables: &Tables) -> bool;
 }
 
 /// The origin's key of a table that was not made for its report.
 pub(crate) const STORED_KEY: &str = "stored";
-/// What it says of tables of models that are not part of the program.
+/// Its value for tables of models that are not part of the program.
 pub(crate) const FETCHED: &str = "with the program; its command makes it again, of models that cargo xtask microscope fetches";
 
-/// The stored tables; their origin says that they are.
+/// The stored tables, marked as stored in their origin.
 fn stored(files: &[(&str, &[u8])], fetched: bool) -> Result<Vec<Table>> {
     let again = if fetched { FETCHED } else { "with the program; regard report --train makes it again" };
     let read = |&(name, bytes): &(&str, &[u8])| {
@@ -238,7 +245,7 @@ fn stored(files: &[(&str, &[u8])], fetched: bool) -> Result<Vec<Table>> {
     files.iter().map(read).collect()
 }
 
-/// Whether a report runs the experiment, instead of taking what is stored.
+/// Whether a report runs the experiment instead of using the stored tables.
 fn runs<E: Experiment>(report: &ReportConfig) -> bool {
     E::STORED.is_empty() || !E::FETCHED && report.train || (report.text.is_some() && E::LEARNS_TEXT)
 }
@@ -307,7 +314,7 @@ impl<E: Experiment> Entry for E {
         if self.is_in(tables) { E::figures(tables) } else { Ok(Vec::new()) }
     }
 
-    fn claims(&self, tables: &Tables) -> Result<Vec<Judged>> {
+    fn claims(&self, tables: &Tables) -> Result<Vec<Answer>> {
         if self.is_in(tables) { E::claims(tables) } else { Ok(Vec::new()) }
     }
 
@@ -316,20 +323,20 @@ impl<E: Experiment> Entry for E {
     }
 }
 
-/// The configuration that no option changes.
+/// The default configuration.
 ///
 /// # Panics
-/// When an option has no default: every experiment runs without arguments, and is tested to.
+/// When an option has no default: a test runs every experiment without arguments.
 pub(crate) fn defaults<C: Args>() -> C {
     let matches = C::augment_args(Command::new("regard")).no_binary_name(true).try_get_matches_from(std::iter::empty::<&str>());
     let matches = matches.unwrap_or_else(|e| panic!("an experiment runs without arguments: {e}"));
     C::from_arg_matches(&matches).unwrap_or_else(|e| panic!("defaults are possible: {e}"))
 }
 
-/// The words that make the same tables: every option with its value, in full, without those that cannot change a result (which the
-/// configuration does not serialise).
+/// The arguments that reproduce the tables: every option with its value, except those that cannot change a result (they are not
+/// serialised).
 fn words<E: Experiment>(config: &E::Config) -> Vec<String> {
-    let values = serde_json::to_value(config).expect("a configuration is made of numbers and words");
+    let values = serde_json::to_value(config).expect("a configuration serialises");
     let mut words = Vec::new();
     for argument in E::Config::augment_args(Command::new(E::ID)).get_arguments() {
         let (Some(name), Some(value)) = (argument.get_long(), values.get(argument.get_id().as_str())) else { continue };
@@ -342,9 +349,9 @@ fn words<E: Experiment>(config: &E::Config) -> Vec<String> {
     words
 }
 
-/// The same as a line for a shell.
+/// The arguments as a shell command.
 pub(crate) fn command_line<E: Experiment>(config: &E::Config) -> String {
-    words::<E>(config).iter().fold(format!("regard {}", E::ID), |line, word| format!("{line} {}", shell_word(word)))
+    words::<E>(config).iter().fold(format!("regard lab {}", E::ID), |line, word| format!("{line} {}", shell_quoted(word)))
 }
 
 fn word(value: &Value) -> String {
@@ -355,16 +362,10 @@ fn word(value: &Value) -> String {
     }
 }
 
-/// A word as a shell takes it: quoted where it holds anything that a shell would not leave alone.
-pub(crate) fn shell_word(word: &str) -> String {
-    let plain = |c: char| c.is_alphanumeric() || "_-./,:=+@%".contains(c);
-    if !word.is_empty() && word.chars().all(plain) { word.to_owned() } else { format!("'{}'", word.replace('\'', "'\\''")) }
-}
-
-/// Where a table came from: the version, the command, the seed, what the numbers are, and the SIMD level.
+/// Provenance of a table: version, command, seed, random numbers, SIMD level.
 ///
 /// # Errors
-/// When the SIMD level that the environment asks for is not there.
+/// When the requested SIMD level is not available.
 pub(crate) fn origin<E: Experiment>(config: &E::Config, seed: u64, numbers: &str) -> Result<Vec<(String, String)>> {
     let level = regard::Level::preferred().map_err(regard::Error::from)?.name();
     Ok([
@@ -378,7 +379,7 @@ pub(crate) fn origin<E: Experiment>(config: &E::Config, seed: u64, numbers: &str
     .to_vec())
 }
 
-/// The tables with that origin.
+/// Sets the origin of all tables.
 pub(crate) fn signed(mut tables: Vec<Table>, origin: &[(String, String)]) -> Vec<Table> {
     tables.iter_mut().for_each(|table| table.origin = origin.to_vec());
     tables
@@ -398,13 +399,13 @@ mod tests {
             ("", "''"),
         ];
         for (word, quoted) in words {
-            assert_eq!(shell_word(word), quoted);
+            assert_eq!(shell_quoted(word), quoted);
         }
     }
 
     #[test]
     fn a_section_is_a_title_an_introduction_and_notes() {
-        let text = Text::parse("# Title\n\nOne\ntwo.\n\n- note 1\n- note 2\n");
+        let text = Text::parse("# Title\n\nOne\ntwo.\n\n- note\n  1\n- note 2\n");
         let notes = vec!["note 1".to_owned(), "note 2".to_owned()];
         assert_eq!(text, Text { title: "Title".to_owned(), intro: "One two.".to_owned(), notes });
     }

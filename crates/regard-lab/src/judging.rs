@@ -1,60 +1,112 @@
-//! What the documents claim, and what became of it: a function of the tables alone.
-//!
-//! Each verdict has a rule with an edge, and is given only where the evidence is four standard errors clear of that edge; it is *undecided* otherwise.
-//!
-//! A claim that rests on one draw is a *lucky draw* when fewer than one draw in ten is as extreme on that side: a rule that brands one honest draw
-//! in five, and the section says so. A claim that rests on several draws is one when so many of them have a number outside of the central 95 % of
-//! its distribution as honest ones have in fewer than one case in twenty.
+//! Verdicts on the claims of the documents: a function of the tables alone. The rules are in `rules.rs`, the claims in
+//! `claims/*.toml`.
 
 use crate::EXPERIMENTS;
+use crate::claims::{self, Claim, Source};
 use crate::error::Result;
-use crate::published::Document;
+use crate::rules::{LUCKY, TAIL};
 use crate::statistics::estimate::Estimate;
-use regard_plot::page::{Claim, Verdict};
+use regard_plot::page::Verdict;
 use regard_plot::{Table, Tables, Value, prose_number};
 
-/// A claim, and what became of it.
+/// Verdict of an experiment's code on the claim with this id.
+#[derive(Debug, Clone)]
+pub struct Answer {
+    pub id: &'static str,
+    pub verdict: Verdict,
+    /// The reason, in one or a few sentences.
+    pub because: String,
+}
+
+/// A claim with its source and verdict.
 #[derive(Debug, Clone)]
 pub struct Judged {
-    /// Who says so.
-    pub document: Document,
-    /// What is said, in our words.
-    pub claim: &'static str,
-    /// What became of it.
+    /// Title of the document.
+    pub title: String,
+    /// Its short name.
+    pub document: String,
+    pub section: String,
+    pub claim: String,
     pub verdict: Verdict,
-    /// Why.
     pub because: String,
 }
 
 impl Judged {
+    fn new(source: &Source, claim: &Claim, verdict: Verdict, because: String) -> Self {
+        Self {
+            title: source.title.clone(),
+            document: source.name.clone(),
+            section: claim.section.clone(),
+            claim: claim.statement.clone(),
+            verdict,
+            because,
+        }
+    }
+
     /// For the page.
-    pub fn on_page(&self) -> Claim {
-        Claim {
-            document: self.document.short().to_owned(),
-            text: self.claim.to_owned(),
+    pub fn on_page(&self) -> regard_plot::page::Claim {
+        regard_plot::page::Claim {
+            document: self.document.clone(),
+            section: self.section.clone(),
+            text: self.claim.clone(),
             verdict: self.verdict,
             because: self.because.clone(),
         }
     }
 }
 
-/// Every claim, under the experiment that judges it. Experiments whose tables are not there judge nothing.
+/// Judges the claims of one experiment, by its code and by rules.
+fn judge_one(id: &'static str, answers: &[Answer], sources: &[Source], tables: &Tables) -> Result<Vec<Judged>> {
+    let mut judged = Vec::new();
+    for source in sources {
+        for claim in source.claims.iter().filter(|claim| claim.experiment == id) {
+            if claim.has_rules() {
+                let (verdict, because) = claim.judge(tables)?;
+                judged.push(Judged::new(source, claim, verdict, because));
+            } else if let Some(answer) = answers.iter().find(|answer| answer.id == claim.id) {
+                judged.push(Judged::new(source, claim, answer.verdict, answer.because.clone()));
+            }
+        }
+    }
+    Ok(judged)
+}
+
+/// Every claim of the five documents and of `more`, under the experiment that judges it. Experiments without tables judge nothing.
 ///
 /// # Errors
 /// When a table of the report is missing.
-pub fn judge(tables: &Tables) -> Result<Vec<(&'static str, Judged)>> {
+pub fn judge_with(tables: &Tables, more: &[Source]) -> Result<Vec<(&'static str, Judged)>> {
     let mut all = Vec::new();
-    for experiment in EXPERIMENTS {
-        all.extend(experiment.claims(tables)?.into_iter().map(|judged| (experiment.id(), judged)));
+    for experiment in EXPERIMENTS.iter().filter(|experiment| experiment.is_in(tables)) {
+        let answers = experiment.claims(tables)?;
+        for sources in [claims::embedded(), more] {
+            all.extend(judge_one(experiment.id(), &answers, sources, tables)?.into_iter().map(|judged| (experiment.id(), judged)));
+        }
     }
     Ok(all)
 }
 
+/// Every claim of the five documents.
+///
+/// # Errors
+/// When a table of the report is missing.
+pub fn judge(tables: &Tables) -> Result<Vec<(&'static str, Judged)>> {
+    judge_with(tables, &[])
+}
+
 /// The claims that these tables can judge.
-pub fn judge_what_is_there(tables: &Tables) -> Vec<(&'static str, Judged)> {
+pub fn judge_available(tables: &Tables) -> Vec<(&'static str, Judged)> {
     let mut all = Vec::new();
-    for experiment in EXPERIMENTS {
-        all.extend(experiment.claims(tables).unwrap_or_default().into_iter().map(|judged| (experiment.id(), judged)));
+    for experiment in EXPERIMENTS.iter().filter(|experiment| experiment.is_in(tables)) {
+        let answers = experiment.claims(tables).unwrap_or_default();
+        for source in claims::embedded() {
+            for claim in &source.claims {
+                let mut one = source.clone();
+                one.claims = vec![claim.clone()];
+                let judged = judge_one(experiment.id(), &answers, &[one], tables).unwrap_or_default();
+                all.extend(judged.into_iter().map(|judged| (experiment.id(), judged)));
+            }
+        }
     }
     all
 }
@@ -62,19 +114,27 @@ pub fn judge_what_is_there(tables: &Tables) -> Vec<(&'static str, Judged)> {
 /// The name of the table of verdicts.
 pub const CLAIMS: &str = "published_claims";
 
-/// `published_claims`, for those who want the verdicts as data.
+/// `published_claims`, the verdicts as data.
 pub fn table(judged: &[(&'static str, Judged)]) -> Table {
-    let columns = [("section", "section"), ("document", "document"), ("claim", "claim"), ("verdict", "verdict"), ("because", "why")];
-    let mut table = Table::new(CLAIMS, "What was published, and what became of it", &columns);
+    let columns = [
+        ("section", "section"),
+        ("document", "document"),
+        ("place", "section of the document"),
+        ("claim", "claim"),
+        ("verdict", "verdict"),
+        ("because", "reason"),
+    ];
+    let mut table = Table::new(CLAIMS, "Published claims and their verdicts", &columns);
     for (section, j) in judged {
-        table.push(vec![(*section).into(), j.document.title().into(), j.claim.into(), j.verdict.words().into(), j.because.as_str().into()]);
+        let texts = [*section, &j.title, &j.section, &j.claim, j.verdict.words(), &j.because];
+        table.push(texts.map(Value::from).to_vec());
     }
     table
 }
 
-/// Judge what the tables allow, and put the verdicts among them, with the origin of the first.
+/// Judges what the tables allow, and adds the verdicts to them, with the origin of the first table.
 pub fn put_verdicts(tables: &mut Tables) {
-    let judged = judge_what_is_there(tables);
+    let judged = judge_available(tables);
     if !judged.is_empty() {
         let mut verdicts = table(&judged);
         verdicts.origin.clone_from(&tables.all()[0].origin);
@@ -82,10 +142,10 @@ pub fn put_verdicts(tables: &mut Tables) {
     }
 }
 
-/// The table that most claims rest on.
+/// The table that most claims use.
 pub(crate) const ROBUSTNESS: &str = "attention_robustness_summary";
 
-/// The columns that name a cell of the robustness table.
+/// The columns that identify a cell of the robustness table.
 pub(crate) fn cell(seq: usize, d_k: usize, scaled: bool, statistic: &str) -> [(&'static str, Value); 4] {
     [("seq", seq.into()), ("d_k", d_k.into()), ("scaled", scaled.into()), ("statistic", statistic.into())]
 }
@@ -102,13 +162,7 @@ pub(crate) fn tail(percentile: Estimate) -> Estimate {
     if value <= 50.0 { percentile } else { Estimate { value: 100.0 - value, low: 100.0 - high, high: 100.0 - low } }
 }
 
-/// Whether one draw is a lucky one, by the percentiles of its numbers.
-pub(crate) fn lucky_draw(percentiles: &[Estimate]) -> Option<bool> {
-    let extreme: Vec<_> = percentiles.iter().map(|p| tail(*p).below(10.0)).collect();
-    any(&extreme)
-}
-
-/// Does any hold? Yes as soon as one does; nothing where one that might is undecided.
+/// Disjunction: true as soon as one is true, undecided if one is undecided.
 fn any(answers: &[Option<bool>]) -> Option<bool> {
     if answers.contains(&Some(true)) {
         Some(true)
@@ -119,18 +173,18 @@ fn any(answers: &[Option<bool>]) -> Option<bool> {
     }
 }
 
-/// Whether several draws are lucky ones: the percentiles of the numbers of each, and how often an honest draw has one of them outside.
+/// Whether several draws are lucky: for each, the percentiles of its numbers and the probability that one of them is unusual by chance.
 pub(crate) fn lucky_draws(draws: &[(Vec<Estimate>, f64)]) -> Option<bool> {
     let outside: Vec<Option<bool>> =
-        draws.iter().map(|(numbers, _)| any(&numbers.iter().map(|p| tail(*p).below(2.5)).collect::<Vec<_>>())).collect();
+        draws.iter().map(|(numbers, _)| any(&numbers.iter().map(|p| tail(*p).below(TAIL)).collect::<Vec<_>>())).collect();
     let least = outside.iter().filter(|o| **o == Some(true)).count();
     let most = least + outside.iter().filter(|o| o.is_none()).count();
-    let honest: Vec<f64> = draws.iter().map(|(_, share)| *share).collect();
-    let rare = |count: usize| at_least(&honest, count) < 0.05;
+    let chance: Vec<f64> = draws.iter().map(|(_, share)| *share).collect();
+    let rare = |count: usize| at_least(&chance, count) < LUCKY;
     (rare(least) == rare(most)).then(|| rare(least))
 }
 
-/// The probability that at least so many of independent events happen.
+/// The probability of at least `count` of independent events.
 fn at_least(probabilities: &[f64], count: usize) -> f64 {
     let mut exactly = vec![1.0];
     for p in probabilities {
@@ -144,7 +198,7 @@ fn at_least(probabilities: &[f64], count: usize) -> f64 {
     exactly[count.min(exactly.len())..].iter().sum()
 }
 
-/// A verdict for an answer, and *undecided* for none.
+/// A verdict for an answer; *undecided* for none.
 pub(crate) fn decided(answer: Option<bool>, yes: Verdict, no: Verdict) -> Verdict {
     match answer {
         Some(true) => yes,
@@ -153,7 +207,7 @@ pub(crate) fn decided(answer: Option<bool>, yes: Verdict, no: Verdict) -> Verdic
     }
 }
 
-/// Of what is exact.
+/// Verdict on an exact statement.
 pub(crate) fn holds(ok: bool) -> Verdict {
     if ok { Verdict::Holds } else { Verdict::Wrong }
 }
@@ -163,14 +217,9 @@ pub(crate) fn short(x: f64) -> String {
     prose_number(x)
 }
 
-/// A share in percent, with the digits that its interval holds.
+/// A share in percent, with the digits that its interval supports.
 pub(crate) fn percent(share: Estimate) -> String {
     format!("{} %", share.map(|x| 100.0 * x).words())
-}
-
-/// A training that has not taken off judges nobody.
-pub(crate) fn has_learnt(first: f64, last: f64) -> bool {
-    last < 0.6 * first
 }
 
 #[cfg(test)]
@@ -182,14 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_is_applied_only_where_the_evidence_reaches() {
-        assert_eq!(lucky_draw(&[percentile(93.4, 0.3), percentile(50.0, 0.5)]), Some(true));
-        assert_eq!(lucky_draw(&[percentile(93.4, 3.0), percentile(50.0, 0.5)]), None);
-        assert_eq!(lucky_draw(&[percentile(60.0, 3.0), percentile(50.0, 0.5)]), Some(false));
-    }
-
-    #[test]
-    fn several_draws_are_lucky_when_honest_ones_would_rarely_be_like_them() {
+    fn several_draws_are_lucky_when_chance_rarely_gives_as_many_outliers() {
         // Four draws, each with a number outside in one case of five: at least three of them in 0.0272 of cases, two in 0.1808.
         assert!((at_least(&[0.2; 4], 3) - 0.0272).abs() < 1e-12 && (at_least(&[0.2; 4], 2) - 0.1808).abs() < 1e-12);
         let draw = |p: f64, half: f64| (vec![percentile(p, half)], 0.2);

@@ -1,6 +1,6 @@
-//! What the experiments that train have in common: the text, the model, the training, and how far they have come.
+//! Shared by the experiments that train: the text, the model, the jobs and their progress.
 
-use crate::error::{Error, Result, require};
+use crate::error::{Result, require};
 use crate::experiment::{Progress, defaults};
 use crate::memory;
 use crate::options::path_as_text;
@@ -13,47 +13,24 @@ use regard_nn::train::TrainConfig;
 use regard_plot::Value;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Characters of the stories that are written where no text is given, and their seed: all seeds of a training learn the same text.
+/// Characters and seed of the generated stories, the default text: all seeds of a training learn the same text.
 const STORIES: (usize, u64) = (1_000_000, 1);
 
-/// Bytes of a text that are read at most.
-const MAX_TEXT: u64 = 512 << 20;
-
-/// A text in UTF-8 out of a file, or out of the standard input where the file is `-`. A byte order mark is no part of it.
+/// A text in UTF-8 from a file, or from the standard input where the path is `-`, without its byte order mark.
 ///
 /// # Errors
-/// [`Error::Text`] when it cannot be read, is not UTF-8, is empty, or does not end.
+/// When it cannot be read, is not UTF-8, is empty, or too long.
 pub fn read_text(path: &Path) -> Result<String> {
-    let refused = |reason: String| Error::Text { path: path.to_owned(), reason };
-    let read = |stream: &mut dyn Read| -> std::io::Result<Vec<u8>> {
-        let mut bytes = Vec::new();
-        stream.take(MAX_TEXT + 1).read_to_end(&mut bytes)?;
-        Ok(bytes)
-    };
-    let bytes =
-        if path == Path::new("-") { read(&mut std::io::stdin().lock()) } else { File::open(path).and_then(|mut file| read(&mut file)) };
-    let bytes = bytes.map_err(|e| refused(e.to_string()))?;
-    if bytes.len() as u64 > MAX_TEXT {
-        return Err(refused(format!("it is longer than {MAX_TEXT} bytes; give a part of it")));
-    }
-    let mut text = String::from_utf8(bytes).map_err(|e| {
-        refused(format!("it is not UTF-8: byte {} is no part of a character; convert it first", e.utf8_error().valid_up_to()))
-    })?;
-    if text.starts_with('\u{feff}') {
-        text.remove(0);
-    }
-    if text.is_empty() { Err(refused("it is empty; give a text to learn".to_owned())) } else { Ok(text) }
+    Ok(regard_files::read_text(path, regard_files::limits::TEXT_BYTES.max)?)
 }
 
 /// A small language model of characters, and the text that it learns.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
 pub struct LearningConfig {
-    /// Learn this text (UTF-8; - is the standard input), character by character [default: a million characters of Regard's own stories, whose
-    /// entropy is known]
+    /// Learn this text (UTF-8; - is the standard input), character by character [default: a million characters of Regard's own stories,
+    /// whose entropy is known]
     #[arg(long, value_name = "FILE")]
     #[serde(serialize_with = "path_as_text")]
     pub text: Option<PathBuf>,
@@ -84,8 +61,9 @@ pub(crate) fn check_steps(steps: u64) -> Result<()> {
     require((1..=1_000_000).contains(&steps), "steps", steps, "from 1 to 1000000")
 }
 
-/// Bytes that a step holds at the very least, in single precision: of every token and block what the backward pass reads again (two norms, queries,
-/// keys, values, the mixed values, and the wide layer with its derivative: 4 of 4 widths), and the parameters with gradients and two moments.
+/// Lower bound of the bytes of a step, in single precision: for every token and block what the backward pass reads (two norms, queries,
+/// keys, values, the mixed values, and the wide layer with its derivative: 4 of 4 widths), and the parameters with gradients and two
+/// moments.
 pub(crate) fn training_bytes(tokens: usize, width: usize, layers: usize) -> u128 {
     let (tokens, width, layers) = (tokens as u128, width as u128, layers as u128);
     4 * layers * (14 * tokens * width + 4 * 12 * width * width)
@@ -108,12 +86,12 @@ impl LearningConfig {
         self.text.as_deref().map_or_else(|| Ok(stories::write(STORIES.0, STORIES.1)), read_text)
     }
 
-    /// No model's loss per character can be lower in the long run; known of stories.
+    /// Entropy rate, the lower bound of any model's loss per character; known for the generated stories only.
     pub(crate) fn entropy(&self) -> Option<f64> {
         self.text.is_none().then(stories::entropy_rate)
     }
 
-    /// What is learnt, in a few words.
+    /// Short description of the text.
     pub(crate) fn describe(&self, text: &str) -> String {
         match &self.text {
             None => format!("Regard's stories, {} characters", STORIES.0),
@@ -136,21 +114,21 @@ impl LearningConfig {
     }
 }
 
-/// A point of a curve every so many steps, for about `points` of them.
+/// Steps between the points of a curve with about `points` points.
 pub(crate) fn every(steps: u64, points: u64) -> u64 {
     (steps / points).max(1)
 }
 
-/// Trainings with so many seeds at most.
+/// Upper bound of the number of trainings.
 const MAX_SEEDS: usize = 1000;
 
-/// How often each training is run.
+/// Seeds of the trainings.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
 pub struct SeedsConfig {
-    /// Trainings of each kind, with the seeds `seed`, `seed + 1`, ...: what is said is said of their mean
+    /// Trainings of each kind, with the seeds `seed`, `seed + 1`, ...; results are means over them
     #[arg(long, default_value_t = 5, value_name = "N")]
     pub seeds: usize,
-    /// Of first values and windows
+    /// Seed of the initial parameters and the windows
     #[arg(long, default_value_t = TrainConfig::default().seed)]
     pub seed: u64,
 }
@@ -181,32 +159,32 @@ impl SeedsConfig {
     }
 }
 
-/// One training of several: what it is called, and the steps that it tells of.
+/// One training of several: its name and its progress steps.
 pub(crate) struct Job<J> {
     pub(crate) name: String,
     pub(crate) steps: u64,
     pub(crate) what: J,
 }
 
-/// Told how far a training has come.
+/// Progress callback of a training.
 pub(crate) type Watch<'w> = &'w mut dyn FnMut(&regard_nn::experiments::Progress<'_>);
 
-/// Trainings that do not depend on each other, one per thread, each on that thread alone: none waits for another, and the bits are those of any
-/// number of threads. What is finished is kept, and not trained again by the next run of the same settings.
+/// Independent trainings, one per thread, each single-threaded: results do not depend on the number of threads. Finished trainings are
+/// stored, and reused by the next run of the same settings.
 pub(crate) struct Jobs<'p> {
     progress: &'p dyn Progress,
     setting: String,
 }
 
 impl<'p> Jobs<'p> {
-    /// Of an experiment whose configuration and text decide what a job of a name comes to.
+    /// The configuration and the text determine the result of a job.
     pub(crate) fn new<C: Serialize>(progress: &'p dyn Progress, id: &str, config: &C, text: &str) -> Self {
-        let mut values = serde_json::to_value(config).expect("a configuration is made of numbers and words");
+        let mut values = serde_json::to_value(config).expect("a configuration serialises");
         if let Some(values) = values.as_object_mut() {
             // A job's name has its own seed.
             ["seeds", "seed"].iter().for_each(|name| drop(values.remove(*name)));
         }
-        Self { progress, setting: format!("{id} {} {values} {}", env!("CARGO_PKG_VERSION"), regard_plot::digest(text.as_bytes())) }
+        Self { progress, setting: format!("{id} {} {values} {}", env!("CARGO_PKG_VERSION"), regard_files::digest(text)) }
     }
 
     /// The results, in the order of the jobs.
@@ -226,15 +204,15 @@ impl<'p> Jobs<'p> {
                 let (Some(job), false) = (jobs.get(at), failed.load(std::sync::atomic::Ordering::Relaxed)) else { return };
                 let result = pool.install(|| self.one(job, &run));
                 failed.fetch_or(result.is_err(), std::sync::atomic::Ordering::Relaxed);
-                *done[at].lock().expect("nobody else holds it") = Some(result);
+                *done[at].lock().expect("no thread panicked") = Some(result);
             }
         };
         std::thread::scope(|scope| {
             let threads: Vec<_> = (0..rayon::current_num_threads().min(jobs.len())).map(|_| scope.spawn(work)).collect();
-            // What ends a thread ends the whole, as it is.
+            // A panic of a thread is propagated.
             threads.into_iter().for_each(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)));
         });
-        // After a failure the jobs behind it were not begun: the first failure stands before them.
+        // Jobs after the first failure were not started.
         done.into_iter().filter_map(|cell| cell.into_inner().expect("the threads have ended")).collect()
     }
 
@@ -244,21 +222,21 @@ impl<'p> Jobs<'p> {
             self.progress.advance(job.steps);
             return Ok(result);
         }
-        let mut relay = Relay { progress: self.progress, name: &job.name, stage: String::new(), done: 0, told: 0 };
+        let mut relay = Relay { progress: self.progress, name: &job.name, stage: String::new(), done: 0, reported: 0 };
         let result = run(&job.what, &mut |now| relay.watch(now))?;
-        self.progress.advance(job.steps.saturating_sub(relay.told));
+        self.progress.advance(job.steps.saturating_sub(relay.reported));
         self.progress.remember(&name, &serde_json::to_string(&result).expect("a result is made of numbers and words"))?;
         Ok(result)
     }
 }
 
-/// Passes on how far a training has come.
+/// Forwards the progress of a training.
 struct Relay<'p> {
     progress: &'p dyn Progress,
     name: &'p str,
     stage: String,
     done: u64,
-    told: u64,
+    reported: u64,
 }
 
 impl Relay<'_> {
@@ -273,16 +251,16 @@ impl Relay<'_> {
         }
         let more = now.step.saturating_sub(self.done);
         self.progress.advance(more);
-        (self.done, self.told) = (now.step, self.told + more);
+        (self.done, self.reported) = (now.step, self.reported + more);
     }
 }
 
-/// Five digits that count: more are noise in a curve, and bytes in a file.
+/// Rounds to five significant digits.
 pub(crate) fn brief(x: f64) -> Value {
     Value::Number(if x.is_finite() { format!("{x:.4e}").parse().unwrap_or(x) } else { x })
 }
 
-/// A text that people are shown: on one line, between quotes, and not too long.
+/// A text in quotes, on one line, of at most `most` characters.
 pub(crate) fn quoted(text: &str, most: usize) -> String {
     let mut shown: String = text.chars().take(most).map(|c| if c == '\n' { '\u{21b5}' } else { c }).collect();
     if text.chars().count() > most {
@@ -294,6 +272,7 @@ pub(crate) fn quoted(text: &str, most: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::Error;
 
     #[test]
     fn a_text_is_read_without_its_byte_order_mark_and_refused_where_it_is_none() {
@@ -301,9 +280,7 @@ mod tests {
         let path = dir.path().join("text");
         std::fs::write(&path, "\u{feff}caf\u{e9}").unwrap();
         assert_eq!(read_text(&path).unwrap(), "caf\u{e9}");
-        for (bytes, words) in
-            [(&b"caf\xe9"[..], "byte 3 is no part of a character"), (b"", "it is empty"), (b"\xef\xbb\xbf", "it is empty")]
-        {
+        for (bytes, words) in [(&b"caf\xe9"[..], "invalid UTF-8 at byte 3"), (b"", "is empty"), (b"\xef\xbb\xbf", "is empty")] {
             std::fs::write(&path, bytes).unwrap();
             let error = read_text(&path).unwrap_err().to_string();
             assert!(error.contains(words), "{error}");

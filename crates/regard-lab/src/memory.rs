@@ -1,19 +1,18 @@
-//! What an experiment will hold, put against what the machine has, before anything is allocated: an allocation that fails ends the program
-//! without a word.
+//! Checks the memory of an experiment before anything is allocated: a failed allocation would abort the program.
 
 use crate::error::{Error, Result};
 
-/// What is asked for where the system does not say how much memory is free.
+/// Limit where the system does not report free memory.
 const UNKNOWN: u128 = 64 << 30;
 
-/// Bytes that can still be had.
-fn available() -> Option<u128> {
+/// Bytes of free memory, where the system reports them.
+pub fn available() -> Option<u128> {
     let info = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = info.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
     line.split_whitespace().next()?.parse::<u128>().ok().map(|kilobytes| 1024 * kilobytes)
 }
 
-/// Refuse what cannot fit.
+/// [`Error::Memory`] if it does not fit.
 pub(crate) fn check(what: &str, bytes: u128) -> Result<()> {
     let free = available().unwrap_or(UNKNOWN);
     if bytes <= free { Ok(()) } else { Err(Error::Memory { what: what.to_owned(), needed: gigabytes(bytes), free: gigabytes(free) }) }

@@ -75,7 +75,7 @@ mod tests {
         assert!(check_list("d_k", &[4, 16], "4").is_ok());
         assert!(check_list::<usize>("d_k", &[], "4").unwrap_err().to_string().contains("empty list"));
         let twice = check_list("d_k", &[4, 16, 4], "4").unwrap_err().to_string();
-        assert!(twice.contains("d_k = 4 is not possible: it must be in the list once"), "{twice}");
+        assert!(twice.contains("invalid d_k: 4; it must be in the list once"), "{twice}");
     }
 
     #[test]

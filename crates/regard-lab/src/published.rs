@@ -1,4 +1,4 @@
-//! The numbers that people published, each with the document that has it.
+//! Published numbers, each with the document that contains it.
 
 /// A document whose numbers and claims are checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,34 +15,7 @@ pub enum Document {
     Insights,
 }
 
-impl Document {
-    /// All of them.
-    pub const ALL: [Self; 5] = [Self::MiniReport, Self::Surgeon, Self::ProblemSheet, Self::Notebook, Self::Insights];
-
-    /// Its title.
-    pub const fn title(self) -> &'static str {
-        match self {
-            Self::MiniReport => "Scaled Dot-Product Attention From Scratch",
-            Self::Surgeon => "The Attention Surgeon",
-            Self::ProblemSheet => "Problem 3: Scaled Dot-Product Attention",
-            Self::Notebook => "Scaled Dot-Product Attention from Scratch",
-            Self::Insights => "Attention Mechanisms: Experiment Results and Insights",
-        }
-    }
-
-    /// A short name.
-    pub const fn short(self) -> &'static str {
-        match self {
-            Self::MiniReport => "mini-report",
-            Self::Surgeon => "Attention Surgeon",
-            Self::ProblemSheet => "problem sheet",
-            Self::Notebook => "NumPy notebook",
-            Self::Insights => "Results and Insights",
-        }
-    }
-}
-
-/// What a number is a number of.
+/// The statistic that a number is a value of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Statistic {
     /// Mean over the rows of the largest weight.
@@ -60,7 +33,7 @@ pub enum Statistic {
 }
 
 impl Statistic {
-    /// In tables.
+    /// Name in tables.
     pub const fn word(self) -> &'static str {
         match self {
             Self::MaxWeight => "max_weight",
@@ -76,17 +49,13 @@ impl Statistic {
 /// One published number.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Number {
-    /// Where.
     pub document: Document,
-    /// Of what.
     pub statistic: Statistic,
     /// Tokens.
     pub seq: usize,
     /// Head dimension.
     pub d_k: usize,
-    /// With the scale, or without.
     pub scaled: bool,
-    /// The number.
     pub value: f64,
 }
 
@@ -109,13 +78,13 @@ pub const INSIGHTS_ENTROPY: [(usize, f64, f64); 6] =
 /// Results and Insights: number of heads, mean cosine of two heads' maps, at 20 tokens. (Its 1.00 for one head has no pair behind it.)
 pub const INSIGHTS_HEADS: [(usize, f64); 3] = [(2, 0.12), (4, 0.17), (8, 0.19)];
 
-/// The project sheet's table of what to expect: d_k, largest weight without and with the scale. No number of tokens is given.
+/// The project sheet's table of expected values: d_k, largest weight without and with the scale. No number of tokens is given.
 pub const SURGEON_MAX: [(usize, f64, f64); 4] = [(16, 0.8, 0.5), (64, 0.95, 0.5), (256, 0.99, 0.5), (1024, 1.0, 0.5)];
 
 /// The problem sheet: at d_k = 512 the scores are said to lie within these, unscaled and scaled.
 pub const PROBLEM_SHEET_RANGE: (usize, f64, f64) = (512, 50.0, 2.2);
 
-/// Every number that has a set-up, so that it can be put against its distribution.
+/// Every number whose set-up is known, so that it can be compared with its distribution.
 pub fn numbers() -> Vec<Number> {
     let mut all = Vec::new();
     for (d_k, scaled, values) in MINI_REPORT {
@@ -135,7 +104,7 @@ pub fn numbers() -> Vec<Number> {
     all
 }
 
-/// The published number of that cell, if there is one.
+/// The published number of that cell.
 pub(crate) fn number(statistic: Statistic, seq: usize, d_k: usize, scaled: bool) -> Option<f64> {
     let same = |n: &Number| (n.statistic, n.seq, n.d_k, n.scaled) == (statistic, seq, d_k, scaled);
     numbers().into_iter().find(same).map(|n| n.value)

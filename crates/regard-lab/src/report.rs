@@ -1,24 +1,26 @@
-//! The report: every experiment, then the page, which is a function of the tables alone.
+//! The report: runs every experiment, then makes the page from the tables alone.
 
 use crate::EXPERIMENTS;
-use crate::drawing::{SCALED, Told, UNSCALED, d_k_axis, rises};
+use crate::claims::{self, Source};
+use crate::drawing::{CheckedFigure, SCALED, UNSCALED, d_k_axis, rises};
 use crate::error::{Error, Result};
-use crate::experiment::{Check, Drawn, Entry, FETCHED, Progress, STORED_KEY, shell_word};
+use crate::experiment::{Check, Drawn, Entry, FETCHED, Progress, STORED_KEY};
 use crate::experiments::robustness::with_draws;
 use crate::judging::{self, CLAIMS, Judged, ROBUSTNESS, cell, short};
 use crate::learning::LearningConfig;
-use crate::published::Document;
+use crate::rules;
+use regard_files::shell_quoted;
 use regard_plot::figure::{Axis, Figure, LinePlot, Series, numbers};
 use regard_plot::page::{Lead, Page, Section, Shown};
 use regard_plot::{Table, Tables};
 use std::path::PathBuf;
 
-/// How large a report.
+/// Options of a report.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReportConfig {
     /// Draws per cell.
     pub seeds: usize,
-    /// Which draws.
+    /// Seed of the draws.
     pub seed: u64,
     /// A Python with PyTorch to compare with, too.
     pub python: Option<PathBuf>,
@@ -28,15 +30,17 @@ pub struct ReportConfig {
     pub train: bool,
     /// The text that language models learn; they are trained then.
     pub text: Option<PathBuf>,
+    /// A folder with more claims to judge.
+    pub claims: Option<PathBuf>,
 }
 
 impl Default for ReportConfig {
     fn default() -> Self {
-        Self { seeds: 20_000, seed: 1, python: None, timing: true, train: false, text: None }
+        Self { seeds: 20_000, seed: 1, python: None, timing: true, train: false, text: None, claims: None }
     }
 }
 
-/// Swallows announcements: all of the work was announced before.
+/// Ignores `expect`: the whole work was announced before.
 struct Announced<'p>(&'p dyn Progress);
 
 impl Progress for Announced<'_> {
@@ -59,7 +63,7 @@ impl Progress for Announced<'_> {
 }
 
 impl ReportConfig {
-    /// What language models learn.
+    /// Text and model of the trainings.
     pub(crate) fn learning(&self) -> LearningConfig {
         LearningConfig { text: self.text.clone(), ..LearningConfig::default() }
     }
@@ -67,17 +71,25 @@ impl ReportConfig {
     /// The command that makes the same report.
     pub fn command(&self) -> String {
         let (timing, train) = (if self.timing { "" } else { " --no-timing" }, if self.train { " --train" } else { "" });
-        let text = self.text.as_ref().map_or_else(String::new, |path| format!(" --text {}", shell_word(&path.to_string_lossy())));
-        format!("regard report --seeds {} --seed {}{timing}{train}{text}", self.seeds, self.seed)
+        let text = self.text.as_ref().map_or_else(String::new, |path| format!(" --text {}", shell_quoted(&path.to_string_lossy())));
+        let claims = self.claims.as_ref().map_or_else(String::new, |path| format!(" --claims {}", shell_quoted(&path.to_string_lossy())));
+        format!("regard report --seeds {} --seed {}{timing}{train}{text}{claims}", self.seeds, self.seed)
     }
 
-    /// Whether the text can be read and is long enough, before any work.
+    /// The claims of the folder.
+    ///
+    /// # Errors
+    /// When a file cannot be used.
+    pub fn more_claims(&self) -> Result<Vec<Source>> {
+        self.claims.as_deref().map_or_else(|| Ok(Vec::new()), claims::read)
+    }
+
+    /// Checks that the text can be read and is long enough.
     fn check_text(&self) -> Result<()> {
         match &self.text {
             None => Ok(()),
-            Some(path) if path.as_os_str() == "-" => Err(Error::Text {
-                path: path.clone(),
-                reason: "a report reads its text several times; write it to a file and give that".to_owned(),
+            Some(path) if path.as_os_str() == "-" => Err(Error::Arguments {
+                reason: "--text - is not possible: a report reads its text several times; write it to a file and give that".to_owned(),
             }),
             Some(_) => {
                 let learning = self.learning();
@@ -93,13 +105,14 @@ impl ReportConfig {
     pub fn run(&self, progress: &dyn Progress) -> Result<Tables> {
         EXPERIMENTS.iter().try_for_each(|experiment| experiment.report_check(self))?;
         self.check_text()?;
+        let more = self.more_claims()?;
         progress.expect(EXPERIMENTS.iter().map(|experiment| experiment.report_work(self)).sum());
         let mut tables = Vec::new();
         for experiment in EXPERIMENTS {
             tables.extend(experiment.report_tables(self, &Announced(progress))?);
         }
         let mut tables = Tables::from(tables);
-        let mut verdicts = judging::table(&judging::judge(&tables)?);
+        let mut verdicts = judging::table(&judging::judge_with(&tables, &more)?);
         verdicts.origin = tables.get(ROBUSTNESS)?.origin.clone();
         verdicts.origin.iter_mut().filter(|(key, _)| key == "command").for_each(|(_, value)| *value = self.command());
         tables.put(verdicts);
@@ -125,7 +138,7 @@ pub fn draw(tables: &Tables) -> Result<Vec<Figure>> {
     Ok(figures)
 }
 
-/// What the words of every figure say, and whether the tables say so: the figure's name, and its checks.
+/// The checked statements of every figure, by the figure's name.
 ///
 /// # Errors
 /// When a table lacks what a figure needs.
@@ -137,12 +150,20 @@ pub fn checks(tables: &Tables) -> Result<Vec<(String, Vec<Check>)>> {
     Ok(all.into_iter().map(|drawn| (drawn.figure.name, drawn.checks)).collect())
 }
 
-/// The page and its figures, out of the tables.
+/// The page and its figures, from the tables alone.
 ///
 /// # Errors
 /// When a table is missing or lacks what a figure needs.
 pub fn render(tables: &Tables) -> Result<(Page, Vec<Figure>)> {
-    let judged = judging::judge(tables)?;
+    render_with(tables, &[])
+}
+
+/// The page with more claims than those of the five documents.
+///
+/// # Errors
+/// When a table is missing or lacks what a figure or a claim needs.
+pub fn render_with(tables: &Tables, more: &[Source]) -> Result<(Page, Vec<Figure>)> {
+    let judged = judging::judge_with(tables, more)?;
     let lead = lead(tables)?;
     let mut figures: Vec<Figure> = lead.figure.iter().cloned().collect();
     let mut sections = Vec::new();
@@ -154,9 +175,12 @@ pub fn render(tables: &Tables) -> Result<(Page, Vec<Figure>)> {
     let origin = tables.get(CLAIMS)?.origin.iter().filter(|(key, _)| key != "numbers").cloned().collect();
     let page = Page {
         title: "Regard: attention, re-run and checked".to_owned(),
-        subtitle: "Every experiment of five documents on scaled dot-product attention, run again over many draws, put against exact expectations, and judged claim by claim".to_owned(),
+        subtitle: "The experiments of five documents on scaled dot-product attention, repeated over many draws, compared with exact \
+             expectations, with a verdict on each claim"
+            .to_owned(),
         lead,
-        documents: Document::ALL.map(|document| (document.short().to_owned(), document.title().to_owned())).to_vec(),
+        documents: claims::embedded().iter().chain(more).map(|source| (source.name.clone(), source.title.clone())).collect(),
+        methods: rules::all().into_iter().map(|rule| [rule.decides.to_owned(), rule.edge, rule.false_rate]).collect(),
         sections,
         origin,
     };
@@ -179,22 +203,25 @@ fn section(experiment: &dyn Entry, tables: &Tables, judged: &[(&'static str, Jud
         figures,
         tables: shown.collect(),
         notes,
-        command: format!("regard {}", experiment.id()),
+        command: format!("regard lab {}", experiment.id()),
     }
 }
 
-/// What a section says of a table that is stored.
+/// Note of a section whose tables are stored.
 fn stored_note(table: &Table) -> Option<String> {
     let of = |key: &str| table.origin.iter().find(|(k, _)| k == key).map(|(_, value)| value.as_str());
     let (version, simd) = (of("regard").unwrap_or("?"), of("simd").unwrap_or("?"));
     if of(STORED_KEY)? == FETCHED {
         let command = of("command").unwrap_or("?");
         return Some(format!(
-            "These numbers were not computed for this page: they are stored with the program, and were made by regard {version} ({simd}) with `{command}`."
+            "These numbers were not computed for this page: they are stored with the program, made by regard {version} ({simd}) with \
+             `{command}`."
         ));
     }
     Some(format!(
-        "These numbers were not computed for this page: training takes minutes, so its results are stored with the program. They were made by regard {} ({}, seed {}) with the command below and are the same on any number of threads; `regard report --train` trains again.",
+        "These numbers were not computed for this page: training takes minutes, so its results are stored with the program. They were \
+         made by regard {} ({}, seed {}) with the command below and are the same on any number of threads; `regard report --train` \
+         trains again.",
         version,
         simd,
         of("seed").unwrap_or("?")
@@ -202,20 +229,24 @@ fn stored_note(table: &Table) -> Option<String> {
 }
 
 fn lead(tables: &Tables) -> Result<Lead> {
-    let exact = |d_k: usize, scaled: bool| tables.number(ROBUSTNESS, &cell(8, d_k, scaled, "max_weight"), "exact").map(short);
+    let exact = |d_k: usize, scaled: bool| {
+        tables.number(ROBUSTNESS, &cell(8, d_k, scaled, "max_weight"), "exact").map(|x| short((100.0 * x).round()))
+    };
     let gradient = |scaled: bool, column| {
-        judging::estimate(tables, "attention_gradients", &[("d_k", 1024usize.into()), ("scaled", scaled.into())], column).map(|e| e.words())
+        judging::estimate(tables, "attention_gradients", &[("d_k", 1024usize.into()), ("scaled", scaled.into())], column)
     };
     let answer = vec![
         format!(
             "Scores of random vectors spread as \u{221a}d_{{k}}: at d_{{k}} = 256 their standard deviation is {}.",
             short(crate::statistics::theory::dot_product_deviation(256))
         ),
-        format!("Unscaled, one of 8 keys then gets {} of the weight on average; scaled it gets {}.", exact(256, false)?, exact(256, true)?),
+        format!("Without the scale the favourite of 8 keys gets {} % of the weight; with it, {} %.", exact(256, false)?, exact(256, true)?),
         format!(
-            "The gradient does not vanish without the scale: at d_{{k}} = 1024 its norm is {} instead of {}, but it sits in few rows.",
-            gradient(false, "grad_norm_q")?,
-            gradient(true, "grad_norm_q")?
+            "Most queries then learn nothing: at d_{{k}} = 1024 the median query gets a gradient of {} instead of {}, and {} of the \
+             queries get 90 % of it. That is why we divide.",
+            gradient(false, "row_dq_median")?.words(),
+            gradient(true, "row_dq_median")?.words(),
+            judging::percent(gradient(false, "rows_holding_90_percent")?)
         ),
     ];
     let formula = "softmax( Q K^{T} / \u{221a}d_{k} ) V".to_owned();
@@ -238,11 +269,14 @@ fn lead_figure(tables: &Tables) -> Result<Drawn> {
     let exact = |scaled: bool| tables.number(ROBUSTNESS, &cell(8, 1024, scaled, "max_weight"), "exact");
     let spreads = rises(&std) && scaled_std.iter().all(|s| (s - 1.0).abs() < 0.05);
     let collapses = exact(false)? > 0.95 && exact(true)? < 0.5;
-    Ok(Told::new(LEAD, "Scores and the largest weight against the width of a head")
+    Ok(CheckedFigure::new(LEAD, "Scores and the largest weight against the width of a head")
         .title("Without 1/\u{221a}d_{k} the scores spread and attention collapses onto one key", spreads && collapses)
         .panel(cause)
         .panel(effect)
         .says("a: the standard deviation of q.k is \u{221a}d_{k}; divided by \u{221a}d_{k} it is 1.", spreads)
-        .shows("b: the largest weight of a row of 8, averaged over a matrix; lines are exact expectations, bands hold 95 % of single matrices.")
+        .shows(
+            "b: the largest weight of a row of 8, averaged over a matrix; lines are exact expectations, bands hold 95 % of single \
+             matrices.",
+        )
         .drawn())
 }

@@ -1,5 +1,5 @@
-//! Tables with intervals: a column whose name begins with `~` is an estimate, and becomes three columns, the second and third of which are the
-//! ends of its 95 % interval.
+//! Tables with intervals: a column whose name begins with `~` is an estimate, and becomes three columns, the second and third of which
+//! are the ends of its 95 % interval.
 
 use crate::statistics::estimate::Estimate;
 use regard_plot::{Column, Table, Value};

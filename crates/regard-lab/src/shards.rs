@@ -1,17 +1,19 @@
 //! Draws shared among several machines: each makes a part, and the parts put together give the bytes of one run.
 //!
-//! Every draw is a function of its number, so any machine can make any of them. A shard is a file with what was measured of its draws, in order, and with all that
-//! says what it belongs to; merging runs the experiment again, with the draws read instead of made. Nothing else is shared: no network, any scheduler.
+//! Every draw is a function of its number, so any machine can make any of them. A shard is a file with what was measured of its draws, in
+//! order, and with all that says what it belongs to; merging runs the experiment again, with the draws read instead of made. Nothing else
+//! is shared: no network, any scheduler.
 //!
 //! ```text
-//! sweep.3-of-64.shard     regard shard 2 \n  SHA-256 of all that follows \n  {"experiment", "words", "version", "part", "parts", "cells": [...]} \n  f64, little-endian
+//! sweep.3-of-64.shard     regard shard 2 \n  SHA-256 of all that follows \n  {"experiment", "words", "version", "part", "parts",
+//! "cells": [...]} \n  f64, little-endian
 //! ```
 
 use crate::error::{Error, Result};
 use crate::experiment::Progress;
 use crate::statistics::cell::{Cell, LISTS, Measured};
+use regard_files::{Output, digest, open_file};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::ops::Range;
@@ -19,30 +21,30 @@ use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 const MAGIC: &str = "regard shard 2\n";
-/// What any version begins with.
+/// Prefix of every version.
 const ANY_MAGIC: &str = "regard shard ";
-/// Of this program, which alone reads what it wrote: another one may draw other numbers.
+/// Magic line with the program's version: other versions may draw other numbers.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Bytes of a file, at most: more are no shard, or too many for any memory.
+/// Upper bound of a file's size in bytes.
 const MOST_BYTES: u64 = 8 << 30;
-/// Parts of a run, at most.
+/// Upper bound of the number of parts.
 pub const MOST: usize = 100_000;
 
-/// Where the draws of a cell come from, where they are not all made here.
+/// Source of a cell's draws when several machines share them.
 pub trait Share: Sync {
-    /// What was measured of a cell's draws; `make` makes some of them.
+    /// Measurements of a cell's draws; `make` computes a range of them.
     ///
     /// # Errors
-    /// What `make` says, and when draws are not there.
+    /// Errors of `make`, and missing draws.
     fn draws(&self, cell: &Cell, make: &dyn Fn(Range<usize>) -> Result<[Measured; 2]>) -> Result<[Measured; 2]>;
 }
 
 /// One part of many, counted from 1.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Part {
-    /// Which one.
+    /// Index.
     pub part: usize,
-    /// Of how many.
+    /// Number of parts.
     pub parts: usize,
 }
 
@@ -61,18 +63,18 @@ impl std::str::FromStr for Part {
 }
 
 impl Part {
-    /// Its draws, of so many.
+    /// Its range of the draws.
     fn range(self, draws: usize) -> Range<usize> {
         let at = |part: usize| (draws as u128 * part as u128 / self.parts as u128) as usize;
         at(self.part - 1)..at(self.part)
     }
 }
 
-/// What a file says about itself.
+/// Header of a shard.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 struct Header {
     experiment: String,
-    /// The words of the command, behind the experiment's name.
+    /// Arguments of the command after the experiment's name.
     words: Vec<String>,
     version: String,
     #[serde(flatten)]
@@ -91,10 +93,6 @@ struct CellOfShard {
     lens: [[usize; LISTS]; 2],
 }
 
-fn hash(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn refused(path: &Path, reason: impl Into<String>) -> Error {
     Error::Shard { path: path.to_owned(), reason: reason.into() }
 }
@@ -102,7 +100,7 @@ fn refused(path: &Path, reason: impl Into<String>) -> Error {
 /// Draws of a cell, and what they came to without and with the scale.
 type Draws = (Range<usize>, [Measured; 2]);
 
-/// Makes one part, and keeps what was measured.
+/// Computes one part and records its measurements.
 pub struct Maker<'p> {
     part: Part,
     progress: &'p dyn Progress,
@@ -116,7 +114,7 @@ impl std::fmt::Debug for Maker<'_> {
 }
 
 impl<'p> Maker<'p> {
-    /// A part of a run that somebody watches.
+    /// A part of a run, with progress.
     pub fn new(part: Part, progress: &'p dyn Progress) -> Self {
         Self { part, progress, kept: Mutex::default() }
     }
@@ -143,7 +141,7 @@ impl<'p> Maker<'p> {
         let mut body = serde_json::to_vec(&header).map_err(|e| Error::Arguments { reason: e.to_string() })?;
         body.push(b'\n');
         body.extend(numbers);
-        let mut bytes = format!("{MAGIC}{}\n", hash(&body)).into_bytes();
+        let mut bytes = format!("{MAGIC}{}\n", digest(&body)).into_bytes();
         bytes.extend(body);
         Ok((file_name(experiment, self.part), bytes))
     }
@@ -154,7 +152,7 @@ pub fn no_draws(experiment: &str) -> Error {
     Error::Arguments { reason: format!("{experiment} has no draws that could be shared: run it whole") }
 }
 
-/// What the file of a part is called.
+/// File name of a part.
 pub fn file_name(experiment: &str, Part { part, parts }: Part) -> String {
     format!("{experiment}.{part}-of-{parts}.shard")
 }
@@ -163,7 +161,7 @@ impl Share for Maker<'_> {
     fn draws(&self, cell: &Cell, make: &dyn Fn(Range<usize>) -> Result<[Measured; 2]>) -> Result<[Measured; 2]> {
         let own = self.part.range(cell.seeds);
         let made = make(own.clone())?;
-        // The rest of the run needs something to look at, which is thrown away with it.
+        // The rest of the run needs measurements; its tables are discarded.
         let shown = if own.len() < 2 { make(0..cell.seeds.min(2))? } else { made.clone() };
         self.kept.lock().unwrap_or_else(PoisonError::into_inner).insert(cell.name(), (own, made));
         Ok(shown)
@@ -189,22 +187,19 @@ impl Progress for Maker<'_> {
 pub struct Merged {
     /// Which experiment.
     pub experiment: String,
-    /// The words of its command.
+    /// Arguments of its command.
     pub words: Vec<String>,
     cells: BTreeMap<String, (usize, [Measured; 2])>,
 }
 
-/// The bytes of a file, if it begins as a shard does. Pipes and devices, which may have no end, are not opened.
+/// The bytes of a regular file that begins as a shard does.
 fn bytes_of(path: &Path) -> Result<Vec<u8>> {
     let unreadable = |e: std::io::Error| refused(path, e.to_string());
-    let kind = std::fs::metadata(path).map_err(unreadable)?;
-    if !kind.is_file() {
-        return Err(refused(path, "it is not a file"));
+    let mut file = open_file(path)?;
+    let len = file.metadata().map_err(unreadable)?.len();
+    if len > MOST_BYTES {
+        return Err(refused(path, format!("it has {len} bytes, more than a shard can have: share the draws out to more parts")));
     }
-    if kind.len() > MOST_BYTES {
-        return Err(refused(path, format!("it has {} bytes, more than a shard can have: share the draws out to more parts", kind.len())));
-    }
-    let mut file = std::fs::File::open(path).map_err(unreadable)?;
     let mut bytes = Vec::new();
     file.by_ref().take(MAGIC.len() as u64).read_to_end(&mut bytes).map_err(unreadable)?;
     if bytes != MAGIC.as_bytes() {
@@ -221,7 +216,7 @@ fn read(path: &Path) -> Result<(Header, Vec<f64>)> {
     let damaged = |what: &str| refused(path, format!("it is damaged ({what}): make it again"));
     let line = |bytes: &[u8]| bytes.iter().position(|byte| *byte == b'\n').ok_or_else(|| damaged("its end is missing"));
     let (said, body) = bytes.split_at(line(&bytes)?);
-    let (sha256, body) = (hash(&body[1..]), &body[1..]);
+    let (sha256, body) = (digest(&body[1..]), &body[1..]);
     if said != sha256.as_bytes() {
         return Err(damaged("it does not have its hash"));
     }
@@ -250,21 +245,12 @@ pub fn is_of(path: &Path, experiment: &str, words: &[String], part: Part) -> boo
     read(path).is_ok_and(|(h, _)| (h.experiment.as_str(), h.words.as_slice(), h.part) == (experiment, words, part))
 }
 
-/// Nothing is at the place of a part, or a shard, which may be made again.
+/// The destination of a part: nothing exists there, or a shard, which may be made again.
 ///
 /// # Errors
-/// When it is something else.
-pub fn check_place(path: &Path) -> Result<()> {
-    let not_ours = || refused(path, "it was not written by regard and is left alone: name another folder with --out");
-    match std::fs::symlink_metadata(path) {
-        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
-        Ok(kind) if kind.is_file() => {}
-        _ => return Err(not_ours()),
-    }
-    let mut begins = Vec::new();
-    let file = std::fs::File::open(path).map_err(|e| refused(path, e.to_string()))?;
-    file.take(ANY_MAGIC.len() as u64).read_to_end(&mut begins).map_err(|e| refused(path, e.to_string()))?;
-    if begins == ANY_MAGIC.as_bytes() { Ok(()) } else { Err(not_ours()) }
+/// When it is anything else.
+pub fn reserve(path: &Path) -> Result<Output> {
+    Ok(Output::reserve_beginning(path, ANY_MAGIC.as_bytes())?)
 }
 
 impl Merged {
@@ -298,7 +284,7 @@ impl Merged {
         let missing: Vec<String> =
             (1..=first.part.parts).filter(|part| !parts.contains_key(part)).map(|part| part.to_string()).take(20).collect();
         if !missing.is_empty() {
-            let reason = format!("part {} of {} of `regard {}` is missing", missing.join(", "), first.part.parts, first.experiment);
+            let reason = format!("part {} of {} of `regard lab {}` is missing", missing.join(", "), first.part.parts, first.experiment);
             return Err(Error::Arguments { reason });
         }
         let mut cells: BTreeMap<String, (usize, [Measured; 2])> = BTreeMap::new();
@@ -361,7 +347,7 @@ mod tests {
         }
         assert_eq!("3/64".parse::<Part>(), Ok(Part { part: 3, parts: 64 }));
     }
-    /// Files that somebody made by hand, with the hash that they should have.
+    /// Hand-made files with a valid hash.
     #[test]
     fn parts_that_cannot_be_are_refused() {
         let dir = tempfile::tempdir().unwrap();
@@ -380,7 +366,7 @@ mod tests {
         let merged = |header: &Header| {
             let mut body = serde_json::to_vec(header).unwrap();
             body.push(b'\n');
-            std::fs::write(&path, [format!("{MAGIC}{}\n", hash(&body)).as_bytes(), &body].concat()).unwrap();
+            std::fs::write(&path, [format!("{MAGIC}{}\n", digest(&body)).as_bytes(), &body].concat()).unwrap();
             Merged::read(std::slice::from_ref(&path)).map_err(|e| e.to_string())
         };
         assert!(merged(&header(VERSION, 1, 1)).is_ok());

@@ -1,9 +1,8 @@
 //! The table of a training, one row per step, and its figure. No times: two runs with the same settings write the same bytes.
 
 use crate::error::Result;
-use regard_nn::atomic::write_atomic;
 use regard_nn::train::StepReport;
-use regard_nn::training::folder::{FIGURES, LOG};
+use regard_nn::training::folder::LOG;
 use regard_nn::training::run::Journal;
 use regard_plot::figure::{Axis, Figure, LinePlot, Series, Theme, numbers};
 use regard_plot::{Table, Value};
@@ -19,10 +18,10 @@ const COLUMNS: [(&str, &str); 6] = [
     ("rate", "learning rate"),
 ];
 
-/// More steps than this are drawn as means of neighbours.
+/// Above this number of steps, points are means of neighbours.
 const DRAWN: usize = 500;
 
-/// What a training writes down: [`Journal`] keeps it step by step, beside the model.
+/// Log of a training, written step by step next to the model.
 #[derive(Debug, Clone)]
 pub struct TrainingLog {
     table: Table,
@@ -30,10 +29,10 @@ pub struct TrainingLog {
 }
 
 impl TrainingLog {
-    /// An empty one, of the training that this command begins; `floor` is the entropy of its text, where it is known.
+    /// An empty log of the training started by `command`; `floor` is the entropy of its text, if known.
     ///
     /// # Errors
-    /// When the SIMD level that was asked for is not there.
+    /// When the requested SIMD level is not available.
     pub fn new(command: &str, floor: Option<f64>) -> Result<Self> {
         let mut table = Table::new("training", CAPTION, &COLUMNS);
         let mut origin = vec![
@@ -46,7 +45,7 @@ impl TrainingLog {
         Ok(Self { table, floor })
     }
 
-    /// Take the rows of the steps up to `step` from an earlier run's file. Returns whether all were there.
+    /// Takes the rows up to `step` from an earlier run's file. Returns whether all were present.
     pub fn take_over(&mut self, folder: &Path, step: u64) -> bool {
         let Ok(earlier) = Table::read(&folder.join(LOG)) else { return step == 0 };
         if earlier.columns != self.table.columns {
@@ -87,17 +86,13 @@ impl TrainingLog {
         Ok(Figure::new("training", "A model learns").panel(loss).panel(norm).caption(format!("{CAPTION}.{note}")))
     }
 
-    /// The figure, into the model's folder.
+    /// The figure as SVG and PNG.
     ///
     /// # Errors
-    /// When it cannot be drawn or written.
-    pub fn draw(&self, folder: &Path) -> Result<()> {
+    /// When it cannot be drawn.
+    pub fn draw(&self) -> Result<[Vec<u8>; 2]> {
         let figure = self.figure()?;
-        let (svg, png) = (figure.svg()?, figure.png(Theme::Light)?);
-        for (name, bytes) in FIGURES.iter().zip([svg.as_bytes(), &png]) {
-            write_atomic(&folder.join(name), bytes)?;
-        }
-        Ok(())
+        Ok([figure.svg()?.into_bytes(), figure.png(Theme::Light)?])
     }
 }
 
@@ -108,8 +103,8 @@ impl Journal for TrainingLog {
         self.table.push(vec![step.into(), loss.into(), validation.into(), accuracy.into(), gradient_norm.into(), rate.into()]);
     }
 
-    fn write(&self, folder: &Path) -> regard_nn::Result<()> {
-        write_atomic(&folder.join(LOG), &self.table.to_csv())
+    fn to_csv(&self) -> Vec<u8> {
+        self.table.to_csv()
     }
 }
 
@@ -131,7 +126,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let mut log = TrainingLog::new("regard train", Some(0.3)).unwrap();
         (1..=5).for_each(|step| log.push(&report(step), (step == 4).then_some(1.5)));
-        log.write(folder.path()).unwrap();
+        std::fs::write(folder.path().join(LOG), log.to_csv()).unwrap();
         assert_eq!((log.last("loss"), log.last("validation_loss")), (Some(0.6), Some(1.5)));
         let mut later = TrainingLog::new("regard train", Some(0.3)).unwrap();
         assert!(later.take_over(folder.path(), 3), "the checkpoint is older than the log");

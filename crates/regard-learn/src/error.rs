@@ -78,6 +78,12 @@ pub enum Error {
         /// How many there are.
         count: usize,
     },
+    /// The file layer refuses or fails.
+    #[error(transparent)]
+    Files(#[from] regard_files::Error),
+    /// The standard output cannot be written.
+    #[error("cannot write to the standard output: {0}; the results are incomplete")]
+    Output(std::io::Error),
     /// Options that do not go together.
     #[error("{0}")]
     Usage(String),
@@ -100,11 +106,6 @@ impl Error {
     /// Something about a temporary folder.
     pub(crate) fn temporary(reason: std::io::Error) -> Self {
         Self::Work { path: std::env::temp_dir(), variable: "TMPDIR", reason: plain(reason) }
-    }
-
-    /// Something about the folder of compiled programs.
-    pub(crate) fn cache(folder: &Path, reason: std::io::Error) -> Self {
-        Self::Work { path: folder.to_path_buf(), variable: "XDG_CACHE_HOME", reason: plain(reason) }
     }
 }
 

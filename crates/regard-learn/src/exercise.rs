@@ -87,7 +87,7 @@ pub struct Mistake {
 
 /// The formula in the number types that the judge needs.
 pub struct Formula {
-    /// The oracle, and the twins.
+    /// The oracle, and the mutants.
     pub f64: fn(&Call<f64>, &How) -> Reply<f64>,
     /// Honest evaluations.
     pub f32: fn(&Call<f32>, &How) -> Reply<f32>,
@@ -196,8 +196,8 @@ pub struct Exercise {
     pub judged: &'static [&'static str],
     /// Mistakes with a text.
     pub mistakes: &'static [Mistake],
-    /// Twins in the order in which they are tried: ids, or forms of one (`id/form`).
-    pub twins: &'static [&'static str],
+    /// Mutants in the order in which they are tried: ids, or forms of one (`id/form`).
+    pub mutants: &'static [&'static str],
     /// Three hints.
     pub hints: [&'static str; 3],
     /// The idea, said after a pass.
@@ -280,11 +280,11 @@ impl Exercise {
         Ok(results.into_iter().zip(self.results).map(|(result, output)| Value { shape: self.shape(dims, output), ..result }).collect())
     }
 
-    /// Text of a mistake or of a form of one.
-    pub fn mistake(&self, twin: &str) -> Mistake {
-        let id = twin.split('/').next().unwrap_or(twin);
-        let known = self.mistakes.iter().chain(COMMON).find(|m| m.id == id);
-        known.copied().unwrap_or(Mistake { id: "unnamed", text: "" })
+    /// The mistake of a mutant `id` or `id/form`, with the text of the form where it has its own.
+    pub fn mistake(&self, mutant: &'static str) -> Mistake {
+        let id = mutant.split('/').next().unwrap_or(mutant);
+        let known = |name: &str| self.mistakes.iter().chain(COMMON).find(|m| m.id == name);
+        known(mutant).or_else(|| known(id)).map_or(Mistake { id: "unnamed", text: "" }, |m| Mistake { id, text: m.text })
     }
 }
 
@@ -320,6 +320,16 @@ pub const COMMON: &[Mistake] = &[
     Mistake { id: "negated", text: "the smallest score gets the largest weight: a sign is wrong" },
     Mistake { id: "sigmoid", text: "the weights are a logistic function of each score: softmax divides by the row's sum" },
     Mistake { id: "own-scale", text: "the scale that is given is not used: the numbers are those of 1/sqrt(d)" },
+    Mistake { id: "scale-inverted/root", text: "the scores are multiplied by sqrt(d): divide by it" },
+    Mistake { id: "scale-after/out", text: "the scale multiplies out, after the softmax: it belongs on the scores" },
+    Mistake { id: "scale-and-root", text: "the scores are divided by sqrt(d) on top of the scale that is given" },
+    Mistake { id: "column-max", text: "the maximum of each column is subtracted: each row needs its own" },
+    Mistake { id: "column-sum", text: "exp is divided by the sums of columns: divide by the sum of the row" },
+    Mistake { id: "one-sum", text: "exp is divided by one sum of the whole matrix: each row has its own" },
+    Mistake { id: "twice", text: "the softmax is applied twice: its result is the weights already" },
+    Mistake { id: "cosine-scores", text: "the scores are cosines: attention uses the dot product, with its length" },
+    Mistake { id: "distance-scores", text: "the scores are squared distances, negated: attention uses the dot product" },
+    Mistake { id: "values-as-keys", text: "the scores are q v^T: compare queries with keys" },
     Mistake { id: "results-swapped", text: "the two results are exchanged: out first, then weights" },
     Mistake { id: "width-scale", text: "the scores are divided by d: divide by sqrt(d)" },
     Mistake { id: "value-width", text: "the scale is 1/sqrt(dv): scores are sums over d" },

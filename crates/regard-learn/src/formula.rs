@@ -1,7 +1,7 @@
 //! Attention as a formula, once, with the known mistakes at the places where they are made.
 //!
 //! An exercise evaluates this in f64 (the oracle), in f32 in four orders (the honest error), with tracked magnitudes (what cancels), and with mistakes
-//! switched on (the twins).
+//! switched on (the mutants).
 
 use crate::real::Real;
 use crate::value::{Trouble, Value};
@@ -15,7 +15,7 @@ pub struct How {
     pub scale_first: bool,
     /// Of code that makes mistakes, how it is written otherwise: a sum of 0 divides as 1, and a maximum passes over NaN.
     pub manners: Manners,
-    /// Mistakes that are made on purpose. A twin in several forms has names such as `empty-mean/add`.
+    /// Mistakes that are made on purpose. A mutant in several forms has names such as `empty-mean/add`.
     pub wrong: Vec<&'static str>,
 }
 
@@ -49,6 +49,16 @@ impl How {
     /// Whether this mistake is made.
     pub fn is(&self, mistake: &str) -> bool {
         self.wrong.contains(&mistake)
+    }
+
+    /// The same with one more mistake.
+    pub fn and(&self, mistake: &'static str) -> Self {
+        Self { wrong: [&self.wrong[..], &[mistake]].concat(), ..self.clone() }
+    }
+
+    /// The same without a mistake.
+    pub fn without(&self, mistake: &str) -> Self {
+        Self { wrong: self.wrong.iter().copied().filter(|w| *w != mistake).collect(), ..self.clone() }
     }
 
     /// With mistakes.
@@ -91,13 +101,24 @@ pub fn scores<T: Real>(how: &How, q: &Value<T>, k: &Value<T>, scale: T) -> Resul
     }
     let scale = match () {
         () if how.is("no-scale") || how.is("scale-after") => T::of(1.0),
-        () if how.is("scale-inverted") => T::of(1.0) / scale,
+        () if how.is("scale-after/out") => T::of(1.0),
+        () if how.is("scale-inverted") || how.is("scale-inverted/root") => T::of(1.0) / scale,
+        () if how.is("scale-and-root") => scale * root_scale(q.width()),
         () if how.is("scale-twice") => scale * scale,
         () if how.is("scale-rooted") => scale.sqrt(),
         () if how.is("negated") => -scale,
         () => scale,
     };
     let score = |i: usize, j: usize| {
+        if how.is("cosine-scores") || how.is("distance-scores") {
+            let (a, b) = (q.row(i), k.row(j));
+            let length = |x: &[T]| dot(how, x, x).sqrt();
+            return if how.is("cosine-scores") {
+                dot(how, a, b) / (length(a) * length(b)) * scale
+            } else {
+                -sum(how, a.len(), |c| (a[c] - b[c]) * (a[c] - b[c])) * scale
+            };
+        }
         if how.scale_first {
             let scaled: Vec<T> = q.row(i).iter().map(|x| *x * scale).collect();
             dot(how, &scaled, k.row(j))
@@ -123,9 +144,15 @@ pub fn softmax_row<T: Real>(how: &How, x: &[T], sees: &[bool]) -> Vec<T> {
     if how.is("nan-swallowed") && visible.iter().any(|&j| x[j].value().is_nan()) {
         return all(0.0);
     }
-    if how.is("hard") {
-        let first = visible.iter().position(|&j| x[j].value() == top.value()).map(|at| visible[at]);
-        return (0..x.len()).map(|j| T::of(if Some(j) == first { 1.0 } else { 0.0 })).collect();
+    if let Some(form) = ["hard", "hard/last", "hard/all", "hard/shared"].into_iter().find(|form| how.is(form)) {
+        let best: Vec<usize> = visible.iter().copied().filter(|&j| x[j].value() == top.value()).collect();
+        let chosen = match form {
+            "hard" => best.first().copied().into_iter().collect(),
+            "hard/last" => best.last().copied().into_iter().collect(),
+            _ => best,
+        };
+        let share = if form == "hard/shared" { 1.0 / chosen.len() as f64 } else { 1.0 };
+        return (0..x.len()).map(|j| T::of(if chosen.contains(&j) { share } else { 0.0 })).collect();
     }
     let shift = if how.is("no-max") { T::of(0.0) } else { top };
     let power = |y: T| {
@@ -163,12 +190,31 @@ pub fn softmax<T: Real>(how: &How, x: &Value<T>, sees: &[bool]) -> Value<T> {
     if how.is("all-at-once") {
         return Value::new(&[n, m], softmax_row(how, &x.data, sees));
     }
+    if how.is("twice") {
+        let bare = how.without("twice");
+        return softmax_rows(&bare, &softmax_rows(&bare, x, sees), sees);
+    }
+    if how.is("column-max") {
+        // exp(x - the maximum of its column), then rows as usual.
+        let top = |j: usize| (0..n).filter(|i| sees[i * m + j]).fold(T::of(f64::NEG_INFINITY), |top, i| how.max(top, x.data[i * m + j]));
+        let tops: Vec<T> = (0..m).map(top).collect();
+        let moved = Value::new(&[n, m], (0..n * m).map(|at| x.data[at] - tops[at % m]).collect());
+        return softmax_rows(&how.and("no-max"), &moved, sees);
+    }
+    if how.is("column-sum") || how.is("one-sum") {
+        let e = softmax_rows(&how.and("unnormalised"), x, sees);
+        let totals: Vec<T> = if how.is("one-sum") {
+            vec![sum(how, n * m, |at| e.data[at]); m]
+        } else {
+            (0..m).map(|j| sum(how, n, |i| e.data[i * m + j])).collect()
+        };
+        return Value::new(&[n, m], (0..n * m).map(|at| e.data[at] / totals[at % m]).collect());
+    }
     if how.is("one-max") {
         // Rows share a maximum: those far below underflow to 0 / 0.
         let top = (0..n * m).filter(|&at| sees[at]).fold(T::of(f64::NEG_INFINITY), |top, at| how.max(top, x.data[at]));
         let moved = Value::new(&[n, m], x.data.iter().map(|y| if y.value() == f64::NEG_INFINITY { *y } else { *y - top }).collect());
-        let bare = How { wrong: [&how.wrong[..], &["no-max"]].concat(), ..how.clone() };
-        return softmax_rows(&bare, &moved, sees);
+        return softmax_rows(&how.and("no-max"), &moved, sees);
     }
     softmax_rows(how, x, sees)
 }
@@ -241,8 +287,12 @@ pub const EMPTY_MEAN: &[&str] = &[
 /// `softmax(q k^T scale) v` over what each row sees: out `[n, dv]`, weights `[n, m]`.
 pub fn attention<T: Real>(how: &How, [q, k, v]: [&Value<T>; 3], scale: T, sees: &[bool]) -> Result<(Value<T>, Value<T>), Trouble> {
     let (n, m) = (q.rows(), k.rows());
-    let keys = if how.is("queries-as-keys") { q } else { k };
-    if keys.rows() != m {
+    let keys = match () {
+        () if how.is("queries-as-keys") => q,
+        () if how.is("values-as-keys") => v,
+        () => k,
+    };
+    if keys.rows() != m || keys.width() != q.width() {
         return Err(Trouble::Shapes);
     }
     let one = T::of(1.0);
@@ -262,7 +312,10 @@ pub fn attention<T: Real>(how: &How, [q, k, v]: [&Value<T>; 3], scale: T, sees: 
         weights.data.iter_mut().for_each(|w| *w = *w * scale);
     }
     let values = if how.is("keys-as-values") { k } else { v };
-    let out = mix(how, &weights, values, sees)?;
+    let mut out = mix(how, &weights, values, sees)?;
+    if how.is("scale-after/out") {
+        out.data.iter_mut().for_each(|x| *x = *x * scale);
+    }
     let blind: Vec<bool> = (0..n).map(|i| !sees[i * m..(i + 1) * m].contains(&true)).collect();
     let out_zeros = (0..out.data.len()).map(|at| blind[at / out.width().max(1)]).collect();
     let hidden = sees.iter().map(|s| !s).collect();
@@ -276,8 +329,7 @@ pub fn mix<T: Real>(how: &How, weights: &Value<T>, v: &Value<T>, sees: &[bool]) 
         if n != m {
             return Err(Trouble::Shapes);
         }
-        let bare = How { wrong: how.wrong.iter().copied().filter(|w| *w != "weights-transposed").collect(), ..how.clone() };
-        return mix(&bare, &weights.transposed(), v, &vec![true; n * m]);
+        return mix(&how.without("weights-transposed"), &weights.transposed(), v, &vec![true; n * m]);
     }
     let counts = |i: usize, j: usize| sees[i * m + j] || how.is("nan-from-value") || weights.data[i * m + j].value() != 0.0;
     let entry = |i: usize, c: usize| {

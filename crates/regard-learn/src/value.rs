@@ -134,7 +134,7 @@ impl<T: Real> Call<T> {
 /// What makes an answer unusable before its numbers are looked at.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Trouble {
-    /// Shapes that do not fit: what a twin has where the same mistake raises an exception.
+    /// Shapes that do not fit: what a mutant has where the same mistake raises an exception.
     Shapes,
     /// An exception or a panic, with its class, text, and line in the learner's file.
     Raised {
@@ -157,13 +157,13 @@ pub enum Trouble {
     },
     /// `NotImplementedError`, `todo!()`.
     Todo,
-    /// The guest is gone or was ended: nothing more can be asked of it.
+    /// The runner is gone or was ended: nothing more can be asked of it.
     Gone(Gone),
     /// The judge was told to stop.
     Stopped,
 }
 
-/// How a guest came to its end.
+/// How a runner came to its end.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Gone {
     /// No answer in time, and the line it was in.

@@ -1,4 +1,4 @@
-//! Odd but right answers pass; what is no answer fails; no twin fits a right answer.
+//! Odd but right answers pass; what is no answer fails; no mutant fits a right answer.
 
 mod common;
 

@@ -1,7 +1,6 @@
 //! What a model costs on this machine: `cargo run --release --example speed -- MODEL [prefill tokens] [tokens to write]`.
 
-use regard_model::{Edits, Error, Model, Sources};
-use regard_nn::generate::Sampling;
+use regard_model::{Edits, Error, Generation, Model, Sources};
 use std::time::Instant;
 
 fn main() -> Result<(), Error> {
@@ -17,10 +16,9 @@ fn main() -> Result<(), Error> {
         let seconds = begin.elapsed().as_secs_f64();
         println!("prefill of {} tokens: {:.1} ms, {:.0} tokens/s", ids.len(), 1e3 * seconds, ids.len() as f64 / seconds);
     }
-    let greedy = Sampling { temperature: 0.0, ..Sampling::default() };
     for _ in 0..3 {
         let mut first = None;
-        let written = model.generate(&ids[..8.min(ids.len())], count, &none, &nothing, &greedy, |_| {
+        let written = model.generate(&ids[..8.min(ids.len())], &Generation::greedy(count), &none, &nothing, |_| {
             first.get_or_insert_with(Instant::now);
             true
         })?;

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 pub enum Error {
     /// The transformer refused.
     #[error(transparent)]
-    Network(#[from] regard_nn::Error),
+    Network(regard_nn::Error),
     /// Attention refused.
     #[error(transparent)]
-    Attention(#[from] regard::Error),
+    Attention(regard::Error),
     /// A file could not be read.
     #[error("cannot read {}: {source}", path.display())]
     File {
@@ -81,7 +81,7 @@ pub enum Error {
     /// A model that reads in both directions was asked to write.
     #[error("the model reads in both directions and cannot write: its tokens see those behind them")]
     Encoder,
-    /// Whoever watched said so.
+    /// The work was cancelled.
     #[error("stopped")]
     Stopped,
     /// Numbers that are none.
@@ -108,6 +108,24 @@ pub enum Error {
         /// How many.
         count: usize,
     },
+}
+
+impl From<regard_nn::Error> for Error {
+    fn from(error: regard_nn::Error) -> Self {
+        match error {
+            regard_nn::Error::Attention(error) => error.into(),
+            error => Self::Network(error),
+        }
+    }
+}
+
+impl From<regard::Error> for Error {
+    fn from(error: regard::Error) -> Self {
+        match error {
+            regard::Error::Interrupted => Self::Stopped,
+            error => Self::Attention(error),
+        }
+    }
 }
 
 /// A result of this crate.

@@ -11,8 +11,10 @@ use serde::Serialize;
 
 /// Draws of a bootstrap.
 const RESAMPLES: usize = 2000;
-/// All ways to flip signs are tried up to so many texts.
+/// All sign flips are tried up to this many texts.
 const EXACT: usize = 20;
+/// Sign flips that are drawn beyond.
+const TRIALS: usize = 20_000;
 
 /// Paired differences, one per text.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -31,7 +33,7 @@ pub struct Evidence {
     pub worse: usize,
     /// Two-sided sign-flip p.
     pub p: f64,
-    /// The smallest p that so many texts can give.
+    /// The smallest p that this many texts can give.
     pub least_p: f64,
 }
 
@@ -64,9 +66,8 @@ fn sign_flip(values: &[f64], seed: u64) -> f64 {
         return count as f64 / (1u64 << n) as f64;
     }
     let mut draws = Draws::at(seed, &[0xF11B]);
-    let trials = 20_000;
-    let count = (0..trials).filter(|_| far(values.iter().map(|x| if draws.bits() & 1 == 1 { -x } else { *x }).sum())).count();
-    (count + 1) as f64 / (trials + 1) as f64
+    let count = (0..TRIALS).filter(|_| far(values.iter().map(|x| if draws.bits() & 1 == 1 { -x } else { *x }).sum())).count();
+    (count + 1) as f64 / (TRIALS + 1) as f64
 }
 
 impl Evidence {
@@ -83,7 +84,7 @@ impl Evidence {
             high,
             worse: values.iter().filter(|x| **x > 0.0).count(),
             p: sign_flip(values, seed),
-            least_p: 2.0 / 2f64.powi(n as i32),
+            least_p: if n <= EXACT { 2.0 / 2f64.powi(n as i32) } else { 1.0 / (TRIALS + 1) as f64 },
         }
     }
 }
@@ -122,6 +123,10 @@ mod tests {
         let error = evidence.deviation / 40f64.sqrt();
         assert!((evidence.high - evidence.low - 3.92 * error).abs() < 0.6 * error, "{evidence:?}");
         assert!(evidence.p < 0.05 && evidence.p > 0.0);
+        // Drawn flips cannot give less than one of all that were drawn.
+        let sure = Evidence::of(&[1.0; 40], 1);
+        assert_eq!((sure.p, sure.least_p), (1.0 / 20_001.0, 1.0 / 20_001.0));
+        assert_eq!(Evidence::of(&[1.0; 20], 1).least_p, 2.0 / f64::from(1 << 20));
     }
 
     #[test]

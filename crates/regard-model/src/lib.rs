@@ -32,6 +32,8 @@
 #![forbid(unsafe_code)]
 
 pub mod archives;
+mod cancel;
+mod digest;
 mod direct;
 pub mod edits;
 pub mod error;
@@ -51,13 +53,15 @@ mod steps;
 pub mod tokens;
 mod view;
 
+pub use cancel::Cancel;
 pub use edits::{Edits, Reference, Shape, Sources};
 pub use error::{Error, Result};
+pub use evaluate::Evaluated;
 pub use evidence::Evidence;
 pub use lens::{Attribution, Lens};
-pub use model::{Input, Model, Pooling};
+pub use model::{Generation, Input, Model, Pooling, TrainedOn};
 pub use neuron::{KeyOfRow, Neuron};
-pub use run::{Run, RunParts};
+pub use run::Run;
 pub use scores::HeadScores;
 pub use screen::{Outcome, Screened};
 pub use steps::Steps;

@@ -1,18 +1,20 @@
 //! [`Model`]: a checkpoint that can be run, looked into and edited.
 
 use crate::archives::TensorInfo;
+use crate::cancel::Cancel;
 use crate::edits::{Edits, Reference, Shape, Sources, Surgeon};
 use crate::error::{Error, Result};
 use crate::families::Named;
 use crate::open::{self, Opened};
 use crate::run::Run;
 use crate::tokens::{Token, Tokenizer};
-use regard_nn::generate::Sampling;
+use regard_nn::generate::{Continuation, Sampling, Writer};
 use regard_nn::layers::attention::{AttentionConfig, MultiHeadAttention};
+use regard_nn::layers::probe::Probe;
 use regard_nn::models::alike::Alike;
 use regard_nn::models::transformer::Transformer;
-use regard_nn::random::Draws;
 use regard_nn::tensors::Weights;
+use regard_nn::training::folder::Origin;
 use regard_nn::{MaskKind, Pass};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -40,11 +42,18 @@ impl Pooling {
     }
 }
 
-/// A checkpoint that can be run.
-#[derive(Debug)]
+/// A checkpoint that can be run: a handle that is cheap to clone.
+#[derive(Debug, Clone)]
 pub struct Model {
+    loaded: Arc<Loaded>,
+    cancel: Cancel,
+}
+
+/// What handles share.
+#[derive(Debug)]
+struct Loaded {
     transformer: Transformer,
-    source: Named,
+    pub(crate) source: Named,
     tokenizer: std::result::Result<Tokenizer, String>,
     /// Of its attention: the same in all layers, but for windows.
     attention: AttentionConfig,
@@ -64,7 +73,22 @@ pub struct Model {
     linear: bool,
     /// What `mean` and `resample` take from stories of our own, made when it is first needed.
     own_reference: OnceLock<Arc<Reference>>,
+    trained: Option<TrainedOn>,
 }
+
+/// What a model of `regard train` was trained on.
+#[derive(Debug, Clone)]
+pub struct TrainedOn {
+    /// The text and its tokens.
+    pub origin: Origin,
+    /// Training steps.
+    pub step: u64,
+    /// The weights have the checksum of the folder's summary.
+    pub verified: bool,
+}
+
+/// Rows of one product with the output head: the flag of [`Cancel`] is checked before each.
+const HEAD_ROWS: usize = 256;
 
 /// Tokens to be run: a text or ids.
 #[derive(Debug, Clone, Copy)]
@@ -73,6 +97,24 @@ pub enum Input<'i> {
     Text(&'i str),
     /// Tokens as they are, without any added.
     Ids(&'i [u32]),
+}
+
+/// How text is generated.
+#[derive(Debug, Clone, Copy)]
+pub struct Generation {
+    /// Tokens to write, at most.
+    pub tokens: usize,
+    /// How they are drawn.
+    pub sampling: Sampling,
+    /// Keys and values are cached; without, the visible text is read again for each token.
+    pub cached: bool,
+}
+
+impl Generation {
+    /// So many tokens, each the most likely one.
+    pub fn greedy(tokens: usize) -> Self {
+        Self { tokens, sampling: Sampling { temperature: 0.0, ..Sampling::default() }, cached: true }
+    }
 }
 
 impl Model {
@@ -85,23 +127,27 @@ impl Model {
         Self::new(open::open(path)?, path.to_owned())
     }
 
+    /// The path of the built-in model, which has no file.
+    pub const BUILT_IN: &'static str = "regard's own model";
+
     /// The small model inside the crate: three layers of four heads that read pieces of words, trained on stories and on sequences that are said again and again.
     ///
     /// # Errors
     /// None, short of a defect.
     pub fn built_in() -> Result<Self> {
-        Self::new(open::built_in()?, PathBuf::from("regard's own model"))
+        Self::new(open::built_in()?, PathBuf::from(Self::BUILT_IN))
     }
 
     pub(crate) fn new(opened: Opened, path: PathBuf) -> Result<Self> {
-        let Opened { format, archive, recipe, tokenizer, ends, pooling } = opened;
+        let Opened { format, archive, recipe, tokenizer, ends, pooling, trained } = opened;
         let transformer = Transformer::new(&recipe.parts);
         let source = Named::new(archive, &recipe);
         // Once now, so that what is missing is said before anything is run.
         transformer.bind::<f32>(&source)?;
+        source.check_all_used(transformer.layout(), recipe.parts.blocks.len())?;
         let first =
             recipe.parts.blocks.first().ok_or_else(|| Error::NoModel { path: path.clone(), reason: "it has no blocks".to_owned() })?;
-        Ok(Self {
+        let loaded = Loaded {
             source,
             tokenizer,
             attention: first.attention,
@@ -120,77 +166,94 @@ impl Model {
                 && recipe.parts.head.as_ref().is_some_and(|head| head.softcap.is_none() && head.transform.is_none()),
             own_reference: OnceLock::new(),
             transformer,
-        })
+            trained,
+        };
+        Ok(Self { loaded: Arc::new(loaded), cancel: Cancel::new() })
+    }
+
+    /// The same model, whose work ends when the flag is set.
+    #[must_use]
+    pub fn with_cancel(&self, cancel: &Cancel) -> Self {
+        Self { loaded: self.loaded.clone(), cancel: cancel.clone() }
+    }
+
+    pub(crate) fn cancel(&self) -> &Cancel {
+        &self.cancel
+    }
+
+    /// What a model of `regard train` was trained on.
+    pub fn trained(&self) -> Option<&TrainedOn> {
+        self.loaded.trained.as_ref()
     }
 
     /// Layers, query heads and key and value heads.
     pub fn shape(&self) -> Shape {
-        Shape { layers: self.layers, heads: self.attention.heads, kv_heads: self.attention.kv_heads }
+        Shape { layers: self.loaded.layers, heads: self.loaded.attention.heads, kv_heads: self.loaded.attention.kv_heads }
     }
 
     /// Width of a head.
     pub fn head_dim(&self) -> usize {
-        self.attention.head_dim
+        self.loaded.attention.head_dim
     }
 
     /// The options of its attention.
     pub fn attention(&self) -> &AttentionConfig {
-        &self.attention
+        &self.loaded.attention
     }
 
     /// Width of the residual stream.
     pub fn width(&self) -> usize {
-        self.width
+        self.loaded.width
     }
 
     /// Tokens of the vocabulary.
     pub fn vocab(&self) -> usize {
-        self.vocab
+        self.loaded.vocab
     }
 
     /// Tokens that it was trained for.
     pub fn context(&self) -> usize {
-        self.context
+        self.loaded.context
     }
 
     /// Tokens see only those before them.
     pub fn is_causal(&self) -> bool {
-        self.causal
+        self.loaded.causal
     }
 
     /// It has logits.
     pub fn has_head(&self) -> bool {
-        self.transformer.has_head()
+        self.loaded.transformer.has_head()
     }
 
     /// As its file calls the family.
     pub fn family(&self) -> &str {
-        &self.family
+        &self.loaded.family
     }
 
     /// `safetensors`, `pickle`, `gguf`, `llama2.c`, `regard`.
     pub fn format(&self) -> &'static str {
-        self.format
+        self.loaded.format
     }
 
     /// Where it came from.
     pub fn path(&self) -> &Path {
-        &self.path
+        &self.loaded.path
     }
 
     /// How rows of a text become one vector.
     pub fn pooling(&self) -> Option<Pooling> {
-        self.pooling
+        self.loaded.pooling
     }
 
     /// Numbers in all its tensors.
     pub fn parameters(&self) -> usize {
-        self.transformer.layout().len()
+        self.loaded.transformer.layout().len()
     }
 
     /// The tensors of its files.
     pub fn tensors(&self) -> Vec<TensorInfo> {
-        self.source.archive.list()
+        self.loaded.source.archive.list()
     }
 
     /// Its tokenizer.
@@ -198,7 +261,7 @@ impl Model {
     /// # Errors
     /// [`Error::NoTokenizer`].
     pub fn tokenizer(&self) -> Result<&Tokenizer> {
-        self.tokenizer.as_ref().map_err(|reason| Error::NoTokenizer { reason: reason.clone() })
+        self.loaded.tokenizer.as_ref().map_err(|reason| Error::NoTokenizer { reason: reason.clone() })
     }
 
     /// The tokens of a text, with those that the tokenizer adds.
@@ -222,39 +285,47 @@ impl Model {
 
     /// A token for people; its number where there is no tokenizer.
     pub fn piece(&self, id: u32) -> String {
-        self.tokenizer.as_ref().map_or_else(|_| id.to_string(), |tokenizer| tokenizer.piece(id))
+        self.loaded.tokenizer.as_ref().map_or_else(|_| id.to_string(), |tokenizer| tokenizer.piece(id))
     }
 
     /// What to say about texts of this length.
     pub fn warning(&self, len: usize) -> Option<String> {
-        (len > self.context && !self.limited).then(|| {
-            format!("{len} tokens are more than the {} that the model was trained for: what it does there means little", self.context)
+        (len > self.loaded.context && !self.loaded.limited).then(|| {
+            format!(
+                "{len} tokens are more than the {} that the model was trained for: what it does there means little",
+                self.loaded.context
+            )
         })
     }
 
+    pub(crate) fn tensor_source(&self) -> &Named {
+        &self.loaded.source
+    }
+
     pub(crate) fn transformer(&self) -> &Transformer {
-        &self.transformer
+        &self.loaded.transformer
     }
 
     pub(crate) fn is_linear(&self) -> bool {
-        self.linear
+        self.loaded.linear
     }
 
     /// The weights, in place.
     pub(crate) fn weights(&self) -> Result<Weights<'_, f32>> {
-        Ok(self.transformer.bind(&self.source)?)
+        crate::archives::check_unchanged(&*self.loaded.source.archive)?;
+        Ok(self.loaded.transformer.bind(&self.loaded.source)?)
     }
 
     /// The attention of a layer.
     pub(crate) fn layer(&self, layer: usize) -> Option<&MultiHeadAttention> {
-        self.transformer.stack().attention_sublayers().nth(layer).map(|(_, attention)| attention)
+        self.loaded.transformer.stack().attention_sublayers().nth(layer).map(|(_, attention)| attention)
     }
 
     pub(crate) fn pass(&self, len: usize) -> Pass<'static> {
-        Pass::new(1, len, if self.causal { MaskKind::Causal } else { MaskKind::Everything })
+        Pass::new(1, len, if self.loaded.causal { MaskKind::Causal } else { MaskKind::Everything })
     }
 
-    fn check(&self, ids: &[u32], edits: &Edits, sources: &Sources) -> Result<()> {
+    pub(crate) fn check(&self, ids: &[u32], edits: &Edits, sources: &Sources) -> Result<()> {
         if ids.is_empty() {
             return Err(Error::Tokens { reason: "there are no tokens: a text must have at least one".to_owned() });
         }
@@ -263,17 +334,29 @@ impl Model {
         sources.check(edits, ids.len())
     }
 
+    /// Whether all ids are tokens of the model.
+    ///
+    /// # Errors
+    /// The first that is not.
+    pub fn check_tokens(&self, ids: &[u32]) -> Result<()> {
+        let vocab = self.vocab();
+        match ids.iter().find(|id| **id as usize >= vocab) {
+            Some(&token) => Err(regard_nn::Error::Token { token, vocab }.into()),
+            None => Ok(()),
+        }
+    }
+
     /// One pass: the final rows, and what was to be remembered.
     pub(crate) fn forward(&self, ids: &[u32], edits: &Edits, sources: &Sources, remember: Remember) -> Result<(Vec<f32>, Memory)> {
         self.check(ids, edits, sources)?;
         let weights = self.weights()?;
-        let surgeon = Surgeon::new(edits, sources, self.shape(), remember);
-        self.through(&weights, &self.embedded(&weights, ids)?, 0..self.transformer.stack().sublayers(), surgeon)
+        let surgeon = Surgeon::new(edits, sources, self.shape(), remember, &self.cancel);
+        self.through(&weights, &self.embedded(&weights, ids)?, 0..self.loaded.transformer.stack().sublayers(), surgeon)
     }
 
     /// Tokens as rows of the stream before the first layer.
     pub(crate) fn embedded(&self, weights: &Weights<'_, f32>, ids: &[u32]) -> Result<Vec<f32>> {
-        Ok(self.transformer.embedded(weights, ids, &self.pass(ids.len()))?)
+        Ok(self.loaded.transformer.embedded(weights, ids, &self.pass(ids.len()))?)
     }
 
     /// Some sublayers, two of them per layer: from rows of the stream before the first of them to those behind the last; behind the last of all they are the
@@ -285,12 +368,10 @@ impl Model {
         sublayers: Range<usize>,
         surgeon: Surgeon<'_>,
     ) -> Result<(Vec<f32>, Memory)> {
-        let len = rows.len() / self.width;
+        let len = rows.len() / self.width();
+        surgeon.pass(0..len, len);
         // On a thread of the pool: parallel loops begin at once there.
-        let (rows, surgeon) = rayon::scope(move |_| -> Result<_> {
-            surgeon.expect(len, len);
-            Ok((self.transformer.probe_part(weights, &self.pass(len), sublayers, rows, &surgeon)?, surgeon))
-        })?;
+        let rows = rayon::scope(|_| self.loaded.transformer.probe_part(weights, &self.pass(len), sublayers, rows, &surgeon))?;
         if rows.iter().any(|x| !x.is_finite()) {
             return Err(Error::NotNumbers { what: "the hidden states" });
         }
@@ -301,9 +382,9 @@ impl Model {
     ///
     /// # Errors
     /// When tokens or edits do not fit the model.
-    pub fn run(&self, ids: &[u32], edits: &Edits, sources: &Sources) -> Result<Run<'_>> {
+    pub fn run(&self, ids: &[u32], edits: &Edits, sources: &Sources) -> Result<Run> {
         let (hidden, memory) = self.forward(ids, edits, sources, Remember { heads: true, ..Remember::default() })?;
-        Ok(Run::new(self, ids.to_vec(), edits.clone(), hidden, memory.heads))
+        Ok(Run::new(self.with_cancel(&Cancel::new()), ids.to_vec(), edits.clone(), hidden, memory.heads))
     }
 
     /// The loss of each next token in nats, without keeping anything.
@@ -324,7 +405,11 @@ impl Model {
             return Err(Error::NoHead { what: "logits" });
         }
         let weights = self.weights()?;
-        let logits = rayon::scope(|_| self.transformer.logits_of(&weights, rows));
+        let mut logits = Vec::with_capacity(rows.len() / self.width() * self.vocab());
+        for rows in rows.chunks(HEAD_ROWS * self.width()) {
+            self.cancel.check()?;
+            logits.extend(rayon::scope(|_| self.loaded.transformer.logits_of(&weights, rows)));
+        }
         if logits.iter().any(|x| x.is_nan()) {
             return Err(Error::NotNumbers { what: "the logits" });
         }
@@ -333,7 +418,7 @@ impl Model {
 
     /// Whether there is a loss of next tokens.
     pub(crate) fn check_loss(&self, ids: &[u32]) -> Result<()> {
-        if !self.causal {
+        if !self.loaded.causal {
             return Err(Error::NoHead { what: "a loss of next tokens: it reads in both directions" });
         }
         if ids.len() < 2 {
@@ -358,14 +443,34 @@ impl Model {
         if !self.has_head() {
             return Err(Error::NoHead { what: "a loss" });
         }
-        let losses = rayon::scope(|_| match alike {
-            Some(alike) => self.transformer.losses_alike(weights, alike, rows, targets),
-            None => self.transformer.losses_of(weights, rows, targets),
-        })?;
+        let mut losses = Vec::with_capacity(targets.len());
+        for (rows, targets) in rows.chunks(HEAD_ROWS * self.width()).zip(targets.chunks(HEAD_ROWS)) {
+            self.cancel.check()?;
+            losses.extend(rayon::scope(|_| match alike {
+                Some(alike) => self.loaded.transformer.losses_alike(weights, alike, rows, targets),
+                None => self.loaded.transformer.losses_of(weights, rows, targets),
+            })?);
+        }
         if losses.iter().any(|x| x.is_nan()) {
             return Err(Error::NotNumbers { what: "the logits" });
         }
         Ok(losses)
+    }
+
+    /// The loss of each row's target and whether it is the most likely token, from final rows.
+    pub(crate) fn judge(&self, weights: &Weights<'_, f32>, rows: &[f32], targets: &[u32]) -> Result<Vec<(f64, bool)>> {
+        if !self.has_head() {
+            return Err(Error::NoHead { what: "a loss" });
+        }
+        let mut judged = Vec::with_capacity(targets.len());
+        for (rows, targets) in rows.chunks(HEAD_ROWS * self.width()).zip(targets.chunks(HEAD_ROWS)) {
+            self.cancel.check()?;
+            judged.extend(rayon::scope(|_| self.loaded.transformer.judge(weights, rows, targets))?);
+        }
+        if judged.iter().any(|(loss, _)| loss.is_nan()) {
+            return Err(Error::NotNumbers { what: "the logits" });
+        }
+        Ok(judged)
     }
 
     /// A second text for patches: what every head worked with.
@@ -399,9 +504,9 @@ impl Model {
     pub fn sources_of(&self, edits: &Edits) -> Result<Sources> {
         let mut sources = Sources::default();
         if edits.needs_reference() {
-            let kept = self.own_reference.get().cloned();
+            let kept = self.loaded.own_reference.get().cloned();
             let made = kept.map_or_else(|| Ok::<_, Error>(Arc::new(self.reference(&self.own_texts(32, 256)?.split_off(16))?)), Ok)?;
-            sources.reference = Some(self.own_reference.get_or_init(|| made).clone());
+            sources.reference = Some(self.loaded.own_reference.get_or_init(|| made).clone());
         }
         Ok(sources)
     }
@@ -414,56 +519,53 @@ impl Model {
         let text = |seed: usize| {
             let story = regard_nn::stories::write(8 * tokens, 0x5707 + seed as u64);
             let mut ids = self.ids(Input::Text(&story))?;
-            ids.truncate(tokens.min(self.context));
+            ids.truncate(tokens.min(self.loaded.context));
             Ok(ids)
         };
         (0..count).map(text).collect()
     }
 
-    /// Write up to `count` more tokens, the past in a cache; writing stops behind a token that ends texts.
+    /// Write tokens behind `ids`; writing stops behind a token that ends texts, or when `watch` returns false.
+    ///
+    /// A model whose positions end with its context, and one that `regard train` made, drops the older half of the text when the context is
+    /// full. Rows that edits name are rows of the whole text.
     ///
     /// # Errors
     /// When the model cannot write, tokens or edits do not fit, or an edit is a patch.
     pub fn generate(
         &self,
         ids: &[u32],
-        count: usize,
+        options: &Generation,
         edits: &Edits,
         sources: &Sources,
-        sampling: &Sampling,
         mut watch: impl FnMut(u32) -> bool,
     ) -> Result<Vec<u32>> {
-        sampling.check()?;
+        options.sampling.check()?;
         self.check(ids, edits, sources)?;
         if !self.has_head() {
             return Err(Error::NoHead { what: "text" });
         }
-        if !self.causal {
+        if !self.loaded.causal {
             return Err(Error::Encoder);
         }
         if let Some(edit) = edits.list().iter().find(|edit| matches!(edit.action, crate::edits::Action::Patch(..))) {
-            let reason = "a patch is of a text that is there; it cannot be made while writing".to_owned();
+            let reason = "a patch needs the whole text; it is not possible while text is generated".to_owned();
             return Err(Error::Edit { edit: edit.to_string(), reason });
         }
-        let weights = self.weights()?;
-        let mut cache = self.transformer.cache(&weights, 1);
-        let mut draws = Draws::at(sampling.seed, &[0x6E4]);
-        let (mut written, mut logits) = (Vec::new(), Vec::new());
-        let mut new = ids.to_vec();
-        let mut surgeon = Surgeon::new(edits, sources, self.shape(), Remember::default());
-        while written.len() < count {
-            let len = ids.len() + written.len();
-            let (transformer, weights) = (&self.transformer, &weights);
-            (cache, logits, surgeon) = rayon::scope(|_| -> Result<_> {
-                let (mut cache, mut logits, surgeon) = (cache, logits, surgeon);
-                surgeon.expect(new.len(), len);
-                transformer.extend_probed(weights, &new, &mut cache, &mut logits, &surgeon)?;
-                Ok((cache, logits, surgeon))
-            })?;
-            let token = sampling.draw(&logits, &mut draws)?;
+        let (tokens, ends) = (options.tokens, self.loaded.limited || self.loaded.trained.is_some());
+        let options = Continuation {
+            sampling: options.sampling,
+            context: if ends { self.loaded.context } else { usize::MAX },
+            bos: self.tokenizer().ok().and_then(Tokenizer::first),
+            cached: options.cached,
+        };
+        let mut writer = Writer::with(&self.loaded.transformer, self.weights()?, ids, options)?;
+        let probe = Surgeon::new(edits, sources, self.shape(), Remember::default(), &self.cancel);
+        let mut written = Vec::new();
+        while written.len() < tokens {
+            let token = writer.next_token_probed(&probe)?;
             written.push(token);
-            new = vec![token];
-            if !watch(token) || self.ends.contains(&token) {
+            if !watch(token) || self.loaded.ends.contains(&token) {
                 break;
             }
         }

@@ -53,7 +53,7 @@ pub struct KeyOfRow {
     pub weight: f64,
 }
 
-impl Run<'_> {
+impl Run {
     /// A query and a key of a head, number by number, with the edits that the run was made with.
     ///
     /// # Errors
@@ -70,7 +70,7 @@ impl Run<'_> {
             let row = q.slice_axis(Axis(2), Slice::from(query..query + 1));
             let place = attention.clone().q_offset(query as i64);
             let stage = |stage: Stage| place.scores(row, k, stage);
-            let [scaled, capped, score] = [stage(Stage::Raw)?, stage(Stage::Softcap)?, stage(Stage::Bias)?];
+            let [scaled, capped, score] = [stage(Stage::Raw)?, stage(Stage::Softcap)?, stage(Stage::Masked)?];
             let of_key = |j: usize| KeyOfRow {
                 dot: row.iter().zip(k.index_axis(Axis(2), j)).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum(),
                 scaled: scaled[[0, 0, 0, j]].into(),

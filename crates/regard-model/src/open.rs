@@ -4,13 +4,13 @@ use crate::archives::{Archive, Gguf, Llama2c, Pickle, SafetensorsFiles, TensorIn
 use crate::error::{Error, Result};
 use crate::families::{self, Recipe, llama};
 use crate::hub::Hub;
-use crate::model::Pooling;
+use crate::model::{Pooling, TrainedOn};
 use crate::settings::Settings;
 use crate::tokens::Tokenizer;
 use regard_nn::ModelConfig;
 use regard_nn::models::transformer::Transformer;
 use regard_nn::tensors::{Layout, SafetensorsFile, Source, Tensor};
-use regard_nn::training::folder::{MODEL, SUMMARY, Trained};
+use regard_nn::training::folder::{MODEL, Trained};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -25,6 +25,7 @@ pub(crate) struct Opened {
     /// Tokens that end a text.
     pub(crate) ends: Vec<u32>,
     pub(crate) pooling: Option<Pooling>,
+    pub(crate) trained: Option<TrainedOn>,
 }
 
 /// A model of ours: its parameters under their own names.
@@ -55,6 +56,10 @@ impl Archive for Ours {
             bytes: 4 * entry.range.len(),
         };
         self.layout.entries().iter().map(info).collect()
+    }
+
+    fn files(&self) -> Vec<&regard::MappedFile> {
+        Vec::new()
     }
 }
 
@@ -102,9 +107,10 @@ fn file(path: &Path) -> Result<Opened> {
         let archive = Box::new(Pickle::open(path)?);
         return match beside {
             Some(parent) => transformers(parent, "pickle", archive),
-            None => {
-                Err(Error::NoModel { path: path.to_owned(), reason: "it has tensors, but there is no config.json beside it".to_owned() })
-            }
+            None => Err(families::refused_by_names(&*archive).unwrap_or_else(|| {
+                let reason = "it has tensors, but no config.json beside it says which model they are: put the model's there".to_owned();
+                Error::NoModel { path: path.to_owned(), reason }
+            })),
         };
     }
     if Llama2c::sniff(&start) {
@@ -119,7 +125,7 @@ fn folder(folder: &Path) -> Result<Opened> {
         let (format, archive) = weights(folder)?;
         return transformers(folder, format, archive);
     }
-    if folder.join(MODEL).is_file() && folder.join(SUMMARY).is_file() {
+    if folder.join(MODEL).is_file() {
         return ours(folder);
     }
     let entries = std::fs::read_dir(folder).map_err(|source| Error::file(folder, source))?;
@@ -180,7 +186,7 @@ fn transformers(folder: &Path, format: &'static str, archive: Box<dyn Archive>) 
     let generation = json(&folder.join("generation_config.json")).unwrap_or_default();
     let told = [&generation["eos_token_id"], &config["eos_token_id"]].map(ids).into_iter().find(|ids| !ids.is_empty());
     let ends = told.unwrap_or_else(|| tokenizer.as_ref().map_or(Vec::new(), |tokenizer| tokenizer.ends().to_vec()));
-    Ok(Opened { format, archive, recipe, tokenizer, ends, pooling: Pooling::of_folder(folder) })
+    Ok(Opened { format, archive, recipe, tokenizer, ends, pooling: Pooling::of_folder(folder), trained: None })
 }
 
 fn gguf(path: &Path) -> Result<Opened> {
@@ -188,7 +194,7 @@ fn gguf(path: &Path) -> Result<Opened> {
     let recipe = families::of_gguf(&file)?;
     let tokenizer = optional(Tokenizer::of_gguf(&file));
     let ends = tokenizer.as_ref().map_or(Vec::new(), |tokenizer| tokenizer.ends().to_vec());
-    Ok(Opened { format: "gguf", archive: Box::new(file), recipe, tokenizer, ends, pooling: None })
+    Ok(Opened { format: "gguf", archive: Box::new(file), recipe, tokenizer, ends, pooling: None, trained: None })
 }
 
 fn llama2c(path: &Path) -> Result<Opened> {
@@ -200,12 +206,13 @@ fn llama2c(path: &Path) -> Result<Opened> {
     } else {
         Err(format!("there is no tokenizer.bin beside {}", path.display()))
     };
-    Ok(Opened { format: "llama2.c", archive: Box::new(file), recipe, tokenizer, ends: vec![2], pooling: None })
+    Ok(Opened { format: "llama2.c", archive: Box::new(file), recipe, tokenizer, ends: vec![2], pooling: None, trained: None })
 }
 
 fn ours(folder: &Path) -> Result<Opened> {
-    let trained = Trained::read(folder)?;
-    of_config(trained.model.config(), trained.params, trained.tokenizer)
+    let Trained { model, params, tokenizer, origin, step, verified } = Trained::read(folder)?;
+    let opened = of_config(model.config(), params, tokenizer)?;
+    Ok(Opened { trained: Some(TrainedOn { origin, step, verified }), ..opened })
 }
 
 /// A model that `regard train` made.
@@ -222,7 +229,7 @@ fn of_config(config: &ModelConfig, params: Vec<f32>, tokenizer: regard_nn::token
     let layout = Transformer::new(&recipe.parts).layout().clone();
     let archive = Box::new(Ours { layout, params });
     let tokenizer = Ok(Tokenizer::ours(tokenizer)?);
-    Ok(Opened { format: "regard", archive, recipe, tokenizer, ends: Vec::new(), pooling: None })
+    Ok(Opened { format: "regard", archive, recipe, tokenizer, ends: Vec::new(), pooling: None, trained: None })
 }
 
 /// The model inside the crate: `examples/default_model.rs` says how it was made.

@@ -3,6 +3,7 @@
 //! Kept are queries, keys, values and results of every head, which is linear in the text. Weights are made on demand by the kernel that made the output: a
 //! head, a row, a rectangle, or a picture of any length.
 
+use crate::cancel::Cancel;
 use crate::edits::{Edits, LayerTape, head_changes, layer_change};
 use crate::error::{Error, Result};
 use crate::model::Model;
@@ -12,11 +13,18 @@ use regard::{HeatMap, Rectangle, RowStats, StatsOptions};
 use regard_nn::layers::positions::Angles;
 use regard_nn::layers::probe::Change;
 use std::ops::Range;
+use std::sync::Arc;
 
-/// One text through a model.
+/// One text through a model: a handle that is cheap to clone, with views that may be computed side by side.
+#[derive(Debug, Clone)]
+pub struct Run {
+    model: Model,
+    made: Arc<Made>,
+}
+
+/// What a pass left, which views only read.
 #[derive(Debug)]
-pub struct Run<'m> {
-    model: &'m Model,
+struct Made {
     ids: Vec<u32>,
     edits: Edits,
     hidden: Vec<f32>,
@@ -33,44 +41,45 @@ fn four<'a>(x: ArrayView2<'a, f32>) -> ArrayView4<'a, f32> {
     x.insert_axis(Axis(0)).insert_axis(Axis(0))
 }
 
-impl<'m> Run<'m> {
-    pub(crate) fn new(model: &'m Model, ids: Vec<u32>, edits: Edits, hidden: Vec<f32>, layers: Vec<LayerTape>) -> Self {
-        Self { model, ids, edits, hidden, layers }
+impl Run {
+    pub(crate) fn new(model: Model, ids: Vec<u32>, edits: Edits, hidden: Vec<f32>, layers: Vec<LayerTape>) -> Self {
+        Self { model, made: Arc::new(Made { ids, edits, hidden, layers }) }
     }
 
-    /// The same with its parts by themselves, to be put together again later.
-    pub fn into_parts(self) -> RunParts {
-        RunParts { ids: self.ids, edits: self.edits, hidden: self.hidden, layers: self.layers }
+    /// The same run, whose views end when the flag is set.
+    #[must_use]
+    pub fn with_cancel(&self, cancel: &Cancel) -> Self {
+        Self { model: self.model.with_cancel(cancel), made: self.made.clone() }
     }
 
     /// The model.
-    pub fn model(&self) -> &'m Model {
-        self.model
+    pub fn model(&self) -> &Model {
+        &self.model
     }
 
     /// Its tokens.
     pub fn ids(&self) -> &[u32] {
-        &self.ids
+        &self.made.ids
     }
 
     /// How many.
     pub fn len(&self) -> usize {
-        self.ids.len()
+        self.made.ids.len()
     }
 
-    /// There are none, which cannot be.
+    /// Always false: a run has at least one token.
     pub fn is_empty(&self) -> bool {
-        self.ids.is_empty()
+        self.made.ids.is_empty()
     }
 
     /// The edits that it was run with.
     pub fn edits(&self) -> &Edits {
-        &self.edits
+        &self.made.edits
     }
 
     /// The final hidden states, behind the last norm, `[tokens, width]`.
     pub fn hidden(&self) -> ArrayView2<'_, f32> {
-        ArrayView2::from_shape((self.len(), self.model.width()), &self.hidden).expect("a row per token")
+        ArrayView2::from_shape((self.len(), self.model.width()), &self.made.hidden).expect("a row per token")
     }
 
     /// Logits of all tokens, `[tokens, vocab]`.
@@ -78,7 +87,7 @@ impl<'m> Run<'m> {
     /// # Errors
     /// [`Error::NoHead`].
     pub fn logits(&self) -> Result<Array2<f32>> {
-        let logits = self.model.logits(&self.hidden)?;
+        let logits = self.model.logits(&self.made.hidden)?;
         Ok(Array2::from_shape_vec((self.len(), self.model.vocab()), logits).expect("a row per token"))
     }
 
@@ -87,7 +96,7 @@ impl<'m> Run<'m> {
     /// # Errors
     /// [`Error::NoHead`], and when there are fewer than two tokens.
     pub fn losses(&self) -> Result<Vec<f64>> {
-        row_losses(self.model, &self.ids, &self.hidden)
+        row_losses(&self.model, &self.made.ids, &self.made.hidden)
     }
 
     /// Their mean.
@@ -116,7 +125,7 @@ impl<'m> Run<'m> {
     }
 
     fn tape(&self, layer: usize) -> Result<&LayerTape> {
-        self.layers.get(layer).ok_or(Error::Outside { what: "layer", number: layer, count: self.layers.len() })
+        self.made.layers.get(layer).ok_or(Error::Outside { what: "layer", number: layer, count: self.made.layers.len() })
     }
 
     /// Queries of a layer, `[heads, tokens, head_dim]`, as they attended: after norms and positions; before positions with `rotated` false.
@@ -204,13 +213,13 @@ impl<'m> Run<'m> {
             None => [tape.q.index_axis(Axis(0), head), tape.k.index_axis(Axis(0), kv), tape.v.index_axis(Axis(0), kv)],
         };
         let (attention, pass) = (self.model.layer(layer).expect("as many as tapes"), self.model.pass(self.len()));
-        let groups = head_changes(&self.edits, shape, layer, head, rows, self.len());
+        let groups = head_changes(&self.made.edits, shape, layer, head, rows, self.len());
         let mut each = |(mut change, rows, _): (Change<'static>, Vec<usize>, bool)| {
             change.only = match (change.only.take(), only.clone()) {
                 (Some(before), Some(only)) => Some(before & only),
                 (before, only) => before.or(only),
             };
-            what(&attention.attention(&pass, 0, &change), operands.map(four), &rows)
+            what(&attention.attention(&pass, 0, &change).interrupt(self.model.cancel().flag()), operands.map(four), &rows)
         };
         groups.into_iter().map(&mut each).collect()
     }
@@ -266,15 +275,16 @@ impl<'m> Run<'m> {
     pub fn layer_statistics(&self, layer: usize, options: StatsOptions) -> Result<(RowStats<f32>, Array3<f32>)> {
         let tape = self.tape(layer)?;
         let (attention, pass) = (self.model.layer(layer).expect("as many as tapes"), self.model.pass(self.len()));
-        let change: Change<'_> = layer_change(&self.edits, layer);
+        let change: Change<'_> = layer_change(&self.made.edits, layer);
         let batch = |x: &'_ Array3<f32>| x.clone().insert_axis(Axis(0));
         let (q, k) = (batch(&tape.q), batch(&tape.k));
         // Values of no width: the weights are what is asked about.
         let v = ndarray::Array4::<f32>::zeros((1, self.model.shape().kv_heads, self.len(), 0));
-        let (forward, mut stats) = attention.attention(&pass, 0, &change).forward_with_stats(&q, &k, &v, options)?;
+        let (forward, mut stats) =
+            attention.attention(&pass, 0, &change).interrupt(self.model.cancel().flag()).forward_with_stats(&q, &k, &v, options)?;
         let mut lse = forward.lse;
         for head in 0..self.model.shape().heads {
-            let groups = head_changes(&self.edits, self.model.shape(), layer, head, 0..self.len(), self.len());
+            let groups = head_changes(&self.made.edits, self.model.shape(), layer, head, 0..self.len(), self.len());
             if !tape.own.contains_key(&head) && groups.iter().all(|(_, _, shared)| *shared) {
                 continue;
             }
@@ -300,31 +310,5 @@ fn copy_row(from: &RowStats<f32>, to: &mut RowStats<f32>, head: usize, row: usiz
     for top in 0..to.top_keys.dim().3 {
         to.top_keys[[0, head, row, top]] = from.top_keys[[0, 0, row, top]];
         to.top_weights[[0, head, row, top]] = from.top_weights[[0, 0, row, top]];
-    }
-}
-
-/// A run without its model.
-#[derive(Debug)]
-pub struct RunParts {
-    ids: Vec<u32>,
-    edits: Edits,
-    hidden: Vec<f32>,
-    layers: Vec<LayerTape>,
-}
-
-impl RunParts {
-    /// Look at it with the model that it is of.
-    pub fn with<R>(&mut self, model: &Model, look: impl FnOnce(&Run<'_>) -> R) -> R {
-        let take = std::mem::take::<Vec<LayerTape>>;
-        let run = Run {
-            model,
-            ids: std::mem::take(&mut self.ids),
-            edits: std::mem::take(&mut self.edits),
-            hidden: std::mem::take(&mut self.hidden),
-            layers: take(&mut self.layers),
-        };
-        let seen = look(&run);
-        *self = run.into_parts();
-        seen
     }
 }

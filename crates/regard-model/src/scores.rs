@@ -146,7 +146,7 @@ fn mean(values: impl Iterator<Item = f64>) -> f64 {
     if count == 0 { f64::NAN } else { sum / count as f64 }
 }
 
-impl Run<'_> {
+impl Run {
     /// How much each head of a layer writes: sums over rows and keys of `a[i, j] |v_j W_O|`, as shares.
     ///
     /// # Errors

@@ -179,7 +179,7 @@ impl<'b> Bench<'b> {
         let pairs: Vec<(&Edits, &Vec<f32>)> =
             edits.iter().flat_map(|edits| self.streams.iter().map(move |stream| (edits, stream))).collect();
         let run = |(edits, stream): (&Edits, &Vec<f32>)| {
-            let surgeon = Surgeon::new(edits, &self.nothing, self.model.shape(), Remember::default());
+            let surgeon = Surgeon::new(edits, &self.nothing, self.model.shape(), Remember::default(), self.model.cancel());
             Ok(self.model.through(self.weights, stream, sublayers.clone(), surgeon)?.0)
         };
         pairs.into_par_iter().with_max_len(1).map(run).collect()

@@ -59,6 +59,12 @@ impl<'j> Settings<'j> {
         }
     }
 
+    /// The epsilon of a norm: from 0 to 1.
+    pub fn epsilon(&self, names: &[&str], otherwise: f64) -> Result<f64> {
+        let eps = self.number(names, otherwise)?;
+        if (0.0..=1.0).contains(&eps) { Ok(eps) } else { refuse(names[0], &eps.into(), "from 0 to 1 is possible") }
+    }
+
     /// The same where null and missing mean that there is none.
     pub fn number_if(&self, names: &[&str]) -> Result<Option<f64>> {
         if self.any(names).is_some() { self.number(names, 0.0).map(Some) } else { Ok(None) }

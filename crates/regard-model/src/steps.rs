@@ -35,7 +35,7 @@ fn matrix(x: ndarray::Array4<f32>) -> Array2<f32> {
     x.index_axis_move(Axis(0), 0).index_axis_move(Axis(0), 0)
 }
 
-impl Run<'_> {
+impl Run {
     /// Every step of a head, of at most 64 tokens.
     ///
     /// # Errors
@@ -46,7 +46,7 @@ impl Run<'_> {
         }
         let mut all = self.each_group(layer, head, 0..self.len(), None, |attention, [q, k, v], _| {
             let raw = matrix(attention.clone().scale(Scale::Off).scores(q, k, Stage::Raw)?);
-            let (scaled, masked) = (matrix(attention.scores(q, k, Stage::Softcap)?), matrix(attention.scores(q, k, Stage::Bias)?));
+            let (scaled, masked) = (matrix(attention.scores(q, k, Stage::Softcap)?), matrix(attention.scores(q, k, Stage::Masked)?));
             let (weights, out) = (matrix(attention.weights(q, k)?), matrix(attention.forward(q, k, v)?.out));
             let seen = |x: f64| x.is_finite().then_some(x);
             Ok(Steps {

@@ -6,7 +6,7 @@
 use crate::error::{Error, Result};
 use crate::run::Run;
 use ndarray::{Array2, Axis, Slice};
-use regard::{HeatMap, Mask, Rectangle, RowStates, StatsOptions};
+use regard::{HeatMap, Mask, Rectangle, SoftmaxDenominators, StatsOptions};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -64,7 +64,14 @@ pub struct HeadStates {
     head: usize,
     sink: Sink,
     /// One for each way in which rows attend.
-    groups: Vec<RowStates<f32>>,
+    groups: Vec<SoftmaxDenominators<f32>>,
+}
+
+impl HeadStates {
+    /// Bytes of memory.
+    pub fn bytes(&self) -> usize {
+        self.groups.iter().map(|rows| size_of::<f32>() * (rows.row_max.len() + rows.row_sum.len())).sum()
+    }
 }
 
 /// Rows of a tile that are made at a time, where edits treat rows differently.
@@ -77,7 +84,7 @@ fn cells(range: Range<usize>, step: usize) -> impl Iterator<Item = (Range<usize>
     [(range.start..edge, whole), (edge..range.end, 1)].into_iter().filter(|(range, _)| !range.is_empty())
 }
 
-impl Run<'_> {
+impl Run {
     /// Means of every head of a layer.
     ///
     /// # Errors

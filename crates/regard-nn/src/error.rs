@@ -70,22 +70,9 @@ pub enum Error {
         /// What it said.
         reason: String,
     },
-    /// A file could not be read or written.
-    #[error("cannot {action} {path}: {source}")]
-    File {
-        /// What was tried.
-        action: &'static str,
-        /// Which file.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// A text that cannot be used.
-    #[error("{problem}")]
-    Text {
-        /// Which text, and what is the matter with it.
-        problem: String,
-    },
+    /// A file or a folder could not be read or written.
+    #[error(transparent)]
+    Files(#[from] regard_files::Error),
     /// A text that is not the one of the training that goes on.
     #[error("the text is not the one that the model in {} learns: give that one with --text, or train anew", folder.display())]
     OtherText {
@@ -133,21 +120,7 @@ pub enum Error {
         /// It is the model itself.
         model: bool,
     },
-    /// A folder that cannot be made or written to.
-    #[error("cannot write into {}: {source}; choose another directory with --out", path.display())]
-    Directory {
-        /// The folder.
-        path: PathBuf,
-        /// What the system says.
-        source: std::io::Error,
-    },
-    /// A folder that another run writes to.
-    #[error("another run of regard is writing to {}: wait until it ends, or choose another directory with --out", path.display())]
-    Busy {
-        /// The folder.
-        path: PathBuf,
-    },
-    /// A model that nobody means.
+    /// A model above the limit.
     #[error("the model has {parameters} parameters, at most {most} are possible: make it smaller")]
     TooManyParameters {
         /// Its parameters.

@@ -170,10 +170,10 @@ pub(crate) fn lane_sum2<T: Float>(x: &[T], y: &[T], f: impl Fn(T, T, T) -> T) ->
     fold(lanes)
 }
 
-/// The largest element; `T::MASKED` of none.
+/// The largest element; `T::NEG_INFINITY` of none.
 #[inline(always)]
 pub(crate) fn lane_max<T: Float>(x: &[T]) -> T {
-    let mut lanes = [T::MASKED; LANES];
+    let mut lanes = [T::NEG_INFINITY; LANES];
     let mut chunks = x.chunks_exact(LANES);
     for chunk in chunks.by_ref() {
         for (lane, &x) in lanes.iter_mut().zip(chunk) {
@@ -183,7 +183,7 @@ pub(crate) fn lane_max<T: Float>(x: &[T]) -> T {
     for (lane, &x) in lanes.iter_mut().zip(chunks.remainder()) {
         *lane = x.larger(*lane);
     }
-    lanes.into_iter().fold(T::MASKED, T::larger)
+    lanes.into_iter().fold(T::NEG_INFINITY, T::larger)
 }
 
 /// Partial sums of a product of two long rows: a multiply-add need not wait for the one before.

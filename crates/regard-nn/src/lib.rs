@@ -42,4 +42,4 @@ pub use models::seq2seq::EncoderDecoder;
 pub use models::{config, encoder, lm, seq2seq};
 pub use tensors::layout as params;
 pub use text::{ngram, pcfg, stories, streaming, tokenizer};
-pub use training::{atomic, checkpoint, data, optim, trainer as train};
+pub use training::{checkpoint, data, optim, trainer as train};

@@ -1,4 +1,4 @@
-//! What can go wrong with tables, figures and folders.
+//! Errors of tables, figures and folders.
 
 use std::path::PathBuf;
 
@@ -6,54 +6,25 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A directory cannot be made or written to.
-    #[error("cannot write into {}: {source}; choose another directory with --out", path.display())]
-    Directory {
-        /// The directory.
-        path: PathBuf,
-        /// What the system says.
-        source: std::io::Error,
-    },
-    /// A file cannot be read or written.
-    #[error("cannot {action} {}: {source}", path.display())]
-    File {
-        /// `read` or `write`.
-        action: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// What the system says.
-        source: std::io::Error,
-    },
-    /// A file that Regard would write is there already, and is not one of Regard's.
-    #[error("{} was not written by regard and is left alone: move it, or choose another directory with --out", path.display())]
-    NotOurs {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A file that Regard wrote has other bytes now.
-    #[error("{} was changed since regard wrote it and is left alone: move it, or choose another directory with --out", path.display())]
-    Changed {
-        /// The file.
-        path: PathBuf,
-    },
-    /// The record of what Regard wrote into a directory cannot be trusted.
-    #[error("{} is not a record that regard wrote: {reason}; remove it, or choose another directory", path.display())]
-    Record {
-        /// The record.
-        path: PathBuf,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// A table that is recorded is gone.
-    #[error("{} is recorded in .regard.json but is not there: put it back, or run the command that made it again", path.display())]
+    /// A file or a folder could not be used.
+    #[error(transparent)]
+    Files(#[from] regard_files::Error),
+    /// A recorded table does not exist.
+    #[error("{} is recorded in .regard.json but does not exist: put it back, or run the command that made it again", path.display())]
     Gone {
         /// The table.
         path: PathBuf,
     },
-    /// Another run of Regard writes to this directory.
-    #[error("another run of regard is writing to {}: wait until it ends, or choose another directory with --out", path.display())]
-    Busy {
-        /// The directory.
+    /// A table that is recorded has other bytes now.
+    #[error("{} was changed since regard wrote it: put the table back, or run the command that made it again", path.display())]
+    Changed {
+        /// The table.
+        path: PathBuf,
+    },
+    /// A table that no record of its directory has.
+    #[error("{} is not recorded in .regard.json: move it to another directory, or run the command that makes it", path.display())]
+    NotRecorded {
+        /// The table.
         path: PathBuf,
     },
     /// A CSV file is not a table.

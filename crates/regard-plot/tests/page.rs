@@ -39,6 +39,7 @@ fn page(text: &str) -> Page {
             figure: Some(figure("answer", text)),
         },
         documents: vec![(text.to_owned(), text.to_owned()), ("short".to_owned(), "a whole title".to_owned())],
+        methods: vec![[text.to_owned(), text.to_owned(), text.to_owned()]],
         sections: vec![
             Section {
                 id: "sweep".to_owned(),
@@ -46,6 +47,7 @@ fn page(text: &str) -> Page {
                 intro: text.to_owned(),
                 claims: vec![Claim {
                     document: text.to_owned(),
+                    section: "Results".to_owned(),
                     text: text.to_owned(),
                     verdict: Verdict::LuckyDraw,
                     because: text.to_owned(),
@@ -102,12 +104,21 @@ fn a_number_and_its_interval_stand_in_one_cell() {
     table.push(vec![Value::Integer(3), Value::Number(7.132_6), Value::Number(7.071_1), Value::Number(7.194_1)]);
     let section = Section { id: "s".to_owned(), tables: vec![table.into()], ..Section::default() };
     let html = Page { sections: vec![section], ..Page::default() }.html().unwrap();
-    assert!(html.contains("7.13 \u{b1} 0.06") && !html.contains("<button type=\"button\">from"), "the ends have no columns of their own");
+    assert!(
+        html.contains("7.13\u{a0}\u{b1}\u{a0}0.06") && !html.contains("<button type=\"button\">from"),
+        "the ends have no columns of their own"
+    );
 }
 
 #[test]
 fn claims_are_counted_by_verdict() {
-    let claim = |verdict| Claim { document: "sheet".to_owned(), text: "so".to_owned(), verdict, because: "because".to_owned() };
+    let claim = |verdict| Claim {
+        document: "sheet".to_owned(),
+        section: String::new(),
+        text: "so".to_owned(),
+        verdict,
+        because: "because".to_owned(),
+    };
     let claims = vec![claim(Verdict::Holds), claim(Verdict::Holds), claim(Verdict::Undecided)];
     let section = Section { id: "s".to_owned(), claims, ..Section::default() };
     let html = Page { sections: vec![section], ..Page::default() }.html().unwrap();

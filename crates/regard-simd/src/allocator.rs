@@ -2,7 +2,7 @@
 //!
 //! Results of attention are megabytes, and made anew by every call. The system's allocator returns such blocks to the kernel as soon as they are
 //! dropped, and the next call gets its memory page by page, each with a fault and a clearing: a quarter of the time of forward
-//! and backward at (8, 12, 128, 64). A program that calls attention in a loop can say
+//! and backward at (8, 12, 128, 64). A program that calls attention in a loop can declare
 //!
 //! ```
 //! #[global_allocator]
@@ -10,7 +10,7 @@
 //! # fn main() {}
 //! ```
 //!
-//! and the blocks go round. The Python package does. At most [`CachingAllocator::KEPT`] bytes are kept; smaller blocks are the system's as ever.
+//! and blocks are reused. The Python package does. At most [`CachingAllocator::KEPT`] bytes are kept; smaller blocks are the system's as ever.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::{Mutex, MutexGuard, TryLockError};
@@ -18,13 +18,13 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 /// Blocks from here on are kept.
 const LARGE: usize = 1 << 18;
 
-/// Looks at the lock before it is given up: some microseconds.
+/// Attempts to take the lock: some microseconds.
 const TRIES: usize = 200;
 
 /// Kept blocks at most.
 const PLACES: usize = 64;
 
-/// The system's allocator, with large blocks kept for the next one who needs as much.
+/// The system's allocator with a cache of large blocks.
 #[derive(Debug)]
 pub struct CachingAllocator {
     kept: Mutex<Kept>,
@@ -78,8 +78,8 @@ impl CachingAllocator {
         Self { kept: Mutex::new(Kept { blocks: [None; PLACES], count: 0, bytes: 0 }) }
     }
 
-    /// The blocks, unless somebody else is at them for long. Not waited for: after a fork, the one who held the lock may not exist any
-    /// more; the system's allocator, which is made for that, then serves.
+    /// The cached blocks, or `None` while the lock is contended. It never blocks: after a fork the thread that held the lock may not exist;
+    /// the system's allocator serves then.
     fn kept(&self) -> Option<MutexGuard<'_, Kept>> {
         for _ in 0..TRIES {
             match self.kept.try_lock() {
@@ -95,7 +95,7 @@ impl CachingAllocator {
         self.kept().and_then(|mut kept| kept.take(rounded))
     }
 
-    /// What is really asked of the system for a block: the size is rounded up by an eighth at most, so that blocks of about a size
+    /// The layout that is requested from the system for a block: the size is rounded up by an eighth at most, so that blocks of about a size
     /// are of one size. It depends on the layout alone, so that it is the same when the block comes back.
     fn rounded(layout: Layout) -> Option<Layout> {
         if layout.size() < LARGE {
@@ -113,11 +113,11 @@ impl Default for CachingAllocator {
     }
 }
 
-// SAFETY: a block comes from the system's allocator, with a layout that is at least as large and as aligned as the one asked for and that is
+// SAFETY: a block comes from the system's allocator, with a layout that is at least as large and as aligned as the requested one and that is
 // a function of it; it is in `kept` only after it was given back, and leaves it when it is handed out.
 unsafe impl GlobalAlloc for CachingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        // SAFETY: the caller vouches for the layout, and the rounded one is larger.
+        // SAFETY: the caller guarantees the layout, and the rounded one is larger.
         unsafe {
             Self::rounded(layout)
                 .map_or_else(|| System.alloc(layout), |rounded| self.take(rounded).unwrap_or_else(|| System.alloc(rounded)))
@@ -127,11 +127,11 @@ unsafe impl GlobalAlloc for CachingAllocator {
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         let rounded = Self::rounded(layout);
         if let Some(block) = rounded.and_then(|rounded| self.take(rounded)) {
-            // SAFETY: the block is as large as its layout says, and nobody else's.
+            // SAFETY: the block is as large as its layout, and exclusively owned.
             unsafe { block.write_bytes(0, layout.size()) };
             return block;
         }
-        // SAFETY: the caller vouches for the layout, and the rounded one is larger.
+        // SAFETY: the caller guarantees the layout, and the rounded one is larger.
         unsafe { System.alloc_zeroed(rounded.unwrap_or(layout)) }
     }
 
@@ -155,13 +155,13 @@ unsafe impl GlobalAlloc for CachingAllocator {
         }
         // The lock is free again: giving memory back takes a while.
         for block in old.into_iter().flatten() {
-            // SAFETY: the block came from the system with this layout, and nobody has it any more.
+            // SAFETY: the block came from the system with this layout, and is not in use.
             unsafe { System.dealloc(block.address, block.layout) };
         }
     }
 
     unsafe fn realloc(&self, address: *mut u8, layout: Layout, size: usize) -> *mut u8 {
-        // SAFETY: the caller vouches for the size.
+        // SAFETY: the caller guarantees the size.
         let new = unsafe { Layout::from_size_align_unchecked(size, layout.align()) };
         match (Self::rounded(layout), Self::rounded(new)) {
             // SAFETY: a small block is the system's, of this very layout.

@@ -2,6 +2,7 @@
 
 use crate::level::Level;
 use crate::matmul::Products;
+use crate::sealed::Sealed;
 use crate::simd::{Driver, Kernel, Simd};
 use crate::strided::{AnyRows, Rows};
 use crate::{math, portable};
@@ -12,7 +13,7 @@ use std::mem::MaybeUninit;
 #[cfg(target_arch = "x86_64")]
 use crate::x86::{avx2, avx512};
 
-/// The arithmetic types: f32 and f64.
+/// The arithmetic types: f32 and f64. Sealed.
 pub trait Real:
     Storage<Real = Self>
     + math::Coefficients
@@ -30,8 +31,8 @@ pub trait Real:
     const ZERO: Self;
     /// 1
     const ONE: Self;
-    /// Minus infinity, the score of a hidden key.
-    const MASKED: Self;
+    /// Minus infinity.
+    const NEG_INFINITY: Self;
     /// The largest finite number.
     const LARGEST: Self;
 
@@ -80,7 +81,7 @@ macro_rules! real {
         impl Real for $t {
             const ZERO: Self = 0.0;
             const ONE: Self = 1.0;
-            const MASKED: Self = Self::NEG_INFINITY;
+            const NEG_INFINITY: Self = Self::NEG_INFINITY;
             const LARGEST: Self = Self::MAX;
 
             #[inline(always)]
@@ -124,8 +125,8 @@ macro_rules! real {
 real!(f32, F32, F32 F16 Bf16);
 real!(f64, F64, F64);
 
-/// How a number is stored, together with the type that its arithmetic is done in.
-pub trait Storage: Copy + Send + Sync + std::fmt::Debug + 'static {
+/// How a number is stored, together with the type that its arithmetic is done in. Sealed.
+pub trait Storage: Sealed + Copy + Send + Sync + std::fmt::Debug + 'static {
     /// The arithmetic type.
     type Real: Real;
     /// Numbers are stored as their arithmetic type.
@@ -142,17 +143,17 @@ pub trait Storage: Copy + Send + Sync + std::fmt::Debug + 'static {
     /// `p` must be valid for reading `LANES` elements.
     #[doc(hidden)]
     unsafe fn load<S: Simd<T = Self::Real>>(simd: S, p: *const Self) -> S::V;
-    /// The same numbers as their arithmetic type, if that is what they are stored as.
+    /// The same elements as their arithmetic type, if that is what they are stored as.
     fn as_real(numbers: &[Self]) -> Option<&[Self::Real]>;
-    /// The same of a place for numbers.
+    /// The same for uninitialised memory.
     #[doc(hidden)]
     fn as_real_mut(numbers: &mut [MaybeUninit<Self>]) -> Option<&mut [MaybeUninit<Self::Real>]>;
-    /// The same of rows.
+    /// The same for rows.
     #[doc(hidden)]
     fn real_rows(rows: Rows<'_, Self>) -> Option<Rows<'_, Self::Real>>;
 }
 
-/// `$as_real` makes of numbers those of the arithmetic type: `Some`, or nothing.
+/// `$as_real` reinterprets elements as the compute type, or is `None`.
 macro_rules! storage {
     ($t:ty, $real:ty, $zero:expr, $load:ident, $to_real:path, $from_real:path, |$x:ident| $as_real:expr) => {
         impl Storage for $t {
@@ -169,7 +170,7 @@ macro_rules! storage {
             }
             #[inline(always)]
             unsafe fn load<S: Simd<T = $real>>(simd: S, p: *const $t) -> S::V {
-                // SAFETY: the caller vouches for the memory.
+                // SAFETY: the caller guarantees the memory.
                 unsafe { simd.$load(p) }
             }
             fn as_real($x: &[Self]) -> Option<&[$real]> {

@@ -1,4 +1,4 @@
-//! Which vector instructions to use: the best of the CPU, or what the environment says.
+//! SIMD level selection: the best level of the CPU, or the one in the environment.
 
 use std::sync::OnceLock;
 
@@ -14,11 +14,11 @@ pub enum Level {
     Avx512,
 }
 
-/// A level was asked for that does not exist, or that this CPU does not have.
+/// The requested level does not exist, or this CPU does not have it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("SIMD level {asked} was asked for, but this CPU has only {available}")]
+#[error("SIMD level not available: {asked}; this CPU has {available}")]
 pub struct MissingLevel {
-    /// The level asked for.
+    /// The requested level.
     pub asked: String,
     /// The levels there are.
     pub available: String,
@@ -55,10 +55,10 @@ impl Level {
         Self::ALL.into_iter().filter(|l| l.is_available())
     }
 
-    /// The level that calls use unless told otherwise: the value of `REGARD_SIMD`, else the best of this CPU.
+    /// The default level: the value of `REGARD_SIMD`, else the best of this CPU.
     ///
     /// # Errors
-    /// [`MissingLevel`] when `REGARD_SIMD` names a level that is not there.
+    /// [`MissingLevel`] when `REGARD_SIMD` names a level that is not available.
     pub fn preferred() -> Result<Self, MissingLevel> {
         static PREFERRED: OnceLock<Result<Level, MissingLevel>> = OnceLock::new();
         PREFERRED
@@ -72,7 +72,7 @@ impl Level {
     /// [`Level::preferred`], for functions that have no error to return.
     ///
     /// # Panics
-    /// When `REGARD_SIMD` names a level that is not there.
+    /// When `REGARD_SIMD` names a level that is not available.
     pub fn preferred_or_panic() -> Self {
         Self::preferred().unwrap_or_else(|missing| panic!("{missing}: change REGARD_SIMD"))
     }

@@ -1,9 +1,10 @@
-//! What attention stands on, and what knows nothing of attention: vectors of numbers on three CPU levels, the register tile that
-//! every product is made of, strided rows, random numbers, threads and working memory.
+//! SIMD and numeric kernels: vectors on three CPU levels, the register tile of every matrix product, strided rows, random
+//! numbers, threads and scratch memory. Nothing here depends on attention.
 //!
 //! A [`Kernel`] is vector code: generic over [`Simd`], `#[inline(always)]` all the way down, entered by [`Simd::call`]. A [`Driver`] has no
 //! vector code of its own: it is what [`Real::dispatch`] runs, once per task, and it calls kernels.
 
+#![warn(missing_docs)]
 #![deny(clippy::too_many_arguments)]
 
 pub mod allocator;
@@ -13,11 +14,13 @@ pub mod map;
 pub mod math;
 pub mod matmul;
 pub mod microkernel;
+pub mod peak;
 pub mod philox;
 pub mod pool;
 mod portable;
 pub mod random;
 pub mod scratch;
+mod sealed;
 pub mod simd;
 pub mod strided;
 #[cfg(target_arch = "x86_64")]

@@ -1,17 +1,18 @@
 //! Exponential and hyperbolic tangent on lanes, the same on every level.
 
 use crate::float::Real;
+use crate::sealed::Sealed;
 use crate::simd::Simd;
 
-/// The numbers that the functions of this module are made of.
-pub trait Coefficients: Sized + 'static {
+/// Constants of the functions of this module.
+pub trait Coefficients: Sealed + Sized + 'static {
     /// 1.5 * 2^(mantissa bits): adding it rounds to an integer that then stands in the low bits.
     const ROUNDING: Self;
     /// Below it, [`exp`] gives zero: a little above the logarithm of the smallest normal number.
     const MIN_EXP: Self;
     /// log2(e)
     const LOG2_E: Self;
-    /// A number below all sensible scores, finite.
+    /// A very negative finite number.
     const VERY_NEGATIVE: Self;
     /// tanh is 1 from here on.
     const TANH_LIMIT: Self;
@@ -53,7 +54,7 @@ impl Coefficients for f64 {
 }
 
 /// `exp(x)`. Exactly 1 at 0, exactly 0 below [`Coefficients::MIN_EXP`] (minus infinity included); NaN stays NaN.
-/// Not for `x` past the largest exponent: scores have their row's maximum taken off first.
+/// Not for `x` above the largest exponent: the caller subtracts the row's maximum first.
 ///
 /// ```text
 /// n = round(x log2(e)), f = x log2(e) - n in [-1/2, 1/2], exp(x) = 2^n * (1 + f * poly(f))
@@ -104,3 +105,7 @@ fn fraction<S: Simd>(s: S, f: S::V) -> S::V {
     debug_assert!(pairs.remainder().is_empty());
     q
 }
+
+#[cfg(test)]
+#[path = "../tests/unit/math.rs"]
+mod tests;

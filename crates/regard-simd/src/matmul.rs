@@ -4,41 +4,42 @@
 //! dst[m, n] = lhs[m, k] rhs[k, n]        or        dst += lhs rhs
 //! ```
 //!
-//! The depth k is cut into chunks of at most `DEPTH`. Of a chunk, rhs is packed into panels: as many columns as a register tile has, depth
-//! after depth. A block of `ROWS` rows of lhs stays in the second cache while the panels go by, and a panel stays in the first while
-//! the block's tiles go by; the next panel is asked for meanwhile. Rows of lhs whose numbers are neighbours are read where they are; others
-//! (a transposed matrix) are packed, a tile's rows side by side. Weights that many products share are packed once ([`Packed`]).
+//! The depth k is cut into chunks of at most `KC`. Of a chunk, rhs is packed into panels: as many columns as a register tile has, depth
+//! after depth. A block of `MC` rows of lhs stays in L2 while panels stream through L1;
+//! the next panel is prefetched. Rows of lhs whose elements are neighbours are read where they are; others
+//! (a transposed matrix) are packed, the rows of a tile contiguously. Weights that many products share are packed once ([`PackedMatrix`]).
 //!
 //! Every element is one chain of multiply-adds per chunk, and chunks are added in order: its bits depend on its row, its column and
 //! the depth, not on the other rows and columns of the call. One thread computes one call; callers share work out in pieces of their choice.
 
 use crate::float::Real;
 use crate::level::Level;
-use crate::microkernel::{Epilogue, Factors, product};
+use crate::microkernel::{Epilogue, GemmOperands, product};
 use crate::scratch::Scratch;
+use crate::sealed::Sealed;
 use crate::simd::{Driver, Kernel, Simd, Transpose};
 use ndarray::{Array2, ArrayView2, ArrayViewMut2, Axis};
 use std::ops::Range;
 
-/// The depth of a chunk at most: an AVX2 panel of it is as large as a first cache.
-const DEPTH: usize = 512;
-/// Rows of lhs that are kept in the second cache: whole tiles of six or eight rows.
-const ROWS: usize = 96;
-/// Columns that are packed at a time where rhs was not packed before.
-const COLUMNS: usize = 2048;
-/// Vectors in a row of a panel; the last panel has one where that is enough.
-const WIDE: usize = 2;
-/// Depths that are packed of one panel before the next: so memory is read in long lines.
-const STRIP: usize = 8;
+/// Largest depth of a chunk: an AVX2 panel of this depth fills L1.
+const KC: usize = 512;
+/// Rows of a block of lhs, which stays in L2: whole tiles of six or eight rows.
+const MC: usize = 96;
+/// Columns of rhs packed at a time, where it is not packed in advance.
+const NC: usize = 2048;
+/// Vectors in a row of a panel; the last panel has one if that suffices.
+const NR: usize = 2;
+/// Depths of one panel that are packed before the next panel, so that memory is read in long runs.
+const PACK_DEPTH: usize = 8;
 /// Bytes of a cache line.
 const LINE: usize = 64;
 
 /// What happens to the old contents of the destination.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Write {
-    /// They are forgotten.
+    /// Overwrite.
     Replace,
-    /// The product is added to them.
+    /// Add to them.
     Add,
 }
 
@@ -73,8 +74,8 @@ fn matmul_at<T: Real>(level: Level, mut dst: ArrayViewMut2<'_, T>, write: Write,
     clear_without_depth(&mut dst, write, &lhs);
     let depth = chunk_depth(lhs.ncols());
     let mut memory = Scratch::take();
-    let [panels, block] = memory.slices([packed_len::<T>(level, depth, dst.ncols().min(COLUMNS)), ROWS * depth]);
-    for (mut dst, rhs) in dst.axis_chunks_iter_mut(Axis(1), COLUMNS).zip(rhs.axis_chunks_iter(Axis(1), COLUMNS)) {
+    let [panels, block] = memory.slices([packed_len::<T>(level, depth, dst.ncols().min(NC)), MC * depth]);
+    for (mut dst, rhs) in dst.axis_chunks_iter_mut(Axis(1), NC).zip(rhs.axis_chunks_iter(Axis(1), NC)) {
         let chunks = lhs.axis_chunks_iter(Axis(1), depth).zip(rhs.axis_chunks_iter(Axis(0), depth));
         for (i, (lhs, rhs)) in chunks.enumerate() {
             let write = if i == 0 { write } else { Write::Add };
@@ -88,22 +89,22 @@ fn matmul_at<T: Real>(level: Level, mut dst: ArrayViewMut2<'_, T>, write: Write,
 ///
 /// ```
 /// use ndarray::array;
-/// use regard_simd::matmul::{Packed, Write};
-/// let mut packed = Packed::default();
+/// use regard_simd::matmul::{PackedMatrix, Write};
+/// let mut packed = PackedMatrix::default();
 /// packed.pack(array![[3.0f32, 4.0], [5.0, 6.0]].view());
 /// let mut dst = array![[1.0f32, 1.0]];
 /// packed.matmul(dst.view_mut(), Write::Add, array![[1.0f32, 2.0]].view());
 /// assert_eq!(dst, array![[14.0, 17.0]]);
 /// ```
 #[derive(Debug)]
-pub struct Packed<T> {
+pub struct PackedMatrix<T> {
     /// The panels of all chunks, from the first cache line in it on.
     numbers: Vec<T>,
     depth: usize,
     columns: usize,
 }
 
-impl<T: Real> Packed<T> {
+impl<T: Real> PackedMatrix<T> {
     /// Pack a matrix of any strides, in the place of what was here.
     pub fn pack(&mut self, rhs: ArrayView2<'_, T>) {
         self.pack_at(Level::preferred_or_panic(), rhs);
@@ -125,7 +126,7 @@ impl<T: Real> Packed<T> {
     /// `dst = lhs rhs`, or `dst += lhs rhs`, on the calling thread.
     ///
     /// # Panics
-    /// When the shapes do not fit together, the numbers of a row of dst are not neighbours, or `REGARD_SIMD` names a level that is not there.
+    /// When the shapes do not fit together, the elements of a row of dst are not neighbours, or `REGARD_SIMD` names a level that is not available.
     pub fn matmul(&self, dst: ArrayViewMut2<'_, T>, write: Write, lhs: ArrayView2<'_, T>) {
         self.matmul_at(Level::preferred_or_panic(), dst, write, lhs);
     }
@@ -136,7 +137,7 @@ impl<T: Real> Packed<T> {
         clear_without_depth(&mut dst, write, &lhs);
         let depth = chunk_depth(self.depth);
         let mut memory = Scratch::take();
-        let [block] = memory.slices([ROWS * depth]);
+        let [block] = memory.slices([MC * depth]);
         let mut panels = &self.numbers[self.first()..];
         for (i, lhs) in lhs.axis_chunks_iter(Axis(1), depth).enumerate() {
             let (chunk, rest) = panels.split_at(packed_len::<T>(level, lhs.ncols(), self.columns));
@@ -152,14 +153,14 @@ impl<T: Real> Packed<T> {
     }
 }
 
-impl<T> Default for Packed<T> {
+impl<T> Default for PackedMatrix<T> {
     /// A matrix without rows and columns.
     fn default() -> Self {
         Self { numbers: Vec::new(), depth: 0, columns: 0 }
     }
 }
 
-impl<T: Real> Clone for Packed<T> {
+impl<T: Real> Clone for PackedMatrix<T> {
     /// The copy begins at a cache line of its own.
     fn clone(&self) -> Self {
         let mut copy = Self { numbers: vec![T::ZERO; self.numbers.len()], depth: self.depth, columns: self.columns };
@@ -187,12 +188,12 @@ fn clear_without_depth<T: Real>(dst: &mut ArrayViewMut2<'_, T>, write: Write, lh
     }
 }
 
-/// Chunks of about the same depth, none of them deeper than DEPTH.
+/// Chunks of about the same depth, none of them deeper than KC.
 fn chunk_depth(depth: usize) -> usize {
-    depth.div_ceil(depth.div_ceil(DEPTH).max(1)).max(1)
+    depth.div_ceil(depth.div_ceil(KC).max(1)).max(1)
 }
 
-/// How many numbers the panels of a chunk are.
+/// Elements of the panels of a chunk.
 fn packed_len<T: Real>(level: Level, depth: usize, columns: usize) -> usize {
     struct LaneCount;
     impl<T: Real> Driver<T> for LaneCount {
@@ -204,7 +205,7 @@ fn packed_len<T: Real>(level: Level, depth: usize, columns: usize) -> usize {
     depth * columns.next_multiple_of(T::dispatch(level, LaneCount))
 }
 
-/// One panel: how many columns it has, and the numbers in a row of it, zeros at its end included.
+/// One panel: how many columns it has, and the elements in a row of it, zeros at its end included.
 #[derive(Clone, Copy)]
 struct Panel {
     columns: usize,
@@ -212,10 +213,10 @@ struct Panel {
 }
 
 impl Panel {
-    /// The panel from column `first` on, of so many columns in all.
+    /// The panel that begins at column `first` of `columns`.
     #[inline(always)]
     fn at<S: Simd>(first: usize, columns: usize) -> Self {
-        let columns = (columns - first).min(WIDE * S::LANES);
+        let columns = (columns - first).min(NR * S::LANES);
         Self { columns, width: columns.next_multiple_of(S::LANES) }
     }
 }
@@ -235,10 +236,10 @@ impl<T: Real> Kernel<T> for Pack<'_, T> {
         let (down, along) = (self.rhs.strides()[0], self.rhs.strides()[1]);
         assert!(self.panels.len() >= depth * columns.next_multiple_of(S::LANES), "too few numbers for the panels");
         // A row of rhs is read in strips of depths; where the depths are the neighbours, each panel is packed as a whole.
-        let strip = if along == 1 { STRIP } else { depth.max(1) };
+        let strip = if along == 1 { PACK_DEPTH } else { depth.max(1) };
         for first_depth in (0..depth).step_by(strip) {
             let depths = first_depth..(first_depth + strip).min(depth);
-            for first in (0..columns).step_by(WIDE * S::LANES) {
+            for first in (0..columns).step_by(NR * S::LANES) {
                 let panel = Panel::at::<S>(first, columns);
                 // SAFETY: columns from `first` on and all depths are of rhs, whose strides these are. Panels before this one are whole, so
                 // it begins at `first * depth`; it ends within what was asserted.
@@ -260,7 +261,7 @@ impl<T: Real> Kernel<T> for Pack<'_, T> {
 unsafe fn pack_panel<S: Simd>(simd: S, panel: Panel, depths: Range<usize>, from: *const S::T, down: isize, along: isize, to: *mut S::T) {
     let Panel { columns, width } = panel;
     let mut depths = depths;
-    // SAFETY: the caller vouches for columns and depths; vectors are only read where all of a row's `width` columns are there (and
+    // SAFETY: the caller guarantees columns and depths; vectors are only read where all of a row's `width` columns are there (and
     // `width` is a multiple of LANES, which is one of the narrow lanes' count), squares only where as many depths are left.
     unsafe {
         if along == 1 && columns == width {
@@ -308,45 +309,45 @@ pub struct Chunk<'a, T> {
 impl<T: Real> Kernel<T> for Chunk<'_, T> {
     #[inline(always)]
     fn run<S: Simd<T = T>>(mut self, simd: S) {
-        const { assert!(ROWS.is_multiple_of(S::TILE_ROWS) && ROWS >= S::TILE_ROWS, "a block is whole tiles") };
+        const { assert!(MC.is_multiple_of(S::TILE_ROWS) && MC >= S::TILE_ROWS, "a block is whole tiles") };
         let ((rows, depth), columns) = (self.lhs.dim(), self.dst.ncols());
         let (down, along) = (self.lhs.strides()[0], self.lhs.strides()[1]);
-        let pitch = self.dst.strides()[0];
+        let ld = self.dst.strides()[0];
         assert!(self.panels.len() >= depth * columns.next_multiple_of(S::LANES), "too few numbers for the panels");
-        assert!(self.block.len() >= ROWS * depth, "no room for a block of rows");
+        assert!(self.block.len() >= MC * depth, "no room for a block of rows");
         assert!(has_rows(&self.dst), "numbers of a row are neighbours");
-        for first_row in (0..rows).step_by(ROWS) {
-            let count = ROWS.min(rows - first_row);
+        for first_row in (0..rows).step_by(MC) {
+            let count = MC.min(rows - first_row);
             // SAFETY: the rows from `first_row` on, all depths and all columns are of lhs and dst, whose strides these are. The panels and the
-            // block are as long as was asserted: a panel begins at `first * depth`, and a packed tile is TILE_ROWS * depth numbers.
+            // block are as long as was asserted: a panel begins at `first * depth`, and a packed tile is TILE_ROWS * depth elements.
             unsafe {
                 let lhs = self.lhs.as_ptr().offset(first_row as isize * down);
                 if along != 1 {
                     pack_rows::<S>(count, depth, lhs, down, along, self.block.as_mut_ptr());
                 }
-                for first in (0..columns).step_by(WIDE * S::LANES) {
+                for first in (0..columns).step_by(NR * S::LANES) {
                     let panel = Panel::at::<S>(first, columns);
                     let numbers = self.panels.as_ptr().add(first * depth);
                     let to = Store {
-                        dst: self.dst.as_mut_ptr().offset(first_row as isize * pitch).add(first),
-                        pitch,
+                        dst: self.dst.as_mut_ptr().offset(first_row as isize * ld).add(first),
+                        ld,
                         columns: panel.columns,
                         write: self.write,
                         // Behind the last panel comes the first again, for the next rows.
                         next: self.panels.as_ptr().add((first + panel.columns) % columns * depth),
-                        row_share: (panel.width * depth).div_ceil(ROWS),
+                        row_share: (panel.width * depth).div_ceil(MC),
                     };
                     macro_rules! rows_times_panel {
                         ($nr:literal) => {
                             if along == 1 {
-                                let factors = Factors { rows: count, depth, a: lhs, stride: down, b: numbers, pitch: panel.width };
-                                product::<S, $nr, false, false>(simd, factors, to);
+                                let operands = GemmOperands { rows: count, depth, a: lhs, stride: down, b: numbers, ld: panel.width };
+                                product::<S, $nr, false, false>(simd, operands, to);
                             } else {
                                 for row in (0..count).step_by(S::TILE_ROWS) {
                                     let tile = self.block.as_ptr().add(row * depth);
                                     let (rows, stride) = (S::TILE_ROWS.min(count - row), S::TILE_ROWS as isize);
-                                    let factors = Factors { rows, depth, a: tile, stride, b: numbers, pitch: panel.width };
-                                    product::<S, $nr, true, false>(simd, factors, to.at_row(row));
+                                    let operands = GemmOperands { rows, depth, a: tile, stride, b: numbers, ld: panel.width };
+                                    product::<S, $nr, true, false>(simd, operands, to.at_row(row));
                                 }
                             }
                         };
@@ -358,18 +359,18 @@ impl<T: Real> Kernel<T> for Chunk<'_, T> {
     }
 }
 
-/// Pack `rows` rows of lhs, a tile's rows side by side.
+/// Pack `rows` rows of lhs, the rows of a tile contiguously.
 ///
 /// # Safety
 /// `lhs` must be valid for reading at `row * down + depth * along`, `to` for writing whole tiles.
 #[inline(always)]
 unsafe fn pack_rows<S: Simd>(rows: usize, depth: usize, lhs: *const S::T, down: isize, along: isize, to: *mut S::T) {
-    for first_depth in (0..depth).step_by(STRIP) {
-        let depths = first_depth..(first_depth + STRIP).min(depth);
+    for first_depth in (0..depth).step_by(PACK_DEPTH) {
+        let depths = first_depth..(first_depth + PACK_DEPTH).min(depth);
         for row in (0..rows).step_by(S::TILE_ROWS) {
             let count = S::TILE_ROWS.min(rows - row);
             for d in depths.clone() {
-                // SAFETY: the caller vouches for the rows; a tile is TILE_ROWS * depth numbers.
+                // SAFETY: the caller guarantees the rows; a tile is TILE_ROWS * depth elements.
                 unsafe {
                     let from = lhs.offset(row as isize * down + d as isize * along);
                     let to = to.add(row * depth + d * S::TILE_ROWS);
@@ -390,10 +391,10 @@ unsafe fn pack_rows<S: Simd>(rows: usize, depth: usize, lhs: *const S::T, down: 
 #[derive(Clone, Copy)]
 struct Store<T> {
     dst: *mut T,
-    pitch: isize,
+    ld: isize,
     columns: usize,
     write: Write,
-    /// The next panel, and how much of it is asked for while one row is computed.
+    /// The next panel, and how many elements of it are prefetched while one row is computed.
     next: *const T,
     row_share: usize,
 }
@@ -402,7 +403,7 @@ impl<T> Store<T> {
     /// The same from a later row on.
     #[inline(always)]
     fn at_row(self, row: usize) -> Self {
-        Self { dst: self.dst.wrapping_offset(row as isize * self.pitch), next: self.next.wrapping_add(row * self.row_share), ..self }
+        Self { dst: self.dst.wrapping_offset(row as isize * self.ld), next: self.next.wrapping_add(row * self.row_share), ..self }
     }
 }
 
@@ -410,20 +411,20 @@ impl<S: Simd, const NR: usize> Epilogue<S, NR> for Store<S::T> {
     #[inline(always)]
     fn begin(&mut self, simd: S, row: usize, rows: usize) {
         for r in row..row + rows {
-            simd.prefetch(self.dst.wrapping_offset(r as isize * self.pitch));
+            simd.prefetch(self.dst.wrapping_offset(r as isize * self.ld));
         }
     }
 
     #[inline(always)]
     fn ahead(&self, row: usize) -> Option<(*const S::T, usize)> {
-        Some((self.next.wrapping_add(row * self.row_share), (NR * S::LANES * S::TILE_ROWS).div_ceil(ROWS)))
+        Some((self.next.wrapping_add(row * self.row_share), (NR * S::LANES * S::TILE_ROWS).div_ceil(MC)))
     }
 
     #[inline(always)]
     unsafe fn finish(&mut self, simd: S, row: usize, c: [S::V; NR]) {
-        // SAFETY: the row exists and has as many numbers as `columns` says; a whole panel has NR * LANES, of 32 at most.
+        // SAFETY: the row exists and has as many elements as `columns` says; a whole panel has NR * LANES, of 32 at most.
         unsafe {
-            let to = self.dst.offset(row as isize * self.pitch);
+            let to = self.dst.offset(row as isize * self.ld);
             if self.columns == NR * S::LANES {
                 for (n, c) in c.into_iter().enumerate() {
                     let to = to.add(n * S::LANES);
@@ -444,7 +445,7 @@ impl<S: Simd, const NR: usize> Epilogue<S, NR> for Store<S::T> {
 
 /// The kernels, compiled once for each type: what uses this crate links to them.
 #[doc(hidden)]
-pub trait Products: Sized {
+pub trait Products: Sealed + Sized {
     fn pack(level: Level, pack: Pack<'_, Self>);
     fn multiply(level: Level, chunk: Chunk<'_, Self>);
 }

@@ -1,11 +1,11 @@
-//! The one matrix product of this crate: rows of broadcast numbers times a panel of vectors.
+//! The register tile of every matrix product: rows of broadcast elements times a panel of vectors.
 //!
 //! ```text
 //! c[row][0..NR] = sum over depth of a[row, depth] * b[depth][0..NR]
 //! ```
 //!
 //! Forward, `b` is a panel with one query per lane, NR vectors wide, in a buffer of ours; `a` is K (a row is a key, depth runs over
-//! the head dimension) or V turned on its side (a row is a value dimension, depth runs over the keys), read straight from
+//! the head dimension) or V transposed (a row is a value dimension, depth runs over the keys), read straight from
 //! the caller's memory. Backward, the gradients of K and V have `a` = weights (a row is a key, depth runs over the queries) and
 //! `b` = rows of queries. A register tile of TILE_ROWS x NR accumulators does per depth step TILE_ROWS broadcasts, NR loads
 //! and TILE_ROWS * NR multiply-adds: 8 loads for 12 with AVX2 (6 x 2 of 16 registers), 10 for 16 with AVX-512 (8 x 2 of 32),
@@ -13,18 +13,18 @@
 //!
 //! Every element is one chain of multiply-adds in the order of depth, whatever the tile: its bits do not depend on where in a
 //! tile it was computed. A dot product (HALVES) is two such chains, one for each half of the head dimension, added at the end:
-//! half the rounding error where scores are large, for one addition. The two run side by side in a tile of half the rows, so that
+//! half the rounding error where scores are large, for one addition. The two run in parallel in a tile of half the rows, so that
 //! no accumulator has to wait in memory for its other half.
 
 use crate::float::Real;
 use crate::simd::Simd;
 
-/// What becomes of a finished row. A trait rather than a closure: a closure would not be compiled for the SIMD level.
+/// Epilogue of a row of the product. A trait rather than a closure: a closure would not be compiled for the SIMD level.
 pub trait Epilogue<S: Simd, const NR: usize> {
-    /// `rows` rows from `row` on are about to be computed: the time to ask for the memory that they go to.
+    /// Called before rows `row..row + rows` are computed: prefetch their destination here.
     #[inline(always)]
     fn begin(&mut self, _simd: S, _row: usize, _rows: usize) {}
-    /// Memory that will be read soon, and how far to go in it per depth step of the tile that begins with `row`.
+    /// Memory to prefetch, and the step in it per depth step of the tile that begins with `row`.
     #[inline(always)]
     fn ahead(&self, _row: usize) -> Option<(*const S::T, usize)> {
         None
@@ -42,52 +42,52 @@ pub fn half(depth: usize) -> usize {
     depth.div_ceil(2)
 }
 
-/// The two factors: `rows` rows of broadcast numbers, and `depth` rows of vectors.
+/// Operands of a product: `rows` rows of broadcast elements, and `depth` rows of vectors.
 #[derive(Clone, Copy)]
-pub struct Factors<T> {
-    /// How many rows the result has.
+pub struct GemmOperands<T> {
+    /// Rows of the result.
     pub rows: usize,
-    /// How many products each sum has.
+    /// Terms of each sum.
     pub depth: usize,
-    /// The broadcast numbers.
+    /// The broadcast elements.
     pub a: *const T,
     /// From one row of `a` to the next (ALONG_ROWS: from one depth to the next, rows being neighbours).
     pub stride: isize,
     /// The vectors.
     pub b: *const T,
-    /// From one depth to the next in `b`.
-    pub pitch: usize,
+    /// Leading dimension of `b`.
+    pub ld: usize,
 }
 
 /// Compute all rows and hand each to `to`.
 ///
 /// # Safety
 /// `a` must be valid for reading at `row * stride + depth` (ALONG_ROWS false) or `row + depth * stride`
-/// (ALONG_ROWS true: neighbours in memory are neighbouring rows) for all rows and depths, and `b` for `NR * LANES` numbers at
-/// every `depth * pitch`; `to` must be fit to finish `rows` rows.
+/// (ALONG_ROWS true: neighbours in memory are neighbouring rows) for all rows and depths, and `b` for `NR * LANES` elements at
+/// every `depth * ld`; `to` must be fit to finish `rows` rows.
 #[inline(always)]
 pub unsafe fn product<S: Simd, const NR: usize, const ALONG_ROWS: bool, const HALVES: bool>(
     s: S,
-    factors: Factors<S::T>,
+    operands: GemmOperands<S::T>,
     mut to: impl Epilogue<S, NR>,
 ) {
-    let Factors { rows, stride, .. } = factors;
+    let GemmOperands { rows, stride, .. } = operands;
     let mut row = 0;
     macro_rules! tile_of {
         ($mr:literal) => {{
             to.begin(s, row, $mr);
             let along = if ALONG_ROWS { row as isize } else { row as isize * stride };
-            // SAFETY: rows row..row + $mr exist, so the caller vouches for them.
+            // SAFETY: rows row..row + $mr exist, so the caller guarantees them.
             let c = unsafe {
-                let (factors, ahead) = (Factors { a: factors.a.offset(along), ..factors }, to.ahead(row));
+                let (operands, ahead) = (GemmOperands { a: operands.a.offset(along), ..operands }, to.ahead(row));
                 if HALVES {
-                    let [mut c, rest] = tile::<S, $mr, NR, 2, ALONG_ROWS>(s, factors, ahead);
+                    let [mut c, rest] = tile::<S, $mr, NR, 2, ALONG_ROWS>(s, operands, ahead);
                     for (c, rest) in c.as_flattened_mut().iter_mut().zip(rest.as_flattened()) {
                         *c = s.add(*c, *rest);
                     }
                     c
                 } else {
-                    let [c] = tile::<S, $mr, NR, 1, ALONG_ROWS>(s, factors, ahead);
+                    let [c] = tile::<S, $mr, NR, 1, ALONG_ROWS>(s, operands, ahead);
                     c
                 }
             };
@@ -125,10 +125,10 @@ pub unsafe fn product<S: Simd, const NR: usize, const ALONG_ROWS: bool, const HA
 #[inline(always)]
 unsafe fn tile<S: Simd, const MR: usize, const NR: usize, const CHAINS: usize, const ALONG_ROWS: bool>(
     s: S,
-    factors: Factors<S::T>,
+    operands: GemmOperands<S::T>,
     mut ahead: Option<(*const S::T, usize)>,
 ) -> [[[S::V; NR]; MR]; CHAINS] {
-    let Factors { depth, mut a, stride, mut b, pitch, .. } = factors;
+    let GemmOperands { depth, mut a, stride, mut b, ld, .. } = operands;
     let mut c = [[[s.splat(S::T::ZERO); NR]; MR]; CHAINS];
     let along = if ALONG_ROWS { stride } else { 1 };
     let long = depth.div_ceil(CHAINS);
@@ -136,7 +136,7 @@ unsafe fn tile<S: Simd, const MR: usize, const NR: usize, const CHAINS: usize, c
     macro_rules! step {
         ($chain:expr, $depth:expr) => {{
             let depth = $chain * long + $depth;
-            let (a, b) = (a.offset(depth as isize * along), b.add(depth * pitch));
+            let (a, b) = (a.offset(depth as isize * along), b.add(depth * ld));
             let mut vectors = [s.splat(S::T::ZERO); NR];
             for (n, v) in vectors.iter_mut().enumerate() {
                 *v = s.load(b.add(n * S::LANES));
@@ -155,7 +155,7 @@ unsafe fn tile<S: Simd, const MR: usize, const NR: usize, const CHAINS: usize, c
             s.prefetch(*next);
             *next = next.wrapping_add(*step * UNROLL);
         }
-        // SAFETY: the caller vouches for `depth` steps of MR numbers of a and NR vectors of b.
+        // SAFETY: the caller guarantees `depth` steps of MR elements of a and NR vectors of b.
         unsafe {
             for u in 0..UNROLL {
                 for chain in 0..CHAINS {
@@ -165,7 +165,7 @@ unsafe fn tile<S: Simd, const MR: usize, const NR: usize, const CHAINS: usize, c
         }
         // Past the last step the pointers may leave the allocation; they are not read there.
         a = a.wrapping_offset(UNROLL as isize * along);
-        b = b.wrapping_add(UNROLL * pitch);
+        b = b.wrapping_add(UNROLL * ld);
     }
     for i in 0..long - short / UNROLL * UNROLL {
         for chain in 0..CHAINS {
@@ -175,7 +175,7 @@ unsafe fn tile<S: Simd, const MR: usize, const NR: usize, const CHAINS: usize, c
             }
         }
         a = a.wrapping_offset(along);
-        b = b.wrapping_add(pitch);
+        b = b.wrapping_add(ld);
     }
     c
 }

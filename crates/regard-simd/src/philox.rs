@@ -8,7 +8,7 @@ const KEY_STEPS: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 /// The half of a lane that holds a word.
 pub const LOW: u64 = 0xffff_ffff;
 
-/// Words of a counter, and of what becomes of it.
+/// Words of a counter and of its output.
 pub const WORDS: usize = 4;
 
 /// N counters side by side. Each word lies in the lower half of a lane, where the CPU multiplies it in one instruction; what the upper half holds

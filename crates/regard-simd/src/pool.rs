@@ -1,9 +1,9 @@
-//! Threads: how many, and where from.
+//! Thread pools.
 
 use rayon::{ThreadPool, ThreadPoolBuildError, ThreadPoolBuilder};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Pools that are kept for later calls: who alternates between two sizes starts no thread twice, and who tries all sizes keeps two pools.
+/// Pools kept for later calls: alternating between two sizes starts no thread twice, and trying all sizes keeps two pools.
 const KEPT: usize = 2;
 
 /// Run `f` where rayon's iterators use `threads` threads: a pool of that size, kept for later calls, or the pool that

@@ -1,5 +1,6 @@
 //! Lanes in plain Rust: arrays that the compiler vectorises as far as the target's baseline goes.
 
+use crate::sealed::Sealed;
 use crate::simd::{Kernel, Simd, Transpose, methods};
 use std::array::from_fn;
 
@@ -8,6 +9,8 @@ macro_rules! portable {
         /// Needs no proof.
         #[derive(Clone, Copy)]
         pub struct $name;
+
+        impl Sealed for $name {}
 
         impl Simd for $name {
             type T = $t;
@@ -27,12 +30,12 @@ macro_rules! portable {
             }
             #[inline(always)]
             unsafe fn load(self, p: *const $t) -> Self::V {
-                // SAFETY: the caller vouches for LANES numbers.
+                // SAFETY: the caller guarantees LANES elements.
                 unsafe { p.cast::<Self::V>().read_unaligned() }
             }
             #[inline(always)]
             unsafe fn store(self, p: *mut $t, v: Self::V) {
-                // SAFETY: the caller vouches for LANES numbers.
+                // SAFETY: the caller guarantees LANES elements.
                 unsafe { p.cast::<Self::V>().write_unaligned(v) }
             }
             #[inline(always)]

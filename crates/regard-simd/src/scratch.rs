@@ -1,4 +1,4 @@
-//! Working memory that a thread keeps between calls, aligned to cache lines.
+//! Scratch memory that a thread reuses between calls, aligned to cache lines.
 
 use crate::float::Real;
 use std::cell::RefCell;
@@ -28,7 +28,7 @@ impl Scratch {
         Self(BUFFERS.try_with(|all| all.borrow_mut().pop()).ok().flatten().unwrap_or_default())
     }
 
-    /// Slices of the given lengths, each starting on a cache line. What they hold is arbitrary numbers.
+    /// Slices of the given lengths, each starting on a cache line. What they hold is unspecified values.
     pub fn slices<T: Real, const N: usize>(&mut self, lengths: [usize; N]) -> [&mut [T]; N] {
         const { assert!(size_of::<Line>().is_multiple_of(size_of::<T>()) && align_of::<Line>().is_multiple_of(align_of::<T>())) };
         let per_line = size_of::<Line>() / size_of::<T>();

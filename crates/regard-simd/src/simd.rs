@@ -6,16 +6,17 @@
 //! use a trait or a macro there.
 
 use crate::float::Real;
+use crate::sealed::Sealed;
 
 /// Numbers in the widest vector.
 pub const MAX_LANES: usize = 16;
 
-/// Vectors of `LANES` numbers and what can be done with them.
+/// Vectors of `LANES` elements and what can be done with them.
 ///
-/// Each method is the lane-wise operation of its name. `mul_add(a, b, c)` is `a * b + c`, rounded once on every level
+/// Sealed. Each method is the lane-wise operation of its name. `mul_add(a, b, c)` is `a * b + c`, rounded once on every level
 /// that has the instruction (all but [`crate::Level::Portable`] on a CPU target without FMA).
 #[expect(missing_docs, reason = "each method is the operation of its name")]
-pub trait Simd: Copy + Send + Sync + 'static {
+pub trait Simd: Sealed + Copy + Send + Sync + 'static {
     /// The number in a lane.
     type T: Real;
     /// A vector.
@@ -29,12 +30,12 @@ pub trait Simd: Copy + Send + Sync + 'static {
     /// Rows of the register tile (see [`crate::microkernel`]).
     const TILE_ROWS: usize;
 
-    /// The widest vector has room for `LANES` numbers, and whole vectors of them fill it.
+    /// The widest vector has room for `LANES` elements, and whole vectors of them fill it.
     const FITS: () =
         assert!(Self::LANES <= MAX_LANES && MAX_LANES.is_multiple_of(Self::LANES) && Self::LANES.is_multiple_of(Self::Narrow::LANES));
 
     fn narrow(self) -> Self::Narrow;
-    /// The numbers of a vector, and zeros.
+    /// The elements of a vector, and zeros.
     #[inline(always)]
     fn to_array(self, v: Self::V) -> [Self::T; MAX_LANES] {
         let () = Self::FITS;
@@ -43,7 +44,7 @@ pub trait Simd: Copy + Send + Sync + 'static {
         unsafe { self.store(array.as_mut_ptr(), v) };
         array
     }
-    /// The first numbers of an array.
+    /// The first elements of an array.
     #[inline(always)]
     fn vector(self, array: &[Self::T; MAX_LANES]) -> Self::V {
         let () = Self::FITS;
@@ -57,10 +58,10 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn call<K: Kernel<Self::T>>(self, kernel: K);
     fn splat(self, x: Self::T) -> Self::V;
     /// # Safety
-    /// `p` must be valid for reading `LANES` numbers; no alignment is asked for.
+    /// `p` must be valid for reading `LANES` elements; no alignment is required.
     unsafe fn load(self, p: *const Self::T) -> Self::V;
     /// # Safety
-    /// `p` must be valid for writing `LANES` numbers; no alignment is asked for.
+    /// `p` must be valid for writing `LANES` elements; no alignment is required.
     unsafe fn store(self, p: *mut Self::T, v: Self::V);
     fn add(self, a: Self::V, b: Self::V) -> Self::V;
     fn sub(self, a: Self::V, b: Self::V) -> Self::V;
@@ -85,23 +86,23 @@ pub trait Simd: Copy + Send + Sync + 'static {
     fn power_of_two(self, t: Self::V) -> Self::V;
 
     /// # Safety
-    /// `p` must be valid for reading `LANES` numbers.
+    /// `p` must be valid for reading `LANES` elements.
     unsafe fn load_f16(self, p: *const half::f16) -> Self::V {
-        // SAFETY: the caller vouches for LANES numbers.
+        // SAFETY: the caller guarantees LANES elements.
         unsafe { widen(self, p) }
     }
     /// # Safety
-    /// `p` must be valid for reading `LANES` numbers.
+    /// `p` must be valid for reading `LANES` elements.
     unsafe fn load_bf16(self, p: *const half::bf16) -> Self::V {
-        // SAFETY: the caller vouches for LANES numbers.
+        // SAFETY: the caller guarantees LANES elements.
         unsafe { widen(self, p) }
     }
-    /// The same vector, of which the compiler knows nothing. A number loaded and stored again where a mask says so becomes a
-    /// masked store otherwise, which takes an AMD core a dozen cycles with AVX2.
+    /// The same vector, opaque to the optimizer. Otherwise a load, select and store become a masked store, which takes an AMD core a
+    /// dozen cycles with AVX2.
     fn hide_from_optimizer(self, a: Self::V) -> Self::V {
         a
     }
-    /// Ask for the cache line at `p`, which need not be valid.
+    /// Prefetch the cache line at `p`, which need not be valid.
     fn prefetch<E>(self, p: *const E) {
         let _ = p;
     }
@@ -110,11 +111,11 @@ pub trait Simd: Copy + Send + Sync + 'static {
 /// Number by number.
 ///
 /// # Safety
-/// `p` must be valid for reading `LANES` numbers.
+/// `p` must be valid for reading `LANES` elements.
 unsafe fn widen<S: Simd, E: Into<f64>>(simd: S, p: *const E) -> S::V {
     let mut x = [S::T::ZERO; MAX_LANES];
     for (i, x) in x.iter_mut().enumerate().take(S::LANES) {
-        // SAFETY: i < LANES, and the caller vouches for LANES numbers.
+        // SAFETY: i < LANES, and the caller guarantees LANES elements.
         *x = S::T::from_f64(unsafe { p.add(i).read() }.into());
     }
     simd.vector(&x)
@@ -131,7 +132,7 @@ macro_rules! methods {
 }
 pub(crate) use methods;
 
-/// Lanes that can turn a square of `LANES` vectors over its diagonal.
+/// Lanes that transpose a square of `LANES` vectors in registers.
 pub trait Transpose: Simd {
     /// `LANES` vectors.
     type Square: Copy + AsRef<[Self::V]> + AsMut<[Self::V]>;
@@ -139,15 +140,15 @@ pub trait Transpose: Simd {
     fn zero_square(self) -> Self::Square;
     /// Rows become columns.
     fn transpose(self, rows: Self::Square) -> Self::Square;
-    /// Load a vector from each of `LANES` lines, a stride apart, and turn them over: vector x holds number x of every line.
+    /// Load a vector from each of `LANES` lines, a stride apart, and transpose them: vector x holds element x of every line.
     ///
     /// # Safety
-    /// Each line must be valid for reading `LANES` numbers.
+    /// Each line must be valid for reading `LANES` elements.
     #[inline(always)]
     unsafe fn load_transposed(self, line: *const Self::T, stride: isize) -> Self::Square {
         let mut square = self.zero_square();
         for (x, row) in square.as_mut().iter_mut().enumerate() {
-            // SAFETY: the caller vouches for the lines.
+            // SAFETY: the caller guarantees the lines.
             *row = unsafe { self.load(line.offset(x as isize * stride)) };
         }
         self.transpose(square)

@@ -1,7 +1,7 @@
 //! Strided rows of a tensor, and their way into and out of panels.
 //!
-//! The kernels keep one *query per lane*: a panel of rows is stored transposed, `[dim][row]`, so that what it is multiplied with is read as it
-//! lies in the caller's memory, one broadcast number at a time, and nothing has to be reduced across lanes.
+//! The kernels keep one *query per lane*: a panel of rows is stored transposed, `[dim][row]`, so that the other operand is read in place
+//! from the caller's memory, one broadcast element at a time, and nothing has to be reduced across lanes.
 
 use crate::float::{Real, Storage};
 use crate::simd::{Kernel, Simd, Transpose};
@@ -42,13 +42,13 @@ impl<'a, E: Storage> Rows<'a, E> {
         Self { ptr: view.as_ptr(), rows, cols, row_stride: strides[0], col_stride: strides[1], lifetime: PhantomData }
     }
 
-    /// Rows side by side.
+    /// Contiguous rows.
     pub fn from_slice(data: &'a [E], rows: usize, cols: usize) -> Self {
         assert!(rows.checked_mul(cols).is_some_and(|n| n <= data.len()), "{rows} rows of {cols} in {}", data.len());
         Self { ptr: data.as_ptr(), rows, cols, row_stride: cols as isize, col_stride: 1, lifetime: PhantomData }
     }
 
-    /// One row, so many times.
+    /// One row, repeated `rows` times.
     pub fn repeated(row: &ArrayView1<'a, E>, rows: usize) -> Self {
         Self { ptr: row.as_ptr(), rows, cols: row.len(), row_stride: 0, col_stride: row.strides()[0], lifetime: PhantomData }
     }
@@ -75,7 +75,7 @@ impl<'a, E: Storage> Rows<'a, E> {
         self.cols
     }
 
-    /// Elements of a row lie side by side.
+    /// Elements of a row are contiguous.
     pub fn has_unit_cols(&self) -> bool {
         self.col_stride == 1 || self.cols <= 1
     }
@@ -99,9 +99,9 @@ impl<'a, E: Storage> Rows<'a, E> {
         unsafe { self.ptr.offset(row as isize * self.row_stride + col as isize * self.col_stride).read().to_real() }
     }
 
-    /// Copy all rows, widened, into `to`, side by side.
+    /// Copy all rows, widened, into contiguous rows of `to`.
     pub fn copy<S: Simd<T = E::Real>>(&self, simd: S, to: &mut [E::Real]) {
-        simd.call(CopyScaled { from: *self, factor: None, pitch: self.cols, to });
+        simd.call(CopyScaled { from: *self, factor: None, ld: self.cols, to });
     }
 
     /// Whether all elements are finite.
@@ -210,7 +210,7 @@ fn transpose_into<S: Transpose, E: Storage<Real = S::T>>(simd: S, task: Transpos
     }
 }
 
-/// All rows, widened, times a factor where there is one, `pitch` apart; what is left of the pitch becomes zeros.
+/// All rows, widened, times a factor where there is one, `ld` apart; the padding becomes zeros.
 #[derive(Debug)]
 pub struct CopyScaled<'k, E: Storage> {
     /// The rows.
@@ -218,7 +218,7 @@ pub struct CopyScaled<'k, E: Storage> {
     /// What they are multiplied with.
     pub factor: Option<E::Real>,
     /// From one row to the next in `to`.
-    pub pitch: usize,
+    pub ld: usize,
     /// Where they go.
     pub to: &'k mut [E::Real],
 }
@@ -226,10 +226,10 @@ pub struct CopyScaled<'k, E: Storage> {
 impl<E: Storage> Kernel<E::Real> for CopyScaled<'_, E> {
     #[inline(always)]
     fn run<S: Simd<T = E::Real>>(self, simd: S) {
-        let Self { from, factor, pitch, to } = self;
-        assert!(from.cols <= pitch && to.len() >= from.rows * pitch);
+        let Self { from, factor, ld, to } = self;
+        assert!(from.cols <= ld && to.len() >= from.rows * ld);
         let by = simd.splat(factor.unwrap_or(E::Real::ONE));
-        for (to, row) in to.chunks_exact_mut(pitch.max(1)).zip(0..from.rows) {
+        for (to, row) in to.chunks_exact_mut(ld.max(1)).zip(0..from.rows) {
             let mut col = 0;
             if from.has_unit_cols() {
                 let line = from.row(row);
@@ -260,13 +260,13 @@ pub struct TransposeOut<'k, T, const DIVIDE: bool> {
     pub from: &'k [T],
     /// Its lanes.
     pub width: usize,
-    /// One number per lane.
+    /// One value per lane.
     pub by: &'k [T],
     /// How many of the lanes are rows.
     pub rows: usize,
     /// Elements of a row.
     pub dims: usize,
-    /// The rows, side by side.
+    /// Contiguous rows.
     pub to: &'k mut [MaybeUninit<T>],
 }
 
@@ -284,7 +284,7 @@ fn transpose_out<S: Transpose, const DIVIDE: bool>(simd: S, task: TransposeOut<'
     assert!(rows <= width && to.len() >= rows * dims);
     let whole = dims - dims % S::LANES;
     for r in (0..rows).step_by(S::LANES) {
-        // SAFETY: r + LANES <= width, and there is one number per lane.
+        // SAFETY: r + LANES <= width, and there is one value per lane.
         let factor = unsafe { simd.load(by.as_ptr().add(r)) };
         for dim in (0..whole).step_by(S::LANES) {
             let mut square = simd.zero_square();
@@ -307,11 +307,15 @@ fn transpose_out<S: Transpose, const DIVIDE: bool>(simd: S, task: TransposeOut<'
     }
 }
 
-/// Initialised numbers as a place to write others to.
+/// Initialised elements as uninitialised memory to write to.
 ///
 /// # Safety
-/// Nothing but numbers may be written to the result: the slice stays initialised.
+/// Only initialised values may be written to the result.
 pub unsafe fn as_uninit<T: Real>(numbers: &mut [T]) -> &mut [MaybeUninit<T>] {
-    // SAFETY: same layout; the caller vouches for what is written.
+    // SAFETY: same layout; the caller guarantees what is written.
     unsafe { &mut *(std::ptr::from_mut(numbers) as *mut [MaybeUninit<T>]) }
 }
+
+#[cfg(test)]
+#[path = "../tests/unit/strided.rs"]
+mod tests;

@@ -56,12 +56,12 @@ export async function ask(path) {
   return (await request(path, {})).json();
 }
 
-export async function send(path, body) {
+export async function send(path, body, signal) {
   if (frozen) {
     if (path === '/api/run' && body.edits === frozen.edits) return frozen.answers[path];
     throw missing();
   }
-  return (await request(path, posted(body))).json();
+  return (await request(path, { ...posted(body), signal })).json();
 }
 
 /** Numbers by path: a few hundred answers are kept. */

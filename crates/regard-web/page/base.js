@@ -39,6 +39,9 @@ export function short(x) {
   return String(Number(x.toPrecision(4)));
 }
 
+/** A number with its noun. */
+export const counted = (n, noun) => `${n} ${noun}${n === 1 ? '' : 's'}`;
+
 export const signed = (x) => (x > 0 ? '+' : '') + short(x);
 
 /** A token as it is shown: what cannot be seen is made visible. */

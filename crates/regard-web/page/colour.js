@@ -1,4 +1,4 @@
-// Colours that people see who do not see all colours: cividis for weights, blue to orange for differences.
+// Colours for all kinds of colour vision: cividis for weights, blue to orange for differences.
 
 const CIVIDIS = [[0, 32, 76], [0, 42, 102], [31, 56, 110], [60, 71, 108], [83, 87, 109], [104, 104, 113], [123, 122, 119], [144, 140, 120], [166, 159, 115], [190, 179, 104], [214, 200, 87], [238, 221, 63], [255, 234, 70]];
 const DIVERGING = [[11, 66, 140], [52, 117, 190], [128, 174, 222], [238, 240, 242], [244, 177, 110], [214, 113, 32], [140, 60, 5]];
@@ -19,32 +19,38 @@ function ramp(stops) {
 const WEIGHTS = ramp(CIVIDIS);
 const CHANGES = ramp(DIVERGING);
 
-/** From 0 to 1, as the eye is to see it. */
-export function curve(x, kind) {
-  if (kind === 'log') return x <= 0 ? 0 : Math.max(0, 1 + Math.log10(x) / 4);
+/** From a share of the largest value to a place on the ramp, 0 to 1. */
+export function curve(x, { kind, decades }) {
+  if (kind === 'log') return x <= 0 ? 0 : Math.max(0, 1 + Math.log10(x) / decades);
   return kind === 'root' ? Math.sqrt(x) : x;
 }
 
-function place(x, most, kind, difference) {
-  const t = most > 0 ? curve(Math.min(1, Math.abs(x) / most), kind) : 0;
+function place(x, most, scale, difference) {
+  const t = most > 0 ? curve(Math.min(1, Math.abs(x) / most), scale) : 0;
   return Math.round(255 * (difference ? 0.5 + (x < 0 ? -t : t) / 2 : t));
 }
 
 /** A colour for CSS. */
-export function colour(x, most, kind, difference) {
-  const i = place(x, most, kind, difference);
+export function colour(x, most, scale, difference) {
+  const i = place(x, most, scale, difference);
   const word = (difference ? CHANGES : WEIGHTS)[i];
   return `rgb(${word & 255},${(word >> 8) & 255},${(word >> 16) & 255})`;
 }
 
 /** An image of numbers, row by row. */
-export function image(numbers, columns, most, kind, difference) {
+export function image(numbers, columns, most, scale, difference) {
   const rows = numbers.length / columns;
   const out = new ImageData(columns, Math.max(1, rows));
   const words = new Uint32Array(out.data.buffer);
   const table = difference ? CHANGES : WEIGHTS;
-  for (let i = 0; i < numbers.length; i++) words[i] = table[place(numbers[i], most, kind, difference)];
+  for (let i = 0; i < numbers.length; i++) words[i] = table[place(numbers[i], most, scale, difference)];
   return out;
+}
+
+/** Blue for a lower loss, orange for a higher one, under dark letters; full colour at one nat. */
+export function changeColour(x) {
+  const [r, g, b] = along([[128, 174, 222], [238, 240, 242], [244, 177, 110]], 0.5 + x / 2);
+  return `rgb(${r},${g},${b})`;
 }
 
 /** Pale to strong, for losses under dark letters. */

@@ -1,16 +1,17 @@
 // What views share: the side that is looked at, tables, cells.
 import { el, short, svg } from './base.js';
-import { colour } from './colour.js';
+import { colour, image } from './colour.js';
 import { frozen, numbers } from './api.js';
 import { runs, state } from './state.js';
 
 export const model = () => runs.models[state.m];
-export const difference = () => state.s === 'D';
+/** Whether B − A is shown; without edits there is nothing to subtract. */
+export const difference = () => state.s === 'D' && state.e !== '';
 export const side = () => (state.s === 'A' ? runs.A : runs.B);
 
 /** The same asked of A, of B, or of both and subtracted. */
 export async function ofSide(fetch) {
-  if (state.s !== 'D') return fetch(side());
+  if (!difference()) return fetch(side());
   const [a, b] = await Promise.all([fetch(runs.A), fetch(runs.B)]);
   return a instanceof Float32Array ? b.map((x, i) => x - a[i]) : subtract(b, a);
 }
@@ -64,7 +65,7 @@ export function cellsSvg(values, columns, most, { rowNames, columnNames, title }
   out.append(svg('title', {}, title ?? ''));
   for (let i = 0; i < values.length; i++) {
     const [r, c] = [Math.floor(i / columns), i % columns];
-    out.append(svg('rect', { x: room + c * size, y: room + r * size, width: size, height: size, fill: colour(values[i], most, state.c, difference()), 'data-row': r, 'data-key': c, 'data-value': values[i] }));
+    out.append(svg('rect', { x: room + c * size, y: room + r * size, width: size, height: size, fill: colour(values[i], most, scaleKind(), difference()), 'data-row': r, 'data-key': c, 'data-value': values[i] }));
   }
   if (rowNames && size >= 8) {
     rowNames.forEach((name, r) => out.append(svg('text', { x: room - 4, y: room + (r + 0.75) * size, 'font-size': Math.min(11, size), 'text-anchor': 'end' }, name)));
@@ -73,9 +74,31 @@ export function cellsSvg(values, columns, most, { rowNames, columnNames, title }
   return out;
 }
 
+/** Texts that are longer have logarithmic colours. */
+const LONG_TEXT = 256;
+
+/** How weights become colours. Logarithms reach a tenth of the uniform weight. */
+export function scaleKind() {
+  const n = runs.B?.tokens.length ?? 1;
+  const kind = state.c !== 'auto' ? state.c : n > LONG_TEXT && !difference() ? 'log' : 'root';
+  return { kind, decades: Math.max(4, Math.ceil(Math.log10(10 * n))) };
+}
+
+/** A bar of colours with the numbers at its ends. */
+export function colourBar(most) {
+  const { kind, decades } = scaleKind();
+  const canvas = el('canvas', { width: 256, height: 1, 'aria-hidden': 'true' });
+  const at = (i) => (kind === 'log' ? 10 ** (decades * (i / 255 - 1)) : kind === 'root' ? (i / 255) ** 2 : i / 255) * most;
+  const values = Float32Array.from({ length: 256 }, (_, i) => (difference() ? (i < 128 ? -at(255 - 2 * i) : at(2 * i - 255)) : at(i)));
+  canvas.getContext('2d').putImageData(image(values, 256, most, scaleKind(), difference()), 0, 0);
+  const low = difference() ? -most : kind === 'log' ? most * 10 ** -decades : 0;
+  return el('span', { class: 'bar', role: 'img', 'aria-label': `colours from ${short(low)} to ${short(most)}` }, short(low), canvas, short(most));
+}
+
 /** What the colours mean. */
 export function scaleWords(most) {
-  const how = { linear: 'linear', root: 'by square root', log: 'logarithmic, four decades' }[state.c];
+  const { kind, decades } = scaleKind();
+  const how = { linear: 'linear', root: 'by square root', log: `logarithmic, ${decades} decades` }[kind];
   return difference() ? `blue: less with the edits, orange: more; full colour at ±${short(most)}, ${how}` : `dark: 0, bright: ${short(most)}, ${how}`;
 }
 

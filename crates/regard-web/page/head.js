@@ -1,7 +1,7 @@
 // One head: lines between tokens.
 import { el, label, put, short, svg } from './base.js';
 import { difference, sinkWords, table, wholeRows } from './draw.js';
-import { choose } from './text.js';
+import { choose, tokenTexts } from './text.js';
 import { chosen, go, runs, state } from './state.js';
 
 /** Rows that are drawn at a time, and the height of one. */
@@ -46,16 +46,18 @@ async function pattern(run, n) {
   const start = n <= ROWS || grouped ? 0 : Math.max(0, Math.min(n - ROWS, at - ROWS / 2));
   const rows = grouped ? n : Math.min(ROWS, n);
   const weights = await wholeRows(start, rows, n);
-  const names = groups.map((group) => group.map((i) => run.tokens[i].piece).join(''));
-  if (!grouped) return { names, grouped, rows: Array.from({ length: rows }, (_, i) => [start + i, weights.subarray(i * n, (i + 1) * n)]) };
+  const texts = tokenTexts(run);
+  const names = groups.map((group) => group.map((i) => texts[i]).filter((text) => text !== '·').join('') || '·');
+  const members = groups.map((group) => group[0]);
+  if (!grouped) return { names, grouped, members, rows: Array.from({ length: rows }, (_, i) => [start + i, weights.subarray(i * n, (i + 1) * n)]) };
   const merged = groups.map((queries, g) => {
     const row = groups.map((keys) => queries.reduce((sum, i) => sum + keys.reduce((inner, j) => inner + weights[i * n + j], 0), 0) / queries.length);
     return [g, row];
   });
-  return { names, grouped, rows: merged.slice(0, 200) };
+  return { names, grouped, members, rows: merged.slice(0, 200) };
 }
 
-function lines(names, rows, only, grouped) {
+function lines({ names, rows, grouped, members }, only) {
   const first = grouped || names.length <= ROWS ? 0 : rows[0][0];
   const last = rows.at(-1)[0];
   const keys = names.slice(first, last + 1);
@@ -77,7 +79,7 @@ function lines(names, rows, only, grouped) {
   out.append(...drawn);
   for (const [i] of rows) {
     const strong = only.includes(i);
-    out.append(svg('text', { x: 200, y: y(i), 'font-size': 12, 'text-anchor': 'end', 'font-weight': strong ? 700 : 400, class: 'choose', 'data-token': i, onclick: (event) => grouped || choose(i, event.shiftKey) }, label(names[i])));
+    out.append(svg('text', { x: 200, y: y(i), 'font-size': 12, 'text-anchor': 'end', 'font-weight': strong ? 700 : 400, class: 'choose', 'data-token': i, onclick: (event) => choose(members[i], event.shiftKey) }, label(names[i])));
   }
   keys.forEach((name, j) => out.append(svg('text', { x: 360, y: y(first + j), 'font-size': 12 }, label(name))));
   return out;
@@ -85,21 +87,25 @@ function lines(names, rows, only, grouped) {
 
 export const headView = {
   name: 'head',
+  ofOneHead: true,
   title: 'Head',
-  what: 'Lines from a query (left) to the keys it looks at (right), as wide as their weights; weights below 0.02 are not drawn. The same numbers: regard look --layer L --head H --json',
+  what: 'Lines from a query (left) to the keys it attends to (right), as wide as their weights; weights below 0.02 are not drawn. A click on a token chooses it.',
   controls: (option, check) => [option('sink', ['show', 'hide', 'renormalise'], 'first token'), check('w', 'words instead of tokens')],
   async render(box, current) {
     const run = runs.B;
-    const { names, rows, grouped } = await pattern(run, run.tokens.length);
+    const drawn = await pattern(run, run.tokens.length);
     if (!current()) return null;
-    const only = grouped ? [] : chosen();
-    const drawing = lines(names, rows, only, grouped);
+    const { names, rows, grouped, members } = drawn;
+    // A word is chosen by any of its tokens.
+    const wordOf = (i) => members.findLastIndex((first) => first <= i);
+    const only = grouped ? [...new Set(chosen().map(wordOf))] : chosen();
+    const drawing = lines(drawn, only);
     const picked = only.length ? rows.filter(([i]) => only.includes(i)) : rows;
     const sum = names.map((name, j) => [j, name, picked.reduce((total, [, row]) => total + row[j], 0) / Math.max(1, picked.length)]);
     const top = sum.filter(([, , x]) => Math.abs(x) > 0).sort((a, b) => Math.abs(b[2]) - Math.abs(a[2]));
-    const who = only.length ? `token${only.length > 1 ? 's' : ''} ${only.map((i) => `${i} ${label(names[i])}`).join(', ')}` : 'all drawn rows';
+    const who = only.length ? `${grouped ? 'word' : 'token'}${only.length > 1 ? 's' : ''} ${only.map((i) => `${i} ${label(names[i])}`).join(', ')}` : 'all drawn rows';
     put(box,
-      el('p', { class: 'quiet' }, `Layer ${state.l}, head ${state.h}: ${who}${only.length > 1 ? ' (their mean)' : ''}.${sinkWords()} A click on a token chooses it, shift chooses several.${state.w && !grouped ? ` Texts of more than ${GROUPED} tokens are shown by tokens.` : ''}`),
+      el('p', { class: 'quiet' }, `Layer ${state.l}, head ${state.h}: ${who}${only.length > 1 ? ' (their mean)' : ''}.${sinkWords()} A click on a ${grouped ? 'word' : 'token'} chooses it, shift chooses several.${state.w && !grouped ? ` Texts of more than ${GROUPED} tokens are shown by tokens.` : ''}`),
       drawing,
       el('details', { open: only.length > 0 }, el('summary', {}, `Where ${who} look${only.length === 1 ? 's' : ''}`), table(['key', 'token', 'mean weight'], top.slice(0, 200).map(([j, name, x]) => [j, label(name), x]), { pick: (row) => go({ k: String(row[0]) }) })));
     const all = () => rows.flatMap(([i, row]) => Array.from(row, (x, j) => [i, names[i], j, names[j], x]));

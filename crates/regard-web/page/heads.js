@@ -1,10 +1,10 @@
 // Every head: a thumbnail each, a table, a scatter.
-import { el, put, short, svg } from './base.js';
+import { counted, el, put, short, svg } from './base.js';
 import { image, colour } from './colour.js';
 import { ask, events, numbers } from './api.js';
-import { difference, largest, model, ofSide, scaleWords, sinkWords, table } from './draw.js';
+import { colourBar, difference, largest, model, ofSide, scaleKind, scaleWords, sinkWords, table } from './draw.js';
 import { STATISTICS, go, runs, state } from './state.js';
-import { editOf } from './surgery.js';
+import { headEdits } from './surgery.js';
 
 const WORDS = { entropy: 'entropy (nats)', max_weight: 'largest weight', own: 'own token', previous: 'previous token', first: 'first token', local: 'within 3', distance: 'mean distance' };
 
@@ -28,6 +28,19 @@ async function nameHeads(button) {
   }
 }
 
+/** One tab stop for all thumbnails: arrows move between them. */
+function moveFocus(event, grid, heads) {
+  const all = [...grid.children];
+  const at = all.indexOf(document.activeElement);
+  const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: heads, ArrowUp: -heads, Home: -at, End: all.length - 1 - at }[event.key];
+  const next = all[at + step];
+  if (at < 0 || !next) return;
+  event.preventDefault();
+  all[at].tabIndex = -1;
+  next.tabIndex = 0;
+  next.focus();
+}
+
 async function statistics() {
   const layers = await Promise.all(Array.from({ length: model().layers }, (_, layer) => ofSide((run) => ask(`/api/run/${run.run}/heads?layer=${layer}`))));
   return layers.flat();
@@ -35,7 +48,7 @@ async function statistics() {
 
 function thumbnail(values, columns, most) {
   const canvas = el('canvas', { width: columns, height: values.length / columns, 'aria-hidden': 'true' });
-  canvas.getContext('2d').putImageData(image(values, columns, most, state.c, difference()), 0, 0);
+  canvas.getContext('2d').putImageData(image(values, columns, most, scaleKind(), difference()), 0, 0);
   return canvas;
 }
 
@@ -51,7 +64,7 @@ function scatter(heads) {
   heads.forEach((head, i) => {
     const [x, y] = [60 + 340 * sx(xs[i]), 242 - 224 * sy(ys[i])];
     const here = head.layer === state.l && head.head === state.h;
-    const dot = svg('circle', { cx: x, cy: y, r: here ? 7 : 5, fill: colour((head.layer + 1) / model().layers, 1, 'linear', false), stroke: 'currentColor', 'stroke-width': here ? 3 : 1, 'data-x': xs[i], 'data-y': ys[i], onclick: () => go({ l: head.layer, h: head.head, v: 'head' }) }, svg('title', {}, `L${head.layer}.H${head.head}: ${short(xs[i])}, ${short(ys[i])}`));
+    const dot = svg('circle', { cx: x, cy: y, r: here ? 7 : 5, fill: colour((head.layer + 1) / model().layers, 1, { kind: 'linear' }, false), stroke: 'currentColor', 'stroke-width': here ? 3 : 1, 'data-x': xs[i], 'data-y': ys[i], onclick: () => go({ l: head.layer, h: head.head, v: 'head' }) }, svg('title', {}, `L${head.layer}.H${head.head}: ${short(xs[i])}, ${short(ys[i])}`));
     out.append(dot);
     if (heads.length <= 24) out.append(svg('text', { x: x + 8, y: y + 4, 'font-size': 10 }, `${head.layer}.${head.head}`));
   });
@@ -61,8 +74,8 @@ function scatter(heads) {
 export const headsView = {
   name: 'heads',
   title: 'Heads',
-  what: 'Means over the rows of each head, and its weights in at most 32 x 32 cells: rows are queries, columns are keys. The same numbers: regard look --json',
-  controls: (option) => [option('sink', ['show', 'hide', 'renormalise'], 'first token'), option('pool', ['mean', 'max'], 'cells'), option('c', ['linear', 'root', 'log'], 'colour'), option('x', STATISTICS, 'scatter by'), option('y', STATISTICS, 'and')],
+  what: 'Means over the rows of each head, and its weights in at most 32 x 32 cells: rows are queries, columns are keys. A click opens a head; arrow keys move between heads.',
+  controls: (option) => [option('sink', ['show', 'hide', 'renormalise'], 'first token'), option('pool', ['mean', 'max'], 'cells'), option('c', ['auto', 'linear', 'root', 'log'], 'colour'), option('x', STATISTICS, 'scatter by'), option('y', STATISTICS, 'and')],
   async render(box, current) {
     const { layers, heads } = model();
     const n = runs.B.tokens.length;
@@ -73,6 +86,8 @@ export const headsView = {
     const all = Promise.all(Array.from({ length: layers }, (_, layer) => ofSide((run) => numbers(`/api/run/${run.run}/thumbnails?layer=${layer}&pool=${state.pool}&sink=${state.sink}`))));
     const [means, thumbnails] = await Promise.all([statistics(), all]);
     if (!current()) return null;
+    const edited = headEdits();
+    const called = named.get(state.m);
     const most = Math.max(...thumbnails.map((layer) => largest(layer)), 1e-12);
     thumbnails.forEach((values, layer) => {
       const cells = values.length / heads;
@@ -81,20 +96,21 @@ export const headsView = {
         pictures.push(own);
         const mean = means[layer * heads + head];
         const words = STATISTICS.map((name) => `${WORDS[name]} ${short(mean[name])}`).join(', ');
-        const edit = editOf(layer, head);
-        grid.append(el('button', { 'aria-label': `layer ${layer} head ${head}${edit ? `, ${edit}` : ''}${named.has(state.m) ? `, ${named.get(state.m)[layer * heads + head]}` : ''}: ${words}`, title: words, 'aria-pressed': layer === state.l && head === state.h ? 'true' : 'false', 'data-head': `${layer}.${head}`, 'data-edit': edit || null, onclick: () => go({ l: layer, h: head, v: 'head' }) }, thumbnail(own, columns, most), `${layer}.${head}`));
+        const edit = edited.get(`${layer}.${head}`) ?? '';
+        grid.append(el('button', { 'aria-label': `layer ${layer} head ${head}${edit ? `, ${edit}` : ''}${named.has(state.m) ? `, ${named.get(state.m)[layer * heads + head]}` : ''}: ${words}`, title: words, 'aria-pressed': layer === state.l && head === state.h ? 'true' : 'false', 'data-head': `${layer}.${head}`, 'data-edit': edit || null, tabindex: layer === state.l && head === state.h ? 0 : -1, onclick: () => go({ l: layer, h: head, v: 'head' }) }, thumbnail(own, columns, most), `${layer}.${head}`, called ? el('span', { class: 'label' }, called[layer * heads + head]) : null));
       }
     });
+    grid.addEventListener('keydown', (event) => moveFocus(event, grid, heads));
     const order = [...means].sort((a, b) => (!STATISTICS.includes(state.o) ? a.layer - b.layer || a.head - b.head : b[state.o] - a[state.o]));
-    const called = named.get(state.m);
     const names = ['layer', 'head', ...STATISTICS, ...(called ? ['labels'] : [])];
     const rows = order.map((head) => names.map((name) => (name === 'labels' ? called[head.layer * heads + head.head] : head[name])));
     const ask16 = el('button', { id: 'label', title: 'previous token, induction, first token ...: as regard classify says, on 16 stories', onclick: (event) => nameHeads(event.target) }, 'Name the heads');
     const drawn = scatter(means);
     put(box,
-      el('p', { class: 'quiet' }, `${layers * heads} heads on ${n} tokens${difference() ? ', with the edits less without' : ''}: ${scaleWords(most)}.${sinkWords()}`),
-      grid,
+      el('p', { class: 'quiet' }, `${layers * heads} heads on ${counted(n, 'token')}${difference() ? ', with the edits less without' : ''}: ${scaleWords(most)}.${sinkWords()}`),
+      colourBar(most),
       called ? null : ask16,
+      grid,
       table(names, rows, { sorted: state.o, sort: (name) => go({ o: name }), pick: (row) => go({ l: row[0], h: row[1], v: 'head' }), current: (row) => row[0] === state.l && row[1] === state.h, caption: 'Means over the rows of each head; a click on a column sorts' }),
       drawn,
       el('p', { class: 'quiet' }, 'Each dot is a head; the brighter, the later its layer.'));
@@ -113,7 +129,7 @@ function gridSvg(pictures, columns, most, heads) {
     const group = svg('g', { transform: `translate(${x} ${y + 11})`, 'data-head': `${Math.floor(i / heads)}.${i % heads}` });
     group.append(svg('text', { x: 0, y: -2, 'font-size': 9 }, `${Math.floor(i / heads)}.${i % heads}`));
     values.forEach((value, j) => {
-      if (value !== 0) group.append(svg('rect', { x: (j % columns) * size, y: Math.floor(j / columns) * size, width: size, height: size, fill: colour(value, most, state.c, difference()), 'data-value': value }));
+      if (value !== 0) group.append(svg('rect', { x: (j % columns) * size, y: Math.floor(j / columns) * size, width: size, height: size, fill: colour(value, most, scaleKind(), difference()), 'data-value': value }));
     });
     out.append(group);
   });

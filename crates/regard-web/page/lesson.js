@@ -2,14 +2,14 @@
 import { el, label, put, short, svg } from './base.js';
 import { colour } from './colour.js';
 import { ask } from './api.js';
-import { difference, largest, ofSide, table } from './draw.js';
+import { difference, largest, model, ofSide, table } from './draw.js';
 import { go, state } from './state.js';
 
 function matrix(values, rowNames, columnNames, most) {
   const cell = (x) => {
     const td = el('td', {}, x === null ? 'hidden' : short(x));
     if (x !== null && most) {
-      td.style.background = colour(x, most, 'root', difference());
+      td.style.background = colour(x, most, { kind: 'root' }, difference());
       const strength = Math.sqrt(Math.abs(x) / most);
       td.style.color = difference() ? (strength > 0.7 ? '#fff' : '#111') : strength > 0.62 ? '#111' : '#fff';
     }
@@ -25,9 +25,19 @@ let latest = 0;
 
 const WIDTHS = Array.from({ length: 11 }, (_, i) => 2 ** i);
 const DRAWS = 200;
-const KINDS = [['largest weight', 'mean_max_weight'], ['entropy (nats; ln 8 is 2.079)', 'mean_entropy'], ['median row of the gradient on Q', 'row_dq_median']];
+const KINDS = [['largest weight', 'mean_max_weight'], ['entropy (nats; ln 8 is 2.079)', 'mean_entropy'], ['gradient of the median row of Q', 'row_dq_median'], ['norm of the gradient on Q', 'grad_norm_q']];
 
-const sweep = (d) => ask(`/api/sweep?d_k=${d}&seq=8&seeds=${DRAWS}&seed=42`).then(([found]) => found.rows);
+/** Sweeps by d_k: each is fetched once. */
+const sweeps = new Map();
+
+function sweep(d) {
+  if (!sweeps.has(d)) {
+    const asked = ask(`/api/sweep?d_k=${d}&seq=8&seeds=${DRAWS}&seed=42`).then(([found]) => found.rows);
+    asked.catch(() => sweeps.delete(d));
+    sweeps.set(d, asked);
+  }
+  return sweeps.get(d);
+}
 
 /** One number against d_k, without and with the scale, with its interval. */
 function curveOf(title, name, all, d) {
@@ -60,11 +70,12 @@ async function showSweep(box, d) {
   put(box,
     el('div', { class: 'row' }, KINDS.map(([title, name]) => curveOf(title, name, all, d))),
     table(['d_k = ' + d, 'without the scale', 'with 1/√d_k'], lines),
-    el('p', { class: 'quiet' }, `Means over ${DRAWS} draws of 8 queries and keys, with 95 % intervals; the same numbers: `, el('code', {}, `regard sweep --d-k ${d} --seeds ${DRAWS} --numbers regard --loss unit`)));
+    el('p', { class: 'quiet' }, `Means over ${DRAWS} draws of 8 queries and keys, with 95 % intervals; the same numbers: `, el('code', {}, `regard lab sweep --d-k ${d} --seeds ${DRAWS} --numbers regard --loss unit`)));
 }
 
 export const lessonView = {
   name: 'lesson',
+  ofOneHead: true,
   title: 'Lesson',
   what: 'softmax(Q Kᵀ / √d_k) V, step by step, on the first tokens of your text and the head that is chosen. Pull the scale out on the right and watch; B − A shows what it changes at each step.',
   controls: () => [],
@@ -76,15 +87,15 @@ export const lessonView = {
     const cut = (rows) => rows.map((row) => row.slice(0, wide));
     const dims = Array.from({ length: wide }, (_, i) => `v${i}`);
     const swept = el('div', {});
-    const slider = el('input', { type: 'range', min: 0, max: 10, step: 1, value: Math.log2(Math.max(1, state.d)), 'aria-label': 'd_k, as a power of two', oninput: (event) => { go({ d: 2 ** Number(event.target.value) }, true); showSweep(swept, state.d).catch((error) => put(swept, error.message)); } });
+    const slider = el('input', { type: 'range', min: 0, max: 10, step: 1, value: Math.log2(Math.max(1, state.d)), 'aria-label': 'd_k, as a power of two', 'aria-valuetext': `d_k = ${state.d}`, oninput: (event) => { go({ d: 2 ** Number(event.target.value) }, true); event.target.setAttribute('aria-valuetext', `d_k = ${state.d}`); showSweep(swept, state.d).catch((error) => put(swept, error.message)); } });
     const more = steps.v[0].length > wide ? ` (the first ${wide} of ${steps.v[0].length} numbers)` : '';
     put(box,
-      stepBox(1, 'Raw scores: q · k', 'Each token asks (row) and each answers (column): a dot product says how well they fit.', matrix(steps.raw, names, names)),
+      stepBox(1, 'Raw scores: q · k', 'The query of each token (row) times the key of each token (column): the larger the dot product, the better they match.', matrix(steps.raw, names, names)),
       stepBox(2, 'The scale', 'Dot products grow with √d_k; the scale takes that back, so that the softmax does not saturate.', matrix(steps.scaled, names, names)),
-      stepBox(3, 'The mask', 'What may not be seen is hidden before the softmax: a model that writes must not read ahead.', matrix(steps.masked, names, names)),
+      stepBox(3, 'The mask', model().causal ? 'Later tokens are hidden before the softmax: a model that predicts the next token must not read ahead.' : 'This model reads in both directions: no token is hidden, unless an edit hides it.', matrix(steps.masked, names, names)),
       stepBox(4, 'Softmax: the weights', 'Every row becomes positive and sums to one.', matrix(steps.weights, names, names, difference() ? largest(steps.weights.flat()) : 1)),
       stepBox(5, 'Times V', `Each token takes the weighted mean of the values${more}.`, el('div', {}, el('p', { class: 'quiet' }, 'values'), matrix(cut(steps.v), names, dims), el('p', { class: 'quiet' }, 'result'), matrix(cut(steps.out), names, dims))),
-      stepBox(6, 'Why the scale', 'Random queries and keys of any width: pull d_k up, and watch the largest weight go to one and the gradient vanish without the scale.', el('div', {}, el('label', {}, 'd_k ', slider), swept)));
+      stepBox(6, 'Why the scale', 'Random queries and keys of any width. Without the scale, a larger d_k drives the largest weight to one: the gradient of the median row vanishes, while the norm over all rows grows, because a few rows carry it. With the scale all of these stay the same.', el('div', {}, el('label', {}, 'd_k ', slider), swept)));
     showSweep(swept, state.d).catch((error) => put(swept, error.message));
     const rows = ['raw', 'scaled', 'masked', 'weights'].flatMap((step) => steps[step].flatMap((row, i) => row.map((x, j) => [step, i, tokens[i], j, tokens[j], x])));
     return { table: () => ({ columns: ['step', 'query', 'query_token', 'key', 'key_token', 'value'], rows }) };

@@ -13,10 +13,11 @@ import { lensView } from './lens.js';
 import { lessonView } from './lesson.js';
 import { showSurgery, toggle } from './surgery.js';
 
-const VIEWS = [headsView, headView, mapView, neuronView, lensView, lessonView];
+/** A file has the views whose data is in it. */
+const VIEWS = [headsView, headView, mapView, neuronView, lensView, lessonView].filter((view) => !frozen || frozen.views.includes(view.name));
 const viewOf = (name) => VIEWS.find((view) => view.name === name) ?? headsView;
 
-const KEYS = [['1 to 6', 'views'], ['h, l', 'head before, after'], ['j, k', 'layer below, above'], ['z, m', 'take the head out; put its mean in its place'], ['u', 'undo (the browser\'s back)'], ['b', 'A, B, B − A'], ['s', 'first token: show, hide, renormalise'], ['/', 'the text'], ['g', 'go to a head, as L1.H2'], ['arrows, + and -', 'cell of the map; tokens'], ['e', 'save this view'], ['?', 'these keys']];
+const KEYS = [[`1 to ${VIEWS.length}`, 'views'], ['h, l', 'head before, after'], ['j, k', 'layer below, above'], ['z, m', 'ablate the head: zero; mean'], ['u', 'undo (the browser\'s back)'], ['b', 'A, B, B − A'], ['s', 'first token: show, hide, renormalise'], ['/', 'the text'], ['g', 'go to a head, as L1.H2'], ['arrows, + and -', 'cell of the map; tokens'], ['e', 'save this view'], ['?', 'these keys']];
 
 function say(words) {
   put(byId('status'), words);
@@ -33,9 +34,15 @@ function banner(words, ...more) {
 let asked = 0;
 let working = Promise.resolve();
 
+/** The request that is under way: aborting it cancels the work on the server. */
+let runRequest = { abort() {}, begun: 0 };
+/** A request that took longer is aborted when the text or the edits change. */
+const ABORT_AFTER = 500;
+
 async function run(edits) {
-  const [text, number] = [state.t, state.m];
-  const made = await send('/api/run', { model: number, text, edits });
+  const [text, number, controller] = [state.t, state.m, new AbortController()];
+  runRequest = { abort: () => controller.abort(), begun: performance.now() };
+  const made = await send('/api/run', { model: number, text, edits }, controller.signal);
   return Object.assign(made, { of: text, asked: edits });
 }
 
@@ -66,7 +73,9 @@ async function runBoth() {
 /** One at a time, and then the latest; false when something newer is wanted. */
 async function prepare() {
   const mine = ++asked;
+  const slow = setTimeout(() => runRequest.abort(), Math.max(0, runRequest.begun + ABORT_AFTER - performance.now()));
   await working;
+  clearTimeout(slow);
   if (mine !== asked) return false;
   const now = runBoth();
   working = now.then(() => {}, () => {});
@@ -122,10 +131,13 @@ const check = (name, words) => el('label', {}, el('input', { type: 'checkbox', c
 function showControls(view) {
   const { layers, heads } = model();
   const number = (name, words, most) => el('label', {}, `${words} `, el('input', { type: 'number', min: 0, max: most - 1, value: state[name], onchange: (event) => go({ [name]: clamp(Number(event.target.value) || 0, 0, most - 1) }) }));
-  const sides = el('span', { role: 'group', 'aria-label': 'side' }, [['A', 'A: as it is'], ['B', 'B: edited'], ['D', 'B − A']].map(([value, words]) => el('button', { id: `side-${value}`, 'aria-pressed': state.s === value ? 'true' : 'false', onclick: () => go({ s: value }) }, words)));
+  // Without edits, or with edits that were refused, there is one model to look at.
+  const alone = runs.A?.run === runs.B?.run;
+  const side = alone ? 'A' : state.s;
+  const sides = el('span', { role: 'group', 'aria-label': 'side' }, [['A', 'A: as it is'], ['B', 'B: edited'], ['D', 'B − A']].map(([value, words]) => el('button', { id: `side-${value}`, 'aria-pressed': side === value ? 'true' : 'false', disabled: alone && value !== 'A', title: alone && value !== 'A' ? 'make an edit on the right first' : null, onclick: () => go({ s: value }) }, words)));
   // A field that is in use stays in use.
   const focus = byId('controls').contains(document.activeElement) ? [...byId('controls').querySelectorAll('button, input, select')].indexOf(document.activeElement) : -1;
-  put(byId('controls'), frozen ? null : sides, view.name === 'heads' ? null : [number('l', 'layer', layers), number('h', 'head', heads)], view.controls(choice, check));
+  put(byId('controls'), frozen ? null : sides, view.ofOneHead ? [number('l', 'layer', layers), number('h', 'head', heads)] : null, view.controls(choice, check));
   if (focus >= 0) byId('controls').querySelectorAll('button, input, select')[focus]?.focus();
 }
 
@@ -144,6 +156,7 @@ async function showView() {
   showControls(view);
   put(byId('what'), view.what);
   const box = byId('view');
+  box.setAttribute('aria-busy', 'true');
   const begun = performance.now();
   try {
     const made = await view.render(box, () => mine === drawing);
@@ -160,6 +173,8 @@ async function showView() {
       Object.assign(runs, { A: null, B: null });
       await update({});
     } else if (error.status !== 0) put(box, el('p', { class: 'error' }, error.message));
+  } finally {
+    if (mine === drawing) box.setAttribute('aria-busy', 'false');
   }
 }
 
@@ -221,7 +236,7 @@ function onKey(event) {
   const actions = {
     h: () => go({ h: (state.h + heads - 1) % heads }), l: () => go({ h: (state.h + 1) % heads }),
     j: () => go({ l: (state.l + layers - 1) % layers }), k: () => go({ l: (state.l + 1) % layers }),
-    z: () => operate('zero'), m: () => operate('mean'),
+    z: () => ablate('zero'), m: () => ablate('mean'),
     u: () => history.back(), b: () => frozen || go({ s: turn(['A', 'B', 'D'], state.s) }), s: () => go({ sink: turn(['show', 'hide', 'renormalise'], state.sink) }),
     '/': () => byId('text').focus(), e: () => byId('export').focus(), '?': showKeys,
     g: () => { const at = /L?(\d+)\D+(\d+)/i.exec(prompt('Which head? As L1.H2') ?? ''); if (at) go({ l: Number(at[1]), h: Number(at[2]), v: state.v === 'heads' ? 'head' : state.v }); },
@@ -234,8 +249,8 @@ function onKey(event) {
   say(`layer ${state.l}, head ${state.h}${state.e ? `, edits ${state.e}` : ''}`);
 }
 
-function operate(action) {
-  if (frozen) say('Edits are not in the file: `regard serve` makes them.');
+function ablate(action) {
+  if (frozen) say('Edits are not in the file: use `regard serve`.');
   else toggle(state.l, state.h, action);
 }
 
@@ -253,7 +268,20 @@ function listen() {
     clearTimeout(pause);
     pause = setTimeout(() => { pause = null; }, 1500);
   });
-  byId('model').addEventListener('change', (event) => { go({ m: Number(event.target.value), e: '', l: 0, h: 0, q: '', k: '', at: '' }); describe(); });
+  byId('model').addEventListener('change', (event) => {
+    const number = Number(event.target.value);
+    // The example of one model is not the language of another.
+    const text = state.t === model().begin ? runs.models[number].begin : state.t;
+    go({ m: number, t: text, e: '', l: 0, h: 0, q: '', k: '', at: '' });
+    describe();
+  });
+  byId('example').addEventListener('change', (event) => {
+    const chosen = model().examples[Number(event.target.value)];
+    event.target.value = '';
+    if (!chosen) return;
+    put(byId('example-what'), chosen.what);
+    go({ t: chosen.text, v: chosen.view, l: chosen.layer, h: chosen.head, e: chosen.edits, s: chosen.side, q: '', k: '', at: '' });
+  });
   byId('export').addEventListener('change', async (event) => {
     const kind = event.target.value;
     event.target.value = '';
@@ -265,7 +293,7 @@ function listen() {
     try { await exportView(kind, drawn); say(`saved as ${kind}`); } catch (error) { say(error.message); }
   });
   byId('link').addEventListener('click', async () => {
-    try { await navigator.clipboard.writeText(link()); say('The link is copied; who opens it needs the token of their own server.'); } catch { prompt('The link:', link()); }
+    try { await navigator.clipboard.writeText(link()); say('The link is copied; opening it needs the token of a running server.'); } catch { prompt('The link:', link()); }
   });
   byId('help').addEventListener('click', showKeys);
   byId('tabs').addEventListener('keydown', (event) => {
@@ -284,13 +312,15 @@ function listen() {
 
 function describe() {
   const one = model();
-  put(byId('about'), `${one.family}, ${one.layers} layers of ${one.heads} heads of ${one.head_dim}${one.kv_heads < one.heads ? ` (${one.kv_heads} for keys and values)` : ''}, ${(one.parameters / 1e6).toPrecision(3)} M numbers`);
+  put(byId('example'), el('option', { value: '' }, 'choose …'), one.examples.map((example, i) => el('option', { value: i }, example.title)));
+  byId('example').closest('label').hidden = Boolean(frozen) || one.examples.length === 0;
+  put(byId('about'), `${one.family}, ${one.layers} layers of ${one.heads} heads of ${one.head_dim}${one.kv_heads < one.heads ? ` (${one.kv_heads} for keys and values)` : ''}, ${(one.parameters / 1e6).toPrecision(3)} M parameters`);
 }
 
 async function begin() {
   try {
     const known = await ask('/api/models');
-    Object.assign(runs, { models: known.models, begin: known.begin });
+    runs.models = known.models;
   } catch (error) {
     if (error.status === 401) askForToken();
     else if (error.status !== 0) banner(error.message);
@@ -310,6 +340,8 @@ useToken(new URLSearchParams(location.hash.slice(1)).get('token'));
 listen();
 if (frozen) {
   document.body.dataset.frozen = 'true';
+  document.title = `Regard: ${frozen.answers['/api/models'].models[0].name}: ${frozen.text.slice(0, 40)}`;
+  put(byId('intro'), `Attention of ${frozen.answers['/api/models'].models[0].name} on one text${frozen.edits ? `, with the edits ${frozen.edits}` : ''}. `, 'Written by ', el('code', {}, 'regard look --html'), `, version ${frozen.answers['/api/models'].version}, ${document.lastModified}.`);
   byId('text').readOnly = true;
 }
 await begin();

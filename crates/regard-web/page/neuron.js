@@ -19,8 +19,9 @@ function bars(values, name, y, x0, width) {
 
 export const neuronView = {
   name: 'neuron',
+  ofOneHead: true,
   title: 'Neuron',
-  what: 'One query and one key: before and after positions are turned into them, their products coordinate by coordinate, the running sum (whose end is q · k), times the scale, and the weight behind the softmax.',
+  what: 'One query and one key: before and after rotary positions, their products coordinate by coordinate, the running sum (whose end is q · k), times the scale, and the weight after the softmax.',
   controls: () => [],
   async render(box, current) {
     const n = runs.B.tokens.length;

@@ -1,12 +1,12 @@
 // What is looked at, in the address: back and forward are undo and redo, and a link gives the same view.
 import { ask, frozen, useToken } from './api.js';
 
-const DEFAULTS = { m: 0, t: '', e: '', v: 'heads', l: 0, h: 0, s: 'B', q: '', k: '', sink: 'show', pool: 'mean', c: 'root', w: 0, o: 'layer', x: 'entropy', y: 'previous', at: '', d: 64 };
+const DEFAULTS = { m: 0, t: '', e: '', v: 'heads', l: 0, h: 0, s: 'B', q: '', k: '', sink: 'show', pool: 'mean', c: 'auto', w: 0, o: 'layer', x: 'entropy', y: 'previous', at: '', d: 64 };
 const NUMBERS = new Set(['m', 'l', 'h', 'w', 'd']);
 export const STATISTICS = ['entropy', 'max_weight', 'own', 'previous', 'first', 'local', 'distance'];
 /** What an address may say; whatever else it says is left out. */
 const ALLOWED = {
-  v: ['heads', 'head', 'map', 'neuron', 'lens', 'lesson'], s: ['A', 'B', 'D'], sink: ['show', 'hide', 'renormalise'], pool: ['mean', 'max'], c: ['linear', 'root', 'log'],
+  v: ['heads', 'head', 'map', 'neuron', 'lens', 'lesson'], s: ['A', 'B', 'D'], sink: ['show', 'hide', 'renormalise'], pool: ['mean', 'max'], c: ['auto', 'linear', 'root', 'log'],
   x: STATISTICS, y: STATISTICS, o: ['layer', 'head', 'labels', ...STATISTICS], w: [0, 1], d: Array.from({ length: 11 }, (_, i) => 2 ** i),
 };
 const SHAPES = { q: /^(\d{1,9}(,\d{1,9})*)?$/, k: /^(\d{1,9})?$/, at: /^(-?[\d.e+-]+,-?[\d.e+-]+,[\d.e+-]+)?$/ };
@@ -25,7 +25,7 @@ const LONG = 1500;
 
 export const state = { ...DEFAULTS };
 /** Runs of the text: A as the model is, B with the edits. */
-export const runs = { A: null, B: null, models: [], begin: '', lost: '' };
+export const runs = { A: null, B: null, models: [], lost: '' };
 
 /** Query tokens that are chosen. */
 export const chosen = () => state.q === '' ? [] : state.q.split(',').map(Number).filter((i) => runs.B && i < runs.B.tokens.length);
@@ -69,8 +69,10 @@ export function keepInAddress(quietly = true) {
 export async function read(step) {
   const words = new URLSearchParams(location.hash.slice(1));
   useToken(words.get('token'));
-  const fresh = { ...DEFAULTS, t: runs.begin };
-  if (frozen) Object.assign(fresh, { t: frozen.text, e: frozen.edits });
+  const fresh = { ...DEFAULTS };
+  if (frozen) fresh.e = frozen.edits;
+  // Every model has an example that fits it.
+  fresh.t = frozen ? frozen.text : runs.models[understood('m', words.get('m') ?? '0')]?.begin ?? runs.models[0]?.begin ?? '';
   for (const [key, value] of words) {
     if (!Object.hasOwn(DEFAULTS, key)) continue;
     const said = understood(key, value);

@@ -1,6 +1,7 @@
 // The text, token by token, coloured by loss.
-import { byId, el, put, short, shown, signed } from './base.js';
-import { lossColour } from './colour.js';
+import { byId, counted, el, put, short, shown, signed } from './base.js';
+import { changeColour, lossColour } from './colour.js';
+import { model } from './draw.js';
 import { chosen, go, runs, state } from './state.js';
 
 /** Tokens that are shown at a time. */
@@ -9,6 +10,31 @@ const SHOWN = 1500;
 /** The loss of each token: how surprising it was to what came before. */
 function lossOf(run, i) {
   return i > 0 && run.losses.length ? run.losses[i - 1] : null;
+}
+
+/** What the colours of the tokens mean. */
+function legend(run, changes) {
+  if (!model().writes) return 'This model does not predict the next token: there is no loss.';
+  if (!run.losses.length) return 'One token has nothing after it to predict: type a text.';
+  if (changes) return 'Blue: the edits lower the loss of this token; orange: they raise it; full colour at one nat.';
+  return 'Pale: expected; orange: a surprise of six nats and more.';
+}
+
+/**
+ * The text of every token. A token of a model on bytes may be a part of a character: its first part shows the character, the others a dot.
+ */
+export function tokenTexts(run) {
+  const bytes = new TextEncoder().encode(run.of ?? '');
+  const whole = new TextDecoder('utf-8', { fatal: true });
+  const starts = (at) => at >= bytes.length || (bytes[at] & 0xc0) !== 0x80;
+  return run.tokens.map((token) => {
+    const { from, to, added } = token;
+    if (added || to <= from || to > bytes.length || (starts(from) && starts(to))) return token.piece;
+    let end = to;
+    while (!starts(end)) end += 1;
+    if (!starts(from)) return '·';
+    try { return whole.decode(bytes.subarray(from, end)); } catch { return token.piece; }
+  });
 }
 
 export function choose(i, more) {
@@ -26,21 +52,23 @@ function first(n) {
 export function showText() {
   const { A: a, B: b } = runs;
   const run = state.s === 'A' ? a : b;
+  const changes = state.s === 'D' && state.e !== '';
+  const texts = tokenTexts(run);
   const [marked, from] = [new Set(chosen()), first(run.tokens.length)];
   const spans = run.tokens.slice(from, from + SHOWN).map((token, offset) => {
     const i = from + offset;
-    const loss = state.s === 'D' && i > 0 && b.losses.length ? b.losses[i - 1] - a.losses[i - 1] : lossOf(run, i);
-    const said = loss === null ? 'no loss' : state.s === 'D' ? `loss ${signed(loss)} nats` : `loss ${short(loss)} nats`;
+    const loss = changes && i > 0 && b.losses.length ? b.losses[i - 1] - a.losses[i - 1] : lossOf(run, i);
+    const said = loss === null ? 'no loss' : changes ? `loss ${signed(loss)} nats` : `loss ${short(loss)} nats`;
     const title = `token ${i}: ${JSON.stringify(token.piece)}, id ${token.id}${token.added ? ', added by the tokenizer' : ''}; ${said}`;
-    const span = el('span', { role: 'option', id: `token-${i}`, title, 'aria-label': title, 'aria-selected': marked.has(i) ? 'true' : 'false', 'data-token': i }, shown(token.piece) || '∅');
-    span.style.background = loss === null ? '#e4e6ea' : lossColour(Math.abs(loss) * (state.s === 'D' ? 6 : 1));
+    const span = el('span', { role: 'option', id: `token-${i}`, title, 'aria-label': title, 'aria-selected': marked.has(i) ? 'true' : 'false', 'data-token': i }, shown(texts[i]) || '∅');
+    span.style.background = loss === null ? '#e4e6ea' : changes ? changeColour(loss) : lossColour(loss);
     return span;
   });
   const box = byId('tokens');
   put(box, spans);
   if (from > 0 || from + SHOWN < run.tokens.length) box.append(el('p', { class: 'quiet' }, `tokens ${from} to ${Math.min(run.tokens.length, from + SHOWN) - 1} of ${run.tokens.length}`));
-  put(byId('about-text'), `${run.tokens.length} tokens`, run.loss === null ? '' : `, loss ${short(run.loss)} nats a token`, run.warning ? `. ${run.warning}` : '');
-  put(byId('legend'), b.losses.length ? 'Pale: expected; orange: a surprise of six nats and more. Click: choose; shift: several.' : 'This model predicts no next tokens: there is no loss.');
+  put(byId('about-text'), counted(run.tokens.length, 'token'), run.loss === null ? '' : `, loss ${short(run.loss)} nats a token`, run.warning ? `. ${run.warning}` : '');
+  put(byId('legend'), legend(run, changes), ' Click: choose a token; shift: several.');
 }
 
 export function listenToTokens() {

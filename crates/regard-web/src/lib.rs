@@ -1,22 +1,23 @@
-//! The page: attention live in the browser, served to this machine alone.
+//! The page: attention live in the browser, served to this machine only.
 //!
 //! ```text
-//! door      who may come in: Host, Origin, token, sizes        gate     one run and one waiting
-//! api       what can be asked, by path                         answers  what is answered
-//! runs      runs that were made                                frozen   the page with its data in one file
-//! page/     HTML, CSS and JavaScript modules, in the program   server   connections
+//! auth      Host, Origin, token and size checks                latest      one computation and one waiting
+//! api       routes and handlers                                views       runs as JSON and as arrays
+//! run_cache runs of texts, within a limit of memory            standalone  the page with its data in one file
+//! page/     HTML, CSS and JavaScript modules, in the program   server      connections and threads
 //! ```
 
 #![forbid(unsafe_code)]
 
-mod answers;
 mod api;
-mod door;
-mod frozen;
-mod gate;
+mod auth;
+mod examples;
+mod latest;
 mod page;
-mod runs;
+mod run_cache;
 mod server;
+mod standalone;
+mod views;
 
-pub use frozen::frozen;
 pub use server::{Server, Stop};
+pub use standalone::standalone;

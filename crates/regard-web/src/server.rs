@@ -1,7 +1,7 @@
-//! Connections: few at a time, none for ever.
+//! Connection limits and timeouts. Slow readers and senders are disconnected.
 
 use crate::api;
-use crate::door::{Door, PATIENCE};
+use crate::auth::{Auth, IO_TIMEOUT};
 use axum::Router;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -15,75 +15,86 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tokio_io_timeout::TimeoutStream;
 
-/// Connections that are served at a time.
+/// Connections served at a time.
 const CONNECTIONS: usize = 16;
-/// Bytes of a request's headers, at most.
+/// Largest headers of a request, in bytes.
 const HEADERS: usize = 16 << 10;
-/// Those that are told at a time that there are too many.
+/// Connections above the limit that get a 503 at a time; others are closed.
 const REFUSED: usize = 64;
+/// Threads for connections, and for computing.
+const WORKERS: usize = 2;
+const COMPUTING: usize = 8;
 
-/// A server that listens, and has not begun to answer.
+/// A server that listens and does not respond yet.
 #[derive(Debug)]
 pub struct Server {
     listener: std::net::TcpListener,
-    door: Arc<Door>,
+    auth: Arc<Auth>,
     models: Vec<Model>,
     stop: watch::Sender<bool>,
 }
 
-/// Ends a server, from any thread.
+/// Stops a server, from any thread.
 #[derive(Debug, Clone)]
 pub struct Stop(watch::Sender<bool>);
 
 impl Stop {
-    /// End it; answers that are on their way are let go.
+    /// Stops the server; responses in progress are dropped.
     pub fn stop(&self) {
         let _ = self.0.send(true);
     }
 }
 
 impl Server {
-    /// Listen on this machine; port 0 takes any that is free.
+    /// Listens on 127.0.0.1; port 0 takes any free port.
     ///
     /// # Errors
-    /// When the port is taken.
+    /// When the port is in use.
     pub fn bind(models: Vec<Model>, port: u16) -> std::io::Result<Self> {
         let listener = std::net::TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
         listener.set_nonblocking(true)?;
-        let door = Arc::new(Door::new(listener.local_addr()?.port())?);
-        Ok(Self { listener, door, models, stop: watch::Sender::new(false) })
+        let auth = Arc::new(Auth::new(listener.local_addr()?.port())?);
+        Ok(Self { listener, auth, models, stop: watch::Sender::new(false) })
     }
 
-    /// Where it is, without the token.
+    /// The address without the token.
     ///
     /// # Errors
-    /// None, short of a defect.
+    /// When the system does not report the port.
     pub fn origin(&self) -> std::io::Result<String> {
         Ok(format!("http://{}", self.listener.local_addr()?))
     }
 
-    /// The address to open, with the token behind `#`, which browsers keep to themselves.
+    /// The address to open, with the token after `#`: browsers do not send that part.
     ///
     /// # Errors
-    /// None, short of a defect.
+    /// When the system does not report the port.
     pub fn address(&self) -> std::io::Result<String> {
-        Ok(format!("{}/#token={}", self.origin()?, self.door.token()))
+        Ok(format!("{}/#token={}", self.origin()?, self.auth.token()))
     }
 
-    /// What ends it.
+    /// A handle that stops it.
     pub fn stopper(&self) -> Stop {
         Stop(self.stop.clone())
     }
 
-    /// Answer until it is stopped.
+    /// Serves until it is stopped.
     ///
     /// # Errors
-    /// When the runtime cannot be started.
+    /// When the threads cannot be started.
     pub fn serve(self) -> std::io::Result<()> {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).max_blocking_threads(8).enable_all().build()?;
+        can_start(WORKERS + 1)?;
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(WORKERS)
+            .max_blocking_threads(COMPUTING)
+            // The first thread for computing stays: where no second one can be started, requests wait for it.
+            .thread_keep_alive(Duration::from_secs(365 * 24 * 3600))
+            .enable_all()
+            .build()?;
         let served = runtime.block_on(async {
+            tokio::task::spawn_blocking(|| ()).await?;
             let listener = TcpListener::from_std(self.listener)?;
-            let router = api::router(self.models, self.door);
+            let router = api::router(self.models, self.auth);
             let mut stop = self.stop.subscribe();
             tokio::select! {
                 () = accept(listener, router) => {}
@@ -94,6 +105,19 @@ impl Server {
         runtime.shutdown_background();
         served
     }
+}
+
+/// Starts and ends this number of threads: the runtime panics where the system refuses one.
+fn can_start(threads: usize) -> std::io::Result<()> {
+    let (mut started, mut senders) = (Vec::new(), Vec::new());
+    for _ in 0..threads {
+        let (sender, receiver) = std::sync::mpsc::channel::<()>();
+        senders.push(sender);
+        started.push(std::thread::Builder::new().spawn(move || receiver.recv().is_ok())?);
+    }
+    drop(senders);
+    started.into_iter().for_each(|thread| drop(thread.join()));
+    Ok(())
 }
 
 async fn accept(listener: TcpListener, router: Router) {
@@ -123,11 +147,11 @@ async fn accept(listener: TcpListener, router: Router) {
 }
 
 async fn refuse(mut stream: TcpStream) {
-    let answer =
+    let response =
         "HTTP/1.1 503 Service Unavailable\r\nconnection: close\r\nretry-after: 1\r\ncontent-length: 21\r\n\r\ntoo many connections\n";
-    let _ = stream.write_all(answer.as_bytes()).await;
+    let _ = stream.write_all(response.as_bytes()).await;
     let _ = stream.shutdown().await;
-    // Closing while something is unread would take the answer back.
+    // Closing a socket with unread data resets the connection, and the response is lost.
     let mut rest = [0; 1024];
     while tokio::io::AsyncReadExt::read(&mut stream, &mut rest).await.is_ok_and(|n| n > 0) {}
 }
@@ -135,10 +159,9 @@ async fn refuse(mut stream: TcpStream) {
 async fn connection(stream: TcpStream, router: Router) {
     let _ = stream.set_nodelay(true);
     let mut stream = TimeoutStream::new(stream);
-    // Who does not take an answer is let go; who is slow in asking, too.
-    stream.set_write_timeout(Some(PATIENCE));
+    stream.set_write_timeout(Some(IO_TIMEOUT));
     let stream = pin!(stream);
     let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(PATIENCE).max_buf_size(HEADERS);
+    http.timer(TokioTimer::new()).header_read_timeout(IO_TIMEOUT).max_buf_size(HEADERS);
     let _ = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router)).await;
 }

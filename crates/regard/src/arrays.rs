@@ -33,7 +33,7 @@ pub(crate) fn take<'v, T, D: Dimension>(view: &mut ArrayViewMut<'v, T, D>, axis:
     part
 }
 
-/// Parts of a tensor of so many along an axis; one part where it has no more.
+/// Chunks of `size` along an axis; the last may be shorter.
 pub(crate) fn cut<T>(view: ArrayViewMut4<'_, T>, axis: usize, size: usize) -> Vec<ArrayViewMut4<'_, T>> {
     let (mut pieces, mut rest) = (Vec::new(), view);
     while rest.len_of(Axis(axis)) > size {
@@ -41,4 +41,25 @@ pub(crate) fn cut<T>(view: ArrayViewMut4<'_, T>, axis: usize, size: usize) -> Ve
     }
     pieces.push(rest);
     pieces
+}
+
+/// A 64-bit digest of words, which tells arrays apart that differ by accident.
+#[derive(Debug, Default)]
+pub(crate) struct Digest(u64);
+
+impl Digest {
+    pub(crate) const fn add(&mut self, word: u64) {
+        self.0 = (self.0.rotate_left(23) ^ word).wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(1);
+    }
+
+    pub(crate) const fn finish(self) -> u64 {
+        (self.0 ^ (self.0 >> 32)).wrapping_mul(0xD6E8_FEB8_6659_FD93)
+    }
+}
+
+/// Shape and digest of an array.
+pub(crate) fn array_digest(shape: &[usize], words: impl Iterator<Item = u64>) -> String {
+    let mut digest = Digest::default();
+    words.for_each(|word| digest.add(word));
+    format!("{shape:?} {:016x}", digest.finish())
 }

@@ -1,4 +1,4 @@
-//! What can be wrong with a call. Everything is checked once, before any work is done.
+//! Errors. Everything that can be checked is checked once, before any work.
 
 use std::fmt;
 
@@ -18,7 +18,9 @@ impl From<&[usize]> for Shape4 {
     }
 }
 
-/// Why a call was refused. No output has been touched when one of these is returned.
+/// Why a call failed. All but [`Error::Interrupted`], [`Error::Threads`] and [`Error::OutOfMemory`] are found before any work: buffers of the caller's
+/// are then as they were. After these three, buffers that were given to an `*_into` call or to `backward_part` hold unspecified values; states of
+/// pieces are as they were after any error.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the message of a variant says what its fields are")]
@@ -29,7 +31,7 @@ pub enum Error {
     /// k and v have different numbers of heads.
     #[error("k {k} and v {v} differ in heads; both need heads_kv")]
     KeyValueHeads { k: Shape4, v: Shape4 },
-    /// Query heads cannot be shared out evenly over the key/value heads.
+    /// heads_q is not a multiple of heads_kv.
     #[error("q {q} has {heads_q} heads and k {k} has {heads_kv}; heads_q must be a multiple of heads_kv")]
     HeadGroups { q: Shape4, k: Shape4, heads_q: usize, heads_kv: usize },
     /// q and k have different head dimensions.
@@ -57,7 +59,7 @@ pub enum Error {
     #[error("{name} is 0; it must be at least 1")]
     Zero { name: &'static str },
     /// A SIMD level was forced that this CPU does not have.
-    #[error("SIMD level {asked} was asked for, but this CPU has only {available}")]
+    #[error("SIMD level not available: {asked}; this CPU has {available}")]
     Level { asked: String, available: String },
     /// Worker threads could not be started.
     #[error("could not start {threads} threads: {reason}")]
@@ -65,28 +67,31 @@ pub enum Error {
     /// Two settings of one option contradict each other.
     #[error("{option} was given twice, as {first} and as {second}; give it once")]
     Conflict { option: &'static str, first: String, second: String },
-    /// The memory for a result could not be had.
+    /// Memory for a result could not be allocated.
     #[error("no memory for {what}: {bytes} bytes")]
     OutOfMemory { what: &'static str, bytes: usize },
     /// The flag of [`crate::Attention::interrupt`] was raised.
-    #[error("interrupted")]
+    #[error("interrupted; output buffers may be partly written")]
     Interrupted,
-    /// Cumulative lengths that are no such thing.
+    /// Cumulative lengths that do not start with 0, fall, or end at another length.
     #[error("{operand}[{index}] is {value}; cumulative lengths start with 0, do not fall and end with the number of tokens, {tokens}")]
     CumulativeLengths { operand: &'static str, index: usize, value: usize, tokens: usize },
-    /// Options that do not go together.
-    #[error("{what} cannot be had")]
+    /// A combination of options that is not supported.
+    #[error("not supported: {what}")]
     Unsupported { what: &'static str },
-    /// A range that is not inside what it is a range of.
+    /// A range outside of its axis.
     #[error("{operand} {start}..{end} is not inside 0..{len}")]
     Range { operand: &'static str, start: usize, end: usize, len: usize },
-    /// A piece that would change the order of sums.
-    #[error("{operand} {start}..{end} of {len} are no piece, or not the next one: pieces are cut at multiples of 256")]
+    /// A piece with bounds that would change the order of sums.
+    #[error("{operand} {start}..{end} of {len} are not a valid piece; pieces are contiguous, with bounds that are multiples of 256")]
     Piece { operand: &'static str, start: usize, end: usize, len: usize },
-    /// A state of rows that belongs to another call, or bytes that are none.
+    /// A piece of keys that comes again, too early, or after the last one.
     #[error(
-        "a state of rows has {got} {what}, and {expected} were expected; it goes on with the same rows, and the keys after those that it has seen"
+        "keys {start}..{end} of {len} are out of order: the state has absorbed the keys up to {next}; give each piece once, in key order"
     )]
+    PieceOrder { start: usize, end: usize, next: usize, len: usize },
+    /// A running state of another call, or bytes that are not a state.
+    #[error("the running state has {got} {what}, expected {expected}; continue with the same rows and the next keys")]
     State { what: &'static str, got: usize, expected: usize },
     /// A result would have more elements than memory can address.
     #[error("{what} of shape {shape} is too large to address")]

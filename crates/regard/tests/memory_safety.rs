@@ -8,7 +8,7 @@ mod common;
 use common::{Normal, Shape, masks, normal, to};
 use half::{bf16, f16};
 use ndarray::{Array2, Array3, Array4, ArrayView4, Axis, s};
-use regard::matmul::{Packed, Write, matmul};
+use regard::matmul::{PackedMatrix, Write, matmul};
 use regard::{Attention, Bias, Element, Level, Mask, Real, Stage, StatsOptions};
 
 /// The level that `REGARD_SIMD` or the CPU says, and every level of the CPU.
@@ -68,7 +68,7 @@ fn tour<E: Element>() {
                 let a = with_level(Attention::new().causal_bottom_right().top_k(3).softcap(2.0).sink(vec![0.0; 2]), level).threads(1);
                 a.forward_with_stats(seen(&q), seen(&k), seen(&v), StatsOptions { local_window: 2, top_keys: 3 }).expect("fits");
                 a.weights(seen(&q), seen(&k)).expect("fits");
-                a.scores(seen(&q), seen(&k), Stage::Bias).expect("fits");
+                a.scores(seen(&q), seen(&k), Stage::Masked).expect("fits");
                 a.heat_map(seen(&q), seen(&k), 3, 5).expect("fits");
                 a.column_sums(seen(&q), seen(&k)).expect("fits");
                 a.head_similarity(seen(&q), seen(&k)).expect("fits");
@@ -177,7 +177,7 @@ fn products<E: Real>() {
             let mut dst = matrix::<E>(m, n, way & 4 > 0, 3);
             let mut again = Array2::from_shape_fn((m, n), |at| dst[at]);
             matmul(dst.view_mut(), Write::Add, lhs.view(), rhs.view());
-            let mut packed = Packed::default();
+            let mut packed = PackedMatrix::default();
             packed.pack(rhs.view());
             packed.clone().matmul(again.view_mut(), Write::Add, lhs.view());
             assert_eq!(dst, again);

@@ -49,17 +49,24 @@ __all__ = [
     "Table",
     "__version__",
     "alibi_slopes",
+    "analyze",
     "attention",
     "attention_varlen",
     "attention_varlen_vjp",
     "attention_vjp",
     "column_sums",
+    "documents",
     "get_num_threads",
     "gradient_statistics",
     "head_similarity",
     "heat_map",
+    "lab",
     "load",
     "merge",
+    "nn",
+    "plot",
+    "plot_attention",
+    "plot_heads",
     "row_states",
     "set_num_threads",
     "simd_level",
@@ -69,15 +76,15 @@ __all__ = [
 
 
 if TYPE_CHECKING:
-    from . import jax, lab, nn, plot, torch
+    from . import documents, jax, lab, nn, plot, torch
     from .plot import analyze, plot_attention, plot_heads
 
 
 def __getattr__(name: str) -> Any:
-    # Here, and not above: who wants attention shall not wait for the import of the rest.
+    # Imported on first use: `import regard` stays fast.
     from importlib import import_module
 
-    if name in ("lab", "nn", "plot"):
+    if name in ("documents", "lab", "nn", "plot"):
         return import_module(f".{name}", __name__)
     if name in ("analyze", "plot_attention", "plot_heads"):
         return getattr(import_module(".plot", __name__), name)
@@ -88,3 +95,9 @@ def __getattr__(name: str) -> Any:
             other = {"torch": "PyTorch", "jax": "JAX"}[name]
             raise AttributeError(f"regard.{name} needs {other} ({missing}): pip install {name}") from missing
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    from importlib.util import find_spec
+
+    return sorted({*globals(), *__all__, *(name for name in ("jax", "torch") if find_spec(name))})

@@ -1,4 +1,4 @@
-"""What attention weights look like, in one call."""
+"""Statistics of attention weights."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ._results import Table
 
 
 def array(x: Any) -> np.ndarray:
-    """A NumPy array of what NumPy, PyTorch, JAX or anything with DLPack has; numbers of other devices are refused."""
+    """A NumPy array from NumPy, PyTorch, JAX or any object with DLPack; other devices than the CPU are an error."""
     if isinstance(x, np.ndarray):
         return x
     if hasattr(x, "detach"):
@@ -24,8 +24,17 @@ def array(x: Any) -> np.ndarray:
     return np.asarray(x)
 
 
+def like(x: Any, result: np.ndarray) -> Any:
+    """A result as a torch tensor, if ``x`` is one."""
+    if hasattr(x, "detach") and not isinstance(x, np.ndarray):
+        import torch
+
+        return torch.from_numpy(np.ascontiguousarray(result))
+    return result
+
+
 def as_heads(weights: Any) -> np.ndarray:
-    """Weights as ``[heads, queries, keys]``: batches are put one behind the other."""
+    """Weights as ``[heads, queries, keys]``: batches are concatenated."""
     weights = array(weights)
     if weights.ndim < 2:
         raise ValueError(f"weights have {weights.ndim} dimension(s); they need [queries, keys], [heads, queries, keys] or [batch, heads, queries, keys]")
@@ -33,23 +42,32 @@ def as_heads(weights: Any) -> np.ndarray:
 
 
 def _nearest(apart: np.ndarray) -> np.ndarray:
-    """Of divergences ``[batch, heads, heads]``, that from the nearest other head."""
+    """The divergence from the nearest other head, of divergences ``[batch, heads, heads]``."""
     index = np.arange(apart.shape[-1])
     apart[..., index, index] = np.inf
-    return apart.min(axis=-1).ravel()
+    # Pairs without a row in which both see a key have no divergence.
+    least = np.where(np.isnan(apart), np.inf, apart).min(axis=-1).ravel()
+    return np.where(np.isinf(least), np.nan, least)
 
 
 def _informed(p: np.ndarray, q: np.ndarray) -> np.ndarray:
-    """``p ln(p / q)``, and nothing where p is nothing."""
+    """``p ln(p / q)``, and 0 where p is 0."""
     return np.where(p > 0, p * np.log(np.where(p > 0, p, 1) / np.where(q > 0, q, 1)), 0)
 
 
-def analyze(weights: Any = None, *, q: Any = None, k: Any = None, local: int = 3, **options: Any) -> Table:
-    """What each head does, one row each: ``max_weight``, ``entropy`` (nats), ``diagonal`` (own token), ``previous``, ``first``, ``local`` (within
-    ``local`` of the query), ``beyond`` (the rest), ``distance``, ``nearest_head`` (the Jensen-Shannon divergence, in nats, from
-    the most similar other head: 0 for equal, ln 2 for disjoint), as means over rows that see any key.
+def _ratio(local: np.ndarray) -> np.ndarray:
+    """Local over global weight; infinite without any global weight."""
+    with np.errstate(divide="ignore"):
+        return local / np.maximum(1 - local, 0.0)
 
-    Of weights as they are, or of queries and keys without ever making the matrix: ``analyze(q=q, k=k, causal=True)`` takes the options of
+
+def analyze(weights: Any = None, *, q: Any = None, k: Any = None, local: int = 3, **options: Any) -> Table:
+    """Statistics of each head, one row per head: ``max_weight``, ``entropy`` (nats), ``diagonal`` (own token), ``previous``, ``first``, ``local`` (within
+    ``local`` of the query), ``beyond`` (the rest), ``local_vs_global`` (``local / (1 - local)``), ``distance``, ``nearest_head`` (the
+    Jensen-Shannon divergence, in nats, from the most similar other head: 0 for equal, ln 2 for disjoint; over rows in which both see a key), as means over
+    rows that see any key.
+
+    From weights, or from queries and keys in linear memory: ``analyze(q=q, k=k, causal=True)`` takes the options of
     :func:`regard.statistics`.
 
     >>> import numpy as np, regard
@@ -67,12 +85,13 @@ def analyze(weights: Any = None, *, q: Any = None, k: Any = None, local: int = 3
             "first": found.first_token_mass, "local": found.local_mass, "beyond": 1 - found.local_mass, "distance": found.mean_distance,
         }
         columns = {name: np.asarray(values).ravel() for name, values in columns.items()}
+        columns["local_vs_global"] = _ratio(columns["local"])
         columns["nearest_head"] = np.full(found.entropy.size, np.nan)
         if heads > 1:
             columns["nearest_head"] = _nearest(np.array(head_similarity(q, k, **options).jensen_shannon))
         return Table(head=np.arange(len(columns["entropy"])), **columns)
     if q is not None or k is not None or options:
-        raise TypeError("weights are complete: q, k and options go without them")
+        raise TypeError("weights= excludes q=, k= and options; give either")
     given = array(weights)
     # Heads are compared with those of the same batch entry.
     if given.ndim == 4 and len(given) > 1:
@@ -81,11 +100,11 @@ def analyze(weights: Any = None, *, q: Any = None, k: Any = None, local: int = 3
         return Table(**{**joined, "head": np.arange(len(joined["head"]))})
     maps = as_heads(given)
     if np.isnan(maps).any() or (maps < 0).any():
-        raise ValueError("weights must be numbers of at least 0; scores before the softmax are not weights")
+        raise ValueError("weights have negative or NaN elements; give the weights after the softmax, not the scores")
     heads, n, m = maps.shape
     total = maps.sum(axis=2)
     if (np.abs(total[total > 0] - 1) > 1e-2).any():
-        raise ValueError("rows of weights must sum to 1 (or to 0, where nothing is seen); are these scores before the softmax?")
+        raise ValueError("rows of weights must sum to 1 (or to 0, without any visible key); give the weights after the softmax, not the scores")
     seen = total > 0
     count = np.maximum(seen.sum(axis=1), 1)
 
@@ -101,12 +120,14 @@ def analyze(weights: Any = None, *, q: Any = None, k: Any = None, local: int = 3
         apart = np.zeros((heads, heads))
         for a in range(heads):
             for b in range(a + 1, heads):
+                both = seen[a] & seen[b]
                 middle = (maps[a] + maps[b]) / 2
-                apart[a, b] = apart[b, a] = (_informed(maps[a], middle) + _informed(maps[b], middle)).sum() / (2 * n)
+                rows = (_informed(maps[a], middle) + _informed(maps[b], middle)).sum(axis=1)[both]
+                apart[a, b] = apart[b, a] = rows.mean() / 2 if both.any() else np.nan
         nearest = _nearest(apart[None])
     near = (maps * (away <= local)).sum(axis=2)
     return Table(
         head=np.arange(heads), max_weight=mean(maps.max(axis=2)), entropy=mean(entropy), diagonal=mean((maps * (i == j)).sum(axis=2)),
         previous=mean((maps * (i - j == 1)).sum(axis=2)), first=mean(maps[:, :, 0]), local=mean(near), beyond=mean(total - near),
-        distance=mean((maps * away).sum(axis=2)), nearest_head=nearest,
+        distance=mean((maps * away).sum(axis=2)), local_vs_global=_ratio(mean(near)), nearest_head=nearest,
     )

@@ -43,7 +43,7 @@ _Stream._fields_ = [
 ]
 
 _NULLABLE = 2
-#: What each structure that was handed out points to, until it is given back.
+#: Memory of the exported structures, kept until the consumer releases it.
 _held: dict[int, Any] = {}
 _numbers = itertools.count(1)
 
@@ -70,7 +70,7 @@ _release_stream = _ReleaseStream(lambda pointer: _give_back(_ReleaseStream, poin
 
 
 def _column(values: np.ndarray) -> tuple[bytes, list[Any], int]:
-    """Its format, its buffers, and how many values are missing."""
+    """Format, buffers and number of missing values of a column."""
     if values.dtype.kind == "b":
         return b"b", [None, np.packbits(values, bitorder="little")], 0
     if values.dtype.kind == "i":
@@ -115,7 +115,7 @@ _pointer_of = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_
 @ctypes.PYFUNCTYPE(None, ctypes.c_void_p)
 def _destroy(capsule: int) -> None:
     own = _capsules.pop(_pointer_of(capsule, _NAME), None)
-    # Nobody took it.
+    # The capsule was not consumed.
     if own is not None and own.release:
         own.release(ctypes.pointer(own))
 

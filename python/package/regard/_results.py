@@ -1,4 +1,4 @@
-"""What the instruments return: NumPy arrays with names."""
+"""Results of the instruments: named NumPy arrays."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ class _WeightStatistics:
         for field in fields(_WeightStatistics):
             values = getattr(self, field.name)[rows]
             if values.size:
-                # The entropy of a row that is certain may be -0, which nobody wants to read.
+                # + 0.0 turns the -0 of a one-hot row's entropy into 0.
                 low, mean, high = (x + 0.0 for x in (values.min(), values.mean(dtype=np.float64), values.max()))
                 lines.append(f"  {field.name:<20} mean {mean:.4g}  from {low:.4g} to {high:.4g}")
         return "\n".join(lines)
 
 
 def _long(shape: tuple[int, ...], names: tuple[str, ...], columns: dict[str, np.ndarray]) -> Table:
-    """A table with a row per element of arrays of one shape, and where it stands."""
+    """A table with a row per element of arrays of one shape, and its indices."""
     places = np.meshgrid(*(np.arange(n) for n in shape), indexing="ij")
     return Table(**{name: place.ravel() for name, place in zip(names[-len(shape) :], places)}, **{name: values.ravel() for name, values in columns.items()})
 
@@ -46,7 +46,7 @@ class HeadStatistics(_WeightStatistics):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Statistics(_WeightStatistics):
-    """What attention did, row by row, each ``[batch, heads_q, seq_q]``; :func:`regard.statistics` has the definitions."""
+    """Statistics of the weights, row by row, each ``[batch, heads_q, seq_q]``; :func:`regard.statistics` has the definitions."""
 
     argmax: np.ndarray
     top_keys: np.ndarray
@@ -96,7 +96,7 @@ class HeatMap(_Named):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class RowStates(_Named):
-    """What the softmax of each row is divided by, each ``[batch, heads_q, seq_q]``; :func:`regard.row_states` has the definition."""
+    """Softmax maximum and denominator of each row, each ``[batch, heads_q, seq_q]``; :func:`regard.row_states` has the definition."""
 
     row_max: np.ndarray
     row_sum: np.ndarray
@@ -112,7 +112,7 @@ class HeadSimilarity(_Named):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class GradientStatistics:
-    """What the gradients did, in Euclidean norms; :func:`regard.gradient_statistics` has the definitions."""
+    """Euclidean norms of the gradients; :func:`regard.gradient_statistics` has the definitions."""
 
     dq_rows: np.ndarray
     dk_rows: np.ndarray
@@ -202,7 +202,7 @@ class Table:
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         from ._arrow import stream
 
-        # The dictionary is anybody's to change.
+        # The dictionary is public and may have been changed.
         _check_columns(self.columns)
         return stream(self.columns)
 
@@ -230,7 +230,7 @@ class Table:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Lens:
-    """What a model would say behind each layer: ids ``top`` and ``probability`` ``[layers + 1, n, top]``, ``loss`` of the next token and ``entropy``
+    """The logit lens, predictions after each layer: ids ``top`` and ``probability`` ``[layers + 1, n, top]``, ``loss`` of the next token and ``entropy``
     ``[layers + 1, n]`` in nats. Layer 0 is the embedding."""
 
     tokens: list[str]
@@ -259,19 +259,19 @@ class Lens:
         head = "<th>layer</th>" + "".join(f"<th>{escape(token)}</th>" for token in self.tokens[first:])
         rows = ((layer, zip(words[layer, first:, 0], self.probability[layer, first:, 0])) for layer in range(layers))
         body = "".join(f"<tr><th>{layer}</th>" + "".join(f"<td>{escape(word)} {p:.2f}</td>" for word, p in row) + "</tr>" for layer, row in rows)
-        caption = "The likeliest next token behind each layer and its probability" + (f"; the last {n - first} of {n} tokens" if first else "")
+        caption = "The most likely next token after each layer, and its probability" + (f"; the last {n - first} of {n} tokens" if first else "")
         return f"<table><caption>{caption}</caption><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
     def __repr__(self) -> str:
         layers, n, k = self.top.shape
         words = np.asarray(self.words, dtype=object).reshape(layers, n, k)
-        lines = [f"Lens of {n} tokens, {layers - 1} layers; the likeliest token behind each layer, at the last row:"]
+        lines = [f"Lens of {n} tokens, {layers - 1} layers; the most likely token after each layer, at the last row:"]
         lines += [f"  {layer:>3}  {words[layer, -1, 0]!r} {self.probability[layer, -1, 0]:.3f}" for layer in range(layers)]
         return "\n".join(lines)
 
 
 class Gradients(Tuple[Any, ...]):
-    """``(dq, dk, dv)``, and after them what else there is a gradient of; each also by its name, None where there is none.
+    """``(dq, dk, dv)`` and the further gradients of the call, also by name; a name without a gradient is None.
 
     The names, in order: ``dq``, ``dk``, ``dv``, ``d_mask``, ``d_bias``, ``d_alibi``, ``d_relative``, ``d_sink``, ``d_scale``.
     """
@@ -304,31 +304,31 @@ class Gradients(Tuple[Any, ...]):
 
 
 class Figure:
-    """A drawing of the laboratory: it shows itself in a notebook; ``save("x.svg")`` or ``save("x.png")``."""
+    """A figure, displayed by notebooks; ``save("x.svg")`` or ``save("x.png")``."""
 
     def __init__(self, raw: Any) -> None:
         self._raw = raw
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the figure."""
         return self._raw.name
 
     @property
     def alt(self) -> str:
-        """What it shows, for those who cannot see it."""
+        """The alternative text of the figure."""
         return self._raw.alt
 
     def svg(self) -> str:
-        """The drawing as SVG."""
+        """The figure as SVG."""
         return self._raw.svg()
 
     def png(self) -> bytes:
-        """The drawing as PNG."""
+        """The figure as PNG."""
         return bytes(self._raw.png())
 
     def save(self, path: Any) -> None:
-        """Write it; the ending says how."""
+        """Write the figure; the suffix of the path selects SVG or PNG."""
         text = str(path).lower()
         if not text.endswith((".svg", ".png")):
             raise ValueError(f"{path!s} must end in .svg or .png")
@@ -337,7 +337,7 @@ class Figure:
             file.write(data)
 
     def to_matplotlib(self, ax: Any = None) -> Any:
-        """Put it into axes of matplotlib, as a picture; into new ones where none are given."""
+        """Draw the figure as an image into axes of matplotlib; without ``ax``, into new axes."""
         try:
             import matplotlib.pyplot as plt
         except ImportError as missing:

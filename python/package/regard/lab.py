@@ -5,11 +5,11 @@
 >>> table["d_k"].tolist()
 [4, 4, 64, 64]
 >>> sorted(table.tables)
-['attention_sweep_results', 'attention_sweep_weights', 'published_claims']
+['attention_sweep_results', 'attention_sweep_weights']
 
 ``table`` is the first table of the experiment: columns as NumPy arrays, ``to_csv()`` (the bytes that the command writes), ``to_pandas()``, ``to_polars()``.
-``table.tables`` has all of them by name, ``table.figures`` the figures, ``table.claims`` what became of what was published. ``regard.lab.experiments()`` lists
-what there is.
+``table.tables`` has all of them by name, ``table.figures`` the figures, ``table.claims`` the verdicts on published claims (None where the settings differ
+from those of the claims, as above). ``regard.lab.experiments()`` lists the experiments.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Result(Table):
     origin: dict[str, str]
     tables: dict[str, Result]
     figures: dict[str, Figure]
-    #: Whether comparisons hold; None where nothing is compared.
+    #: Whether the comparisons hold; None without any comparison.
     agrees: bool | None
 
     def __init__(self, raw: Any) -> None:
@@ -45,16 +45,33 @@ class Result(Table):
 
     @property
     def claims(self) -> Result | None:
-        """What became of what was published, where the experiment judges it."""
+        """Verdicts on published claims, if the experiment judges any."""
         return self.tables.get("published_claims")
 
-    def to_csv(self, path: Any = None) -> str | None:
-        """The very bytes that the command writes: to ``path``, or returned."""
+    def to_csv(self, path: Any = None, *, comments: bool = True) -> str | None:
+        """The bytes that the command writes: to ``path``, or returned. ``comments=False`` leaves the header of ``#`` lines out, for readers such as
+        ``pandas.read_csv`` that do not expect it (else: ``pandas.read_csv(path, comment="#")``)."""
+        csv: bytes = self.__dict__["_csv"]
+        while not comments and csv.startswith(b"#"):
+            csv = csv.partition(b"\n")[2]
         if path is None:
-            return self.__dict__["_csv"].decode()
+            return csv.decode()
         with open(path, "wb") as file:
-            file.write(self.__dict__["_csv"])
+            file.write(csv)
         return None
+
+    def __repr__(self) -> str:
+        """The columns without their intervals, as far as 120 characters go."""
+        shown: dict[str, np.ndarray] = {}
+        for name, values in self.columns.items():
+            if name.endswith(("_low", "_high")):
+                continue
+            text = repr(Table(**shown, **{name: values}))
+            if shown and max(map(len, text.splitlines())) > 120:
+                break
+            shown[name] = values
+        hidden = len(self.columns) - len(shown)
+        return repr(Table(**shown)) + (f"\n{hidden} more columns: see .columns" if hidden else "")
 
     def _repr_html_(self) -> str:
         from html import escape
@@ -64,7 +81,7 @@ class Result(Table):
 
 
 def _column(values: list[Any]) -> np.ndarray:
-    """Numbers where all are, with NaN for what is missing; else objects."""
+    """A numeric array if all values are numbers (NaN: missing), else an array of objects."""
     kinds = {type(x) for x in values if x is not None}
     missing = any(x is None for x in values)
     if kinds == {bool} and not missing:
@@ -77,7 +94,7 @@ def _column(values: list[Any]) -> np.ndarray:
 
 
 class _Bar:
-    """A line with the time that is left, on a terminal or in a notebook; nothing elsewhere, and nothing for what is quick."""
+    """A progress bar with the remaining time, on terminals and in notebooks, for experiments of more than a second."""
 
     def __init__(self, name: str, wanted: bool | None) -> None:
         notebook = "ipykernel" in sys.modules
@@ -153,7 +170,7 @@ def _function(experiment: dict[str, Any]) -> Any:
 
 
 def experiments() -> Table:
-    """What there is: the name of each function, and what it does."""
+    """The experiments: name and description of each function."""
     known = _experiments()
     return Table(name=[one["id"].replace("-", "_") for one in known], about=[one["about"] for one in known])
 
@@ -166,5 +183,5 @@ del _one, _made
 
 
 def __getattr__(name: str) -> Any:
-    # Only for what is not there; the functions of experiments are made above, of the laboratory's own list.
+    # Called for missing names only.
     raise AttributeError(f"regard.lab has no experiment {name!r}; it has {', '.join(sorted(__all__))}")

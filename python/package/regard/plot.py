@@ -1,4 +1,4 @@
-"""The laboratory's drawings of your attention: they show themselves in a notebook, and are saved as SVG or PNG.
+"""Figures of attention weights, displayed by notebooks and saved as SVG or PNG.
 
 >>> import numpy as np, regard
 >>> figure = regard.plot.plot_attention(np.eye(3), tokens=["the", "cat", "sat"])
@@ -20,9 +20,9 @@ from ._results import Figure
 
 __all__ = ["analyze", "plot_attention", "plot_change", "plot_curves", "plot_entropy", "plot_head_view", "plot_heads"]
 
-#: Tokens that still have room beside a map.
+#: Labels that fit beside a map.
 _READABLE = 60
-#: Cells of a side of a map of a long text.
+#: Cells per side of a pooled map.
 _CELLS = 512
 
 
@@ -31,7 +31,7 @@ def _words(name: str, title: str, caption: str, value: str = "weight") -> dict[s
 
 
 def _thinned(tokens: Sequence[str] | None, n: int) -> list[str] | None:
-    """Labels of all tokens up to sixty; beyond that every so many, with nothing between."""
+    """Labels of all tokens up to sixty; beyond that every n-th, and empty labels between."""
     if tokens is None:
         return None
     if len(tokens) != n:
@@ -40,13 +40,20 @@ def _thinned(tokens: Sequence[str] | None, n: int) -> list[str] | None:
     return [str(token).replace("\n", "\u21b5") if i % step == 0 else "" for i, token in enumerate(tokens)]
 
 
+def _no_options(function: str, options: dict[str, Any]) -> None:
+    """Options describe how weights are computed from q and k: beside finished weights they have no effect."""
+    if options:
+        names = ", ".join(f"{name}=" for name in options)
+        raise TypeError(f"{function}() got {names}, which it takes only with q= and k= (options of regard.heat_map)")
+
+
 def _four(x: Any) -> np.ndarray:
     x = array(x)
     return x.reshape((1,) * (4 - x.ndim) + x.shape)
 
 
 def _map_of(weights: Any, q: Any, k: Any, run: Any, layer: int, head: int, options: dict[str, Any]) -> tuple[np.ndarray, int, int]:
-    """A map of one head, and of how many queries and keys it is."""
+    """A map of one head, with its numbers of queries and keys."""
     if run is not None:
         n = len(run.ids)
         values = np.asarray(run.weights(layer, head) if n <= _CELLS else run.heat_map(layer, head, rows=_CELLS).mean, np.float64)
@@ -54,13 +61,13 @@ def _map_of(weights: Any, q: Any, k: Any, run: Any, layer: int, head: int, optio
     if weights is not None:
         maps = as_heads(weights)
         if not 0 <= head < len(maps):
-            raise ValueError(f"there is no head {head}: there are {len(maps)}")
+            raise ValueError(f"head is {head}; there are {len(maps)} heads, from 0")
         return maps[head], *maps.shape[1:]
     if q is None or k is None:
         raise TypeError("give weights, or q and k, or run=")
     q, k = _four(q), _four(k)
     if not 0 <= head < q.shape[1]:
-        raise ValueError(f"there is no head {head}: there are {q.shape[1]}")
+        raise ValueError(f"head is {head}; there are {q.shape[1]} heads, from 0")
     group = q.shape[1] // max(1, k.shape[1])
     made = heat_map(q[:1, head:head + 1], k[:1, head // max(1, group):head // max(1, group) + 1], rows=_CELLS, cols=_CELLS, **options)
     return np.asarray(made.mean, np.float64)[0, 0], q.shape[2], k.shape[2]
@@ -72,9 +79,11 @@ def plot_attention(
 ) -> Figure:
     """A heat map of one head: rows are queries, columns are keys.
 
-    ``tokens`` are written at both sides (``key_tokens`` at the keys, for cross-attention): all of them up to sixty, fewer beyond. With ``q`` and ``k`` the options of
+    ``tokens`` label both sides (``key_tokens`` the keys, for cross-attention): all of them up to sixty, fewer beyond. With ``q`` and ``k`` the options of
     :func:`regard.heat_map` apply (``causal=True``, ``window=...``), and any length is pooled to at most 512 x 512 cells in linear memory.
     """
+    if run is not None or weights is not None:
+        _no_options("plot_attention", options)
     values, n, m = _map_of(weights, q, k, run, layer, head, options)
     if run is not None and tokens is None:
         tokens = run.tokens
@@ -85,24 +94,37 @@ def plot_attention(
         rows = keys = None
     where = f"layer {layer}, head {head}" if run is not None else f"head {head}"
     caption = f"Rows are queries, columns are keys; {where}." + (f" {n} x {m} weights, means of cells." if pooled else "")
-    words = _words("attention", title or "Who looks at whom", caption)
+    words = _words("attention", title or "Attention weights", caption)
     return Figure(_plot_map(np.ascontiguousarray(values), words, rows, keys, (n, m) if pooled else None, None))
 
 
-def plot_heads(weights: Any = None, *, q: Any = None, k: Any = None, run: Any = None, names: Sequence[str] | None = None, columns: int | None = None, title: str | None = None, cells: int = 64, **options: Any) -> Figure:
-    """A grid of all heads: of weights ``[heads, n, n]``, of q and k, or of every head of a run; ``names`` are written above them."""
+def plot_heads(
+    weights: Any = None, tokens: Sequence[str] | None = None, *, key_tokens: Sequence[str] | None = None, q: Any = None, k: Any = None, run: Any = None,
+    names: Sequence[str] | None = None, columns: int | None = None, title: str | None = None, cells: int = 64, **options: Any,
+) -> Figure:
+    """A grid of all heads: of weights ``[heads, n, n]``, of q and k, or of every head of a run; ``names`` are written above them.
+
+    ``tokens`` are written at the left and at the bottom of the grid (``key_tokens`` at the bottom), for up to ``cells`` tokens: longer maps are
+    means of cells.
+    """
+    if run is not None or weights is not None:
+        _no_options("plot_heads", options)
     if run is not None:
         layers, heads = np.asarray(run.statistics.entropy).shape[:2]
         maps = [np.asarray(run.heat_map(layer, head, rows=cells).mean, np.float64) for layer in range(layers) for head in range(heads)]
         values = np.stack([x.reshape(x.shape[-2:]) for x in maps])
+        n = m = len(run.ids)
         names = list(names) if names is not None else [f"{layer}.{head}" for layer in range(layers) for head in range(heads)]
         columns = columns or heads
     elif weights is not None:
-        values = _pooled(as_heads(weights), cells)
+        values = as_heads(weights)
+        n, m = values.shape[1:]
+        values = _pooled(values, cells)
         names = list(names) if names is not None else [str(i) for i in range(len(values))]
     elif q is not None and k is not None:
         made = np.asarray(heat_map(_four(q), _four(k), rows=cells, cols=cells, **options).mean, np.float64)
         values = made.reshape(-1, *made.shape[-2:])
+        n, m = _four(q).shape[2], _four(k).shape[2]
         names = list(names) if names is not None else [str(i) for i in range(len(values))]
     else:
         raise TypeError("give weights, or q and k, or run=")
@@ -111,17 +133,19 @@ def plot_heads(weights: Any = None, *, q: Any = None, k: Any = None, run: Any = 
     if columns is not None and columns < 1:
         raise ValueError(f"columns is {columns}; it must be at least 1")
     words = _words("heads", title or "Every head", "Rows are queries, columns are keys; colour is the weight, from 0 to 1.")
-    return Figure(_plot_grid(np.ascontiguousarray(values), words, names, columns or min(8, max(1, int(np.ceil(np.sqrt(len(values))))))))
+    sides = _thinned(tokens, n), _thinned(tokens if key_tokens is None else key_tokens, m)
+    labels = sides if sides[0] is not None and sides[1] is not None and values.shape[1:] == (n, m) else None
+    return Figure(_plot_grid(np.ascontiguousarray(values), words, names, columns or min(8, max(1, int(np.ceil(np.sqrt(len(values)))))), labels))
 
 
 def plot_head_view(
     weights: Any = None, tokens: Sequence[str] | None = None, *, key_tokens: Sequence[str] | None = None, q: Any = None, k: Any = None, run: Any = None,
     layer: int = 0, heads: int | Sequence[int] = 0, queries: int | Sequence[int] | None = None, title: str | None = None, **options: Any,
 ) -> Figure:
-    """Lines between tokens: queries at the left, keys at the right, each weight a line as strong as it is.
+    """Lines between tokens: queries at the left, keys at the right, each weight a line of that opacity.
 
-    ``heads`` may be several, a colour each; ``queries`` picks the tokens whose lines are drawn. For up to 120 tokens: a longer text is better
-    seen as a map, by :func:`plot_attention`.
+    ``heads`` may be several, a colour each; ``queries`` picks the tokens whose lines are drawn. For up to 120 tokens;
+    :func:`plot_attention` draws longer texts as a map.
 
     >>> import numpy as np, regard
     >>> figure = regard.plot.plot_head_view(np.eye(3), ["the", "cat", "sat"], queries=[1, 2])
@@ -129,6 +153,8 @@ def plot_head_view(
     True
     """
     picked = [heads] if isinstance(heads, (int, np.integer)) else list(heads)
+    if run is not None or weights is not None:
+        _no_options("plot_head_view", options)
     if run is not None:
         tokens = run.tokens if tokens is None else tokens
         _short_enough(len(run.ids), len(run.ids))
@@ -157,12 +183,12 @@ def plot_head_view(
     if not all(0 <= query < n for query in chosen):
         raise ValueError(f"queries are {chosen}: there are {n}, from 0")
     where = f"Layer {layer}. " if run is not None else ""
-    caption = where + "Queries at the left, keys at the right; the stronger a line, the larger its weight. Weights below 0.01 have none."
-    words = _words("head_view", title or "Who looks at whom", caption)
+    caption = where + "Queries at the left, keys at the right; the opacity of a line is its weight. Weights below 0.01 have no line."
+    words = _words("head_view", title or "Attention weights", caption)
     return Figure(_plot_links(np.ascontiguousarray(maps), words, [f"head {head}" for head in picked], (sides[0], sides[1]), chosen))
 
 
-#: Tokens of a head view: beyond that nobody follows a line.
+#: Upper bound of tokens in a head view.
 _FOLLOWED = 120
 
 
@@ -185,7 +211,7 @@ def _pooled(maps: np.ndarray, cells: int) -> np.ndarray:
 
 
 def plot_change(before: Any, after: Any, tokens: Sequence[str] | None = None, *, layer: int = 0, head: int = 0, title: str | None = None) -> Figure:
-    """What an edit does to a head: weights after less weights before; of arrays, or of two runs of a model."""
+    """The change of a head by an edit: weights after minus weights before; arrays, or two runs of a model."""
     if hasattr(before, "heat_map"):
         tokens = before.tokens if tokens is None else tokens
         before, after = before.weights(layer, head), after.weights(layer, head)
@@ -195,11 +221,11 @@ def plot_change(before: Any, after: Any, tokens: Sequence[str] | None = None, *,
     if len(a) == 1:
         head = 0
     if not 0 <= head < len(a):
-        raise ValueError(f"there is no head {head}: there are {len(a)}")
+        raise ValueError(f"head is {head}; there are {len(a)} heads, from 0")
     change = (b - a)[head]
     most = float(np.abs(change).max()) or 1.0
     rows, keys = _thinned(tokens, change.shape[0]), _thinned(tokens, change.shape[1])
-    words = _words("change", title or "What the edit changes", "Weights after less weights before.", "change of the weight")
+    words = _words("change", title or "Change by the edit", "Weights after minus weights before.", "change of the weight")
     return Figure(_plot_map(np.ascontiguousarray(change), words, rows, keys, None, (-most, most)))
 
 
@@ -210,9 +236,9 @@ def plot_curves(x: Sequence[float], curves: dict[str, Sequence[float]], *, x_tit
 
 
 def plot_entropy(weights: Any = None, *, q: Any = None, k: Any = None, title: str | None = None, **options: Any) -> Figure:
-    """Entropy and largest weight of each head: how sharp it looks."""
+    """Entropy and largest weight of each head."""
     found = analyze(weights, q=q, k=k, **options)
     return plot_curves(
         found["head"], {"entropy (nats)": found["entropy"], "largest weight": found["max_weight"]}, x_title="head", y_title="mean over rows",
-        title=title or "How sharply each head looks",
+        title=title or "Entropy and largest weight of each head",
     )

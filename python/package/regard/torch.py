@@ -22,9 +22,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import operator
 import sys
 import threading
 import types
+import warnings
 from contextlib import ContextDecorator
 from importlib.util import find_spec
 from typing import Any, Sequence
@@ -35,11 +37,12 @@ try:
 except ImportError as missing:
     raise ImportError(f"regard.torch needs PyTorch ({missing}): pip install torch") from missing
 
-from ._autograd import _NO_OPERANDS, _attend, _autocast, _copied, _is_transformed, _tensors_of
+from ._autograd import _autocast, _is_transformed
 from ._context import Partition, _Loose, context_parallel_attention
-from ._regard import Mask, _chosen_num_threads
+from ._operator import attend
+from ._regard import Mask
 
-__all__ = ["Partition", "context_parallel_attention", "scaled_dot_product_attention", "use", "varlen_attention"]
+__all__ = ["Partition", "ScaledAttention", "context_parallel_attention", "scaled_dot_product_attention", "use", "varlen_attention"]
 
 _DTYPES = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
 _PLAIN = frozenset((Tensor, torch.nn.Parameter))
@@ -97,37 +100,22 @@ def scaled_dot_product_attention(
     """
     if torch.is_autocast_enabled("cpu"):
         query, key, value, attn_mask = _autocast(query, key, value, attn_mask)
-    options: dict[str, Any] = {"threads": _chosen_num_threads() or torch.get_num_threads()}
     if attn_mask is not None and type(attn_mask) not in _PLAIN:
-        attn_mask, is_causal = _described(attn_mask, is_causal, options)
-    if is_causal:
-        options["causal"] = is_causal
-    if dropout_p:
-        options["dropout_p"] = dropout_p
-        options["seed"] = _drawn_seed() if seed is None else seed
-    if window is not None:
-        options["window"] = window
-    if softcap is not None:
-        options["softcap"] = softcap
-    if top_k is not None:
-        options["top_k"] = top_k
-    if q_offset is not None:
-        options["q_offset"] = _copied(q_offset)
-    if kv_lens is not None:
-        options["kv_lens"] = _copied(kv_lens)
-    operands = _NO_OPERANDS
-    if attn_mask is not None or sink is not None or alibi is not None or relative is not None or scale is not None:
-        operands = _tensors_of((attn_mask, sink, alibi, relative, scale), options)
+        attn_mask, is_causal = _unwrapped(attn_mask, is_causal)
+    options = dict(mask=attn_mask, causal=is_causal, scale=scale, window=window, softcap=softcap, sink=sink, alibi=alibi)
+    options.update(relative=relative, top_k=top_k, q_offset=q_offset, kv_lens=kv_lens, **_dropout(dropout_p, seed))
     if query.is_nested:
-        return _nested(query, key, value, operands, options)
-    if not (query.is_cpu and key.is_cpu and value.is_cpu and (attn_mask is None or attn_mask.is_cpu)):
-        raise ValueError(_not_on_the_cpu(query=query, key=key, value=value, attn_mask=attn_mask))
-    shape = None
-    if not _fit(query, key, value, enable_gqa):
-        query, key, value, attn_mask, shape = _as_four_axes(query, key, value, attn_mask, enable_gqa)
-        operands = (attn_mask, *operands[1:])
-    out = _attend(query, key, value, operands, options)
-    return out if shape is None else out.reshape(shape + out.shape[-2:])
+        return _nested(query, key, value, options)
+    described = isinstance(attn_mask, Mask)
+    if not (query.is_cpu and key.is_cpu and value.is_cpu and (attn_mask is None or described or attn_mask.is_cpu)):
+        raise ValueError(_not_on_the_cpu(query=query, key=key, value=value, attn_mask=None if described else attn_mask))
+    if _fit(query, key, value, enable_gqa):
+        return attend(query, key, value, options)
+    query, key, value, mask, shape = _as_four_axes(query, key, value, None if described else attn_mask, enable_gqa)
+    if not described:
+        options["mask"] = mask
+    out = attend(query, key, value, options)
+    return out.reshape(shape + out.shape[-2:])
 
 
 def varlen_attention(
@@ -144,8 +132,12 @@ def varlen_attention(
     sink: Tensor | Sequence[float] | float | None = None,
     alibi: Tensor | Sequence[float] | bool | None = None,
     relative: Tensor | None = None,
+    window: Sequence[int | None] | None = None,
+    softcap: float | None = None,
+    top_k: int | None = None,
+    q_offset: Any = None,
+    kv_lens: Any = None,
     seed: int | None = None,
-    **options: Any,
 ) -> Tensor:
     """Attention for packed sequences of different lengths, without padding; differentiable.
 
@@ -163,56 +155,73 @@ def varlen_attention(
     >>> torch.allclose(out[3:], theirs[0].transpose(0, 1), atol=1e-6)
     True
     """
-    for name in ("q_offset", "kv_lens"):
-        if options.get(name) is not None:
-            options[name] = _copied(options[name])
-    options["threads"] = _chosen_num_threads() or torch.get_num_threads()
-    if mask is not None:
-        options["mask"] = mask
-    if is_causal:
-        options["causal"] = is_causal
-    if dropout_p:
-        options["dropout_p"] = dropout_p
-        options["seed"] = _drawn_seed() if seed is None else seed
     if not (query.is_cpu and key.is_cpu and value.is_cpu):
         raise ValueError(_not_on_the_cpu(query=query, key=key, value=value))
-    operands = _tensors_of((None, sink, alibi, relative, scale), options)
-    return _attend(query, key, value, operands, options, (_copied(cu_seqlens_q), _copied(cu_seqlens_k)))
+    options = dict(mask=mask, causal=is_causal, scale=scale, window=window, softcap=softcap, sink=sink, alibi=alibi)
+    options.update(relative=relative, top_k=top_k, q_offset=q_offset, kv_lens=kv_lens, **_dropout(dropout_p, seed))
+    return attend(query, key, value, options | {"cu_seqlens_q": cu_seqlens_q, "cu_seqlens_k": cu_seqlens_k})
 
 
-def _nested(query, key, value, operands, options):
+class ScaledAttention(torch.nn.Module):
+    """One head with projections of queries, keys and values, and no projection of the output: ``softmax(Q K^T * n_embd ** -0.5) V`` of ``[batch, tokens, n_embd]``.
+
+    ``scale=False`` leaves the factor out. Further arguments of a call are those of :func:`scaled_dot_product_attention`.
+
+    >>> import torch, regard.torch
+    >>> layer = regard.torch.ScaledAttention(64)
+    >>> layer(torch.randn(2, 10, 64), is_causal=True).shape
+    torch.Size([2, 10, 64])
+    """
+
+    def __init__(self, n_embd: int, *, scale: bool | float = True) -> None:
+        super().__init__()
+        self.query, self.key, self.value = (torch.nn.Linear(n_embd, n_embd, bias=False) for _ in range(3))
+        self.scale = scale
+
+    def forward(self, x: Tensor, **options: Any) -> Tensor:
+        return scaled_dot_product_attention(self.query(x), self.key(x), self.value(x), **{"scale": self.scale, **options})
+
+
+def _nested(query, key, value, options):
     """Of nested tensors, ``[batch, heads, ragged, dim]``: what they hold, packed as ``[token, head, dim]``."""
     for name, x in (("query", query), ("key", key), ("value", value)):
         if not x.is_nested or x.layout is not torch.jagged or x.dim() != 4 or x._ragged_idx != 2 or x.lengths() is not None:
             text = "a nested tensor of layout torch.jagged and shape [batch, heads, ragged, dim], without holes, as the others are"
             raise ValueError(f"{name} must be {text}; keep [batch, ragged, heads, dim] and transpose(1, 2)")
-    if operands[0] is not None:
+    if isinstance(options["mask"], Tensor):
         raise ValueError("attn_mask is a tensor, but nested tensors have no common shape of scores; give a regard.Mask, is_causal or window")
     packed = [x.transpose(1, 2) for x in (query, key, value)]
-    ends = [_copied(x.offsets()) for x in packed[:2]]
-    out = _attend(*(x.values() for x in packed), operands, options, ends)
+    ends = {name: x.offsets() for name, x in zip(("cu_seqlens_q", "cu_seqlens_k"), packed)}
+    out = attend(*(x.values() for x in packed), options | ends)
     return torch.nested.nested_tensor_from_jagged(out, packed[0].offsets()).transpose(1, 2)
 
 
 def _fit(query, key, value, enable_gqa):
-    """Nothing is to be broadcast."""
+    """Whether the shapes agree without broadcasting."""
     if not query.dim() == key.dim() == value.dim() == 4:
         return False
     (batch, heads, _, _), of_key, of_value = query.shape, key.shape, value.shape
     return batch == of_key[0] == of_value[0] and of_key[1] == of_value[1] and (heads == of_key[1] or enable_gqa)
 
 
-def _drawn_seed():
-    return int(torch.randint(2**63 - 1, (), dtype=torch.int64))
+def _dropout(dropout_p, seed):
+    """Without a seed, one that is drawn from PyTorch's generator; a seed is an integer of 64 bits."""
+    if not dropout_p:
+        return {}
+    if seed is None:
+        seed = torch.randint(2**63 - 1, (), dtype=torch.int64)
+    elif not isinstance(seed, Tensor):
+        seed = operator.index(seed)
+        if not 0 <= seed < 2**64:
+            raise ValueError(f"seed is {seed}; it must be from 0 to 2**64 - 1")
+        seed = torch.tensor(seed - 2**64 if seed >= 2**63 else seed)
+    return {"dropout_p": dropout_p, "seed": seed}
 
 
-def _described(mask, is_causal, options):
-    """Masks that are no tensors: ours, and PyTorch's own way to say how a causal mask is aligned."""
+def _unwrapped(mask, is_causal):
+    """PyTorch's object for the alignment of a causal mask, as ``is_causal``; other masks as they are."""
     from torch.nn.attention.bias import CausalBias, CausalVariant
 
-    if isinstance(mask, Mask):
-        options["mask"] = mask
-        return None, is_causal
     if isinstance(mask, CausalBias):
         return None, "bottom_right" if mask.variant == CausalVariant.LOWER_RIGHT else True
     return mask, is_causal
@@ -253,11 +262,11 @@ def _joined(tensor, batch, heads):
     return tensor.unsqueeze(0) if not batch else tensor.flatten(0, len(batch) - 1)
 
 
-# ------------------------------------------------------------------ in PyTorch's place
+# ------------------------------------------------------------------ use()
 
 
 def _reason_against(query, key, value, attn_mask, dropout_p, is_causal):
-    """Why a call is PyTorch's to answer; None where it is ours."""
+    """Why a call is left to PyTorch; None if regard computes it."""
     dtype = query.dtype
     for x in (query, key, value):
         if type(x) not in _PLAIN or not x.is_cpu or x.dtype is not dtype or x.layout is not _STRIDED or x.is_nested or x.dim() < 2:
@@ -279,6 +288,8 @@ def _reason_against(query, key, value, attn_mask, dropout_p, is_causal):
         return "torch.func or forward-mode derivatives"
     if torch._C._len_torch_dispatch_stack():
         return "a dispatch mode, which sees PyTorch's operators only"
+    if not torch._C._get_flash_sdp_enabled():
+        return "torch.nn.attention.sdpa_kernel without FLASH_ATTENTION"
     return None
 
 
@@ -298,19 +309,23 @@ def _in_place_of_pytorch(
     blocks = _counting
     counting = [calls for calls, _ in blocks]
     shared = _shared_by(blocks) if any(calls.context_parallel is not None for calls in counting) else None
-    if shared is not None and torch.is_autocast_enabled("cpu"):
-        query, key, value = _autocast(query, key, value)
-    reason = _reason_against(query, key, value, attn_mask, dropout_p, is_causal) if counting else "no use()"
+    tensors = (query, key, value, attn_mask)
+    if torch.is_autocast_enabled("cpu"):
+        tensors = _autocast(*tensors)
+    reason = _reason_against(*tensors, dropout_p, is_causal) if counting else "no use()"
+    if isinstance(scale, bool):
+        # A number to PyTorch, a switch to regard.
+        scale = float(scale)
     if shared is not None:
-        out = _by_all_ranks(shared, reason, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+        out = _by_all_ranks(shared, reason, *tensors, dropout_p, is_causal, scale, enable_gqa)
         for calls in counting:
             calls.computed += 1
         return out
     if reason is None:
         try:
-            out = scaled_dot_product_attention(query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa)
+            out = scaled_dot_product_attention(*tensors, dropout_p, is_causal, scale, enable_gqa)
         except (ValueError, TypeError) as refused:
-            # What PyTorch's callers expect. Not PyTorch's to answer: it reads beyond the end of values that are fewer than the keys.
+            # RuntimeError, as PyTorch raises. Not left to PyTorch, which reads beyond the end of values that are fewer than the keys.
             raise RuntimeError(str(refused)) from refused
         for calls in counting:
             calls.computed += 1
@@ -330,7 +345,7 @@ def _shared_by(blocks):
 
 
 def _by_all_ranks(partition, reason, query, key, value, attn_mask, dropout_p, is_causal, scale, enable_gqa):
-    """The call of a model that does not know that others have the rest of its tokens. Never PyTorch's to answer: it would see this rank's tokens only."""
+    """A call of a model that has the tokens of one rank. Never left to PyTorch, which would attend to this rank's tokens only."""
     if attn_mask is not None:
         text = "a mask of this rank's tokens, which hides nothing of the others': give the model no padding"
         raise RuntimeError(f"attention of shared tokens got {text} (Hugging Face: attention_mask=torch.ones_like(input_ids), where positions have gaps)")
@@ -350,24 +365,26 @@ def _by_all_ranks(partition, reason, query, key, value, attn_mask, dropout_p, is
 _NAME = "scaled_dot_product_attention"
 _has_ml_dtypes = find_spec("ml_dtypes") is not None
 _lock = threading.Lock()
-#: Blocks that are open, with their threads.
+#: Open blocks, with their threads.
 _counting: tuple[tuple[use, int], ...] = ()
 _replaced: list[Any] = []
 _fast_path = True
 
 
 class use(ContextDecorator):
-    """Put regard in the place of PyTorch's attention, for the time of a ``with`` block or of a decorated function.
+    """Replace PyTorch's attention by regard's within a ``with`` block or a decorated function.
 
-    Whatever calls ``torch.nn.functional.scaled_dot_product_attention`` meanwhile is answered by regard, forward and backward: Hugging
+    Calls of ``torch.nn.functional.scaled_dot_product_attention`` are then computed by regard, forward and backward: Hugging
     Face models with ``attn_implementation="sdpa"``, ``nn.TransformerEncoderLayer``, ``nn.MultiheadAttention`` (with
-    ``need_weights=False``; its fast path for inference, which does not go through that function, is off meanwhile).
+    ``need_weights=False``; its fast path for inference, which does not call that function, is disabled in the block).
 
-    PyTorch still answers what regard does not do: other devices, nested tensors, tensor subclasses, other dtypes than the four
+    PyTorch still computes what regard does not do: other devices, nested tensors, tensor subclasses, other dtypes than the four
     floats (bfloat16 needs the package ml_dtypes), a mask together with ``is_causal`` and whatever else is an error there, ``torch.func``
-    transforms, graphs of ``torch.compile`` and ``torch.jit.script``, and calls under a dispatch mode such as ``FlopCounterMode``.
+    transforms, graphs of ``torch.compile`` and ``torch.jit.script``, calls under a dispatch mode such as ``FlopCounterMode``, and calls
+    under ``torch.nn.attention.sdpa_kernel`` with a list that has no ``FLASH_ATTENTION`` (second derivatives need ``SDPBackend.MATH``).
 
-    The object that ``with`` gives counts: ``computed`` calls went to regard, ``left`` says how many went to PyTorch, and why.
+    The object that ``with`` returns counts calls: ``computed`` by regard; ``left`` has the number left to PyTorch for each reason. A block
+    that ends without any computed call gives one warning.
 
     A function that was taken out of PyTorch before, ``sdpa = F.scaled_dot_product_attention`` in a class or a closure, stays PyTorch's: such calls
     are not counted at all. (A module's global of that name, ``from torch.nn.functional import scaled_dot_product_attention``, is found and
@@ -377,8 +394,8 @@ class use(ContextDecorator):
     all of them, as by :func:`context_parallel_attention`: ``model(part.shard(ids, 1), position_ids=part.positions()[None])``. Nothing is left to PyTorch then: what cannot
     be computed so (masks, other devices) is an error, and so is a call of another thread that has no block of its own.
 
-    Blocks may be nested. The place is that of the whole process: other threads that run meanwhile get regard too. The backward pass
-    may come after the block: what was computed by regard is differentiated by regard.
+    Blocks may be nested. The replacement holds for the whole process, other threads included. The backward pass
+    may come after the block: gradients of calls computed by regard are computed by regard.
 
     >>> import torch, regard.torch
     >>> from torch.nn import functional as F
@@ -397,6 +414,7 @@ class use(ContextDecorator):
             raise TypeError(f"context_parallel is a {type(context_parallel).__name__}; it must be a regard.torch.Partition")
         self.context_parallel = context_parallel
         self.computed = 0
+        self._warned = False
         self.left: dict[str, int] = {}
 
     def __call__(self, function: Any) -> Any:
@@ -408,14 +426,30 @@ class use(ContextDecorator):
         return super().__call__(function)
 
     def __enter__(self) -> use:
+        self._open()
+        return self
+
+    def __exit__(self, kind: object = None, *exception: object) -> None:
+        self._close()
+        if kind is None:
+            self._warn_if_unused()
+
+    def _warn_if_unused(self) -> None:
+        if self.computed or self._warned:
+            return
+        self._warned = True
+        why = "; ".join(f"{reason}: {count} left to PyTorch" for reason, count in self.left.items())
+        text = why or "torch.nn.functional.scaled_dot_product_attention was not called, or every call was an error"
+        warnings.warn(f"regard.torch.use() computed no call: {text}", stacklevel=3)
+
+    def _open(self) -> None:
         global _counting
         with _lock:
             if not _counting:
                 _put_in_place()
             _counting = (*_counting, (self, threading.get_ident()))
-        return self
 
-    def __exit__(self, *exception: object) -> None:
+    def _close(self) -> None:
         global _counting
         with _lock:
             mine = [at for at, (calls, thread) in enumerate(_counting) if calls is self and thread == threading.get_ident()]
@@ -432,28 +466,34 @@ class use(ContextDecorator):
 
 @types.coroutine
 def _stepwise(block, steps):
-    """A generator or a coroutine whose steps run in the block; what waits in between runs outside of it."""
+    """A generator or a coroutine whose steps run in the block; code between the steps runs outside of it."""
     send, value = steps.send, None
     while True:
-        with block:
-            try:
-                given = send(value)
-            except StopIteration as end:
-                return end.value
+        block._open()
+        try:
+            given = send(value)
+        except StopIteration as end:
+            block._warn_if_unused()
+            return end.value
+        finally:
+            block._close()
         try:
             send, value = steps.send, (yield given)
         except GeneratorExit:
-            with block:
+            block._open()
+            try:
                 steps.close()
+            finally:
+                block._close()
             raise
         except BaseException as raised:
             send, value = steps.throw, raised
 
 
 def _put_in_place():
-    """In every module that has the function under its name, not only where it is at home."""
+    """Replace the function in every module that has it under its name."""
     global _fast_path
-    # torch.jit.script compiles calls by what they call: PyTorch's operator, as ever.
+    # torch.jit.script compiles a call of the replacement to PyTorch's operator.
     torch.jit._builtins._register_builtin(_in_place_of_pytorch, "aten::scaled_dot_product_attention")
     homes = [torch.nn.functional, torch._C._nn]
     found = [m for m in list(sys.modules.values()) if getattr(m, "__dict__", {}).get(_NAME) is _pytorch]
@@ -466,7 +506,7 @@ def _put_in_place():
 
 def _put_back():
     for module in _replaced:
-        # Somebody may have put a function of their own there since.
+        # Keep functions that other code has put there since.
         if module.__dict__.get(_NAME) is _in_place_of_pytorch:
             setattr(module, _NAME, _pytorch)
     _replaced.clear()

@@ -11,7 +11,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as distributed
 
-import regard.torch as door
+import regard.torch as rt
 from regard import Mask
 
 from test_shared import bits, start
@@ -90,7 +90,7 @@ def attend(call, given, options):
 def alone(folder):
     for i, (n, _, mask, heads, dtype, options) in enumerate(cases()):
         options = options | dict(attn_mask=None if mask is None else masks(n)[mask], enable_gqa=True)
-        torch.save(attend(door.scaled_dot_product_attention, tensors(n, heads, dtype), options), f"{folder}/{i}.pt")
+        torch.save(attend(rt.scaled_dot_product_attention, tensors(n, heads, dtype), options), f"{folder}/{i}.pt")
 
 
 def differing(a, b):
@@ -102,9 +102,9 @@ def differing(a, b):
 def one_rank(folder):
     differ, of = 0, 0
     for i, (n, block, mask, heads, dtype, options) in enumerate(cases()):
-        part = door.Partition(n, block=block)
+        part = rt.Partition(n, block=block)
         options = options | dict(attn_mask=None if mask is None else masks(n)[mask], partition=part)
-        found, sink = attend(door.context_parallel_attention, [part.shard(x, 2) for x in tensors(n, heads, dtype)], options)
+        found, sink = attend(rt.context_parallel_attention, [part.shard(x, 2) for x in tensors(n, heads, dtype)], options)
         expected, of_sink = torch.load(f"{folder}/{i}.pt")
         compared = {name: (found[name], part.shard(x, 2)) for name, x in expected.items()}
         if sink is not None:

@@ -12,7 +12,7 @@ import torch.distributed as distributed
 from torch.nn import functional as F
 
 import regard
-import regard.torch as door
+import regard.torch as rt
 
 CASES = {
     "full": dict(n=1000),
@@ -46,10 +46,10 @@ def sinks(case):
 
 def attend(case, group=None):
     """Results and gradients of all tokens, put together."""
-    part = door.Partition(case["n"], group, case.get("block"))
+    part = rt.Partition(case["n"], group, case.get("block"))
     q, k, v, d_out = (part.shard(x, 2) for x in tensors(case))
     leaves, sink = [x.requires_grad_() for x in (q, k, v)], sinks(case)
-    out = door.context_parallel_attention(*leaves, partition=part, sink=sink, **case.get("options", {}))
+    out = rt.context_parallel_attention(*leaves, partition=part, sink=sink, **case.get("options", {}))
     out.backward(d_out)
     found = {"out": out.detach()} | {name: x.grad for name, x in zip(("dq", "dk", "dv"), leaves)}
     found = {name: part.join(x, 2) for name, x in found.items()}
@@ -86,11 +86,11 @@ def train(kind="llama", block=256):
     """Losses of a Hugging Face model, which does not know that others have the rest of its tokens."""
     model, ids = model_and_tokens(kind)
     optimizer = torch.optim.SGD(model.parameters(), 0.5)
-    part = door.Partition(ids.shape[1], block=block)
+    part = rt.Partition(ids.shape[1], block=block)
     targets = part.shard(F.pad(ids[:, 1:], (0, 1), value=-100), 1)
     mine, positions, losses = part.shard(ids, 1), part.positions()[None], []
     for _ in range(4):
-        with door.use(context_parallel=part) as calls:
+        with rt.use(context_parallel=part) as calls:
             logits = model(mine, attention_mask=torch.ones_like(mine), position_ids=positions).logits
         assert calls.computed == 2 and not calls.left
         # The mean over all tokens, of which this is a share.
@@ -108,7 +108,7 @@ def train(kind="llama", block=256):
 
 def fault(end):
     """Rank 1 does something at its second message of keys; what the others are told, and how long after, and what they are told if they go on."""
-    part = door.Partition(2000, block=256)
+    part = rt.Partition(2000, block=256)
     attend(dict(n=2000, block=256))
     carrier, sent = type(part._carrier), []
     send = carrier.send
@@ -131,7 +131,7 @@ def fault(end):
 
 def raised():
     """Rank 1 has an error of its own after the first call, and ends."""
-    part = door.Partition(2000, block=256)
+    part = rt.Partition(2000, block=256)
     attend(dict(n=2000, block=256))
     if part.rank == 1:
         raise KeyError("on purpose")
@@ -143,11 +143,11 @@ def raised():
 
 def refusals():
     """What is refused, on all ranks alike, and without harm to what comes after; rank 1 is the odd one."""
-    part, x = door.Partition.snake(700, block=256), torch.ones(1, 2, 700, 8)
+    part, x = rt.Partition.snake(700, block=256), torch.ones(1, 2, 700, 8)
     mine, odd = part.shard(x, 2), part.rank == 1
 
     def call(q=mine, k=mine, v=mine, **options):
-        return door.context_parallel_attention(q, k, v, partition=part, **options)
+        return rt.context_parallel_attention(q, k, v, partition=part, **options)
 
     calls = {
         "tensor mask": lambda: call(attn_mask=torch.ones(700, 700)),
@@ -155,9 +155,9 @@ def refusals():
         "slopes": lambda: call(alibi=torch.ones(1, requires_grad=True)),
         "join": lambda: part.join(mine.clone().requires_grad_(), 2),
         "shard": lambda: part.shard(mine, 2),
-        "block": lambda: door.Partition.snake(700, block=100),
-        "negative": lambda: door.Partition.snake(-1),
-        "part of a token": lambda: door.Partition.snake(3.7),
+        "block": lambda: rt.Partition.snake(700, block=100),
+        "negative": lambda: rt.Partition.snake(-1),
+        "part of a token": lambda: rt.Partition.snake(3.7),
         "softcap": lambda: call(softcap=-1.0),
         "seed": lambda: call(dropout_p=0.1, seed=2**64),
         "options, odd": lambda: call(softcap=3.0 if odd else None),
@@ -171,11 +171,11 @@ def refusals():
         "array, odd": lambda: call(mine.numpy() if odd else mine),
         "tensor mask, odd": lambda: call(attn_mask=torch.ones(700, 700) if odd else None),
         "gradients, odd": lambda: call(mine.clone().requires_grad_(odd)),
-        "partition, odd": lambda: door.context_parallel_attention(*[door.Partition(700).shard(x, 2)] * 3, partition=door.Partition(700)) if odd else call(),
+        "partition, odd": lambda: rt.context_parallel_attention(*[rt.Partition(700).shard(x, 2)] * 3, partition=rt.Partition(700)) if odd else call(),
         "join, odd": lambda: part.join(mine, 2) if odd else call(),
         "join of another shape, odd": lambda: part.join(mine[:, :1] if odd else mine, 2),
     }
-    with door.use(context_parallel=part):
+    with rt.use(context_parallel=part):
         calls["mask in a model"] = lambda: F.scaled_dot_product_attention(mine, mine, mine, torch.ones(mine.shape[2], mine.shape[2], dtype=torch.bool))
         calls["another thread"] = lambda: in_a_thread(lambda: F.scaled_dot_product_attention(mine, mine, mine))
         found = {}
@@ -202,7 +202,7 @@ def at_once():
     some = distributed.new_group([1, 2])
     if distributed.get_rank() == 0:
         try:
-            door.Partition(700, some)
+            rt.Partition(700, some)
         except ValueError as error:
             assert str(error) == "this process is not in the group of the partition"
         return found
@@ -213,7 +213,7 @@ def late():
     """A partition that was made before there was a group is of one rank."""
     part, x = OLD, torch.ones(1, 1, 700, 4)
     try:
-        return door.context_parallel_attention(x, x, x, partition=part)
+        return rt.context_parallel_attention(x, x, x, partition=part)
     except ValueError as error:
         return str(error)
 
@@ -233,7 +233,7 @@ WORK = {
 if __name__ == "__main__":
     work, folder, patience = sys.argv[1], sys.argv[2], float(sys.argv[3])
     torch.set_num_threads(1)
-    OLD = door.Partition(700)
+    OLD = rt.Partition(700)
     distributed.init_process_group("gloo", timeout=timedelta(seconds=patience))
     torch.save(WORK[work](), f"{folder}/{distributed.get_rank()}.pt")
     if work in ("kill", "stop"):

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("expecttest", reason="torch.testing needs it")
 
 import torch.nn.functional as F  # noqa: E402
-from torch_door import assert_agrees, through_regard  # noqa: E402
+from torch_reference import assert_agrees, through_regard  # noqa: E402
 
 SAMPLES = {"scaled_dot_product_attention": 25, "_scaled_dot_product_flash_attention_for_cpu": 3}
 DTYPES = (torch.float32, torch.float64)

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-import regard.torch as door
+import regard.torch as rt
 
 import shared_ranks
 from shared_ranks import CASES
@@ -59,7 +59,7 @@ def alone():
         options, sink = dict(case.get("options", {})), shared_ranks.sinks(case)
         if "dropout_p" in options and "seed" not in options:
             options["seed"] = int(torch.randint(1 << 62, ()))
-        out = door.scaled_dot_product_attention(*leaves, sink=sink, enable_gqa=True, **options)
+        out = rt.scaled_dot_product_attention(*leaves, sink=sink, enable_gqa=True, **options)
         out.backward(d_out)
         found[name] = {"out": out.detach()} | {name: x.grad for name, x in zip(("dq", "dk", "dv"), leaves)}
         if sink is not None:
@@ -96,7 +96,7 @@ def test_a_hugging_face_model_trains_with_its_tokens_shared(ranks, work, tmp_pat
     model, ids = shared_ranks.model_and_tokens(work)
     optimizer, losses = torch.optim.SGD(model.parameters(), 0.5), []
     for _ in range(4):
-        with door.use():
+        with rt.use():
             logits = model(ids).logits
         loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), ids[:, 1:].flatten())
         optimizer.zero_grad()
@@ -133,11 +133,11 @@ def test_a_rank_that_is_killed_is_named_with_the_keys(tmp_path):
     assert code == -signal.SIGKILL
     for (first, second), seconds in told:
         # Rank 2 may not have heard of rank 1 at all.
-        assert first.startswith("ConnectionError: rank ") and "which is gone" in first, first
-        assert names_rank_and_keys(first) or first.startswith("ConnectionError: rank 2 needs a greeting of rank 1, "), first
+        assert first.startswith("ConnectionError: rank ") and "which is disconnected" in first, first
+        assert names_rank_and_keys(first) or first.startswith("ConnectionError: rank 2 needs its options of the call of rank 1, "), first
         assert "ended half way (ConnectionError: rank " in second and seconds < 30, (second, seconds)
     # Who needs the rank that is gone says so; the other may need one that has ended because of it.
-    assert any(" of rank 1, which is gone" in first for (first, _), _ in told), told
+    assert any(" of rank 1, which is disconnected" in first for (first, _), _ in told), told
 
 
 def test_a_rank_that_stands_still_is_named_with_the_keys(tmp_path):
@@ -217,11 +217,11 @@ def test_a_partition_that_is_older_than_its_group_is_refused(tmp_path):
 
 
 def test_one_process_alone_needs_no_group():
-    part, x = door.Partition.snake(600), torch.randn(1, 2, 600, 8, requires_grad=True)
-    out = door.context_parallel_attention(x, x, x, partition=part, is_causal=True)
+    part, x = rt.Partition.snake(600), torch.randn(1, 2, 600, 8, requires_grad=True)
+    out = rt.context_parallel_attention(x, x, x, partition=part, is_causal=True)
     out.square().sum().backward()
     y = x.detach().requires_grad_()
-    expected = door.scaled_dot_product_attention(y, y, y, is_causal=True)
+    expected = rt.scaled_dot_product_attention(y, y, y, is_causal=True)
     expected.square().sum().backward()
     assert torch.equal(out, expected) and torch.equal(x.grad, y.grad) and repr(part) == "Partition(600 tokens, snake of 512, rank 0 of 1)"
 

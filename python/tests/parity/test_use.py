@@ -2,6 +2,7 @@
 
 import sys
 import types
+import warnings
 
 import pytest
 
@@ -10,7 +11,7 @@ torch = pytest.importorskip("torch")
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 
-import regard.torch as door  # noqa: E402
+import regard.torch as rt  # noqa: E402
 
 THEIRS = F.scaled_dot_product_attention
 
@@ -40,7 +41,7 @@ def trained(model, inputs, loss, steps=3):
 
 def assert_trains_alike(model, inputs, loss, calls_per_step):
     expected = trained(model, inputs, loss)
-    with door.use() as calls:
+    with rt.use() as calls:
         got = trained(model, inputs, loss)
     assert calls.computed == 3 * calls_per_step and not calls.left, calls
     torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-5)
@@ -110,7 +111,7 @@ def test_inference_of_multihead_attention_leaves_its_fast_path(grad):
     padding[1, 5:] = True
     with torch.set_grad_enabled(grad):
         expected = layer(x, src_key_padding_mask=padding)
-        with door.use() as calls:
+        with rt.use() as calls:
             got = layer(x, src_key_padding_mask=padding)
     assert calls.computed == 1
     torch.testing.assert_close(got[~padding], expected[~padding], rtol=1e-4, atol=1e-5)
@@ -136,7 +137,7 @@ LEFT = {
 @pytest.mark.parametrize("name", LEFT)
 @pytest.mark.filterwarnings("ignore")
 def test_what_regard_does_not_do_is_left_to_pytorch(name):
-    with torch.no_grad(), door.use() as calls:
+    with torch.no_grad(), rt.use() as calls:
         out = attend(**LEFT[name]())
     assert out is not None and calls.computed == 0 and sum(calls.left.values()) >= 1, calls
 
@@ -153,7 +154,7 @@ def test_what_is_an_error_in_pytorch_stays_one():
     refused = [dict(attn_mask=torch.ones(3, 3), is_causal=True), all_of(torch.ones(1, 1, 3, 4, dtype=torch.complex64))]
     expected = [outcome(change) for change in refused]
     assert isinstance(expected[1], type)
-    with door.use() as calls:
+    with rt.use() as calls:
         for change, wanted in zip(refused, expected):
             found = outcome(change)
             assert torch.equal(found, wanted) if isinstance(wanted, torch.Tensor) else found is wanted
@@ -161,7 +162,7 @@ def test_what_is_an_error_in_pytorch_stays_one():
 
 
 def test_a_refusal_is_the_error_that_pytorchs_callers_expect():
-    with door.use() as calls:
+    with rt.use() as calls:
         for change in (dict(key=torch.ones(1, 1, 3, 5)), dict(value=torch.ones(1, 1, 2, 4)), dict(attn_mask=torch.ones(7, 7))):
             with pytest.raises(RuntimeError):
                 attend(**change)
@@ -172,7 +173,7 @@ def test_a_refusal_is_the_error_that_pytorchs_callers_expect():
 def test_batched_gradients_are_those_of_one_at_a_time():
     x = torch.randn(2, 3, 5, 8, dtype=torch.float64, requires_grad=True)
     d_outs = torch.randn(4, 2, 3, 5, 8, dtype=torch.float64)
-    with door.use() as calls:
+    with rt.use() as calls:
         out = F.scaled_dot_product_attention(x, x, x, is_causal=True)
     (together,) = torch.autograd.grad(out, x, d_outs, is_grads_batched=True, retain_graph=True)
     mapped = torch.func.vmap(lambda d_out: torch.autograd.grad(out, x, d_out, retain_graph=True)[0])(d_outs)
@@ -185,7 +186,7 @@ def test_a_vectorised_jacobian_is_that_of_pytorch():
 
     q, k, v = (torch.randn(1, 2, 3, 4, dtype=torch.float64) for _ in range(3))
     attend = lambda *x: F.scaled_dot_product_attention(*x)
-    with door.use() as calls:
+    with rt.use() as calls:
         mine = jacobian(attend, (q, k, v), vectorize=True)
     assert calls.computed == 1
     torch.testing.assert_close(mine, jacobian(attend, (q, k, v)))
@@ -197,7 +198,7 @@ def test_a_function_is_scripted_as_ever():
         return F.scaled_dot_product_attention(x, x, x, is_causal=True)
 
     x = torch.randn(1, 2, 5, 8)
-    with door.use():
+    with rt.use():
         scripted = torch.jit.script(attend)
         inside = scripted(x)
     torch.testing.assert_close(inside, attend(x))
@@ -213,7 +214,7 @@ def test_flops_are_counted_as_ever():
         return counter.get_total_flops()
 
     expected = flops()
-    with door.use():
+    with rt.use():
         assert flops() == expected
     if expected == 0:
         pytest.skip("this PyTorch counts none of attention on a CPU")
@@ -222,29 +223,29 @@ def test_flops_are_counted_as_ever():
 def test_bfloat16_without_ml_dtypes_is_left_to_pytorch(monkeypatch):
     x = torch.randn(1, 2, 5, 8).bfloat16()
     expected = F.scaled_dot_product_attention(x, x, x)
-    monkeypatch.setattr(door, "_has_ml_dtypes", False)
-    with door.use() as calls:
+    monkeypatch.setattr(rt, "_has_ml_dtypes", False)
+    with rt.use() as calls:
         assert torch.equal(F.scaled_dot_product_attention(x, x, x), expected)
     assert calls.computed == 0 and "ml_dtypes" in str(calls)
 
 
 def test_transforms_are_left_to_pytorch():
     x = torch.randn(2, 1, 3, 4)
-    with door.use() as calls:
+    with rt.use() as calls:
         torch.func.grad(lambda x: F.scaled_dot_product_attention(x, x, x).sum())(x)
     assert calls.computed == 0 and calls.left
 
 
 def test_restored_after_an_exception():
-    with pytest.raises(KeyError), door.use():
+    with pytest.raises(KeyError), rt.use():
         assert F.scaled_dot_product_attention is not THEIRS
         raise KeyError
 
 
 def test_nested_blocks_and_one_object_twice():
-    with door.use() as outer:
+    with rt.use() as outer:
         attend()
-        with door.use() as inner, outer:
+        with rt.use() as inner, outer:
             attend()
         assert F.scaled_dot_product_attention is not THEIRS
         attend()
@@ -252,7 +253,7 @@ def test_nested_blocks_and_one_object_twice():
 
 
 def test_as_a_decorator():
-    calls = door.use()
+    calls = rt.use()
 
     @calls
     def step(x):
@@ -263,33 +264,33 @@ def test_as_a_decorator():
     assert calls.computed == 2 and "2 calls computed by regard" in repr(calls)
 
 
-def test_a_module_that_imported_the_function_by_name_is_served_too(monkeypatch):
-    module = types.ModuleType("somebody")
+def test_a_module_that_imported_the_function_by_name_is_replaced_too(monkeypatch):
+    module = types.ModuleType("other_module")
     exec("from torch.nn.functional import scaled_dot_product_attention", module.__dict__)
-    monkeypatch.setitem(sys.modules, "somebody", module)
-    with door.use() as calls:
+    monkeypatch.setitem(sys.modules, "other_module", module)
+    with rt.use() as calls:
         module.scaled_dot_product_attention(*all_of(torch.ones(1, 1, 3, 4)).values())
     assert calls.computed == 1 and module.scaled_dot_product_attention is THEIRS
 
 
-def test_somebody_elses_function_in_that_place_is_left_there(monkeypatch):
+def test_a_function_that_other_code_put_there_is_kept(monkeypatch):
     monkeypatch.setattr(F, "scaled_dot_product_attention", THEIRS)
     theirs = lambda *args, **keywords: THEIRS(*args, **keywords)
-    with door.use():
+    with rt.use():
         F.scaled_dot_product_attention = theirs
     assert F.scaled_dot_product_attention is theirs
 
 
 def test_backward_after_the_block():
     x = torch.randn(1, 1, 5, 8, requires_grad=True)
-    with door.use() as calls:
+    with rt.use() as calls:
         out = F.scaled_dot_product_attention(x, x, x)
     out.sum().backward()
     assert calls.computed == 1 and x.grad is not None
 
 
 def test_a_decorated_generator_has_regard_while_it_runs():
-    calls = door.use()
+    calls = rt.use()
 
     @calls
     def steps(n):
@@ -305,19 +306,19 @@ def test_a_decorated_generator_has_regard_while_it_runs():
     next(running)
     assert calls.computed == 1
     # Between its steps PyTorch is as it was.
-    assert F.scaled_dot_product_attention is door._pytorch
+    assert F.scaled_dot_product_attention is rt._pytorch
     running.send("sent")
     next(running)
     with pytest.raises(StopIteration) as end:
         next(running)
     assert end.value.value == "end" and calls.computed == 3
-    assert F.scaled_dot_product_attention is door._pytorch
+    assert F.scaled_dot_product_attention is rt._pytorch
 
 
 def test_a_decorated_generator_is_closed_and_thrown_into():
     seen = []
 
-    @door.use()
+    @rt.use()
     def steps():
         try:
             while True:
@@ -326,20 +327,20 @@ def test_a_decorated_generator_is_closed_and_thrown_into():
                 except KeyError as error:
                     seen.append(error.args[0])
         finally:
-            seen.append(F.scaled_dot_product_attention is not door._pytorch)
+            seen.append(F.scaled_dot_product_attention is not rt._pytorch)
 
     running = steps()
     assert next(running) == 0
     assert running.throw(KeyError("thrown")) == 1
     running.close()
     assert seen == ["thrown", True]
-    assert F.scaled_dot_product_attention is door._pytorch
+    assert F.scaled_dot_product_attention is rt._pytorch
 
 
 def test_a_decorated_coroutine_has_regard():
     import asyncio
 
-    calls = door.use()
+    calls = rt.use()
 
     @calls
     async def step():
@@ -349,3 +350,64 @@ def test_a_decorated_coroutine_has_regard():
 
     assert asyncio.run(asyncio.wait_for(step(), 10)) == (1, 2, 5, 8)
     assert calls.computed == 1
+
+
+def test_a_list_of_kernels_without_the_fused_one_is_pytorchs_to_compute():
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    x = torch.randn(1, 1, 5, 8, dtype=torch.float64, requires_grad=True)
+    with rt.use() as calls:
+        attend()
+        with sdpa_kernel(SDPBackend.MATH):
+            (first,) = torch.autograd.grad(F.scaled_dot_product_attention(x, x, x).square().sum(), x, create_graph=True)
+            # The second derivative that regard does not have, as its error says.
+            first.sum().backward()
+        with sdpa_kernel([SDPBackend.FLASH_ATTENTION, SDPBackend.MATH]):
+            attend()
+    assert calls.computed == 2 and list(calls.left) == ["torch.nn.attention.sdpa_kernel without FLASH_ATTENTION"]
+    assert x.grad is not None
+
+
+def test_a_bool_as_scale_means_what_it_means_in_pytorch():
+    x = torch.randn(1, 2, 5, 8, dtype=torch.float64)
+    for scale in (True, False):
+        expected = F.scaled_dot_product_attention(x, x, x, scale=scale)
+        with rt.use() as calls:
+            torch.testing.assert_close(F.scaled_dot_product_attention(x, x, x, scale=scale), expected)
+        assert calls.computed == 1
+
+
+def test_mixed_precision_casts_before_the_choice():
+    q, k = torch.randn(1, 2, 9, 8), torch.randn(1, 2, 9, 8).bfloat16()
+    for arguments in (dict(query=q, key=k, value=k), dict(query=k, key=q, value=k), dict(query=q, key=q, value=q, attn_mask=torch.randn(9, 9).bfloat16())):
+        with torch.autocast("cpu", torch.bfloat16):
+            expected = F.scaled_dot_product_attention(**arguments)
+            with rt.use() as calls:
+                found = F.scaled_dot_product_attention(**arguments)
+        assert calls.computed == 1 and found.dtype == expected.dtype == torch.bfloat16
+        torch.testing.assert_close(found, expected, rtol=0.02, atol=0.02)
+
+
+def test_a_block_that_computes_nothing_warns_once():
+    with pytest.warns(UserWarning, match="computed no call: torch.nn.functional.scaled_dot_product_attention was not called") as said:
+        with rt.use() as calls:
+            pass
+        with calls:
+            pass
+    assert len(said) == 1
+    with pytest.warns(UserWarning, match="computed no call: a tensor on meta: 2 left to PyTorch"), rt.use():
+        attend(**LEFT["another_device"]())
+        attend(**LEFT["another_device"]())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with rt.use():
+            attend()
+        with pytest.raises(KeyError), rt.use():
+            raise KeyError
+
+        @rt.use()
+        def steps():
+            yield 1
+            yield attend()
+
+        assert len(list(steps())) == 2

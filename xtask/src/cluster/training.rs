@@ -35,7 +35,7 @@ pub(super) fn steps(steps: &mut Steps) {
     steps.step("the same training on 1 to 4 ranks", || (1..=4).try_for_each(|ranks| shared(ranks, &folder, &right)));
     steps.step("the same training, ranks killed and stopped", || broken(&folder, &right));
     steps.step("the end of a training: panic", || {
-        super::ends_of(mpirun(3, &target_dir().join("debug/examples/training")), "panic", Duration::from_secs(2))
+        super::ends_of(mpirun(3, &target_dir().join("debug/examples/mpi_training")), "panic", Duration::from_secs(2))
     });
     let _ = std::fs::remove_dir_all(&folder);
 }

@@ -1,7 +1,7 @@
 //! `regard classify`: what every head does.
 
 use super::{ABOUT_MODEL, Texts, load};
-use crate::common::{Common, Outcome};
+use crate::options::{Common, Outcome};
 use anyhow::Result;
 use clap::Args;
 use regard_lab::Table;

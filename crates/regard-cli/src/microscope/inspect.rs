@@ -1,7 +1,8 @@
 //! `regard inspect`: what a model's files say.
 
 use super::{ABOUT_MODEL, load};
-use crate::common::{Common, Outcome, Unusable};
+use crate::options::{Common, Outcome, Unusable};
+use crate::output::note;
 use anyhow::Result;
 use clap::Args;
 use regard_lab::Table;
@@ -38,7 +39,7 @@ impl Inspect {
         }
         hub.download(name, |file| {
             if !self.common.quiet {
-                eprintln!("downloading {file} of {}", name.display());
+                note(format_args!("downloading {file} of {}", name.display()));
             }
         })?;
         Ok(())

@@ -1,7 +1,7 @@
 //! `regard lens`: what a model would say behind each layer.
 
 use super::{ABOUT_MODEL, load, sources};
-use crate::common::{Common, Outcome};
+use crate::options::{Common, Outcome};
 use anyhow::Result;
 use clap::Args;
 use regard_lab::Table;

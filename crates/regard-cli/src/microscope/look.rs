@@ -2,14 +2,16 @@
 
 use super::neuron::{Pair, neuron};
 use super::{ABOUT_MODEL, load, picture, said, sources};
-use crate::common::{Common, Out, Outcome, Unusable, figure_files, table_files, write_files};
+use crate::options::{Common, Out, Outcome, Unusable, figure_files, table_files, write_files};
 use crate::output::{note, print};
 use crate::progress::Bar;
 use anyhow::Result;
 use clap::{Args, ValueEnum};
+use regard_files::limits::{self, PAGE_BYTES};
+use regard_files::{Output, is_sealed_html, seal_html};
 use regard_lab::experiments::Progress;
 use regard_lab::{Folder, Table};
-use regard_model::{Edits, Input, Model, Run, Sources};
+use regard_model::{Edits, Generation, Input, Model, Run, Sources};
 use std::path::PathBuf;
 
 /// Look at every head of a model on a text: statistics, and pictures of all heads or of one
@@ -82,7 +84,7 @@ impl SinkArg {
 }
 
 /// Means over the rows of every head.
-fn statistics(run: &Run<'_>, caption: &str, bar: &Bar) -> Result<Table> {
+fn statistics(run: &Run, caption: &str, bar: &Bar) -> Result<Table> {
     let columns = [
         ("layer", "layer"),
         ("head", "head"),
@@ -123,9 +125,7 @@ impl Look {
     fn ids(&self, model: &Model, edits: &Edits, sources: &Sources) -> Result<(Vec<u32>, usize)> {
         let text = match (&self.text, &self.file) {
             (Some(text), _) => Some(text.clone()),
-            (None, Some(path)) => {
-                Some(std::fs::read_to_string(path).map_err(|e| Unusable(format!("cannot read {}: {e}", path.display())))?)
-            }
+            (None, Some(path)) => Some(regard_files::read_text(path, limits::TEXT_BYTES.max)?),
             (None, None) => None,
         };
         let mut ids = match &text {
@@ -135,14 +135,31 @@ impl Look {
         if self.generate == 0 {
             return Ok((ids, 0));
         }
-        let greedy = regard_nn::generate::Sampling { temperature: 0.0, ..regard_nn::generate::Sampling::default() };
-        let written = model.generate(&ids, self.generate, edits, sources, &greedy, |_| true)?;
+        let written = model.generate(&ids, &Generation::greedy(self.generate), edits, sources, |_| true)?;
         ids.extend_from_slice(&written);
         Ok((ids, written.len()))
     }
 
+    /// Names of the tables and figures that this call writes.
+    fn files(&self) -> Vec<String> {
+        let (mut tables, mut figures) = (vec!["look".to_owned()], Vec::new());
+        match (self.layer, self.head) {
+            (Some(layer), Some(head)) => {
+                tables.push(format!("head_{layer}_{head}"));
+                figures.push(format!("head_{layer}_{head}"));
+                if let Some(pair) = self.neuron {
+                    tables.extend(["neuron".to_owned(), "neuron_keys".to_owned()]);
+                    figures.push(format!("neuron_{layer}_{head}_{}_{}", pair.query, pair.key));
+                }
+            }
+            _ => figures.push("heads".to_owned()),
+        }
+        let figures = figures.iter().flat_map(|name| [format!("{name}.svg"), format!("{name}.png")]);
+        tables.iter().map(|name| format!("{name}.csv")).chain(figures).collect()
+    }
+
     /// The weights of one head, as its picture shows them.
-    fn weights(&self, run: &Run<'_>, layer: usize, head: usize) -> Result<Table> {
+    fn weights(&self, run: &Run, layer: usize, head: usize) -> Result<Table> {
         let (model, ids, sink) = (run.model(), run.ids(), self.sink.sink());
         let (n, cells) = picture::weights(run, layer, head, sink)?;
         let columns =
@@ -160,6 +177,10 @@ impl Look {
 
     pub(super) fn run(self) -> Result<Outcome> {
         let bar = self.common.start("look")?;
+        limits::TOKENS.check("--generate", self.generate)?;
+        let folder = Folder::open(&self.out.out, "look")?;
+        folder.reserve(&self.files())?;
+        let html = self.html.as_deref().map(|path| Output::reserve(path, PAGE_BYTES.max, is_sealed_html)).transpose()?;
         let model = load(self.model.as_deref())?;
         let edits = Edits::parse(&self.edits)?;
         let sources = sources(&model, &edits)?;
@@ -194,14 +215,15 @@ impl Look {
         }
         let mut files = table_files(&tables);
         files.extend(figure_files(&figures)?);
-        write_files(Folder::open(&self.out.out, "look")?, &files, &self.common)?;
-        if let Some(path) = &self.html {
+        write_files(folder, &files, &self.common)?;
+        if let Some(output) = html {
             let text = match &self.text {
                 Some(text) if written == 0 => text.clone(),
                 _ => model.tokenizer()?.decode(&ids)?,
             };
-            let page = regard_web::frozen(model, &text, &edits).map_err(Unusable)?;
-            regard_lab::write_atomic(path, page.as_bytes())?;
+            let page = regard_web::standalone(&model, &text, &edits).map_err(Unusable)?;
+            let path = output.path().to_owned();
+            output.write(seal_html(&page).as_bytes())?;
             if !self.common.quiet {
                 note(format_args!("wrote {}", path.display()));
             }

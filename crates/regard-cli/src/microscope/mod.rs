@@ -11,9 +11,10 @@ mod screen;
 mod surgery;
 mod tokens;
 
-use crate::common::{Outcome, Unusable};
+use crate::options::Outcome;
 use anyhow::Result;
 use clap::{Args, Subcommand};
+use regard_files::limits;
 use regard_model::{Edits, Model, Sources};
 use std::path::{Path, PathBuf};
 
@@ -73,9 +74,9 @@ impl Texts {
     fn ids(&self, model: &Model) -> Result<Vec<Vec<u32>>> {
         let mut texts = self.text.clone();
         for path in &self.file {
-            let text = std::fs::read_to_string(path).map_err(|e| Unusable(format!("cannot read {}: {e}", path.display())))?;
-            texts.push(text);
+            texts.push(regard_files::read_text(path, limits::TEXT_BYTES.max)?);
         }
+        limits::check_texts(if texts.is_empty() { self.texts } else { texts.len() }, self.tokens)?;
         if texts.is_empty() {
             return Ok(model.own_texts(self.texts.max(1), self.tokens)?);
         }

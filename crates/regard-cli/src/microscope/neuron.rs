@@ -32,7 +32,7 @@ impl FromStr for Pair {
 ///
 /// # Errors
 /// When there are no such tokens or no such head.
-pub fn neuron(run: &Run<'_>, layer: usize, head: usize, pair: Pair) -> Result<(Figure, [Table; 2])> {
+pub fn neuron(run: &Run, layer: usize, head: usize, pair: Pair) -> Result<(Figure, [Table; 2])> {
     let neuron = run.neuron(layer, head, pair.query, pair.key)?;
     let piece = |at: usize| shown(&run.model().piece(run.ids()[at]));
     let who = format!(

@@ -1,7 +1,7 @@
 //! `regard patch`: which head carries the difference between two texts.
 
 use super::{ABOUT_MODEL, load};
-use crate::common::{Common, Outcome, Unusable};
+use crate::options::{Common, Outcome, Unusable};
 use anyhow::Result;
 use clap::Args;
 use regard_lab::Table;

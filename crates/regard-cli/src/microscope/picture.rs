@@ -24,7 +24,7 @@ pub fn said_of(sink: Sink) -> &'static str {
     }
 }
 
-fn cells(run: &Run<'_>, layer: usize, head: usize, most: usize, sink: Sink) -> Result<(usize, Vec<f64>)> {
+fn cells(run: &Run, layer: usize, head: usize, most: usize, sink: Sink) -> Result<(usize, Vec<f64>)> {
     let map = run.heat_map_without(layer, head, [most, most], sink)?.mean;
     Ok((map.dim().2, map.iter().map(|x| f64::from(*x)).collect()))
 }
@@ -33,12 +33,12 @@ fn cells(run: &Run<'_>, layer: usize, head: usize, most: usize, sink: Sink) -> R
 ///
 /// # Errors
 /// When there is no such head.
-pub fn weights(run: &Run<'_>, layer: usize, head: usize, sink: Sink) -> Result<(usize, Vec<f64>)> {
+pub fn weights(run: &Run, layer: usize, head: usize, sink: Sink) -> Result<(usize, Vec<f64>)> {
     cells(run, layer, head, CELLS, sink)
 }
 
 /// Which cells of a picture the model's own mask hides as a whole.
-fn hidden(run: &Run<'_>, n: usize, values: &[f64]) -> Vec<bool> {
+fn hidden(run: &Run, n: usize, values: &[f64]) -> Vec<bool> {
     (0..n * n).map(|i| run.model().is_causal() && run.edits().is_empty() && i % n > i / n && values[i] == 0.0).collect()
 }
 
@@ -46,7 +46,7 @@ fn hidden(run: &Run<'_>, n: usize, values: &[f64]) -> Vec<bool> {
 ///
 /// # Errors
 /// When there is no such head.
-pub fn head(run: &Run<'_>, layer: usize, head: usize, sink: Sink) -> Result<Figure> {
+pub fn head(run: &Run, layer: usize, head: usize, sink: Sink) -> Result<Figure> {
     let (n, values) = weights(run, layer, head, sink)?;
     let hidden = hidden(run, n, &values);
     // The first query keeps its own key, and would set the scale of the colours.
@@ -72,7 +72,7 @@ pub fn head(run: &Run<'_>, layer: usize, head: usize, sink: Sink) -> Result<Figu
 ///
 /// # Errors
 /// None, short of a defect.
-pub fn heads(run: &Run<'_>, sink: Sink) -> Result<Figure> {
+pub fn heads(run: &Run, sink: Sink) -> Result<Figure> {
     let shape = run.model().shape();
     let mut maps = Vec::new();
     for layer in 0..shape.layers {
@@ -86,7 +86,7 @@ pub fn heads(run: &Run<'_>, sink: Sink) -> Result<Figure> {
     Ok(figure.caption(caption(run, sink)))
 }
 
-fn caption(run: &Run<'_>, sink: Sink) -> String {
+fn caption(run: &Run, sink: Sink) -> String {
     let edits = if run.edits().is_empty() { String::new() } else { format!(" {}", run.edits().explain().replace('\n', " ")) };
     format!("{} on {} tokens; colour is the weight.{}{edits}", run.model().path().display(), run.len(), said_of(sink))
 }

@@ -1,16 +1,17 @@
 //! `regard screen`: every head taken out, one by one.
 
 use super::{ABOUT_MODEL, Texts, load};
-use crate::common::{Common, Out, Outcome, figure_files, table_files, write_files};
-use anyhow::{Context, Result};
+use crate::options::{Common, Out, Outcome, figure_files, table_files, write_files};
+use anyhow::Result;
 use clap::Args;
+use regard_files::names;
 use regard_lab::experiments::Progress;
 use regard_lab::figure::{Axis, BarPlot, Figure};
 use regard_lab::{Folder, Table};
-use regard_model::Screened;
+use regard_model::{Model, Screened};
 use std::path::PathBuf;
 
-/// Take every head out, one by one, on several texts; can be stopped and taken up again
+/// Take every head out, one by one, on several texts; an interrupted run is resumed
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  regard screen\n  regard screen stories15M/model.bin --texts 16 --tokens 256 --out screened")]
 pub(crate) struct Screen {
@@ -27,34 +28,33 @@ pub(crate) struct Screen {
     common: Common,
 }
 
-/// Heads that are done, beside what they belong to.
-#[derive(serde::Serialize, serde::Deserialize)]
-struct Progressed {
-    model: String,
-    texts: Vec<Vec<u32>>,
-    heads: Vec<Screened>,
+/// Everything that decides the losses of a head: the program, the model's content and the tokens.
+fn setting(model: &Model, texts: &[Vec<u32>]) -> Result<String> {
+    let tokens = regard_files::digest(serde_json::to_vec(texts)?);
+    let level = regard::Level::preferred().map_err(regard::Error::from)?.name();
+    Ok(format!("screen {} {level} {} {tokens}", env!("CARGO_PKG_VERSION"), model.digest()?))
 }
 
 impl Screen {
     pub(super) fn run(self) -> Result<Outcome> {
         let bar = self.common.start("screen")?;
+        let folder = Folder::open(&self.out.out, "screen")?;
+        folder.reserve(&names::SCREEN)?;
+        let bar = bar.resuming(&self.out.out)?;
         let model = load(self.model.as_deref())?;
         let texts = self.texts.ids(&model)?;
-        let name = model.path().display().to_string();
-        std::fs::create_dir_all(&self.out.out).with_context(|| format!("cannot make {}", self.out.out.display()))?;
-        let state = self.out.out.join("screen.partial.json");
-        let before = std::fs::read(&state).ok().and_then(|bytes| serde_json::from_slice::<Progressed>(&bytes).ok());
-        let known = before.filter(|p| p.model == name && p.texts == texts).map_or_else(Vec::new, |p| p.heads);
         let shape = model.shape();
+        let setting = setting(&model, &texts)?;
+        let step = |layer: usize, head: usize| format!("{setting} L{layer}.H{head}");
+        let stored = |(layer, head)| bar.recall(&step(layer, head)).and_then(|text| serde_json::from_str::<Screened>(&text).ok());
+        let known: Vec<Screened> = (0..shape.layers).flat_map(|l| (0..shape.heads).map(move |h| (l, h))).filter_map(stored).collect();
         bar.expect((shape.layers * shape.heads) as u64);
-        let mut progressed = Progressed { model: name, texts: texts.clone(), heads: Vec::new() };
         let outcomes = model.screen(&texts, &known, |head, _| {
-            progressed.heads.push(head.clone());
-            if progressed.heads.len() > known.len()
-                && let Ok(bytes) = serde_json::to_vec(&progressed)
+            if !known.contains(head)
+                && let Ok(text) = serde_json::to_string(head)
             {
-                // A lost state costs time, not results.
-                let _ = regard_lab::write_atomic(&state, &bytes);
+                // A step that is not stored costs time, not results.
+                let _ = bar.remember(&step(head.layer, head.head), &text);
             }
             bar.advance(1);
             true
@@ -70,7 +70,7 @@ impl Screen {
         } else {
             None
         };
-        drop(bar);
+        bar.hide();
         let mut columns = vec![
             ("layer", "layer"),
             ("head", "head"),
@@ -117,8 +117,8 @@ impl Screen {
         self.common.show(std::slice::from_ref(&table))?;
         let mut files = table_files(&[table]);
         files.extend(figure_files(&[figure])?);
-        write_files(Folder::open(&self.out.out, "screen")?, &files, &self.common)?;
-        let _ = std::fs::remove_file(&state);
+        write_files(folder, &files, &self.common)?;
+        bar.ended();
         Ok(Outcome::Done)
     }
 }

@@ -1,7 +1,7 @@
 //! `regard surgery`: what edits cost.
 
 use super::{Texts, load, said, sources};
-use crate::common::{Common, Outcome, Unusable};
+use crate::options::{Common, Outcome, Unusable};
 use crate::output::{note, print};
 use crate::progress::Bar;
 use anyhow::Result;
@@ -9,7 +9,7 @@ use clap::Args;
 use regard_lab::Table;
 use regard_lab::experiments::Progress;
 use regard_model::edits::{Action, Edit};
-use regard_model::{Edits, Input, Model};
+use regard_model::{Edits, Generation, Input, Model};
 use std::path::Path;
 
 /// Edit a model and see what it costs: loss, predictions and text, on several texts, with an interval
@@ -23,7 +23,7 @@ use std::path::Path;
   regard surgery scale=off
   regard surgery stories15M/model.bin L1.H5=zero --texts 32
   regard surgery model.gguf \"mask=window:15,0~or~first:4\" --file book.txt --prompt \"Once upon a time\"
-  regard surgery L1.H2=zero --ways
+  regard surgery L1.H2=zero --ablations
   regard surgery heads=hide:first --explain")]
 pub(crate) struct Surgery {
     /// The model (may be left out), and the edits
@@ -31,13 +31,13 @@ pub(crate) struct Surgery {
     words: Vec<String>,
     #[command(flatten)]
     texts: Texts,
-    /// Zero, mean and resample side by side, of the heads or networks that the edits name
-    #[arg(long)]
-    ways: bool,
-    /// Write on from this, before and after
+    /// Compare zero, mean and resample ablation of the heads or MLPs that the edits name
+    #[arg(long, alias = "ways")]
+    ablations: bool,
+    /// Continue this text before and after the edits
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
-    /// Say the edits in words, and do nothing
+    /// Explain the edits without running anything
     #[arg(long)]
     explain: bool,
     #[command(flatten)]
@@ -45,13 +45,13 @@ pub(crate) struct Surgery {
 }
 
 /// The same edits with zero, mean and rows of other texts.
-fn ways(edits: &Edits) -> Result<Vec<Edits>> {
+fn ablations(edits: &Edits) -> Result<Vec<Edits>> {
     let replaced = |action: Action| {
         let with = |edit: &Edit| match edit.action {
             Action::Zero | Action::Mean | Action::Resample(_) | Action::Gain(_) => {
                 Ok(Edit { action: action.clone(), ..edit.clone() }.to_string())
             }
-            _ => Err(Unusable(format!("{edit} is not of a head's or a network's result: --ways is about zero, mean and resample"))),
+            _ => Err(Unusable(format!("{edit} is not of a head's or a network's result: --ablations is for zero, mean and resample"))),
         };
         let all: Vec<String> = edits.list().iter().map(with).collect::<Result<_, Unusable>>()?;
         Ok(Edits::parse(&all.join("/"))?)
@@ -61,7 +61,7 @@ fn ways(edits: &Edits) -> Result<Vec<Edits>> {
 
 impl Surgery {
     /// Several edits, a row each.
-    fn compare(&self, model: &Model, texts: &[Vec<u32>], ways: &[Edits], bar: Bar) -> Result<Outcome> {
+    fn compare(&self, model: &Model, texts: &[Vec<u32>], ablations: &[Edits], bar: Bar) -> Result<Outcome> {
         let columns = [
             ("edits", "edits"),
             ("change", "change of the loss (nats a token)"),
@@ -76,9 +76,9 @@ impl Surgery {
             "What each way to take it out costs, over {} texts; mean and resample take from texts that are not judged.",
             texts.len()
         );
-        let mut table = Table::new("ways", &caption, &columns);
-        bar.expect((ways.len() * texts.len()) as u64);
-        for edits in ways {
+        let mut table = Table::new("ablations", &caption, &columns);
+        bar.expect((ablations.len() * texts.len()) as u64);
+        for edits in ablations {
             let outcome = model.surgery(texts, edits, &sources(model, edits)?, |_, _| {
                 bar.advance(1);
                 true
@@ -114,8 +114,8 @@ impl Surgery {
         }
         let model = load(path)?;
         let texts = self.texts.ids(&model)?;
-        if self.ways {
-            return self.compare(&model, &texts, &ways(&edits)?, bar);
+        if self.ablations {
+            return self.compare(&model, &texts, &ablations(&edits)?, bar);
         }
         let sources = sources(&model, &edits)?;
         bar.expect(texts.len() as u64);
@@ -156,9 +156,8 @@ impl Surgery {
         }
         if let (Some(prompt), false) = (&self.prompt, self.common.json) {
             let ids = model.ids(Input::Text(prompt))?;
-            let greedy = regard_nn::generate::Sampling { temperature: 0.0, ..regard_nn::generate::Sampling::default() };
             for (what, edits) in [("before", &Edits::default()), ("after", &edits)] {
-                let new = model.generate(&ids, 60, edits, &sources, &greedy, |_| true)?;
+                let new = model.generate(&ids, &Generation::greedy(60), edits, &sources, |_| true)?;
                 print(format_args!("{what}: {prompt}{}", model.tokenizer()?.decode(&new)?))?;
             }
         }

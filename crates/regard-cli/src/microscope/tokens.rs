@@ -1,7 +1,7 @@
 //! `regard tokens`: a text as a model reads it.
 
 use super::{ABOUT_MODEL, load};
-use crate::common::{Common, Outcome};
+use crate::options::{Common, Outcome};
 use anyhow::Result;
 use clap::Args;
 use regard_lab::Table;

@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tungstenite::{Message, WebSocket};
 
-/// How long anything may take that should take a moment.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Timeout of every step.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A browser with a profile of its own, and one tab.
 pub struct Chrome {
@@ -63,10 +63,12 @@ impl Chrome {
             if let Some((port, path)) = std::fs::read_to_string(&said).ok().as_deref().and_then(|text| text.split_once('\n')) {
                 break (port.trim().to_owned(), path.trim().to_owned());
             }
-            assert!(begun.elapsed() < PATIENCE, "the browser does not say where it listens");
+            assert!(begun.elapsed() < TIMEOUT, "the browser does not say where it listens");
             std::thread::sleep(Duration::from_millis(50));
         };
         let stream = TcpStream::connect(format!("127.0.0.1:{port}")).expect("it listens");
+        // A tab that is frozen is a failure, and not a test that hangs.
+        stream.set_read_timeout(Some(TIMEOUT)).expect("a time");
         let (socket, _) = tungstenite::client(format!("ws://127.0.0.1:{port}{path}"), stream).expect("it answers");
         let mut chrome = Self {
             child,
@@ -135,7 +137,7 @@ impl Chrome {
     pub fn wait(&self, script: &str) {
         let begun = Instant::now();
         while self.eval(&format!("Promise.resolve({script}).then(Boolean)")) != true {
-            assert!(begun.elapsed() < PATIENCE, "this never came true: {script}; {:?}", self.complaints.borrow());
+            assert!(begun.elapsed() < TIMEOUT, "this never came true: {script}; {:?}", self.complaints.borrow());
             std::thread::sleep(Duration::from_millis(20));
         }
     }

@@ -1,6 +1,7 @@
-//! `regard serve`: who may come in, and what a real browser shows.
+//! `regard serve`: refused requests, and the page in a real browser.
 
+mod auth;
 mod chrome;
-mod door;
+mod first_look;
 mod served;
 mod views;

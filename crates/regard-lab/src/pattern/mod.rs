@@ -10,7 +10,7 @@
 //! | `effective_keys` | the inverse of the mean of `sum(w^2)` |
 //! | `diagonal_mass`, `previous_token_mass`, `first_token_mass` | weight of key `i`, of key `i - 1`, of key 0 |
 //! | `local_mass` | weight of the keys with `abs(i - j) <= local_window` |
-//! | `local_vs_global` | `local_mass / (1 - local_mass)`: infinite where nothing looks far |
+//! | `local_vs_global` | `local_mass / (1 - local_mass)`: infinite without distant weight |
 //! | `mean_distance` | `sum(w * abs(i - j))` |
 //!
 //! Q and K never become an `n x n` matrix unless the whole of it is drawn cell by cell: maps are pooled and statistics summed on the way.
@@ -18,13 +18,13 @@
 pub mod input;
 
 use self::input::{Held, Pattern};
-use crate::experiment::shell_word;
 use ndarray::{Array2, Array4, ArrayView2, ArrayView4, Axis, Slice};
 use regard::{Attention, Mask, Real, Shape4, StatsOptions};
+use regard_files::shell_quoted;
 use regard_plot::figure::{Figure, FigureError, HeatPlot, Norm};
 use regard_plot::{Column, Table, Value};
 
-/// What stands in a cell that pools many pairs.
+/// Value of a cell that pools many pairs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CellValue {
     /// The mean weight of its pairs, hidden ones counting as 0.
@@ -34,18 +34,18 @@ pub enum CellValue {
     Max,
 }
 
-/// What to draw, and how.
+/// Options of a pattern's figure.
 #[derive(Debug, Clone, PartialEq)]
 pub struct PlotOptions {
     /// Only this head; all of them, as a grid, where `None`.
     pub head: Option<usize>,
     /// Which batch entry.
     pub batch: usize,
-    /// At most so many rows and columns of cells; chosen where `None` (512 for one head, 128 in a grid).
+    /// Largest number of rows and columns of cells; chosen where `None` (512 for one head, 128 in a grid).
     pub pool: Option<usize>,
-    /// What stands in a pooled cell.
+    /// Value of a pooled cell.
     pub cell: CellValue,
-    /// Keys after the query are hidden. (Weights that are zero there are found to be causal without being told.)
+    /// Keys after the query are hidden. (Weights that are zero there are recognised as causal.)
     pub causal: bool,
     /// The last query stands at the last key, rather than the first at the first.
     pub align_end: bool,
@@ -79,7 +79,7 @@ impl Default for PlotOptions {
     }
 }
 
-/// A pattern, drawn and summed up.
+/// Figure and statistics of a pattern.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Plotted {
     /// The heat map, or the grid of heads.
@@ -93,18 +93,19 @@ pub struct Plotted {
 #[non_exhaustive]
 pub enum PlotError {
     /// There is no such head or batch entry.
-    #[error("{what} {got} was asked for, but there are only {count} (numbered from 0)")]
+    #[error("no such {what}: {got}; there are {count}, numbered from 0")]
     Index {
         /// Head or batch entry.
         what: &'static str,
-        /// What was asked for.
+        /// The requested index.
         got: usize,
         /// How many there are.
         count: usize,
     },
     /// The tokens do not fit the pattern.
     #[error(
-        "{got} tokens were given, but the pattern has {queries} queries and {keys} keys; give one token per key (and --query-tokens where they differ)"
+        "{got} tokens were given, but the pattern has {queries} queries and {keys} keys; give one token per key (and --query-tokens \
+         where they differ)"
     )]
     Tokens {
         /// How many tokens there are.
@@ -116,7 +117,8 @@ pub enum PlotError {
     },
     /// `--causal` with weights that look ahead: they are what they are.
     #[error(
-        "row {row} of head {head} has a weight of {weight} on key {key}, after the query: finished weights cannot be made causal; leave --causal out, or give q and k"
+        "row {row} of head {head} has a weight of {weight} on key {key}, after the query: finished weights cannot be made causal; leave \
+         --causal out, or give q and k"
     )]
     NotCausal {
         /// The head, from 0.
@@ -154,12 +156,12 @@ pub enum PlotError {
     Figure(#[from] FigureError),
 }
 
-/// Where a plot's table came from: the words of the command.
+/// Provenance of a plot's table.
 ///
 /// # Errors
-/// When the SIMD level that the environment asks for is not there.
+/// When the requested SIMD level is not available.
 pub fn origin(command: &[String]) -> crate::Result<Vec<(String, String)>> {
-    let words: Vec<String> = command.iter().map(|word| shell_word(word)).collect();
+    let words: Vec<String> = command.iter().map(|word| shell_quoted(word)).collect();
     let level = regard::Level::preferred().map_err(regard::Error::from)?.name();
     let origin = [("regard", env!("CARGO_PKG_VERSION").to_owned()), ("command", words.join(" ")), ("simd", level.to_owned())];
     Ok(origin.map(|(key, value)| (key.to_owned(), value)).to_vec())
@@ -179,7 +181,7 @@ struct HeadSums {
     distance: f64,
 }
 
-/// Draw a pattern. `progress` hears the steps done and all steps, for a bar.
+/// Draws a pattern. `progress` receives the finished steps and all steps.
 ///
 /// # Errors
 /// When a head, the tokens or the shapes do not fit.
@@ -261,7 +263,7 @@ fn draw<T: Real + regard::Element>(
     Ok(Plotted { figure: figure(maps, &chosen, (queries, keys), options), table: table(&sums, (queries, keys), options) })
 }
 
-/// Parts that the statistics of a head are cut into, so that progress can be told.
+/// Parts of the statistics of a head, for progress.
 const STEPS_PER_HEAD: usize = 16;
 
 /// Heads are looked at one by one, so what concerns all of them together is checked here; the rest the attention checks.
@@ -484,7 +486,7 @@ fn table(heads: &[(usize, HeadSums)], (queries, keys): (usize, usize), options: 
     let row = |(head, s): &(usize, HeadSums)| {
         let mean = |sum: f64| Value::Number(if s.rows > 0.0 { sum / s.rows } else { 0.0 });
         let local = if s.rows > 0.0 { s.local / s.rows } else { 0.0 };
-        // Rounding may leave a hair of mass outside, or more than one inside.
+        // Rounding: the mass may exceed 1.
         let far = (1.0 - local).max(0.0);
         vec![
             Value::Integer(*head as i64),

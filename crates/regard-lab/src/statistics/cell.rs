@@ -1,4 +1,4 @@
-//! A cell: many draws of Q, K, V of one size, attended to without and with the scale. All the random experiments are made of cells.
+//! A cell: many draws of Q, K, V of one size, with attention computed without and with the scale. The random experiments consist of cells.
 
 use crate::error::Result;
 use crate::experiment::Progress;
@@ -11,7 +11,7 @@ use regard::{Attention, GradientStats, SavedView, Scale, Stage, StatsOptions};
 use serde::Serialize;
 use std::ops::Range;
 
-/// Where the random numbers come from.
+/// Generator of the random numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Numbers {
@@ -23,7 +23,7 @@ pub enum Numbers {
 }
 
 impl Numbers {
-    /// For people.
+    /// Description for tables.
     pub(crate) fn describe(self) -> &'static str {
         match self {
             Self::Regard => "Philox by counter, Box-Muller, float64",
@@ -47,7 +47,7 @@ pub enum Loss {
 }
 
 impl Loss {
-    /// On the command line and in tables.
+    /// Name on the command line and in tables.
     pub fn word(self) -> &'static str {
         match self {
             Self::MeanSquare => "mean-square",
@@ -69,10 +69,10 @@ pub struct Cell {
     pub(crate) loss: Option<Loss>,
 }
 
-/// What came out, scaled or unscaled. Matrices in the order of the draws, rows in order within.
+/// Measurements, scaled or unscaled: matrices in the order of the draws, rows in order within.
 #[derive(Debug, Clone, Default)]
 pub struct Measured {
-    /// One number per matrix: means over its rows.
+    /// Per matrix: means over its rows.
     pub(crate) max_weight: Vec<f64>,
     pub(crate) entropy: Vec<f64>,
     pub(crate) sum_of_squares: Vec<f64>,
@@ -89,7 +89,7 @@ pub struct Measured {
     pub(crate) d_scores_rows: Vec<f64>,
 }
 
-/// Lists of what was measured.
+/// Number of lists in [`Measured`].
 pub(crate) const LISTS: usize = 11;
 
 impl Measured {
@@ -124,30 +124,30 @@ fn range(numbers: &[f64]) -> [f64; 3] {
     [low, high, squares / numbers.len() as f64]
 }
 
-/// So many numbers per tensor and task: a few tensors of this size stay in the second cache.
+/// Elements per tensor and task: a few tensors of this size stay in L2.
 const NUMBERS_PER_TASK: usize = 8192;
 
 /// Q, K, V and the cotangent of some draws, each `[draw, 1, seq, d_k]`; the cotangent is empty unless the loss needs one.
 type Tensors = [Array4<f64>; 4];
 
 impl Cell {
-    /// Numbers of a row as it is computed with. Wide rows of our own numbers are turned into a space of as many dimensions as there are rows: what is
-    /// measured is made of dot products among queries and keys, and among values and cotangents.
+    /// Width of a row as computed. Wide rows are rotated into a space of as many dimensions as there are rows: the measurements depend
+    /// only on dot products among queries and keys, and among values and cotangents.
     fn width(&self) -> usize {
         if self.numbers == Numbers::Regard && self.d_k > 2 * self.seq { 2 * self.seq } else { self.d_k }
     }
 
-    /// Room for so many draws.
-    fn room(&self, draws: usize, width: usize) -> Tensors {
+    /// Zeroed tensors for `draws` draws.
+    fn zeros(&self, draws: usize, width: usize) -> Tensors {
         let cotangent = if self.loss == Some(Loss::Unit) { draws } else { 0 };
         [draws, draws, draws, cotangent].map(|draws| Array4::zeros((draws, 1, self.seq, width)))
     }
 
-    /// Draws `from..to` in turned coordinates, at the front of their places.
-    fn draw_turned(&self, from: usize, to: usize, tensors: &mut Tensors) {
+    /// Draws `from..to` in rotated coordinates.
+    fn draw_rotated(&self, from: usize, to: usize, tensors: &mut Tensors) {
         let (rows, one) = (2 * self.seq, self.seq * 2 * self.seq);
         let mut both = vec![0.0; rows * rows];
-        let [q, k, v, cotangent] = tensors.each_mut().map(|tensor| tensor.as_slice_mut().expect("a new array lies side by side"));
+        let [q, k, v, cotangent] = tensors.each_mut().map(|tensor| tensor.as_slice_mut().expect("a new array is contiguous"));
         for (i, draw) in (from..to).enumerate() {
             let here = i * one..(i + 1) * one;
             let mut own = Draw::new(self.seed, Purpose::Cell, [self.seq, self.d_k], draw as u64);
@@ -165,10 +165,10 @@ impl Cell {
         cotangent.iter_mut().for_each(|x| *x *= deviation);
     }
 
-    /// Draws `from..to`, at the front of their places.
+    /// Draws `from..to`.
     fn draw(&self, from: usize, to: usize, tensors: &mut Tensors) -> Result<()> {
         let one = self.seq * self.d_k;
-        let [q, k, v, cotangent] = tensors.each_mut().map(|tensor| tensor.as_slice_mut().expect("a new array lies side by side"));
+        let [q, k, v, cotangent] = tensors.each_mut().map(|tensor| tensor.as_slice_mut().expect("a new array is contiguous"));
         for (i, draw) in (from..to).enumerate() {
             let here = i * one..(i + 1) * one;
             let mut own = Draw::new(self.seed, Purpose::Cell, [self.seq, self.d_k], draw as u64);
@@ -189,26 +189,37 @@ impl Cell {
         Ok(())
     }
 
-    /// Q and K of one draw, for pictures.
+    /// Q and K of one draw, for figures.
     pub(crate) fn one_draw(&self, draw: usize) -> Result<[Array4<f64>; 2]> {
-        let mut tensors = self.room(1, self.d_k);
+        let mut tensors = self.zeros(1, self.d_k);
         self.draw(draw, draw + 1, &mut tensors)?;
         let [q, k, ..] = tensors;
         Ok([q, k])
     }
 
-    /// Draws `from..to`; `tensors` has room for as many.
+    /// Q, K, V and the cotangent of one draw, in the coordinates that are computed with.
+    pub(crate) fn draw_one(&self, draw: usize) -> Result<[Array4<f64>; 4]> {
+        let mut tensors = self.zeros(1, self.width());
+        if self.width() == self.d_k {
+            self.draw(draw, draw + 1, &mut tensors)?;
+        } else {
+            self.draw_rotated(draw, draw + 1, &mut tensors);
+        }
+        Ok(tensors)
+    }
+
+    /// Measures draws `from..to`; `tensors` holds at least that many.
     fn part(&self, from: usize, to: usize, tensors: &mut Tensors) -> Result<[Measured; 2]> {
         if self.width() == self.d_k {
             self.draw(from, to, tensors)?;
         } else {
-            self.draw_turned(from, to, tensors);
+            self.draw_rotated(from, to, tensors);
         }
         let [q, k, v, cotangent] =
             tensors.each_ref().map(|tensor| tensor.slice_axis(Axis(0), (..tensor.len_of(Axis(0)).min(to - from)).into()));
         let scores = Attention::new().threads(1).scale(Scale::Off).scores(q, k, Stage::Raw)?;
         let matrix = self.seq * self.seq;
-        let ranges: Vec<_> = scores.as_slice().expect("a new array lies side by side").chunks_exact(matrix).map(range).collect();
+        let ranges: Vec<_> = scores.as_slice().expect("a new array is contiguous").chunks_exact(matrix).map(range).collect();
         let mut both = [Measured::default(), Measured::default()];
         for (scaled, measured) in [false, true].into_iter().zip(&mut both) {
             let attention = Attention::new().threads(1).scale(Scale::By(if scaled { 1.0 / (self.d_k as f64).sqrt() } else { 1.0 }));
@@ -232,7 +243,7 @@ impl Cell {
                 // exp(score - lse) are the weights: the statistics' pass serves the backward pass too.
                 let one = ndarray::arr0(1.0);
                 let row_sum = one.broadcast(result.lse.raw_dim()).expect("one number stands for all");
-                let saved = SavedView { row_sum, row_max: result.lse.view(), out: result.out.view(), exact: None };
+                let saved = SavedView { row_sum, row_max: result.lse.view(), out: result.out.view(), out_unrounded: None };
                 let (_, stats) = attention.backward_with_stats(q, k, v, saved, d_out.view())?;
                 measured.note_gradients(stats);
             }
@@ -240,13 +251,13 @@ impl Cell {
         Ok(both)
     }
 
-    /// In files, for people.
+    /// Label in files.
     pub(crate) fn name(&self) -> String {
         let loss = self.loss.map_or("none", Loss::word);
         format!("{} tokens, d_k {}, {} draws of seed {}, {:?}, loss {loss}", self.seq, self.d_k, self.seeds, self.seed, self.numbers)
     }
 
-    /// Unscaled, then scaled, of the same draws: made here, or where they are shared.
+    /// Unscaled, then scaled, of the same draws; computed here or read from shards.
     pub(crate) fn measure(&self, progress: &dyn Progress) -> Result<[Measured; 2]> {
         let make = |draws: Range<usize>| self.make(draws, progress);
         match progress.share() {
@@ -255,14 +266,14 @@ impl Cell {
         }
     }
 
-    /// Some draws. Parallel over them; the result does not depend on the threads.
+    /// Measures some draws in parallel; the result does not depend on the number of threads.
     fn make(&self, draws: Range<usize>, progress: &dyn Progress) -> Result<[Measured; 2]> {
         let together = (NUMBERS_PER_TASK / (self.seq * self.width())).clamp(1, 256);
         let starts: Vec<usize> = draws.clone().step_by(together).collect();
         let parts: Vec<_> = starts
             .into_par_iter()
             .map_init(
-                || self.room(together, self.width()),
+                || self.zeros(together, self.width()),
                 |tensors, from| {
                     let to = draws.end.min(from + together);
                     let part = self.part(from, to, tensors);
@@ -301,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn turned_rows_have_the_distribution_of_the_rows_themselves() {
+    fn rotated_rows_have_the_distribution_of_the_rows_themselves() {
         let cell = Cell { seq: 4, d_k: 24, seeds: 4000, seed: 3, numbers: Numbers::Regard, loss: Some(Loss::Unit) };
         assert_eq!(cell.width(), 8);
         let [unscaled, scaled] = cell.measure(&Unwatched).unwrap();

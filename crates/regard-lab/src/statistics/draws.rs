@@ -1,5 +1,5 @@
-//! Random numbers by counter: the seed of a run is the key, and the place of a number (which experiment, which cell, which draw) is its counter. So draw
-//! 17 of a cell is the same whoever computes it, and draws can be made in any order and on any thread.
+//! Counter-based random numbers: the seed of a run is the key, and the place of a number (which experiment, which cell, which draw) is its
+//! counter. Draw 17 of a cell is the same on any machine, and draws can be made in any order and on any thread.
 
 use regard::random::Stream;
 
@@ -42,9 +42,10 @@ impl Draw {
     }
 }
 
-/// `vectors` independent vectors of `d` standard normal numbers, turned so that vector i has zeros behind its first i + 1 numbers: a triangle
-/// (Bartlett's decomposition). Dot products among the vectors do not see a rotation, so whatever is made of these alone has exactly the distribution
-/// that it has for the vectors themselves, at a cost that does not grow with `d`. More dimensions than vectors are needed.
+/// `vectors` independent vectors of `d` standard normal numbers, turned so that vector i has zeros behind its first i + 1 numbers: a
+/// triangle (Bartlett's decomposition). Dot products among the vectors are invariant under rotation, so everything computed from them has
+/// exactly the distribution that it has for the vectors themselves, at a cost that does not grow with `d`. More dimensions than vectors
+/// are needed.
 pub(crate) fn triangle(normal: &mut Draw, chi: &mut Chi, vectors: usize, d: usize, to: &mut [f64]) {
     debug_assert!(d > vectors && to.len() == vectors * vectors, "a triangle needs more dimensions than vectors");
     normal.normal(to);

@@ -1,5 +1,6 @@
-//! [`Estimate`]: a number that was sampled, with its 95 % interval. No mean of a random quantity leaves the laboratory without one.
+//! [`Estimate`]: a sampled quantity with its 95 % interval. Every mean of a random quantity has one.
 
+use crate::rules::DECISIVE;
 use regard_plot::Value;
 
 /// A number and the ends of its 95 % interval.
@@ -29,11 +30,8 @@ pub(crate) fn t_quantile(degrees: usize) -> f64 {
 /// 97.5 % of the normal distribution.
 pub(crate) const Z: f64 = 1.959_963_984_540_054;
 
-/// The distance from the edge of its rule, in standard errors, at which evidence decides.
-pub(crate) const DECISIVE: f64 = 4.0;
-
 impl Estimate {
-    /// A number that is no estimate.
+    /// A known value: an interval of width 0.
     pub(crate) fn exact(value: f64) -> Self {
         Self { value, low: value, high: value }
     }
@@ -61,8 +59,8 @@ impl Estimate {
         Self { value, low, high }
     }
 
-    /// A share of cases that come in independent groups, by the share in each group: Wilson's interval for as many independent cases as would
-    /// scatter like the groups, so that it is right also where the share is 0 or 1 in all of them.
+    /// A share of cases that come in independent groups, by the share in each group: Wilson's interval for as many independent cases as
+    /// would scatter like the groups, so that it is right also where the share is 0 or 1 in all of them.
     pub(crate) fn of_shares(groups: &[f64]) -> Self {
         let (n, mean) = (groups.len(), Self::of_mean(groups));
         if n < 2 {
@@ -81,13 +79,13 @@ impl Estimate {
         Self { value: f(self.value), low: f(self.low), high: f(self.high) }
     }
 
-    /// The interval as wide as a verdict asks for.
-    fn decisive(self) -> (f64, f64) {
+    /// The interval of [`DECISIVE`] standard errors.
+    pub(crate) fn decisive(self) -> (f64, f64) {
         let factor = DECISIVE / Z;
         (self.value - factor * (self.value - self.low), self.value + factor * (self.high - self.value))
     }
 
-    /// Is it above the limit? Nothing where the evidence does not reach.
+    /// Whether it is above the limit; `None` if undecided.
     pub(crate) fn above(self, limit: f64) -> Option<bool> {
         let (low, high) = self.decisive();
         if low > limit {
@@ -99,17 +97,17 @@ impl Estimate {
         }
     }
 
-    /// Is it below the limit?
+    /// Whether it is below the limit.
     pub(crate) fn below(self, limit: f64) -> Option<bool> {
         self.above(limit).map(|above| !above)
     }
 
-    /// Is it within the limits?
+    /// Whether it is within the limits.
     pub(crate) fn within(self, low: f64, high: f64) -> Option<bool> {
         all([self.above(low), self.below(high)])
     }
 
-    /// Is it above another estimate? Both intervals count.
+    /// Whether it is above another estimate; both intervals count.
     pub(crate) fn exceeds(self, other: Self) -> Option<bool> {
         let difference = self.value - other.value;
         let half = |e: Self| ((e.high - e.low) / 2.0).abs();
@@ -122,13 +120,13 @@ impl Estimate {
         [self.value.into(), end(self.low), end(self.high)]
     }
 
-    /// In a sentence: only the digits that the interval holds.
+    /// For a sentence, without digits that the interval does not support.
     pub(crate) fn words(self) -> String {
         regard_plot::with_interval(self.value, self.low, self.high)
     }
 }
 
-/// Wilson's interval of a share at so many standard errors.
+/// Wilson's interval of a share at `z` standard errors.
 pub(crate) fn wilson(hits: f64, count: f64, z: f64) -> [f64; 2] {
     let (p, square) = (hits / count, z * z / count);
     let middle = (p + square / 2.0) / (1.0 + square);
@@ -136,7 +134,7 @@ pub(crate) fn wilson(hits: f64, count: f64, z: f64) -> [f64; 2] {
     [if hits == 0.0 { 0.0 } else { middle - half }, if hits == count { 1.0 } else { middle + half }]
 }
 
-/// Do all hold? No as soon as one does not; nothing where one is undecided.
+/// Conjunction: false as soon as one is false, undecided if one is undecided.
 pub(crate) fn all<const N: usize>(answers: [Option<bool>; N]) -> Option<bool> {
     if answers.contains(&Some(false)) {
         Some(false)
@@ -181,7 +179,7 @@ mod tests {
         assert_eq!(e.exceeds(Estimate::around(0.4, Z * 0.1)), Some(true));
         assert_eq!(e.exceeds(Estimate::around(0.5, Z * 0.1)), None);
         let unknown = Estimate { value: f64::NAN, low: f64::NAN, high: f64::NAN };
-        assert_eq!((unknown.above(0.0), unknown.below(0.0)), (None, None), "what is no number decides nothing");
+        assert_eq!((unknown.above(0.0), unknown.below(0.0)), (None, None), "NaN decides nothing");
         assert_eq!(all([Some(true), None]), None);
         assert_eq!(all([None, Some(false)]), Some(false));
     }

@@ -1,7 +1,7 @@
 //! The rank of a small matrix, by its singular values.
 //!
-//! One-sided Jacobi: pairs of columns are turned until all are at right angles; their lengths are then the singular values. For the few dozen
-//! columns here that is a page of code, to full relative accuracy, where a linear-algebra crate would be the largest dependency.
+//! One-sided Jacobi: pairs of columns are turned until all are at right angles; their lengths are then the singular values. For the few
+//! dozen columns here that is a page of code, to full relative accuracy, where a linear-algebra crate would be the largest dependency.
 
 use ndarray::Array2;
 

@@ -37,6 +37,23 @@ pub(crate) struct Rows<'r> {
     sorted: Vec<f64>,
 }
 
+/// Median of values that come in groups of different size, by the interval of [`Rows::quantile`]: the share below the median is a ratio of
+/// sums over draws, whose standard error is that of its linearisation.
+pub(crate) fn grouped_median(groups: &[Vec<f64>]) -> Estimate {
+    let mut sorted: Vec<f64> = groups.iter().flatten().copied().collect();
+    sorted.sort_unstable_by(f64::total_cmp);
+    let value = quantile(&sorted, 0.5);
+    let (draws, total) = (groups.len() as f64, sorted.len() as f64);
+    let below = |group: &Vec<f64>| group.iter().filter(|x| **x <= value).count() as f64;
+    let share = groups.iter().map(below).sum::<f64>() / total;
+    let squares: f64 = groups.iter().map(|group| (below(group) - share * group.len() as f64).powi(2)).sum();
+    let half = Z * (squares * draws / (draws - 1.0)).sqrt() / total;
+    if !half.is_finite() {
+        return Estimate { value, low: f64::NAN, high: f64::NAN };
+    }
+    Estimate { value, low: quantile(&sorted, 0.5 - half), high: quantile(&sorted, 0.5 + half) }
+}
+
 /// Groups of draws that are left out in turn.
 const GROUPS: usize = 20;
 

@@ -155,8 +155,8 @@ fn chi_rule(d: usize) -> Vec<(f64, f64)> {
     rule
 }
 
-/// Expectations of a row over random queries and keys of dimension `d_k`, with `n` keys. Each is computed once, whoever asks: several experiments need the
-/// same, and with any seed.
+/// Expectations of a row over random queries and keys of dimension `d_k`, with `n` keys. Cached: several experiments need the
+/// same values.
 pub fn row(n: usize, d_k: usize, scaled: bool) -> RowExpectation {
     static KNOWN: Mutex<BTreeMap<(usize, usize, bool), RowExpectation>> = Mutex::new(BTreeMap::new());
     let known = || KNOWN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -6,8 +6,8 @@
 //!                                 out[j] = r cos a,  out[j + 8] = r sin a
 //! ```
 //!
-//! Where the length is not a multiple of 16, the last 16 numbers are made anew from 16 fresh ones. Fewer than 16 numbers take another path in
-//! PyTorch, which is not reproduced. PyTorch's vector logarithm and cosine may differ in the last bit from the ones here.
+//! Where the length is not a multiple of 16, the last 16 numbers are made anew from 16 fresh ones. Fewer than 16 numbers take another
+//! path in PyTorch, which is not reproduced. PyTorch's vector logarithm and cosine may differ in the last bit from the ones here.
 
 use crate::error::{Result, require};
 

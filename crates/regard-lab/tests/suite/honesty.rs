@@ -71,7 +71,7 @@ fn an_interval_has_its_number_between_its_ends() {
 fn a_verdict_is_the_same_or_undecided_for_any_number_of_draws_and_any_seed() {
     let verdicts = |tables: &Tables| -> BTreeMap<String, String> {
         let judged = judging::judge(tables).expect("the tables are there");
-        judged.into_iter().map(|(_, j)| (format!("{:?}: {}", j.document, j.claim), j.verdict.words().to_owned())).collect()
+        judged.into_iter().map(|(_, j)| (format!("{}: {}", j.document, j.claim), j.verdict.words().to_owned())).collect()
     };
     let known = verdicts(report());
     let others = [(5, 1), (200, 1), (500, 2), (500, 3), (500, 4), (2000, 5)];

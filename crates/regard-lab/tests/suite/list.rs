@@ -87,7 +87,7 @@ fn every_section_has_a_title_an_introduction_and_a_command() {
     for (section, experiment) in page.sections.iter().zip(EXPERIMENTS.iter().filter(|experiment| experiment.is_in(report()))) {
         assert_eq!(section.id, experiment.id());
         assert!(!section.title.is_empty() && !section.intro.is_empty() && !section.tables.is_empty(), "{}", section.id);
-        assert_eq!(section.command, format!("regard {}", section.id));
+        assert_eq!(section.command, format!("regard lab {}", section.id));
     }
 }
 
@@ -104,8 +104,8 @@ fn stored_tables_are_small_and_what_the_default_commands_write() {
             table.origin.pop();
             assert!(table.to_csv() == bytes, "{name} changes when it is read");
             let command = table.origin.iter().find(|(key, _)| key == "command").map(|(_, value)| value.clone()).unwrap();
-            let words: Vec<&str> = command.split(' ').skip(2).collect();
-            assert!(command.starts_with(&format!("regard {} --", experiment.id())), "{command}");
+            let words: Vec<&str> = command.split(' ').skip(3).collect();
+            assert!(command.starts_with(&format!("regard lab {} --", experiment.id())), "{command}");
             // Its options are the defaults, and it names each of them that has one.
             let matches = experiment.command().no_binary_name(true).try_get_matches_from(&words).unwrap();
             let defaults = experiment.command().no_binary_name(true).try_get_matches_from(std::iter::empty::<&str>()).unwrap();

@@ -122,7 +122,7 @@ fn the_page_says_what_is_stored_and_how_to_make_it_again() {
     // What was made of models that are not here names the command that made it, and nothing that a report could do.
     let section = page.sections.iter().find(|s| s.id == "real-heads").expect("a section");
     let note = section.notes.iter().find(|n| n.contains("stored with the program")).expect("a note");
-    assert!(note.contains("`regard real-heads --model ") && !note.contains("--train"), "{note}");
+    assert!(note.contains("`regard lab real-heads --model ") && !note.contains("--train"), "{note}");
     // Names of heads are words: 4.10 as a number would be another head.
     for name in ["real_kinds", "real_relations", "real_screen"] {
         let table = table(name);

@@ -1,6 +1,6 @@
 //! The command `regard learn`: what it does, said in lines. Arguments and exit codes are the command's.
 
-pub mod after;
+pub mod demo;
 mod record;
 pub mod state;
 mod terminal;
@@ -10,17 +10,19 @@ use crate::error::{Error, Result};
 use crate::exercise::{Exercise, Lang};
 use crate::exercises::{EXERCISES, find};
 use crate::judge::{NoVerdict, Status, Task, Verdict, check};
+use crate::runner::Builds;
 use crate::show::{self, Look};
-use state::{Folder, hash};
-use std::io::{BufRead, IsTerminal, Write, stdin, stdout};
+use state::Folder;
+use std::io::{BufRead, ErrorKind, IsTerminal, Write, stdin, stdout};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 /// What is to be done.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// The next exercise, watched.
-    Next,
+    /// An exercise, watched: this one, or the first that has not passed.
+    Watch(Option<String>),
     /// All exercises and how they stand.
     List,
     /// The text of one.
@@ -76,7 +78,7 @@ pub enum Outcome {
 pub fn run(action: &Action, options: &Options, stop: &'static AtomicBool) -> Result<Outcome> {
     let session = Session::new(options, stop)?;
     match action {
-        Action::Next => session.next(),
+        Action::Watch(word) => session.watch(word.as_deref()),
         Action::List => session.list(),
         Action::Show(word) => session.show(session.find(word)?),
         Action::Check { which, all } => session.check(which, *all),
@@ -86,12 +88,25 @@ pub fn run(action: &Action, options: &Options, stop: &'static AtomicBool) -> Res
     }
 }
 
-/// Prints lines; a reader that has gone away is no error.
-fn say(lines: &[String]) {
+/// Prints lines. A closed pipe (`regard learn list | head -1`) is no error; a full disk is.
+fn say(lines: &[String]) -> Result<()> {
+    let width = if stdout().is_terminal() { terminal::size().1 } else { usize::MAX };
+    let lines = lines.iter().flat_map(|line| line.split('\n')).flat_map(|line| show::wrap(line, width));
+    print(&lines.collect::<Vec<_>>().join("\n"))
+}
+
+/// Prints a text as it is.
+fn print(text: &str) -> Result<()> {
     let mut out = stdout().lock();
-    for line in lines {
-        let _ = writeln!(out, "{line}");
+    match writeln!(out, "{text}").and_then(|()| out.flush()) {
+        Err(e) if e.kind() != ErrorKind::BrokenPipe => Err(Error::Output(e)),
+        _ => Ok(()),
     }
+}
+
+/// Prints a line for people to the standard error, if it can be written.
+fn warn(text: &str) {
+    let _ = writeln!(std::io::stderr(), "{text}");
 }
 
 struct Session<'a> {
@@ -100,6 +115,7 @@ struct Session<'a> {
     folder: Folder,
     lang: Lang,
     look: Look,
+    builds: Arc<Builds>,
 }
 
 impl<'a> Session<'a> {
@@ -108,7 +124,7 @@ impl<'a> Session<'a> {
         let remembered = folder.progress().ok().and_then(|p| p.lang);
         let lang = options.lang.or(remembered).unwrap_or(Lang::Python);
         let look = Look { colour: !options.plain && stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none() };
-        Ok(Self { options, stop, folder, lang, look })
+        Ok(Self { options, stop, folder, lang, look, builds: Arc::default() })
     }
 
     fn find(&self, word: &str) -> Result<&'static Exercise> {
@@ -127,35 +143,36 @@ impl<'a> Session<'a> {
         Ok(EXERCISES.iter().copied().find(|e| !progress.entry(e, self.lang).passed))
     }
 
-    fn next(&self) -> Result<Outcome> {
+    fn watch(&self, word: Option<&str>) -> Result<Outcome> {
+        let named = word.map(|word| self.find(word)).transpose()?;
         self.remember()?;
-        let Some(exercise) = self.first_open()? else {
-            say(&[format!("all {} exercises pass in {}; `regard learn list` shows them", EXERCISES.len(), self.lang.name())]);
+        let Some(exercise) = named.map_or_else(|| self.first_open(), |exercise| Ok(Some(exercise)))? else {
+            say(&[format!("all {} exercises pass in {}; `regard learn list` shows them", EXERCISES.len(), self.lang.name())])?;
             return Ok(Outcome::Done);
         };
         if !self.options.plain && terminal::is_terminal() {
             return watch::watch(self, exercise);
         }
         let path = self.folder.prepare(exercise, self.lang)?;
-        say(&intro(exercise, &path));
+        say(&intro(exercise, &path))?;
         let verdict = match self.judge(exercise, self.lang, &path) {
             Ok(verdict) => verdict,
             Err(NoVerdict::Stopped) => return Ok(Outcome::Stopped),
             Err(NoVerdict::Error(error)) => return Err(error),
         };
-        self.note(&self.folder, exercise, &path, &verdict);
-        say(&show::verdict(&verdict, self.look));
+        self.note(&self.folder, exercise, &verdict);
+        say(&show::verdict(&verdict, self.look))?;
         Ok(if verdict.status == Status::Pass { Outcome::Done } else { Outcome::NotPassed })
     }
 
     fn judge(&self, exercise: &'static Exercise, lang: Lang, file: &Path) -> std::result::Result<Verdict, NoVerdict> {
         let python = self.options.python.as_deref();
-        check(&Task { exercise, lang, file, python, seed: self.options.seed, stop: self.stop })
+        check(&Task { exercise, lang, file, python, seed: self.options.seed, builds: &self.builds, stop: self.stop })
     }
 
     /// Keeps a verdict; a folder that cannot be written to is said, and does not change the verdict.
-    fn note(&self, folder: &Folder, exercise: &Exercise, path: &Path, verdict: &Verdict) {
-        let version = hash(&std::fs::read(path).unwrap_or_default());
+    fn note(&self, folder: &Folder, exercise: &Exercise, verdict: &Verdict) {
+        let version = verdict.source.clone();
         let kept = folder.update(|progress| {
             progress.lang = Some(verdict.lang);
             let entry = progress.entry_mut(exercise, verdict.lang);
@@ -167,11 +184,17 @@ impl<'a> Session<'a> {
             entry.passed |= verdict.status == Status::Pass;
         });
         if let Err(error) = kept {
-            eprintln!("the verdict stands, but progress is not kept: {error}");
+            warn(&format!("the verdict stands, but progress is not kept: {error}"));
         }
     }
 
     fn list(&self) -> Result<Outcome> {
+        say(&self.list_lines()?)?;
+        say(&["`regard learn 12` goes to exercise 12".to_owned()])?;
+        Ok(Outcome::Done)
+    }
+
+    fn list_lines(&self) -> Result<Vec<String>> {
         let progress = self.folder.progress()?;
         let mut lines = Vec::new();
         for exercise in EXERCISES {
@@ -185,17 +208,17 @@ impl<'a> Session<'a> {
         }
         let passed = EXERCISES.iter().filter(|e| progress.entry(e, self.lang).passed).count();
         lines.push(format!("{passed} of {} pass in {}; files are in {}", EXERCISES.len(), self.lang.name(), self.folder.root().display()));
-        say(&lines);
-        Ok(Outcome::Done)
+        Ok(lines)
     }
 
     fn show(&self, exercise: &'static Exercise) -> Result<Outcome> {
-        say(&[exercise.files.text.trim_end().to_owned(), format!("\nYour file: {}", self.folder.file(exercise, self.lang).display())]);
+        let path = self.folder.prepare(exercise, self.lang)?;
+        say(&intro(exercise, &path))?;
         Ok(Outcome::Done)
     }
 
     fn hint(&self, exercise: &'static Exercise) -> Result<Outcome> {
-        say(&self.hint_lines(exercise)?);
+        say(&self.hint_lines(exercise)?)?;
         Ok(Outcome::Done)
     }
 
@@ -219,24 +242,24 @@ impl<'a> Session<'a> {
                     entry.hints,
                     exercise.hints.len(),
                     exercise.number
-                )]);
+                )])?;
                 return Ok(Outcome::NotPassed);
             }
-            print!("Show the solution of {} without having passed it? [y/N] ", exercise.name);
-            let _ = stdout().flush();
+            write!(stdout(), "Show the solution of {} without having passed it? [y/N] ", exercise.name).map_err(Error::Output)?;
+            stdout().flush().map_err(Error::Output)?;
             let mut answer = String::new();
             let _ = stdin().lock().read_line(&mut answer);
             if !answer.trim().to_lowercase().starts_with('y') {
-                say(&["not shown".to_owned()]);
+                say(&["not shown".to_owned()])?;
                 return Ok(Outcome::NotPassed);
             }
         }
-        say(&[exercise.solution(self.lang).trim_end().to_owned()]);
+        print(exercise.solution(self.lang).trim_end())?;
         Ok(Outcome::Done)
     }
 
     fn reset(&self, exercise: &'static Exercise) -> Result<Outcome> {
-        say(&[self.reset_line(exercise)?]);
+        say(&[self.reset_line(exercise)?])?;
         Ok(Outcome::Done)
     }
 
@@ -250,6 +273,9 @@ impl<'a> Session<'a> {
         let jobs = self.jobs(which, all)?;
         let several = self.options.dirs.len() > 1;
         let quiet = self.options.json || self.options.csv;
+        if let Some(folder) = jobs.first().and_then(|job| job.folder.as_ref()).filter(|_| !several) {
+            folder.check_writable()?;
+        }
         let mut records = Vec::new();
         for job in &jobs {
             let verdict = match self.judge_job(job) {
@@ -262,23 +288,23 @@ impl<'a> Session<'a> {
                 hints = folder.progress().map(|p| p.entry(job.exercise, job.lang).hints).unwrap_or(0);
                 // A teacher looks at folders and leaves them as they are.
                 if !several && job.file.exists() {
-                    self.note(folder, job.exercise, &job.file, &verdict);
+                    self.note(folder, job.exercise, &verdict);
                 }
             }
             if !quiet && !several {
-                say(&show::verdict(&verdict, self.look));
+                say(&show::verdict(&verdict, self.look))?;
                 if verdict.status == Status::Pass && jobs.len() == 1 {
-                    say(&self.praise(job.exercise, job.lang, &job.file));
+                    say(&self.praise(job.exercise, job.lang, &job.file))?;
                 }
             }
             records.push(record::record(&job.place, &verdict, hints));
         }
         if self.options.json {
-            say(&[record::to_json(&records)]);
+            print(&record::to_json(&records))?;
         } else if self.options.csv {
-            say(&[record::to_csv(&records)]);
+            print(&record::to_csv(&records))?;
         } else if several {
-            say(&record::to_table(&records));
+            say(&record::to_table(&records))?;
         }
         let passed = records.iter().all(|r| r.status == Status::Pass);
         Ok(if passed { Outcome::Done } else { Outcome::NotPassed })
@@ -340,7 +366,8 @@ impl<'a> Session<'a> {
     /// What is said after a pass.
     fn praise(&self, exercise: &'static Exercise, lang: Lang, file: &Path) -> Vec<String> {
         let mut lines = vec![format!("  {}", exercise.idea)];
-        let work = after::work(exercise, lang, file, self.options.python.as_deref(), self.look);
+        let work =
+            demo::work(&demo::Answer { exercise, lang, file, python: self.options.python.as_deref(), builds: &self.builds }, self.look);
         lines.extend(work.into_iter().map(|line| format!("  {line}")));
         lines.push(format!("  our solution: `regard learn solution {}`", exercise.number));
         let next = EXERCISES.iter().find(|e| e.number == exercise.number + 1);

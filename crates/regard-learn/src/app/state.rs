@@ -1,20 +1,23 @@
 //! The learner's folder: files that are never overwritten, and progress that survives a kill at any moment.
 //!
-//! `progress.json` is replaced as a whole by a rename, under a lock, so two commands in one folder do not lose each other's entries.
+//! `progress.json` is replaced as a whole by a rename, under a lock. It carries a MAC under a key of the user: passes in a file that was edited, or
+//! written by a program under judgement, do not count.
 
 use crate::error::{Error, Result};
 use crate::exercise::{Exercise, Lang};
+use crate::exercises::find;
+use crate::files::{self, hex};
 use crate::judge::Status;
+use regard_files::{Output, Staged};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::fs::{File, OpenOptions};
-use std::io::Write;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// How one exercise stands in one language.
+/// State of one exercise in one language.
 #[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[serde(default, deny_unknown_fields)]
 pub struct Entry {
     /// The last verdict.
     pub status: Option<Status>,
@@ -31,14 +34,32 @@ pub struct Entry {
 }
 
 /// Progress by name of the exercise and language.
-#[derive(Clone, Debug, Default, PartialEq, serde::Serialize, serde::Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Progress {
     /// The language that was used last.
     pub lang: Option<Lang>,
     /// The exercises.
-    pub exercises: BTreeMap<String, BTreeMap<Lang, Entry>>,
+    pub exercises: Entries,
 }
+
+type Entries = BTreeMap<String, BTreeMap<Lang, Entry>>;
+
+/// `progress.json`.
+#[derive(serde::Serialize, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Stored {
+    /// Missing in files of earlier versions.
+    #[serde(default)]
+    format: Option<String>,
+    #[serde(default)]
+    lang: Option<Lang>,
+    exercises: Entries,
+    #[serde(default)]
+    mac: Option<String>,
+}
+
+const FORMAT: &str = "regard-learn progress 2";
+const PROGRESS_LIMIT: u64 = 1 << 20;
 
 impl Progress {
     /// An entry, empty where there is none.
@@ -50,17 +71,42 @@ impl Progress {
     pub fn entry_mut(&mut self, exercise: &Exercise, lang: Lang) -> &mut Entry {
         self.exercises.entry(exercise.name.to_owned()).or_default().entry(lang).or_default()
     }
+
+    fn mac(&self, key: &[u8]) -> String {
+        let text = serde_json::to_string(&(FORMAT, self.lang, &self.exercises)).unwrap_or_default();
+        let inner = Sha256::new().chain_update(key).chain_update(text).finalize();
+        hex(&Sha256::new().chain_update(key).chain_update(inner).finalize())
+    }
+
+    /// Without what only a verdict may say.
+    fn without_verdicts(mut self) -> Self {
+        for entry in self.exercises.values_mut().flat_map(BTreeMap::values_mut) {
+            (entry.status, entry.passed) = (None, false);
+            entry.hash.clear();
+        }
+        self
+    }
+}
+
+/// What is in `progress.json`.
+#[derive(Default)]
+struct Read {
+    bytes: Option<Vec<u8>>,
+    progress: Progress,
+    /// The MAC is right.
+    verified: bool,
 }
 
 /// Short hash of a text.
 pub fn hash(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().take(8).map(|b| format!("{b:02x}")).collect()
+    hex(&Sha256::digest(bytes)[..8])
 }
 
 /// The learner's folder.
 #[derive(Clone, Debug)]
 pub struct Folder {
     root: PathBuf,
+    key: Vec<u8>,
 }
 
 impl Folder {
@@ -71,7 +117,7 @@ impl Folder {
         let inner = base.join("regard-learn");
         let itself = has(base) && (dir.is_some() || base.join("progress.json").exists());
         let root = if itself || (dir.is_some() && !inner.exists()) { base.to_path_buf() } else { inner };
-        Self { root }
+        Self { root, key: user_key() }
     }
 
     /// Where it is.
@@ -85,131 +131,122 @@ impl Folder {
     }
 
     fn progress_file(&self) -> PathBuf {
-        self.root.join("progress.json")
+        self.root.join(regard_files::names::LEARN_PROGRESS)
     }
 
-    /// What is known of the exercises.
-    pub fn progress(&self) -> Result<Progress> {
+    fn read(&self) -> Result<Read> {
         let path = self.progress_file();
-        let text = match std::fs::read_to_string(&path) {
-            Ok(text) => text,
-            Err(e) if matches!(e.kind(), std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory) => {
-                return Ok(Progress::default());
-            }
-            Err(e) => return Err(Error::file("read", &path, e)),
-        };
-        serde_json::from_str(&text).map_err(|e| Error::Progress { path, reason: e.to_string() })
-    }
-
-    /// Changes what is known, whole or not at all.
-    pub fn update(&self, change: impl FnOnce(&mut Progress)) -> Result<()> {
-        std::fs::create_dir_all(&self.root).map_err(|e| Error::file("make", &self.root, e))?;
-        let lock_path = self.root.join(".lock");
-        let lock = File::create(&lock_path).map_err(|e| Error::file("write", &lock_path, e))?;
-        lock.lock().map_err(|e| Error::file("lock", &lock_path, e))?;
-        for folder in ["", "python", "rust"] {
-            sweep(&self.root.join(folder));
+        let Some(bytes) = files::read_existing(&path, PROGRESS_LIMIT)? else { return Ok(Read::default()) };
+        let foreign = |reason: String| Error::Progress { path: path.clone(), reason };
+        let stored: Stored = serde_json::from_slice(&bytes).map_err(|e| foreign(e.to_string()))?;
+        if let Some(name) = stored.exercises.keys().find(|name| find(name).is_none_or(|e| e.name != *name)) {
+            return Err(foreign(format!("unknown exercise {name:?}")));
         }
-        let mut progress = self.progress()?;
-        change(&mut progress);
-        let text = serde_json::to_string_pretty(&progress).map_err(|e| Error::Usage(e.to_string()))?;
-        write_atomic(&self.progress_file(), text.as_bytes())
+        if let Some(format) = stored.format.as_ref().filter(|format| *format != FORMAT) {
+            return Err(foreign(format!("unknown format {format:?}")));
+        }
+        let progress = Progress { lang: stored.lang, exercises: stored.exercises };
+        let verified = stored.mac.is_some_and(|mac| mac == progress.mac(&self.key));
+        let progress = if verified { progress } else { progress.without_verdicts() };
+        Ok(Read { bytes: Some(bytes), progress, verified })
     }
 
-    /// Makes the learner's file from the stub where there is none; where the stub is newer than the file, puts it beside as `.new`.
+    /// What is known of the exercises. Verdicts of a file without a valid MAC do not count.
+    pub fn progress(&self) -> Result<Progress> {
+        self.read().map(|read| read.progress)
+    }
+
+    /// Changes what is known, completely or not at all. A file without a valid MAC is kept as `progress.1.json`.
+    pub fn update(&self, change: impl FnOnce(&mut Progress)) -> Result<()> {
+        let lock = files::lock(&self.root)?;
+        if lock.is_held() {
+            regard_files::remove_parts(&self.root);
+        }
+        for lang in [Lang::Python, Lang::Rust] {
+            regard_files::remove_abandoned(&self.root.join(lang.name()), ABANDONED);
+        }
+        let mut read = self.read()?;
+        let path = self.progress_file();
+        if read.bytes.is_some() && !read.verified {
+            files::move_aside(&path, "progress", "json")?;
+            read.bytes = None;
+        }
+        change(&mut read.progress);
+        let text = self.text(&read.progress)?;
+        let output = Output::reserve(&path, PROGRESS_LIMIT, |now| Some(now) == read.bytes.as_deref())?;
+        Ok(output.write(text.as_bytes())?)
+    }
+
+    /// Refuses before the work what would be refused after it: a foreign or unreadable `progress.json`.
+    pub fn check_writable(&self) -> Result<()> {
+        let read = self.read()?;
+        if self.root.is_dir() && (read.bytes.is_none() || read.verified) {
+            Output::reserve(&self.progress_file(), PROGRESS_LIMIT, |now| Some(now) == read.bytes.as_deref())?;
+        }
+        Ok(())
+    }
+
+    fn text(&self, progress: &Progress) -> Result<String> {
+        let stored = Stored {
+            format: Some(FORMAT.to_owned()),
+            lang: progress.lang,
+            exercises: progress.exercises.clone(),
+            mac: Some(progress.mac(&self.key)),
+        };
+        serde_json::to_string_pretty(&stored).map_err(|e| Error::Usage(e.to_string()))
+    }
+
+    /// Creates the learner's file from the stub where there is none; a newer stub is put beside the file as `.new`.
     pub fn prepare(&self, exercise: &Exercise, lang: Lang) -> Result<PathBuf> {
         let path = self.file(exercise, lang);
         let folder = self.root.join(lang.name());
-        std::fs::create_dir_all(&folder).map_err(|e| Error::file("make", &folder, e))?;
+        std::fs::create_dir_all(&folder).map_err(|e| Error::file("create", &folder, e))?;
         let stub = exercise.stub(lang);
         let known = self.progress()?.entry(exercise, lang).stub;
-        if create_new(&path, stub)? {
+        if files::create_new(&path, stub.as_bytes())? {
             self.update(|progress| progress.entry_mut(exercise, lang).stub = hash(stub.as_bytes()))?;
         } else if !known.is_empty() && known != hash(stub.as_bytes()) {
-            create_new(&folder.join(format!("{}.new", exercise.file_name(lang))), stub)?;
+            files::create_new(&folder.join(format!("{}.new", exercise.file_name(lang))), stub.as_bytes())?;
             self.update(|progress| progress.entry_mut(exercise, lang).stub = hash(stub.as_bytes()))?;
         }
         Ok(path)
     }
 
-    /// Moves the learner's file aside and begins again; tells where it went. The new file is written first: on a full disk nothing moves.
+    /// Moves the learner's file aside, writes the stub again, and returns the new place of the file. The stub is written first: on a full disk nothing
+    /// moves.
     pub fn reset(&self, exercise: &Exercise, lang: Lang) -> Result<Option<PathBuf>> {
         let path = self.file(exercise, lang);
         let folder = self.root.join(lang.name());
-        std::fs::create_dir_all(&folder).map_err(|e| Error::file("make", &folder, e))?;
-        let stub = whole(&path, exercise.stub(lang).as_bytes())?;
-        let moved = if path.exists() { Some(move_aside(exercise, lang, &path)?) } else { None };
-        match stub.persist_noclobber(&path) {
-            Err(e) if e.error.kind() != std::io::ErrorKind::AlreadyExists => return Err(Error::file("write", &path, e.error)),
-            _ => self.update(|progress| progress.entry_mut(exercise, lang).stub = hash(exercise.stub(lang).as_bytes()))?,
-        }
+        self.progress()?;
+        std::fs::create_dir_all(&folder).map_err(|e| Error::file("create", &folder, e))?;
+        let stub = Staged::write(&path, exercise.stub(lang).as_bytes())?;
+        let there = path.symlink_metadata().is_ok();
+        let moved = if there { Some(files::move_aside(&path, &exercise.file_stem(), lang.ending())?) } else { None };
+        stub.commit()?;
+        self.update(|progress| progress.entry_mut(exercise, lang).stub = hash(exercise.stub(lang).as_bytes()))?;
         Ok(moved)
     }
 }
 
-/// How files begin that are not whole yet.
-const UNFINISHED: &str = ".regard-learn-";
-/// Whoever wrote them is gone after this time.
+/// Age after which a temporary file belongs to a command that was killed.
 const ABANDONED: Duration = Duration::from_secs(60);
 
-/// Removes what a command that was killed left unfinished.
-fn sweep(folder: &Path) {
-    let Ok(entries) = std::fs::read_dir(folder) else { return };
-    for entry in entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with(UNFINISHED)) {
-        let changed = entry.metadata().and_then(|data| data.modified());
-        if changed.is_ok_and(|changed| changed.elapsed().is_ok_and(|age| age > ABANDONED)) {
-            let _ = std::fs::remove_file(entry.path());
-        }
-    }
-}
-
-/// Gives a file the first free name of `01_similarity.1.py`, `01_similarity.2.py`, ..
-fn move_aside(exercise: &Exercise, lang: Lang, path: &Path) -> Result<PathBuf> {
-    let mut number = 1;
-    loop {
-        let place = path.with_file_name(format!("{}.{number}.{}", exercise.file_stem(), lang.ending()));
-        // A hard link fails where something is already: nothing is overwritten, whoever else is at work.
-        match std::fs::hard_link(path, &place) {
-            Ok(()) => return std::fs::remove_file(path).map(|()| place).map_err(|e| Error::file("move", path, e)),
-            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => number += 1,
-            Err(e) => return Err(Error::file("move", path, e)),
-        }
-    }
-}
-
-/// The text under another name beside `path`: a file of ours is whole or not there.
-fn whole(path: &Path, bytes: &[u8]) -> Result<tempfile::NamedTempFile> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    let mut file = tempfile::Builder::new().prefix(UNFINISHED).tempfile_in(folder).map_err(|e| Error::file("write in", folder, e))?;
-    file.write_all(bytes).and_then(|()| file.as_file().sync_all()).map_err(|e| Error::file("write", path, e))?;
-    make_readable(file.path());
-    Ok(file)
-}
-
-/// Writes a file that is not there; false where it is.
-fn create_new(path: &Path, text: &str) -> Result<bool> {
-    if path.exists() {
-        return Ok(false);
-    }
-    match whole(path, text.as_bytes())?.persist_noclobber(path) {
-        Ok(_) => Ok(true),
-        Err(e) if e.error.kind() == std::io::ErrorKind::AlreadyExists => Ok(false),
-        Err(e) => Err(Error::file("write", path, e.error)),
-    }
-}
-
-fn write_atomic(path: &Path, bytes: &[u8]) -> Result<()> {
-    whole(path, bytes)?.persist(path).map_err(|e| Error::file("write", path, e.error))?;
-    let folder = path.parent().unwrap_or(Path::new("."));
-    // The rename itself is to survive a power cut, where folders can be synced.
-    let _ = OpenOptions::new().read(true).open(folder).and_then(|folder| folder.sync_all());
-    Ok(())
-}
-
-/// Temporary files are private; a learner's are not.
-fn make_readable(path: &Path) {
-    use std::os::unix::fs::PermissionsExt;
-    let _ = std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o644));
+/// The user's key, created at the first use; empty where there is no folder for it, which leaves a checksum in place of a MAC.
+fn user_key() -> Vec<u8> {
+    let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
+    let home = || std::env::var_os("HOME").map(PathBuf::from).filter(|path| path.is_absolute()).map(|home| home.join(".local/state"));
+    let Some(folder) = state.or_else(home).map(|folder| folder.join("regard-learn")) else { return Vec::new() };
+    let path = folder.join("key");
+    let existing = || files::read_existing(&path, 32).ok().flatten().filter(|key| key.len() == 32);
+    existing()
+        .or_else(|| {
+            let mut key = [0; 32];
+            getrandom::fill(&mut key).ok()?;
+            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).ok()?;
+            files::create_new(&path, &key).ok()?;
+            existing()
+        })
+        .unwrap_or_default()
 }
 
 #[cfg(test)]
@@ -217,10 +254,15 @@ mod tests {
     use super::*;
     use crate::exercises::EXERCISES;
 
+    /// A folder with a key of its own: tests leave the user's key alone.
+    fn folder_in(dir: &Path) -> Folder {
+        Folder { root: dir.to_owned(), key: vec![7; 32] }
+    }
+
     #[test]
     fn nothing_is_overwritten() {
         let dir = tempfile::tempdir().expect("a folder");
-        let folder = Folder::find(Some(dir.path()));
+        let folder = folder_in(dir.path());
         let exercise = EXERCISES[0];
         let path = folder.prepare(exercise, Lang::Python).expect("it can be written");
         std::fs::write(&path, "mine").expect("it can be written");
@@ -237,7 +279,7 @@ mod tests {
     #[test]
     fn an_exercise_that_changed_arrives_beside_the_file() {
         let dir = tempfile::tempdir().expect("a folder");
-        let folder = Folder::find(Some(dir.path()));
+        let folder = folder_in(dir.path());
         let exercise = EXERCISES[1];
         let path = folder.prepare(exercise, Lang::Rust).expect("it can be written");
         std::fs::write(&path, "mine").expect("it can be written");
@@ -251,7 +293,7 @@ mod tests {
     #[test]
     fn two_at_once_lose_nothing() {
         let dir = tempfile::tempdir().expect("a folder");
-        let folder = Folder::find(Some(dir.path()));
+        let folder = folder_in(dir.path());
         std::thread::scope(|scope| {
             for exercise in EXERCISES.iter().take(8) {
                 let folder = &folder;
@@ -265,26 +307,67 @@ mod tests {
     }
 
     #[test]
-    fn what_a_kill_left_is_removed_and_nothing_else() {
+    fn temporary_files_of_a_killed_command_are_removed_and_foreign_files_stay() {
         let dir = tempfile::tempdir().expect("a folder");
-        let old = std::time::SystemTime::now() - 2 * ABANDONED;
-        for (name, age) in [(".regard-learn-a", Some(old)), (".regard-learn-b", None), (".mine", Some(old))] {
-            let file = File::create(dir.path().join(name)).expect("it can be written");
-            if let Some(age) = age {
-                file.set_modified(age).expect("it can be changed");
-            }
+        let part = regard_files::names::part(1);
+        for name in [part.as_str(), ".regard-learn-notes", ".lock", "mine"] {
+            std::fs::write(dir.path().join(name), "mine").expect("it can be written");
         }
-        Folder::find(Some(dir.path())).update(|_| {}).expect("it works");
-        let there = |name: &str| dir.path().join(name).exists();
-        assert!(!there(".regard-learn-a") && there(".regard-learn-b") && there(".mine"));
+        folder_in(dir.path()).update(|_| {}).expect("it works");
+        assert!(!dir.path().join(part).exists());
+        for name in [".regard-learn-notes", ".lock", "mine"] {
+            assert_eq!(std::fs::read_to_string(dir.path().join(name)).expect("it stays"), "mine", "{name}");
+        }
     }
 
     #[test]
-    fn a_file_that_is_no_progress_is_said_and_kept() {
+    fn passes_in_a_file_that_was_edited_do_not_count() {
         let dir = tempfile::tempdir().expect("a folder");
-        std::fs::write(dir.path().join("progress.json"), "{ not json").expect("it can be written");
-        let error = Folder::find(Some(dir.path())).update(|_| {}).expect_err("it is no progress");
-        assert!(error.to_string().contains("move it away"), "{error}");
-        assert_eq!(std::fs::read_to_string(dir.path().join("progress.json")).expect("kept"), "{ not json");
+        let folder = folder_in(dir.path());
+        let (first, second) = (EXERCISES[0], EXERCISES[1]);
+        folder.update(|p| (p.entry_mut(first, Lang::Rust).passed, p.entry_mut(first, Lang::Rust).hints) = (true, 2)).expect("written");
+        assert!(folder.progress().expect("it can be read").entry(first, Lang::Rust).passed);
+        let path = dir.path().join("progress.json");
+        let text = std::fs::read_to_string(&path).expect("it is there");
+        let edited = text.replace("similarity", "softmax");
+        std::fs::write(&path, &edited).expect("it can be written");
+        let read = folder.progress().expect("it can be read").entry(second, Lang::Rust);
+        assert!(!read.passed && read.hints == 2, "{read:?}");
+        // The next change keeps the edited file under another name.
+        folder.update(|p| p.entry_mut(second, Lang::Rust).tries = 1).expect("it works");
+        assert_eq!(std::fs::read_to_string(dir.path().join("progress.1.json")).expect("kept"), edited);
+        assert!(!folder.progress().expect("it can be read").entry(second, Lang::Rust).passed);
+        // Another user's key does not verify it either.
+        std::fs::write(&path, &text).expect("it can be written");
+        let other = Folder { root: dir.path().to_owned(), key: vec![8; 32] };
+        assert!(!other.progress().expect("it can be read").entry(first, Lang::Rust).passed);
+        assert!(folder.progress().expect("it can be read").entry(first, Lang::Rust).passed);
+    }
+
+    #[test]
+    fn foreign_files_and_links_stay_as_they_are() {
+        for text in
+            ["{ not json", "{}", "[]", "{\"lang\": \"python\"}", "{\"exercises\": {\"my app\": {}}}", "{\"exercises\": {}, \"version\": 3}"]
+        {
+            let dir = tempfile::tempdir().expect("a folder");
+            let (path, folder) = (dir.path().join("progress.json"), folder_in(dir.path()));
+            std::fs::write(&path, text).expect("it can be written");
+            assert!(folder.check_writable().is_err(), "{text}: refused before the work");
+            let error = folder.update(|_| {}).expect_err("it is foreign");
+            assert!(error.to_string().contains("move it away"), "{error}");
+            assert_eq!(std::fs::read_to_string(&path).expect("kept"), text);
+        }
+        // A link, also a dangling one, is neither followed nor replaced.
+        let (dir, outside) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
+        let folder = folder_in(dir.path());
+        let target = outside.path().join("target");
+        std::os::unix::fs::symlink(&target, dir.path().join("progress.json")).expect("a link");
+        assert!(folder.check_writable().is_err());
+        folder.update(|_| {}).expect_err("it is a link");
+        assert!(!target.exists());
+        std::fs::write(&target, folder.text(&Progress::default()).expect("text")).expect("it can be written");
+        let before = std::fs::read(&target).expect("it is there");
+        folder.update(|p| p.lang = Some(Lang::Rust)).expect_err("it is a link");
+        assert_eq!(std::fs::read(&target).expect("it is there"), before);
     }
 }

@@ -8,6 +8,7 @@ use crate::judge::{Failure, NoVerdict, Task, Verdict, check};
 use crate::show::picture::{png, three};
 use crate::show::{self};
 use notify::Watcher;
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,11 +46,14 @@ struct Watching<'s, 'a> {
     /// The running check: its number and how to end it.
     running: Option<(Arc<AtomicBool>, JoinHandle<()>)>,
     number: u64,
-    /// When it is to be said that a check is running.
-    patience: Option<Instant>,
+    /// When to show that a check is running.
+    show_running_at: Option<Instant>,
     verdict: Option<Box<Verdict>>,
     sender: Sender<Event>,
+    /// The key whose question waits for `y`.
     asked: Option<char>,
+    /// Digits typed in the list.
+    selecting: Option<String>,
 }
 
 /// Watches an exercise and those that follow until told to stop.
@@ -75,10 +79,11 @@ pub(super) fn watch(session: &Session<'_>, exercise: &'static Exercise) -> Resul
         due: Some(Instant::now()),
         running: None,
         number: 0,
-        patience: None,
+        show_running_at: None,
         verdict: None,
         sender,
         asked: None,
+        selecting: None,
     };
     watching.screen(&intro(exercise, &watching.path));
     watching.run(&events)
@@ -111,9 +116,9 @@ impl Watching<'_, '_> {
                 self.due = None;
                 self.start_check();
             }
-            if self.patience.is_some_and(|until| Instant::now() >= until) {
-                self.patience = None;
-                super::say(&["checking .. (a save begins again)".to_owned()]);
+            if self.show_running_at.is_some_and(|until| Instant::now() >= until) {
+                self.show_running_at = None;
+                put(&["checking .. (saving the file starts again)".to_owned()]);
             }
         }
     }
@@ -126,10 +131,10 @@ impl Watching<'_, '_> {
     fn end_check(&mut self) {
         if let Some((stop, thread)) = self.running.take() {
             stop.store(true, Ordering::Relaxed);
-            // It looks up every few milliseconds, and ends its guest.
+            // It looks up every few milliseconds, and ends its runner.
             let _ = thread.join();
         }
-        self.patience = None;
+        self.show_running_at = None;
         self.number += 1;
     }
 
@@ -139,23 +144,23 @@ impl Watching<'_, '_> {
         let told = Arc::clone(&stop);
         let (number, sender, file, exercise, lang) =
             (self.number, self.sender.clone(), self.path.clone(), self.exercise, self.session.lang);
-        let (python, seed) = (self.session.options.python.clone(), self.session.options.seed);
+        let (python, seed, builds) = (self.session.options.python.clone(), self.session.options.seed, Arc::clone(&self.session.builds));
         let thread = std::thread::spawn(move || {
-            let task = Task { exercise, lang, file: &file, python: python.as_deref(), seed, stop: &told };
+            let task = Task { exercise, lang, file: &file, python: python.as_deref(), seed, builds: &builds, stop: &told };
             let _ = sender.send(Event::Done(number, check(&task).map(Box::new)));
         });
         self.running = Some((stop, thread));
-        self.patience = Some(Instant::now() + SOON);
+        self.show_running_at = Some(Instant::now() + SOON);
     }
 
     fn done(&mut self, result: std::result::Result<Box<Verdict>, NoVerdict>) -> Result<()> {
-        (self.running, self.patience) = (None, None);
+        (self.running, self.show_running_at) = (None, None);
         let verdict = match result {
             Ok(verdict) => verdict,
             Err(NoVerdict::Stopped) => return Ok(()),
             Err(NoVerdict::Error(error)) => return Err(error),
         };
-        self.session.note(&self.session.folder, self.exercise, &self.path, &verdict);
+        self.session.note(&self.session.folder, self.exercise, &verdict);
         let mut lines =
             if verdict.status == Status::Todo { intro(self.exercise, &self.path) } else { show::verdict(&verdict, self.session.look) };
         if verdict.status == Status::Pass {
@@ -172,6 +177,11 @@ impl Watching<'_, '_> {
 
     fn key(&mut self, key: char) -> Result<()> {
         let asked = self.asked.take();
+        if let Some(typed) = self.selecting.take()
+            && self.select(typed, key)?
+        {
+            return Ok(());
+        }
         match (asked, key) {
             (Some('r'), 'y') => {
                 let line = self.session.reset_line(self.exercise)?;
@@ -189,9 +199,10 @@ impl Watching<'_, '_> {
                 self.screen(&["Move your file aside and begin again? y".to_owned()]);
             }
             (_, 'l') => {
-                self.clear();
-                self.session.list()?;
-                self.help();
+                self.selecting = Some(String::new());
+                let mut lines = self.session.list_lines()?;
+                lines.push("type a number to go there".to_owned());
+                self.screen(&lines);
             }
             (_, 'n') => self.next()?,
             (_, 'p') => self.picture(),
@@ -199,6 +210,26 @@ impl Watching<'_, '_> {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Takes a key typed in the list; false if it is not part of a number.
+    fn select(&mut self, mut typed: String, key: char) -> Result<bool> {
+        match key {
+            '0'..='9' => typed.push(key),
+            '\n' | '\r' if !typed.is_empty() => {}
+            _ => return Ok(false),
+        }
+        let number: usize = typed.parse().unwrap_or(0);
+        // One digit is enough where no exercise has a second one.
+        let more = key.is_ascii_digit() && typed.len() == 1 && number * 10 <= EXERCISES.len();
+        if more {
+            self.selecting = Some(typed);
+        } else if let Some(exercise) = EXERCISES.iter().find(|e| e.number == number) {
+            self.go_to(exercise)?;
+        } else {
+            self.screen(&[format!("there is no exercise {number}: type a number from 1 to {}", EXERCISES.len())]);
+        }
+        Ok(true)
     }
 
     fn solution(&mut self) -> Result<()> {
@@ -227,10 +258,7 @@ impl Watching<'_, '_> {
     fn next(&mut self) -> Result<()> {
         let passed = self.session.folder.progress()?.entry(self.exercise, self.session.lang).passed;
         if !passed {
-            self.screen(&[format!(
-                "{} has not passed yet; `regard learn list` and `regard learn check N` take any order",
-                self.exercise.name
-            )]);
+            self.screen(&[format!("{} has not passed yet; key l shows the list, where a number goes to any exercise", self.exercise.name)]);
             return Ok(());
         }
         let after = EXERCISES.iter().copied().filter(|e| e.number > self.exercise.number);
@@ -240,6 +268,11 @@ impl Watching<'_, '_> {
             self.screen(&[format!("all {} exercises pass. Well done!", EXERCISES.len())]);
             return Ok(());
         };
+        self.go_to(exercise)
+    }
+
+    /// Shows and watches another exercise.
+    fn go_to(&mut self, exercise: &'static Exercise) -> Result<()> {
         self.end_check();
         self.exercise = exercise;
         self.path = self.session.folder.prepare(exercise, self.session.lang)?;
@@ -259,10 +292,10 @@ impl Watching<'_, '_> {
             None => "there is no picture: nothing is wrong, or there are no numbers".to_owned(),
             Some(Err(error)) => format!("the picture cannot be made: {error}"),
             Some(Ok(bytes)) => {
-                let path = self.path.with_extension("png");
-                match std::fs::write(&path, bytes) {
-                    Ok(()) => format!("saved {} (expected, yours, difference)", path.display()),
-                    Err(error) => format!("cannot write {}: {error}", path.display()),
+                let folder = self.path.parent().unwrap_or(Path::new("."));
+                match crate::files::create_numbered(folder, &self.exercise.file_stem(), "png", &bytes) {
+                    Ok(path) => format!("saved {} (expected, yours, difference)", path.display()),
+                    Err(error) => error.to_string(),
                 }
             }
         };
@@ -270,7 +303,7 @@ impl Watching<'_, '_> {
     }
 
     fn clear(&self) {
-        print!("\x1b[2J\x1b[H");
+        let _ = write!(std::io::stdout(), "\x1b[2J\x1b[H");
     }
 
     fn screen(&self, lines: &[String]) {
@@ -282,48 +315,22 @@ impl Watching<'_, '_> {
         let (rows, cols) = super::terminal::size();
         let room = rows.saturating_sub(3);
         self.clear();
-        let wrapped: Vec<String> = lines.iter().flat_map(|line| line.split('\n')).flat_map(|line| wrap(line, cols)).collect();
+        let wrapped: Vec<String> = lines.iter().flat_map(|line| line.split('\n')).flat_map(|line| show::wrap(line, cols)).collect();
         let shown = if wrapped.len() > room { room.saturating_sub(1) } else { wrapped.len() };
-        super::say(&wrapped[..shown]);
+        put(&wrapped[..shown]);
         if shown < wrapped.len() {
-            super::say(&[format!("  .. {} more lines: regard learn {sub_command} {}", wrapped.len() - shown, self.exercise.number)]);
+            put(&[format!("  .. {} more lines: regard learn {sub_command} {}", wrapped.len() - shown, self.exercise.number)]);
         }
         self.help();
     }
 
     fn help(&self) {
-        let keys = "h hint  s solution  n next  l list  p picture  r reset  space check  q quit";
-        super::say(&[String::new(), self.session.look.paint("2", keys)]);
+        let keys = "h hint  s solution  n next  l list, go to  p picture  r reset  space check  q quit";
+        put(&[String::new(), self.session.look.paint("2", keys)]);
     }
 }
 
-/// A line in pieces that fit; lines with colours are left alone.
-fn wrap(line: &str, cols: usize) -> Vec<String> {
-    if line.contains('\x1b') || line.chars().count() <= cols {
-        return vec![line.to_owned()];
-    }
-    let indent: String = line.chars().take_while(|c| *c == ' ').collect();
-    let (mut lines, mut now) = (Vec::new(), indent.clone());
-    for word in line.split_whitespace() {
-        if now.trim().is_empty() {
-            now = format!("{indent}{word}");
-        } else if now.chars().count() + 1 + word.chars().count() <= cols {
-            now = format!("{now} {word}");
-        } else {
-            lines.push(std::mem::replace(&mut now, format!("{indent}{word}")));
-        }
-    }
-    lines.push(now);
-    lines
-}
-
-#[cfg(test)]
-mod tests {
-    use super::wrap;
-
-    #[test]
-    fn long_lines_keep_their_indent_and_their_words() {
-        assert_eq!(wrap("  one two three four", 12), ["  one two", "  three four"]);
-        assert_eq!(wrap("short", 12), ["short"]);
-    }
+/// Prints lines; a terminal that is gone ends the loop by its signal.
+fn put(lines: &[String]) {
+    let _ = super::say(lines);
 }

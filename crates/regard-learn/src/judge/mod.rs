@@ -4,15 +4,15 @@ mod compare;
 mod models;
 mod probes;
 mod shrink;
-mod twins;
+mod mutants;
 
 pub use compare::{Expected, Failure, compare, evaluate, expect};
 pub use models::{MODELS, QUESTIONS};
-pub use twins::Diagnosis;
+pub use mutants::Diagnosis;
 
 use crate::exercise::{Exercise, Judging, Lang};
-use crate::guest::{Guest, NoGuest, Start};
 use crate::rng::Rng;
+use crate::runner::{Builds, Runner, Start, StartError};
 use crate::value::{Case, Gone, Reply, Trouble};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -72,6 +72,8 @@ pub struct Verdict {
     pub prints: (Vec<String>, usize),
     /// How long it took.
     pub millis: u128,
+    /// Hash of the file that was judged.
+    pub source: String,
 }
 
 /// What is to be judged.
@@ -86,6 +88,8 @@ pub struct Task<'a> {
     pub python: Option<&'a Path>,
     /// Which cases.
     pub seed: u64,
+    /// Where Rust answers are compiled.
+    pub builds: &'a Builds,
     /// Set when the judge is to stop.
     pub stop: &'a AtomicBool,
 }
@@ -117,38 +121,39 @@ pub fn check(task: &Task<'_>) -> Result<Verdict, NoVerdict> {
 /// Judges a file on several seeds with one program, until it fails.
 pub fn check_seeds(task: &Task<'_>, seeds: u64) -> Result<Verdict, NoVerdict> {
     let start = Instant::now();
-    let Task { exercise, lang, file, python, stop, .. } = *task;
-    let mut guest = match Guest::start(&Start { exercise, lang, file, python, stop }) {
-        Ok(guest) => guest,
-        Err(NoGuest::Error(error)) => return Err(error.into()),
-        Err(NoGuest::Trouble(Trouble::Stopped)) => return Err(NoVerdict::Stopped),
-        Err(NoGuest::Trouble(trouble)) => {
-            let mut verdict = blank(task);
+    let Task { exercise, lang, file, python, builds, stop, .. } = *task;
+    let source = crate::app::state::hash(&crate::files::read_answer(file)?);
+    let mut runner = match Runner::start(&Start { exercise, lang, file, python, builds, stop }) {
+        Ok(runner) => runner,
+        Err(StartError::Error(error)) => return Err(error.into()),
+        Err(StartError::Trouble(Trouble::Stopped)) => return Err(NoVerdict::Stopped),
+        Err(StartError::Trouble(trouble)) => {
+            let mut verdict = blank(task.exercise, task.lang);
             verdict.told(file, "while the file was loaded", &trouble);
-            verdict.millis = start.elapsed().as_millis();
+            (verdict.millis, verdict.source) = (start.elapsed().as_millis(), source);
             return Ok(verdict);
         }
     };
-    let mut verdict = blank(task);
+    let mut verdict = blank(task.exercise, task.lang);
     for seed in task.seed..task.seed + seeds {
-        guest.begin_check();
+        runner.begin_check();
         verdict = match exercise.judging {
-            Judging::Numbers { .. } => judge_numbers(task, &mut guest, seed)?,
-            Judging::Models => models::judge(task, &mut guest, seed)?,
+            Judging::Numbers { .. } => judge_numbers(task, &mut runner, seed)?,
+            Judging::Models => models::judge(task, &mut runner, seed)?,
         };
         if verdict.status != Status::Pass {
             break;
         }
     }
-    verdict.prints = guest.finish();
-    verdict.millis = start.elapsed().as_millis();
+    verdict.prints = runner.finish();
+    (verdict.millis, verdict.source) = (start.elapsed().as_millis(), source);
     Ok(verdict)
 }
 
-fn blank(task: &Task<'_>) -> Verdict {
+fn blank(exercise: &'static Exercise, lang: Lang) -> Verdict {
     Verdict {
-        exercise: task.exercise,
-        lang: task.lang,
+        exercise,
+        lang,
         status: Status::Error,
         cases: 0,
         failed: 0,
@@ -159,24 +164,25 @@ fn blank(task: &Task<'_>) -> Verdict {
         case_number: 0,
         prints: (Vec::new(), 0),
         millis: 0,
+        source: String::new(),
     }
 }
 
 /// Runs one case: its calls, the comparison, the second call.
-fn see(exercise: &Exercise, guest: &mut Guest<'_>, case: Case, expected: Expected) -> Seen {
-    let reply = run_case(exercise, guest, &case);
+fn see(exercise: &Exercise, runner: &mut Runner<'_>, case: Case, expected: Expected) -> Seen {
+    let reply = run_case(exercise, runner, &case);
     let mut failure = compare(exercise, &case, &expected, &reply);
     if let (None, Some(again), Ok(first)) = (&failure, &case.again, &reply) {
-        let second = guest.call(&again.call, false);
+        let second = runner.call(&again.call, false);
         failure = compare::same_bits(&case, first, &second);
     }
     Seen { case, expected, reply, failure }
 }
 
-fn run_case(exercise: &Exercise, guest: &mut Guest<'_>, case: &Case) -> Reply<f64> {
+fn run_case(exercise: &Exercise, runner: &mut Runner<'_>, case: &Case) -> Reply<f64> {
     let Judging::Numbers { session, .. } = &exercise.judging else { return Err(Trouble::Shapes) };
     (session.f64)(case, &mut |call| {
-        let results = guest.call(call, case.strided)?;
+        let results = runner.call(call, case.strided)?;
         if exercise.judged.is_empty() && exercise.inputs.is_empty() && case.pieces.is_empty() {
             return Ok(results);
         }
@@ -185,15 +191,15 @@ fn run_case(exercise: &Exercise, guest: &mut Guest<'_>, case: &Case) -> Reply<f6
     })
 }
 
-fn judge_numbers(task: &Task<'_>, guest: &mut Guest<'_>, seed: u64) -> Result<Verdict, NoVerdict> {
+fn judge_numbers(task: &Task<'_>, runner: &mut Runner<'_>, seed: u64) -> Result<Verdict, NoVerdict> {
     let exercise = task.exercise;
     let cases = cases(exercise, seed);
-    let mut verdict = blank(task);
+    let mut verdict = blank(task.exercise, task.lang);
     verdict.cases = cases.len();
     let mut all: Vec<Seen> = Vec::new();
     for (at, case) in cases.into_iter().enumerate() {
         let expected = expect(exercise, &case).map_err(|_| crate::Error::Usage(format!("the oracle of {} fails", exercise.name)))?;
-        let seen = see(exercise, guest, case, expected);
+        let seen = see(exercise, runner, case, expected);
         match &seen.failure {
             Some(Failure::Trouble(Trouble::Stopped)) => return Err(NoVerdict::Stopped),
             Some(Failure::Trouble(trouble @ (Trouble::Todo | Trouble::Gone(_)))) => {
@@ -216,16 +222,16 @@ fn judge_numbers(task: &Task<'_>, guest: &mut Guest<'_>, seed: u64) -> Result<Ve
         return Ok(verdict);
     }
     verdict.status = Status::Fail;
-    explain(task, guest, all, &mut verdict);
+    explain(task, runner, all, &mut verdict);
     Ok(verdict)
 }
 
 /// Diagnosis, facts, smallest case.
-fn explain(task: &Task<'_>, guest: &mut Guest<'_>, all: Vec<Seen>, verdict: &mut Verdict) {
+fn explain(task: &Task<'_>, runner: &mut Runner<'_>, all: Vec<Seen>, verdict: &mut Verdict) {
     let exercise = task.exercise;
-    verdict.diagnosis = twins::diagnose(exercise, task.lang, &all);
+    verdict.diagnosis = mutants::diagnose(exercise, task.lang, &all);
     if verdict.diagnosis.is_none() {
-        verdict.facts = probes::facts(exercise, guest, &all);
+        verdict.facts = probes::facts(exercise, runner, &all);
     }
     // The easiest failing case: the fewest numbers.
     let size = |seen: &Seen| seen.case.call.args.iter().map(|a| a.data.len()).sum::<usize>();
@@ -241,11 +247,11 @@ fn explain(task: &Task<'_>, guest: &mut Guest<'_>, all: Vec<Seen>, verdict: &mut
     let mut best = None;
     let started = Instant::now();
     shrink::shrink(exercise, &seen.case, &mut |case| {
-        if !guest.alive() || started.elapsed().as_secs() >= 3 {
+        if !runner.alive() || started.elapsed().as_secs() >= 3 {
             return false;
         }
         let Ok(expected) = expect(exercise, case) else { return false };
-        let smaller = see(exercise, guest, case.clone(), expected);
+        let smaller = see(exercise, runner, case.clone(), expected);
         let same = smaller.failure.as_ref().is_some_and(|f| f.kind() == kind);
         let fits = same && diagnosis.as_ref().is_none_or(|diagnosis| diagnosis.explains(exercise, task.lang, &smaller));
         if fits {
@@ -259,8 +265,7 @@ fn explain(task: &Task<'_>, guest: &mut Guest<'_>, all: Vec<Seen>, verdict: &mut
 impl Verdict {
     /// Of a file that is not there.
     pub fn absent(exercise: &'static Exercise, lang: Lang, file: &Path) -> Self {
-        let stop = AtomicBool::new(false);
-        let mut verdict = blank(&Task { exercise, lang, file, python: None, seed: 0, stop: &stop });
+        let mut verdict = blank(exercise, lang);
         verdict.status = Status::Todo;
         verdict.message = Some(format!("there is no {}: `regard learn` makes it", file.display()));
         verdict

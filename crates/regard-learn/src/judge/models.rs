@@ -1,11 +1,11 @@
 //! Exercise 14: models with and without a defect, questions counted, and who was taken for whom.
 
-use super::twins::Diagnosis;
+use super::mutants::Diagnosis;
 use super::{NoVerdict, Status, Task, Verdict, blank};
 use crate::exercises::diagnose::model::{HEADS, MAX_LEN, Model, NAMES, VOCAB};
 use crate::formula::Manners;
-use crate::guest::Guest;
 use crate::rng::Rng;
+use crate::runner::Runner;
 use crate::value::Trouble;
 use std::collections::BTreeMap;
 
@@ -23,10 +23,10 @@ struct Asked {
     questions: Vec<Vec<usize>>,
 }
 
-pub(super) fn judge(task: &Task<'_>, guest: &mut Guest<'_>, seed: u64) -> Result<Verdict, NoVerdict> {
-    let mut verdict = blank(task);
+pub(super) fn judge(task: &Task<'_>, runner: &mut Runner<'_>, seed: u64) -> Result<Verdict, NoVerdict> {
+    let mut verdict = blank(task.exercise, task.lang);
     verdict.cases = MODELS;
-    let all = match ask_all(guest, seed, true) {
+    let all = match ask_all(runner, seed, true) {
         Ok(all) => all,
         Err((_, Trouble::Stopped)) => return Err(NoVerdict::Stopped),
         Err((asked, trouble)) => {
@@ -35,7 +35,7 @@ pub(super) fn judge(task: &Task<'_>, guest: &mut Guest<'_>, seed: u64) -> Result
             let place = format!("in model {number}");
             verdict.case_number = number;
             verdict.told(task.file, &place, &trouble);
-            if asked.last().is_some_and(|a| a.questions.len() > QUESTIONS) && guest.alive() {
+            if asked.last().is_some_and(|a| a.questions.len() > QUESTIONS) && runner.alive() {
                 verdict.status = Status::Fail;
                 verdict.diagnosis = Some(diagnosis(task, "too-many-questions"));
             }
@@ -50,8 +50,8 @@ pub(super) fn judge(task: &Task<'_>, guest: &mut Guest<'_>, seed: u64) -> Result
     verdict.status = Status::Fail;
     verdict.facts = confusion(&all);
     let id = known(&all).or_else(|| {
-        guest.begin_check();
-        let exact = ask_all(guest, seed, false).ok()?;
+        runner.begin_check();
+        let exact = ask_all(runner, seed, false).ok()?;
         (!exact.iter().any(wrong)).then_some("no-tolerance")
     });
     verdict.diagnosis = id.map(|id| diagnosis(task, id));
@@ -59,7 +59,7 @@ pub(super) fn judge(task: &Task<'_>, guest: &mut Guest<'_>, seed: u64) -> Result
 }
 
 fn diagnosis(task: &Task<'_>, id: &'static str) -> Diagnosis {
-    Diagnosis { twins: vec![id], mistakes: vec![task.exercise.mistake(id)], manners: Manners::default(), explains: MODELS }
+    Diagnosis { mutants: vec![id], mistakes: vec![task.exercise.mistake(id)], manners: Manners::default(), explains: MODELS }
 }
 
 fn wrong(asked: &Asked) -> bool {
@@ -67,7 +67,7 @@ fn wrong(asked: &Asked) -> bool {
 }
 
 /// Goes through all models in an order that says nothing about their names.
-fn ask_all(guest: &mut Guest<'_>, seed: u64, rounding: bool) -> Result<Vec<Asked>, (Vec<Asked>, Trouble)> {
+fn ask_all(runner: &mut Runner<'_>, seed: u64, rounding: bool) -> Result<Vec<Asked>, (Vec<Asked>, Trouble)> {
     let mut rng = Rng::new(seed, "diagnose");
     let mut order: Vec<&'static str> = NAMES.iter().flat_map(|name| [*name; EACH]).collect();
     for at in (1..order.len()).rev() {
@@ -77,7 +77,7 @@ fn ask_all(guest: &mut Guest<'_>, seed: u64, rounding: bool) -> Result<Vec<Asked
     for name in order {
         let mut model = Model::new(name, &mut rng, rounding);
         let mut questions: Vec<Vec<usize>> = Vec::new();
-        let reply = guest.diagnose(&[VOCAB, MAX_LEN, HEADS], &mut |tokens| {
+        let reply = runner.diagnose(&[VOCAB, MAX_LEN, HEADS], &mut |tokens| {
             questions.push(tokens.to_vec());
             if questions.len() > QUESTIONS {
                 return Err(format!("only {QUESTIONS} questions are answered about one model"));

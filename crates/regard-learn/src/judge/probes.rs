@@ -3,7 +3,7 @@
 use super::compare::close;
 use super::{Failure, Seen, run_case};
 use crate::exercise::Exercise;
-use crate::guest::Guest;
+use crate::runner::Runner;
 use crate::value::Value;
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ impl Wrong<'_> {
 }
 
 /// What holds of the answer.
-pub(super) fn facts(exercise: &Exercise, guest: &mut Guest<'_>, all: &[Seen]) -> Vec<String> {
+pub(super) fn facts(exercise: &Exercise, runner: &mut Runner<'_>, all: &[Seen]) -> Vec<String> {
     let failed: Vec<&Seen> = all.iter().filter(|s| s.failure.is_some()).collect();
     let numbers = |s: &&&Seen| matches!(s.failure, Some(Failure::Numbers { .. }));
     let wrong: Vec<Wrong<'_>> =
@@ -33,8 +33,8 @@ pub(super) fn facts(exercise: &Exercise, guest: &mut Guest<'_>, all: &[Seen]) ->
         })
         .into_iter()
         .collect();
-    facts.extend(unsteady(exercise, guest, &wrong));
-    facts.extend(precision(guest));
+    facts.extend(unsteady(exercise, runner, &wrong));
+    facts.extend(precision(runner));
     for r in 0..wrong.first().map_or(0, |w| w.got.len()) {
         let name = exercise.judged(r);
         if wrong.iter().all(|w| !differs(w, r)) {
@@ -61,17 +61,17 @@ fn differs(w: &Wrong<'_>, r: usize) -> bool {
     got.data.iter().zip(&want.data).any(|(g, x)| !close(*g, *x, tolerance))
 }
 
-fn unsteady(exercise: &Exercise, guest: &mut Guest<'_>, wrong: &[Wrong<'_>]) -> Option<String> {
+fn unsteady(exercise: &Exercise, runner: &mut Runner<'_>, wrong: &[Wrong<'_>]) -> Option<String> {
     let first = wrong.first()?;
-    let second = run_case(exercise, guest, &first.seen.case).ok()?;
+    let second = run_case(exercise, runner, &first.seen.case).ok()?;
     let moved = |r: usize| second[r].data.iter().zip(&first.got[r].data).any(|(a, b)| !close(*a, *b, first.seen.expected.tolerance[r]));
     let r = (0..second.len().min(first.got.len())).find(|&r| second[r].shape == first.got[r].shape && moved(r))?;
     Some(format!("{} differs from call to call with the same inputs", exercise.judged(r)))
 }
 
-fn precision(guest: &Guest<'_>) -> Option<String> {
+fn precision(runner: &Runner<'_>) -> Option<String> {
     let coarse =
-        guest.dtypes.iter().find(|d| ["float16", "bfloat16"].contains(&d.as_str()) || d.starts_with("int") || d.starts_with("uint"))?;
+        runner.dtypes.iter().find(|d| ["float16", "bfloat16"].contains(&d.as_str()) || d.starts_with("int") || d.starts_with("uint"))?;
     Some(format!("a result is of type {coarse}, which cannot hold it: return float32 or float64"))
 }
 

@@ -2,8 +2,10 @@
 
 pub mod picture;
 mod verdict;
+mod wrap;
 
 pub use verdict::{Look, verdict};
+pub use wrap::{columns, wrap};
 
 use crate::value::Value;
 

@@ -108,6 +108,30 @@ pub fn digits(maps: &[Map]) -> Vec<String> {
     lines
 }
 
+/// One map of shares of 1 with words on its axes: a row and a column each, cells in percent.
+pub fn labelled(map: &Map, rows: &[&str], cols: &[&str], colours: bool) -> Vec<String> {
+    let left = rows.iter().map(|word| word.chars().count()).max().unwrap_or(0).max("query".len());
+    let cell = cols.iter().map(|word| word.chars().count()).max().unwrap_or(0).max(3) + 1;
+    let header: String = cols.iter().map(|word| format!("{word:>cell$}")).collect();
+    let mut lines = vec![format!("  {:left$} {:>cell$}", "", "key"), format!("  {:left$} {header}", "query")];
+    for (row, word) in rows.iter().enumerate() {
+        let mut line = format!("  {word:>left$} ");
+        for col in 0..map.cols {
+            let share = map.at(row, col);
+            let text = format!("{:>cell$.0}", 100.0 * share);
+            if colours {
+                let [r, g, b] = colour(share, 1.0);
+                let ink = if share > 0.2 { 97 } else { 30 };
+                let _ = write!(line, "\x1b[{ink};48;2;{r};{g};{b}m{text}\x1b[0m");
+            } else {
+                line.push_str(&text);
+            }
+        }
+        lines.push(line);
+    }
+    lines
+}
+
 fn digit(x: f64, range: f64) -> String {
     if !x.is_finite() {
         return " !".to_owned();
@@ -182,6 +206,15 @@ mod tests {
         let lines = coloured(&maps());
         assert_eq!(lines.len(), 2);
         assert_eq!(lines[1].matches("▀▀").count(), 6);
+    }
+
+    #[test]
+    fn a_map_with_words_has_them_on_both_axes() {
+        let map = Map::of("", &Value::new(&[2, 2], vec![1.0, 0.0, 0.25, 0.75]));
+        let lines = labelled(&map, &["the", "cat"], &["the", "cat"], false);
+        assert_eq!(lines, ["         key", "  query  the cat", "    the  100   0", "    cat   25  75"]);
+        let width = |line: &String| crate::show::columns(line);
+        assert!(labelled(&map, &["the", "cat"], &["the", "cat"], true).iter().zip(&lines).all(|(a, b)| width(a) == width(b)));
     }
 
     #[test]

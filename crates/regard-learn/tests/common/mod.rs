@@ -2,6 +2,7 @@
 
 #![allow(dead_code)] // No test program needs all of it.
 
+use regard_learn::Builds;
 use regard_learn::exercise::{Exercise, Lang};
 use regard_learn::judge::{NoVerdict, Status, Task, Verdict, check_seeds};
 use std::path::{Path, PathBuf};
@@ -13,6 +14,7 @@ pub struct Judge {
     folder: tempfile::TempDir,
     python: Option<PathBuf>,
     count: AtomicUsize,
+    builds: Builds,
 }
 
 fn python() -> Option<PathBuf> {
@@ -41,12 +43,17 @@ pub fn languages() -> Vec<Lang> {
 impl Judge {
     /// A judge with a folder of its own.
     pub fn new() -> Self {
-        Self { folder: tempfile::tempdir().expect("a folder"), python: python(), count: AtomicUsize::new(0) }
+        Self { folder: tempfile::tempdir().expect("a folder"), python: python(), count: AtomicUsize::new(0), builds: Builds::new() }
     }
 
     /// The folder.
     pub fn folder(&self) -> &Path {
         self.folder.path()
+    }
+
+    /// Where Rust answers are compiled.
+    pub fn builds(&self) -> &Builds {
+        &self.builds
     }
 
     /// Judges a source on one seed.
@@ -58,8 +65,17 @@ impl Judge {
     pub fn seeds(&self, exercise: &'static Exercise, lang: Lang, source: &str, seeds: u64) -> Verdict {
         let file = self.folder.path().join(format!("answer{}.{}", self.count.fetch_add(1, Ordering::Relaxed), lang.ending()));
         std::fs::write(&file, source).expect("it can be written");
+        self.judge(exercise, lang, &file, seeds)
+    }
+
+    /// Judges a file on one seed.
+    pub fn file(&self, exercise: &'static Exercise, lang: Lang, file: &Path) -> Verdict {
+        self.judge(exercise, lang, file, 1)
+    }
+
+    fn judge(&self, exercise: &'static Exercise, lang: Lang, file: &Path, seeds: u64) -> Verdict {
         let stop = AtomicBool::new(false);
-        let task = Task { exercise, lang, file: &file, python: self.python.as_deref(), seed: 1, stop: &stop };
+        let task = Task { exercise, lang, file, python: self.python.as_deref(), seed: 1, builds: &self.builds, stop: &stop };
         match check_seeds(&task, seeds) {
             Ok(verdict) => {
                 if std::env::var_os("REGARD_LEARN_TIMES").is_some() {

@@ -13,7 +13,7 @@ use super::{Archive, Cursor, Kind, Place, Places, TensorInfo, map, missing};
 use crate::error::{Error, Result};
 use regard::MappedFile;
 use regard_nn::tensors::{BlockKind, Source, Tensor};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -154,9 +154,12 @@ fn parse(bytes: &[u8]) -> std::result::Result<(HashMap<String, Value>, Vec<Place
         let key = string(&mut cursor)?;
         let kind = cursor.u32().ok_or_else(cut)?;
         let value = value(&mut cursor, kind)?;
-        values.insert(text(bytes, key)?.to_owned(), value);
+        let key = text(bytes, key)?;
+        if values.insert(key.to_owned(), value).is_some() {
+            return Err(format!("its setting {key} is there twice"));
+        }
     }
-    let mut places = Vec::new();
+    let (mut places, mut names) = (Vec::new(), HashSet::new());
     for _ in 0..tensors {
         let name = string(&mut cursor)?;
         let name = text(bytes, name)?.to_owned();
@@ -178,6 +181,9 @@ fn parse(bytes: &[u8]) -> std::result::Result<(HashMap<String, Value>, Vec<Place
             return Err(format!("its tensor {name} of shape {shape:?} is no whole number of {} blocks", kind.name()));
         };
         let end = offset.checked_add(len).ok_or_else(cut)?;
+        if !names.insert(name.clone()) {
+            return Err(format!("its tensor {name} is there twice"));
+        }
         places.push(Place { name, shape, kind, bytes: offset..end });
     }
     let alignment = match values.get("general.alignment") {
@@ -185,6 +191,7 @@ fn parse(bytes: &[u8]) -> std::result::Result<(HashMap<String, Value>, Vec<Place
         Some(Value::Integer(x)) if (1..=1 << 20).contains(x) => *x as usize,
         Some(other) => return Err(format!("its general.alignment is {other:?}")),
     };
+    check_offsets(&places, alignment)?;
     let start = cursor.at.next_multiple_of(alignment);
     for place in &mut places {
         let range = place.bytes.start.checked_add(start).zip(place.bytes.end.checked_add(start));
@@ -194,6 +201,19 @@ fn parse(bytes: &[u8]) -> std::result::Result<(HashMap<String, Value>, Vec<Place
             .ok_or_else(|| format!("its tensor {} ends behind the {} bytes of the file: it is cut short", place.name, bytes.len()))?;
     }
     Ok((values, places))
+}
+
+/// Tensors begin at multiples of the alignment, and no two share bytes.
+fn check_offsets(places: &[Place], alignment: usize) -> std::result::Result<(), Reason> {
+    if let Some(place) = places.iter().find(|place| !place.bytes.start.is_multiple_of(alignment)) {
+        return Err(format!("its tensor {} begins at byte {}, not at a multiple of {alignment}", place.name, place.bytes.start));
+    }
+    let mut in_order: Vec<&Place> = places.iter().filter(|place| !place.bytes.is_empty()).collect();
+    in_order.sort_by_key(|place| place.bytes.start);
+    match in_order.windows(2).find(|pair| pair[0].bytes.end > pair[1].bytes.start) {
+        Some(pair) => Err(format!("its tensors {} and {} share bytes", pair[0].name, pair[1].name)),
+        None => Ok(()),
+    }
 }
 
 /// Read any bytes as a file would be: for tests that throw damaged ones at it.
@@ -300,5 +320,9 @@ impl Archive for Gguf {
 
     fn list(&self) -> Vec<TensorInfo> {
         self.places.list()
+    }
+
+    fn files(&self) -> Vec<&MappedFile> {
+        vec![&self.bytes]
     }
 }

@@ -153,4 +153,8 @@ impl Archive for Llama2c {
     fn list(&self) -> Vec<TensorInfo> {
         self.places.list()
     }
+
+    fn files(&self) -> Vec<&MappedFile> {
+        vec![&self.bytes]
+    }
 }

@@ -38,6 +38,8 @@ pub trait Archive: Source + Send + Sync + std::fmt::Debug {
     fn has(&self, name: &str) -> bool;
     /// All tensors, in the order of the file.
     fn list(&self) -> Vec<TensorInfo>;
+    /// The mapped files, which must not change while they are in use.
+    fn files(&self) -> Vec<&MappedFile>;
 }
 
 /// How the numbers of a tensor lie in a file.
@@ -147,6 +149,18 @@ impl Places {
 
 pub(crate) fn missing(name: &str) -> regard_nn::Error {
     regard_nn::Error::Tensor { name: name.to_owned(), reason: "it is not there".to_owned() }
+}
+
+/// Whether the files of an archive are as they were when it was opened.
+///
+/// # Errors
+/// [`Error::Damaged`] with the first that has changed.
+pub(crate) fn check_unchanged(archive: &dyn Archive) -> Result<()> {
+    let changed = |file: &&MappedFile| file.check_unchanged().is_err();
+    match archive.files().into_iter().find(changed) {
+        Some(file) => Err(Error::damaged(file.path(), "it was changed after it was loaded: load it again")),
+        None => Ok(()),
+    }
 }
 
 pub(crate) fn map(path: &Path) -> Result<MappedFile> {

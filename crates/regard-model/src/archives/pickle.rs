@@ -42,7 +42,12 @@ enum Node {
     Pairs(Vec<(Id, Id)>),
     /// Something with a name; only a few may be called.
     Global(String),
-    Storage(Option<Kind>, String),
+    /// What its elements are, bytes of one, and its key.
+    Storage {
+        kind: Option<Kind>,
+        width: usize,
+        key: String,
+    },
     Tensor(Box<Stored>),
     /// An instance of something, of no interest.
     Other,
@@ -136,15 +141,20 @@ impl Machine<'_, '_> {
             return Err(odd());
         }
         let Node::Global(name) = &self.nodes[items[1] as usize] else { return Err(odd()) };
-        let kind = match name.as_str() {
-            "torch FloatStorage" => Some(Kind::F32),
-            "torch DoubleStorage" => Some(Kind::F64),
-            "torch HalfStorage" => Some(Kind::F16),
-            "torch BFloat16Storage" => Some(Kind::Bf16),
-            _ => None,
+        let (kind, width) = match name.as_str() {
+            "torch FloatStorage" => (Some(Kind::F32), 4),
+            "torch DoubleStorage" => (Some(Kind::F64), 8),
+            "torch HalfStorage" => (Some(Kind::F16), 2),
+            "torch BFloat16Storage" => (Some(Kind::Bf16), 2),
+            "torch ByteStorage" | "torch CharStorage" | "torch BoolStorage" | "torch QInt8Storage" | "torch QUInt8Storage" => (None, 1),
+            "torch ShortStorage" => (None, 2),
+            "torch IntStorage" | "torch QInt32Storage" => (None, 4),
+            "torch LongStorage" | "torch ComplexFloatStorage" => (None, 8),
+            "torch ComplexDoubleStorage" => (None, 16),
+            other => return Err(format!("it has a storage of type {other:?}, whose elements have an unknown size")),
         };
         let key = self.text(items[2])?.to_owned();
-        self.push(Node::Storage(kind, key))
+        self.push(Node::Storage { kind, width, key })
     }
 
     fn call(&mut self) -> Parsed<()> {
@@ -160,7 +170,7 @@ impl Machine<'_, '_> {
             "torch._utils _rebuild_tensor_v2" => {
                 let items = self.items(arguments)?.to_vec();
                 let [storage, offset, shape, strides, ..] = items[..] else { return Err(odd()) };
-                let Node::Storage(kind, key) = self.nodes[storage as usize].clone() else { return Err(odd()) };
+                let Node::Storage { kind, key, .. } = self.nodes[storage as usize].clone() else { return Err(odd()) };
                 let (offset, shape, strides) = (self.size(offset)?, self.sizes(shape)?, self.sizes(strides)?);
                 let mut expected = 1usize;
                 let mut contiguous = shape.len() == strides.len();
@@ -329,7 +339,9 @@ impl Machine<'_, '_> {
                 found.push((name.clone(), (**tensor).clone()));
             }
         }
-        let inner = pairs.iter().filter(|(key, _)| matches!(self.text(*key), Ok("state_dict" | "model" | "module")));
+        // Checkpoints of trainings have the weights in a dictionary of their own, beside others.
+        let named = |key: Id| self.text(key).is_ok_and(|key| key == "model" || key == "module" || key.ends_with("state_dict"));
+        let inner = pairs.iter().filter(|(key, _)| named(*key));
         if found.is_empty() && depth < 3 {
             found = inner.map(|(_, value)| self.tensors(*value, depth + 1)).find(|found| !found.is_empty()).unwrap_or_default();
         }
@@ -383,7 +395,7 @@ fn place(tensors: Vec<(String, Stored)>, storages: &HashMap<String, Range<usize>
     let mut found = Found::default();
     for (name, tensor) in tensors {
         let Some(kind) = tensor.kind else {
-            found.refused.insert(name, "its numbers are integers".to_owned());
+            found.refused.insert(name, "its elements are integers".to_owned());
             continue;
         };
         let storage = storages.get(&tensor.key).ok_or_else(|| format!("the numbers of {name} are not there"))?;
@@ -397,7 +409,9 @@ fn place(tensors: Vec<(String, Stored)>, storages: &HashMap<String, Range<usize>
         found.places.push(Place { name, shape: tensor.shape, kind, bytes: start..end });
     }
     if found.places.is_empty() {
-        return Err("it has no tensors by name".to_owned());
+        return Err(
+            "it has no dictionary of tensors: neither at the top nor under state_dict, model_state_dict, model or module".to_owned()
+        );
     }
     Ok(found)
 }
@@ -410,8 +424,8 @@ fn parse_old(bytes: &[u8]) -> Parsed<Found> {
     let (tensors, widths) = {
         let mut machine = machine(&mut cursor, bytes.len());
         let root = machine.run()?;
-        let widths: HashMap<String, Option<Kind>> =
-            machine.nodes.iter().filter_map(|n| if let Node::Storage(kind, key) = n { Some((key.clone(), *kind)) } else { None }).collect();
+        let width = |node: &Node| if let Node::Storage { width, key, .. } = node { Some((key.clone(), *width)) } else { None };
+        let widths: HashMap<String, usize> = machine.nodes.iter().filter_map(width).collect();
         (machine.tensors(root, 0), widths)
     };
     let keys: Vec<String> = {
@@ -422,8 +436,8 @@ fn parse_old(bytes: &[u8]) -> Parsed<Found> {
     let mut storages = HashMap::new();
     for key in keys {
         let count = usize::try_from(cursor.u64().ok_or_else(cut)?).map_err(|_| cut())?;
-        // Integers of old files are counters of eight bytes.
-        let width = widths.get(&key).copied().flatten().map_or(8, |kind| kind.bytes(1).unwrap_or(8));
+        let width =
+            *widths.get(&key).ok_or_else(|| format!("its storage {key} belongs to no tensor: the size of its elements is unknown"))?;
         let start = cursor.at;
         cursor.take(count.checked_mul(width).ok_or_else(cut)?).ok_or_else(cut)?;
         storages.insert(key, start..cursor.at);
@@ -512,5 +526,9 @@ impl Archive for Pickle {
 
     fn list(&self) -> Vec<TensorInfo> {
         self.places.list()
+    }
+
+    fn files(&self) -> Vec<&MappedFile> {
+        vec![&self.bytes]
     }
 }

@@ -72,4 +72,8 @@ impl Archive for SafetensorsFiles {
         list.sort_by(|a, b| a.name.cmp(&b.name));
         list
     }
+
+    fn files(&self) -> Vec<&MappedFile> {
+        self.0.iter().map(SafetensorsFile::bytes).collect()
+    }
 }

@@ -4,14 +4,17 @@
 //! itself, and their rows are put in place. Edits of z come last.
 
 use super::{Action, Edit, Edits, Part, Patch, Pattern, Shape, Slot};
+use crate::cancel::Cancel;
 use crate::error::{Error, Result};
 use ndarray::{Array2, Array3, ArrayView2, ArrayView3, ArrayView4, ArrayViewMut4, Axis};
 use regard::{Mask, Scale};
 use regard_nn::layers::attention::Heads;
 use regard_nn::layers::probe::{Attending, Change, Probe};
 use regard_nn::random::Draws;
-use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What a layer's attention worked with, `[heads, rows, dim]` each; keys and values have heads of their own number.
 #[derive(Debug, Clone)]
@@ -45,6 +48,9 @@ pub struct Reference {
     pub networks: Vec<Vec<f32>>,
     /// How many texts they are from.
     pub texts: usize,
+    /// Mean rows, computed at the first use: of each layer's heads, `[heads, dim]`, and of each layer's network.
+    means: OnceLock<Vec<Array2<f32>>>,
+    network_means: OnceLock<Vec<Vec<f32>>>,
 }
 
 /// What edits take from other texts.
@@ -61,12 +67,12 @@ pub(crate) struct Surgeon<'e> {
     edits: &'e Edits,
     sources: &'e Sources,
     shape: Shape,
-    /// Of the text; rows of a pass may be its last only.
-    len: Cell<usize>,
-    rows_of_pass: Cell<usize>,
-    tape: Option<RefCell<Vec<LayerTape>>>,
-    networks: Option<RefCell<Vec<Vec<f32>>>>,
-    streams: Option<RefCell<Vec<Vec<f32>>>>,
+    cancel: &'e Cancel,
+    /// The rows of the pass, and the tokens of the text that they belong to.
+    rows: Mutex<(Range<usize>, usize)>,
+    tape: Option<Mutex<Vec<LayerTape>>>,
+    networks: Option<Mutex<Vec<Vec<f32>>>>,
+    streams: Option<Mutex<Vec<Vec<f32>>>>,
 }
 
 /// What a pass is to write down.
@@ -83,6 +89,10 @@ pub(crate) struct Memory {
     pub(crate) heads: Vec<LayerTape>,
     pub(crate) networks: Vec<Vec<f32>>,
     pub(crate) streams: Vec<Vec<f32>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The change that score edits of one place come to.
@@ -167,31 +177,29 @@ pub(crate) fn head_changes(
 
 impl<'e> Surgeon<'e> {
     /// A probe for texts; edits were checked against the shape.
-    pub(crate) fn new(edits: &'e Edits, sources: &'e Sources, shape: Shape, remember: Remember) -> Self {
+    pub(crate) fn new(edits: &'e Edits, sources: &'e Sources, shape: Shape, remember: Remember, cancel: &'e Cancel) -> Self {
         Self {
             edits,
             sources,
             shape,
-            len: Cell::new(0),
-            rows_of_pass: Cell::new(0),
-            tape: remember.heads.then(RefCell::default),
-            networks: remember.networks.then(RefCell::default),
-            streams: remember.streams.then(RefCell::default),
+            cancel,
+            rows: Mutex::default(),
+            tape: remember.heads.then(Mutex::default),
+            networks: remember.networks.then(Mutex::default),
+            streams: remember.streams.then(Mutex::default),
         }
     }
 
-    /// The next pass is over so many rows, the last of a text of `len`.
-    pub(crate) fn expect(&self, rows: usize, len: usize) {
-        self.rows_of_pass.set(rows);
-        self.len.set(len);
+    /// The rows of the pass, and the tokens of the text.
+    fn rows(&self) -> (Range<usize>, usize) {
+        lock(&self.rows).clone()
     }
 
     pub(crate) fn memory(self) -> Memory {
-        Memory {
-            heads: self.tape.map(RefCell::into_inner).unwrap_or_default(),
-            networks: self.networks.map(RefCell::into_inner).unwrap_or_default(),
-            streams: self.streams.map(RefCell::into_inner).unwrap_or_default(),
+        fn taken<T>(kept: Option<Mutex<Vec<T>>>) -> Vec<T> {
+            kept.map(|kept| kept.into_inner().unwrap_or_else(PoisonError::into_inner)).unwrap_or_default()
         }
+        Memory { heads: taken(self.tape), networks: taken(self.networks), streams: taken(self.streams) }
     }
 
     /// The operands of a head that are not the layer's own.
@@ -224,21 +232,22 @@ impl<'e> Surgeon<'e> {
         patched
     }
 
-    /// Edits of z of one head, for rows from `start` on.
-    fn edit_results(&self, layer: usize, head: usize, start: usize, mut z: ndarray::ArrayViewMut2<'_, f32>) {
-        let len = self.len.get();
+    /// Edits of z of one head.
+    fn edit_results(&self, layer: usize, head: usize, mut z: ndarray::ArrayViewMut2<'_, f32>) {
+        let (rows, len) = self.rows();
         for edit in self.edits.list().iter().filter(|edit| edit.on_layer(layer) && edit.action.slot() == Slot::Z) {
             if !edit.heads(self.shape).contains(&head) {
                 continue;
             }
-            let pool = self.sources.reference.as_ref().map(|reference| reference.z[layer].index_axis(Axis(0), head));
-            for (row, mut z) in (start..).zip(z.rows_mut()).filter(|(row, _)| edit.rows.contains(*row, len)) {
+            let reference = self.sources.reference.as_deref();
+            let pool = reference.map(|reference| reference.z[layer].index_axis(Axis(0), head));
+            for (row, mut z) in rows.clone().zip(z.rows_mut()).filter(|(row, _)| edit.rows.contains(*row, len)) {
                 match &edit.action {
                     Action::Zero => z.fill(0.0),
                     Action::Gain(x) => z.mapv_inplace(|z| z * *x as f32),
                     Action::Mean => {
-                        if let Some(mean) = pool.and_then(|pool| pool.mean_axis(Axis(0))) {
-                            z.assign(&mean);
+                        if let Some(reference) = reference {
+                            z.assign(&reference.mean_z(layer).row(head));
                         }
                     }
                     Action::Resample(seed) => {
@@ -273,9 +282,17 @@ fn drawn(seed: u64, layer: usize, row: usize, rows: usize) -> usize {
 }
 
 impl Probe<f32> for Surgeon<'_> {
+    fn pass(&self, rows: Range<usize>, len: usize) {
+        *lock(&self.rows) = (rows, len);
+    }
+
+    fn interrupt(&self) -> Option<&AtomicBool> {
+        Some(self.cancel.flag())
+    }
+
     fn stream(&self, _: usize, rows: &[f32]) {
         if let Some(streams) = &self.streams {
-            streams.borrow_mut().push(rows.to_vec());
+            lock(streams).push(rows.to_vec());
         }
     }
 
@@ -290,8 +307,7 @@ impl Probe<f32> for Surgeon<'_> {
         heads: &Heads<'_, f32>,
         mut z: ArrayViewMut4<'_, f32>,
     ) -> regard::Result<()> {
-        let (layer, start) = (number / 2, attending.start(0));
-        let (rows, len) = (z.dim().2, self.len.get());
+        let (layer, (rows, len)) = (number / 2, self.rows());
         let group = self.shape.heads / self.shape.kv_heads;
         let mut own = HashMap::new();
         let touched = self.edits.list().iter().any(|edit| edit.on_layer(layer) && edit.part != Part::Mlp);
@@ -299,7 +315,7 @@ impl Probe<f32> for Surgeon<'_> {
             let [q, k, v] = [one(&heads.q, head), one(&heads.k, head / group), one(&heads.v, head / group)];
             let mut results = z.view_mut().index_axis_move(Axis(0), 0).index_axis_move(Axis(0), head);
             let patched = self.operands(layer, head, [q, k, v], len);
-            for (change, chosen, shared) in head_changes(self.edits, self.shape, layer, head, start..start + rows, len) {
+            for (change, chosen, shared) in head_changes(self.edits, self.shape, layer, head, rows.clone(), len) {
                 if shared && patched.is_none() {
                     continue;
                 }
@@ -308,12 +324,12 @@ impl Probe<f32> for Surgeon<'_> {
                     None => [q, k, v],
                 };
                 let four = |x: ndarray::ArrayView2<'_, f32>| x.insert_axis(Axis(0)).insert_axis(Axis(0)).to_owned();
-                let out = attending.attention(&change).forward(&four(q), &four(k), &four(v))?.out;
+                let out = attending.attention(&change).interrupt(self.cancel.flag()).forward(&four(q), &four(k), &four(v))?.out;
                 for row in chosen {
-                    results.row_mut(row - start).assign(&one(&out.view(), 0).row(row - start));
+                    results.row_mut(row - rows.start).assign(&one(&out.view(), 0).row(row - rows.start));
                 }
             }
-            self.edit_results(layer, head, start, results);
+            self.edit_results(layer, head, results);
             if let Some(patched) = patched {
                 own.insert(head, patched);
             }
@@ -321,7 +337,7 @@ impl Probe<f32> for Surgeon<'_> {
         if let Some(tape) = &self.tape {
             let kept = |x: ndarray::ArrayView4<'_, f32>| x.index_axis_move(Axis(0), 0).as_standard_layout().into_owned();
             let (q, k, v, z) = (kept(heads.q), kept(heads.k), kept(heads.v), kept(z.view()));
-            tape.borrow_mut().push(LayerTape { q, k, v, z, own });
+            lock(tape).push(LayerTape { q, k, v, z, own });
         }
         Ok(())
     }
@@ -332,25 +348,24 @@ impl Probe<f32> for Surgeon<'_> {
     }
 
     fn network(&self, number: usize, rows: &mut [f32]) {
-        let (layer, len) = (number / 2, self.len.get());
+        let (layer, (of_text, len)) = (number / 2, self.rows());
         if let Some(networks) = &self.networks {
-            networks.borrow_mut().push(rows.to_vec());
+            lock(networks).push(rows.to_vec());
         }
         let edits: Vec<&Edit> = self.edits.list().iter().filter(|edit| edit.on_layer(layer) && edit.part == Part::Mlp).collect();
         if edits.is_empty() {
             return;
         }
-        // The rows of a pass are the last ones of the text.
-        let count = self.rows_of_pass.get();
-        let width = rows.len() / count.max(1);
-        let pool = self.sources.reference.as_ref().map(|reference| reference.networks[layer].as_slice());
+        let width = rows.len() / of_text.len().max(1);
+        let reference = self.sources.reference.as_deref();
         for edit in edits {
-            for (row, x) in (len - count..).zip(rows.chunks_exact_mut(width.max(1))).filter(|(row, _)| edit.rows.contains(*row, len)) {
-                match (&edit.action, pool) {
+            for (row, x) in of_text.clone().zip(rows.chunks_exact_mut(width.max(1))).filter(|(row, _)| edit.rows.contains(*row, len)) {
+                match (&edit.action, reference) {
                     (Action::Zero, _) => x.fill(0.0),
                     (Action::Gain(gain), _) => x.iter_mut().for_each(|x| *x *= *gain as f32),
-                    (Action::Mean, Some(pool)) => x.copy_from_slice(&mean_row(pool, width)),
-                    (Action::Resample(seed), Some(pool)) => {
+                    (Action::Mean, Some(reference)) => x.copy_from_slice(reference.mean_mlp(layer, width)),
+                    (Action::Resample(seed), Some(reference)) => {
+                        let pool = &reference.networks[layer];
                         let from = drawn(*seed, layer, row, pool.len() / width.max(1));
                         x.copy_from_slice(&pool[from * width..(from + 1) * width]);
                     }
@@ -397,8 +412,20 @@ impl Sources {
 }
 
 impl Reference {
+    /// The mean row of each head of a layer, `[heads, dim]`.
+    fn mean_z(&self, layer: usize) -> ArrayView2<'_, f32> {
+        let of_layer = |z: &Array3<f32>| z.mean_axis(Axis(1)).unwrap_or_else(|| Array2::zeros((z.dim().0, z.dim().2)));
+        self.means.get_or_init(|| self.z.iter().map(of_layer).collect())[layer].view()
+    }
+
+    /// The mean row of a layer's network.
+    fn mean_mlp(&self, layer: usize, width: usize) -> &[f32] {
+        &self.network_means.get_or_init(|| self.networks.iter().map(|rows| mean_row(rows, width)).collect())[layer]
+    }
+
     /// One text more.
     pub(crate) fn add(&mut self, memory: Memory) {
+        (self.means, self.network_means) = (OnceLock::new(), OnceLock::new());
         self.texts += 1;
         for (layer, tape) in memory.heads.into_iter().enumerate() {
             match self.z.get_mut(layer) {

@@ -3,8 +3,8 @@
 use super::{Action, Edit, Edits, MOST_BYTES, MaskExpr, Part, Patch, Pattern, Rows, Set, canonical};
 use crate::error::{Error, Result};
 
-/// Numbers of a set go up to here: no model has more layers or heads.
-const MOST_NUMBER: usize = 1 << 16;
+/// Layers and heads are below this number, and a set lists at most this many: no model has more.
+const MOST_NUMBER: usize = 1 << 12;
 
 pub(super) fn edits(text: &str) -> Result<Edits> {
     if text.len() > MOST_BYTES {
@@ -66,18 +66,18 @@ fn number(text: &str) -> std::result::Result<usize, String> {
 }
 
 fn set(text: &str) -> std::result::Result<Set, String> {
-    let mut all = Set::new();
+    let (mut all, mut listed) = (Set::new(), 0);
     for part in text.split(',') {
-        match part.split_once('-') {
-            None => drop(all.insert(number(part)?)),
-            Some((first, last)) => {
-                let (first, last) = (number(first)?, number(last)?);
-                if first > last {
-                    return Err(format!("{part:?} goes backwards"));
-                }
-                all.extend(first..=last);
-            }
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let (first, last) = (number(first)?, number(last)?);
+        if first > last {
+            return Err(format!("{part:?} goes backwards"));
         }
+        listed += last - first + 1;
+        if listed > MOST_NUMBER {
+            return Err(format!("a set lists {listed} layers or heads and more; at most {MOST_NUMBER} are possible"));
+        }
+        all.extend(first..=last);
     }
     Ok(all)
 }

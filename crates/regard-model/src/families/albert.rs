@@ -55,7 +55,7 @@ pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Reci
         context,
         first_position: 0,
         types: Some(settings.size_if(&["type_vocab_size"])?.unwrap_or(2)),
-        eps: settings.number(&["layer_norm_eps"], 1e-12)?,
+        eps: settings.epsilon(&["layer_norm_eps"], 1e-12)?,
         activation,
         blocks: (0..layers).map(|number| format!("blocks.{}", number / each)).collect(),
         head: archive.has("predictions.dense.weight").then_some(activation),

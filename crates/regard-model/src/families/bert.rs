@@ -133,7 +133,7 @@ pub fn of_settings(name: &str, settings: Settings<'_>, archive: &dyn Archive) ->
         context: rows - first_position,
         first_position,
         types: Some(settings.size_if(&["type_vocab_size"])?.unwrap_or(2)),
-        eps: settings.number(&["layer_norm_eps"], 1e-12)?,
+        eps: settings.epsilon(&["layer_norm_eps"], 1e-12)?,
         activation,
         blocks: (0..settings.layers(&["num_hidden_layers"])?).map(|number| format!("blocks.{number}")).collect(),
         head: archive.has(head).then_some(if roberta { Activation::Gelu } else { activation }),

@@ -83,7 +83,7 @@ pub fn of_settings(settings: Settings<'_>) -> Result<Recipe> {
         sizes,
         kv_heads: settings.size_if(&["num_key_value_heads"])?.unwrap_or(heads),
         head_dim,
-        eps: settings.number(&["rms_norm_eps"], 1e-6)?,
+        eps: settings.epsilon(&["rms_norm_eps"], 1e-6)?,
         rotary: rotary(settings, 1e4)?,
         activation: activation(settings, &["hidden_activation", "hidden_act"], "gelu_pytorch_tanh")?,
         scalar: settings.number(&["query_pre_attn_scalar"], head_dim as f64)?,
@@ -108,7 +108,7 @@ pub fn of_gguf(settings: Settings<'_>) -> Result<Recipe> {
         sizes,
         kv_heads: settings.size_if(&["attention.head_count_kv"])?.unwrap_or(heads),
         head_dim,
-        eps: settings.number(&["attention.layer_norm_rms_epsilon"], 1e-6)?,
+        eps: settings.epsilon(&["attention.layer_norm_rms_epsilon"], 1e-6)?,
         rotary: Rotary::rounded(settings.number(&["rope.freq_base"], 1e4)?),
         activation: Activation::GeluTanh,
         // The 27B model alone scales by the width that heads would share out.

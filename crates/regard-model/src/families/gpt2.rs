@@ -74,7 +74,7 @@ pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Reci
     let model = Gpt2 {
         sizes,
         context,
-        eps: settings.number(&["layer_norm_epsilon"], 1e-5)?,
+        eps: settings.epsilon(&["layer_norm_epsilon"], 1e-5)?,
         activation: activation(settings, &["activation_function"], "gelu_new")?,
         scale: if settings.flag("scale_attn_weights", true) { ScaleKind::InvSqrtDim } else { ScaleKind::Off },
         tied: !archive.has("lm_head.weight") || settings.flag("tie_word_embeddings", true),
@@ -92,7 +92,7 @@ pub fn of_gguf(settings: Settings<'_>, file: &Gguf) -> Result<Recipe> {
     let model = Gpt2 {
         sizes: Sizes::of_gguf(settings)?,
         context,
-        eps: settings.number(&["attention.layer_norm_epsilon"], 1e-5)?,
+        eps: settings.epsilon(&["attention.layer_norm_epsilon"], 1e-5)?,
         activation: Activation::GeluTanh,
         scale: ScaleKind::InvSqrtDim,
         tied: !file.has("output.weight"),

@@ -79,7 +79,7 @@ pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Reci
     };
     let model = GptNeoX {
         sizes,
-        eps: settings.number(&["layer_norm_eps"], 1e-5)?,
+        eps: settings.epsilon(&["layer_norm_eps"], 1e-5)?,
         rotary: Rotary { dims: Some(turned(share, head_dim)), ..rotary(settings, 1e4)? },
         bias: settings.flag("attention_bias", true),
         parallel: settings.flag("use_parallel_residual", true),
@@ -100,7 +100,7 @@ pub fn of_gguf(settings: Settings<'_>, file: &Gguf) -> Result<Recipe> {
     let head_dim = divides("attention.head_count", sizes.width, sizes.heads)?;
     let model = GptNeoX {
         sizes,
-        eps: settings.number(&["attention.layer_norm_epsilon"], 1e-5)?,
+        eps: settings.epsilon(&["attention.layer_norm_epsilon"], 1e-5)?,
         rotary: Rotary {
             dims: Some(settings.size_if(&["rope.dimension_count"])?.unwrap_or(head_dim).min(head_dim) / 2 * 2),
             ..Rotary::rounded(settings.number(&["rope.freq_base"], 1e4)?)

@@ -105,6 +105,11 @@ pub(crate) fn windows(settings: Settings<'_>, layers: usize, all: bool) -> Resul
     // So many tokens with its own.
     let window = Some(size - 1);
     match settings.0.get("layer_types").and_then(|types| types.as_array()) {
+        Some(types) if types.len() != layers => Err(Error::Setting {
+            name: "layer_types".to_owned(),
+            value: format!("a list of {}", types.len()),
+            reason: format!("num_hidden_layers is {layers}: the two must agree"),
+        }),
         Some(types) => Ok(types.iter().map(|kind| if kind == "sliding_attention" { window } else { None }).collect()),
         None => Ok(vec![if all { window } else { None }; layers]),
     }
@@ -129,7 +134,7 @@ pub fn of_settings(name: &str, settings: Settings<'_>, archive: &dyn Archive) ->
         sizes,
         kv_heads: settings.size_if(&["num_key_value_heads"])?.unwrap_or(heads),
         head_dim,
-        eps: settings.number(&["rms_norm_eps"], 1e-6)?,
+        eps: settings.epsilon(&["rms_norm_eps"], 1e-6)?,
         rotary: rotary(settings, theta)?,
         bias: biased || name == "qwen2",
         out_bias: biased && name != "qwen2",
@@ -172,7 +177,7 @@ pub fn of_gguf(name: &str, settings: Settings<'_>, file: &Gguf) -> Result<Recipe
         sizes,
         kv_heads: settings.size_if(&["attention.head_count_kv"])?.unwrap_or(heads),
         head_dim,
-        eps: settings.number(&["attention.layer_norm_rms_epsilon"], 1e-5)?,
+        eps: settings.epsilon(&["attention.layer_norm_rms_epsilon"], 1e-5)?,
         rotary,
         bias: file.has("blk.0.attn_q.bias"),
         out_bias: file.has("blk.0.attn_output.bias"),

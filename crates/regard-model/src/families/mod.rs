@@ -17,9 +17,10 @@ use crate::settings::Settings;
 use regard_nn::layers::activation::Activation;
 use regard_nn::layers::positions::{Rotary, Scaling};
 use regard_nn::models::transformer::TransformerConfig;
-use regard_nn::tensors::{Numbers, Source, Tensor};
+use regard_nn::tensors::{Layout, Numbers, Source, Tensor};
 use serde_json::Value;
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 /// Rows of names.
 pub type Table = &'static [(&'static str, &'static str)];
@@ -145,12 +146,17 @@ pub fn of_gguf(file: &Gguf) -> Result<Recipe> {
     for key in file.keys().into_iter().filter(|key| key.starts_with(&prefix)) {
         let value =
             file.text(key).map(Value::from).or_else(|| file.flag(key).map(Value::from)).or_else(|| file.integer(key).map(Value::from));
-        if let Some(value) = value.or_else(|| file.number(key).map(Value::from)) {
+        let number = file.number(key);
+        // JSON has no NaN: it would count as missing.
+        if let Some(x) = number.filter(|x| !x.is_finite()) {
+            return Err(Error::Setting { name: key.to_owned(), value: x.to_string(), reason: "a finite number is needed".to_owned() });
+        }
+        if let Some(value) = value.or_else(|| number.map(Value::from)) {
             object.insert(key[prefix.len()..].to_owned(), value);
         }
     }
-    let tokens = file.list().into_iter().find(|t| t.name == "token_embd.weight").map(|t| t.shape[0]);
-    if let Some(tokens) = tokens {
+    let table = file.list().into_iter().find(|tensor| tensor.name == "token_embd.weight");
+    if let Some(&tokens) = table.as_ref().and_then(|table| table.shape.first()) {
         object.insert("vocab_size".to_owned(), tokens.into());
     }
     let object = Value::Object(object);
@@ -173,6 +179,8 @@ fn unknown(name: &str, place: &str) -> Error {
         ("mixtral", "a mixture of experts"),
         ("deepseek", "latent attention and a mixture of experts"),
         ("mamba", "a state space instead of attention"),
+        ("phi3", "a table of names, q, k and v in one matrix, gate and up in another"),
+        ("phimoe", "a mixture of experts"),
         ("phi", "a table of names, parallel wiring with one norm"),
         ("opt", "positions that begin at 2 behind a layer norm before blocks: a table of names"),
         ("bloom", "ALiBi behind a norm of the embedding: a table of names"),
@@ -186,6 +194,11 @@ fn unknown(name: &str, place: &str) -> Error {
         format!("what is missing is {missing}. Known are {KNOWN}")
     };
     Error::Family { name: name.to_owned(), missing }
+}
+
+/// The refusal of a file whose tensors are of a known family that cannot be run.
+pub(crate) fn refused_by_names(archive: &dyn Archive) -> Option<Error> {
+    archive.has("encoder.conv1.weight").then(|| unknown("whisper", "the names of its tensors"))
 }
 
 /// An activation by the name that transformers has for it.
@@ -247,6 +260,9 @@ pub(crate) fn divides(what: &str, whole: usize, part: usize) -> Result<usize> {
     Ok(whole / part)
 }
 
+/// Tensors of blocks that are no weights: tables that a model computes itself.
+const IGNORED: [&str; 6] = ["attn.bias", "attention.bias", "masked_bias", "rotary_emb.inv_freq", "position_ids", "rotary_emb.cos_cached"];
+
 /// An archive under our names.
 #[derive(Debug)]
 pub struct Named {
@@ -268,6 +284,32 @@ impl Named {
             }
         }
         named
+    }
+
+    /// Every tensor inside a block belongs to the model: a file with more blocks or parts than its settings name is another model.
+    ///
+    /// # Errors
+    /// [`Error::Setting`] with the first tensor that is left over.
+    pub fn check_all_used(&self, layout: &Layout, blocks: usize) -> Result<()> {
+        let used: HashSet<String> = layout.entries().iter().filter_map(|entry| self.theirs(&entry.name)).collect();
+        // What names of blocks begin with, as in `blk.` of `blk.#.attn_q`.
+        let starts: HashSet<String> = (self.names.iter().copied().flatten())
+            .filter_map(|(_, theirs)| theirs.split_once('#'))
+            .map(|(start, _)| start.strip_prefix('/').map_or_else(|| format!("{}{start}", self.prefix), str::to_owned))
+            .collect();
+        let in_block = |name: &str| {
+            let number = starts.iter().find_map(|start| name.strip_prefix(start.as_str()))?.split('.').next()?;
+            number.parse::<usize>().ok()
+        };
+        let left = |name: &String| !used.contains(name) && !IGNORED.iter().any(|end| name.ends_with(end));
+        match self.archive.list().into_iter().map(|tensor| tensor.name).find(|name| left(name) && in_block(name).is_some()) {
+            None => Ok(()),
+            Some(name) => Err(Error::Setting {
+                name: "number of blocks".to_owned(),
+                value: blocks.to_string(),
+                reason: format!("its tensor {name} belongs to no part of such a model: check the settings against the file"),
+            }),
+        }
     }
 
     /// Their name for ours: the first way to write it that is there, else the first.

@@ -91,14 +91,16 @@ pub(super) fn merges(vocab: &str, merges: &str, roberta: bool) -> Result<Value> 
     Ok(whole(Value::Null, byte_level(true), template, byte_level(true), bpe(vocab, merges), added))
 }
 
-/// Byte-level BPE inside a GGUF file, whose way to cut words is a name only.
-pub(super) fn gguf_merges(file: &Gguf) -> Result<Tokenizer> {
+/// Byte-level BPE inside a GGUF file, whose way to split words is a name only; and whether BOS is added where the file does not say so.
+/// As llama.cpp has it, a word of Llama 3 that is a token is not built from merges, and BOS is added.
+pub(super) fn gguf_merges(file: &Gguf) -> Result<(Tokenizer, bool)> {
     let words = |digits: &str| {
         let cut =
             json!({ "type": "Split", "pattern": { "Regex": WORDS.replace("DIGITS", digits) }, "behavior": "Isolated", "invert": false });
         json!({ "type": "Sequence", "pretokenizers": [cut, byte_level(false)] })
     };
     let name = file.text("tokenizer.ggml.pre").unwrap_or("default");
+    let llama3 = matches!(name, "llama-bpe" | "llama3" | "llama-v3");
     let cut = match name {
         "default" | "gpt-2" | "phi-2" | "olmo" | "mpt" | "roberta-bpe" | "jais" => byte_level(true),
         "smollm" | "codeshell" | "refact" | "command-r" | "starcoder" => {
@@ -129,8 +131,8 @@ pub(super) fn gguf_merges(file: &Gguf) -> Result<Tokenizer> {
     };
     let merges = merges.into_iter().map(pair).collect::<Result<_>>()?;
     // Straight into its tables: as JSON they would take five times the memory for a moment.
-    let model = BPE::builder().vocab_and_merges(vocab, merges).build().map_err(refused)?;
+    let model = BPE::builder().vocab_and_merges(vocab, merges).ignore_merges(llama3).build().map_err(refused)?;
     let mut tokenizer = read(whole(Value::Null, cut, Value::Null, byte_level(true), bpe(Map::new(), Vec::new()), Vec::new()))?;
     tokenizer.with_model(model).add_special_tokens(added).map_err(refused)?;
-    Ok(tokenizer)
+    Ok((tokenizer, llama3))
 }

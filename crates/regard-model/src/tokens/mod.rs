@@ -50,6 +50,10 @@ pub struct Tokenizer {
     bos: Option<u32>,
     /// Those that end a text.
     ends: Vec<u32>,
+    /// Texts leave special tokens out.
+    skips_special: bool,
+    /// How many times as long a text may become when it is encoded, and when it is decoded.
+    growth: [f64; 2],
 }
 
 fn refused(reason: impl std::fmt::Display) -> Error {
@@ -70,6 +74,41 @@ fn content(value: &Value) -> Option<&str> {
 struct Parts {
     #[serde(default)]
     normalizer: Value,
+    #[serde(default)]
+    decoder: Value,
+}
+
+/// How many times as long a text may become by the replacements of a normalizer or decoder, one after the other.
+fn growth(part: &Value) -> f64 {
+    match part {
+        Value::Object(fields) if fields.get("type").is_some_and(|kind| kind == "Replace") => {
+            let content = fields.get("content").and_then(Value::as_str).map_or(0, str::len) as f64;
+            match fields.get("pattern").and_then(|pattern| pattern.get("String")).and_then(Value::as_str) {
+                Some(pattern) if !pattern.is_empty() => (content / pattern.len() as f64).max(1.0),
+                // A regular expression may match nothing, before each byte.
+                _ => content + 1.0,
+            }
+        }
+        Value::Object(fields) => fields.values().map(growth).product(),
+        Value::Array(parts) => parts.iter().map(growth).product(),
+        _ => 1.0,
+    }
+}
+
+/// Whether a text of this many bytes would become too long.
+///
+/// # Errors
+/// [`Error::Tokens`].
+fn check_growth(bytes: usize, growth: f64) -> Result<()> {
+    // Growth that common tokenizers stay below, and bytes that a text may have after more.
+    const USUAL: f64 = 16.0;
+    const MOST: f64 = (1u32 << 28) as f64;
+    if growth > USUAL && bytes as f64 * growth > MOST {
+        return Err(Error::Tokens {
+            reason: format!("the tokenizer may lengthen a text {growth:.0} times: {bytes} bytes are too many; give a shorter text"),
+        });
+    }
+    Ok(())
 }
 
 /// Whether a table of characters says that it is longer than what is there: so much would be allocated for it.
@@ -91,7 +130,22 @@ fn promises_too_much(normalizer: &Value) -> bool {
 impl Tokenizer {
     fn library(mut tokenizer: tokenizers::Tokenizer) -> Result<Self> {
         tokenizer.with_padding(None).with_truncation(None).map_err(refused)?;
-        Ok(Self { kind: Kind::Library(Box::new(tokenizer)), first: None, bos: None, ends: Vec::new() })
+        // Dropout is for training: the same text has the same tokens.
+        if let tokenizers::ModelWrapper::BPE(bpe) = tokenizer.get_model()
+            && bpe.dropout.is_some()
+        {
+            let mut bpe = bpe.clone();
+            bpe.dropout = None;
+            tokenizer.with_model(bpe);
+        }
+        Ok(Self {
+            kind: Kind::Library(Box::new(tokenizer)),
+            first: None,
+            bos: None,
+            ends: Vec::new(),
+            skips_special: true,
+            growth: [1.0; 2],
+        })
     }
 
     /// The bytes of a `tokenizer.json`.
@@ -104,7 +158,8 @@ impl Tokenizer {
         if promises_too_much(&parts.normalizer) {
             return Err(refused("its table of characters promises more than it has"));
         }
-        Self::library(guarded(|| tokenizers::Tokenizer::from_bytes(bytes)).map_err(refused)?)
+        let read = Self::library(guarded(|| tokenizers::Tokenizer::from_bytes(bytes)).map_err(refused)?)?;
+        Ok(Self { growth: [growth(&parts.normalizer), growth(&parts.decoder)], ..read })
     }
 
     /// The text of a `vocab.txt`.
@@ -125,9 +180,10 @@ impl Tokenizer {
         let bos = tokenizer.bos();
         let read = match tokenizer.library() {
             Some(library) => Self::library(library.clone())?,
-            None => Self { kind: Kind::Ours(tokenizer), first: None, bos: None, ends: Vec::new() },
+            None => Self { kind: Kind::Ours(tokenizer), first: None, bos: None, ends: Vec::new(), skips_special: true, growth: [1.0; 2] },
         };
-        Ok(Self { first: bos, bos, ..read })
+        // Without BOS, the only special token is the unknown one, which texts show.
+        Ok(Self { first: bos, bos, skips_special: bos.is_some(), ..read })
     }
 
     /// The tokenizer of a folder of transformers.
@@ -169,7 +225,10 @@ impl Tokenizer {
         let id = |name: &str| file.integer(&format!("tokenizer.ggml.{name}_token_id")).and_then(|id| u32::try_from(id).ok());
         let kind = file.text("tokenizer.ggml.model").unwrap_or("none");
         let (mut tokenizer, add_bos) = match kind {
-            "gpt2" => (Self::library(build::gguf_merges(file)?)?, false),
+            "gpt2" => {
+                let (tokenizer, add_bos) = build::gguf_merges(file)?;
+                (Self::library(tokenizer)?, add_bos)
+            }
             "llama" => (Self::of_pieces(Pieces::of_gguf(file)?), true),
             other => {
                 let reason = format!("{} has a tokenizer of the kind {other:?}; gpt2 and llama are known", file.path().display());
@@ -193,7 +252,7 @@ impl Tokenizer {
     }
 
     fn of_pieces(pieces: Pieces) -> Self {
-        Self { kind: Kind::Pieces(pieces), first: None, bos: None, ends: Vec::new() }
+        Self { kind: Kind::Pieces(pieces), first: None, bos: None, ends: Vec::new(), skips_special: true, growth: [1.0; 2] }
     }
 
     /// The number of a token that is written so.
@@ -236,6 +295,7 @@ impl Tokenizer {
     pub fn encode(&self, text: &str) -> Result<Vec<Token>> {
         let mut tokens: Vec<Token> = match &self.kind {
             Kind::Library(tokenizer) => {
+                check_growth(text.len(), self.growth[0])?;
                 let encoding = guarded(|| tokenizer.encode(text, true)).map_err(refused)?;
                 let parts = encoding.get_ids().iter().zip(encoding.get_offsets()).zip(encoding.get_special_tokens_mask());
                 // A special token that is written in the text has a place in it.
@@ -276,7 +336,13 @@ impl Tokenizer {
     /// When the tokenizer refuses.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         match &self.kind {
-            Kind::Library(tokenizer) => guarded(|| tokenizer.decode(ids, true)).map_err(refused),
+            Kind::Library(tokenizer) => {
+                let written = |id: &u32| tokenizer.id_to_token(*id).map_or(0, |token| token.len());
+                if self.growth[1] > 1.0 {
+                    check_growth(ids.iter().map(written).sum(), self.growth[1])?;
+                }
+                guarded(|| tokenizer.decode(ids, self.skips_special)).map_err(refused)
+            }
             Kind::Pieces(pieces) => Ok(pieces.decode(ids)),
             Kind::Ours(tokenizer) => Ok(tokenizer.decode(ids)?),
         }
@@ -287,6 +353,9 @@ impl Tokenizer {
         match &self.kind {
             Kind::Library(tokenizer) => {
                 let written = tokenizer.id_to_token(id).unwrap_or_else(|| format!("<{id}>"));
+                if check_growth(written.len(), self.growth[1]).is_err() {
+                    return written;
+                }
                 match guarded(|| tokenizer.decode(&[id], false)) {
                     // Half a character: its bytes, as the file writes them.
                     Ok(text) if !text.is_empty() && !text.contains('\u{fffd}') => text,

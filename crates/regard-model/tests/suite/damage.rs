@@ -49,6 +49,21 @@ fn cut_files_say_so() {
 }
 
 #[test]
+fn files_that_change_while_they_are_in_use_are_refused() {
+    for (name, file) in FORMATS {
+        let copy = damaged(name, file, |_| {});
+        let model = Model::load(copy.path()).expect(name);
+        let run = || model.run(&[5, 6, 7, 8], &Edits::default(), &Sources::default());
+        let before = run().expect(name);
+        std::fs::File::options().write(true).open(copy.path().join(file)).expect(file).set_len(64).expect("shortened");
+        let error = run().expect_err(name).to_string();
+        assert!(error.contains(file) && error.contains("was changed"), "{name}: {error}");
+        // What was computed stays.
+        before.weights(0, 0).expect(name);
+    }
+}
+
+#[test]
 fn huge_sizes_are_refused_before_anything_is_reserved() {
     let all_ones = |at: usize| move |bytes: &mut Vec<u8>| bytes[at..at + 8].fill(0xFF);
     // The length of a safetensors header; numbers of tensors and of settings, and the length of the first key of GGUF.

@@ -66,10 +66,16 @@ fn what_cannot_be_read_or_clashes_is_refused() {
         "heads=uniform/scale=off",
         "L3=zero@1-5/L3.H2=gain:2@5-9",
         "L99999999999=zero",
+        "L0-9999999.H0-9999999=zero",
+        "L0-4096=zero",
     ] {
         assert!(Edits::parse(text).is_err(), "{text:?} was read");
     }
     assert!(Edits::parse(&"L1.H1=zero/".repeat(1000)).is_err(), "too long");
+    // Each range is possible; together they would be millions of layers.
+    let ranges = ["0-4095"; 500].join(",");
+    assert!(Edits::parse(&format!("L{ranges}=zero")).is_err(), "500 ranges of 4096 layers");
+    assert!(Edits::parse("L0-4095=zero").is_ok());
     for text in ["L3=zero@1-5/L3.H2=gain:2@6-9", "mask=full/L3.H1=zero", "scale=off/temp=2", "L3.H1=zero/L3.H2=mean"] {
         assert!(Edits::parse(text).is_ok(), "{text:?} does not clash");
     }

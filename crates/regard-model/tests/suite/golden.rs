@@ -1,6 +1,6 @@
 //! Every family and format against transformers.
 
-use regard_model::{Edits, Error, Input, Model, Sources};
+use regard_model::{Edits, Error, Generation, Input, Model, Sources};
 use regard_nn::tensors::{SafetensorsFile, Source};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -110,7 +110,7 @@ fn writing_with_a_cache_is_writing_without() {
         let (golden, model) = (Golden::read(name), Model::load(folder(name)).expect(name));
         let edits = Edits::parse(edit).expect(edit);
         let mut ids = golden.ids[..8].to_vec();
-        let written = model.generate(&ids, 12, &edits, &Sources::default(), &greedy(), |_| true).expect(name);
+        let written = model.generate(&ids, &Generation::greedy(12), &edits, &Sources::default(), |_| true).expect(name);
         for token in written {
             let run = model.run(&ids, &edits, &Sources::default()).expect(name);
             let logits = run.logits().expect(name);
@@ -122,10 +122,6 @@ fn writing_with_a_cache_is_writing_without() {
     }
 }
 
-fn greedy() -> regard_nn::generate::Sampling {
-    regard_nn::generate::Sampling { temperature: 0.0, ..regard_nn::generate::Sampling::default() }
-}
-
 #[test]
 fn what_a_model_cannot_do_is_said() {
     let model = Model::load(folder("bert_only")).expect("a model");
@@ -133,7 +129,7 @@ fn what_a_model_cannot_do_is_said() {
     assert!(matches!(run.logits(), Err(Error::NoHead { .. })));
     assert!(matches!(model.ids(Input::Text("a")), Err(Error::NoTokenizer { .. })));
     let bert = Model::load(folder("bert")).expect("a model");
-    assert!(matches!(bert.generate(&[3], 1, &Edits::default(), &Sources::default(), &greedy(), |_| true), Err(Error::Encoder)));
+    assert!(matches!(bert.generate(&[3], &Generation::greedy(1), &Edits::default(), &Sources::default(), |_| true), Err(Error::Encoder)));
     assert!(bert.run(&[3, 96], &Edits::default(), &Sources::default()).expect_err("no such token").to_string().contains("96"));
     assert!(bert.run(&[], &Edits::default(), &Sources::default()).is_err());
     assert!(bert.run(&[5; 65], &Edits::default(), &Sources::default()).expect_err("too long").to_string().contains("64"));

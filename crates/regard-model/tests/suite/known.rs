@@ -202,7 +202,8 @@ fn windows_of_a_long_text_judge_every_token_once() {
     let bos = model.tokenizer().expect("a tokenizer").first().expect("a first token");
     assert_eq!(ids[0], bos);
     let of = |ids: &[u32]| model.losses(ids, &none, &nothing).expect("losses");
-    let judged = |ids: &[u32], stride: Option<usize>| model.evaluate(ids, stride, &none, &nothing, |_, _| {});
+    let judged =
+        |ids: &[u32], stride: Option<usize>| model.evaluate(ids, stride, &none, &nothing, |_, _| {}).map(|evaluated| evaluated.losses);
     // Every window begins with the first token, and goes on where the one before it ended.
     let losses = judged(&ids, None).expect("losses");
     let begun = |from: usize, to: usize| [&[bos], &ids[from..to]].concat();

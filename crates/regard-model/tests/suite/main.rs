@@ -2,7 +2,9 @@
 
 mod damage;
 mod edits;
+mod formats;
 mod golden;
+mod handles;
 mod hub;
 mod known;
 mod screen;

@@ -1,6 +1,6 @@
-//! Writing with a model, and judging it.
+//! Writing with a model, and windows to evaluate it.
 
 pub mod evaluate;
 mod writer;
 
-pub use writer::{Sampling, Writer, argmax};
+pub use writer::{Continuation, Sampling, Writer, argmax};

@@ -2,12 +2,14 @@
 
 use crate::error::{Error, Result};
 use crate::float::Float;
-use crate::layers::pass::{MaskKind, Pass, Wanted};
-use crate::layers::stack::{Keep, StackCache};
+use crate::layers::probe::{Blind, Probe};
+use crate::layers::stack::StackCache;
 use crate::lm::LanguageModel;
+use crate::models::transformer::Transformer;
 use crate::parallel::in_pool;
 use crate::random::Draws;
 use crate::tensors::Weights;
+use std::ops::Range;
 
 /// How the next token is drawn.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -94,18 +96,33 @@ pub fn argmax<T: Float>(x: &[T]) -> usize {
     x.iter().enumerate().fold((0, None), |(best, max), (i, &x)| if max.is_none_or(|m| x > m) { (i, Some(x)) } else { (best, max) }).0
 }
 
-/// A text being written. When the context is full, its older half is forgotten and the rest read again, with the cache or without
-/// it, so that both write the same.
+/// How a [`Writer`] goes on from its prompt.
+#[derive(Debug, Clone, Copy)]
+pub struct Continuation {
+    /// How tokens are drawn.
+    pub sampling: Sampling,
+    /// Tokens that the model sees at a time.
+    pub context: usize,
+    /// The BOS token; where the prompt begins with it, it stays in front when older tokens are dropped.
+    pub bos: Option<u32>,
+    /// Keys and values are cached; without, the visible text is read again for each token.
+    pub cached: bool,
+}
+
+/// A text being written. When the context is full, its older half is dropped and the rest read again, with the cache or without it, so
+/// that both write the same.
 #[derive(Debug)]
 pub struct Writer<'m, T: Float> {
-    model: &'m LanguageModel,
+    model: &'m Transformer,
     weights: Weights<'m, T>,
-    sampling: Sampling,
+    options: Continuation,
     draws: Draws,
     tokens: Vec<u32>,
-    /// The first token that the model still sees.
+    /// 1 where the prompt begins with BOS.
+    kept: usize,
+    /// The first token that the model still sees, behind those that are kept.
     first: usize,
-    cache: Option<StackCache<T>>,
+    cache: StackCache<T>,
     logits: Vec<T>,
 }
 
@@ -113,24 +130,34 @@ impl<'m, T: Float> Writer<'m, T> {
     /// Continue `prompt`, which must have at least one token.
     ///
     /// # Errors
-    /// When the prompt is empty or a token or a setting makes no sense.
+    /// When the prompt is empty, a token is outside the vocabulary or a setting is out of range.
     pub fn new(model: &'m LanguageModel, params: &'m [T], prompt: &[u32], sampling: Sampling, cached: bool) -> Result<Self> {
-        sampling.check()?;
+        let options = Continuation { sampling, context: model.config().context, bos: None, cached };
+        Self::with(model, model.weights(params), prompt, options)
+    }
+
+    /// The same with any transformer and its weights.
+    ///
+    /// # Errors
+    /// As [`Writer::new`].
+    pub fn with(model: &'m Transformer, weights: Weights<'m, T>, prompt: &[u32], options: Continuation) -> Result<Self> {
+        options.sampling.check()?;
         if prompt.is_empty() {
             return Err(Error::Length { what: "the prompt", got: 0, expected: 1 });
         }
-        let vocab = model.config().vocab;
+        let vocab = model.vocab();
         if let Some(&token) = prompt.iter().find(|t| **t as usize >= vocab) {
             return Err(Error::Token { token, vocab });
         }
-        let weights = model.weights(params);
+        let kept = usize::from(options.context > 1 && options.bos.is_some_and(|bos| prompt[0] == bos));
         Ok(Self {
             model,
-            sampling,
-            draws: Draws::at(sampling.seed, &[0x6E4]),
+            options,
+            draws: Draws::at(options.sampling.seed, &[0x6E4]),
             tokens: prompt.to_vec(),
-            first: prompt.len().saturating_sub(model.config().context),
-            cache: cached.then(|| model.cache(&weights, 1)),
+            kept,
+            first: prompt.len().saturating_sub(options.context - kept).max(kept),
+            cache: model.cache(&weights, 1),
             weights,
             logits: Vec::new(),
         })
@@ -146,34 +173,42 @@ impl<'m, T: Float> Writer<'m, T> {
     /// # Errors
     /// None after [`Writer::new`] succeeded, short of a defect.
     pub fn next_token(&mut self) -> Result<u32> {
-        let context = self.model.config().context;
-        if self.tokens.len() - self.first > context {
-            self.first = self.tokens.len() - (context / 2).max(1);
-            if let Some(cache) = &mut self.cache {
-                cache.clear();
-            }
+        self.next_token_probed(&Blind)
+    }
+
+    /// The same, with a probe of each pass.
+    ///
+    /// # Errors
+    /// What the probe's edits or its interrupt flag lead to.
+    pub fn next_token_probed(&mut self, probe: &(dyn Probe<T> + Sync)) -> Result<u32> {
+        let Continuation { context, cached, .. } = self.options;
+        let len = self.tokens.len();
+        if self.kept + len - self.first > context {
+            self.first = len - (context / 2).max(1 + self.kept) + self.kept;
+            self.cache.clear();
         }
-        let seen = &self.tokens[self.first..];
-        let (model, weights, logits) = (self.model, &self.weights, &mut self.logits);
-        match &mut self.cache {
-            Some(cache) => {
-                let new = &seen[cache.len()..];
-                if model.is_small() {
-                    model.extend(weights, new, cache, logits)?;
-                } else {
-                    in_pool(|| model.extend(weights, new, cache, logits))?;
-                }
-            }
-            None => {
-                let pass = Pass { wanted: Wanted::LastRow, ..Pass::new(1, seen.len(), MaskKind::Causal) };
-                let mut acts = model.plan(1, seen.len(), Keep::Discard);
-                model.forward(weights, seen, &pass, &mut acts)?;
-                logits.clear();
-                logits.extend_from_slice(acts.logits());
-            }
+        if !cached {
+            self.cache.clear();
         }
-        let token = self.sampling.draw(&self.logits, &mut self.draws)?;
+        // Rows of one pass are neighbours in the text: a BOS token whose successors were dropped is read by itself.
+        if self.cache.is_empty() && self.first > self.kept && self.kept == 1 {
+            self.extend(0..1, probe)?;
+        }
+        self.extend(self.first - self.kept + self.cache.len()..len, probe)?;
+        let token = self.options.sampling.draw(&self.logits, &mut self.draws)?;
         self.tokens.push(token);
         Ok(token)
+    }
+
+    /// Read some tokens of the text, the past being in the cache.
+    fn extend(&mut self, rows: Range<usize>, probe: &(dyn Probe<T> + Sync)) -> Result<()> {
+        let Self { model, weights, tokens, cache, logits, .. } = self;
+        let new = &tokens[rows.clone()];
+        probe.pass(rows, tokens.len());
+        if model.is_small() {
+            model.extend_probed(weights, new, cache, logits, probe)
+        } else {
+            in_pool(|| model.extend_probed(weights, new, cache, logits, probe))
+        }
     }
 }

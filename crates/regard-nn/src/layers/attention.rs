@@ -417,7 +417,10 @@ impl MultiHeadAttention {
             }
         };
         let change = probe.change(layer as usize);
-        let attention = attending.attention(&change);
+        let attention = match probe.interrupt() {
+            Some(flag) => attending.attention(&change).interrupt(flag),
+            None => attending.attention(&change),
+        };
         let view = self.out_view(pass);
         match keep {
             Keep::Discard => {
@@ -446,7 +449,7 @@ impl MultiHeadAttention {
         let heads = self.heads(pass, saved);
         let [row_max, row_sum] = saved.ends.as_ref().ok_or(Error::BackwardFirst)?;
         let view = self.out_view(pass);
-        let kept = SavedView { out: view.of(&saved.out), exact: None, row_max: row_max.view(), row_sum: row_sum.view() };
+        let kept = SavedView { out: view.of(&saved.out), out_unrounded: None, row_max: row_max.view(), row_sum: row_sum.view() };
         let gradients = self.attention(pass, layer, &Change::default()).backward(heads.q, heads.k, heads.v, kept, view.of(d_out))?;
         let operands = self.operands(pass);
         operands.q.put(&gradients.dq, d_q);

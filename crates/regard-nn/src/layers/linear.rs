@@ -18,7 +18,7 @@ use crate::tensors::{Matrix, Order, Weights};
 use ndarray::{ArrayView2, ArrayViewMut2, Axis, Slice};
 use rayon::prelude::*;
 pub use regard::matmul::Write;
-use regard::matmul::{Packed, matmul};
+use regard::matmul::{PackedMatrix, matmul};
 use std::ops::Range;
 
 /// Up to so many rows the one-row product is faster than packing matrices.
@@ -65,11 +65,11 @@ impl Amount {
 
 /// A packed matrix, in strips of columns that threads pack side by side; numbers of few bits are widened a strip at a time.
 #[derive(Debug, Clone)]
-pub(crate) struct Strips<T: Float>(Vec<Packed<T>>);
+pub(crate) struct Strips<T: Float>(Vec<PackedMatrix<T>>);
 
 impl<T: Float> Strips<T> {
     fn pack(&mut self, matrix: &Matrix<'_, T>, outputs: Range<usize>) {
-        self.0.resize_with(outputs.len().div_ceil(NARROW_STRIP), Packed::default);
+        self.0.resize_with(outputs.len().div_ceil(NARROW_STRIP), PackedMatrix::default);
         self.0.par_iter_mut().with_max_len(1).enumerate().for_each(|(i, packed)| {
             let first = outputs.start + i * NARROW_STRIP;
             matrix.pack(first..(first + NARROW_STRIP).min(outputs.end), packed);
@@ -84,8 +84,8 @@ impl<T: Float> Strips<T> {
     }
 
     /// One matrix as a whole.
-    fn whole(&mut self) -> &mut Packed<T> {
-        self.0.resize_with(1, Packed::default);
+    fn whole(&mut self) -> &mut PackedMatrix<T> {
+        self.0.resize_with(1, PackedMatrix::default);
         &mut self.0[0]
     }
 }
@@ -132,7 +132,7 @@ impl<T: Float> Prepared<'_, T> {
                 let mut y = columns_mut(y, width, first, weights.outputs());
                 let strips: Vec<_> = y.axis_chunks_iter_mut(Axis(1), PASSING_STRIP).enumerate().collect();
                 strips.into_par_iter().with_max_len(1).for_each(|(strip, y)| {
-                    let (first, mut packed) = (strip * PASSING_STRIP, Packed::default());
+                    let (first, mut packed) = (strip * PASSING_STRIP, PackedMatrix::default());
                     weights.pack(first..first + y.ncols(), &mut packed);
                     packed.matmul(y, write, matrix(x, inputs));
                 });
@@ -324,7 +324,7 @@ pub(crate) fn strips<T: Float, R: Send>(
     let (inputs, outputs) = (weights.inputs(), weights.outputs());
     let strip = |first: usize| {
         let columns = first..(first + NARROW_STRIP).min(outputs);
-        let (mut packed, mut made) = (Packed::default(), Vec::new());
+        let (mut packed, mut made) = (PackedMatrix::default(), Vec::new());
         weights.pack(columns.clone(), &mut packed);
         let mut y = vec![T::ZERO; BLOCK_ROWS.min(x.len() / inputs.max(1)) * columns.len()];
         for (block, x) in x.chunks((BLOCK_ROWS * inputs).max(1)).enumerate() {

@@ -82,6 +82,12 @@ impl Share {
         (largest, shares.map(|share| share.sum * (share.largest - largest).exp()).sum::<f64>().ln())
     }
 
+    /// Whether no logit of a row is larger than the target's.
+    pub(crate) fn is_largest(shares: impl Iterator<Item = Self> + Clone) -> bool {
+        let target = shares.clone().find_map(|share| share.target);
+        target.is_some_and(|target| shares.into_iter().all(|share| share.largest <= target))
+    }
+
     /// The loss of a row from the shares of all its columns, in their order; NaN where a logit is, or the target is in none of them.
     pub(crate) fn loss(shares: impl Iterator<Item = Self> + Clone) -> f64 {
         let (largest, log_sum) = Self::log_sum(shares.clone());

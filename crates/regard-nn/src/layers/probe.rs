@@ -14,6 +14,8 @@ use super::attention::{Heads, HeadsMut, MultiHeadAttention};
 use super::pass::Pass;
 use ndarray::ArrayViewMut4;
 use regard::{Attention, Mask, Scale};
+use std::ops::Range;
+use std::sync::atomic::AtomicBool;
 
 /// How scores are to differ from the model's own. By default not at all.
 #[derive(Debug, Clone, Default)]
@@ -60,6 +62,16 @@ impl Attending<'_> {
 
 /// Something that looks into a pass. Every method has a default that does nothing.
 pub trait Probe<T> {
+    /// The next pass computes these rows of a text of `len` tokens.
+    fn pass(&self, rows: Range<usize>, len: usize) {
+        let _ = (rows, len);
+    }
+
+    /// A flag that ends the pass with [`regard::Error::Interrupted`], checked before each sublayer and each tile of queries.
+    fn interrupt(&self) -> Option<&AtomicBool> {
+        None
+    }
+
     /// The residual stream before sublayer `number`; with the number of sublayers, behind the last.
     fn stream(&self, number: usize, rows: &[T]) {
         let _ = (number, rows);

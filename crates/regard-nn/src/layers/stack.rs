@@ -16,6 +16,7 @@ use crate::parallel::{Cut, for_pieces};
 use crate::params::{Gradients, Layout};
 use crate::tensors::Weights;
 use std::ops::Range;
+use std::sync::atomic::Ordering;
 
 /// What a pass keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -281,6 +282,9 @@ impl Stack {
         let shared = Shared { w, pass, memory, keep: acts.keep, probe };
         let count = acts.stream.len();
         for (i, sublayer) in self.sublayers.iter().enumerate().take(acts.part.end).skip(acts.part.start) {
+            if probe.interrupt().is_some_and(|flag| flag.load(Ordering::Relaxed)) {
+                return Err(regard::Error::Interrupted.into());
+            }
             probe.stream(i, &acts.stream[i % count]);
             let mut y = std::mem::take(&mut acts.stream[(i + 1) % count]);
             let x = &acts.stream[i % count];

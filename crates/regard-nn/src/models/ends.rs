@@ -219,13 +219,22 @@ impl OutputHead {
 
     /// The loss of each row's target in nats, without all logits of a row being there at once.
     pub(crate) fn losses<T: Float>(&self, w: &Weights<'_, T>, x: &[T], targets: &[u32]) -> Vec<f64> {
+        self.judged(w, x, targets).into_iter().map(|(loss, _)| loss).collect()
+    }
+
+    /// The loss of each row's target, and whether no logit is larger than the target's.
+    pub(crate) fn judged<T: Float>(&self, w: &Weights<'_, T>, x: &[T], targets: &[u32]) -> Vec<(f64, bool)> {
         let strips = self.head.strips(w, &self.transformed(w, x), |row, columns, logits, made| {
             let count = logits.len() / columns.len();
             let first = columns.start;
             self.finish(w, columns, logits);
             shares(logits, first, &targets[row..row + count], made);
         });
-        (0..targets.len()).map(|row| Share::loss(strips.iter().map(|strip| strip[row]))).collect()
+        let judged = |row: usize| {
+            let shares = strips.iter().map(|strip| strip[row]);
+            (Share::loss(shares.clone()), Share::is_largest(shares))
+        };
+        (0..targets.len()).map(judged).collect()
     }
 
     /// Tokens that have the same logits, where there are many of them.

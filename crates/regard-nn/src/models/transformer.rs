@@ -104,6 +104,11 @@ impl Transformer {
         &self.layout
     }
 
+    /// Tokens of the vocabulary.
+    pub fn vocab(&self) -> usize {
+        self.vocab
+    }
+
     /// Its blocks.
     pub fn stack(&self) -> &Stack {
         &self.stack
@@ -175,6 +180,14 @@ impl Transformer {
     /// When there is no head, not one target per row, or a target is no token.
     pub fn losses_of<T: Float>(&self, w: &Weights<'_, T>, rows: &[T], targets: &[u32]) -> Result<Vec<f64>> {
         Ok(self.losing(rows, targets)?.losses(w, rows, targets))
+    }
+
+    /// The same, with whether the target is the most likely token.
+    ///
+    /// # Errors
+    /// As [`Transformer::losses_of`].
+    pub fn judge<T: Float>(&self, w: &Weights<'_, T>, rows: &[T], targets: &[u32]) -> Result<Vec<(f64, bool)>> {
+        Ok(self.losing(rows, targets)?.judged(w, rows, targets))
     }
 
     /// Tokens that training never told apart, where there are many: [`Transformer::losses_alike`] takes them together.

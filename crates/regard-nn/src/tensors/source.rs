@@ -5,6 +5,8 @@ use super::numbers::Numbers;
 use crate::error::{Error, Result};
 use crate::float::Float;
 use bytemuck::AnyBitPattern;
+use regard_files::limits::{CHECKPOINT_BYTES, STATE_BYTES};
+use regard_files::read_bytes;
 use safetensors::tensor::{Dtype, Metadata, SafeTensors};
 use std::borrow::Cow;
 use std::path::{Path, PathBuf};
@@ -60,14 +62,19 @@ impl SafetensorsFile {
     /// Read a file.
     ///
     /// # Errors
-    /// [`Error::File`] and [`Error::Checkpoint`].
+    /// [`Error::Files`] and [`Error::Checkpoint`].
     pub fn read(path: &Path) -> Result<Self> {
-        let bytes = std::fs::read(path).map_err(|source| Error::File { action: "read", path: path.to_owned(), source })?;
+        let bytes = read_bytes(path, CHECKPOINT_BYTES.max)?;
         Self::new(path, bytes)
     }
 }
 
 impl<B: AsRef<[u8]>> SafetensorsFile<B> {
+    /// The file.
+    pub fn bytes(&self) -> &B {
+        &self.bytes
+    }
+
     /// The bytes of a file, for example a memory map of it; `path` is for messages.
     ///
     /// # Errors
@@ -146,10 +153,10 @@ impl Shards<SafetensorsFile> {
     /// Read the files that an index (`model.safetensors.index.json`) names, beside it.
     ///
     /// # Errors
-    /// [`Error::File`] and [`Error::Checkpoint`].
+    /// [`Error::Files`] and [`Error::Checkpoint`].
     pub fn read(index: &Path) -> Result<Self> {
         let refused = |reason: String| Error::Checkpoint { path: index.to_owned(), reason };
-        let bytes = std::fs::read(index).map_err(|source| Error::File { action: "read", path: index.to_owned(), source })?;
+        let bytes = read_bytes(index, STATE_BYTES.max)?;
         let json: serde_json::Value = serde_json::from_slice(&bytes).map_err(|e| refused(format!("it is not JSON ({e})")))?;
         let map = json["weight_map"].as_object().ok_or_else(|| refused("it has no weight_map".to_owned()))?;
         let mut names: Vec<&str> = map.values().filter_map(serde_json::Value::as_str).collect();
@@ -199,7 +206,7 @@ impl<S: Source + ?Sized> Source for &S {
 /// The files of a model's folder: one file, or several and an index.
 ///
 /// # Errors
-/// [`Error::File`] and [`Error::Checkpoint`].
+/// [`Error::Files`] and [`Error::Checkpoint`].
 pub fn read_folder(folder: &Path) -> Result<Shards<SafetensorsFile>> {
     let index: PathBuf = folder.join("model.safetensors.index.json");
     if index.exists() { Shards::read(&index) } else { Ok(Shards(vec![SafetensorsFile::read(&folder.join("model.safetensors"))?])) }

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::float::{Float, WIDE, fold_wide, kernel};
 use ndarray::{ArrayView2, Axis, Slice};
 use rayon::prelude::*;
-use regard::matmul::{Packed, Write};
+use regard::matmul::{PackedMatrix, Write};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -153,7 +153,7 @@ impl<'m, T: Float> Matrix<'m, T> {
     }
 
     /// Pack some of the outputs for products with many rows.
-    pub fn pack(&self, outputs: Range<usize>, packed: &mut Packed<T>) {
+    pub fn pack(&self, outputs: Range<usize>, packed: &mut PackedMatrix<T>) {
         let columns = Slice::from(outputs.clone());
         match (self.numbers, self.order) {
             (MatrixNumbers::Own(x), _) => packed.pack(self.view(x).slice_axis(Axis(1), columns)),
@@ -176,7 +176,7 @@ impl<'m, T: Float> Matrix<'m, T> {
     ///
     /// # Panics
     /// When it is not of the type of the computation.
-    pub fn pack_transposed(&self, packed: &mut Packed<T>) {
+    pub fn pack_transposed(&self, packed: &mut PackedMatrix<T>) {
         packed.pack(self.own().reversed_axes());
     }
 

@@ -1,7 +1,6 @@
 //! Texts to tokens and back: characters, byte-level BPE, WordPiece. All three are saved as a `tokenizer.json` that the `tokenizers`
 //! library reads in any language.
 
-use crate::atomic::write_atomic;
 use crate::error::{Error, Result};
 pub use crate::text::guarded::guarded;
 use serde::{Deserialize, Serialize};
@@ -209,24 +208,23 @@ impl Tokenizer {
         }
     }
 
-    /// Write `tokenizer.json`.
+    /// The text of `tokenizer.json`.
     ///
     /// # Errors
-    /// [`Error::File`].
-    pub fn save(&self, path: &Path) -> Result<()> {
-        let json = match &self.0 {
-            Inner::Char(characters) => format!("{:#}\n", characters.to_json()),
-            Inner::Library(tokenizer) => tokenizer.to_string(true).map_err(refused)?,
-        };
-        write_atomic(path, json.as_bytes())
+    /// [`Error::Tokenizer`].
+    pub fn to_json(&self) -> Result<String> {
+        match &self.0 {
+            Inner::Char(characters) => Ok(format!("{:#}\n", characters.to_json())),
+            Inner::Library(tokenizer) => tokenizer.to_string(true).map_err(refused),
+        }
     }
 
     /// Read `tokenizer.json`.
     ///
     /// # Errors
-    /// [`Error::File`], [`Error::Tokenizer`].
+    /// [`Error::Files`], [`Error::Tokenizer`].
     pub fn load(path: &Path) -> Result<Self> {
-        let bytes = std::fs::read(path).map_err(|source| Error::File { action: "read", path: path.to_owned(), source })?;
+        let bytes = regard_files::read_bytes(path, regard_files::limits::TOKENIZER_BYTES.max)?;
         Self::from_bytes(path, &bytes)
     }
 

@@ -1,20 +1,21 @@
-//! Checkpoints: a safetensors file with everything that is needed to go on, and a JSON file beside it for people.
+//! Checkpoints: a safetensors file with everything that resuming needs, and a JSON summary beside it.
 //!
-//! Both are written beside and renamed, so a crash at any moment leaves the old file or the new one. All that resuming reads is in
-//! the one safetensors file; the other has its checksum, by which one changed bit is found.
+//! Both are replaced atomically, so a crash at any moment leaves the old file or the new one. The summary has the checksum of the
+//! safetensors file: one changed bit is found.
 
-use crate::atomic::{Staged, write_atomic};
 use crate::error::{Error, Result};
 use crate::optim::Adam;
 use crate::params::Layout;
 use crate::train::{TrainConfig, Trainer};
+use regard_files::limits::{CHECKPOINT_BYTES, STATE_BYTES};
+use regard_files::{Output, Stamp, digest, read_bytes};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 const FIRST: &str = "adam.first.";
 const SECOND: &str = "adam.second.";
@@ -52,11 +53,6 @@ pub struct Checkpoint {
     tensors: HashMap<String, (Vec<usize>, Vec<f32>)>,
 }
 
-/// As `sha256sum` prints it.
-fn digest(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 fn bytes_of(numbers: &[f32]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(4 * numbers.len());
     for x in numbers {
@@ -65,40 +61,48 @@ fn bytes_of(numbers: &[f32]) -> Vec<u8> {
     bytes
 }
 
-/// Save a training: parameters, moments, step, settings, and what the model is. The same state is the same bytes.
-///
-/// # Errors
-/// [`Error::File`], and [`Error::Diverged`] for numbers that [`Checkpoint::read`] would refuse; an older checkpoint of the same name is
-/// then untouched.
-pub fn save(path: &Path, trainer: &Trainer, model: &impl Serialize) -> Result<()> {
-    save_with(path, trainer, model, &())
+/// Bytes of a checkpoint and of the summary beside it.
+#[derive(Debug)]
+pub(crate) struct Encoded {
+    pub(crate) weights: Vec<u8>,
+    sha256: String,
+    summary: Value,
 }
 
-/// The same, and where the model comes from: whatever its maker wants to find again with [`Checkpoint::origin`].
-///
-/// # Errors
-/// As [`save`].
-pub fn save_with(path: &Path, trainer: &Trainer, model: &impl Serialize, origin: &impl Serialize) -> Result<()> {
-    save_with_moments(path, trainer, trainer.adam(), model, origin)
+impl Encoded {
+    /// The files in the order of writing, which a kill may stop anywhere: until the weights are replaced, the summary allows the old ones too.
+    pub(crate) fn files<'n>(self, weights: &'n str, summary: &'n str, folder: &Path) -> Vec<(&'n str, Vec<u8>)> {
+        let replaced: Vec<String> = known_digests(&folder.join(summary)).unwrap_or_default();
+        let replaced: Vec<String> = replaced.into_iter().filter(|old| *old != self.sha256).collect();
+        let text = |summary: &Value| format!("{summary:#}\n").into_bytes();
+        let after = text(&self.summary);
+        if replaced.is_empty() {
+            return vec![(summary, after), (weights, self.weights)];
+        }
+        let mut during = self.summary;
+        during[REPLACES] = replaced.into();
+        vec![(summary, text(&during)), (weights, self.weights), (summary, after)]
+    }
 }
 
-/// The same, with the [moments](Trainer::moments) of all ranks that share a training.
+/// Encode a training: parameters, [moments](Trainer::moments) of all ranks, step, settings, the model and its origin. The same state gives the same
+/// bytes.
 ///
 /// # Errors
-/// As [`save`].
-pub fn save_with_moments(path: &Path, trainer: &Trainer, adam: &Adam<f32>, model: &impl Serialize, origin: &impl Serialize) -> Result<()> {
+/// [`Error::Diverged`] for values that [`Checkpoint::read`] would refuse, [`Error::Checkpoint`].
+pub(crate) fn encode(path: &Path, trainer: &Trainer, adam: &Adam<f32>, model: &impl Serialize, origin: &impl Serialize) -> Result<Encoded> {
     let refused = |reason: String| Error::Checkpoint { path: path.to_owned(), reason };
     if adam.first.len() != trainer.params().len() {
         return Err(refused("moments of one rank are not those of all".to_owned()));
     }
     let groups = [("", trainer.params()), (FIRST, &adam.first), (SECOND, &adam.second)];
-    if groups.iter().any(|(_, numbers)| numbers.iter().any(|x| !x.is_finite())) {
+    if groups.iter().any(|(_, values)| values.iter().any(|x| !x.is_finite())) {
         return Err(Error::Diverged { step: trainer.step(), loss: f64::NAN });
     }
     let mut data = Vec::new();
-    for (prefix, numbers) in groups {
+    for (prefix, values) in groups {
         for entry in trainer.layout().entries() {
-            data.push((format!("{prefix}{}", entry.name), entry.shape.clone(), bytes_of(&numbers[entry.range.clone()])));
+            data.push((format!("{prefix}{}", entry.name), entry.shape.clone(), bytes_of(&values[entry.range.clone()])));
         }
     }
     let views = data
@@ -111,45 +115,75 @@ pub fn save_with_moments(path: &Path, trainer: &Trainer, adam: &Adam<f32>, model
     let (model, origin) = (value(serde_json::to_value(model))?, value(serde_json::to_value(origin))?);
     let metadata = Metadata { format: FORMAT.to_owned(), step: trainer.step(), train: Some(trainer.config().clone()), model, origin };
     let text = serde_json::to_string(&metadata).map_err(|e| refused(e.to_string()))?;
-    let bytes = safetensors::serialize(views, Some(HashMap::from([(METADATA.to_owned(), text)]))).map_err(|e| refused(e.to_string()))?;
-    let staged = Staged::write(path, &bytes)?;
+    let weights = safetensors::serialize(views, Some(HashMap::from([(METADATA.to_owned(), text)]))).map_err(|e| refused(e.to_string()))?;
     let Metadata { step, train, model, origin, .. } = metadata;
-    let parameters = trainer.params().len();
-    let (sum, json) = (digest(&bytes), path.with_extension("json"));
-    let summary = |replaces: Vec<String>| {
-        let mut summary =
-            json!({ "step": step, "parameters": parameters, "sha256": sum, "model": model, "train": train, "origin": origin });
-        if !replaces.is_empty() {
-            summary[REPLACES] = replaces.into();
-        }
-        format!("{summary:#}\n")
-    };
-    // Killed between the two renames, the old file is still the one that the summary knows.
-    let replaced: Vec<String> = known_digests(&json).unwrap_or_default().into_iter().filter(|old| *old != sum).collect();
-    write_atomic(&json, summary(replaced.clone()).as_bytes())?;
-    staged.commit()?;
-    if replaced.is_empty() { Ok(()) } else { write_atomic(&json, summary(Vec::new()).as_bytes()) }
+    let (parameters, sha256) = (trainer.params().len(), digest(&weights));
+    let summary = json!({ "step": step, "parameters": parameters, "sha256": sha256, "model": model, "train": train, "origin": origin });
+    Ok(Encoded { weights, sha256, summary })
+}
+
+/// Save a training to a path of the caller's, with a summary beside it; regular files are replaced. A training in a folder uses the folder's record.
+///
+/// # Errors
+/// [`Error::Files`], [`Error::Diverged`] and [`Error::Checkpoint`]; an older checkpoint of the same name is then unchanged.
+pub fn save(path: &Path, trainer: &Trainer, adam: &Adam<f32>, model: &impl Serialize, origin: &impl Serialize) -> Result<()> {
+    let name = |path: &Path| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let (folder, weights, summary) = (path.parent().unwrap_or(Path::new("")), name(path), name(&path.with_extension("json")));
+    for (name, bytes) in encode(path, trainer, adam, model, origin)?.files(&weights, &summary, folder) {
+        Output::reserve_new(&folder.join(name), true)?.write(&bytes)?;
+    }
+    Ok(())
 }
 
 /// The checksums that the summary beside a checkpoint allows; `None` where there is no summary, or one without.
 fn known_digests(json: &Path) -> Option<Vec<String>> {
-    let summary: Value = serde_json::from_slice(&std::fs::read(json).ok()?).ok()?;
+    let summary: Value = serde_json::from_slice(&read_bytes(json, STATE_BYTES.max).ok()?).ok()?;
     let replaced = summary[REPLACES].as_array().into_iter().flatten();
     let known: Vec<String> = [&summary[SUM]].into_iter().chain(replaced).filter_map(|sum| sum.as_str().map(str::to_owned)).collect();
     (!known.is_empty()).then_some(known)
 }
 
+/// How often a checkpoint is read again while a training replaces it, and the pause after each, longer than the steps of a file system's clock.
+const ATTEMPTS: usize = 200;
+const PAUSE: Duration = Duration::from_millis(12);
+
 impl Checkpoint {
-    /// Read a checkpoint and check that it is whole, has numbers in it, and the checksum that the summary beside it says.
+    /// Read a checkpoint and verify that it is whole, finite, and has the checksum in the summary beside it. While a training replaces both files,
+    /// they are read again until they belong together.
     ///
     /// # Errors
-    /// [`Error::File`] and [`Error::Checkpoint`].
+    /// [`Error::Files`] and [`Error::Checkpoint`].
     pub fn read(path: &Path) -> Result<Self> {
-        let bytes = std::fs::read(path).map_err(|source| Error::File { action: "read", path: path.to_owned(), source })?;
+        let json = path.with_extension("json");
+        let stamps = || [path, &json].map(Stamp::at);
+        let (mut before, mut unchanged) = (stamps(), 0);
+        for _ in 0..ATTEMPTS {
+            let bytes = read_bytes(path, CHECKPOINT_BYTES.max)?;
+            let mut checkpoint = Self::parse(path, &bytes)?;
+            let (known, sha256) = (known_digests(&json), digest(&bytes));
+            checkpoint.verified = known.is_some();
+            if known.is_none_or(|known| known.contains(&sha256)) {
+                return Ok(checkpoint);
+            }
+            std::thread::sleep(PAUSE);
+            let now = stamps();
+            unchanged = if now == before { unchanged + 1 } else { 0 };
+            // Neither file was replaced during two attempts: they do not belong together.
+            if unchanged == 2 {
+                break;
+            }
+            before = now;
+        }
+        let json = json.file_name().unwrap_or_default().to_string_lossy();
+        let reason = format!("its checksum is not the one in {json}: it is damaged, or of another training; take it from a copy");
+        Err(Error::Checkpoint { path: path.to_owned(), reason })
+    }
+
+    fn parse(path: &Path, bytes: &[u8]) -> Result<Self> {
         let refused = |reason: String| Error::Checkpoint { path: path.to_owned(), reason };
         let broken = |e: safetensors::SafeTensorError| refused(format!("it is cut short or not a safetensors file ({e})"));
-        let (_, header) = SafeTensors::read_metadata(&bytes).map_err(broken)?;
-        let file = SafeTensors::deserialize(&bytes).map_err(broken)?;
+        let (_, header) = SafeTensors::read_metadata(bytes).map_err(broken)?;
+        let file = SafeTensors::deserialize(bytes).map_err(broken)?;
         let entries = header.metadata().as_ref();
         let text =
             entries.and_then(|entries| entries.get(METADATA)).ok_or_else(|| refused("it was not written by a training".to_owned()))?;
@@ -164,22 +198,13 @@ impl Checkpoint {
             if view.dtype() != Dtype::F32 {
                 return Err(refused(format!("{name} is of type {:?}, expected F32", view.dtype())));
             }
-            let numbers: Vec<f32> = view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
-            if let Some(bad) = numbers.iter().find(|x| !x.is_finite()) {
+            let values: Vec<f32> = view.data().chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+            if let Some(bad) = values.iter().find(|x| !x.is_finite()) {
                 return Err(refused(format!("{name} has {bad} in it")));
             }
-            tensors.insert(name, (view.shape().to_vec(), numbers));
+            tensors.insert(name, (view.shape().to_vec(), values));
         }
-        let json = path.with_extension("json");
-        let known = known_digests(&json);
-        let verified = known.is_some();
-        if known.is_some_and(|known| !known.contains(&digest(&bytes))) {
-            let json = json.file_name().unwrap_or_default().to_string_lossy();
-            return Err(refused(format!(
-                "it has another checksum than {json} says: it is damaged, or of another training; take it from a copy"
-            )));
-        }
-        Ok(Self { path: path.to_owned(), step, train, model, origin, verified, tensors })
+        Ok(Self { path: path.to_owned(), step, train, model, origin, verified: false, tensors })
     }
 
     /// The summary beside it had a checksum, and it fits.

@@ -1,4 +1,4 @@
-//! A folder with a model: which files are in it, where the model comes from, and reading it back.
+//! The folder of a model: its files, the origin of the model, and reading it back.
 
 use super::source::TextSource;
 use crate::checkpoint::Checkpoint;
@@ -7,61 +7,48 @@ use crate::error::{Error, Result};
 use crate::lm::LanguageModel;
 use crate::stories;
 use crate::tokenizer::{Tokenizer, TokenizerKind};
+use regard_files::limits::CHECKPOINT_BYTES;
+pub use regard_files::names::model::{FIGURES, FILES, LOG, SUMMARY, TOKENIZER, WEIGHTS as MODEL};
+use regard_files::{Folder, Hasher, check_target, digest};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
-use std::fs::{File, TryLockError};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-/// The checkpoint: all that is needed to go on, and the first file that a training writes.
-pub const MODEL: &str = "model.safetensors";
-/// The summary for people, with the checkpoint's checksum.
-pub const SUMMARY: &str = "model.json";
-/// The tokenizer.
-pub const TOKENIZER: &str = "tokenizer.json";
-/// One row per step.
-pub const LOG: &str = "training.csv";
-/// Drawn at the end.
-pub const FIGURES: [&str; 2] = ["training.svg", "training.png"];
-/// Every file that a training writes.
-pub const FILES: [&str; 6] = [MODEL, SUMMARY, TOKENIZER, LOG, FIGURES[0], FIGURES[1]];
+/// The command in the folder's record.
+const COMMAND: &str = "train";
 
-/// What a checkpoint says about the text that it was trained on.
+/// The training text of a checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// Where it came from.
+    /// Source of the text.
     pub text: TextSource,
-    /// Of the text, without a byte order mark.
+    /// SHA-256 of the text, without a byte order mark.
     pub text_sha256: String,
-    /// How many it has.
+    /// Characters of the text.
     pub characters: usize,
-    /// How it was cut into tokens.
+    /// The tokenizer.
     pub tokenizer: TokenizerKind,
-    /// How many it has.
+    /// Tokens of the text.
     pub tokens: usize,
-    /// Of these.
+    /// SHA-256 of the tokens.
     pub tokens_sha256: String,
-    /// The loss on text that is not learned was measured every so many steps.
+    /// Steps between measurements of the validation loss.
     pub validate_every: u64,
 }
 
-fn hexadecimal(hash: Sha256) -> String {
-    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-/// As `sha256sum` prints it.
+/// SHA-256 of a text.
 pub fn text_digest(text: &str) -> String {
-    hexadecimal(Sha256::new_with_prefix(text))
+    digest(text)
 }
 
-/// The same of tokens, each as four bytes, the lowest first.
+/// SHA-256 of tokens, each as four little-endian bytes.
 pub fn token_digest(tokens: &[u32]) -> String {
-    let mut hash = Sha256::new();
-    tokens.iter().for_each(|token| hash.update(token.to_le_bytes()));
-    hexadecimal(hash)
+    let mut hasher = Hasher::new();
+    tokens.iter().for_each(|token| hasher.update(token.to_le_bytes()));
+    hasher.finish()
 }
 
 impl Origin {
-    /// The least loss per token that is possible in the long run, where the text is ours and the tokens hold all of it.
+    /// Entropy of the text per token, for generated stories and lossless tokenizers.
     pub fn floor(&self) -> Option<f64> {
         let whole = !matches!(self.tokenizer, TokenizerKind::WordPiece(_));
         (whole && matches!(self.text, TextSource::Stories { .. }))
@@ -82,7 +69,7 @@ pub struct Trained {
     pub origin: Origin,
     /// Steps done.
     pub step: u64,
-    /// The weights have the checksum that [`SUMMARY`] says; false where that file is missing or says none.
+    /// The weights have the checksum in [`SUMMARY`]; false where that file is missing or has none.
     pub verified: bool,
 }
 
@@ -105,86 +92,87 @@ impl Trained {
     }
 }
 
+fn check_model(folder: &Path) -> Result<()> {
+    if folder.join(MODEL).metadata().is_err() {
+        let begun = FILES.iter().any(|name| folder.join(name).metadata().is_ok());
+        return Err(Error::NoModel { folder: folder.to_owned(), file: MODEL, begun });
+    }
+    Ok(())
+}
+
 fn read_checkpoint(folder: &Path) -> Result<Checkpoint> {
-    check_files(folder)?;
+    check_model(folder)?;
     Checkpoint::read(&folder.join(MODEL))
 }
 
-/// There is a model, and what is to be read are files: a pipe would be waited for, and a device may have no end.
-fn check_files(folder: &Path) -> Result<()> {
-    let there = |name: &&str| folder.join(name).metadata();
-    if there(&MODEL).is_err() {
-        let begun = FILES.iter().any(|name| there(name).is_ok());
-        return Err(Error::NoModel { folder: folder.to_owned(), file: MODEL, begun });
-    }
-    match FILES.iter().find(|name| there(name).is_ok_and(|kind| !kind.is_file())) {
-        None => Ok(()),
-        Some(name) => {
-            let source = std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is not a file");
-            Err(Error::File { action: "read", path: folder.join(name), source })
-        }
-    }
-}
-
-/// A folder that one training writes to; nobody else meanwhile, where the file system can lock directories.
+/// The folder that one training writes to, locked.
 #[derive(Debug)]
-pub struct ModelFolder {
-    path: PathBuf,
-    /// The lock goes with it.
-    _held: Option<File>,
-}
+pub struct ModelFolder(Folder);
 
 impl ModelFolder {
-    /// Make the folder where it is not there, lock it, and clear away what a killed training left half-written.
+    /// Open a folder for a new training, and create it where it does not exist. With `overwrite` the model in it may be replaced, also if its
+    /// files were changed; files that no training wrote are never replaced.
     ///
     /// # Errors
-    /// [`Error::Directory`] when it cannot be made or written to, [`Error::Busy`] when another run has it.
-    pub fn open(path: &Path) -> Result<Self> {
-        let refused = |source| Error::Directory { path: path.to_owned(), source };
-        std::fs::create_dir_all(path).map_err(refused)?;
-        let held = match File::open(path).map(|folder| folder.try_lock().map(|()| folder)) {
-            Ok(Ok(folder)) => Some(folder),
-            Ok(Err(TryLockError::WouldBlock)) => return Err(Error::Busy { path: path.to_owned() }),
-            Ok(Err(TryLockError::Error(_))) | Err(_) => None,
-        };
-        // Found out now, not after the first steps.
-        let probe = path.join(format!(".regard.{}.probe", std::process::id()));
-        std::fs::write(&probe, []).map_err(refused)?;
-        std::fs::remove_file(&probe).map_err(refused)?;
-        let folder = Self { path: path.to_owned(), _held: held };
-        folder.remove_half_written();
-        Ok(folder)
-    }
-
-    /// The same of a folder that has a model, which is read.
-    ///
-    /// # Errors
-    /// As [`ModelFolder::open`], and when there is no model or it is damaged. Nothing is made where there is nothing.
-    pub fn open_model(path: &Path) -> Result<(Self, Checkpoint)> {
-        check_files(path)?;
-        let folder = Self::open(path)?;
-        let checkpoint = read_checkpoint(path)?;
-        Ok((folder, checkpoint))
-    }
-
-    /// Where it is.
-    pub fn path(&self) -> &Path {
-        &self.path
-    }
-
-    /// The first of the files that a training writes, if one is there.
-    pub fn taken(&self) -> Option<&'static str> {
-        FILES.into_iter().find(|name| self.path.join(name).symlink_metadata().is_ok())
-    }
-
-    fn remove_half_written(&self) {
-        let Ok(entries) = std::fs::read_dir(&self.path) else { return };
-        for entry in entries.flatten() {
-            let name = entry.file_name();
-            let Some(name) = name.to_str() else { continue };
-            if name.ends_with(".partial") && FILES.iter().any(|file| name.starts_with(&format!(".{file}."))) {
-                let _ = std::fs::remove_file(entry.path());
-            }
+    /// [`Error::Taken`] for a folder with a model, and those of [`Folder::open`] and [`Folder::reserve`].
+    pub fn open(path: &Path, overwrite: bool) -> Result<Self> {
+        let mut folder = Folder::open(path, COMMAND)?;
+        let taken = FILES.into_iter().find(|name| path.join(name).symlink_metadata().is_ok());
+        if let Some(file) = taken.filter(|_| !overwrite) {
+            return Err(Error::Taken { folder: path.to_owned(), file, model: file == MODEL });
         }
+        if taken.is_some() {
+            if !folder.has_record() && Checkpoint::read(&path.join(MODEL)).is_ok() {
+                adopt_all(&mut folder)?;
+            }
+            FILES.into_iter().try_for_each(|name| folder.accept_change(name))?;
+            folder.reserve(&FILES)?;
+        }
+        Ok(Self(folder))
     }
+
+    /// Open a folder with a model, to continue its training, and read the checkpoint. Nothing is created where there is no model.
+    ///
+    /// # Errors
+    /// Those of [`ModelFolder::open`], and when there is no model, it is damaged, or a file of the training was changed.
+    pub fn open_model(path: &Path) -> Result<(Self, Checkpoint)> {
+        check_model(path)?;
+        FILES.into_iter().try_for_each(|name| check_target(&path.join(name)))?;
+        let mut folder = Folder::open(path, COMMAND)?;
+        let checkpoint = read_checkpoint(path)?;
+        if !folder.has_record() {
+            adopt_all(&mut folder)?;
+        }
+        folder.reserve(&FILES)?;
+        Ok((Self(folder), checkpoint))
+    }
+
+    /// The path.
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    /// Write files of the training, in this order.
+    pub(crate) fn write(&mut self, files: &[(&str, Vec<u8>)]) -> Result<()> {
+        Ok(self.0.write_all(files)?)
+    }
+
+    /// Remove a file that a training wrote.
+    pub(crate) fn remove(&mut self, name: &str) -> Result<()> {
+        self.0.remove(name)?;
+        Ok(())
+    }
+
+    /// Forget the digests of replaced files.
+    pub(crate) fn settle(&mut self) -> Result<()> {
+        Ok(self.0.settle()?)
+    }
+}
+
+/// Versions before the record wrote a checkpoint beside files without digests: all are recorded as they are.
+fn adopt_all(folder: &mut Folder) -> Result<()> {
+    for name in FILES {
+        folder.adopt(name, CHECKPOINT_BYTES.max, |_| true)?;
+    }
+    Ok(())
 }

@@ -1,6 +1,6 @@
 //! Training: one loop, its optimiser, checkpoints, and as a whole: where the text comes from, the folder, the run.
 
-pub mod atomic;
+pub mod bootstrap;
 pub mod checkpoint;
 pub mod data;
 pub mod folder;
@@ -10,5 +10,4 @@ pub mod parts;
 pub mod ranks;
 pub mod run;
 pub mod source;
-pub mod told;
 pub mod trainer;

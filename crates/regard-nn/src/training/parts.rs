@@ -1,13 +1,13 @@
-//! A step in parts: their gradients begin from zero and are added up in a fixed tree, so it does not matter who computes which.
+//! A step in parts: their gradients begin from zero and are summed in a fixed tree, so the result does not depend on which rank computes which part.
 //!
 //! ```text
 //! 5 parts:  ((0 + 1) + (2 + 3)) + 4        the left side of a sum has the largest power of two below the number of its parts
 //! ```
 //!
-//! A rank has neighbouring parts, and owns a slice of the parameters. It sums the largest nodes of the tree that it has all parts of and sends each, cut into
-//! slices, to their owners. An owner makes the rest of the sum for its slice, updates the slice, whose moments nobody else has, and tells all others the new weights.
+//! A rank has adjacent parts, and owns a slice of the parameters. It sums the largest nodes of the tree whose parts it has, and sends each of them, cut into
+//! slices, to the owners. An owner computes the rest of the sum for its slice, updates the slice, whose moments only it has, and sends the new weights to all others.
 
-use super::ranks::{HEAD, LOSS, Message, Ranks, Stage, copy_losses, copy_numbers, others, receive};
+use super::ranks::{HEAD, LOSS, Message, Ranks, Stage, copy_floats, copy_losses, others, receive};
 use super::trainer::{Task, TrainConfig};
 use crate::error::Result;
 use crate::layers::loss::Loss;
@@ -15,7 +15,7 @@ use crate::optim::CHUNK;
 use crate::parallel::{for_pieces, in_pool};
 use std::ops::Range;
 
-/// Where the two sides of a sum meet.
+/// Where a node is split into its two sides.
 fn middle(node: &Range<usize>) -> usize {
     node.start + node.len().next_power_of_two() / 2
 }
@@ -26,7 +26,7 @@ fn add(to: &mut [f32], from: &[f32]) {
     });
 }
 
-/// The sum of a node becomes `to`. `leaf` makes that of one part, in order; `spare` keeps buffers for the next time.
+/// Write the sum of a node to `to`. `leaf` computes one part, in order; `spare` are buffers for reuse.
 fn sum(node: Range<usize>, to: &mut [f32], spare: &mut Vec<Vec<f32>>, leaf: &mut dyn FnMut(usize, &mut [f32]) -> Result<()>) -> Result<()> {
     if node.len() <= 1 {
         return leaf(node.start, to);
@@ -40,24 +40,24 @@ fn sum(node: Range<usize>, to: &mut [f32], spare: &mut Vec<Vec<f32>>, leaf: &mut
     done
 }
 
-/// The sum of nodes that are there, and else of their two sides.
+/// The sum of a node: known, or the sum of its two sides.
 fn total(node: Range<usize>, known: &mut Vec<(Range<usize>, Vec<f32>)>) -> Vec<f32> {
     if let Some(place) = known.iter().position(|(range, _)| *range == node) {
         return known.swap_remove(place).1;
     }
-    assert!(node.len() > 1, "somebody has part {node:?}");
+    assert!(node.len() > 1, "a rank has part {node:?}");
     let middle = middle(&node);
     let mut left = total(node.start..middle, known);
     add(&mut left, &total(middle..node.end, known));
     left
 }
 
-/// Sums that wait for their other side at the most.
+/// The most sums that wait for their other side.
 pub(crate) fn tree_depth(parts: usize) -> u32 {
     parts.max(1).next_power_of_two().ilog2()
 }
 
-/// What a rank has of something that is shared: neighbours, as many as others or one more.
+/// The adjacent items of a rank, of `count` that are shared evenly.
 fn share(count: usize, ranks: usize, rank: usize) -> Range<usize> {
     let first = |rank: usize| (count * rank).div_ceil(ranks);
     first(rank)..first(rank + 1)
@@ -83,7 +83,7 @@ fn nodes(tree: Range<usize>, of: &Range<usize>) -> Vec<Range<usize>> {
     all
 }
 
-/// The nodes that a rank makes.
+/// The nodes that a rank sums.
 fn nodes_of(config: &TrainConfig, ranks: usize, rank: usize) -> Vec<Range<usize>> {
     nodes(0..config.parts, &share(config.parts, ranks, rank))
 }
@@ -92,12 +92,12 @@ fn pieces(config: &TrainConfig, node: &Range<usize>) -> Range<usize> {
     node.start * config.micro_batches..node.end * config.micro_batches
 }
 
-/// Sums of squares of a slice.
+/// The number of sums of squares of a slice.
 pub(crate) fn chunks(slice: &Range<usize>) -> usize {
     slice.len().div_ceil(CHUNK)
 }
 
-/// The gradient of a step: of `gradient` this rank's slice is the sum of all parts. Returned are the losses of all pieces.
+/// Compute the gradient of a step: this rank's slice of `gradient` becomes the sum of all parts. Returned are the losses of all pieces.
 pub(crate) fn gradient(
     task: &mut dyn Task,
     (config, step): (&TrainConfig, u64),
@@ -118,35 +118,35 @@ pub(crate) fn gradient(
             }
             Ok(())
         };
-        // Waiting for others is not for threads of the pool, which they may need: only computing is.
+        // Only the computation runs on the pool: threads that wait for other ranks would block it.
         in_pool(|| sum(node.clone(), gradient, spare, &mut leaf))?;
         if count == 1 {
             return Ok(losses);
         }
         for to in others(ranks) {
-            let message = Message::new(step, Stage::Gradient).losses(&losses[pieces(config, &node)]).numbers(&gradient[slice(to)]);
-            message.send(ranks, to, &|| format!("room for its slice of parts {node:?} of step {step}"))?;
+            let message = Message::new(step, Stage::Gradient).losses(&losses[pieces(config, &node)]).floats(&gradient[slice(to)]);
+            message.send(ranks, to, &|| format!("credit for its slice of parts {node:?} of step {step}"))?;
         }
         known.push((node, gradient[slice(rank)].to_vec()));
     }
     for from in others(ranks) {
         for node in nodes_of(config, count, from) {
             let pieces = pieces(config, &node);
-            let (told, expected) = (LOSS * pieces.len(), LOSS * pieces.len() + 4 * slice(rank).len());
+            let (loss_bytes, expected) = (LOSS * pieces.len(), LOSS * pieces.len() + 4 * slice(rank).len());
             let what = || format!("the gradient of parts {node:?} of step {step}");
             let bytes = receive(ranks, from, (step, Stage::Gradient), Some(expected), &what)?;
-            copy_losses(&bytes[..told], &mut losses[pieces]);
-            let mut numbers = vec![0.0; slice(rank).len()];
-            copy_numbers(&bytes[told..], &mut numbers);
-            known.push((node, numbers));
+            copy_losses(&bytes[..loss_bytes], &mut losses[pieces]);
+            let mut sums = vec![0.0; slice(rank).len()];
+            copy_floats(&bytes[loss_bytes..], &mut sums);
+            known.push((node, sums));
         }
     }
     in_pool(|| gradient[slice(rank)].copy_from_slice(&total(0..config.parts, &mut known)));
     Ok(losses)
 }
 
-/// The bytes that a rank receives in a step: of each node of others its slice and the losses of the node, then sums of squares, then the other slices' weights.
-/// With as many parts to each rank as make one node this is `2 (1 - 1 / ranks)` times the parameters' bytes and little else, a ring's all-reduce.
+/// Bytes that a rank receives in a step: its slice and the losses of each node of other ranks, sums of squares, and the weights of the other slices.
+/// Where the parts of each rank are one node, this is about `2 (1 - 1 / ranks)` times the parameters' bytes, as of a ring all-reduce.
 pub fn step_bytes(config: &TrainConfig, parameters: usize, ranks: usize, rank: usize) -> u64 {
     let mine = slice(parameters, ranks, rank).len();
     let of = |from: usize| {
@@ -162,8 +162,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn any_ranks_make_the_sum_of_one() {
-        // Numbers whose sum depends on the order.
+    fn any_number_of_ranks_computes_the_same_sum() {
+        // Elements whose sum depends on the order.
         let part = |part: usize, to: &mut [f32]| {
             to.iter_mut().enumerate().for_each(|(i, to)| *to = ((part * 37 + i * 11) as f32).sin() * 10f32.powi((part % 7) as i32));
             Ok(())
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn slices_are_all_parameters_once() {
+    fn slices_cover_all_parameters_once() {
         for parameters in [1, 5000, CHUNK, 3 * CHUNK + 1, 10 * CHUNK - 1] {
             for ranks in 1..8 {
                 let ends: Vec<_> = (0..ranks).map(|rank| slice(parameters, ranks, rank)).collect();

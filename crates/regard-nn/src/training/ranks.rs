@@ -1,36 +1,35 @@
-//! Who shares a training, and what they tell each other.
+//! The ranks that share a training, and their messages.
 
 use crate::error::{Error, Result};
 use crate::layers::loss::Loss;
-use regard_dist::{Exchange, Kind, Talk};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
 /// The ranks that share a training. Messages between two of them arrive in the order in which they were sent.
 pub trait Ranks {
-    /// Which one this is.
+    /// This rank.
     fn rank(&self) -> usize;
 
-    /// How many there are.
+    /// The number of ranks.
     fn ranks(&self) -> usize;
 
-    /// Send, without waiting for the receiver to take it. `what` this rank needs the other for.
+    /// Send, without waiting for the receiver. `what` is what this rank needs of the other, such as credit for the data.
     ///
     /// # Errors
-    /// [`Error::Ranks`] when the other is gone.
+    /// [`Error::Ranks`] when the other rank has disconnected.
     fn send(&self, to: usize, bytes: Vec<u8>, what: &dyn Fn() -> String) -> Result<()>;
 
-    /// The next message, waited for.
+    /// Wait for the next message.
     ///
     /// # Errors
-    /// [`Error::Ranks`] when the other is gone, or silent for longer than the carrier of messages bears.
+    /// [`Error::Ranks`] when the other rank has disconnected, or sends nothing within the timeout of the transport.
     fn receive(&self, from: usize, what: &dyn Fn() -> String) -> Result<Vec<u8>>;
 }
 
-/// Nobody else.
+/// A training by one rank.
 #[derive(Debug, Clone, Copy)]
-pub struct Alone;
+pub struct SingleRank;
 
-impl Ranks for Alone {
+impl Ranks for SingleRank {
     fn rank(&self) -> usize {
         0
     }
@@ -40,11 +39,11 @@ impl Ranks for Alone {
     }
 
     fn send(&self, _: usize, _: Vec<u8>, what: &dyn Fn() -> String) -> Result<()> {
-        Err(Error::Ranks { problem: format!("there is nobody to ask for {}", what()) })
+        Err(Error::Ranks { problem: format!("there is no other rank for {}", what()) })
     }
 
     fn receive(&self, _: usize, what: &dyn Fn() -> String) -> Result<Vec<u8>> {
-        Err(Error::Ranks { problem: format!("there is nobody to ask for {}", what()) })
+        Err(Error::Ranks { problem: format!("there is no other rank for {}", what()) })
     }
 }
 
@@ -57,7 +56,7 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// So many of them, connected.
+    /// `count` connected workers.
     pub fn team(count: usize) -> Vec<Self> {
         let mut team: Vec<_> = (0..count).map(|rank| Self { rank, to: Vec::new(), from: Vec::new() }).collect();
         for from in 0..count {
@@ -71,7 +70,7 @@ impl Worker {
     }
 
     fn lost(&self, other: usize, what: &dyn Fn() -> String) -> Error {
-        Error::Ranks { problem: format!("rank {} needs {} of rank {other}, which is gone", self.rank, what()) }
+        Error::Ranks { problem: format!("rank {} needs {} of rank {other}, which is disconnected", self.rank, what()) }
     }
 }
 
@@ -93,59 +92,37 @@ impl Ranks for Worker {
     }
 }
 
-/// Ranks by whatever carries messages for attention over several machines.
-#[derive(Debug, Clone, Copy)]
-pub struct ByExchange<'x, X>(pub &'x X);
-
-impl<X: Exchange> Ranks for ByExchange<'_, X> {
-    fn rank(&self) -> usize {
-        self.0.rank()
-    }
-
-    fn ranks(&self) -> usize {
-        self.0.ranks()
-    }
-
-    fn send(&self, to: usize, bytes: Vec<u8>, what: &dyn Fn() -> String) -> Result<()> {
-        Talk::new(self.0).send(to, (Kind::Training, 0), bytes, what).map_err(|error| Error::Ranks { problem: error.to_string() })
-    }
-
-    fn receive(&self, from: usize, what: &dyn Fn() -> String) -> Result<Vec<u8>> {
-        Talk::new(self.0).receive(from, (Kind::Training, 0), what).map_err(|error| Error::Ranks { problem: error.to_string() })
-    }
-}
-
-/// All but this one.
+/// All other ranks.
 pub(crate) fn others(ranks: &dyn Ranks) -> impl Iterator<Item = usize> + use<> {
     let rank = ranks.rank();
     (0..ranks.ranks()).filter(move |&other| other != rank)
 }
 
-/// What a message is.
+/// What a message contains.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Stage {
-    /// What is to be the same on all ranks.
-    Greeting,
+    /// A text that has to be the same on all ranks.
+    Agreement,
     /// The sum of some parts.
     Gradient,
-    /// Sums of its squares, and whether a rank wants to stop.
+    /// Sums of its squares, and whether a rank stops the training.
     Squares,
     /// New weights.
     Weights,
     /// The optimiser's state.
     Moments,
     /// All that a rank needs for the first step.
-    Told,
-    /// The first rank is not ready to tell.
-    Wait,
+    Bootstrap,
+    /// Rank 0 is still preparing.
+    Heartbeat,
 }
 
-/// Bytes at the head of a message: which step and stage it is of.
+/// Bytes of a message's header: step and stage.
 pub(crate) const HEAD: usize = 8;
 /// Bytes of a loss.
 pub(crate) const LOSS: usize = 24;
 
-/// A message that is being written.
+/// A message to send.
 pub(crate) struct Message(Vec<u8>);
 
 impl Message {
@@ -158,8 +135,8 @@ impl Message {
         self
     }
 
-    pub(crate) fn numbers(self, numbers: &[f32]) -> Self {
-        self.bytes(bytemuck::cast_slice(numbers))
+    pub(crate) fn floats(self, floats: &[f32]) -> Self {
+        self.bytes(bytemuck::cast_slice(floats))
     }
 
     pub(crate) fn losses(self, losses: &[Loss]) -> Self {
@@ -176,12 +153,12 @@ fn head(step: u64, stage: Stage) -> [u8; HEAD] {
     (step << 3 | stage as u64).to_le_bytes()
 }
 
-/// Is this a message of that step and stage?
+/// Whether a message is of this step and stage.
 pub(crate) fn is_about(bytes: &[u8], step: u64, stage: Stage) -> bool {
     bytes.get(..HEAD) == Some(&head(step, stage)[..])
 }
 
-/// What another rank says at this step and stage: so many bytes, if that is known.
+/// Receive a message of this step and stage, of `expected` bytes if that is known.
 pub(crate) fn receive(
     ranks: &dyn Ranks,
     from: usize,
@@ -191,7 +168,11 @@ pub(crate) fn receive(
 ) -> Result<Vec<u8>> {
     let mut bytes = ranks.receive(from, what)?;
     if !is_about(&bytes, step, stage) || expected.is_some_and(|expected| bytes.len() != HEAD + expected) {
-        let problem = format!("rank {} needs {} of rank {from}, which is doing something else", ranks.rank(), what());
+        let problem = format!(
+            "rank {} needs {} of rank {from}, which sent another message; start all ranks with the same program",
+            ranks.rank(),
+            what()
+        );
         return Err(Error::Ranks { problem });
     }
     bytes.drain(..HEAD);
@@ -202,7 +183,7 @@ pub(crate) fn words(bytes: &[u8]) -> impl Iterator<Item = u64> {
     bytes.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word))
 }
 
-pub(crate) fn copy_numbers(bytes: &[u8], to: &mut [f32]) {
+pub(crate) fn copy_floats(bytes: &[u8], to: &mut [f32]) {
     bytes.as_chunks().0.iter().zip(to).for_each(|(x, to)| *to = f32::from_le_bytes(*x));
 }
 
@@ -214,14 +195,14 @@ pub(crate) fn copy_losses(bytes: &[u8], to: &mut [Loss]) {
     }
 }
 
-/// All ranks have the same, or nobody goes on.
+/// Compare a text with those of all other ranks.
 pub(crate) fn agree(ranks: &dyn Ranks, step: u64, mine: &str) -> Result<()> {
-    let what = || "a greeting".to_owned();
+    let what = || "its settings".to_owned();
     for to in others(ranks) {
-        Message::new(step, Stage::Greeting).bytes(mine.as_bytes()).send(ranks, to, &what)?;
+        Message::new(step, Stage::Agreement).bytes(mine.as_bytes()).send(ranks, to, &what)?;
     }
     for from in others(ranks) {
-        let bytes = receive(ranks, from, (step, Stage::Greeting), None, &what)?;
+        let bytes = receive(ranks, from, (step, Stage::Agreement), None, &what)?;
         if bytes != mine.as_bytes() {
             let (rank, theirs) = (ranks.rank(), String::from_utf8_lossy(&bytes).into_owned());
             let problem = format!(

@@ -4,13 +4,13 @@
 //! written before each checkpoint, so it never has fewer rows than the checkpoint has steps, and what it has more is cut off when the
 //! training is taken up again.
 
-use super::folder::{FIGURES, MODEL, ModelFolder, Origin, TOKENIZER, text_digest, token_digest};
+use super::bootstrap::{RankState, receive_state, send_state};
+use super::folder::{FIGURES, LOG, MODEL, ModelFolder, Origin, SUMMARY, TOKENIZER, text_digest, token_digest};
 use super::memory::{available_bytes, training_bytes, worker_bytes};
 use super::parts::tree_depth;
-use super::ranks::{Alone, Ranks, Worker};
+use super::ranks::{Ranks, SingleRank, Worker};
 use super::source::TextSource;
-use super::told::{Told, hear, tell};
-use crate::checkpoint::{Checkpoint, save_with, save_with_moments};
+use crate::checkpoint::{Checkpoint, encode};
 use crate::config::ModelConfig;
 use crate::data::{Target, Text};
 use crate::error::{Error, Result};
@@ -71,11 +71,8 @@ pub trait Journal {
     /// A step, and the loss on text that is not learned where it was measured.
     fn push(&mut self, report: &StepReport, validation: Option<f64>);
 
-    /// Write all steps to the folder.
-    ///
-    /// # Errors
-    /// [`Error::File`].
-    fn write(&self, folder: &Path) -> Result<()>;
+    /// All steps as a table in CSV; empty for a journal without a file.
+    fn to_csv(&self) -> Vec<u8>;
 }
 
 /// A training, ready to go on.
@@ -134,11 +131,8 @@ impl Training {
         settings.model.check()?;
         settings.train.check()?;
         let text = settings.text.read()?;
-        // Nobody can put a model there between looking and writing.
-        let folder = ModelFolder::open(folder)?;
-        if let Some(file) = folder.taken().filter(|_| !overwrite) {
-            return Err(Error::Taken { folder: folder.path().to_owned(), file, model: file == MODEL });
-        }
+        // Locked from here on: no other process can put a model there before this one writes.
+        let folder = ModelFolder::open(folder, overwrite)?;
         let tokenizer = Tokenizer::train(settings.tokenizer, &text)?;
         let (tokens, origin) = tokenized(&settings, &text, &tokenizer)?;
         let settings = Settings { model: ModelConfig { vocab: tokenizer.vocab(), ..settings.model }, ..settings };
@@ -159,7 +153,8 @@ impl Training {
         if text_digest(&text) != origin.text_sha256 {
             return Err(Error::OtherText { folder: folder.path().to_owned() });
         }
-        let (tokenizer, tokens) = same_tokens(folder.path(), &settings, &text, &origin)?;
+        let mut folder = folder;
+        let (tokenizer, tokens) = same_tokens(&mut folder, &settings, &text, &origin)?;
         let text = Text::split(tokens, settings.model.context)?.begun(tokenizer.bos());
         let model = LanguageModel::new(settings.model.clone())?;
         check_size(&model, &settings.train, 1)?;
@@ -190,23 +185,31 @@ impl Training {
         &self.trainer
     }
 
-    /// The first files, the checkpoint before all: from now on there is something to resume.
+    /// Write the first files, the checkpoint before all others: from now on the training can be resumed.
     ///
     /// # Errors
-    /// [`Error::File`].
-    pub fn write_first(&self, journal: &dyn Journal) -> Result<()> {
-        self.save()?;
-        self.tokenizer.save(&self.folder.path().join(TOKENIZER))?;
-        journal.write(self.folder.path())?;
-        for name in FIGURES {
-            // Of the model that was replaced.
-            let _ = std::fs::remove_file(self.folder.path().join(name));
+    /// [`Error::Files`].
+    pub fn write_first(&mut self, journal: &dyn Journal) -> Result<()> {
+        let (trainer, path) = (&self.trainer, self.folder.path().to_owned());
+        let mut files = encode(&path.join(MODEL), trainer, trainer.adam(), self.model.config(), &self.origin)?.files(MODEL, SUMMARY, &path);
+        files.push((TOKENIZER, self.tokenizer.to_json()?.into_bytes()));
+        let log = journal.to_csv();
+        if !log.is_empty() {
+            files.push((LOG, log));
         }
-        Ok(())
+        self.folder.write(&files)?;
+        // Figures of the model that was replaced.
+        FIGURES.into_iter().try_for_each(|name| self.folder.remove(name))
     }
 
-    fn save(&self) -> Result<()> {
-        save_with(&self.folder.path().join(MODEL), &self.trainer, self.model.config(), &self.origin)
+    /// Write the figures at the end of the training, in the order of [`FIGURES`].
+    ///
+    /// # Errors
+    /// [`Error::Files`].
+    pub fn write_figures(&mut self, figures: [Vec<u8>; 2]) -> Result<()> {
+        let files: Vec<_> = FIGURES.into_iter().zip(figures).collect();
+        self.folder.write(&files)?;
+        self.folder.settle()
     }
 
     /// Step until all are done or `watch` returns false; write a checkpoint every so many steps and at the end.
@@ -215,8 +218,8 @@ impl Training {
     /// When a file cannot be written, and when loss or gradient are no numbers any more: the state before that step is then saved.
     pub fn run(&mut self, checkpoint_every: u64, journal: &mut dyn Journal, watch: &mut dyn FnMut(&StepReport) -> bool) -> Result<()> {
         let Self { folder, settings, origin, text, model, trainer, .. } = self;
-        let mut writer = Writer { path: folder.path(), settings, origin, text, model, journal, watch };
-        steps(&Alone, trainer, (model, text), checkpoint_every, &mut writer)
+        let mut writer = Writer { folder, settings, origin, text, model, journal, watch };
+        steps(&SingleRank, trainer, (model, text), checkpoint_every, &mut writer)
     }
 
     /// The same by so many threads, which share the parts of each step: to the same bytes. They stop one step after `watch` returns false.
@@ -239,23 +242,23 @@ impl Training {
         let mut team = Worker::team(workers).into_iter();
         let first = team.next().expect("there are several");
         std::thread::scope(|scope| {
-            // Whoever is not started is gone from here, so that nobody waits for it.
+            // Dropped at the end of this scope, so that no worker waits for it after an error.
             let first = first;
             for worker in team {
                 let (rank, builder) = (worker.rank(), std::thread::Builder::new().name("worker".to_owned()));
-                // What goes wrong with one of them, the first finds out.
+                // Rank 0 gets an error when a worker fails.
                 let work = move || steps(&worker, &mut share(&worker)?, (model, text), checkpoint_every, &mut Other(&mut || true));
                 builder.spawn_scoped(scope, work).map_err(|e| Error::Ranks {
                     problem: format!("worker {} of {workers} cannot be started ({e}): give fewer --workers", rank + 1),
                 })?;
             }
             *trainer = share(&first)?;
-            let mut writer = Writer { path: folder.path(), settings, origin, text, model, journal, watch };
+            let mut writer = Writer { folder, settings, origin, text, model, journal, watch };
             steps(&first, trainer, (model, text), checkpoint_every, &mut writer)
         })
     }
 
-    /// The same by ranks, of which this is the first one. All others [assist], and are told what they need.
+    /// The same by ranks, of which this is rank 0. All others [assist], and get their state from it.
     ///
     /// # Errors
     /// As [`Training::run`], and [`Error::Ranks`].
@@ -267,9 +270,9 @@ impl Training {
         watch: &mut dyn FnMut(&StepReport) -> bool,
     ) -> Result<()> {
         let Self { folder, settings, origin, text, model, trainer, .. } = self;
-        tell(ranks, (model, text), trainer, checkpoint_every)?;
+        send_state(ranks, (model, text), trainer, checkpoint_every)?;
         *trainer = trainer.clone().share(ranks, &origin.tokens_sha256)?;
-        let mut writer = Writer { path: folder.path(), settings, origin, text, model, journal, watch };
+        let mut writer = Writer { folder, settings, origin, text, model, journal, watch };
         steps(ranks, trainer, (model, text), checkpoint_every, &mut writer)
     }
 }
@@ -277,9 +280,9 @@ impl Training {
 /// The work of any rank but the first, which [runs](Training::run_by) the training and writes its files. All stop one step after `watch` of any returns false.
 ///
 /// # Errors
-/// [`Error::Ranks`], and what is wrong with this rank alone. What all ranks find, such as a loss that is no number, is the first one's to tell.
+/// [`Error::Ranks`], and errors of this rank alone. What all ranks find, such as a loss that is not finite, is an error of rank 0 only.
 pub fn assist(ranks: &dyn Ranks, watch: &mut dyn FnMut() -> bool) -> Result<()> {
-    let Told { model, text, trainer, checkpoint_every, tokens_sha256 } = hear(ranks)?;
+    let RankState { model, text, trainer, checkpoint_every, tokens_sha256 } = receive_state(ranks)?;
     check_size(&model, trainer.config(), 1)?;
     let mut trainer = trainer.share(ranks, &tokens_sha256)?;
     match steps(ranks, &mut trainer, (&model, &text), checkpoint_every, &mut Other(watch)) {
@@ -288,18 +291,18 @@ pub fn assist(ranks: &dyn Ranks, watch: &mut dyn FnMut() -> bool) -> Result<()> 
     }
 }
 
-/// What a rank does beside stepping.
-trait Beside {
-    /// After each step. Whether to go on.
+/// Hooks of a rank's steps.
+trait StepHook {
+    /// After each step; false stops the training.
     fn step(&mut self, trainer: &Trainer, report: &StepReport) -> Result<bool>;
 
-    /// With the moments of all ranks.
+    /// Save a checkpoint, with the moments of all ranks.
     fn save(&mut self, trainer: &Trainer, adam: &Adam<f32>) -> Result<()>;
 }
 
 /// Rank 0, which writes.
 struct Writer<'t> {
-    path: &'t Path,
+    folder: &'t mut ModelFolder,
     settings: &'t Settings,
     origin: &'t Origin,
     text: &'t Text,
@@ -308,7 +311,7 @@ struct Writer<'t> {
     watch: &'t mut dyn FnMut(&StepReport) -> bool,
 }
 
-impl Beside for Writer<'_> {
+impl StepHook for Writer<'_> {
     fn step(&mut self, trainer: &Trainer, report: &StepReport) -> Result<bool> {
         let due = report.step.is_multiple_of(self.settings.validate_every) || trainer.finished();
         let validation = due.then(|| validation_loss(self.model, self.text, trainer)).transpose()?;
@@ -318,15 +321,18 @@ impl Beside for Writer<'_> {
 
     /// First the table, then the checkpoint.
     fn save(&mut self, trainer: &Trainer, adam: &Adam<f32>) -> Result<()> {
-        self.journal.write(self.path)?;
-        save_with_moments(&self.path.join(MODEL), trainer, adam, self.model.config(), self.origin)
+        let path = self.folder.path().to_owned();
+        let checkpoint = encode(&path.join(MODEL), trainer, adam, self.model.config(), self.origin)?;
+        let log = Some(self.journal.to_csv()).filter(|log| !log.is_empty()).map(|log| (LOG, log));
+        let files: Vec<_> = log.into_iter().chain(checkpoint.files(MODEL, SUMMARY, &path)).collect();
+        self.folder.write(&files)
     }
 }
 
-/// Any other, which may want to stop.
+/// Any other rank, which may stop the training.
 struct Other<'w>(&'w mut dyn FnMut() -> bool);
 
-impl Beside for Other<'_> {
+impl StepHook for Other<'_> {
     fn step(&mut self, _: &Trainer, _: &StepReport) -> Result<bool> {
         Ok((self.0)())
     }
@@ -336,29 +342,29 @@ impl Beside for Other<'_> {
     }
 }
 
-/// One rank's steps, with what it does beside.
+/// The steps of one rank.
 fn steps(
     ranks: &dyn Ranks,
     trainer: &mut Trainer,
     (model, text): (&LanguageModel, &Text),
     checkpoint_every: u64,
-    beside: &mut dyn Beside,
+    hook: &mut dyn StepHook,
 ) -> Result<()> {
-    let save = |trainer: &Trainer, beside: &mut dyn Beside| match trainer.moments(ranks)? {
-        Some(adam) => beside.save(trainer, &adam),
+    let save = |trainer: &Trainer, hook: &mut dyn StepHook| match trainer.moments(ranks)? {
+        Some(adam) => hook.save(trainer, &adam),
         None => Ok(()),
     };
     let mut task = TextTask::new(model, text, MaskKind::Causal, Target::Next);
     let ran = trainer.run_by(&mut task, ranks, |trainer, report| {
-        let on = beside.step(trainer, report)?;
+        let on = hook.step(trainer, report)?;
         if report.step % checkpoint_every == 0 && !trainer.finished() {
-            save(trainer, beside)?;
+            save(trainer, hook)?;
         }
         Ok(on)
     });
     // Without the others there is no state to save.
-    let saved = if matches!(ran, Err(Error::Ranks { .. })) { Ok(()) } else { save(trainer, beside) };
-    // What went wrong first is what to tell; a state that cannot be saved is why the last checkpoint is kept.
+    let saved = if matches!(ran, Err(Error::Ranks { .. })) { Ok(()) } else { save(trainer, hook) };
+    // The first error is returned; after one that the state cannot be saved, the last checkpoint stays.
     ran.and(saved)
 }
 
@@ -375,8 +381,8 @@ fn validation_loss(model: &LanguageModel, text: &Text, trainer: &Trainer) -> Res
 }
 
 /// The tokenizer of the folder, or one made anew, whichever gives the tokens that the model learns.
-fn same_tokens(folder: &Path, settings: &Settings, text: &str, origin: &Origin) -> Result<(Tokenizer, Vec<u32>)> {
-    let path = folder.join(TOKENIZER);
+fn same_tokens(folder: &mut ModelFolder, settings: &Settings, text: &str, origin: &Origin) -> Result<(Tokenizer, Vec<u32>)> {
+    let path = folder.path().join(TOKENIZER);
     if let Ok(tokenizer) = Tokenizer::load(&path)
         && let Ok((tokens, found)) = tokenized(settings, text, &tokenizer)
         && found.tokens_sha256 == origin.tokens_sha256
@@ -388,6 +394,6 @@ fn same_tokens(folder: &Path, settings: &Settings, text: &str, origin: &Origin) 
     if found.tokens_sha256 != origin.tokens_sha256 {
         return Err(Error::OtherTokens { path });
     }
-    tokenizer.save(&path)?;
+    folder.write(&[(TOKENIZER, tokenizer.to_json()?.into_bytes())])?;
     Ok((tokenizer, tokens))
 }

@@ -13,9 +13,8 @@ use crate::parallel::in_pool;
 use crate::params::Layout;
 use crate::random::Draws;
 use crate::training::parts::{self, chunks, slice};
-use crate::training::ranks::{Alone, Message, Ranks, Stage, agree, copy_numbers, others, receive, words};
+use crate::training::ranks::{Message, Ranks, SingleRank, Stage, agree, copy_floats, others, receive, words};
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 use std::borrow::Cow;
 
 /// How to train.
@@ -189,9 +188,9 @@ impl Trainer {
     /// # Errors
     /// [`Error::Ranks`] when they have not: `about` is what else is to be the same.
     pub fn share(mut self, ranks: &dyn Ranks, about: &str) -> Result<Self> {
-        let mut hash = Sha256::new();
-        [&self.params, &self.adam.first, &self.adam.second].iter().for_each(|x| hash.update(bytemuck::cast_slice(x)));
-        let digest: String = hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect();
+        let mut hasher = regard_files::Hasher::new();
+        [&self.params, &self.adam.first, &self.adam.second].iter().for_each(|x| hasher.update(bytemuck::cast_slice::<f32, u8>(x)));
+        let digest = &hasher.finish()[..16];
         let settings = serde_json::to_string(&self.config).unwrap_or_default();
         // AVX2 and AVX-512 have the same bits.
         let portable = regard_simd::Level::preferred_or_panic() == regard_simd::Level::Portable;
@@ -215,7 +214,7 @@ impl Trainer {
         let (step, what) = (self.step, || format!("the moments of step {}", self.step));
         let Adam { first, second, .. } = &self.adam;
         if ranks.rank() > 0 {
-            return Message::new(step, Stage::Moments).numbers(first).numbers(second).send(ranks, 0, &what).map(|()| None);
+            return Message::new(step, Stage::Moments).floats(first).floats(second).send(ranks, 0, &what).map(|()| None);
         }
         let mut whole = Adam::new(self.params.len());
         whole.first[..first.len()].copy_from_slice(first);
@@ -224,8 +223,8 @@ impl Trainer {
             let slice = slice(self.params.len(), ranks.ranks(), from);
             let bytes = receive(ranks, from, (step, Stage::Moments), Some(8 * slice.len()), &what)?;
             let (first, second) = bytes.split_at(4 * slice.len());
-            copy_numbers(first, &mut whole.first[slice.clone()]);
-            copy_numbers(second, &mut whole.second[slice]);
+            copy_floats(first, &mut whole.first[slice.clone()]);
+            copy_floats(second, &mut whole.second[slice]);
         }
         Ok(Some(Cow::Owned(whole)))
     }
@@ -235,7 +234,7 @@ impl Trainer {
     /// # Errors
     /// When data and model do not fit together, or the loss or the gradient is no number any more; the parameters are then as before the step.
     pub fn advance(&mut self, task: &mut dyn Task) -> Result<StepReport> {
-        self.advance_by(task, &Alone, false).map(|(report, _)| report)
+        self.advance_by(task, &SingleRank, false).map(|(report, _)| report)
     }
 
     /// One step, whose parts the ranks [share](Trainer::share): all of them make this call, and have the same report and parameters afterwards, which are those of
@@ -272,7 +271,7 @@ impl Trainer {
     /// # Errors
     /// As [`Trainer::advance`], and what `watch` says.
     pub fn run(&mut self, task: &mut dyn Task, watch: impl FnMut(&Self, &StepReport) -> Result<bool>) -> Result<()> {
-        self.run_by(task, &Alone, watch)
+        self.run_by(task, &SingleRank, watch)
     }
 
     /// The same by ranks that [share](Trainer::share) it. All of them stop after the same step: the next one, when `watch` of any returns false.
@@ -325,12 +324,12 @@ fn all_weights(ranks: &dyn Ranks, step: u64, params: &mut [f32]) -> Result<()> {
     let of = |rank: usize| slice(params.len(), ranks.ranks(), rank);
     let (mine, what) = (of(ranks.rank()), |from: usize| format!("parameters {:?} of step {step}", of(from)));
     for to in others(ranks) {
-        Message::new(step, Stage::Weights).numbers(&params[mine.clone()]).send(ranks, to, &|| what(to))?;
+        Message::new(step, Stage::Weights).floats(&params[mine.clone()]).send(ranks, to, &|| what(to))?;
     }
     let slices: Vec<_> = others(ranks).map(|from| (from, of(from))).collect();
     let messages = slices.iter().map(|(from, slice)| receive(ranks, *from, (step, Stage::Weights), Some(4 * slice.len()), &|| what(*from)));
     let messages = messages.collect::<Result<Vec<_>>>()?;
-    slices.into_iter().zip(messages).for_each(|((_, slice), bytes)| copy_numbers(&bytes, &mut params[slice]));
+    slices.into_iter().zip(messages).for_each(|((_, slice), bytes)| copy_floats(&bytes, &mut params[slice]));
     Ok(())
 }
 

@@ -1,6 +1,8 @@
 //! Tests of the transformer's parts, models, training and generation, against definitions and against PyTorch.
 
 mod alike;
+mod bootstrap;
+mod by_exchange;
 mod common;
 mod experiments;
 mod finite_differences;
@@ -8,6 +10,5 @@ mod golden;
 mod models;
 mod parts;
 mod textbook;
-mod told;
 mod tokens;
 mod training;

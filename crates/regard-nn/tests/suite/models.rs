@@ -1,7 +1,7 @@
 //! What whole models promise: bits that do not depend on threads, and a cache that changes nothing.
 
 use crate::common::{parameters, tokens};
-use regard_nn::evaluate::evaluate;
+use regard_nn::evaluate::{Split, Window};
 use regard_nn::generate::{Sampling, Writer};
 use regard_nn::positions::Positions;
 use regard_nn::seq2seq::Pairs;
@@ -146,32 +146,26 @@ fn bad_calls_are_refused_with_one_clear_line() {
 }
 
 #[test]
-fn evaluation_predicts_every_token_once_from_the_tokens_before_it() {
-    let config = ModelConfig { vocab: 11, context: 6, width: 16, heads: 2, ..ModelConfig::default() };
-    let model = LanguageModel::new(config).expect("valid");
-    let p: Vec<f32> = model.layout().init(3);
-    let loss = |tokens: &[u32], stride| evaluate(&model, &p, tokens, stride, |_, _| ()).expect("a loss");
-    for count in 2..30 {
-        let text = tokens(count, 1, 11);
-        for stride in 1..=6 {
-            assert_eq!(loss(&text, stride).rows, count - 1, "{count} tokens, stride {stride}");
+fn windows_predict_every_token_once() {
+    for whole_last in [false, true] {
+        for (first, tokens) in (0..2).flat_map(|first| (first + 1..30).map(move |tokens| (first, tokens))) {
+            for stride in (1..=6).map(Some).chain([None]) {
+                let windows = Split { tokens, first, predictions: 6, stride, whole_last }.windows().expect("windows");
+                let new: Vec<usize> = windows.iter().flat_map(|window| window.new.clone()).collect();
+                assert_eq!(new, (first..tokens).collect::<Vec<_>>(), "{tokens} tokens, stride {stride:?}");
+                for window in &windows {
+                    assert!(window.targets.start <= window.new.start && window.targets.end == window.new.end && window.targets.len() <= 6);
+                    assert!(!whole_last || window.targets.len() == 6.min(tokens - first), "{windows:?}");
+                }
+                // The shorter the stride, the more context: at least `predictions - stride` tokens behind the first window.
+                let context = |window: &Window| window.new.start - window.targets.start;
+                assert!(windows[1..].iter().all(|window| context(window) >= 6 - stride.unwrap_or(6)));
+            }
         }
-        // Token by token: the last row of a window that ends before it.
-        let alone = |t: usize| {
-            let start = t.saturating_sub(6);
-            let call = Pass::new(1, t - start, MaskKind::Causal);
-            let mut pass = model.plan(1, t - start, Keep::Discard);
-            model.loss(&model.weights(&p), &text[start..t], &text[start + 1..=t], &call, &mut pass).expect("a loss");
-            pass.row_losses()[t - start - 1]
-        };
-        let sum: f64 = (1..count).map(alone).sum();
-        assert!((loss(&text, 1).sum - sum).abs() < 1e-4, "{count} tokens: {} and {sum}", loss(&text, 1).sum);
     }
-    assert!(matches!(evaluate(&model, &p, &[1], 6, |_, _| ()), Err(Error::ShortText { .. })));
+    let split = Split { tokens: 3, first: 1, predictions: 6, stride: None, whole_last: true };
+    assert!(matches!(Split { tokens: 1, ..split }.windows(), Err(Error::ShortText { .. })));
     for stride in [0, 7] {
-        assert!(matches!(evaluate(&model, &p, &[1, 2, 3], stride, |_, _| ()), Err(Error::Config { .. })));
+        assert!(matches!(Split { stride: Some(stride), ..split }.windows(), Err(Error::Config { .. })));
     }
-    let mut told = Vec::new();
-    evaluate(&model, &p, &tokens(20_000, 1, 11), 3, |done, all| told.push((done, all))).expect("a loss");
-    assert!(told.len() > 1 && told.last().is_some_and(|(done, all)| done == all), "{told:?}");
 }

@@ -1,8 +1,8 @@
 //! Training: deterministic, resumable to the bit, and refusing what cannot be right.
 
+use crate::by_exchange::ByExchange;
 use regard_dist::{Faults, Local};
-use regard_nn::atomic::write_atomic;
-use regard_nn::checkpoint::{Checkpoint, save, save_with, save_with_moments};
+use regard_nn::checkpoint::{self, Checkpoint};
 use regard_nn::data::{Target, Text, Windows};
 use regard_nn::optim::OptimConfig;
 use regard_nn::params::Layout;
@@ -10,7 +10,7 @@ use regard_nn::random::Draws;
 use regard_nn::tokenizer::{Tokenizer, TokenizerKind};
 use regard_nn::train::{StepReport, Task, TextTask, TrainConfig, Trainer};
 use regard_nn::training::parts::step_bytes;
-use regard_nn::training::ranks::{ByExchange, Ranks, Worker};
+use regard_nn::training::ranks::{Ranks, Worker};
 use regard_nn::{Error, IGNORE, LanguageModel, Loss, MaskKind, ModelConfig, stories};
 use std::path::Path;
 
@@ -178,7 +178,7 @@ fn one_rank(ranks: &dyn Ranks, begun: Trainer, model: &LanguageModel, until: u64
         reports.push(trainer.advance_by(&mut task, ranks, false).expect("a step").0);
     }
     if let Some(adam) = trainer.moments(ranks).expect("gathered") {
-        save_with_moments(path, &trainer, &adam, model.config(), &()).expect("saved");
+        checkpoint::save(path, &trainer, &adam, model.config(), &()).expect("saved");
     }
     (reports, bits(trainer.params()))
 }
@@ -271,10 +271,10 @@ fn a_rank_that_is_lost_on_the_way_is_named() {
                 .to_string()
         });
         for rank in [0, 2] {
-            let named = ends[rank].starts_with(&format!("rank {rank} needs ")) && ends[rank].contains("which is gone");
+            let named = ends[rank].starts_with(&format!("rank {rank} needs ")) && ends[rank].contains("which is disconnected");
             assert!(named, "after {after}: {}", ends[rank]);
         }
-        assert!([0, 2].iter().any(|rank| ends[*rank].contains(" of rank 1, which is gone")), "after {after}: {ends:?}");
+        assert!([0, 2].iter().any(|rank| ends[*rank].contains(" of rank 1, which is disconnected")), "after {after}: {ends:?}");
     }
 }
 
@@ -306,10 +306,14 @@ fn ranks_that_differ_or_are_gone_are_named() {
     let [mine, theirs] = errors(1, true);
     theirs.expect("it has just gone");
     let mine = mine.expect_err("it is missed");
-    assert!(mine.starts_with("rank 0 needs ") && mine.ends_with("of step 1 of rank 1, which is gone"), "{mine}");
+    assert!(mine.starts_with("rank 0 needs ") && mine.ends_with("of step 1 of rank 1, which is disconnected"), "{mine}");
     // A gradient that is no number is one for all.
     let both = errors(1, false).map(|end| end.expect_err("no step"));
     assert!(both.iter().all(|error| error.starts_with("the gradient's norm is")), "{both:?}");
+}
+
+fn save(path: &Path, trainer: &Trainer, model: &ModelConfig) -> regard_nn::Result<()> {
+    checkpoint::save(path, trainer, trainer.adam(), model, &())
 }
 
 /// The one line that reading a changed checkpoint gives.
@@ -336,27 +340,38 @@ fn bad_checkpoints_are_refused_with_one_clear_line() {
     assert!(line(&path, &deeper).contains("it has no tensor"));
 
     for cut in [0, 5, 100, bytes.len() / 2, bytes.len() - 1] {
-        write_atomic(&path, &bytes[..cut]).expect("written");
+        std::fs::write(&path, &bytes[..cut]).expect("written");
         assert!(line(&path, &model).contains("cut short"), "{}", line(&path, &model));
     }
     let mut spoiled = bytes.clone();
     let end = spoiled.len();
     spoiled[end - 4..].copy_from_slice(&f32::NAN.to_le_bytes());
-    write_atomic(&path, &spoiled).expect("written");
+    std::fs::write(&path, &spoiled).expect("written");
     assert!(line(&path, &model).contains("has NaN in it"));
 }
 
 #[test]
-fn failed_write_leaves_the_old_file_and_nothing_else() {
+fn a_reader_beside_a_training_that_saves_every_step_reads_a_consistent_checkpoint() {
     let folder = tempfile::tempdir().expect("a folder");
-    let target = folder.path().join("taken");
-    std::fs::create_dir(&target).expect("made");
-    std::fs::write(target.join("old"), "old").expect("written");
-    // A folder cannot be replaced by a file, so the rename fails after the file was written.
-    assert!(matches!(write_atomic(&target, b"new"), Err(Error::File { action: "write", .. })));
-    assert_eq!(std::fs::read_to_string(target.join("old")).expect("still there"), "old");
-    assert_eq!(std::fs::read_dir(folder.path()).expect("listed").count(), 1, "nothing half-written is left");
-    assert!(write_atomic(&folder.path().join("no/such/place"), b"new").is_err());
+    let path = folder.path().join("model.safetensors");
+    let model = LanguageModel::new(small()).expect("valid");
+    let mut trainer = Trainer::new(model.layout(), config()).expect("valid");
+    save(&path, &trainer, model.config()).expect("saved");
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Two states in turn: each save replaces the bytes.
+            let other = Trainer::new(model.layout(), TrainConfig { seed: 2, ..config() }).expect("valid");
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                save(&path, &other, model.config()).expect("saved");
+                save(&path, &trainer, model.config()).expect("saved");
+            }
+        });
+        let read = (0..300).map(|_| Checkpoint::read(&path)).find_map(Result::err);
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(read.is_none(), "{read:?}");
+    });
+    assert_eq!(run(&model, &mut trainer, 1).len(), 1);
 }
 
 #[test]
@@ -368,7 +383,7 @@ fn same_state_is_saved_as_the_same_bytes_and_settings_come_back_to_the_last_bit(
     let optim = OptimConfig { rate: 0.1 + 0.2, beta2: 0.989_999_999_999_999_1, eps: 1.234_567_890_123_456_7e-8, ..OptimConfig::default() };
     let trainer = Trainer::new(model.layout(), TrainConfig { optim, ..config() }).expect("valid");
     let saved = || {
-        save_with(&path, &trainer, model.config(), &("a text", 5)).expect("saved");
+        checkpoint::save(&path, &trainer, trainer.adam(), model.config(), &("a text", 5)).expect("saved");
         std::fs::read(&path).expect("there")
     };
     let first = saved();
@@ -425,7 +440,7 @@ fn one_changed_bit_of_a_checkpoint_is_found() {
         let mut bytes = good.clone();
         bytes[at] ^= bit;
         std::fs::write(&path, &bytes).expect("written");
-        assert!(line(&path, &model).contains("another checksum than model.json says"), "{}", line(&path, &model));
+        assert!(line(&path, &model).contains("its checksum is not the one in model.json"), "{}", line(&path, &model));
     }
     // Killed after the summary was written and before the file was replaced: the old file is still good.
     std::fs::write(&path, &good).expect("written");

@@ -1,4 +1,4 @@
-//! Axes: from data to places, round ticks, and numbers as people write them.
+//! Axes: from data to places, round ticks, and number formats.
 
 /// How values are spread along an axis.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -73,7 +73,7 @@ pub(crate) struct Range {
 /// How the limits follow from the data.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fit {
-    /// A little room on both sides.
+    /// Margin on both sides.
     Padded,
     /// From tick to tick, and from zero where the data is not far from it.
     Ticks,
@@ -116,9 +116,9 @@ impl Range {
             (low, high) = (0.0, 1.0);
         }
         if high - low <= 1e-12 * high.abs().max(low.abs()).max(1e-300) {
-            // One value: room around it.
-            let room = if scale == Scale::Linear { (0.1 * high.abs()).max(1e-3) } else { 0.5 };
-            (low, high) = (low - room, high + room);
+            // One value: a margin around it.
+            let margin = if scale == Scale::Linear { (0.1 * high.abs()).max(1e-3) } else { 0.5 };
+            (low, high) = (low - margin, high + margin);
         }
         let fixed = axis.limits.filter(|&(a, b)| scale.shows(a) && scale.shows(b) && a < b);
         match fixed {
@@ -149,7 +149,7 @@ impl Range {
                 let step = step(high - low, wanted);
                 ((low / step + 1e-9).floor() * step, (high / step - 1e-9).ceil() * step)
             }
-            // Logarithmic: room of a twentieth, but end at a power where one is near.
+            // Logarithmic: a margin of a twentieth, but end at a power where one is near.
             (Fit::Ticks, _) => {
                 let near = |x: f64, outwards: f64| if (x - outwards).abs() <= 0.12 * width.max(1.0) { outwards } else { x };
                 (near(low - 0.05 * width, low.floor()), near(high + 0.05 * width, high.ceil()))
@@ -260,7 +260,7 @@ fn trimmed(s: &str) -> String {
     if s.contains('.') { s.trim_end_matches('0').trim_end_matches('.').to_owned() } else { s.to_owned() }
 }
 
-/// A number with so many decimals, a true minus, and commas from 10,000 on.
+/// A number with the given decimals, a true minus, and commas from 10,000 on.
 pub(crate) fn fixed(x: f64, decimals: usize) -> String {
     let digits = format!("{:.decimals$}", x.abs());
     let (whole, rest) = digits.split_once('.').map_or((digits.as_str(), None), |(w, r)| (w, Some(r)));

@@ -102,7 +102,7 @@ impl BarPlot {
         out
     }
 
-    /// The height a panel of these bars asks for.
+    /// Preferred height of the panel.
     pub(crate) fn height(&self, usual: f64) -> f64 {
         let bars = (self.categories.len() * self.series.len().max(1)) as f64;
         let lying = bars * 17.0 + self.categories.len() as f64 * 10.0 + 120.0 + self.label_room();
@@ -148,8 +148,8 @@ impl BarPlot {
     /// Left (or top) edge and thickness of a bar, as shares of the category axis.
     fn slot(&self, category: usize, series: usize) -> (f64, f64) {
         let (c, s) = (self.categories.len().max(1) as f64, self.series.len().max(1) as f64);
-        let room = 0.74 / c;
-        let thick = room / s;
+        let space = 0.74 / c;
+        let thick = space / s;
         ((category as f64 + 0.13) / c + series as f64 * thick, thick)
     }
 

@@ -59,7 +59,7 @@ pub struct HeatPlot {
     pub norm: Norm,
     /// Values of the first and last colour; from the data where `None`.
     pub limits: Option<(f64, f64)>,
-    /// Write values into the cells where there is room.
+    /// Write values into the cells where they fit.
     pub show_values: bool,
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct Around {
     pub(crate) row_axis: bool,
     pub(crate) col_axis: bool,
     pub(crate) letter: Option<char>,
-    /// Draw cells one by one, up to so many.
+    /// Largest number of cells that are drawn one by one.
     pub(crate) drawn: usize,
 }
 
@@ -150,13 +150,13 @@ impl HeatPlot {
         self
     }
 
-    /// Write values into the cells where there is room.
+    /// Write values into the cells where they fit.
     pub fn show_values(mut self) -> Self {
         self.show_values = true;
         self
     }
 
-    /// The cells are pooled: they stand for so many queries and keys.
+    /// The cells are pooled over this many queries and keys.
     pub fn pooled(mut self, queries: usize, keys: usize) -> Self {
         (self.row_span, self.col_span) = (Some(queries), Some(keys));
         self
@@ -273,7 +273,7 @@ impl HeatPlot {
         if around.bar && self.hidden.iter().any(|h| *h) { 24.0 } else { 0.0 }
     }
 
-    /// The size that a panel of this map asks for.
+    /// Preferred size of the panel.
     pub(crate) fn size(&self, around: &Around) -> (f64, f64) {
         let (w, h) = self.extent(around.side);
         let m = self.margins(around);
@@ -286,7 +286,7 @@ impl HeatPlot {
         BAR + 8.0 + range.ticks.iter().map(|t| width(&t.label, TICK)).fold(0.0, f64::max) + 26.0
     }
 
-    /// Draw at a place, in the size asked for; `left` and `top` of `column` align the cells of a grid.
+    /// Draws at a place, in the preferred size; `left` and `top` of `column` align the cells of a grid.
     pub(crate) fn draw(&self, svg: &mut Svg, left: f64, top: f64, around: &Around) -> Result<(), FigureError> {
         let (w, h) = self.extent(around.side);
         let m = self.margins(around);
@@ -460,7 +460,8 @@ impl HeatPlot {
             })
             .collect();
         svg.raw(&format!(
-            "<linearGradient id=\"{id}\" x1=\"0\" y1=\"1\" x2=\"0\" y2=\"0\">{stops}</linearGradient><rect x=\"{}\" y=\"{}\" width=\"{BAR}\" height=\"{}\" fill=\"url(#{id})\"/>",
+            "<linearGradient id=\"{id}\" x1=\"0\" y1=\"1\" x2=\"0\" y2=\"0\">{stops}</linearGradient><rect x=\"{}\" y=\"{}\" \
+             width=\"{BAR}\" height=\"{}\" fill=\"url(#{id})\"/>",
             n(left),
             n(top),
             n(height)

@@ -105,7 +105,7 @@ impl LinePlot {
             Reference::Horizontal { .. } => None,
         }));
         // Labels of vertical lines stand above a histogram.
-        let room = (steps && self.references.iter().any(|r| matches!(r, Reference::Vertical { .. })))
+        let extra = (steps && self.references.iter().any(|r| matches!(r, Reference::Vertical { .. })))
             .then(|| 1.16 * all().map(|p| p.y).filter(|y| y.is_finite()).fold(0.0, f64::max));
         let heights = all()
             .flat_map(|p| [Some(p.y), p.interval.map(|i| i.0), p.interval.map(|i| i.1)])
@@ -115,7 +115,7 @@ impl LinePlot {
                 Reference::Vertical { .. } => None,
             }))
             .chain(steps.then_some(0.0))
-            .chain(room);
+            .chain(extra);
         let y = Range::new(&self.y, heights, Fit::Ticks, 5);
         let labels = tick_width(&y);
         let left = at.left + labels + if self.y.title.is_empty() { 12.0 } else { 34.0 };

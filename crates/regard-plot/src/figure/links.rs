@@ -7,7 +7,7 @@ use super::svg::{Anchor, Svg, TextStyle, escape, n};
 use super::text::{raw_width, shorten, visible};
 use super::theme::Ink;
 
-/// Who looks at whom, as lines.
+/// Attention as lines from queries to keys.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct LinkPlot {
     /// Above the lines; may be empty.
@@ -98,7 +98,7 @@ impl LinkPlot {
         left + SPAN + right
     }
 
-    /// The size that a panel of these lines asks for.
+    /// Preferred size of the panel.
     pub(crate) fn size(&self, letter: Option<char>) -> (f64, f64) {
         let width = self.width();
         let rows = self.queries.len().max(self.keys.len()) as f64;

@@ -5,7 +5,7 @@
 //! `<title>`. In titles, labels and captions `d_{k}` sets a subscript and `10^{-3}` a superscript.
 //!
 //! The SVG is written here rather than by a plotting crate: text must stay text, marks must carry values, one drawing must serve light and
-//! dark pages, and a map of 512 x 512 cells must be a picture of 200 kB and not 18 MB of rectangles. `resvg` renders it.
+//! dark pages, and a map of 512 x 512 cells must be a picture of 200 kB and not 18 MB of rectangles. `paint.rs` renders it.
 //!
 //! ```
 //! use regard_plot::figure::{Axis, Figure, LinePlot, Series, Theme};
@@ -24,9 +24,11 @@ mod axis;
 mod bars;
 mod colour_map;
 mod fonts;
+mod glyphs;
 mod heat;
 mod lines;
 mod links;
+mod paint;
 mod plane;
 mod raster;
 mod series;
@@ -61,7 +63,7 @@ pub enum FigureError {
     NoColumn {
         /// The table's name.
         table: String,
-        /// What was asked for.
+        /// The requested name.
         column: String,
         /// What there is.
         known: String,
@@ -172,7 +174,7 @@ pub struct Figure {
     pub title: String,
     /// What is shown and how to read it; set below it on a page.
     pub caption: String,
-    /// What a reader who cannot see the figure should know; made from the data where empty.
+    /// Alternative text; made from the data where empty.
     pub alt: String,
     /// The panels, row by row.
     pub panels: Vec<Panel>,
@@ -182,7 +184,7 @@ pub struct Figure {
     pub shared_scale: bool,
 }
 
-/// Room between panels and around them.
+/// Gap between panels and around them.
 const GAP: f64 = 30.0;
 const RIM: f64 = 12.0;
 
@@ -209,7 +211,7 @@ impl Figure {
         self
     }
 
-    /// Say it to those who cannot see it.
+    /// Sets the alternative text.
     pub fn alt(mut self, alt: impl Into<String>) -> Self {
         self.alt = alt.into();
         self

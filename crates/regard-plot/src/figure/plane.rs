@@ -225,7 +225,7 @@ pub(crate) fn heading(svg: &mut Svg, left: f64, top: f64, limit: f64, letter: Op
     heading_height(title, letter, limit)
 }
 
-/// Room for a panel's letter.
+/// Space for a panel's letter.
 const LETTER: f64 = 20.0;
 
 fn heading_lines(title: &str, letter: Option<char>, limit: f64) -> Vec<String> {
@@ -277,7 +277,7 @@ pub(crate) fn draw_legend(svg: &mut Svg, entries: &[Entry<'_>], left: f64, top: 
     }
 }
 
-/// Move labels apart: wanted centres and heights in, centres out, none outside `top..bottom` where there is room.
+/// Move labels apart: wanted centres and heights in, centres out, none outside `top..bottom` where they fit.
 pub(crate) fn spread(wanted: &[(f64, f64)], top: f64, bottom: f64) -> Vec<f64> {
     let mut order: Vec<usize> = (0..wanted.len()).collect();
     order.sort_by(|&a, &b| wanted[a].0.total_cmp(&wanted[b].0));

@@ -1,15 +1,14 @@
 //! Pixels: the picture inside a large heat map, and whole drawings as PNG with fonts of our own.
 
+use super::FigureError;
 use super::colour_map::{ColourMap, STEPS};
-use super::{FigureError, fonts};
-use resvg::{tiny_skia, usvg};
+use super::paint::Drawing;
 use std::io::Write;
-use std::sync::{Arc, OnceLock};
 
 /// Pixels of a PNG per unit of a drawing.
 pub(crate) const PIXELS_PER_UNIT: f64 = 2.0;
 
-/// Up to so many pixels a drawing is one piece; larger ones are drawn and written in bands of so many rows, which take less memory.
+/// Largest number of pixels drawn in one piece; larger drawings are rasterised in bands of rows, which needs less memory.
 const WHOLE: u64 = 1 << 20;
 const BAND: u32 = 256;
 
@@ -43,30 +42,17 @@ pub(crate) fn indexed_png(map: ColourMap, cells: &[u8], rows: usize, cols: usize
     Ok(bytes)
 }
 
-fn database() -> Arc<usvg::fontdb::Database> {
-    static FONTS: OnceLock<Arc<usvg::fontdb::Database>> = OnceLock::new();
-    Arc::clone(FONTS.get_or_init(|| {
-        let mut db = usvg::fontdb::Database::new();
-        db.load_font_data(fonts::NOTO_SANS.to_vec());
-        db.load_font_data(fonts::NOTO_SANS_BOLD.to_vec());
-        db.load_font_data(fonts::DEJAVU_SANS.to_vec());
-        db.set_sans_serif_family("Noto Sans");
-        Arc::new(db)
-    }))
-}
-
 /// Draw an SVG as PNG. No font of the system is looked at: the same bytes everywhere.
 pub(crate) fn render(svg: &str) -> Result<Vec<u8>, FigureError> {
-    let options = usvg::Options { fontdb: database(), font_family: "Noto Sans".to_owned(), ..usvg::Options::default() };
-    let tree = usvg::Tree::from_str(svg, &options).map_err(|e| FigureError::Png { reason: e.to_string() })?;
-    let size = tree.size();
+    let document = roxmltree::Document::parse(svg).map_err(|e| FigureError::Png { reason: e.to_string() })?;
+    let drawing = Drawing::new(&document, PIXELS_PER_UNIT as f32)?;
+    let (across, down) = drawing.size()?;
     let pixels = |x: f32| (f64::from(x) * PIXELS_PER_UNIT).ceil() as u32;
-    let (width, height) = (pixels(size.width()), pixels(size.height()));
-    let empty = || FigureError::Png { reason: format!("a picture of {} x {} has no pixels", size.width(), size.height()) };
+    let (width, height) = (pixels(across), pixels(down));
+    let empty = || FigureError::Png { reason: format!("a picture of {across} x {down} has no pixels") };
     let band = |first: u32, rows: u32| {
         let mut pixmap = tiny_skia::Pixmap::new(width, rows).ok_or_else(empty)?;
-        let transform = tiny_skia::Transform::from_scale(PIXELS_PER_UNIT as f32, PIXELS_PER_UNIT as f32);
-        resvg::render(&tree, transform.post_translate(0.0, -(first as f32)), &mut pixmap.as_mut());
+        drawing.paint(&mut pixmap, first)?;
         Ok(pixmap)
     };
     if u64::from(width) * u64::from(height) <= WHOLE {

@@ -192,7 +192,8 @@ impl Svg {
         let dash = if dash.is_empty() { String::new() } else { format!(" stroke-dasharray=\"{dash}\"") };
         let _ = write!(
             self.body,
-            "<path d=\"{d}\" fill=\"none\" class=\"rs-{}\" {} stroke-width=\"{}\" stroke-linejoin=\"round\" stroke-linecap=\"round\"{dash}/>",
+            "<path d=\"{d}\" fill=\"none\" class=\"rs-{}\" {} stroke-width=\"{}\" stroke-linejoin=\"round\" \
+             stroke-linecap=\"round\"{dash}/>",
             ink.name(),
             self.stroke(ink),
             n(width)
@@ -298,7 +299,8 @@ impl Svg {
     pub(crate) fn finish(&self, width: f64, height: f64, alt: &str, use_: Use) -> String {
         let (theme, id) = (self.theme, self.id.clone());
         let mut out = format!(
-            "<svg{space}{limit} viewBox=\"0 0 {w} {h}\" width=\"{w}\" height=\"{h}\" role=\"img\" aria-label=\"{alt}\" font-family=\"{FONTS}\">",
+            "<svg{space}{limit} viewBox=\"0 0 {w} {h}\" width=\"{w}\" height=\"{h}\" role=\"img\" aria-label=\"{alt}\" \
+             font-family=\"{FONTS}\">",
             space = if use_ == Use::Page { "" } else { " xmlns=\"http://www.w3.org/2000/svg\"" },
             // On a page a figure may grow a little, not without limit.
             limit = if use_ == Use::Page { format!(" style=\"max-width:{}px\"", n((width * 1.2).round())) } else { String::new() },

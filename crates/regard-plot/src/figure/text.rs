@@ -125,13 +125,13 @@ pub(crate) fn shorten(text: &str, size: f64, limit: f64) -> String {
     if raw_width(text, size) <= limit {
         return text.to_owned();
     }
-    let room = limit - advance('\u{2026}') * size;
+    let free = limit - advance('\u{2026}') * size;
     let mut used = 0.0;
     let mut short: String = text
         .chars()
         .take_while(|&c| {
             used += advance(c) * size;
-            used <= room
+            used <= free
         })
         .collect();
     short.push('\u{2026}');

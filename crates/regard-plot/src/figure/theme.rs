@@ -1,4 +1,4 @@
-//! Colours: two themes, a palette for series that colour-blind readers can tell apart, and the style sheet that swaps them.
+//! Colours: two themes, a palette that colour-blind readers can distinguish, and the style sheet that switches between them.
 //!
 //! Every mark carries its light colour as an attribute and the name of its ink as a class. A style sheet may therefore repaint a
 //! drawing for a dark page without touching it, and a renderer without style sheets still sees the light one.
@@ -43,8 +43,8 @@ pub(crate) enum Ink {
 /// How many series colours there are before they repeat (with other markers).
 pub(crate) const SERIES_COLOURS: usize = 7;
 
-/// Blue, vermilion, green, purple, olive (amber on dark), sky, grey: each at least 3 : 1 against the paper, and told apart by readers with
-/// any of the three kinds of dichromacy (the tests measure both).
+/// Blue, vermilion, green, purple, olive (amber on dark), sky, grey: each at least 3 : 1 against the paper, and distinguishable for
+/// readers with any of the three kinds of dichromacy (the tests measure both).
 const LIGHT: [&str; SERIES_COLOURS] = ["#0052ba", "#ef3a00", "#00a66c", "#783d85", "#789e38", "#3e8ad3", "#5f6670"];
 const DARK: [&str; SERIES_COLOURS] = ["#7593ea", "#e16e3b", "#1fe5a7", "#a97bb1", "#f7b740", "#a1e9ff", "#a9b1bc"];
 

@@ -65,6 +65,7 @@ fn main(page: &Page) -> Result<Markup, FigureError> {
         main #main {
             (lead)
             (glance(page))
+            (methods(page))
             @for section in &sections { (section) }
         }
     })
@@ -85,6 +86,8 @@ fn palettes(page: &str) -> String {
 
 /// Text with the small markup: scripts and code.
 fn prose(text: &str) -> Markup {
+    // A number, its interval and its unit stay on one line.
+    let text = &text.replace(" \u{b1} ", "\u{a0}\u{b1}\u{a0}").replace(" %", "\u{a0}%");
     let ticks = text.matches('`').count();
     html! {
         @for (i, part) in text.split('`').enumerate() {
@@ -151,6 +154,7 @@ fn look(verdict: Verdict) -> (&'static str, &'static str) {
         Verdict::Holds => ("good", "\u{2713}"),
         Verdict::HoldsInPart => ("part", "\u{25d1}"),
         Verdict::Illustrative => ("note", "\u{223c}"),
+        Verdict::OneDraw => ("note", "\u{2680}"),
         Verdict::LuckyDraw => ("part", "\u{2684}"),
         Verdict::WrongAsWorded => ("bad", "\u{2260}"),
         Verdict::Wrong => ("bad", "\u{2715}"),
@@ -194,7 +198,7 @@ fn glance(page: &Page) -> Markup {
         section.glance #glance {
             h2 { "Every claim at a glance" }
             @if !page.documents.is_empty() {
-                p { "What was said in these documents, and what became of it:" }
+                p { "Claims of these documents, and the verdict on each:" }
                 ul.documents { @for (name, title) in &page.documents { li { (prose(title)) @if name != title { " (here: " strong { (prose(name)) } ")" } } } }
             }
             (counts(page))
@@ -213,6 +217,26 @@ fn glance(page: &Page) -> Markup {
                     }
                 }
             }
+        }
+    }
+}
+
+/// The rules of all verdicts, folded.
+fn methods(page: &Page) -> Markup {
+    if page.methods.is_empty() {
+        return Markup::default();
+    }
+    html! {
+        details.methods #methods {
+            summary { "Methods: the rule of each verdict" }
+            p { "A verdict is given where the evidence is clear of the edge of its rule, and is undecided otherwise. The false rate is \
+                 the probability that a quantity exactly at the edge is decided either way; a simulation tests it." }
+            table {
+                thead { tr { th { "Decides" } th { "Edge" } th { "False rate" } } }
+                tbody { @for [decides, edge, rate] in &page.methods { tr { td { (prose(decides)) } td { (prose(edge)) } td { (prose(rate)) } } } }
+            }
+            p { "Each text or training is one observation. Intervals: 95 %, Student's t for means, Wilson's for shares, Woodruff's for \
+                 quantiles, bootstrap over texts. p: sign-flip test. q: Benjamini-Hochberg." }
         }
     }
 }
@@ -243,7 +267,10 @@ fn section(section: &Section) -> Result<Markup, FigureError> {
 fn claim(claim: &Claim) -> Markup {
     html! {
         div.claim {
-            p.said { span.tag { "Claim" } " " @if !claim.document.is_empty() { (prose(&claim.document)) ": " } (prose(&claim.text)) }
+            p.said {
+                span.tag { "Claim" } " " @if !claim.document.is_empty() { (prose(&claim.document)) ": " } (prose(&claim.text))
+                @if !claim.section.is_empty() { " " span.source { "(" (prose(&claim.section)) ")" } }
+            }
             p.verdict { (badge(claim.verdict)) " " (prose(&claim.because)) }
         }
     }

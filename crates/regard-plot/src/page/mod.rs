@@ -1,7 +1,7 @@
 //! The report: one self-contained HTML page that works from a file, offline, without any request.
 //!
 //! Light and dark follow the reader (with a switch), figures can be enlarged and read by mouse or keyboard, tables can be sorted and
-//! taken home as CSV. Everything that comes from outside is escaped. In prose `d_{k}` sets a subscript, `10^{-3}` a superscript and
+//! saved as CSV. All texts are escaped. In prose `d_{k}` sets a subscript, `10^{-3}` a superscript and
 //! `` `code` `` code.
 
 mod html;
@@ -9,7 +9,7 @@ mod html;
 use crate::figure::{Figure, FigureError};
 use crate::table::Table;
 
-/// What became of a claim.
+/// Verdict on a claim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Verdict {
@@ -17,9 +17,11 @@ pub enum Verdict {
     Holds,
     /// True of part of what it says, shown in the sentence.
     HoldsInPart,
-    /// No experiment stands behind the numbers; they show a direction.
+    /// Numbers without an experiment: they show a direction.
     Illustrative,
-    /// One draw, far from the mean of its own experiment.
+    /// A single draw, compared with its expectation.
+    OneDraw,
+    /// Several draws that chance rarely produces.
     LuckyDraw,
     /// The numbers are right, the sentence around them is not.
     WrongAsWorded,
@@ -32,11 +34,12 @@ pub enum Verdict {
 }
 
 impl Verdict {
-    /// All of them, from good to bad, then those that say nothing.
-    pub const ALL: [Self; 8] = [
+    /// All verdicts, from good to bad, then those without a result.
+    pub const ALL: [Self; 9] = [
         Self::Holds,
         Self::HoldsInPart,
         Self::Illustrative,
+        Self::OneDraw,
         Self::LuckyDraw,
         Self::WrongAsWorded,
         Self::Wrong,
@@ -50,6 +53,7 @@ impl Verdict {
             Self::Holds => "holds",
             Self::HoldsInPart => "holds in part",
             Self::Illustrative => "illustrative",
+            Self::OneDraw => "one draw",
             Self::LuckyDraw => "lucky draw",
             Self::WrongAsWorded => "wrong as worded",
             Self::Wrong => "wrong",
@@ -59,20 +63,21 @@ impl Verdict {
     }
 }
 
-/// A claim with what became of it.
+/// A claim with its verdict.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Claim {
-    /// Who says so, by a name of [`Page::documents`]; may be empty.
+    /// Short name of its document in [`Page::documents`]; may be empty.
     pub document: String,
-    /// What was said.
+    /// Section of the document; may be empty.
+    pub section: String,
+    /// The statement.
     pub text: String,
-    /// What became of it.
     pub verdict: Verdict,
     /// Why, in one sentence.
     pub because: String,
 }
 
-/// A table on a page. Whoever takes it home as CSV gets all of it.
+/// A table on a page. Its CSV has all columns.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Shown {
     /// The table.
@@ -96,7 +101,7 @@ pub struct Section {
     pub title: String,
     /// What is done and why, a few sentences.
     pub intro: String,
-    /// What was claimed, and what became of it.
+    /// Claims with their verdicts.
     pub claims: Vec<Claim>,
     /// Figures, in order.
     pub figures: Vec<Figure>,
@@ -132,6 +137,8 @@ pub struct Page {
     pub lead: Lead,
     /// The documents whose claims are judged: the name that claims have, and the whole title.
     pub documents: Vec<(String, String)>,
+    /// Rules of the verdicts for the methods box: what is decided, the edge, the false rate.
+    pub methods: Vec<[String; 3]>,
     /// The experiments.
     pub sections: Vec<Section>,
     /// Where everything came from: version, seed, SIMD level, command line.

@@ -81,13 +81,13 @@ impl Table {
     /// # Errors
     /// When the file cannot be read, or is not a table.
     pub fn read(path: &Path) -> Result<Self> {
-        let bytes = std::fs::read(path).map_err(|source| Error::File { action: "read", path: path.to_owned(), source })?;
+        let bytes = regard_files::read_bytes(path, regard_files::limits::TABLE_BYTES.max)?;
         let name = path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
         Self::from_csv(&name, &bytes).map_err(|reason| Error::NotATable { path: path.to_owned(), reason })
     }
 }
 
-/// Numbers that JSON has no word for (NaN, infinities) become texts.
+/// NaN and infinities, which JSON lacks, become strings.
 fn json_value(value: &Value) -> serde_json::Value {
     match value {
         Value::Number(x) if x.is_finite() => json!(x),

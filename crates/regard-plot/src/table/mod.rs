@@ -191,7 +191,7 @@ impl Table {
         of("_low") || of("_high")
     }
 
-    /// A table of some of the columns, in that order, for a page that has no room for all.
+    /// A table of some of the columns, in that order, for a page that shows only some.
     pub fn select(&self, columns: &[&str]) -> Self {
         let at: Vec<usize> = columns.iter().filter_map(|name| self.position(name)).collect();
         Self {

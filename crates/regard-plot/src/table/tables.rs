@@ -1,35 +1,45 @@
 //! The tables of a report, by name.
 
 use crate::error::{Error, Result};
-use crate::folder::recorded;
 use crate::table::{Table, Value};
+use regard_files::limits::TABLE_BYTES;
+use regard_files::{read_bytes, recorded};
 use std::path::{Path, PathBuf};
 
 /// Tables, found by name.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct Tables {
     tables: Vec<Table>,
     /// Where they were read from.
     folder: PathBuf,
+    verified: bool,
+}
+
+impl Default for Tables {
+    fn default() -> Self {
+        Self::from(Vec::new())
+    }
 }
 
 impl From<Vec<Table>> for Tables {
     fn from(tables: Vec<Table>) -> Self {
-        Self { tables, folder: PathBuf::from("report") }
+        Self { tables, folder: PathBuf::from("report"), verified: true }
     }
 }
 
 impl Tables {
-    /// Every CSV file of a directory that is a table with an origin; other files are passed over, unless the directory's record has them.
+    /// Every CSV file of a directory that is a table with an origin. Where the directory has a record, each must have the recorded bytes; other
+    /// CSV files are passed over.
     ///
     /// # Errors
-    /// When the directory cannot be read, a table in it is damaged, or one that is recorded is gone.
+    /// When the directory cannot be read, or a table is damaged, changed, not recorded or recorded and gone.
     pub fn read(folder: &Path) -> Result<Self> {
-        let recorded: Vec<PathBuf> = recorded(folder)?.iter().filter(|name| name.ends_with(".csv")).map(|name| folder.join(name)).collect();
-        if let Some(path) = recorded.iter().find(|path| !path.exists()) {
-            return Err(Error::Gone { path: path.clone() });
+        let record = recorded(folder)?;
+        let recorded_table = |name: &&str| name.ends_with(".csv");
+        if let Some(name) = record.names().filter(recorded_table).find(|name| !folder.join(name).exists()) {
+            return Err(Error::Gone { path: folder.join(name) });
         }
-        let cannot = |source| Error::File { action: "read", path: folder.to_owned(), source };
+        let cannot = |source| regard_files::Error::File { action: "read", path: folder.to_owned(), source };
         let mut paths = Vec::new();
         for entry in std::fs::read_dir(folder).map_err(cannot)? {
             let path = entry.map_err(cannot)?.path();
@@ -40,17 +50,27 @@ impl Tables {
         paths.sort();
         let mut tables = Vec::new();
         for path in paths {
-            let bytes = std::fs::read(&path).map_err(|source| Error::File { action: "read", path: path.clone(), source })?;
-            if bytes.starts_with(b"# caption: ") {
-                tables.push(Table::read(&path)?);
-            } else if recorded.contains(&path) {
-                return Err(Error::NotATable {
-                    path,
-                    reason: "it does not begin with a caption; put the table back that was there".to_owned(),
-                });
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            let bytes = read_bytes(&path, TABLE_BYTES.max)?;
+            let is_table = bytes.starts_with(b"# caption: ");
+            if record.contains(name) {
+                if !record.has(name, &bytes) {
+                    return Err(Error::Changed { path });
+                }
+            } else if !is_table {
+                continue;
+            } else if record.exists {
+                return Err(Error::NotRecorded { path });
             }
+            let name = name.strip_suffix(".csv").unwrap_or(name).to_owned();
+            tables.push(Table::from_csv(&name, &bytes).map_err(|reason| Error::NotATable { path, reason })?);
         }
-        Ok(Self { tables, folder: folder.to_owned() })
+        Ok(Self { tables, folder: folder.to_owned(), verified: record.exists })
+    }
+
+    /// Whether every table has the digest that the record of its directory has; true for tables that were not read.
+    pub fn verified(&self) -> bool {
+        self.verified
     }
 
     /// The table of that name.

@@ -3,7 +3,7 @@
 use crate::figure::plain;
 use crate::table::{Table, Value};
 
-/// A number with about four digits that count; one that has fewer, as settings do, as it is.
+/// A number with about four significant digits; settings with fewer digits unchanged.
 pub fn short_number(x: f64) -> String {
     let size = x.abs();
     match size {
@@ -18,7 +18,7 @@ pub fn short_number(x: f64) -> String {
     }
 }
 
-/// A number within a sentence: about three digits that count, no zeros behind them, small ones as `2.4 x 10^{-5}`.
+/// A number within a sentence: about three significant digits, no trailing zeros, small ones as `2.4 x 10^{-5}`.
 pub fn prose_number(x: f64) -> String {
     let size = x.abs();
     if size != 0.0 && size < 1e-3 {
@@ -30,7 +30,8 @@ pub fn prose_number(x: f64) -> String {
     if text.contains('.') { text.trim_end_matches('0').trim_end_matches('.').to_owned() } else { text }
 }
 
-/// A number with its 95 % interval, without a digit that the interval does not hold: `7.13 \u{b1} 0.06`, or both ends where they are not equally far.
+/// A number with its 95 % interval, without digits that the interval does not support: `7.13 \u{b1} 0.06`, or both ends where they are
+/// not equally far.
 pub fn with_interval(value: f64, low: f64, high: f64) -> String {
     if !(low.is_finite() && high.is_finite() && value.is_finite()) || low == high {
         return prose_number(value);
@@ -75,7 +76,7 @@ fn shown(value: &Value) -> String {
 /// The widest that a cell may be where lines are limited; longer texts go on below.
 const CELL: usize = 44;
 
-/// Words of a text on lines of at most so many characters; a word that is longer is cut.
+/// Wraps a text at `width` characters; a longer word is split.
 fn wrapped(text: &str, width: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     for word in text.split(' ') {
@@ -83,42 +84,60 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
         while !word.is_empty() {
             let line = lines.last_mut().expect("there is a first line");
             let used = line.chars().count();
-            let room = if used == 0 { width } else { width.saturating_sub(used + 1) };
-            if word.len() > room && used > 0 {
+            let free = if used == 0 { width } else { width.saturating_sub(used + 1) };
+            if word.len() > free && used > 0 {
                 lines.push(String::new());
                 continue;
             }
             if used > 0 {
                 line.push(' ');
             }
-            line.extend(word.drain(..room.min(word.len())));
+            line.extend(word.drain(..free.min(word.len())));
         }
     }
     lines
 }
 
-/// The columns that stand beside each other: as many as fit, each group led by the first column, which names the row.
-fn groups(widths: &[usize], limit: usize) -> Vec<Vec<usize>> {
+/// Columns per fold: as many as fit, each fold led by the `keys` columns that identify a row.
+fn groups(widths: &[usize], keys: usize, limit: usize) -> Vec<Vec<usize>> {
+    let width = |columns: &[usize]| columns.iter().map(|&column| widths[column] + 2).sum::<usize>().saturating_sub(2);
+    let lead: Vec<usize> = (0..keys).collect();
+    // Keys that leave no room for another column lead the first fold only.
+    let widest = widths.iter().skip(keys).max().copied().unwrap_or(0);
+    let lead = if width(&lead) + 2 + widest <= limit { lead } else { vec![0] };
     let mut groups: Vec<Vec<usize>> = vec![Vec::new()];
-    let mut used = 0;
-    for (column, width) in widths.iter().enumerate() {
-        let more = if column == 0 { *width } else { 2 + width };
-        if column > 1 && used + more > limit {
-            groups.push(vec![0]);
-            used = widths[0];
+    for (column, own) in widths.iter().enumerate() {
+        let last = groups.last_mut().expect("there is a first group");
+        if last.len() > lead.len().min(column) && column > 1 && width(last) + 2 + own > limit {
+            groups.push(lead.clone());
         }
         groups.last_mut().expect("there is a first group").push(column);
-        used += more;
     }
     groups
 }
 
+/// The shortest prefix of columns, of at most four, whose values differ from row to row; one where there is none.
+fn key_columns(body: &[Vec<String>]) -> usize {
+    let most = body.first().map_or(0, |row| row.len().saturating_sub(1)).min(4);
+    let distinct = |keys: &usize| {
+        let mut seen = std::collections::HashSet::new();
+        body.iter().all(|row| seen.insert(&row[..*keys]))
+    };
+    (1..=most).find(distinct).unwrap_or(1)
+}
+
 impl Table {
-    /// The caption and up to `most` rows in columns, on lines of at most `limit` characters where there is a limit: long texts are wrapped, and
-    /// columns that do not fit beside the others follow below them.
+    /// The caption and up to `most` rows in columns, on lines of at most `limit` characters where there is a limit: long texts are
+    /// wrapped, and columns that do not fit beside the others follow below them.
     pub fn to_text(&self, most: usize, limit: Option<usize>) -> String {
+        self.to_text_of(usize::MAX, most, limit)
+    }
+
+    /// [`Table::to_text`] of the first `columns` columns; the names of the others follow.
+    pub fn to_text_of(&self, columns: usize, most: usize, limit: Option<usize>) -> String {
         // A number and its interval stand in one column.
-        let here: Vec<usize> = (0..self.columns.len()).filter(|&c| !self.is_end(&self.columns[c].name)).collect();
+        let mut here: Vec<usize> = (0..self.columns.len()).filter(|&c| !self.is_end(&self.columns[c].name)).collect();
+        let left_out = here.split_off(columns.clamp(1, here.len().max(1)).min(here.len()));
         let header: Vec<String> = here.iter().map(|&c| self.columns[c].name.clone()).collect();
         let cell_of = |row: &Vec<Value>, c: usize| match (self.interval(row, &self.columns[c].name), row[c].number()) {
             (Some((low, high)), Some(x)) => plain(&with_interval(x, low, high)),
@@ -137,7 +156,7 @@ impl Table {
         let caption = format!("{}: {}", self.name, self.caption);
         let mut text = limit.map_or_else(|| caption.clone(), |limit| wrapped(&caption, limit.max(1)).join("\n"));
         text.push('\n');
-        for (place, columns) in groups(&widths, limit.unwrap_or(usize::MAX)).into_iter().enumerate() {
+        for (place, columns) in groups(&widths, key_columns(&body), limit.unwrap_or(usize::MAX)).into_iter().enumerate() {
             if place > 0 {
                 text.push('\n');
             }
@@ -152,6 +171,12 @@ impl Table {
                     text.push('\n');
                 }
             }
+        }
+        if !left_out.is_empty() {
+            let names = left_out.iter().map(|&c| self.columns[c].name.as_str()).collect::<Vec<_>>().join(", ");
+            let note = format!("{} more columns with --wide and in the CSV file: {names}", left_out.len());
+            text += &limit.map_or_else(|| note.clone(), |limit| wrapped(&note, limit.max(1)).join("\n"));
+            text.push('\n');
         }
         if self.rows.len() > most {
             text += &format!("... {} more rows in the CSV file\n", self.rows.len() - most);
@@ -216,6 +241,34 @@ mod tests {
             table.push(vec!["ab".into(), n.into()]);
         }
         assert_eq!(table.to_text(2, None), "t: about\nname  x\nab    0\nab    1\n... 1 more rows in the CSV file\n");
+    }
+
+    #[test]
+    fn every_fold_has_the_columns_that_identify_a_row() {
+        let names = ["layer", "head", "entropy_of_rows", "largest_weight", "own_token", "previous_token", "first_token"];
+        let mut table = Table::new("look", "heads", &names.map(|name| (name, name)));
+        for (layer, head) in [(0usize, 0usize), (0, 1), (1, 0), (1, 1)] {
+            table.push([layer.into(), head.into()].into_iter().chain((0..5).map(|c| f64::from(c).into())).collect());
+        }
+        let text = table.to_text(10, Some(50));
+        let headers: Vec<&str> = text.lines().filter(|line| line.contains("layer")).collect();
+        assert!(headers.len() > 1 && headers.iter().all(|line| line.trim_start().starts_with("layer  head")), "{text}");
+        // One column suffices where its values differ.
+        let mut table = Table::new("t", "about", &names.map(|name| (name, name)));
+        (0..3usize).for_each(|row| table.push(vec![row.into(); 7]));
+        let text = table.to_text(10, Some(50));
+        let second = text.lines().filter(|line| line.contains("layer")).nth(1).expect("a second fold");
+        assert!(!second.contains("head"), "{text}");
+    }
+
+    #[test]
+    fn columns_that_are_left_out_are_named() {
+        let names: Vec<String> = (0..10).map(|c| format!("c{c}")).collect();
+        let mut table = Table::new("t", "about", &names.iter().map(|c| (c.as_str(), c.as_str())).collect::<Vec<_>>());
+        table.push((0..10usize).map(Into::into).collect());
+        let text = table.to_text_of(8, 10, Some(80));
+        assert!(text.contains("c7") && text.ends_with("2 more columns with --wide and in the CSV file: c8, c9\n"), "{text}");
+        assert!(!table.to_text(10, Some(80)).contains("--wide"));
     }
 
     #[test]

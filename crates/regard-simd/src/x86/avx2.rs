@@ -10,6 +10,8 @@ macro_rules! tokens {
         #[derive(Clone, Copy)]
         pub struct $name(pub(super) ());
 
+        impl crate::sealed::Sealed for $name {}
+
         impl $name {
             #[inline]
             pub fn detect() -> Option<Self> {
@@ -66,12 +68,12 @@ macro_rules! basics {
         }
         #[inline(always)]
         unsafe fn load(self, p: *const $t) -> $v {
-            // SAFETY: the caller vouches for the memory, `self` for the instruction.
+            // SAFETY: the caller guarantees the memory, `self` proves the instruction.
             unsafe { $load(p) }
         }
         #[inline(always)]
         unsafe fn store(self, p: *mut $t, v: $v) {
-            // SAFETY: the caller vouches for the memory, `self` for the instruction.
+            // SAFETY: the caller guarantees the memory, `self` proves the instruction.
             unsafe { $store(p, v) }
         }
         #[inline(always)]
@@ -134,12 +136,12 @@ impl Simd for F32 {
     }
     #[inline(always)]
     unsafe fn load_f16(self, p: *const half::f16) -> __m256 {
-        // SAFETY: the caller vouches for eight numbers of two bytes.
+        // SAFETY: the caller guarantees eight elements of two bytes.
         unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
     }
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const half::bf16) -> __m256 {
-        // SAFETY: the caller vouches for eight numbers of two bytes.
+        // SAFETY: the caller guarantees eight elements of two bytes.
         unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast())))) }
     }
     hide_from_optimizer!(__m256);
@@ -175,7 +177,7 @@ impl Transpose for F32 {
     unsafe fn load_transposed(self, line: *const f32, stride: isize) -> [__m256; 8] {
         let mut columns = self.zero_square();
         for half in 0..2 {
-            // SAFETY: the caller vouches for eight numbers of each line, `self` for the instructions.
+            // SAFETY: the caller guarantees eight elements of each line, `self` proves the instructions.
             unsafe {
                 macro_rules! pair {
                     ($x:literal) => {

@@ -16,18 +16,18 @@ impl Simd for F32 {
 
     #[inline(always)]
     fn narrow(self) -> avx2::F32 {
-        // `detect` asked for it as well.
+        // `detect` checked AVX2 as well.
         avx2::F32(())
     }
     basics!(f32, __m512, "avx512f,avx2,fma,f16c", _mm512_loadu_ps, _mm512_storeu_ps);
     #[inline(always)]
     unsafe fn load_f16(self, p: *const half::f16) -> __m512 {
-        // SAFETY: the caller vouches for sixteen numbers of two bytes.
+        // SAFETY: the caller guarantees sixteen elements of two bytes.
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
     }
     #[inline(always)]
     unsafe fn load_bf16(self, p: *const half::bf16) -> __m512 {
-        // SAFETY: the caller vouches for sixteen numbers of two bytes.
+        // SAFETY: the caller guarantees sixteen elements of two bytes.
         unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast())))) }
     }
     #[inline(always)]
@@ -62,7 +62,7 @@ impl Simd for F64 {
 
     #[inline(always)]
     fn narrow(self) -> avx2::F64 {
-        // `detect` asked for it as well.
+        // `detect` checked AVX2 as well.
         avx2::F64(())
     }
     basics!(f64, __m512d, "avx512f,avx2,fma,f16c", _mm512_loadu_pd, _mm512_storeu_pd);

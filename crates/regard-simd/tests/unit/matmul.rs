@@ -49,7 +49,7 @@ fn product_of_any_strides<T: Real>() {
             let mut wide = spread(&old);
             matmul_at(level, wide.slice_mut(s![.., ..;2]), Write::Add, left, right);
             assert_eq!(wide, spread(&added), "and nothing between is touched");
-            let mut packed = Packed::default();
+            let mut packed = PackedMatrix::default();
             packed.pack_at(level, numbers::<T>(40, 50, 7).view());
             packed.pack_at(level, right);
             let mut dst = old.clone();
@@ -82,7 +82,7 @@ fn bits_of_an_element_depend_on_its_row_and_column_alone() {
             matmul_at(level, part.view_mut(), Write::Replace, a, b);
             let expected = all.slice(s![rows, cols]);
             assert_eq!(part, expected, "{level:?}");
-            let (turned, mut packed) = (a.t().as_standard_layout().into_owned(), Packed::default());
+            let (turned, mut packed) = (a.t().as_standard_layout().into_owned(), PackedMatrix::default());
             packed.pack_at(level, b);
             part.fill(0.0);
             packed.matmul_at(level, part.view_mut(), Write::Replace, turned.t());
@@ -100,7 +100,7 @@ fn depths_must_agree() {
 #[test]
 #[should_panic(expected = "not neighbours")]
 fn rows_of_a_packed_product_are_contiguous() {
-    let mut packed = Packed::<f32>::default();
+    let mut packed = PackedMatrix::<f32>::default();
     packed.pack(Array2::zeros((3, 2)).view());
     packed.matmul(Array2::zeros((2, 2)).view_mut().reversed_axes(), Write::Replace, Array2::zeros((2, 3)).view());
 }

@@ -1,12 +1,12 @@
-//! Delta by a pass of its own, for scales at which `d_out . out` will not do.
+//! Delta by a separate pass, for scales at which `d_out . out` is too inaccurate.
 
 use super::differentiate::Given;
 use super::kernels::{RecomputeWeights, ScoreGradients};
-use crate::walk::dropout::DropoutFactors;
-use crate::walk::operand::Operand;
-use crate::walk::scores::{Stage, pack_panels, tile_keys, tile_queries};
-use crate::walk::tiling::{KV_TILE, MAX_PANEL, Need, QueryTile, by_width, lanes};
-use crate::walk::{KvTile, Visitor, walk};
+use crate::mainloop::dropout::DropoutFactors;
+use crate::mainloop::operand::Operand;
+use crate::mainloop::scores::{Stage, pack_panels, tile_keys, tile_queries};
+use crate::mainloop::tiling::{KV_TILE, MAX_PANEL, Need, QueryTile, by_width, lanes};
+use crate::mainloop::{KvTile, Visitor, mainloop};
 use regard_simd::strided::Rows;
 use regard_simd::{Driver, Real, Simd, Storage};
 
@@ -35,7 +35,7 @@ impl<E: Storage> Driver<E::Real> for TileDeltas<'_, '_, '_, E> {
         let values = Operand::new(v, plan.part.key, &mut copy);
         let mut visitor =
             SumDeltas { values, d_out, row_max, inv_row_sum, factors: panel.clone(), p: panel.clone(), ds: panel, sums: vec![0.0; lanes] };
-        walk(simd, &scorer, scorer.key_range(scorer.all_keys()), usize::MAX, &mut visitor);
+        mainloop(simd, &scorer, scorer.key_range(scorer.all_keys()), usize::MAX, &mut visitor);
         visitor.sums[..tile.rows()].iter().map(|&sum| E::Real::from_f64(sum)).collect()
     }
 }
@@ -53,7 +53,7 @@ struct SumDeltas<'w, E: Storage> {
 
 impl<S: Simd, E: Storage<Real = S::T>> Visitor<S, E> for SumDeltas<'_, E> {
     fn stage(&self) -> Stage {
-        Stage::Bias
+        Stage::Masked
     }
 
     fn begin(&mut self, _: S, tile: &mut KvTile<'_, '_, E>, _: &[Need]) {
@@ -72,12 +72,12 @@ impl<S: Simd, E: Storage<Real = S::T>> Visitor<S, E> for SumDeltas<'_, E> {
         // A weight of zero may be that of a visible value that is not finite.
         let visible = (!values.is_finite(simd)).then(|| tile.scorer.visible(simd, need, scores));
         let (v, d_out) = (values.rows(simd, &need.keys), &d_out[panel.start * plan.dims.value_dim..]);
-        let (pitch, delta, visible) = (panel.width, &[S::T::ZERO; MAX_PANEL][..], visible.as_ref().map(|v| &v[..]));
+        let (ld, delta, visible) = (panel.width, &[S::T::ZERO; MAX_PANEL][..], visible.as_ref().map(|v| &v[..]));
         by_width!(S, panel.width, NR => {
-            simd.call(RecomputeWeights::<_, NR> { scores, factors, row_max, inv_row_sum, pitch, p });
-            simd.call(ScoreGradients::<_, NR> { v, d_out, p: scores, factors, delta, visible, pitch, ds });
+            simd.call(RecomputeWeights::<_, NR> { scores, factors, row_max, inv_row_sum, ld, p });
+            simd.call(ScoreGradients::<_, NR> { v, d_out, p: scores, factors, delta, visible, ld, ds });
         });
-        for line in ds.chunks_exact(pitch).take(need.keys.len()) {
+        for line in ds.chunks_exact(ld).take(need.keys.len()) {
             sums[panel.lanes()].iter_mut().zip(line).for_each(|(sum, x)| *sum += x.to_f64());
         }
     }

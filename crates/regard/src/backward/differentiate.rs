@@ -1,4 +1,4 @@
-//! Gradients of the query heads that share one key/value head, tile by tile of query rows: a visitor of the walk.
+//! Gradients of the query heads that share one key/value head, tile by tile of query rows: a visitor of the main loop.
 //!
 //! ```text
 //! for a tile of up to Q_TILE query rows
@@ -14,23 +14,23 @@
 //! ```
 //!
 //! `p` and `ds` are laid out `[key][row]`: seen from the queries they are panels, and seen from the keys they are rows of
-//! numbers to broadcast. So all five products read what they need as it lies.
+//! elements to broadcast. So all five products read their operands in place.
 //!
-//! Hidden means hidden here as well: a zero of `ds` or `p` must not meet an infinity. Where something is hidden, numbers of k, q and d_out that are not
+//! Hidden means hidden here as well: a zero of `ds` or `p` must not meet an infinity. Where something is hidden, elements of k, q and d_out that are not
 //! finite are left out of the products, and given to the pairs that are visible afterwards.
 
-use super::kernels::{AddRows, AddSquares, Delta, Destination, Move, RecomputeWeights, ScoreGradients, ThroughSoftcap};
+use super::kernels::{AddAndClear, AddRows, AddSquares, Delta, Destination, RecomputeWeights, ScoreGradients, ThroughSoftcap};
 use crate::bias::gradient::{BiasSums, ScoreRows};
 use crate::forward::attend::add_products;
 use crate::forward::output::store_rows;
 use crate::forward::{Inputs, SavedView};
+use crate::mainloop::dropout::DropoutFactors;
+use crate::mainloop::operand::{NonFinite, Operand};
+use crate::mainloop::scores::{Scorer, Stage, pack_panels, tile_keys, tile_queries};
+use crate::mainloop::tiling::{GRADIENT_SPLIT, KV_TILE, MAX_PANEL, Need, Panel, QueryTile, by_width, lanes, tile_shape};
+use crate::mainloop::top_k::Cutoffs;
+use crate::mainloop::{KvTile, Visitor, mainloop};
 use crate::plan::Plan;
-use crate::walk::dropout::DropoutFactors;
-use crate::walk::operand::{NonFinite, Operand};
-use crate::walk::scores::{Scorer, Stage, pack_panels, tile_keys, tile_queries};
-use crate::walk::tiling::{GRADIENT_SPLIT, KV_TILE, MAX_PANEL, Need, Panel, QueryTile, by_width, lanes, tile_shape};
-use crate::walk::top_k::Cutoffs;
-use crate::walk::{KvTile, Visitor, walk};
 use ndarray::{Array3, ArrayView3, ArrayView4, ArrayViewMut2, ArrayViewMut3};
 use regard_simd::scratch::{Scratch, slices};
 use regard_simd::strided::{CopyScaled, Rows};
@@ -39,7 +39,7 @@ use std::mem::MaybeUninit;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What goes into a backward pass.
+/// Inputs of a backward pass.
 pub(super) struct Given<'c, 'x, E: Storage> {
     pub(super) plan: &'c Plan<'c>,
     pub(super) inputs: &'c Inputs<'x, E>,
@@ -47,7 +47,7 @@ pub(super) struct Given<'c, 'x, E: Storage> {
     pub(super) d_out: ArrayView4<'x, E>,
     /// Of every query tile of the call in order, with top-k.
     pub(super) cutoffs: Option<Vec<Cutoffs<E::Real>>>,
-    /// `sum(p * d_p)` of every row, where the scale is so large that `d_out . out` will not do.
+    /// `sum(p * d_p)` of every row, where the scale is so large that `d_out . out` is too inaccurate.
     pub(super) deltas: Option<Array3<E::Real>>,
 }
 
@@ -80,7 +80,7 @@ pub(super) struct Unit<'u, 'c, 'x, 'v, E: Storage, X> {
     /// Sums for the keys, rows of `head_dim` and `value_dim` padded to whole vectors.
     pub(super) dk: &'u mut [MaybeUninit<E::Real>],
     pub(super) dv: &'u mut [MaybeUninit<E::Real>],
-    /// All of dk and dv holds numbers: the sums of queries before, or zeros.
+    /// All of dk and dv is initialised: sums of earlier queries, or zeros.
     pub(super) initialised: bool,
     /// `[head of the group, query, dim]`, written whole.
     pub(super) dq: ArrayViewMut3<'u, MaybeUninit<X>>,
@@ -154,13 +154,13 @@ impl<E: Storage, X: Storage<Real = E::Real>> Unit<'_, '_, '_, '_, E, X> {
             several: self.keys.len() > GRADIENT_SPLIT,
             seen: 0..0,
             any_seen: false,
-            pitch: tile.rows().next_multiple_of(S::LANES),
+            ld: tile.rows().next_multiple_of(S::LANES),
             squares_wanted: self.rows[0].is_some(),
-            on: &mut buffers.on,
+            panels: &mut buffers.panels,
         };
-        walk(simd, &scorer, scorer.key_range(self.keys.clone()), GRADIENT_SPLIT, &mut visitor);
+        mainloop(simd, &scorer, scorer.key_range(self.keys.clone()), GRADIENT_SPLIT, &mut visitor);
         Visitor::<S, E>::split_done(&mut visitor, simd);
-        let (acc, squares) = buffers.on.sums(self.keys.len() > GRADIENT_SPLIT);
+        let (acc, squares) = buffers.panels.sums(self.keys.len() > GRADIENT_SPLIT);
         let first = tile.first - plan.part.query - self.queries.start;
         let here = |r: usize| [head + r / tile.queries, first + r % tile.queries];
         let [to_squares, to_scale] = &mut self.rows;
@@ -205,7 +205,7 @@ struct Buffers<'b, T> {
     /// Finished rows, where they cannot be written to the result at once.
     rows: &'b mut [T],
     scales: &'b mut [T],
-    on: PanelBuffers<'b, T>,
+    panels: PanelBuffers<'b, T>,
 }
 
 /// The part that panels work on.
@@ -227,12 +227,12 @@ struct PanelBuffers<'b, T> {
     /// dq of this split, and of the splits before: panels of `[dim][lane]`.
     acc: &'b mut [T],
     total: &'b mut [T],
-    /// The same of the squares of ds; empty where nobody wants them.
+    /// Sums of squares of ds, likewise; empty if they are not collected.
     squares: &'b mut [f64],
     squares_total: &'b mut [f64],
     /// Numbers of d_out and of q (times the scale) that are not finite, by row in place of the key, where they may meet a hidden key.
-    wild_d_out: Vec<NonFinite<T>>,
-    wild_q: Vec<NonFinite<T>>,
+    non_finite_d_out: Vec<NonFinite<T>>,
+    non_finite_q: Vec<NonFinite<T>>,
     /// Which pairs of a tile are visible, by panel, where it matters.
     visible: Vec<(Panel, Range<usize>, [u32; KV_TILE])>,
 }
@@ -267,15 +267,15 @@ impl<'b, T: Real> Buffers<'b, T> {
             total: lanes * d.head_dim,
         }
         let (squares, squares_total) = squares.split_at_mut(squares.len() / 2);
-        let (wild_d_out, wild_q, visible) = Default::default();
+        let (non_finite_d_out, non_finite_q, visible) = Default::default();
         #[rustfmt::skip]
-        let on = PanelBuffers {
-            d_out_panels, q_rows, factors, capped, p, ds, row_max, inv_row_sum, delta, acc, total, squares, squares_total, wild_d_out, wild_q, visible,
+        let panels = PanelBuffers {
+            d_out_panels, q_rows, factors, capped, p, ds, row_max, inv_row_sum, delta, acc, total, squares, squares_total, non_finite_d_out, non_finite_q, visible,
         };
-        Self { d_out_rows, out_panels, value_copy, rows, scales, on }
+        Self { d_out_rows, out_panels, value_copy, rows, scales, panels }
     }
 
-    /// Lay out what all keys need of a query tile. Returns d_out where its rows can be read as they lie; else they were copied.
+    /// Prepare a query tile for all keys. Returns d_out if its rows can be read in place; otherwise they were copied.
     fn begin<'x, S: Simd<T = T>, E: Storage<Real = T>>(
         &mut self,
         simd: S,
@@ -283,42 +283,46 @@ impl<'b, T: Real> Buffers<'b, T> {
         scorer: &Scorer<'_, E>,
         d_out: &ArrayView3<'x, E>,
     ) -> Option<&'x [T]> {
-        let (plan, tile, on) = (given.plan, &scorer.tile, &mut self.on);
+        let (plan, tile, panels) = (given.plan, &scorer.tile, &mut self.panels);
         let d = &plan.dims;
-        pack_panels(simd, tile, d_out, on.d_out_panels);
-        match &given.saved.exact {
-            Some(exact) => pack_panels(simd, tile, &tile_queries(plan, exact, tile), self.out_panels),
+        pack_panels(simd, tile, d_out, panels.d_out_panels);
+        match &given.saved.out_unrounded {
+            Some(out_unrounded) => pack_panels(simd, tile, &tile_queries(plan, out_unrounded, tile), self.out_panels),
             None => pack_panels(simd, tile, &tile_queries(plan, &given.saved.out, tile), self.out_panels),
         }
         for panel in Panel::all::<S>(tile.rows()) {
             let part = panel.start * d.value_dim..panel.lanes().end * d.value_dim;
-            simd.call(Delta { out: &self.out_panels[part.clone()], d_out: &on.d_out_panels[part], delta: &mut on.delta[panel.lanes()] });
+            simd.call(Delta {
+                out: &self.out_panels[part.clone()],
+                d_out: &panels.d_out_panels[part],
+                delta: &mut panels.delta[panel.lanes()],
+            });
         }
-        copy_padded(simd, &scorer.q, Some(T::from_f64(plan.scale)), on.q_rows);
-        (on.wild_d_out, on.wild_q) = (Vec::new(), Vec::new());
-        for r in 0..on.row_max.len() {
+        copy_padded(simd, &scorer.q, Some(T::from_f64(plan.scale)), panels.q_rows);
+        (panels.non_finite_d_out, panels.non_finite_q) = (Vec::new(), Vec::new());
+        for r in 0..panels.row_max.len() {
             let state = if r < tile.rows() { given.row_state(tile.place(plan, r)) } else { [T::ZERO; 2] };
-            [on.row_max[r], on.inv_row_sum[r]] = state;
+            [panels.row_max[r], panels.inv_row_sum[r]] = state;
             // What is not finite is so in both.
-            if let Some(deltas) = given.deltas.as_ref().filter(|_| r < tile.rows() && on.delta[r].is_finite()) {
-                on.delta[r] = deltas[tile.place(plan, r)];
+            if let Some(deltas) = given.deltas.as_ref().filter(|_| r < tile.rows() && panels.delta[r].is_finite()) {
+                panels.delta[r] = deltas[tile.place(plan, r)];
             }
         }
-        on.acc.fill(T::ZERO);
-        on.total.fill(T::ZERO);
-        on.squares.fill(0.0);
-        on.squares_total.fill(0.0);
-        let pitch = padded::<T>(d.value_dim);
+        panels.acc.fill(T::ZERO);
+        panels.total.fill(T::ZERO);
+        panels.squares.fill(0.0);
+        panels.squares_total.fill(0.0);
+        let ld = padded::<T>(d.value_dim);
         if !plan.may_hide()
-            && d.value_dim == pitch
+            && d.value_dim == ld
             && let Some(rows) = d_out.to_slice().and_then(E::as_real)
         {
             return Some(rows);
         }
         copy_padded(simd, d_out, None, self.d_out_rows);
         if plan.may_hide() {
-            on.wild_d_out = take_non_finite(simd, self.d_out_rows, tile.rows(), pitch);
-            on.wild_q = take_non_finite(simd, on.q_rows, tile.rows(), padded::<T>(d.head_dim));
+            panels.non_finite_d_out = take_non_finite(simd, self.d_out_rows, tile.rows(), ld);
+            panels.non_finite_q = take_non_finite(simd, panels.q_rows, tile.rows(), padded::<T>(d.head_dim));
         }
         None
     }
@@ -334,13 +338,13 @@ impl<T: Real> PanelBuffers<'_, T> {
 /// The rows of a query tile, padded to whole vectors.
 fn copy_padded<S: Simd, E: Storage<Real = S::T>>(simd: S, from: &ArrayView3<'_, E>, factor: Option<S::T>, to: &mut [S::T]) {
     let (_, queries, dims) = from.dim();
-    let pitch = padded::<S::T>(dims);
+    let ld = padded::<S::T>(dims);
     for (h, head) in from.outer_iter().enumerate() {
-        simd.call(CopyScaled { from: Rows::new(&head), factor, pitch, to: &mut to[h * queries * pitch..] });
+        simd.call(CopyScaled { from: Rows::new(&head), factor, ld, to: &mut to[h * queries * ld..] });
     }
 }
 
-/// Put zero in the place of what is not finite, and tell what it was.
+/// Replace non-finite elements by zero; returns them.
 fn take_non_finite<S: Simd>(simd: S, numbers: &mut [S::T], rows: usize, cols: usize) -> Vec<NonFinite<S::T>> {
     if cols == 0 || Rows::from_slice(numbers, rows, cols).all_finite(simd) {
         return Vec::new();
@@ -368,9 +372,9 @@ struct Differentiate<'w, 'b, 'v, E: Storage> {
     /// Something of this split was seen.
     any_seen: bool,
     /// From one key to the next in `p` and `ds`.
-    pitch: usize,
+    ld: usize,
     squares_wanted: bool,
-    on: &'w mut PanelBuffers<'b, E::Real>,
+    panels: &'w mut PanelBuffers<'b, E::Real>,
 }
 
 impl<S: Simd, E: Storage<Real = S::T>> Visitor<S, E> for Differentiate<'_, '_, '_, E> {
@@ -379,12 +383,12 @@ impl<S: Simd, E: Storage<Real = S::T>> Visitor<S, E> for Differentiate<'_, '_, '
     }
 
     fn begin(&mut self, _: S, tile: &mut KvTile<'_, '_, E>, needs: &[Need]) {
-        let first = needs.iter().map(|n| n.keys.start).min().expect("somebody needs it");
-        let last = needs.iter().map(|n| n.keys.end).max().expect("somebody needs it");
+        let first = needs.iter().map(|n| n.keys.start).min().expect("needs is not empty");
+        let last = needs.iter().map(|n| n.keys.end).max().expect("needs is not empty");
         (self.seen, self.any_seen) = (first..last, true);
         tile.k.begin(tile.keys.clone(), self.finite_keys[tile.keys.start / KV_TILE - self.first_key / KV_TILE]);
         self.values.begin(tile.keys.clone(), None);
-        self.on.visible.clear();
+        self.panels.visible.clear();
         // Panels that see nothing of the tile, between others that do: what another tile left there must not be added.
         let between = needs[0].panel.start..needs[needs.len() - 1].panel.lanes().end;
         for panel in Panel::all::<S>(tile.scorer.tile.rows()) {
@@ -395,47 +399,47 @@ impl<S: Simd, E: Storage<Real = S::T>> Visitor<S, E> for Differentiate<'_, '_, '
     }
 
     fn panel(&mut self, simd: S, tile: &mut KvTile<'_, '_, E>, need: &Need, scores: &mut [S::T]) {
-        let (plan, pitch, panel, keys) = (self.plan, self.pitch, need.panel, &need.keys);
+        let (plan, ld, panel, keys) = (self.plan, self.ld, need.panel, &need.keys);
         let lanes = panel.lanes();
         if plan.softcap().is_some() {
-            self.on.capped[..scores.len()].copy_from_slice(scores);
+            self.panels.capped[..scores.len()].copy_from_slice(scores);
         }
         tile.finish_scores(simd, need, scores);
         // Rows of other panels need keys that this one does not.
         self.clear(lanes.clone(), self.seen.start..keys.start);
         self.clear(lanes.clone(), keys.end..self.seen.end);
         let care = self.care(simd, tile, need, scores);
-        let on = &mut *self.on;
+        let panels = &mut *self.panels;
         let factors = plan.dropout().map(|dropout| {
-            let factors = &mut on.factors[..scores.len()];
+            let factors = &mut panels.factors[..scores.len()];
             simd.call(DropoutFactors { dropout, tile: tile.scorer.tile, need, factors });
             &*factors
         });
-        let at = (keys.start - self.seen.start) * pitch + panel.start;
-        let (row_max, inv_row_sum) = (&on.row_max[lanes.clone()], &on.inv_row_sum[lanes.clone()]);
-        let (p, ds) = (&mut on.p[at..], &mut on.ds[at..]);
-        let d_out = &on.d_out_panels[panel.start * plan.dims.value_dim..][..panel.width * plan.dims.value_dim];
+        let at = (keys.start - self.seen.start) * ld + panel.start;
+        let (row_max, inv_row_sum) = (&panels.row_max[lanes.clone()], &panels.inv_row_sum[lanes.clone()]);
+        let (p, ds) = (&mut panels.p[at..], &mut panels.ds[at..]);
+        let d_out = &panels.d_out_panels[panel.start * plan.dims.value_dim..][..panel.width * plan.dims.value_dim];
         let v = self.values.rows(simd, keys);
-        let delta = &on.delta[lanes.clone()];
-        let visible = care.then(|| &on.visible[on.visible.len() - 1].2[..]);
+        let delta = &panels.delta[lanes.clone()];
+        let visible = care.then(|| &panels.visible[panels.visible.len() - 1].2[..]);
         by_width!(S, panel.width, NR => {
-            simd.call(RecomputeWeights::<_, NR> { scores, factors, row_max, inv_row_sum, pitch, p });
-            simd.call(ScoreGradients::<_, NR> { v, d_out, p: scores, factors, delta, visible, pitch, ds });
+            simd.call(RecomputeWeights::<_, NR> { scores, factors, row_max, inv_row_sum, ld, p });
+            simd.call(ScoreGradients::<_, NR> { v, d_out, p: scores, factors, delta, visible, ld, ds });
         });
         if self.squares_wanted {
-            simd.call(AddSquares { ds, pitch, keys: keys.len(), to: &mut on.squares[lanes] });
+            simd.call(AddSquares { ds, ld, keys: keys.len(), to: &mut panels.squares[lanes] });
         }
         for (bias, sums) in plan.biases_with_gradient().iter().zip(&mut *self.biases) {
             let [batch, head] = [self.place[0], self.place[1] + self.head_in_group];
             tile.scorer.tile.segments(plan, panel.rows(), |at, queries, lane| {
                 let head = head + at.head - tile.scorer.tile.head;
                 let place = [batch, head, keys.start - self.first_key, queries.start - plan.part.query];
-                sums.add(simd, bias, &ScoreRows { at, place, queries, keys, ds: &ds[lane..], pitch });
+                sums.add(simd, bias, &ScoreRows { at, place, queries, keys, ds: &ds[lane..], ld });
             });
         }
         if let Some(cap) = plan.softcap() {
-            let (capped, inverse_cap) = (&on.capped[..scores.len()], S::T::from_f64(1.0 / cap));
-            simd.call(ThroughSoftcap { capped, width: panel.width, inverse_cap, pitch, ds });
+            let (capped, inverse_cap) = (&panels.capped[..scores.len()], S::T::from_f64(1.0 / cap));
+            simd.call(ThroughSoftcap { capped, width: panel.width, inverse_cap, ld, ds });
         }
         self.add_to_queries(simd, tile, need);
     }
@@ -447,8 +451,8 @@ impl<S: Simd, E: Storage<Real = S::T>> Visitor<S, E> for Differentiate<'_, '_, '
 
     fn split_done(&mut self, simd: S) {
         if self.several && std::mem::take(&mut self.any_seen) {
-            simd.call(Move { from: self.on.acc, to: self.on.total });
-            self.on.squares_total.iter_mut().zip(&mut *self.on.squares).for_each(|(to, from)| *to += std::mem::take(from));
+            simd.call(AddAndClear { from: self.panels.acc, to: self.panels.total });
+            self.panels.squares_total.iter_mut().zip(&mut *self.panels.squares).for_each(|(to, from)| *to += std::mem::take(from));
         }
     }
 }
@@ -457,47 +461,49 @@ impl<E: Storage> Differentiate<'_, '_, '_, E> {
     /// No gradients of these lanes on some keys of the tile.
     fn clear(&mut self, lanes: Range<usize>, keys: Range<usize>) {
         for key in keys {
-            let at = (key - self.seen.start) * self.pitch;
-            self.on.p[at..][lanes.clone()].fill(E::Real::ZERO);
-            self.on.ds[at..][lanes.clone()].fill(E::Real::ZERO);
+            let at = (key - self.seen.start) * self.ld;
+            self.panels.p[at..][lanes.clone()].fill(E::Real::ZERO);
+            self.panels.ds[at..][lanes.clone()].fill(E::Real::ZERO);
         }
     }
 
-    /// Note which pairs of a panel are visible, where numbers that are not finite make that matter.
+    /// Note which pairs of a panel are visible, where non-finite elements make that matter.
     fn care<S: Simd<T = E::Real>>(&mut self, simd: S, tile: &mut KvTile<'_, '_, E>, need: &Need, scores: &[S::T]) -> bool {
-        let on = &mut *self.on;
-        let wild = !on.wild_d_out.is_empty() || !on.wild_q.is_empty() || on.delta[need.panel.rows()].iter().any(|x| !x.is_finite());
-        let care = wild || tile.k.needs_care(simd, need);
+        let panels = &mut *self.panels;
+        let non_finite = !panels.non_finite_d_out.is_empty()
+            || !panels.non_finite_q.is_empty()
+            || panels.delta[need.panel.rows()].iter().any(|x| !x.is_finite());
+        let care = non_finite || tile.k.needs_care(simd, need);
         if care {
-            on.visible.push((need.panel, need.keys.clone(), tile.scorer.visible(simd, need, scores)));
+            panels.visible.push((need.panel, need.keys.clone(), tile.scorer.visible(simd, need, scores)));
         }
         care
     }
 
     /// `dq += K^T . ds`
     fn add_to_queries<S: Simd<T = E::Real>>(&mut self, simd: S, tile: &mut KvTile<'_, '_, E>, need: &Need) {
-        let (pitch, Panel { start, rows, width }, dims) = (self.pitch, need.panel, self.plan.dims.head_dim);
-        let at = (need.keys.start - self.seen.start) * pitch + start;
+        let (ld, Panel { start, rows, width }, dims) = (self.ld, need.panel, self.plan.dims.head_dim);
+        let at = (need.keys.start - self.seen.start) * ld + start;
         // Sums are only added to.
-        let (on, ones) = (&mut *self.on, &[E::Real::ONE; MAX_PANEL]);
-        let (ds, acc) = (&on.ds[at..], &mut on.acc[start * dims..][..width * dims]);
+        let (panels, ones) = (&mut *self.panels, &[E::Real::ONE; MAX_PANEL]);
+        let (ds, acc) = (&panels.ds[at..], &mut panels.acc[start * dims..][..width * dims]);
         if !tile.k.needs_care(simd, need) {
-            return add_products(simd, tile.k.rows(simd, &need.keys), ds, pitch, ones, acc);
+            return add_products(simd, tile.k.rows(simd, &need.keys), ds, ld, ones, acc);
         }
-        add_products(simd, tile.k.clean_rows(simd, &need.keys), ds, pitch, ones, acc);
-        let (_, _, visible) = &on.visible[on.visible.len() - 1];
+        add_products(simd, tile.k.zero_non_finite(simd, &need.keys), ds, ld, ones, acc);
+        let (_, _, visible) = &panels.visible[panels.visible.len() - 1];
         for x in tile.k.non_finite(&need.keys) {
             let i = x.key - need.keys.start;
             for lane in (0..rows).filter(|lane| visible[i] >> lane & 1 == 1) {
-                acc[x.dim * width + lane] += ds[i * pitch + lane] * x.value;
+                acc[x.dim * width + lane] += ds[i * ld + lane] * x.value;
             }
         }
     }
 
     /// `dv += p . d_out` and `dk += ds . q` for the keys of a tile.
     fn add_to_keys<S: Simd<T = E::Real>>(&mut self, simd: S, needs: &[Need]) {
-        let (d, pitch, seen, on) = (&self.plan.dims, self.pitch, self.seen.clone(), &*self.on);
-        let (k_pitch, v_pitch) = (padded::<E::Real>(d.head_dim), padded::<E::Real>(d.value_dim));
+        let (d, ld, seen, panels) = (&self.plan.dims, self.ld, self.seen.clone(), &*self.panels);
+        let (k_ld, v_ld) = (padded::<E::Real>(d.head_dim), padded::<E::Real>(d.value_dim));
         // Few enough that their rows of p stay in the first cache while all columns are gone through.
         let step = 4 * S::TILE_ROWS;
         for first in seen.clone().step_by(step) {
@@ -505,26 +511,28 @@ impl<E: Storage> Differentiate<'_, '_, '_, E> {
             let mut here = needs.iter().filter(|n| n.keys.start < keys.end && keys.start < n.keys.end).map(|n| n.panel.rows());
             let Some(first) = here.next() else { continue };
             let rows = first.start..here.next_back().unwrap_or(first).end;
-            let at = (keys.start - seen.start) * pitch;
-            for (numbers, from, dims, row_pitch, sums) in [
-                (&on.p[at..], self.d_out_rows, d.value_dim, v_pitch, &mut *self.dv),
-                (&on.ds[at..], &*on.q_rows, d.head_dim, k_pitch, &mut *self.dk),
+            let at = (keys.start - seen.start) * ld;
+            for (numbers, from, dims, row_ld, sums) in [
+                (&panels.p[at..], self.d_out_rows, d.value_dim, v_ld, &mut *self.dv),
+                (&panels.ds[at..], &*panels.q_rows, d.head_dim, k_ld, &mut *self.dk),
             ] {
-                let sums = &mut sums[(keys.start - self.first_key) * row_pitch..(keys.end - self.first_key) * row_pitch];
-                // SAFETY: once the sums are initialised, all of them are numbers.
+                let sums = &mut sums[(keys.start - self.first_key) * row_ld..(keys.end - self.first_key) * row_ld];
+                // SAFETY: once the sums are initialised, all of them hold values.
                 let sums = if self.initialised { Destination::Add(unsafe { sums.assume_init_mut() }) } else { Destination::Write(sums) };
-                simd.call(AddRows { numbers, pitch, depth: rows.clone(), keys: keys.len(), from, dims, row_pitch, sums });
+                simd.call(AddRows { numbers, ld, depth: rows.clone(), keys: keys.len(), from, dims, row_ld, sums });
             }
         }
-        for (wild, weights, row_pitch, sums) in
-            [(&on.wild_d_out, &*on.p, v_pitch, &mut *self.dv), (&on.wild_q, &*on.ds, k_pitch, &mut *self.dk)]
+        for (non_finite, weights, row_ld, sums) in
+            [(&panels.non_finite_d_out, &*panels.p, v_ld, &mut *self.dv), (&panels.non_finite_q, &*panels.ds, k_ld, &mut *self.dk)]
         {
-            for x in wild {
-                let Some((panel, keys, visible)) = on.visible.iter().find(|(panel, ..)| panel.rows().contains(&x.key)) else { continue };
+            for x in non_finite {
+                let Some((panel, keys, visible)) = panels.visible.iter().find(|(panel, ..)| panel.rows().contains(&x.key)) else {
+                    continue;
+                };
                 for (key, _) in keys.clone().zip(visible).filter(|(_, word)| *word >> (x.key - panel.start) & 1 == 1) {
                     // SAFETY: where something is hidden, the sums begin with zeros.
-                    let sum = unsafe { sums[(key - self.first_key) * row_pitch + x.dim].assume_init_mut() };
-                    *sum += weights[(key - seen.start) * pitch + x.key] * x.value;
+                    let sum = unsafe { sums[(key - self.first_key) * row_ld + x.dim].assume_init_mut() };
+                    *sum += weights[(key - seen.start) * ld + x.key] * x.value;
                 }
             }
         }

@@ -1,19 +1,19 @@
-//! The steps of a backward pass over a tile, each a loop over whole vectors: weights, gradients of the scores, sums over rows and keys. What they are
-//! steps of is said in [`super::differentiate`].
+//! The steps of a backward pass over a tile, each a loop over whole vectors: weights, gradients of the scores, sums over rows and keys. See
+//! [`super::differentiate`].
 
-use regard_simd::microkernel::{Epilogue, Factors, half, product};
+use regard_simd::microkernel::{Epilogue, GemmOperands, half, product};
 use regard_simd::strided::Rows;
 use regard_simd::{Kernel, Real, Simd, Storage, math};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// `to += from`, and `from` is begun anew.
-pub(super) struct Move<'k, T> {
+/// `to += from; from = 0`
+pub(super) struct AddAndClear<'k, T> {
     pub(super) from: &'k mut [T],
     pub(super) to: &'k mut [T],
 }
 
-impl<T: Real> Kernel<T> for Move<'_, T> {
+impl<T: Real> Kernel<T> for AddAndClear<'_, T> {
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
         for (to, from) in self.to.chunks_exact_mut(S::LANES).zip(self.from.chunks_exact_mut(S::LANES)) {
@@ -44,7 +44,7 @@ impl<T: Real> Kernel<T> for Delta<'_, T> {
         let dims = out.len() / width.max(1);
         assert!(width.is_multiple_of(S::LANES) && out.len() >= dims * width && d_out.len() >= dims * width);
         for lane in (0..width).step_by(S::LANES) {
-            // SAFETY: `out` and `d_out` have `dims` rows of `width` numbers, `delta` one (just checked), of which `lane` is the start of a vector.
+            // SAFETY: `out` and `d_out` have `dims` rows of `width` elements, `delta` one (just checked), of which `lane` is the start of a vector.
             unsafe {
                 let mut chains = [simd.splat(T::ZERO); 2];
                 for dim in 0..dims {
@@ -64,34 +64,34 @@ pub(super) struct RecomputeWeights<'k, T, const NR: usize> {
     pub(super) factors: Option<&'k [T]>,
     pub(super) row_max: &'k [T],
     pub(super) inv_row_sum: &'k [T],
-    pub(super) pitch: usize,
+    pub(super) ld: usize,
     pub(super) p: &'k mut [T],
 }
 
 impl<T: Real, const NR: usize> Kernel<T> for RecomputeWeights<'_, T, NR> {
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
-        let Self { scores, factors, row_max, inv_row_sum, pitch, p } = self;
+        let Self { scores, factors, row_max, inv_row_sum, ld, p } = self;
         let width = NR * S::LANES;
         let keys = scores.len() / width;
-        assert!(keys > 0 && p.len() >= (keys - 1) * pitch + width && row_max.len() >= width && inv_row_sum.len() >= width);
+        assert!(keys > 0 && p.len() >= (keys - 1) * ld + width && row_max.len() >= width && inv_row_sum.len() >= width);
         assert!(factors.is_none_or(|f| f.len() >= scores.len()));
         for n in 0..NR {
-            // SAFETY: n vectors are in row_max and inv_row_sum; `scores` (and `factors`) have `keys` rows of `width`, `p` has `keys` rows, `pitch`
-            // apart, the last of which holds `width` numbers. All of it was just checked.
+            // SAFETY: n vectors are in row_max and inv_row_sum; `scores` (and `factors`) have `keys` rows of `width`, `p` has `keys` rows, `ld`
+            // apart, the last of which holds `width` elements. All of it was just checked.
             unsafe {
-                let (top, inverse) = (simd.load(row_max.as_ptr().add(n * S::LANES)), simd.load(inv_row_sum.as_ptr().add(n * S::LANES)));
+                let (top, inv) = (simd.load(row_max.as_ptr().add(n * S::LANES)), simd.load(inv_row_sum.as_ptr().add(n * S::LANES)));
                 // Also lanes past the last row, whose scores have no meaning.
-                let empty = simd.eq(inverse, simd.splat(T::ZERO));
+                let empty = simd.eq(inv, simd.splat(T::ZERO));
                 // A row that is NaN is so where it sees: its hidden scores must not meet the NaN of its sum.
-                let broken = simd.bits_from_mask(simd.eq(inverse, inverse)) != u32::MAX >> (32 - S::LANES);
+                let has_non_finite = simd.bits_from_mask(simd.eq(inv, inv)) != u32::MAX >> (32 - S::LANES);
                 for key in 0..keys {
                     let at = scores.as_mut_ptr().add(key * width + n * S::LANES);
-                    let to = p.as_mut_ptr().add(key * pitch + n * S::LANES);
+                    let to = p.as_mut_ptr().add(key * ld + n * S::LANES);
                     let score = simd.load(at);
-                    let mut w = simd.clear(empty, simd.mul(math::exp(simd, simd.sub(score, top)), inverse));
-                    if broken {
-                        w = simd.clear(simd.eq(score, simd.splat(T::MASKED)), w);
+                    let mut w = simd.clear(empty, simd.mul(math::exp(simd, simd.sub(score, top)), inv));
+                    if has_non_finite {
+                        w = simd.clear(simd.eq(score, simd.splat(T::NEG_INFINITY)), w);
                     }
                     simd.store(at, w);
                     match factors {
@@ -112,22 +112,22 @@ pub(super) struct ScoreGradients<'k, T: Real, const NR: usize> {
     pub(super) p: &'k [T],
     pub(super) factors: Option<&'k [T]>,
     pub(super) delta: &'k [T],
-    /// Which pairs are visible, where `p = 0` does not tell: a visible weight may be zero, and its row not finite.
+    /// Visible pairs, where `p = 0` is not sufficient: a visible weight may be zero in a non-finite row.
     pub(super) visible: Option<&'k [u32]>,
-    pub(super) pitch: usize,
+    pub(super) ld: usize,
     pub(super) ds: &'k mut [T],
 }
 
 impl<T: Real, const NR: usize> Kernel<T> for ScoreGradients<'_, T, NR> {
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
-        let Self { v, d_out, p, factors, delta, visible, pitch, ds } = self;
+        let Self { v, d_out, p, factors, delta, visible, ld, ds } = self;
         let (width, rows, depth) = (NR * S::LANES, v.len(), v.cols());
         assert!(v.has_unit_cols() && rows > 0);
         assert!(d_out.len() >= depth * width && p.len() >= rows * width && delta.len() >= width);
-        assert!(ds.len() >= (rows - 1) * pitch + width && factors.is_none_or(|f| f.len() >= rows * width));
+        assert!(ds.len() >= (rows - 1) * ld + width && factors.is_none_or(|f| f.len() >= rows * width));
         assert!(visible.is_none_or(|v| v.len() >= rows));
-        // SAFETY: rows of v have `depth` numbers side by side; d_out has depth * width numbers; p, factors, visible and ds have a row
+        // SAFETY: rows of v have `depth` contiguous elements; d_out has depth * width elements; p, factors, visible and ds have a row
         // for each key, and delta is one. All of it was just checked.
         unsafe {
             let mut deltas = [simd.splat(T::ZERO); NR];
@@ -139,11 +139,11 @@ impl<T: Real, const NR: usize> Kernel<T> for ScoreGradients<'_, T, NR> {
                 factors: factors.map(<[T]>::as_ptr),
                 visible: visible.map(<[u32]>::as_ptr),
                 deltas,
-                pitch,
+                ld,
                 ds: ds.as_mut_ptr(),
             };
-            let factors = Factors { rows, depth, a: v.row(0), stride: v.row_stride(), b: d_out.as_ptr(), pitch: width };
-            product::<S, NR, false, true>(simd, factors, to);
+            let operands = GemmOperands { rows, depth, a: v.row(0), stride: v.row_stride(), b: d_out.as_ptr(), ld: width };
+            product::<S, NR, false, true>(simd, operands, to);
         }
     }
 }
@@ -154,7 +154,7 @@ struct StoreGradients<S: Simd, const NR: usize> {
     factors: Option<*const S::T>,
     visible: Option<*const u32>,
     deltas: [S::V; NR],
-    pitch: usize,
+    ld: usize,
     ds: *mut S::T,
 }
 
@@ -162,7 +162,7 @@ impl<S: Simd, const NR: usize> Epilogue<S, NR> for StoreGradients<S, NR> {
     #[inline(always)]
     unsafe fn finish(&mut self, simd: S, row: usize, c: [S::V; NR]) {
         for (n, c) in c.into_iter().enumerate() {
-            // SAFETY: p, factors and ds have NR * LANES numbers for every row, `visible` a word.
+            // SAFETY: p, factors and ds have NR * LANES elements for every row, `visible` a word.
             unsafe {
                 let at = (row * NR + n) * S::LANES;
                 let p = simd.load(self.p.add(at));
@@ -176,7 +176,7 @@ impl<S: Simd, const NR: usize> Epilogue<S, NR> for StoreGradients<S, NR> {
                     None => simd.eq(p, simd.splat(S::T::ZERO)),
                     Some(visible) => simd.mask_from_bits(!*visible.add(row), n),
                 };
-                simd.store(self.ds.add(row * self.pitch + n * S::LANES), simd.clear(hidden, ds));
+                simd.store(self.ds.add(row * self.ld + n * S::LANES), simd.clear(hidden, ds));
             }
         }
     }
@@ -185,7 +185,7 @@ impl<S: Simd, const NR: usize> Epilogue<S, NR> for StoreGradients<S, NR> {
 /// `to[lane] += sum over keys of ds[key][lane]^2`, in f64: squares of small gradients are not zero.
 pub(super) struct AddSquares<'k, T> {
     pub(super) ds: &'k [T],
-    pub(super) pitch: usize,
+    pub(super) ld: usize,
     pub(super) keys: usize,
     pub(super) to: &'k mut [f64],
 }
@@ -193,8 +193,8 @@ pub(super) struct AddSquares<'k, T> {
 impl<T: Real> Kernel<T> for AddSquares<'_, T> {
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, _: S) {
-        let Self { ds, pitch, keys, to } = self;
-        for line in ds.chunks(pitch).take(keys) {
+        let Self { ds, ld, keys, to } = self;
+        for line in ds.chunks(ld).take(keys) {
             for (to, &x) in to.iter_mut().zip(line) {
                 let x = x.to_f64();
                 *to += x * x;
@@ -208,16 +208,16 @@ pub(super) struct ThroughSoftcap<'k, T> {
     pub(super) capped: &'k [T],
     pub(super) width: usize,
     pub(super) inverse_cap: T,
-    pub(super) pitch: usize,
+    pub(super) ld: usize,
     pub(super) ds: &'k mut [T],
 }
 
 impl<T: Real> Kernel<T> for ThroughSoftcap<'_, T> {
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
-        let Self { capped, width, inverse_cap, pitch, ds } = self;
+        let Self { capped, width, inverse_cap, ld, ds } = self;
         let (by, one) = (simd.splat(inverse_cap), simd.splat(T::ONE));
-        for (line, ds) in capped.chunks_exact(width).zip(ds.chunks_mut(pitch)) {
+        for (line, ds) in capped.chunks_exact(width).zip(ds.chunks_mut(ld)) {
             for (c, d) in line.chunks_exact(S::LANES).zip(ds[..width].chunks_exact_mut(S::LANES)) {
                 // SAFETY: both chunks are one whole vector.
                 unsafe {
@@ -244,43 +244,42 @@ pub(super) enum Destination<'k, T> {
 /// `sums[key] += sum over rows of numbers[key][row] * from[row]`, in whole vectors of `dims`.
 pub(super) struct AddRows<'k, T> {
     pub(super) numbers: &'k [T],
-    /// From one key's numbers to the next's.
-    pub(super) pitch: usize,
+    /// From one key's elements to the next's.
+    pub(super) ld: usize,
     /// The rows to sum over.
     pub(super) depth: Range<usize>,
     pub(super) keys: usize,
     pub(super) from: &'k [T],
     pub(super) dims: usize,
     /// From one row to the next in `from` and in `sums`.
-    pub(super) row_pitch: usize,
+    pub(super) row_ld: usize,
     pub(super) sums: Destination<'k, T>,
 }
 
 impl<T: Real> Kernel<T> for AddRows<'_, T> {
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
-        let Self { numbers, pitch, depth, keys, from, dims, row_pitch, sums } = self;
-        assert!(keys > 0 && depth.end <= pitch && numbers.len() >= (keys - 1) * pitch + depth.end);
-        assert!(dims.next_multiple_of(S::LANES) <= row_pitch || dims == 0);
+        let Self { numbers, ld, depth, keys, from, dims, row_ld, sums } = self;
+        assert!(keys > 0 && depth.end <= ld && numbers.len() >= (keys - 1) * ld + depth.end);
+        assert!(dims.next_multiple_of(S::LANES) <= row_ld || dims == 0);
         let (sums, len, add) = match sums {
             Destination::Add(sums) => (sums.as_mut_ptr(), sums.len(), true),
             Destination::Write(sums) => (sums.as_mut_ptr().cast(), sums.len(), false),
         };
-        assert!(from.len() >= depth.end * row_pitch && len >= keys * row_pitch);
+        assert!(from.len() >= depth.end * row_ld && len >= keys * row_ld);
         // SAFETY: `numbers` has `depth.end` numbers for each key, `from` a padded row for each of the depth, `sums` one for each
-        // key; columns are taken in whole vectors up to `dims` padded, which is at most the pitch. All of it was just checked.
+        // key; columns are taken in whole vectors up to `dims` padded, which is at most the leading dimension. All of it was just checked.
         unsafe {
             let a = numbers.as_ptr().add(depth.start);
-            let b = from.as_ptr().add(depth.start * row_pitch);
+            let b = from.as_ptr().add(depth.start * row_ld);
             let mut col = 0;
-            let factors =
-                |col: usize| Factors { rows: keys, depth: depth.len(), a, stride: pitch as isize, b: b.add(col), pitch: row_pitch };
+            let operands = |col: usize| GemmOperands { rows: keys, depth: depth.len(), a, stride: ld as isize, b: b.add(col), ld: row_ld };
             while col + S::LANES < dims {
-                product::<S, 2, false, false>(simd, factors(col), AddToRows { to: sums.add(col), pitch: row_pitch, add });
+                product::<S, 2, false, false>(simd, operands(col), AddToRows { to: sums.add(col), ld: row_ld, add });
                 col += 2 * S::LANES;
             }
             if col < dims {
-                product::<S, 1, false, false>(simd, factors(col), AddToRows { to: sums.add(col), pitch: row_pitch, add });
+                product::<S, 1, false, false>(simd, operands(col), AddToRows { to: sums.add(col), ld: row_ld, add });
             }
         }
     }
@@ -289,7 +288,7 @@ impl<T: Real> Kernel<T> for AddRows<'_, T> {
 /// A tile's sum on its way to the accumulator.
 struct AddToRows<T> {
     to: *mut T,
-    pitch: usize,
+    ld: usize,
     /// Else what is there has no meaning yet.
     add: bool,
 }
@@ -298,9 +297,9 @@ impl<S: Simd, const NR: usize> Epilogue<S, NR> for AddToRows<S::T> {
     #[inline(always)]
     unsafe fn finish(&mut self, simd: S, row: usize, c: [S::V; NR]) {
         for (n, c) in c.into_iter().enumerate() {
-            // SAFETY: `to` has NR * LANES places for every row, and numbers in them if they are to be added to.
+            // SAFETY: `to` has NR * LANES places for every row, and values in them if they are added to.
             unsafe {
-                let at = self.to.add(row * self.pitch + n * S::LANES);
+                let at = self.to.add(row * self.ld + n * S::LANES);
                 simd.store(at, if self.add { simd.add(simd.load(at), c) } else { c });
             }
         }

@@ -39,15 +39,15 @@ pub struct Gradients<E: Storage> {
 /// The gradients on options.
 #[derive(Debug, Clone, Default)]
 pub struct OptionGradients {
-    /// On the biases, in the order in which they were given, each in its own shape; empty where they are not wanted.
+    /// On the biases, in the order in which they were given, each in its own shape; empty without bias gradients.
     pub d_biases: Vec<BiasGradient>,
     /// On the sink logits, one per query head, if there are any.
     pub d_sink: Option<Vec<f64>>,
-    /// On the scale, if it is wanted ([`crate::Attention::scale_gradient`]).
+    /// On the scale, with [`crate::Attention::scale_gradient`].
     pub d_scale: Option<f64>,
 }
 
-/// Buffers of the caller's for [`crate::Attention::backward_into`].
+/// The caller's buffers for [`crate::Attention::backward_into`].
 #[derive(Debug)]
 pub struct GradientsViewMut<'a, E> {
     /// In the shape of q.
@@ -58,7 +58,7 @@ pub struct GradientsViewMut<'a, E> {
     pub dv: ArrayViewMut4<'a, E>,
 }
 
-/// What the gradients did, row by row. Norms are Euclidean.
+/// Norms (Euclidean) of the gradients of every row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GradientStats {
     /// Norm of each row of dq, `[batch, heads_q, seq_q]`.
@@ -84,7 +84,7 @@ impl GradientStats {
     }
 }
 
-/// Where the gradients of a call go.
+/// Output buffers of a backward pass.
 pub(crate) struct GradientOutputs<'g, E> {
     pub(crate) dq: ArrayViewMut4<'g, MaybeUninit<E>>,
     pub(crate) dk: ArrayViewMut4<'g, MaybeUninit<E>>,
@@ -93,21 +93,21 @@ pub(crate) struct GradientOutputs<'g, E> {
     pub(crate) adds: bool,
 }
 
-/// What else comes of a call.
+/// The other results of a backward pass.
 #[derive(Default)]
 pub(crate) struct GradientSums {
     pub(crate) options: OptionGradients,
-    /// Sums of the squares of `d_scores` over the keys, if they were asked for.
+    /// Sums of the squares of `d_scores` over the keys, if collected.
     pub(crate) squares: Option<Array3<f64>>,
 }
 
-/// What was saved, and d_out, have the shape of the result.
+/// Check that the saved state and d_out have the shape of the result.
 pub(crate) fn check_saved<E: Storage>(dims: &Dims, saved: &SavedView<'_, E>, d_out: &ArrayView4<'_, E>) -> Result<()> {
     let expected = dims.out();
     check_shape("d_out", d_out.shape(), &expected)?;
     check_shape("saved.out", saved.out.shape(), &expected)?;
-    if let Some(exact) = &saved.exact {
-        check_shape("saved.exact", exact.shape(), &expected)?;
+    if let Some(out_unrounded) = &saved.out_unrounded {
+        check_shape("saved.out_unrounded", out_unrounded.shape(), &expected)?;
     }
     check_shape("saved.row_max", saved.row_max.shape(), &expected[..3])?;
     check_shape("saved.row_sum", saved.row_sum.shape(), &expected[..3])

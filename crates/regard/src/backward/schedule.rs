@@ -1,4 +1,4 @@
-//! A call, cut into units and shared out over threads.
+//! Backward scheduling: units of work over threads.
 //!
 //! A *unit* of work is the query heads that share one key/value head of one batch entry, against some splits of keys: it alone adds to
 //! dk and dv there (see [`super::differentiate`]). Where there are few heads, each split of keys is a unit, and its share of dq is kept apart, for a
@@ -11,9 +11,9 @@ use crate::arrays::{cut, filled, uninit};
 use crate::bias::gradient::{BiasSums, BiasTotals, UnitSizes};
 use crate::error::{Error, Result};
 use crate::forward::{Inputs, SavedView, row_array};
+use crate::mainloop::scores::Scorer;
+use crate::mainloop::tiling::{GRADIENT_SPLIT, query_tiles, tile_shape};
 use crate::plan::{Dims, Plan, WORTH_A_THREAD};
-use crate::walk::scores::Scorer;
-use crate::walk::tiling::{GRADIENT_SPLIT, query_tiles, tile_shape};
 use ndarray::{Array2, Array3, Array4, ArrayView1, ArrayView4, ArrayViewMut4, Axis};
 use regard_simd::{Real, Storage};
 use std::mem::MaybeUninit;
@@ -37,7 +37,7 @@ pub(crate) fn run<E: Storage, X: Storage<Real = E::Real>>(
     let (d, adds) = (plan.dims, outputs.adds);
     let over_all_keys = plan.top_k().is_some() || plan.scale.abs() > LARGE_SCALE;
     if adds && (over_all_keys || !plan.biases_with_gradient().is_empty()) {
-        return Err(Error::Unsupported { what: "a gradient in parts with top-k, a scale beyond 4, or one on a bias" });
+        return Err(Error::Unsupported { what: "a gradient in parts with top-k, with a scale above 4, or of a bias" });
     }
     let inputs = Inputs { q: inputs.q.view(), k: inputs.k.view(), v: inputs.v.view() };
     let mut given = Given { plan, inputs: &inputs, saved: &saved.reborrow(), d_out: d_out.view(), cutoffs: None, deltas: None };
@@ -95,7 +95,7 @@ fn sink_gradient<E: Storage>(given: &Given<'_, '_, E>) -> Result<Vec<f64>> {
             if sum == 0.0 || sink == f64::NEG_INFINITY {
                 continue;
             }
-            let out = |e: usize| saved.exact.as_ref().map_or_else(|| saved.out[[b, h, i, e]].to_real(), |exact| exact[[b, h, i, e]]);
+            let out = |e: usize| saved.out_unrounded.as_ref().map_or_else(|| saved.out[[b, h, i, e]].to_real(), |x| x[[b, h, i, e]]);
             let delta: f64 = (0..plan.dims.value_dim).map(|e| d_out[[b, h, i, e]].to_real().to_f64() * out(e).to_f64()).sum();
             // A row that sees no key hands nothing on, whatever d_out is.
             if delta.is_finite() || Scorer::<E>::row_sees_any(plan, &tile, r) {
@@ -131,13 +131,13 @@ enum PaddedSums<'o, 'v, E: Storage> {
 impl<'o, 'v, E: Storage> PaddedSums<'o, 'v, E> {
     fn new(to: &'o mut ArrayViewMut4<'v, MaybeUninit<E>>, adds: bool) -> Result<Self> {
         let (b, h, n, dims) = to.dim();
-        let pitch = padded::<E::Real>(dims);
-        let shape = [b, h, n, pitch];
-        if dims != pitch || !E::IS_REAL || to.as_slice_mut().is_none() {
+        let ld = padded::<E::Real>(dims);
+        let shape = [b, h, n, ld];
+        if dims != ld || !E::IS_REAL || to.as_slice_mut().is_none() {
             let mut sums = uninit("sums of gradients", shape)?;
             if adds {
                 sums.fill(MaybeUninit::new(E::Real::ZERO));
-                // SAFETY: what is added to holds numbers.
+                // SAFETY: the destination is initialised.
                 let number = |x: &MaybeUninit<E>| MaybeUninit::new(unsafe { x.assume_init() }.to_real());
                 sums.slice_mut(ndarray::s![.., .., .., ..dims]).zip_mut_with(to, |sum, x| *sum = number(x));
             }
@@ -180,7 +180,7 @@ struct Pieces {
     keys: usize,
     /// Queries that are worked on before the next ones are begun.
     chunk: usize,
-    /// Several units of a task add to the same numbers of a bias for all queries: they take turns after every tile of queries, an order that does
+    /// Several units of a task add to the same elements of a bias for all queries: they alternate after every query tile, an order that does
     /// not depend on how many queries there are at a time.
     in_turns: bool,
 }
@@ -248,7 +248,7 @@ fn run_units<E: Storage, X: Storage<Real = E::Real>>(
         run_tasks(given, pieces, queries.clone(), &mut sums, views, E::Real::ONE)?;
         let to = dq.slice_mut(ndarray::s![.., .., queries.clone(), ..]);
         let q = rows[1].as_ref().map(|_| given.inputs.q.slice(ndarray::s![.., .., queries.clone(), ..]));
-        let products = add_up(plan, apart.iter().map(|(dq, _)| dq.slice(here)).collect(), scale, to, q)?;
+        let products = reduce_splits(plan, apart.iter().map(|(dq, _)| dq.slice(here)).collect(), scale, to, q)?;
         let [squares, scales] = of_queries(rows, queries);
         squares.into_iter().for_each(|mut to| apart.iter().flat_map(|(_, [from, _])| from).for_each(|from| to += &from.slice(here)));
         scales.into_iter().for_each(|mut to| to.iter_mut().zip(&products).for_each(|(to, &product)| *to = product));
@@ -362,7 +362,7 @@ fn run_task<E: Storage, X: Storage<Real = E::Real>>(
 }
 
 /// `to = (apart[0] + apart[1] + ...) * scale`; returned is the product of each sum with its row of q: its gradient on the scale
-fn add_up<E: Storage, X: Storage<Real = E::Real>>(
+fn reduce_splits<E: Storage, X: Storage<Real = E::Real>>(
     plan: &Plan<'_>,
     apart: Vec<ArrayView4<'_, MaybeUninit<E::Real>>>,
     scale: E::Real,

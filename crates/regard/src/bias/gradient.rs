@@ -1,7 +1,7 @@
 //! The gradient of a bias: that of the scores, summed over whatever the bias is the same for.
 //!
-//! A bias with a number per pair gets sums of the type that is computed in; where queries or keys share one, sums are f64, as many as the bias has
-//! numbers (times batch entries and heads for slopes and tables, which are added up at the end). Sums are made in a fixed order, row by row, so
+//! A bias with a value per pair gets sums of the type that is computed in; where queries or keys share one, sums are f64, as many as the bias has
+//! elements (times batch entries and heads for slopes and tables, which are added up at the end). Sums are made in a fixed order, row by row, so
 //! that neither threads nor the width of a vector change a bit.
 
 use super::{Bias, match_dense};
@@ -33,7 +33,7 @@ pub(crate) enum BiasTotals<T> {
     Pairs(Array4<T>),
     /// `[batch or 1, head or 1, query or 1, key or 1]`, one of the last two being 1.
     Shared(Array4<f64>),
-    /// `[batch, head, 1, place in the table]`.
+    /// `[batch, head, 1, place in the table]`; for slopes the two elements of a [`Compensated`] sum.
     Table(Array4<f64>),
 }
 
@@ -56,12 +56,12 @@ impl<T: Real> BiasTotals<T> {
             let shared = (n == 1 && seq_q > 1) || (m == 1 && seq_kv > 1);
             Ok(if shared { Self::Shared(filled(what, shape, 0.0)?) } else { Self::Pairs(filled(what, shape, T::ZERO)?) })
         },
-            Bias::Alibi(_) => table(1),
+            Bias::Alibi(_) => table(2),
             Bias::Relative(numbers) => table(numbers.ncols())
         )
     }
 
-    /// Whether the batch entries, the heads, and the keys have sums of their own, so that they can be worked on side by side.
+    /// Whether the batch entries, the heads, and the keys have sums of their own, so that they can be worked on in parallel.
     pub(crate) fn apart(&self, scores: [usize; 4]) -> [bool; 3] {
         let apart = |shape: &[usize]| [0, 1, 3].map(|axis| shape[axis] == scores[axis]);
         match self {
@@ -98,7 +98,7 @@ impl<T: Real> BiasTotals<T> {
                 let total = if table.nrows() == 1 { total.sum_axis(Axis(0)).insert_axis(Axis(0)) } else { total };
                 BiasGradient::Relative(total.mapv(|x| x as f32))
             }
-            (_, Self::Table(sums)) => BiasGradient::Alibi(table_total(&sums).column(0).to_vec()),
+            (_, Self::Table(sums)) => BiasGradient::Alibi(slope_totals(&sums)),
         }
     }
 }
@@ -137,7 +137,36 @@ fn table_total(sums: &Array4<f64>) -> Array2<f64> {
     total
 }
 
-/// The gradients of the scores of some rows of a head: `ds[key][row]`, keys `pitch` apart.
+/// One per head: over batch entries, in order.
+fn slope_totals(sums: &Array4<f64>) -> Vec<f64> {
+    let total = |head: usize| {
+        let mut total = Compensated::default();
+        sums.slice(ndarray::s![.., head, 0, ..]).iter().for_each(|&x| total.add(x));
+        total.sum + total.rest
+    };
+    (0..sums.len_of(Axis(1))).map(total).collect()
+}
+
+/// A sum and what was lost in rounding it (Neumaier): distances are large, and the gradients of a row cancel.
+#[derive(Debug, Clone, Copy, Default)]
+struct Compensated {
+    sum: f64,
+    rest: f64,
+}
+
+impl Compensated {
+    fn add(&mut self, x: f64) {
+        let Self { sum, .. } = *self;
+        let total = sum + x;
+        self.sum = total;
+        // What is not finite has no rest: infinity stays infinity.
+        if total.is_finite() {
+            self.rest += if sum.abs() >= x.abs() { (sum - total) + x } else { (x - total) + sum };
+        }
+    }
+}
+
+/// The gradients of the scores of some rows of a head: `ds[key][row]`, keys `ld` apart.
 pub(crate) struct ScoreRows<'d, T> {
     pub(crate) at: &'d HeadPosition,
     /// Batch entry, head and first key within the task's parts, and the first query within the call.
@@ -145,7 +174,7 @@ pub(crate) struct ScoreRows<'d, T> {
     pub(crate) queries: Range<usize>,
     pub(crate) keys: &'d Range<usize>,
     pub(crate) ds: &'d [T],
-    pub(crate) pitch: usize,
+    pub(crate) ld: usize,
 }
 
 impl<T: Real> BiasSums<'_, T> {
@@ -157,14 +186,14 @@ impl<T: Real> BiasSums<'_, T> {
     }
 
     pub(crate) fn add<S: Simd<T = T>>(&mut self, simd: S, bias: &Bias<'_>, rows: &ScoreRows<'_, T>) {
-        let ScoreRows { at, place: [batch, head, first_key, first_query], queries, keys, ds, pitch } = rows;
-        let (count, pitch) = (queries.len(), *pitch);
-        let row = |r: usize| Range::clone(keys).zip(ds[r..].iter().step_by(pitch));
+        let ScoreRows { at, place: [batch, head, first_key, first_query], queries, keys, ds, ld } = rows;
+        let (count, ld) = (queries.len(), *ld);
+        let row = |r: usize| Range::clone(keys).zip(ds[r..].iter().step_by(ld));
         match self {
             Self::Pairs(view) => {
                 let [b, h] = [(0, *batch), (1, *head)].map(|(axis, at)| if view.len_of(Axis(axis)) == 1 { 0 } else { at });
                 let (query, key) = (*first_query..first_query + count, *first_key..first_key + keys.len());
-                simd.call(AddTransposed { ds, pitch, to: view.slice_mut(ndarray::s![b, h, query, key]) });
+                simd.call(AddTransposed { ds, ld, to: view.slice_mut(ndarray::s![b, h, query, key]) });
             }
             Self::Shared(view) => {
                 let shape: [usize; 4] = std::array::from_fn(|axis| view.len_of(Axis(axis)));
@@ -181,19 +210,21 @@ impl<T: Real> BiasSums<'_, T> {
             }
             Self::Table(view) => {
                 let mut table = view.slice_mut(ndarray::s![*batch, *head, 0usize, ..]);
+                let mut slope = Compensated { sum: table[0], rest: table[table.len() - 1] };
                 for (r, query) in queries.clone().enumerate() {
                     let distance = |key: usize| (key as i64).saturating_sub(at.position(query));
                     match bias {
                         // Forward, score += -slope * |distance|
-                        Bias::Alibi(_) => {
-                            table[0] -= row(r).map(|(key, x)| distance(key).unsigned_abs() as f64 * x.to_f64()).sum::<f64>();
-                        }
+                        Bias::Alibi(_) => row(r).for_each(|(key, x)| slope.add(-(distance(key).unsigned_abs() as f64) * x.to_f64())),
                         // Forward, score += table[distance]
                         _ => {
                             let reach = (table.len() / 2) as i64;
                             row(r).for_each(|(key, x)| table[(distance(key).clamp(-reach, reach) + reach) as usize] += x.to_f64());
                         }
                     }
+                }
+                if matches!(bias, Bias::Alibi(_)) {
+                    (table[0], table[1]) = (slope.sum, slope.rest);
                 }
             }
         }
@@ -203,35 +234,35 @@ impl<T: Real> BiasSums<'_, T> {
 /// `to[row][key] += ds[key][row]`
 struct AddTransposed<'k, T> {
     ds: &'k [T],
-    pitch: usize,
-    /// `[row, key]`, keys side by side.
+    ld: usize,
+    /// `[row, key]`, keys contiguous.
     to: ArrayViewMut2<'k, T>,
 }
 
 impl<T: Real> Kernel<T> for AddTransposed<'_, T> {
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
-        let Self { ds, pitch, mut to } = self;
+        let Self { ds, ld, mut to } = self;
         let ((rows, keys), stride) = (to.dim(), to.strides()[0]);
-        assert!(keys == 0 || ds.len() >= (keys - 1) * pitch + rows);
+        assert!(keys == 0 || ds.len() >= (keys - 1) * ld + rows);
         assert!(to.strides()[1] == 1 || keys <= 1);
-        // SAFETY: `to` has these rows and keys, a row's side by side; `ds` has a row of `rows` numbers for each key. Both were just checked.
-        unsafe { add_transposed(simd.narrow(), ds, pitch, [rows, keys], to.as_mut_ptr(), stride) };
+        // SAFETY: `to` has these rows and keys, contiguous in a row; `ds` has a row of `rows` elements for each key. Both were just checked.
+        unsafe { add_transposed(simd.narrow(), ds, ld, [rows, keys], to.as_mut_ptr(), stride) };
     }
 }
 
 /// # Safety
-/// `to` must be valid for `keys` numbers side by side in each of `rows` rows, `stride` apart, and `ds` have `rows` numbers at each `key * pitch`.
+/// `to` must be valid for `keys` contiguous elements in each of `rows` rows, `stride` apart, and `ds` have `rows` elements at each `key * ld`.
 #[inline(always)]
-unsafe fn add_transposed<S: Transpose>(simd: S, ds: &[S::T], pitch: usize, [rows, keys]: [usize; 2], to: *mut S::T, stride: isize) {
+unsafe fn add_transposed<S: Transpose>(simd: S, ds: &[S::T], ld: usize, [rows, keys]: [usize; 2], to: *mut S::T, stride: isize) {
     let (whole_rows, whole_keys) = (rows - rows % S::LANES, keys - keys % S::LANES);
-    // Rows first: they often lie a power of two apart, and only a few of those find room in the first cache together.
+    // Rows first: they are often a power of two apart, and few such rows fit into L1 together.
     for row in (0..whole_rows).step_by(S::LANES) {
         for key in (0..whole_keys).step_by(S::LANES) {
             // SAFETY: LANES keys from `key` and LANES rows from `row` on are inside `ds`, and inside the rows and keys that the caller
             // checked `to` for.
             unsafe {
-                let square = simd.load_transposed(ds.as_ptr().add(key * pitch + row), pitch as isize);
+                let square = simd.load_transposed(ds.as_ptr().add(key * ld + row), ld as isize);
                 for (x, &line) in square.as_ref().iter().enumerate() {
                     let at = to.offset((row + x) as isize * stride).add(key);
                     simd.store(at, simd.add(simd.load(at), line));
@@ -241,7 +272,7 @@ unsafe fn add_transposed<S: Transpose>(simd: S, ds: &[S::T], pitch: usize, [rows
     }
     let one = |row: usize, key: usize| {
         // SAFETY: the row and the key are among those that the caller checked `to` for.
-        unsafe { *to.offset(row as isize * stride).add(key) += ds[key * pitch + row] };
+        unsafe { *to.offset(row as isize * stride).add(key) += ds[key * ld + row] };
     };
     (0..whole_rows).for_each(|row| (whole_keys..keys).for_each(|key| one(row, key)));
     (whole_rows..rows).for_each(|row| (0..keys).for_each(|key| one(row, key)));

@@ -1,4 +1,4 @@
-//! Numbers that are added to the scores: given densely, or made on the fly from the distance.
+//! Biases on the scores: dense, or computed from the distance.
 
 pub(crate) mod gradient;
 
@@ -32,7 +32,7 @@ pub enum Bias<'a> {
     Relative(CowBase<'a, f32, Ix2>),
 }
 
-/// `$body` with `$b` the numbers of a dense bias, whatever they are stored as; `$other` for the other kinds.
+/// `$body` with `$b` the elements of a dense bias of any storage type; `$other` for the other kinds.
 macro_rules! match_dense {
     ($bias:expr, $b:ident => $body:expr, $($other:tt)*) => {
         match $bias {
@@ -71,7 +71,7 @@ impl Bias<'_> {
         !matches!(self, Self::Alibi(_))
     }
 
-    /// The number for one pair.
+    /// The bias of one pair.
     pub fn at(&self, at: &HeadPosition, query: usize, key: usize) -> f64 {
         let distance = (key as i64).saturating_sub(at.position(query));
         match_dense!(self, b => b[broadcast_index(b.shape(), [at.batch, at.head, query, key])].to_real().to_f64(),
@@ -86,7 +86,7 @@ impl Bias<'_> {
 
     /// Numbers for some queries of a head and some keys: `to[(key - keys.start) * width + lane + r]` for the r-th query.
     pub(crate) fn fill<S: Simd>(&self, simd: S, from: &Region<'_>, to: &mut [S::T], width: usize, lane: usize) {
-        // Transposed as a whole, where the numbers widen to the type that is computed in.
+        // Transposed as a whole, where the elements widen to the type that is computed in.
         let rows = match self {
             Self::Dense(b) => dense_rows(b, from).map(AnyRows::F32),
             Self::Dense64(b) => dense_rows(b, from).map(AnyRows::F64),
@@ -103,7 +103,7 @@ impl Bias<'_> {
         }
     }
 
-    /// One query's numbers for a range of keys.
+    /// One query's elements for a range of keys.
     fn fill_row<'t, T: Real>(&self, at: &HeadPosition, query: usize, keys: Range<usize>, to: impl Iterator<Item = &'t mut T>) {
         match_dense!(self, b => {
             let [batch, head, row, _] = broadcast_index(b.shape(), [at.batch, at.head, query, 0]);
@@ -133,7 +133,7 @@ pub(crate) struct Region<'r> {
     pub(crate) keys: Range<usize>,
 }
 
-/// The numbers of a region, a row per query; `None` where one serves all keys.
+/// The elements of a region, a row per query; `None` where one serves all keys.
 fn dense_rows<'b, X: Storage>(bias: &'b CowBase<'_, X, Ix4>, from: &Region<'_>) -> Option<Rows<'b, X>> {
     let [b, h, _, _] = broadcast_index(bias.shape(), [from.at.batch, from.at.head, 0, 0]);
     let mut rows = bias.view().index_axis_move(Axis(0), b).index_axis_move(Axis(0), h);

@@ -1,15 +1,15 @@
-//! One tile of query rows, from the first tile of keys to the finished rows: the walk's visitor that computes attention.
+//! Attention of one query tile: the visitor that updates the running softmax and accumulates values.
 
 use super::output::{Outputs, copy_rows, store_rows};
 use super::softmax::{AccLayout, Observer, OwnedState, SoftmaxUpdate, State};
-use crate::walk::decode::DecodeValues;
-use crate::walk::dropout::apply_dropout;
-use crate::walk::operand::{Operand, TileRows};
-use crate::walk::scores::{Scorer, Stage};
-use crate::walk::tiling::{KV_SPLIT, KV_TILE, Need, by_width};
-use crate::walk::{KvTile, Visitor, walk};
+use crate::mainloop::decode::DecodeValues;
+use crate::mainloop::dropout::apply_dropout;
+use crate::mainloop::operand::{Operand, TileRows};
+use crate::mainloop::scores::{Scorer, Stage};
+use crate::mainloop::tiling::{KV_SPLIT, KV_TILE, Need, by_width};
+use crate::mainloop::{KvTile, Visitor, mainloop};
 use ndarray::Axis;
-use regard_simd::microkernel::{Epilogue, Factors, product};
+use regard_simd::microkernel::{Epilogue, GemmOperands, product};
 use regard_simd::scratch::{Scratch, slices};
 use regard_simd::strided::Rows;
 use regard_simd::{Driver, Kernel, Real, Simd, Storage};
@@ -18,29 +18,32 @@ use std::ops::Range;
 pub(crate) struct AttendTile<'p, 'a, 'o, E: Storage, O> {
     pub(crate) scorer: &'p Scorer<'a, E>,
     pub(crate) v: Rows<'p, E>,
-    /// Makes an observer for so many lanes.
+    /// Makes an observer with the given number of lanes.
     pub(crate) observer: &'p (dyn Fn(usize) -> O + Sync),
     pub(crate) keys: Range<usize>,
     /// All keys of the whole, or those of a split on its own.
     pub(crate) of: Range<usize>,
-    /// What was seen of keys before: of this split, and of those before it. Nothing, at the beginning.
-    pub(crate) before: Vec<OwnedState<E::Real, O>>,
-    /// What was seen of the splits after `keys`, in order.
-    pub(crate) splits: Splits<E::Real, O>,
+    /// States of earlier keys: of this split, and of the splits before it. Empty at the start.
+    pub(crate) before: &'p [OwnedState<E::Real, O>],
+    /// States of the splits after `keys`, in order.
+    pub(crate) splits: &'p [Split<E::Real, O>],
     pub(crate) output: Option<&'p mut Outputs<'o, E>>,
 }
 
 /// Keys of splits, and the state of each on its own.
-pub(crate) type Splits<T, O> = Vec<(Range<usize>, OwnedState<T, O>)>;
+pub(crate) type Splits<T, O> = Vec<Split<T, O>>;
 
-/// The states, where no results are wanted; what the observer says of each row.
+/// The keys of a split, and their state.
+pub(crate) type Split<T, O> = (Range<usize>, OwnedState<T, O>);
+
+/// The states, if there is no output; the observer's summary of each row otherwise.
 pub(crate) type Outcome<T, O> = (Vec<OwnedState<T, O>>, Vec<<O as Observer<T>>::Row>);
 
 impl<E: Storage, O: Observer<E::Real>> Driver<E::Real> for AttendTile<'_, '_, '_, E, O> {
     type Output = Outcome<E::Real, O>;
 
     fn run<S: Simd<T = E::Real>>(self, simd: S) -> Self::Output {
-        let Self { scorer, v, observer, keys, of, mut before, splits, output } = self;
+        let Self { scorer, v, observer, keys, of, before, splits, output } = self;
         let layout = AccLayout::new::<S>(scorer.tile.rows(), scorer.plan.dims.value_dim, scorer.decodes::<S>());
         let seen = scorer.key_range(of);
         let several = has_several_splits(&seen);
@@ -50,7 +53,7 @@ impl<E: Storage, O: Observer<E::Real>> Driver<E::Real> for AttendTile<'_, '_, '_
             copy: Operand::copy_len(&v),
             dropout: if scorer.plan.dropout().is_some() { KV_TILE * 2 * S::LANES } else { 0 },
             factors: 2 * lanes,
-            rows: layout.rows * layout.pitch.unwrap_or(layout.dims),
+            rows: layout.rows * layout.ld.unwrap_or(layout.dims),
             row_max: lanes,
             row_sum: lanes,
             acc: layout.acc_len(),
@@ -69,23 +72,22 @@ impl<E: Storage, O: Observer<E::Real>> Driver<E::Real> for AttendTile<'_, '_, '_
             rows,
         };
         let states = [Some(&mut attend.state), attend.total.as_mut()].into_iter().flatten();
-        states.zip(&before).for_each(|(state, before)| before.give(&layout, state));
+        states.zip(before).for_each(|(state, before)| before.restore(&layout, state));
         let mut end = seen.end.min(keys.end);
-        walk(simd, scorer, seen.start.max(keys.start)..end, KV_SPLIT, &mut attend);
+        mainloop(simd, scorer, seen.start.max(keys.start)..end, KV_SPLIT, &mut attend);
         for (keys, split) in splits {
-            split.give(&layout, &mut attend.state);
+            split.restore(&layout, &mut attend.state);
             end = keys.end;
             if end.is_multiple_of(KV_SPLIT) {
                 attend.split_done(simd);
             }
         }
         let Some(output) = output else {
-            before.resize_with(1 + usize::from(several), || OwnedState::nothing(layout, observer(0)));
             // Where a split has just ended its sum was put away, and there is nothing of the next one.
             let ended = several && end.is_multiple_of(KV_SPLIT);
             let states = [Some(&attend.state).filter(|_| !ended), attend.total.as_ref()];
-            before.iter_mut().zip(states).for_each(|(kept, state)| kept.take(&layout, state));
-            return (before, Vec::new());
+            let kept = states.into_iter().take(1 + usize::from(several)).map(|state| OwnedState::new(layout, state, || observer(0)));
+            return (kept.collect(), Vec::new());
         };
         if !seen.end.is_multiple_of(KV_SPLIT) {
             attend.split_done(simd);
@@ -109,7 +111,7 @@ struct Attend<'w, 'a, E: Storage, O> {
     total: Option<State<'w, E::Real, O>>,
     /// Room for the dropout of a panel.
     dropout: &'w mut [E::Real],
-    /// Two numbers per lane.
+    /// Two elements per lane.
     factors: &'w mut [E::Real],
     /// Finished rows, before they are stored; sums of a tile where rows are few.
     rows: &'w mut [E::Real],
@@ -117,7 +119,7 @@ struct Attend<'w, 'a, E: Storage, O> {
 
 impl<S: Simd, E: Storage<Real = S::T>, O: Observer<S::T>> Visitor<S, E> for Attend<'_, '_, E, O> {
     fn stage(&self) -> Stage {
-        Stage::Bias
+        Stage::Masked
     }
 
     fn begin(&mut self, _: S, tile: &mut KvTile<'_, '_, E>, _: &[Need]) {
@@ -142,26 +144,26 @@ impl<S: Simd, E: Storage<Real = S::T>, O: Observer<S::T>> Visitor<S, E> for Atte
 }
 
 impl<E: Storage, O: Observer<E::Real>> Attend<'_, '_, E, O> {
-    /// `acc = acc * alpha + values^T . p`. With `visible`, values that are not finite are given to those who see them only.
+    /// `acc = acc * alpha + values^T . p`. With `visible`, non-finite values are added only to rows that see them.
     fn add_values<S: Simd<T = E::Real>>(&mut self, simd: S, need: &Need, weights: &[S::T], visible: Option<&[u32; KV_TILE]>) {
         let Self { layout, values, state, factors: alpha, rows: sums, .. } = self;
         let (panel, dims) = (&need.panel, layout.dims);
         let acc = &mut *state.acc;
-        match layout.pitch {
-            Some(pitch) => {
+        match layout.ld {
+            Some(ld) => {
                 let rows = layout.rows;
                 let v = match visible {
-                    Some(_) => TileRows::Real(values.clean_rows(simd, &need.keys)),
+                    Some(_) => TileRows::Real(values.zero_non_finite(simd, &need.keys)),
                     None => values.decode_rows(simd, &need.keys),
                 };
                 match v {
-                    TileRows::Stored(v) => simd.call(DecodeValues { weights, rows, pitch, v, alpha, sums, acc }),
-                    TileRows::Real(v) => simd.call(DecodeValues { weights, rows, pitch, v, alpha, sums, acc }),
+                    TileRows::Stored(v) => simd.call(DecodeValues { weights, rows, ld, v, alpha, sums, acc }),
+                    TileRows::Real(v) => simd.call(DecodeValues { weights, rows, ld, v, alpha, sums, acc }),
                 }
             }
             None => {
                 let acc = &mut acc[panel.start * dims..][..panel.width * dims];
-                let v = if visible.is_some() { values.clean_rows(simd, &need.keys) } else { values.rows(simd, &need.keys) };
+                let v = if visible.is_some() { values.zero_non_finite(simd, &need.keys) } else { values.rows(simd, &need.keys) };
                 add_products(simd, v, weights, panel.width, alpha, acc);
             }
         }
@@ -169,8 +171,8 @@ impl<E: Storage, O: Observer<E::Real>> Attend<'_, '_, E, O> {
         for x in values.non_finite(&need.keys) {
             let i = x.key - need.keys.start;
             for lane in (0..panel.rows).filter(|lane| visible[i] >> lane & 1 == 1) {
-                let place = match layout.pitch {
-                    Some(pitch) => lane * pitch + x.dim,
+                let place = match layout.ld {
+                    Some(ld) => lane * ld + x.dim,
                     None => panel.start * dims + x.dim * panel.width + lane,
                 };
                 state.acc[place] += weights[i * panel.width + lane] * x.value;
@@ -178,7 +180,7 @@ impl<E: Storage, O: Observer<E::Real>> Attend<'_, '_, E, O> {
         }
     }
 
-    /// Divide and store: results of all rows, and what the observer says of them.
+    /// Divide and store all rows; returns the observer's summaries.
     fn finish<S: Simd<T = E::Real>>(self, simd: S, outputs: &mut Outputs<'_, E>) -> Vec<O::Row> {
         let Self { scorer, layout, state, total, factors, rows: buffer, .. } = self;
         let mut state = total.unwrap_or(state);
@@ -186,7 +188,7 @@ impl<E: Storage, O: Observer<E::Real>> Attend<'_, '_, E, O> {
         let before: Option<Vec<[S::T; 2]>> =
             plan.has_sink().then(|| state.row_max.iter().zip(&*state.row_sum).map(|(&max, &sum)| [max, sum]).collect());
         if plan.has_sink() {
-            let logit = |r: usize| plan.sink(tile.row(r.min(layout.rows - 1)).0).map_or(S::T::MASKED, S::T::from_f64);
+            let logit = |r: usize| plan.sink(tile.row(r.min(layout.rows - 1)).0).map_or(S::T::NEG_INFINITY, S::T::from_f64);
             let logits: Vec<_> = (0..layout.lanes).map(logit).collect();
             state.add_sink(simd, &layout, &logits, factors);
         }
@@ -195,10 +197,10 @@ impl<E: Storage, O: Observer<E::Real>> Attend<'_, '_, E, O> {
         // A row that saw nothing is 0 / 1.
         let divisors = &mut factors[..layout.lanes];
         divisors.iter_mut().zip(&*state.row_sum).for_each(|(d, &sum)| *d = if sum == S::T::ZERO { S::T::ONE } else { sum });
-        match layout.pitch {
-            Some(pitch) => {
+        match layout.ld {
+            Some(ld) => {
                 for (r, &divisor) in divisors.iter().enumerate().take(layout.rows) {
-                    for (to, &x) in buffer[r * layout.dims..][..layout.dims].iter_mut().zip(&state.acc[r * pitch..]) {
+                    for (to, &x) in buffer[r * layout.dims..][..layout.dims].iter_mut().zip(&state.acc[r * ld..]) {
                         *to = x / divisor;
                     }
                 }
@@ -207,19 +209,19 @@ impl<E: Storage, O: Observer<E::Real>> Attend<'_, '_, E, O> {
             // Rounded results are stored by way of the buffer, which then holds what was rounded.
             None => store_rows::<S, E, true>(simd, state.acc, divisors, buffer, out),
         }
-        if let Some(exact) = &mut outputs.exact {
-            copy_rows(buffer, exact.index_axis_mut(Axis(0), 0), |x| x);
+        if let Some(out_unrounded) = &mut outputs.out_unrounded {
+            copy_rows(buffer, out_unrounded.index_axis_mut(Axis(0), 0), |x| x);
         }
         let end = |r: usize| [state.row_max[r], state.row_sum[r]];
         (0..layout.rows).map(|r| state.observer.finish(r, before.as_ref().map_or_else(|| end(r), |before| before[r]), end(r))).collect()
     }
 }
 
-/// `acc[dim][lane] = acc[dim][lane] * alpha[lane] + sum over keys of v[key, dim] * weights[key * pitch + lane]`, for a panel of `alpha`'s lanes.
-pub(crate) fn add_products<S: Simd>(simd: S, v: Rows<'_, S::T>, weights: &[S::T], pitch: usize, alpha: &[S::T], acc: &mut [S::T]) {
+/// `acc[dim][lane] = acc[dim][lane] * alpha[lane] + sum over keys of v[key, dim] * weights[key * ld + lane]`, for a panel of `alpha`'s lanes.
+pub(crate) fn add_products<S: Simd>(simd: S, v: Rows<'_, S::T>, weights: &[S::T], ld: usize, alpha: &[S::T], acc: &mut [S::T]) {
     let width = acc.len() / v.cols().max(1);
     if width > 0 {
-        by_width!(S, width, NR => simd.call(AddProducts::<_, NR> { v, weights, pitch, alpha, acc }));
+        by_width!(S, width, NR => simd.call(AddProducts::<_, NR> { v, weights, ld, alpha, acc }));
     }
 }
 
@@ -227,7 +229,7 @@ struct AddProducts<'k, T: Real, const NR: usize> {
     v: Rows<'k, T>,
     weights: &'k [T],
     /// From one key's weights to the next's.
-    pitch: usize,
+    ld: usize,
     alpha: &'k [T],
     acc: &'k mut [T],
 }
@@ -235,11 +237,11 @@ struct AddProducts<'k, T: Real, const NR: usize> {
 impl<T: Real, const NR: usize> Kernel<T> for AddProducts<'_, T, NR> {
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
-        let Self { v, weights, pitch, alpha, acc } = self;
+        let Self { v, weights, ld, alpha, acc } = self;
         let (width, rows, depth) = (NR * S::LANES, v.cols(), v.len());
         assert!(v.has_unit_cols() && depth > 0);
-        assert!(weights.len() >= (depth - 1) * pitch + width && acc.len() >= rows * width && alpha.len() >= width);
-        // SAFETY: rows of v have as many numbers side by side as the result has rows; `weights` has a row of `width` for each key, `acc` one for
+        assert!(weights.len() >= (depth - 1) * ld + width && acc.len() >= rows * width && alpha.len() >= width);
+        // SAFETY: rows of v have as many contiguous elements as the result has rows; `weights` has a row of `width` for each key, `acc` one for
         // each dimension, `alpha` one. All of it was just checked.
         unsafe {
             let mut by = [simd.splat(T::ZERO); NR];
@@ -247,8 +249,8 @@ impl<T: Real, const NR: usize> Kernel<T> for AddProducts<'_, T, NR> {
                 *by = simd.load(alpha.as_ptr().add(n * S::LANES));
             }
             let to = AddTo::<S, NR> { acc: acc.as_mut_ptr(), by };
-            let factors = Factors { rows, depth, a: v.row(0), stride: v.row_stride(), b: weights.as_ptr(), pitch };
-            product::<S, NR, true, false>(simd, factors, to);
+            let operands = GemmOperands { rows, depth, a: v.row(0), stride: v.row_stride(), b: weights.as_ptr(), ld };
+            product::<S, NR, true, false>(simd, operands, to);
         }
     }
 }

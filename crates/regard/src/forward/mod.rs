@@ -1,4 +1,4 @@
-//! The forward pass: what can be asked of it, and what it returns.
+//! The forward pass: its inputs and results.
 //!
 //! What a row's bits depend on is the row: the order of every sum is fixed by the key numbers, so neither threads, nor the
 //! batch, nor the other rows of the call change them.
@@ -28,7 +28,7 @@ pub struct Forward<E: Storage> {
     pub lse: Array3<E::Real>,
 }
 
-/// What a forward pass keeps for the backward pass: linear in memory.
+/// State that the forward pass keeps for the backward pass: linear in memory.
 ///
 /// `row_max` and `row_sum` are kept apart: their log-sum-exp would round the sum away where scores are large, and the weights that
 /// the backward pass makes of it would be off.
@@ -37,7 +37,7 @@ pub struct Saved<E: Storage> {
     /// The result, `[batch, heads_q, seq_q, value_dim]`.
     pub out: Array4<E>,
     /// The result before it was rounded to f16 or bf16, for the gradients; `None` where nothing is rounded.
-    pub exact: Option<Array4<E::Real>>,
+    pub out_unrounded: Option<Array4<E::Real>>,
     /// The highest score of each row (a sink logit included), `[batch, heads_q, seq_q]`; `-inf` for a row without any visible key.
     pub row_max: Array3<E::Real>,
     /// `sum(exp(scores - row_max))` of each row; 0 for a row without any visible key.
@@ -51,13 +51,13 @@ impl<E: Storage> Saved<E> {
     }
 }
 
-/// [`Saved`], kept by somebody else: what the door to another language hands back.
+/// A borrowed [`Saved`].
 #[derive(Debug, Clone, Copy)]
 pub struct SavedView<'a, E: Storage> {
     /// See [`Saved::out`].
     pub out: ArrayView4<'a, E>,
-    /// See [`Saved::exact`]; without it, gradients in half precision are off by what `out` was rounded by.
-    pub exact: Option<ArrayView4<'a, E::Real>>,
+    /// See [`Saved::out_unrounded`]; without it, gradients in half precision are off by what `out` was rounded by.
+    pub out_unrounded: Option<ArrayView4<'a, E::Real>>,
     /// See [`Saved::row_max`].
     pub row_max: ArrayView3<'a, E::Real>,
     /// See [`Saved::row_sum`].
@@ -67,25 +67,25 @@ pub struct SavedView<'a, E: Storage> {
 impl<E: Storage> SavedView<'_, E> {
     /// The same for a shorter time; the compiler does not see by itself that this is allowed.
     pub(crate) fn reborrow(&self) -> SavedView<'_, E> {
-        let exact = self.exact.as_ref().map(|x| x.view());
-        SavedView { out: self.out.view(), exact, row_max: self.row_max.view(), row_sum: self.row_sum.view() }
+        let out_unrounded = self.out_unrounded.as_ref().map(|x| x.view());
+        SavedView { out: self.out.view(), out_unrounded, row_max: self.row_max.view(), row_sum: self.row_sum.view() }
     }
 }
 
 impl<'a, E: Storage> From<&'a Saved<E>> for SavedView<'a, E> {
     fn from(saved: &'a Saved<E>) -> Self {
-        let Saved { out, exact, row_max, row_sum } = saved;
-        Self { out: out.view(), exact: exact.as_ref().map(|x| x.view()), row_max: row_max.view(), row_sum: row_sum.view() }
+        let Saved { out, out_unrounded, row_max, row_sum } = saved;
+        Self { out: out.view(), out_unrounded: out_unrounded.as_ref().map(|x| x.view()), row_max: row_max.view(), row_sum: row_sum.view() }
     }
 }
 
-/// Buffers of the caller's for [`crate::Attention::forward_saved_into`], in the shapes of [`Saved`].
+/// The caller's buffers for [`crate::Attention::forward_saved_into`], in the shapes of [`Saved`].
 #[derive(Debug)]
 pub struct SavedViewMut<'a, E: Storage> {
     /// See [`Saved::out`].
     pub out: ArrayViewMut4<'a, E>,
-    /// See [`Saved::exact`]; it may be left out.
-    pub exact: Option<ArrayViewMut4<'a, E::Real>>,
+    /// See [`Saved::out_unrounded`]; it may be left out.
+    pub out_unrounded: Option<ArrayViewMut4<'a, E::Real>>,
     /// See [`Saved::row_max`].
     pub row_max: ArrayViewMut3<'a, E::Real>,
     /// See [`Saved::row_sum`].
@@ -102,17 +102,17 @@ pub(crate) struct Inputs<'x, E> {
 /// Memory for what a backward pass needs, and what `attend` makes of it.
 ///
 /// # Safety
-/// Where it succeeds, `attend` must have written every element of `out` and `exact`.
+/// Where it succeeds, `attend` must have written every element of `out` and `out_unrounded`.
 pub(crate) unsafe fn saved<E: Storage, R>(plan: &Plan<'_>, attend: impl FnOnce(Outputs<'_, E>) -> Result<R>) -> Result<(Saved<E>, R)> {
-    let (mut row_max, mut row_sum) = (row_array(plan, E::Real::MASKED)?, row_array(plan, E::Real::ZERO)?);
+    let (mut row_max, mut row_sum) = (row_array(plan, E::Real::NEG_INFINITY)?, row_array(plan, E::Real::ZERO)?);
     let mut out = uninit("out", plan.dims.out())?;
-    let mut exact = if E::IS_REAL { None } else { Some(uninit("out", plan.dims.out())?) };
+    let mut out_unrounded = if E::IS_REAL { None } else { Some(uninit("out", plan.dims.out())?) };
     let [max, sum] = [&mut row_max, &mut row_sum].map(|rows| Some(rows.view_mut()));
-    let exact_view = exact.as_mut().map(|x| x.view_mut());
-    let result = attend(Outputs { exact: exact_view, row_max: max, row_sum: sum, ..Outputs::new(out.view_mut()) })?;
-    // SAFETY: the caller vouches for it.
-    let (out, exact) = unsafe { (out.assume_init(), exact.map(|exact| exact.assume_init())) };
-    Ok((Saved { out, exact, row_max, row_sum }, result))
+    let unrounded_view = out_unrounded.as_mut().map(|x| x.view_mut());
+    let result = attend(Outputs { out_unrounded: unrounded_view, row_max: max, row_sum: sum, ..Outputs::new(out.view_mut()) })?;
+    // SAFETY: the caller guarantees it.
+    let (out, out_unrounded) = unsafe { (out.assume_init(), out_unrounded.map(|x| x.assume_init())) };
+    Ok((Saved { out, out_unrounded, row_max, row_sum }, result))
 }
 
 /// A place for elements as a place that may be uninitialised.
@@ -121,7 +121,7 @@ pub(crate) fn as_uninit<'a, T>(out: &'a mut ArrayViewMut4<'_, T>) -> ArrayViewMu
     unsafe { out.raw_view_mut().cast::<MaybeUninit<T>>().deref_into_view_mut() }
 }
 
-/// One number per row.
+/// One value per row.
 pub(crate) fn row_array<T: Real>(plan: &Plan<'_>, with: T) -> Result<Array3<T>> {
     let d = &plan.dims;
     Ok(filled("a number per row", [d.batch, d.heads_q, d.seq_q, 1], with)?.remove_axis(Axis(3)))

@@ -1,18 +1,18 @@
-//! Where finished rows go.
+//! Output buffers of the forward pass.
 
 use crate::arrays::take;
-use crate::walk::tiling::Panel;
+use crate::mainloop::tiling::Panel;
 use ndarray::{ArrayViewMut3, ArrayViewMut4};
 use regard_simd::strided::{TransposeOut, as_uninit};
 use regard_simd::{Real, Simd, Storage};
 use std::mem::MaybeUninit;
 
-/// Where results go: those of a call, or of a task's part of it.
+/// Output buffers of a call, or of one task.
 pub(crate) struct Outputs<'g, E: Storage> {
     /// `[batch, head, query, dim]`.
     pub(crate) out: ArrayViewMut4<'g, MaybeUninit<E>>,
-    /// The same, not rounded, where that is wanted and elements are rounded.
-    pub(crate) exact: Option<ArrayViewMut4<'g, MaybeUninit<E::Real>>>,
+    /// `out` before rounding, for half-precision elements.
+    pub(crate) out_unrounded: Option<ArrayViewMut4<'g, MaybeUninit<E::Real>>>,
     /// The denominators of the softmax, `[batch, head, query]`: as one number, or as two for a backward pass.
     pub(crate) lse: Option<ArrayViewMut3<'g, E::Real>>,
     pub(crate) row_max: Option<ArrayViewMut3<'g, E::Real>>,
@@ -21,16 +21,16 @@ pub(crate) struct Outputs<'g, E: Storage> {
 
 impl<'g, E: Storage> Outputs<'g, E> {
     pub(crate) fn new(out: ArrayViewMut4<'g, MaybeUninit<E>>) -> Self {
-        Self { out, exact: None, lse: None, row_max: None, row_sum: None }
+        Self { out, out_unrounded: None, lse: None, row_max: None, row_sum: None }
     }
 
     /// The part before `index` along an axis, which it gives up.
     pub(crate) fn take(&mut self, axis: usize, index: usize) -> Self {
         let out = take(&mut self.out, axis, index);
-        let exact = self.exact.as_mut().map(|exact| take(exact, axis, index));
+        let out_unrounded = self.out_unrounded.as_mut().map(|x| take(x, axis, index));
         let [lse, row_max, row_sum] =
             [&mut self.lse, &mut self.row_max, &mut self.row_sum].map(|rows| rows.as_mut().map(|rows| take(rows, axis, index)));
-        Self { out, exact, lse, row_max, row_sum }
+        Self { out, out_unrounded, lse, row_max, row_sum }
     }
 
     /// The denominators of all rows.
@@ -46,11 +46,11 @@ impl<'g, E: Storage> Outputs<'g, E> {
 
 /// `-inf` for a row that saw nothing.
 pub(crate) fn lse_of<T: Real>(row_max: T, row_sum: T) -> T {
-    if row_sum == T::ZERO { T::MASKED } else { row_max + row_sum.ln() }
+    if row_sum == T::ZERO { T::NEG_INFINITY } else { row_max + row_sum.ln() }
 }
 
 /// Rows of panels (`acc` is `[panel][dim][lane]`), each divided by (or multiplied with) its row's `by`, become rows of the result.
-/// `buffer` has room for all rows.
+/// `buffer` holds all rows.
 pub(crate) fn store_rows<S: Simd, E: Storage<Real = S::T>, const DIVIDE: bool>(
     simd: S,
     acc: &[S::T],
@@ -59,10 +59,10 @@ pub(crate) fn store_rows<S: Simd, E: Storage<Real = S::T>, const DIVIDE: bool>(
     mut out: ArrayViewMut3<'_, MaybeUninit<E>>,
 ) {
     let (heads, queries, dims) = out.dim();
-    // Straight into the result where that is the same numbers side by side, else by way of a buffer.
+    // Straight into the result where that is the same contiguous elements, otherwise by way of a buffer.
     let direct = out.as_slice_mut().and_then(E::as_real_mut);
     let is_direct = direct.is_some();
-    // SAFETY: `TransposeOut` writes numbers.
+    // SAFETY: `TransposeOut` writes initialised elements.
     let rows = direct.unwrap_or_else(|| unsafe { as_uninit(&mut *buffer) });
     for panel in Panel::all::<S>(heads * queries) {
         let Panel { start, rows: count, width } = panel;
@@ -75,7 +75,7 @@ pub(crate) fn store_rows<S: Simd, E: Storage<Real = S::T>, const DIVIDE: bool>(
     }
 }
 
-/// Rows side by side become rows of the result.
+/// Copy contiguous rows to the result.
 pub(crate) fn copy_rows<T: Copy, X>(rows: &[T], mut out: ArrayViewMut3<'_, MaybeUninit<X>>, rounded: impl Fn(T) -> X) {
     let (heads, queries, dims) = out.dim();
     assert!(rows.len() >= heads * queries * dims, "a number for every place");

@@ -1,12 +1,12 @@
-//! A call, cut into query tiles and shared out over threads. Where tiles are few and keys many, each split of the keys is a task of its own.
+//! Forward scheduling: query tiles over threads. With few tiles and many keys, each split of the keys is a task.
 
-use super::attend::{AttendTile, Outcome, Splits, has_several_splits};
+use super::attend::{AttendTile, Outcome, Split, Splits, has_several_splits};
 use super::softmax::{Observer, OwnedState};
 use super::{Inputs, Outputs};
 use crate::error::{Error, Result};
+use crate::mainloop::scores::{Scorer, tile_keys};
+use crate::mainloop::tiling::{KV_SPLIT, QueryTile, query_tiles};
 use crate::plan::Plan;
-use crate::walk::scores::{Scorer, tile_keys};
-use crate::walk::tiling::{KV_SPLIT, QueryTile, query_tiles};
 use regard_simd::strided::Rows;
 use regard_simd::{Real, Storage};
 use std::mem::MaybeUninit;
@@ -15,10 +15,10 @@ use std::ops::Range;
 /// The states of every query tile after some keys of a whole.
 pub(crate) type Running<T, O> = Vec<Vec<OwnedState<T, O>>>;
 
-/// What the observer says of the rows, tile by tile.
+/// The observer's summaries of the rows, by query tile.
 pub(crate) type Observed<T, O> = Vec<(QueryTile, Vec<<O as Observer<T>>::Row>)>;
 
-/// Compute. On success every element of the outputs has been written. `observer` makes the observer of a tile with so many lanes.
+/// Compute. On success every element of the outputs has been written. `observer` makes the observer of a tile for a number of lanes.
 pub(crate) fn run<E: Storage, O: Observer<E::Real>>(
     plan: &Plan<'_>,
     inputs: &Inputs<'_, E>,
@@ -30,10 +30,10 @@ pub(crate) fn run<E: Storage, O: Observer<E::Real>>(
         return Ok(Vec::new());
     }
     if d.seq_kv == 0 && !plan.has_sink() {
-        let Outputs { mut out, exact, lse, row_max, row_sum } = outputs;
+        let Outputs { mut out, out_unrounded, lse, row_max, row_sum } = outputs;
         out.fill(MaybeUninit::new(E::STORED_ZERO));
-        exact.into_iter().for_each(|mut exact| exact.fill(MaybeUninit::new(E::Real::ZERO)));
-        [lse, row_max].into_iter().flatten().for_each(|mut rows| rows.fill(E::Real::MASKED));
+        out_unrounded.into_iter().for_each(|mut out_unrounded| out_unrounded.fill(MaybeUninit::new(E::Real::ZERO)));
+        [lse, row_max].into_iter().flatten().for_each(|mut rows| rows.fill(E::Real::NEG_INFINITY));
         row_sum.into_iter().for_each(|mut rows| rows.fill(E::Real::ZERO));
         return Ok(Vec::new());
     }
@@ -46,59 +46,64 @@ pub(crate) fn run<E: Storage, O: Observer<E::Real>>(
     plan.for_tasks(tasks, |(tile, mut output)| {
         let scorer = Scorer::new(plan, &inputs.q, &inputs.k, tile).with_cutoffs();
         let keys = scorer.all_keys();
-        (tile, call.attend(&scorer, [keys.clone(), keys], Vec::new(), Vec::new(), Some(&mut output)).1)
+        (tile, call.attend(&scorer, [keys.clone(), keys], &[], &[], Some(&mut output)).1)
     })
 }
 
 /// The states of the splits that begin among keys that are a part of a whole, by query tile.
-pub(crate) fn run_ahead<E: Storage>(plan: &Plan<'_>, inputs: Inputs<'_, E>) -> Result<Vec<Splits<E::Real, ()>>> {
+pub(crate) fn run_splits_ahead<E: Storage>(plan: &Plan<'_>, inputs: Inputs<'_, E>) -> Result<Vec<Splits<E::Real, ()>>> {
     let call = Call { plan, inputs: &inputs, observer: &|_, _| () };
     let scorers: Vec<_> =
         query_tiles(plan, 0..plan.dims.seq_q).into_iter().map(|tile| Scorer::new(plan, &inputs.q, &inputs.k, tile)).collect();
     call.splits(&scorers)
 }
 
-/// [`run`] for keys that are a part of a whole: the states go on from where they are, and with outputs they come to their end. `ahead` is what is known
-/// of these keys from [`run_ahead`], or nothing.
+/// [`run`] for keys that are a part of a whole: updates the states, and finishes them if there are outputs. `ahead` has the precomputed splits of these
+/// keys from [`run_splits_ahead`], or is empty. After an error, states are unchanged.
 pub(crate) fn run_part<E: Storage, O: Observer<E::Real>>(
     plan: &Plan<'_>,
     inputs: &Inputs<'_, E>,
     outputs: Option<Outputs<'_, E>>,
     states: &mut Running<E::Real, O>,
-    ahead: Vec<Splits<E::Real, O>>,
+    ahead: &[Splits<E::Real, O>],
     observer: &(dyn Fn(&QueryTile, usize) -> O + Sync),
 ) -> Result<Observed<E::Real, O>> {
     let call = Call { plan, inputs, observer };
     let tiles = query_tiles(plan, 0..plan.dims.seq_q);
-    let (mut before, mut ahead) = (std::mem::take(states).into_iter(), ahead.into_iter());
-    if before.len() > 0 {
-        fits("query tiles", before.len(), tiles.len())?;
+    if !states.is_empty() {
+        fits("query tiles", states.len(), tiles.len())?;
     }
     let mut outputs = outputs.map(|outputs| tasks(plan, outputs).into_iter().map(|(_, output)| output));
-    let task =
-        |tile| (tile, outputs.as_mut().and_then(Iterator::next), before.next().unwrap_or_default(), ahead.next().unwrap_or_default());
-    let done = plan.for_tasks(tiles.into_iter().map(task).collect(), |(tile, mut output, before, splits)| {
+    let task = |(t, tile)| {
+        let (before, splits) = (states.get(t).map_or(&[][..], Vec::as_slice), ahead.get(t).map_or(&[][..], Vec::as_slice));
+        (tile, outputs.as_mut().and_then(Iterator::next), before, splits)
+    };
+    let done = plan.for_tasks(tiles.into_iter().enumerate().map(task).collect(), |(tile, mut output, before, splits)| {
         let scorer = Scorer::new(plan, &inputs.q, &inputs.k, tile);
         let (mut keys, of) = (scorer.all_keys(), 0..plan.part.whole[3]);
         let seen = scorer.key_range(of.clone());
         if !before.is_empty() {
             fits("sums of splits", before.len(), 1 + usize::from(has_several_splits(&seen)))?;
         }
-        for state in &before {
+        for state in before {
             fits("rows", state.layout.rows, tile.rows())?;
             fits("dimensions of values", state.layout.dims, plan.dims.value_dim)?;
         }
         // Not where a split ends within what is seen: its sum is put away there, whether or not the rows see anything of this piece.
         if output.is_none() && seen.start.max(keys.start) >= seen.end.min(keys.end) {
-            return Ok((before, (tile, Vec::new())));
+            return Ok((None, (tile, Vec::new())));
         }
         keys.end = splits.first().map_or(keys.end, |(first, _)| first.start);
         let (after, rows) = call.attend(&scorer, [keys, of], before, splits, output.as_mut());
-        Ok((after, (tile, rows)))
+        Ok((Some(after), (tile, rows)))
     })?;
-    let (after, rows) = done.into_iter().collect::<Result<Vec<_>>>()?.into_iter().unzip();
-    *states = after;
-    Ok(rows)
+    let done = done.into_iter().collect::<Result<Vec<_>>>()?;
+    states.resize_with(done.len(), Vec::new);
+    let keep = |(state, (after, rows)): (&mut Vec<_>, (Option<_>, _))| {
+        after.into_iter().for_each(|after| *state = after);
+        rows
+    };
+    Ok(states.iter_mut().zip(done).map(keep).collect())
 }
 
 /// A state belongs to these rows.
@@ -133,8 +138,8 @@ impl<E: Storage, O: Observer<E::Real>> Call<'_, '_, E, O> {
         &self,
         scorer: &Scorer<'_, E>,
         [keys, of]: [Range<usize>; 2],
-        before: Vec<OwnedState<E::Real, O>>,
-        splits: Splits<E::Real, O>,
+        before: &[OwnedState<E::Real, O>],
+        splits: &[Split<E::Real, O>],
         output: Option<&mut Outputs<'_, E>>,
     ) -> Outcome<E::Real, O> {
         let v = Rows::new(&tile_keys(self.plan, &self.inputs.v, &scorer.tile));
@@ -150,7 +155,7 @@ impl<E: Storage, O: Observer<E::Real>> Call<'_, '_, E, O> {
         })?;
         let tasks = tasks.into_iter().zip(self.splits(&scorers)?).enumerate().collect();
         plan.for_tasks(tasks, |(t, ((tile, mut output), splits))| {
-            (tile, self.attend(&scorers[t], [0..0, scorers[t].all_keys()], Vec::new(), splits, Some(&mut output)).1)
+            (tile, self.attend(&scorers[t], [0..0, scorers[t].all_keys()], &[], &splits, Some(&mut output)).1)
         })
     }
 
@@ -159,7 +164,7 @@ impl<E: Storage, O: Observer<E::Real>> Call<'_, '_, E, O> {
         let mut tasks = Vec::new();
         for (t, scorer) in scorers.iter().enumerate() {
             let (keys, seen) = (scorer.all_keys(), scorer.key_range(0..self.plan.part.whole[3]));
-            // One that has begun before goes on from there.
+            // A split that began before this piece continues from its state.
             let mut first = if seen.start < keys.start { keys.start.next_multiple_of(KV_SPLIT) } else { seen.start };
             while first < seen.end.min(keys.end) {
                 let end = ((first / KV_SPLIT + 1) * KV_SPLIT).min(seen.end).min(keys.end);
@@ -167,9 +172,8 @@ impl<E: Storage, O: Observer<E::Real>> Call<'_, '_, E, O> {
                 first = end;
             }
         }
-        let states = self.plan.for_tasks(tasks, |(t, keys)| {
-            (t, keys.clone(), self.attend(&scorers[t], [keys.clone(), keys], Vec::new(), Vec::new(), None).0)
-        })?;
+        let states =
+            self.plan.for_tasks(tasks, |(t, keys)| (t, keys.clone(), self.attend(&scorers[t], [keys.clone(), keys], &[], &[], None).0))?;
         let mut by_tile: Vec<_> = scorers.iter().map(|_| Vec::new()).collect();
         states.into_iter().for_each(|(t, keys, state)| by_tile[t].extend(state.into_iter().map(|state| (keys.clone(), state))));
         Ok(by_tile)

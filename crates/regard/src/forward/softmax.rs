@@ -11,17 +11,17 @@
 //! A row that has seen nothing has `row_max = -inf` and `row_sum = 0`, and combining it changes nothing.
 
 use crate::error::{Result, check_shape};
-use crate::walk::tiling::{Need, Panel, lanes};
+use crate::mainloop::tiling::{Need, Panel, lanes};
 use ndarray::{Array3, Array4, ArrayView3, ArrayView4, Zip};
 use regard_simd::{Kernel, Real, Simd, math};
 use std::ops::Range;
 
-/// Sees every tile on its way through the softmax: statistics. The methods with vectors are `#[inline(always)]`; they are not closures, which would
+/// Observes every tile in the softmax, for statistics. The methods with vectors are `#[inline(always)]`; they are not closures, which would
 /// not be compiled for the SIMD level.
 pub(crate) trait Observer<T: Real>: Clone + Send + Sync {
     /// Sums of one vector of rows over one tile.
     type Sums<S: Simd<T = T>>: Copy;
-    /// What is said of a finished row.
+    /// The summary of a finished row.
     type Row: Send;
     /// Nothing seen yet.
     fn reset(&mut self) {}
@@ -42,7 +42,7 @@ pub(crate) trait Observer<T: Real>: Clone + Send + Sync {
     fn finish(&self, row: usize, keys: [T; 2], all: [T; 2]) -> Self::Row;
 }
 
-/// Nobody looks.
+/// No-op observer.
 impl<T: Real> Observer<T> for () {
     type Sums<S: Simd<T = T>> = ();
     type Row = ();
@@ -69,8 +69,8 @@ pub(crate) struct AccLayout {
     pub(crate) rows: usize,
     pub(crate) dims: usize,
     /// `Some(distance of two rows)` where rows are few, `None` for panels.
-    pub(crate) pitch: Option<usize>,
-    /// Places for a number per row: whole panels.
+    pub(crate) ld: Option<usize>,
+    /// Places for a value per row: whole panels.
     pub(crate) lanes: usize,
     /// Lanes of a vector.
     vector: usize,
@@ -78,26 +78,26 @@ pub(crate) struct AccLayout {
 
 impl AccLayout {
     pub(crate) fn new<S: Simd>(rows: usize, dims: usize, decodes: bool) -> Self {
-        let pitch = decodes.then(|| dims.next_multiple_of(S::LANES));
-        Self { rows, dims, pitch, lanes: lanes::<S>(rows), vector: S::LANES }
+        let ld = decodes.then(|| dims.next_multiple_of(S::LANES));
+        Self { rows, dims, ld, lanes: lanes::<S>(rows), vector: S::LANES }
     }
 
     /// Row after row, whatever the vectors are.
     const fn plain(rows: usize, dims: usize) -> Self {
-        Self { rows, dims, pitch: Some(dims), lanes: rows, vector: 1 }
+        Self { rows, dims, ld: Some(dims), lanes: rows, vector: 1 }
     }
 
     /// Where the number of a row and a dimension is.
     fn place(&self, row: usize, dim: usize) -> usize {
-        if let Some(pitch) = self.pitch {
-            return row * pitch + dim;
+        if let Some(ld) = self.ld {
+            return row * ld + dim;
         }
         let panel = Panel::of_row(row, self.rows, self.vector);
         panel.start * self.dims + dim * panel.width + row - panel.start
     }
 
     pub(crate) fn acc_len(&self) -> usize {
-        self.pitch.map_or(self.lanes * self.dims, |pitch| self.rows * pitch)
+        self.ld.map_or(self.lanes * self.dims, |ld| self.rows * ld)
     }
 }
 
@@ -111,7 +111,7 @@ pub(crate) struct State<'s, T, O> {
     pub(crate) observer: O,
 }
 
-/// The same, to go on elsewhere.
+/// Owned copy of the state, to resume from.
 pub(crate) struct OwnedState<T, O> {
     pub(crate) layout: AccLayout,
     row_max: Vec<T>,
@@ -126,11 +126,11 @@ impl<T: Real> OwnedState<T, ()> {
         let Self { layout, row_max, row_sum, acc, .. } = self;
         let row = |r: usize| [row_max[r], row_sum[r]].into_iter().chain((0..layout.dims).map(move |d| acc[layout.place(r, d)]));
         let rows = 0..layout.rows.min(row_max.len());
-        let nothing = |r: usize| row_max[r] == T::MASKED && row(r).skip(1).all(|x| x.to_f64().to_bits() == 0);
+        let nothing = |r: usize| row_max[r] == T::NEG_INFINITY && row(r).skip(1).all(|x| x.to_f64().to_bits() == 0);
         if rows.clone().all(nothing) { Vec::new() } else { rows.flat_map(row).collect() }
     }
 
-    /// What [`Self::numbers`] said.
+    /// The inverse of [`Self::numbers`].
     pub(crate) fn from_numbers([rows, dims]: [usize; 2], numbers: &[T]) -> Self {
         let each = || numbers.chunks_exact(dims + 2);
         let (row_max, row_sum) = (each().map(|row| row[0]).collect(), each().map(|row| row[1]).collect());
@@ -140,13 +140,8 @@ impl<T: Real> OwnedState<T, ()> {
 }
 
 impl<T: Real, O: Observer<T>> OwnedState<T, O> {
-    /// Nothing seen yet.
-    pub(crate) fn nothing(layout: AccLayout, observer: O) -> Self {
-        Self { layout, row_max: Vec::new(), row_sum: Vec::new(), acc: Vec::new(), observer }
-    }
-
-    /// Go on from here, with numbers that may lie elsewhere.
-    pub(crate) fn give(&self, layout: &AccLayout, to: &mut State<'_, T, O>) {
+    /// Copy into `to`, which may have another layout.
+    pub(crate) fn restore(&self, layout: &AccLayout, to: &mut State<'_, T, O>) {
         if self.row_max.is_empty() {
             return;
         }
@@ -163,21 +158,14 @@ impl<T: Real, O: Observer<T>> OwnedState<T, O> {
         to.observer.clone_from(&self.observer);
     }
 
-    /// To go on from there; `None` is nothing seen yet.
-    pub(crate) fn take(&mut self, layout: &AccLayout, from: Option<&State<'_, T, O>>) {
-        self.layout = *layout;
-        let sums = |from: Option<&[T]>, to: &mut Vec<T>| {
-            to.clear();
-            match from {
-                Some(from) => to.extend_from_slice(from),
-                None => to.shrink_to_fit(),
+    /// A copy of `from`; `None` is the empty state, with the observer that `fresh` makes.
+    pub(crate) fn new(layout: AccLayout, from: Option<&State<'_, T, O>>, fresh: impl FnOnce() -> O) -> Self {
+        match from {
+            Some(State { row_max, row_sum, acc, observer }) => {
+                let observer = observer.clone();
+                Self { layout, row_max: row_max.to_vec(), row_sum: row_sum.to_vec(), acc: acc.to_vec(), observer }
             }
-        };
-        sums(from.map(|from| &*from.row_max), &mut self.row_max);
-        sums(from.map(|from| &*from.row_sum), &mut self.row_sum);
-        sums(from.map(|from| &*from.acc), &mut self.acc);
-        if let Some(from) = from {
-            self.observer.clone_from(&from.observer);
+            None => Self { layout, row_max: Vec::new(), row_sum: Vec::new(), acc: Vec::new(), observer: fresh() },
         }
     }
 }
@@ -191,13 +179,13 @@ impl<'s, T: Real, O: Observer<T>> State<'s, T, O> {
     }
 
     pub(crate) fn reset(&mut self) {
-        self.row_max.fill(T::MASKED);
+        self.row_max.fill(T::NEG_INFINITY);
         self.row_sum.fill(T::ZERO);
         self.acc.fill(T::ZERO);
         self.observer.reset();
     }
 
-    /// Take in what another has seen, of later keys. `factors` is room for two numbers per lane.
+    /// Combine with the state of later keys. `factors` is scratch for two elements per lane.
     pub(crate) fn combine<S: Simd<T = T>>(&mut self, simd: S, layout: &AccLayout, later: &State<'_, T, O>, factors: &mut [T]) {
         let (mine, others) = factors[..2 * layout.lanes].split_at_mut(layout.lanes);
         simd.call(FactorPairs { maxima: [&*self.row_max, &*later.row_max], factors: [&mut *mine, &mut *others] });
@@ -208,7 +196,7 @@ impl<'s, T: Real, O: Observer<T>> State<'s, T, O> {
         simd.call(ScaleAcc { acc: self.acc, layout, factors: mine, other: Some((later.acc, others)) });
     }
 
-    /// The sink takes part: one more logit per row that has no value. `logits` is per lane, `-inf` for none.
+    /// Add the sink: one more logit per row, without a value. `logits` is per lane, `-inf` for none.
     pub(crate) fn add_sink<S: Simd<T = T>>(&mut self, simd: S, layout: &AccLayout, logits: &[T], factors: &mut [T]) {
         let (mine, sinks) = factors[..2 * layout.lanes].split_at_mut(layout.lanes);
         simd.call(FactorPairs { maxima: [&*self.row_max, logits], factors: [&mut *mine, &mut *sinks] });
@@ -234,7 +222,7 @@ impl<T: Real> Kernel<T> for FactorPairs<'_, T> {
             // SAFETY: all four have `lanes` places, a multiple of LANES (just checked).
             unsafe {
                 let (a, b) = (simd.load(a.as_ptr().add(r)), simd.load(b.as_ptr().add(r)));
-                let top = finite_top(simd, simd.max(b, a));
+                let top = finite_max(simd, simd.max(b, a));
                 simd.store(to_a.as_mut_ptr().add(r), math::exp(simd, simd.sub(a, top)));
                 simd.store(to_b.as_mut_ptr().add(r), math::exp(simd, simd.sub(b, top)));
             }
@@ -283,10 +271,10 @@ impl<T: Real> Kernel<T> for ScaleAcc<'_, T> {
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
         let Self { acc, layout, factors, other } = self;
-        match layout.pitch {
-            Some(pitch) => {
+        match layout.ld {
+            Some(ld) => {
                 for r in 0..layout.rows {
-                    for at in (r * pitch..(r + 1) * pitch).step_by(S::LANES) {
+                    for at in (r * ld..(r + 1) * ld).step_by(S::LANES) {
                         let by = other.map(|(acc, by)| (acc, simd.splat(by[r])));
                         scale_vector(simd, acc, at, simd.splat(factors[r]), by);
                     }
@@ -325,8 +313,8 @@ fn scale_vector<S: Simd>(simd: S, acc: &mut [S::T], at: usize, factor: S::V, oth
 
 /// The maximum to subtract: 0 where nothing was seen, so that `-inf - -inf` does not arise.
 #[inline(always)]
-fn finite_top<S: Simd>(simd: S, top: S::V) -> S::V {
-    simd.select(simd.eq(top, simd.splat(S::T::MASKED)), simd.splat(S::T::ZERO), top)
+fn finite_max<S: Simd>(simd: S, top: S::V) -> S::V {
+    simd.select(simd.eq(top, simd.splat(S::T::NEG_INFINITY)), simd.splat(S::T::ZERO), top)
 }
 
 /// Scores become `p`; maximum, sum and what the observer keeps are brought up to date. `alpha[..width]` is what older sums are to be multiplied with.
@@ -376,7 +364,7 @@ fn update<S: Simd, O: Observer<S::T>>(simd: S, strip: &Strip<'_>, scores: &mut [
     assert!(offset + S::LANES <= width && scores.len() >= count * width && alpha.len() >= S::LANES);
     let row_max = state.row_max[lane..lane + S::LANES].as_mut_ptr();
     let row_sum = state.row_sum[lane..lane + S::LANES].as_mut_ptr();
-    let hidden = simd.splat(S::T::MASKED);
+    let hidden = simd.splat(S::T::NEG_INFINITY);
     // SAFETY: `scores` has `count` rows of `width`, each of which holds a vector at `offset`; row_max, row_sum and alpha are vectors. All of it
     // was just checked.
     unsafe {
@@ -396,7 +384,7 @@ fn update<S: Simd, O: Observer<S::T>>(simd: S, strip: &Strip<'_>, scores: &mut [
         let old_max = simd.load(row_max);
         state.observer.scores(simd, strip, scores, [old_max, tile_max]);
         let new_max = simd.max(tile_max, old_max);
-        let top = finite_top(simd, new_max);
+        let top = finite_max(simd, new_max);
         let by = math::exp(simd, simd.sub(old_max, top));
         let mut sums = state.observer.begin(simd, strip);
         let mut sum = simd.splat(S::T::ZERO);
@@ -417,7 +405,8 @@ fn update<S: Simd, O: Observer<S::T>>(simd: S, strip: &Strip<'_>, scores: &mut [
 }
 
 /// Join attention over two disjoint sets of keys, each given by its normalised output and its log-sum-exp (natural
-/// logarithm). Rows that saw nothing (`lse = -inf`) give way to the other side; two of them stay empty.
+/// logarithm). Rows that saw nothing (`lse = -inf`) give way to the other side; two of them are zero. Symmetric, bit for bit: a NaN of either side
+/// shows, also where the weight of that side underflows to zero.
 ///
 /// ```
 /// use regard::{Attention, merge};
@@ -448,19 +437,21 @@ pub fn merge<T: Real>(
     Zip::from(out.lanes_mut(ndarray::Axis(3))).and(out_b.lanes(ndarray::Axis(3))).and(&mut lse).and(&lse_b).for_each(
         |mut out, out_b, lse, &lse_b| {
             let (a, b) = (lse.to_f64(), lse_b.to_f64());
-            if b == f64::NEG_INFINITY {
-                return;
+            match (a == f64::NEG_INFINITY, b == f64::NEG_INFINITY) {
+                (true, true) => return out.fill(T::ZERO),
+                (false, true) => return,
+                (true, false) => {
+                    *lse = lse_b;
+                    return out.assign(&out_b);
+                }
+                (false, false) => {}
             }
             // Not `max`: a NaN must show.
             let top = if a > b { a } else { b };
             let (wa, wb) = ((a - top).exp(), (b - top).exp());
             let sum = wa + wb;
             *lse = T::from_f64(top + sum.ln());
-            if wa == 0.0 {
-                out.assign(&out_b);
-            } else {
-                Zip::from(&mut out).and(&out_b).for_each(|x, &y| *x = T::from_f64((x.to_f64() * wa + y.to_f64() * wb) / sum));
-            }
+            Zip::from(&mut out).and(&out_b).for_each(|x, &y| *x = T::from_f64((x.to_f64() * wa + y.to_f64() * wb) / sum));
         },
     );
     Ok((out, lse))

@@ -1,12 +1,12 @@
-//! How much weight each key receives.
+//! Column sums: the total weight of each key.
 
-use super::RowStates;
+use super::SoftmaxDenominators;
 use super::weights::{Consumer, each_weight};
 use crate::arrays::filled;
 use crate::error::Result;
+use crate::mainloop::scores::Scorer;
+use crate::mainloop::tiling::{KV_SPLIT, KV_TILE, Need, query_tiles};
 use crate::plan::Plan;
-use crate::walk::scores::Scorer;
-use crate::walk::tiling::{KV_SPLIT, KV_TILE, Need, query_tiles};
 use ndarray::{Array3, ArrayView4, Axis};
 use regard_simd::{Real, Simd, Storage};
 
@@ -15,7 +15,7 @@ pub(crate) fn column_sums<E: Storage>(
     plan: &Plan<'_>,
     q: ArrayView4<'_, E>,
     k: ArrayView4<'_, E>,
-    states: &RowStates<E::Real>,
+    states: &SoftmaxDenominators<E::Real>,
 ) -> Result<Array3<E::Real>> {
     let d = plan.dims;
     let scorers = plan.for_tasks(query_tiles(plan, 0..plan.dims.seq_q), |tile| Scorer::new(plan, &q, &k, tile).with_cutoffs())?;

@@ -1,17 +1,17 @@
-//! A pattern that is too large to lay out, as a picture: weights pooled into cells, in linear memory.
+//! Heat maps: weights pooled into cells, in linear memory.
 //!
 //! ```text
-//! each query tile   keys in order: sums of a column of cells, one to a row; when its last key has been there, those of rows that share a cell are added
+//! each query tile   keys in order: sums of a column of cells, one to a row; after its last key, the rows that share a cell are added
 //! the map           tiles in order: what each has in a cell is added
 //! ```
 
 use super::weights::{Consumer, each_weight};
-use super::{Rectangle, RowStates};
+use super::{Rectangle, SoftmaxDenominators};
 use crate::arrays::filled;
 use crate::error::{Error, Result};
-use crate::plan::Plan;
-use crate::walk::scores::Scorer;
-use crate::walk::tiling::{KV_TILE, MAX_PANEL, Need, QueryTile, query_tiles};
+use crate::mainloop::scores::Scorer;
+use crate::mainloop::tiling::{KV_TILE, MAX_PANEL, Need, QueryTile, query_tiles};
+use crate::plan::{Plan, Progress};
 use ndarray::{Array4, ArrayView4};
 use regard_simd::{Kernel, Real, Simd, Storage};
 use std::ops::Range;
@@ -28,7 +28,7 @@ pub struct HeatMap<T> {
 
 /// Some rows of the cells of a map, as they are added up, each `[batch, heads_q, rows, cols]`.
 #[derive(Debug, Clone)]
-pub struct MapCells<T> {
+pub struct HeatMapCells<T> {
     /// Which row of the map is the first one.
     pub first_row: usize,
     /// Sums of weights.
@@ -37,7 +37,7 @@ pub struct MapCells<T> {
     pub max: Array4<T>,
 }
 
-impl<T: Real> MapCells<T> {
+impl<T: Real> HeatMapCells<T> {
     /// Nothing yet, of rows from the first one on.
     ///
     /// # Errors
@@ -46,7 +46,7 @@ impl<T: Real> MapCells<T> {
         Ok(Self { first_row, sums: filled("a heat map", shape, 0.0)?, max: filled("a heat map", shape, T::ZERO)? })
     }
 
-    /// The queries of a row of cells, or the keys of a column: of so many, in so many cells.
+    /// The range of queries (or keys) of a cell, for an axis of `len` elements in `cells` cells.
     pub fn range(cell: usize, len: usize, cells: usize) -> Range<usize> {
         let bound = |i: usize| (i as u128 * len as u128).div_ceil(cells as u128) as usize;
         bound(cell)..bound(cell + 1)
@@ -57,9 +57,20 @@ impl<T: Real> MapCells<T> {
         (index as u128 * cells as u128 / len as u128) as usize
     }
 
-    /// Add what some queries have in these cells, when all keys have been there: tile after tile. Queries come in order.
-    pub fn add(&mut self, queries: &MapSoFar<T>) {
-        for CellRow { at: [batch, head, row], cells, .. } in queries.tiles.iter().flat_map(|tile| &tile.rows) {
+    /// Add the cells of some queries after their last keys. Queries come in order.
+    ///
+    /// # Errors
+    /// [`Error::PieceOrder`] before the last piece of keys.
+    pub fn add(&mut self, queries: &HeatMapState<T>) -> Result<()> {
+        if let Progress { next: Some(next), finished: false } = queries.progress {
+            return Err(Error::PieceOrder { start: next.whole[3], end: next.whole[3], next: next.key, len: next.whole[3] });
+        }
+        self.add_tiles(&queries.tiles);
+        Ok(())
+    }
+
+    fn add_tiles(&mut self, tiles: &[TileCells<T>]) {
+        for CellRow { at: [batch, head, row], cells, .. } in tiles.iter().flat_map(|tile| &tile.rows) {
             for (col, &(sum, top)) in cells.iter().enumerate() {
                 let at = [*batch, *head, row - self.first_row, col];
                 self.sums[at] += sum;
@@ -70,7 +81,7 @@ impl<T: Real> MapCells<T> {
         }
     }
 
-    /// The map of so many queries and keys, when all queries have been there.
+    /// The finished map of `seq_q` queries and `seq_kv` keys.
     pub fn finish(self, [seq_q, seq_kv]: [usize; 2]) -> HeatMap<T> {
         let Self { sums, mut max, .. } = self;
         let (_, _, rows, cols) = sums.dim();
@@ -88,18 +99,19 @@ impl<T: Real> MapCells<T> {
     }
 }
 
-/// What some queries have in the cells of a map, after some of the keys. It begins with the default.
+/// Running sums of some queries in the cells of a map, after some of the keys. Starts as the default.
 #[derive(Debug, Default)]
-pub struct MapSoFar<T> {
+pub struct HeatMapState<T> {
     tiles: Vec<TileCells<T>>,
+    pub(crate) progress: Progress,
 }
 
-/// What the rows of a query tile have.
+/// The cells of a query tile.
 #[derive(Debug)]
 struct TileCells<T> {
-    /// In the column whose last key has not been there, one of each row.
+    /// The unfinished column, one entry per row.
     open: Vec<(f64, T)>,
-    /// In the columns before it.
+    /// The finished columns.
     rows: Vec<CellRow<T>>,
 }
 
@@ -115,12 +127,12 @@ struct CellRow<T> {
 }
 
 impl<T: Real> TileCells<T> {
-    /// Nothing yet, of a tile of the queries `of`, whose map has so many rows.
+    /// Empty cells of a query tile, for a map with `rows` rows of the queries `of`.
     fn new(plan: &Plan<'_>, tile: &QueryTile, of: &Range<usize>, rows: usize) -> Self {
         let mut all: Vec<CellRow<T>> = Vec::new();
         for r in 0..tile.rows() {
             let [batch, head, query] = tile.place(plan, r);
-            let at = [batch, head, MapCells::<T>::of(plan.part.query + query - of.start, of.len(), rows)];
+            let at = [batch, head, HeatMapCells::<T>::of(plan.part.query + query - of.start, of.len(), rows)];
             match all.last_mut().filter(|last| last.at == at) {
                 Some(last) => last.rows.end = r + 1,
                 None => all.push(CellRow { at, rows: r..r + 1, cells: Vec::new() }),
@@ -134,15 +146,15 @@ pub(crate) fn heat_map<E: Storage>(
     plan: &Plan<'_>,
     q: ArrayView4<'_, E>,
     k: ArrayView4<'_, E>,
-    states: &RowStates<E::Real>,
+    states: &SoftmaxDenominators<E::Real>,
     of: Rectangle,
     cells: [usize; 2],
 ) -> Result<HeatMap<E::Real>> {
     let [rows, cols] = check_cells(&of, cells)?;
-    let (mut map, mut so_far) = (MapCells::new(0, [plan.dims.batch, plan.dims.heads_q, rows, cols])?, MapSoFar::default());
+    let (mut map, mut so_far) = (HeatMapCells::new(0, [plan.dims.batch, plan.dims.heads_q, rows, cols])?, HeatMapState::default());
     let lengths = [of.rows.len(), of.keys.len()];
     heat_map_part(plan, q, k, states, of, cells, &mut so_far)?;
-    map.add(&so_far);
+    map.add_tiles(&so_far.tiles);
     Ok(map.finish(lengths))
 }
 
@@ -158,10 +170,10 @@ pub(crate) fn heat_map_part<E: Storage>(
     plan: &Plan<'_>,
     q: ArrayView4<'_, E>,
     k: ArrayView4<'_, E>,
-    states: &RowStates<E::Real>,
+    states: &SoftmaxDenominators<E::Real>,
     of: Rectangle,
     cells: [usize; 2],
-    so_far: &mut MapSoFar<E::Real>,
+    so_far: &mut HeatMapState<E::Real>,
 ) -> Result<()> {
     let [rows, cols] = check_cells(&of, cells)?;
     let (part, d) = (plan.part, plan.dims);
@@ -171,18 +183,18 @@ pub(crate) fn heat_map_part<E: Storage>(
     if queries.is_empty() || keys.is_empty() {
         return Ok(());
     }
-    let column = |key: usize| MapCells::<E::Real>::of(part.key + key - of.keys.start, of.keys.len(), cols);
+    let column = |key: usize| HeatMapCells::<E::Real>::of(part.key + key - of.keys.start, of.keys.len(), cols);
     let columns = column(keys.start)..column(keys.end - 1) + 1;
-    let is_done = of.keys.start + MapCells::<E::Real>::range(columns.end - 1, of.keys.len(), cols).end <= part.key + keys.end;
+    let is_done = of.keys.start + HeatMapCells::<E::Real>::range(columns.end - 1, of.keys.len(), cols).end <= part.key + keys.end;
     let done = columns.start..columns.end - usize::from(!is_done);
     let tiles = query_tiles(plan, queries);
     if tiles.is_empty() {
         return Ok(());
     }
-    let mut before = std::mem::take(&mut so_far.tiles);
-    if before.is_empty() {
-        before = tiles.iter().map(|tile| TileCells::new(plan, tile, &of.rows, rows)).collect();
+    if so_far.tiles.is_empty() {
+        so_far.tiles = tiles.iter().map(|tile| TileCells::new(plan, tile, &of.rows, rows)).collect();
     }
+    let before = &so_far.tiles;
     for (what, got, expected) in
         [("query tiles", before.len(), tiles.len()), ("finished columns of cells", before[0].rows[0].cells.len(), columns.start)]
     {
@@ -190,23 +202,23 @@ pub(crate) fn heat_map_part<E: Storage>(
             return Err(Error::State { what, got, expected });
         }
     }
-    so_far.tiles = plan.for_tasks(tiles.into_iter().zip(before).collect(), |(tile, mut cells)| {
+    let found = plan.for_tasks(tiles.into_iter().zip(before).collect(), |(tile, cells)| {
         let scorer = Scorer::new(plan, &q, &k, tile).with_cutoffs();
         let lanes = tile.rows() + MAX_PANEL;
         let (sums, max) = (vec![0.0; columns.len() * lanes], vec![E::Real::ZERO; columns.len() * lanes]);
         let mut pool = Pool { keys: of.keys.clone(), cols, first: columns.start, lanes, sums, max };
-        for (lane, (sum, max)) in cells.open.drain(..).enumerate() {
+        for (lane, &(sum, max)) in cells.open.iter().enumerate() {
             (pool.sums[lane], pool.max[lane]) = (sum, max);
         }
         each_weight(&scorer, keys.clone(), states, &mut pool);
-        for row in &mut cells.rows {
-            row.cells.extend(done.clone().map(|col| pool.add_up(col, &row.rows)));
-        }
-        if !is_done {
-            cells.open = (0..tile.rows()).map(|r| pool.add_up(columns.end - 1, &(r..r + 1))).collect();
-        }
-        cells
+        let finished: Vec<Vec<_>> = cells.rows.iter().map(|row| done.clone().map(|col| pool.add_up(col, &row.rows)).collect()).collect();
+        let open = if is_done { 0 } else { tile.rows() };
+        (finished, (0..open).map(|r| pool.add_up(columns.end - 1, &(r..r + 1))).collect())
     })?;
+    for (tile, (finished, open)) in so_far.tiles.iter_mut().zip(found) {
+        tile.rows.iter_mut().zip(finished).for_each(|(row, cells)| row.cells.extend(cells));
+        tile.open = open;
+    }
     Ok(())
 }
 
@@ -241,8 +253,8 @@ impl<T: Real> Consumer<T> for Pool<T> {
         let (first, len) = (self.keys.start, self.keys.len());
         let mut key = need.keys.start;
         while key < need.keys.end {
-            let col = MapCells::<T>::of(key - first, len, self.cols);
-            let end = (first + MapCells::<T>::range(col, len, self.cols).end).min(need.keys.end);
+            let col = HeatMapCells::<T>::of(key - first, len, self.cols);
+            let end = (first + HeatMapCells::<T>::range(col, len, self.cols).end).min(need.keys.end);
             let at = (col - self.first) * self.lanes + need.panel.start;
             let at = at..at + need.panel.width;
             let width = need.panel.width;

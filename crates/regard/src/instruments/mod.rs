@@ -1,4 +1,4 @@
-//! Looking at attention: what it did, row by row, and its weights, laid out, pooled or compared. All but the matrices that are asked for is linear in memory.
+//! Instruments: row statistics, and weights as a matrix, pooled or compared. All but the matrices is linear in memory.
 
 pub(crate) mod columns;
 pub(crate) mod heat_map;
@@ -6,7 +6,7 @@ pub(crate) mod similarity;
 pub mod stats;
 pub(crate) mod weights;
 
-pub use heat_map::{HeatMap, MapCells, MapSoFar};
+pub use heat_map::{HeatMap, HeatMapCells, HeatMapState};
 pub use similarity::HeadSimilarity;
 pub use stats::{HeadStats, RowStats, StatsOptions};
 
@@ -17,17 +17,17 @@ use ndarray::Array3;
 use regard_simd::{Real, Storage};
 use std::ops::Range;
 
-/// What the softmax of each row is divided by, its two parts kept apart, each `[batch, heads_q, seq_q]`: a weight is `exp(score - row_max) / row_sum`.
+/// Softmax denominators of every row as two factors, each `[batch, heads_q, seq_q]`: a weight is `exp(score - row_max) / row_sum`.
 /// With it, weights of any part of the pattern cost that part only.
 #[derive(Debug, Clone)]
-pub struct RowStates<T> {
+pub struct SoftmaxDenominators<T> {
     /// The highest score of each row (a sink logit included); `-inf` for a row without any visible key.
     pub row_max: Array3<T>,
     /// `sum(exp(scores - row_max))` of each row; 0 for a row without any visible key.
     pub row_sum: Array3<T>,
 }
 
-impl<E: Storage> From<&Saved<E>> for RowStates<E::Real> {
+impl<E: Storage> From<&Saved<E>> for SoftmaxDenominators<E::Real> {
     fn from(saved: &Saved<E>) -> Self {
         Self { row_max: saved.row_max.clone(), row_sum: saved.row_sum.clone() }
     }
@@ -57,7 +57,7 @@ impl Rectangle {
     }
 }
 
-pub(crate) fn check_states<T: Real>(plan: &Plan<'_>, states: &RowStates<T>) -> Result<()> {
+pub(crate) fn check_states<T: Real>(plan: &Plan<'_>, states: &SoftmaxDenominators<T>) -> Result<()> {
     let expected = &plan.dims.out()[..3];
     check_shape("row_max", states.row_max.shape(), expected)?;
     check_shape("row_sum", states.row_sum.shape(), expected)

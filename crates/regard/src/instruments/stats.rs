@@ -1,4 +1,4 @@
-//! What attention did, row by row, without the matrix: sums that run along with the softmax, in the same pass.
+//! Streaming row statistics: sums collected in the softmax pass, without the weight matrix.
 //!
 //! With `w` the weights of a row, `i` the query's position on the key axis and `j` the key:
 //!
@@ -23,8 +23,8 @@ use crate::error::Result;
 use crate::forward::schedule::{self, Observed, Running};
 use crate::forward::softmax::{Observer, Strip, Update};
 use crate::forward::{Inputs, Outputs};
+use crate::mainloop::tiling::QueryTile;
 use crate::plan::Plan;
-use crate::walk::tiling::QueryTile;
 use ndarray::{Array2, Array3, Array4, Axis};
 use regard_simd::simd::MAX_LANES;
 use regard_simd::{Real, Simd, Storage};
@@ -45,7 +45,7 @@ impl Default for StatsOptions {
     }
 }
 
-/// The statistics that are one number per row: what is kept of rows, of heads, and of a row that is finished.
+/// The statistics that are one value per row: what is kept of rows, of heads, and of a row that is finished.
 macro_rules! statistics {
     ($($name:ident),*) => {
         /// Statistics of every row, each `[batch, heads_q, seq_q]`. The [module](crate::stats) has the definitions.
@@ -144,7 +144,7 @@ impl<T: Real> StatSums<T> {
     fn new(options: StatsOptions, plan: &Plan<'_>, tile: &QueryTile, lanes: usize) -> Self {
         let mut positions = Vec::with_capacity(lanes);
         tile.segments(plan, 0..tile.rows(), |at, queries, _| positions.extend(queries.map(|query| at.position(query))));
-        // Lanes past the last row are anybody's.
+        // Lanes past the last row are padding.
         positions.resize(lanes, 0);
         let position_values = positions.iter().map(|&p| T::from_f64(p as f64)).collect();
         // More keys than there are, or a window of more, is all of them.
@@ -163,7 +163,7 @@ impl<T: Real> StatSums<T> {
         }
     }
 
-    const NO_KEY: (T, usize) = (T::MASKED, usize::MAX);
+    const NO_KEY: (T, usize) = (T::NEG_INFINITY, usize::MAX);
 
     /// List the heaviest keys.
     #[inline(always)]
@@ -172,7 +172,7 @@ impl<T: Real> StatSums<T> {
         if k == 0 {
             return;
         }
-        let mut low = [T::MASKED; MAX_LANES];
+        let mut low = [T::NEG_INFINITY; MAX_LANES];
         for (x, low) in low.iter_mut().enumerate().take(S::LANES) {
             *low = self.tops[(strip.lane + x) * k + k - 1].0;
         }
@@ -363,7 +363,7 @@ impl<T: Real> Observer<T> for StatSums<T> {
         let [max, sum] = keys.map(T::to_f64);
         let [top, total] = all.map(T::to_f64);
         let k = self.options.top_keys;
-        // With a spoiled row every weight is NaN; else somebody has the largest.
+        // In a spoiled row every weight is NaN.
         let spoiled = sum.is_nan() || total.is_nan();
         let argmax = (if spoiled { self.spoiled[r] } else { None }).or(self.argmax[r])? as i64;
         let at = |sum: usize| if spoiled { f64::NAN } else { self.sums[sum * self.lanes + r].to_f64() };
@@ -399,7 +399,7 @@ pub(crate) fn forward_with_stats<E: Storage>(
     row_stats(plan, options, schedule::run(plan, &inputs, outputs, &|tile, lanes| StatSums::new(options, plan, tile, lanes))?)
 }
 
-/// The same for keys that are a part of a whole: zeros until they come to their end.
+/// [`forward_with_stats`] for keys that are a part of a whole: zeros before the last piece.
 pub(crate) fn forward_part_with_stats<E: Storage>(
     plan: &Plan<'_>,
     inputs: Inputs<'_, E>,
@@ -408,7 +408,7 @@ pub(crate) fn forward_part_with_stats<E: Storage>(
     options: StatsOptions,
 ) -> Result<RowStats<E::Real>> {
     let observer = |tile: &QueryTile, lanes: usize| StatSums::new(options, plan, tile, lanes);
-    row_stats(plan, options, schedule::run_part(plan, &inputs, outputs, states, Vec::new(), &observer)?)
+    row_stats(plan, options, schedule::run_part(plan, &inputs, outputs, states, &[], &observer)?)
 }
 
 fn row_stats<T: Real>(plan: &Plan<'_>, options: StatsOptions, tiles: Observed<T, StatSums<T>>) -> Result<RowStats<T>> {

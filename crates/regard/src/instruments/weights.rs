@@ -1,14 +1,14 @@
 //! Weights and scores laid out, and the second pass over the tiles that makes weights without laying them out: scores become weights by the
 //! row states that a forward pass has found.
 
-use super::{Rectangle, RowStates};
+use super::{Rectangle, SoftmaxDenominators};
 use crate::arrays::{cut, filled};
 use crate::error::Result;
+use crate::mainloop::dropout::apply_dropout;
+use crate::mainloop::scores::{Scorer, Stage};
+use crate::mainloop::tiling::{KV_TILE, Need, QueryTile, lanes, query_tiles};
+use crate::mainloop::{KvTile, Visitor, mainloop};
 use crate::plan::Plan;
-use crate::walk::dropout::apply_dropout;
-use crate::walk::scores::{Scorer, Stage};
-use crate::walk::tiling::{KV_TILE, Need, QueryTile, lanes, query_tiles};
-use crate::walk::{KvTile, Visitor, walk};
 use ndarray::{Array4, ArrayView4, ArrayViewMut3, Axis};
 use regard_simd::{Driver, Kernel, Real, Simd, Storage, math};
 use std::ops::Range;
@@ -18,7 +18,7 @@ pub(crate) fn weights<E: Storage>(
     plan: &Plan<'_>,
     q: ArrayView4<'_, E>,
     k: ArrayView4<'_, E>,
-    states: &RowStates<E::Real>,
+    states: &SoftmaxDenominators<E::Real>,
     of: Rectangle,
 ) -> Result<Array4<E::Real>> {
     let d = plan.dims;
@@ -33,11 +33,11 @@ pub(crate) fn weights<E: Storage>(
 /// The scores of all pairs at a stage.
 pub(crate) fn scores<E: Storage>(plan: &Plan<'_>, q: ArrayView4<'_, E>, k: ArrayView4<'_, E>, stage: Stage) -> Result<Array4<E::Real>> {
     let d = plan.dims;
-    let mut scores = filled("scores", d.scores(), E::Real::MASKED)?;
+    let mut scores = filled("scores", d.scores(), E::Real::NEG_INFINITY)?;
     let all = Rectangle { rows: 0..d.seq_q, keys: 0..d.seq_kv };
     plan.for_tasks(split(plan, &all, &mut scores), |(tile, to)| {
         let scorer = Scorer::new(plan, &q, &k, tile);
-        let scorer = if stage == Stage::Bias { scorer.with_cutoffs() } else { Scorer { ignores_mask: true, ..scorer } };
+        let scorer = if stage == Stage::Masked { scorer.with_cutoffs() } else { Scorer { ignores_mask: true, ..scorer } };
         E::Real::dispatch(plan.level, RawScores { scorer: &scorer, stage, to: CopyOut { tile, first_key: 0, to } });
     })?;
     Ok(scores)
@@ -53,9 +53,9 @@ fn split<'m, T: Real>(plan: &Plan<'_>, of: &Rectangle, matrix: &'m mut Array4<T>
 
 /// Takes finished weights, `values[key * width + lane]` for the keys and rows of the need.
 pub(crate) trait Consumer<T: Real> {
-    /// It wants to know which pairs are visible.
+    /// Whether `take` needs the visible pairs.
     const WANTS_VISIBLE: bool = false;
-    /// `visible` has one bit per row for each key, if it was wanted.
+    /// `visible` has one bit per row for each key, with `WANTS_VISIBLE`.
     fn take<S: Simd<T = T>>(&mut self, simd: S, need: &Need, values: &[T], visible: Option<&[u32; KV_TILE]>);
 }
 
@@ -63,13 +63,13 @@ pub(crate) trait Consumer<T: Real> {
 pub(crate) fn each_weight<E: Storage, C: Consumer<E::Real>>(
     scorer: &Scorer<'_, E>,
     keys: Range<usize>,
-    states: &RowStates<E::Real>,
+    states: &SoftmaxDenominators<E::Real>,
     consumer: &mut C,
 ) {
     struct EachWeight<'s, 'a, E: Storage, C> {
         scorer: &'s Scorer<'a, E>,
         keys: Range<usize>,
-        states: &'s RowStates<E::Real>,
+        states: &'s SoftmaxDenominators<E::Real>,
         consumer: &'s mut C,
     }
     impl<E: Storage, C: Consumer<E::Real>> Driver<E::Real> for EachWeight<'_, '_, E, C> {
@@ -87,7 +87,7 @@ pub(crate) fn each_weight<E: Storage, C: Consumer<E::Real>>(
                 }
             }
             let dropout = vec![E::Real::ZERO; if scorer.plan.dropout().is_some() { KV_TILE * 2 * S::LANES } else { 0 }];
-            walk(simd, scorer, scorer.key_range(keys), usize::MAX, &mut Normalised { max, sum, dropout, consumer });
+            mainloop(simd, scorer, scorer.key_range(keys), usize::MAX, &mut Normalised { max, sum, dropout, consumer });
         }
     }
     let origin = scorer.plan.part.key;
@@ -106,7 +106,7 @@ struct Normalised<'c, T, C> {
 
 impl<S: Simd, E: Storage<Real = S::T>, C: Consumer<S::T>> Visitor<S, E> for Normalised<'_, S::T, C> {
     fn stage(&self) -> Stage {
-        Stage::Bias
+        Stage::Masked
     }
 
     fn panel(&mut self, simd: S, tile: &mut KvTile<'_, '_, E>, need: &Need, scores: &mut [S::T]) {
@@ -130,7 +130,7 @@ impl<T: Real> Kernel<T> for Normalise<'_, T> {
     fn run<S: Simd<T = T>>(self, simd: S) {
         let Self { max, sum, scores } = self;
         assert!(max.len() == sum.len() && max.len().is_multiple_of(S::LANES));
-        let hidden = simd.splat(T::MASKED);
+        let hidden = simd.splat(T::NEG_INFINITY);
         for line in scores.chunks_exact_mut(max.len()) {
             for n in (0..max.len()).step_by(S::LANES) {
                 // SAFETY: n is the start of a whole vector of max, sum and the line, which are equally long.
@@ -155,7 +155,7 @@ struct RawScores<'s, 'a, E: Storage> {
 impl<E: Storage> Driver<E::Real> for RawScores<'_, '_, E> {
     type Output = ();
     fn run<S: Simd<T = E::Real>>(mut self, simd: S) {
-        walk(simd, self.scorer, self.scorer.key_range(self.scorer.all_keys()), usize::MAX, &mut self);
+        mainloop(simd, self.scorer, self.scorer.key_range(self.scorer.all_keys()), usize::MAX, &mut self);
     }
 }
 

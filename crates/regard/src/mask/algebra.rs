@@ -1,9 +1,8 @@
-//! Masks: who may look at whom. True means "may attend".
+//! Masks: which keys each query attends to. True means "may attend".
 //!
-//! A mask is a small expression: leaves joined by `&`, `|` and `!`. It is never laid out as a matrix: the kernels ask it
-//! about one tile at a time, and it answers with a range of keys outside which nothing is visible, with a
-//! [`TileCoverage`] (an empty tile is skipped, a full one takes the path without masks), and, for the tiles in between,
-//! with one bit per query and key.
+//! A mask is a small expression: leaves joined by `&`, `|` and `!`. It is never expanded to a matrix: per tile it
+//! gives a range of keys outside which nothing is visible, a [`TileCoverage`] (an empty tile is skipped, a full one takes the
+//! path without masks), and, for partial tiles, one bit per query and key.
 //!
 //! Positions: query `i` of batch entry `b` stands at `i + q_offset[b]` on the key axis. For 4 queries and 6 keys:
 //!
@@ -22,7 +21,7 @@ use ndarray::{CowArray, Ix2, Ix3, Ix4};
 use std::borrow::Cow;
 use std::ops::{BitAnd, BitOr, Not, Range};
 
-/// Where a mask is asked: a batch entry and a query head.
+/// A batch entry and a query head, with the position of its first query.
 #[derive(Debug, Clone, Copy)]
 pub struct HeadPosition {
     /// The batch entry.
@@ -40,10 +39,9 @@ impl HeadPosition {
     }
 }
 
-/// A mask of the user's own.
+/// A user-defined mask.
 ///
-/// `visible` decides; `coverage` and `key_range` may say less than they could, never more.
-/// A wrong answer of these gives a wrong result, not an unsafe one.
+/// `visible` decides; `coverage` and `key_range` may be conservative. If they are wrong the result is wrong, but memory stays safe.
 ///
 /// ```
 /// use regard::{Attention, Mask, MaskRule, HeadPosition};
@@ -120,9 +118,14 @@ impl<'a> Mask<'a> {
         Self(Rule::Band { low: None, high: Some(0) })
     }
 
-    /// No key before the query's own position: the wrong direction, on purpose.
-    pub const fn reverse() -> Self {
+    /// Anti-causal: no key before the query's own position.
+    pub const fn anti_causal() -> Self {
         Self(Rule::Band { low: Some(0), high: None })
+    }
+
+    /// [`Mask::anti_causal`] by another name.
+    pub const fn reverse() -> Self {
+        Self::anti_causal()
     }
 
     /// Only keys after the query's own position; the last row is empty.
@@ -142,7 +145,7 @@ impl<'a> Mask<'a> {
         Self(Rule::FirstKeys(count))
     }
 
-    /// Only the first `lengths[b]` keys of batch entry `b` exist.
+    /// The first `lengths[b]` keys of batch entry `b`.
     pub fn key_lengths(lengths: impl Into<Cow<'a, [usize]>>) -> Self {
         Self(Rule::KeyLengths(lengths.into()))
     }
@@ -163,7 +166,7 @@ impl<'a> Mask<'a> {
         Self(Rule::Blocks { table: table.into(), q_block, kv_block })
     }
 
-    /// A rule of the user's own.
+    /// A user-defined rule.
     pub fn custom(rule: &'a dyn MaskRule) -> Self {
         Self(Rule::Custom(rule))
     }
@@ -191,8 +194,8 @@ impl<'a> Mask<'a> {
         }
     }
 
-    /// Everything that the other methods index with is in range.
-    /// `entries` are the batch entries that it will be asked about: the lengths of others may be those of longer sequences.
+    /// Check that all indices of the other methods are in range for the batch entries `entries`; lengths of other entries may
+    /// belong to longer sequences.
     pub(crate) fn validate(&self, scores: [usize; 4], entries: &Range<usize>) -> Result<()> {
         let [batch, heads, seq_q, seq_kv] = scores;
         match &self.0 {
@@ -236,24 +239,6 @@ impl<'a> Mask<'a> {
 
     pub(crate) const fn is_everything(&self) -> bool {
         matches!(self.0, Rule::Everything)
-    }
-
-    /// The first of them.
-    pub(crate) fn first_lengths(&self) -> Option<&[usize]> {
-        match &self.0 {
-            Rule::KeyLengths(lengths) => Some(lengths),
-            Rule::All(masks) => masks.iter().find_map(Self::first_lengths),
-            _ => None,
-        }
-    }
-
-    /// The key lengths that the mask demands of every pair; for the alignment of queries to the end.
-    pub(crate) fn lengths(&self) -> Vec<&[usize]> {
-        match &self.0 {
-            Rule::KeyLengths(lengths) => vec![lengths],
-            Rule::All(masks) => masks.iter().flat_map(Self::lengths).collect(),
-            _ => Vec::new(),
-        }
     }
 }
 

@@ -7,7 +7,7 @@ use ndarray::{ArrayView2, Axis, Ix4};
 use regard_simd::{Kernel, Real, Simd};
 use std::ops::Range;
 
-/// Keys that are asked about at once, at the most.
+/// Most keys of one call of [`Mask::and_bits`].
 pub(crate) const MOST_KEYS: usize = 128;
 
 impl Mask<'_> {
@@ -98,7 +98,7 @@ impl<'m> DenseLines<'m> {
 
     /// How much is visible.
     pub(super) fn coverage(&self) -> TileCoverage {
-        // Along the lines as they lie.
+        // In memory order.
         let lines = if self.has_columns() { self.view.reversed_axes() } else { self.view };
         let (mut any, mut all) = (0, 1);
         for line in lines.outer_iter() {
@@ -106,7 +106,7 @@ impl<'m> DenseLines<'m> {
                 any |= u8::from(*on);
                 all &= u8::from(*on);
             };
-            // As bytes: sixteen at a time without a thought of the SIMD level.
+            // As bytes: auto-vectorised.
             match line.to_slice() {
                 Some(line) => line.iter().for_each(&mut see),
                 None => line.iter().for_each(&mut see),

@@ -1,4 +1,4 @@
-//! How much of a tile is visible, asked at a grain where the answer is cheap.
+//! Coverage of tiles and key ranges.
 
 use super::algebra::{HeadPosition, Mask, Rule, row};
 use super::bits::DenseLines;
@@ -10,14 +10,14 @@ use std::ops::{Not, Range};
 pub enum TileCoverage {
     /// Nothing: the tile is skipped.
     Empty,
-    /// Something: every pair is asked for.
+    /// Something: visibility is evaluated per pair.
     Partial,
     /// Everything: the fast path.
     Full,
 }
 
 impl TileCoverage {
-    /// Coverage of the intersection, as far as the coverage of the parts tells.
+    /// Coverage of the intersection, from the coverage of the parts.
     pub fn and(self, other: Self) -> Self {
         match (self, other) {
             (Self::Empty, _) | (_, Self::Empty) => Self::Empty,
@@ -26,12 +26,12 @@ impl TileCoverage {
         }
     }
 
-    /// Coverage of the union, as far as the coverage of the parts tells.
+    /// Coverage of the union, from the coverage of the parts.
     pub fn or(self, other: Self) -> Self {
         !(!self).and(!other)
     }
 
-    /// Coverage of two tiles side by side.
+    /// Coverage of two adjacent tiles.
     pub(crate) fn beside(self, other: Self) -> Self {
         if self == other { self } else { Self::Partial }
     }
@@ -139,7 +139,7 @@ impl Mask<'_> {
         start..found.end.clamp(start, keys.end)
     }
 
-    /// Whether `coverage` is answered without looking at every pair, so that it may be asked at a fine grain.
+    /// Whether `coverage` is cheap: it does not look at every pair.
     pub(crate) fn has_cheap_coverage(&self) -> bool {
         match &self.0 {
             Rule::Dense(_) | Rule::Documents { .. } | Rule::Custom(_) => false,

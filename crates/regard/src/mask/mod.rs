@@ -1,8 +1,9 @@
-//! Who may look at whom. See [`Mask`].
+//! Masks: which keys each query attends to. See [`Mask`].
 
 mod algebra;
 mod bits;
 mod coverage;
+mod fingerprint;
 
 pub use algebra::{HeadPosition, Mask, MaskRule};
 pub(crate) use algebra::{broadcast_index, check_broadcast};

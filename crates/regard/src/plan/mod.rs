@@ -1,12 +1,16 @@
-//! Options, checked once, become a plan: what all the passes over a call agree on.
+//! Options are validated once and become a `Plan`, which all passes of a call share.
 
+mod fingerprint;
 mod options;
 mod packed;
+mod offset;
 
+pub use offset::GlobalOffset;
+pub(crate) use offset::Progress;
 pub(crate) use options::Dropout;
 use options::Offset;
 pub use options::{Attention, Scale};
-pub use packed::Packed;
+pub use packed::CuSeqlens;
 
 use crate::bias::Bias;
 use crate::error::{Error, Result, Shape4, check_length};
@@ -15,10 +19,10 @@ use ndarray::ArrayView4;
 use regard_simd::{Level, Real, Storage, pool};
 use std::sync::atomic::Ordering;
 
-/// More threads than any machine has cores for are a mistake of the caller's, and would take minutes to start.
+/// Upper bound on threads: more would take minutes to start.
 const MAX_THREADS: usize = 4096;
 
-/// Below so many multiply-adds the start of a thread costs more than it brings.
+/// Multiply-adds below which starting a thread costs more than it gains.
 pub(crate) const WORTH_A_THREAD: usize = 1 << 18;
 
 /// Sizes of the tensors of a call.
@@ -84,39 +88,25 @@ impl Dims {
     }
 }
 
-/// Where the tensors of a call begin within a whole that may be larger: masks, dropout and distances go by places in the whole, so a walk may
-/// begin anywhere.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Part {
-    /// The first batch entry.
-    pub batch: usize,
-    /// The first query.
-    pub query: usize,
-    /// The first key.
-    pub key: usize,
-    /// The shape of all scores, `[batch, heads_q, seq_q, seq_kv]`.
-    pub whole: [usize; 4],
-}
-
-/// A call that was found to be in order.
+/// A validated call.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Plan<'p> {
     pub(crate) dims: Dims,
-    pub(crate) part: Part,
+    pub(crate) part: GlobalOffset,
     pub(crate) scale: f64,
     pub(crate) level: Level,
     attention: &'p Attention<'p>,
 }
 
 impl Attention<'_> {
-    /// Check everything, once.
+    /// Validate a call.
     pub(crate) fn plan<E: Storage>(&self, q: &ArrayView4<'_, E>, k: &ArrayView4<'_, E>, v: Option<&ArrayView4<'_, E>>) -> Result<Plan<'_>> {
         let dims = Dims::check(q.shape(), k.shape(), v.map(ArrayView4::shape))?;
-        self.plan_part::<E::Real>(dims, Part { batch: 0, query: 0, key: 0, whole: dims.scores() })
+        self.plan_part::<E::Real>(dims, GlobalOffset { batch: 0, query: 0, key: 0, whole: dims.scores() })
     }
 
-    /// The same for tensors of these sizes, which are a part of a whole.
-    pub(crate) fn plan_part<T: Real>(&self, dims: Dims, part: Part) -> Result<Plan<'_>> {
+    /// Validate a call for tensors of these sizes that are a part of a larger whole.
+    pub(crate) fn plan_part<T: Real>(&self, dims: Dims, part: GlobalOffset) -> Result<Plan<'_>> {
         let whole = part.whole;
         self.mask.validate(whole, &(part.batch..part.batch + dims.batch))?;
         self.biases.iter().try_for_each(|bias| bias.validate(whole))?;
@@ -124,7 +114,7 @@ impl Attention<'_> {
         let scale = self.scale_of(dims.head_dim);
         number("scale", scale, T::from_f64(scale).is_finite(), "finite, in the type that the arithmetic is done in")?;
         if let Some(cap) = self.softcap {
-            // So that it and its inverse are numbers of every type.
+            // So that it and its inverse are elements of every type.
             number("softcap", cap, (1e-30..=1e30).contains(&cap), "from 1e-30 to 1e30")?;
         }
         if let Some(sink) = &self.sink {
@@ -152,7 +142,7 @@ impl Attention<'_> {
         Ok(Plan { dims, part, scale, level, attention: self })
     }
 
-    /// What dot products of vectors of so many dimensions are multiplied with.
+    /// The scale for vectors of `head_dim` elements.
     pub fn scale_of(&self, head_dim: usize) -> f64 {
         match self.scale {
             Scale::InvSqrtDim => 1.0 / (head_dim.max(1) as f64).sqrt(),
@@ -175,10 +165,6 @@ impl Attention<'_> {
                 let [first, second] = [&self.offsets[0], offset].map(|o| format!("{o:?}"));
                 return Err(Error::Conflict { option: "q_offset", first, second });
             }
-        }
-        if let (Some(Offset::End), [first, second, ..]) = (self.offsets.first(), &self.mask.lengths()[..]) {
-            let [first, second] = [first, second].map(|lengths| format!("{lengths:?}"));
-            return Err(Error::Conflict { option: "key_lengths, which the queries are aligned to,", first, second });
         }
         Ok(())
     }
@@ -207,17 +193,17 @@ impl<'p> Plan<'p> {
         self.attention.top_k.filter(|&k| k < self.part.whole[3])
     }
 
-    /// May a key be hidden from a row that the mask shows it to?
-    pub(crate) fn may_hide_beside_mask(&self) -> bool {
+    /// Whether a bias or top-k may hide keys that the mask shows.
+    pub(crate) fn has_hiding_bias_or_top_k(&self) -> bool {
         self.top_k().is_some() || self.biases().iter().any(Bias::may_hide)
     }
 
-    /// May any key be hidden from any row?
+    /// Whether anything may hide a key from a row.
     pub(crate) fn may_hide(&self) -> bool {
-        !self.mask().is_everything() || self.may_hide_beside_mask()
+        !self.mask().is_everything() || self.has_hiding_bias_or_top_k()
     }
 
-    /// The biases whose gradients are wanted.
+    /// The biases whose gradients are computed.
     pub(crate) fn biases_with_gradient(&self) -> &'p [Bias<'p>] {
         if self.attention.without_bias_gradient { &[] } else { self.biases() }
     }
@@ -251,7 +237,8 @@ impl<'p> Plan<'p> {
             Some(Offset::PerBatch(n)) => n[batch],
             Some(Offset::End) => {
                 let [_, _, queries, keys] = self.part.whole;
-                self.attention.mask.first_lengths().map_or(keys, |n| n[batch]) as i64 - queries as i64
+                let exist = self.attention.key_lengths.iter().map(|lengths| lengths[batch]).min().unwrap_or(keys);
+                exist as i64 - queries as i64
             }
         };
         HeadPosition { batch, head, q_offset }
@@ -267,7 +254,7 @@ impl<'p> Plan<'p> {
     }
 }
 
-/// Run tasks on so many threads; one is the caller's own.
+/// Run tasks on `threads` threads; one thread is the calling one.
 pub(crate) fn run_on<T: Send, R: Send>(threads: Option<usize>, tasks: Vec<T>, f: impl Fn(T) -> Result<R> + Send + Sync) -> Result<Vec<R>> {
     use rayon::prelude::*;
     if threads == Some(1) || tasks.len() <= 1 {

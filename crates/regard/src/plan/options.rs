@@ -6,7 +6,7 @@ use regard_simd::Level;
 use std::borrow::Cow;
 use std::sync::atomic::AtomicBool;
 
-/// What the dot products are multiplied with.
+/// The factor of the dot products.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub enum Scale {
     /// `1 / sqrt(head_dim)`.
@@ -36,7 +36,7 @@ pub(super) enum Offset<'a> {
     PerBatch(Cow<'a, [i64]>),
 }
 
-/// Attention, described. Each method changes one option; the defaults are `1/sqrt(head_dim)` and no mask.
+/// Options builder. Each method changes one option; the defaults are `1/sqrt(head_dim)` and no mask.
 /// Masks that are given one after the other all hold (logical and).
 ///
 /// ```
@@ -57,7 +57,9 @@ pub struct Attention<'a> {
     pub(super) without_bias_gradient: bool,
     pub(super) scale_gradient: bool,
     pub(super) mask: Mask<'a>,
-    /// As often as it was given: a plan is made only where all say the same.
+    /// Of [`Attention::key_lengths`], as often as they were given: all of them hold.
+    pub(super) key_lengths: Vec<Cow<'a, [usize]>>,
+    /// Every value that was given; validation fails if they differ.
     pub(super) offsets: Vec<Offset<'a>>,
     pub(super) top_k: Option<usize>,
     pub(super) sink: Option<Cow<'a, [f64]>>,
@@ -73,7 +75,7 @@ impl<'a> Attention<'a> {
         Self::default()
     }
 
-    /// What the dot products are multiplied with.
+    /// The factor of the dot products.
     pub const fn scale(mut self, scale: Scale) -> Self {
         self.scale = scale;
         self
@@ -85,19 +87,19 @@ impl<'a> Attention<'a> {
         self
     }
 
-    /// Numbers that are added to the scores; given several times, all of them are, tile by tile.
+    /// A bias that is added to the scores. Several biases add up.
     pub fn bias(mut self, bias: Bias<'a>) -> Self {
         self.biases.push(bias);
         self
     }
 
-    /// Whether [`Attention::backward`] computes the gradients of biases. It does, unless told otherwise.
+    /// Whether [`Attention::backward`] computes the gradients of biases. Default: true.
     pub const fn bias_gradient(mut self, wanted: bool) -> Self {
         self.without_bias_gradient = !wanted;
         self
     }
 
-    /// Whether [`Attention::backward`] computes the gradient on the scale. It does not, unless told so.
+    /// Whether [`Attention::backward`] computes the gradient on the scale. Default: false.
     pub const fn scale_gradient(mut self, wanted: bool) -> Self {
         self.scale_gradient = wanted;
         self
@@ -119,9 +121,14 @@ impl<'a> Attention<'a> {
         self.causal().align_end()
     }
 
-    /// No query sees a key before its own position: the wrong direction, on purpose.
+    /// Anti-causal: no query sees a key before its own position.
+    pub fn anti_causal(self) -> Self {
+        self.mask(Mask::anti_causal())
+    }
+
+    /// [`Attention::anti_causal`] by another name.
     pub fn reverse(self) -> Self {
-        self.mask(Mask::reverse())
+        self.anti_causal()
     }
 
     /// A query sees only keys after its own position.
@@ -135,8 +142,10 @@ impl<'a> Attention<'a> {
         self.mask(Mask::window(Some(left), Some(right)))
     }
 
-    /// Only the first `lengths[b]` keys of batch entry `b` exist.
-    pub fn key_lengths(self, lengths: impl Into<Cow<'a, [usize]>>) -> Self {
+    /// Only the first `lengths[b]` keys of batch entry `b` exist: the others are hidden, and [`Attention::align_end`] ends at the last one that exists.
+    pub fn key_lengths(mut self, lengths: impl Into<Cow<'a, [usize]>>) -> Self {
+        let lengths = lengths.into();
+        self.key_lengths.push(lengths.clone());
         self.mask(Mask::key_lengths(lengths))
     }
 
@@ -152,7 +161,8 @@ impl<'a> Attention<'a> {
         self
     }
 
-    /// The last query stands at the last key; with key lengths, at the last key that exists.
+    /// The last query stands at the last key; with [`Attention::key_lengths`], at the last key that exists. What a mask hides, [`Mask::key_lengths`] too,
+    /// does not move the queries.
     pub fn align_end(mut self) -> Self {
         self.offsets.push(Offset::End);
         self
@@ -190,7 +200,7 @@ impl<'a> Attention<'a> {
         self
     }
 
-    /// Give the call up with [`crate::Error::Interrupted`] soon after somebody sets the flag: before the next tile of queries, a few milliseconds.
+    /// Return [`crate::Error::Interrupted`] soon after the flag is set: before the next query tile, within a few milliseconds.
     pub const fn interrupt(mut self, flag: &'a AtomicBool) -> Self {
         self.interrupt = Some(flag);
         self

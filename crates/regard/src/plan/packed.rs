@@ -1,17 +1,17 @@
-//! Which tokens are a sequence.
+//! Packed sequences by cumulative lengths.
 
 use crate::error::{Error, Result, check_length};
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// Where packed sequences begin and end: `cu_seqlens`, as flash-attention has them: `[0, len_0, len_0 + len_1, ...]`.
+/// Cumulative lengths of packed sequences, as flash-attention's `cu_seqlens`: `[0, len_0, len_0 + len_1, ...]`.
 ///
 /// ```
 /// use ndarray::{Array4, s};
-/// use regard::{Attention, Packed};
+/// use regard::{Attention, CuSeqlens};
 /// // Three sequences of 2, 5 and 1 tokens, two heads of 8 dimensions.
 /// let x = Array4::from_shape_fn((1, 2, 8, 8), |(_, h, i, d)| ((h + i * d) as f64).sin());
-/// let packed = Packed::new(vec![0, 2, 7, 8], vec![0, 2, 7, 8]);
+/// let packed = CuSeqlens::new(vec![0, 2, 7, 8], vec![0, 2, 7, 8]);
 /// let all = Attention::new().causal().forward_packed(&x, &x, &x, &packed)?;
 /// let second = x.slice(s![.., .., 2..7, ..]);
 /// let alone = Attention::new().causal().forward(second, second, second)?;
@@ -19,12 +19,12 @@ use std::ops::Range;
 /// # Ok::<(), regard::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Packed<'a> {
+pub struct CuSeqlens<'a> {
     queries: Cow<'a, [usize]>,
     keys: Cow<'a, [usize]>,
 }
 
-impl<'a> Packed<'a> {
+impl<'a> CuSeqlens<'a> {
     /// By the cumulative lengths of queries and of keys, one more than there are sequences.
     pub fn new(cu_seqlens_q: impl Into<Cow<'a, [usize]>>, cu_seqlens_k: impl Into<Cow<'a, [usize]>>) -> Self {
         Self { queries: cu_seqlens_q.into(), keys: cu_seqlens_k.into() }

@@ -258,6 +258,30 @@ fn merging_empty_states_stays_empty() {
     }
 }
 
+/// A side whose weight underflows to zero has a NaN all the same; which side is which does not matter.
+#[test]
+fn merging_is_symmetric_and_keeps_a_nan() {
+    let sides = [0.5f32, -3.0, f32::NAN, f32::INFINITY, 0.0, -0.0];
+    let logs = [0.0f32, 1.0, -1000.0, 1000.0, f32::NEG_INFINITY, f32::NAN, f32::INFINITY];
+    let bits = |x: f32| if x.is_nan() { u32::MAX } else { x.to_bits() };
+    for (out_a, out_b) in sides.iter().flat_map(|&a| sides.map(|b| (a, b))) {
+        for (lse_a, lse_b) in logs.iter().flat_map(|&a| logs.map(|b| (a, b))) {
+            let out = |x: f32| Array4::from_elem((1, 1, 1, 1), x);
+            let lse = |x: f32| Array3::from_elem((1, 1, 1), x);
+            let join = |(out_a, lse_a), (out_b, lse_b)| {
+                let (out, lse) = merge(out(out_a).view(), lse(lse_a).view(), out(out_b).view(), lse(lse_b).view()).expect("one number");
+                (out[[0, 0, 0, 0]], lse[[0, 0, 0]])
+            };
+            let (got, turned) = (join((out_a, lse_a), (out_b, lse_b)), join((out_b, lse_b), (out_a, lse_a)));
+            let what = format!("({out_a}, {lse_a}) and ({out_b}, {lse_b}): {got:?} and {turned:?}");
+            assert_eq!((bits(got.0), bits(got.1)), (bits(turned.0), bits(turned.1)), "{what}");
+            let seen = |out: f32, lse: f32| lse != f32::NEG_INFINITY && out.is_nan();
+            assert!(!(seen(out_a, lse_a) || seen(out_b, lse_b)) || got.0.is_nan(), "{what}");
+            assert!(!(lse_a.is_nan() || lse_b.is_nan()) || got.1.is_nan(), "{what}");
+        }
+    }
+}
+
 #[test]
 fn lse_is_a_natural_logarithm() {
     let (q, k) = (Array4::<f64>::zeros((1, 1, 3, 4)), Array4::<f64>::zeros((1, 1, 7, 4)));

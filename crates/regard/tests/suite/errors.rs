@@ -1,7 +1,10 @@
 //! Every way to be refused: the message names the operand and quotes the shapes, and buffers stay untouched.
 
-use ndarray::{Array1, Array2, Array3, Array4};
-use regard::{Attention, Bias, Error, Level, Mask, Result, Saved, Scale, merge};
+use crate::common::{self, Inputs, assert_same_bits};
+use ndarray::{Array2, Array3, Array4};
+use regard::{Attention, Bias, Error, GradientsViewMut, HeadPosition, Level, Mask, MaskRule, Saved, SavedViewMut, Scale, merge};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 type Shape = (usize, usize, usize, usize);
 
@@ -18,13 +21,20 @@ fn refusal(a: &Attention<'_>, q: Shape, k: Shape, v: Shape) -> Error {
     let shape = [q.dim().0, q.dim().1, q.dim().2, v.dim().3];
     assert_eq!(a.forward_saved(&q, &k, &v).expect_err("must be refused"), error);
     let rows = Array3::zeros([shape[0], shape[1], shape[2]]);
-    let saved = Saved { out: Array4::zeros(shape), exact: None, row_max: rows.clone(), row_sum: rows };
+    let saved = Saved { out: Array4::zeros(shape), out_unrounded: None, row_max: rows.clone(), row_sum: rows };
     assert_eq!(a.backward(&q, &k, &v, &saved, &saved.out).expect_err("must be refused"), error);
     assert_eq!(a.backward_with_stats(&q, &k, &v, &saved, &saved.out).expect_err("must be refused"), error);
     let mut out = Array4::from_elem(shape, 77.0);
     let mut lse = Array3::from_elem([shape[0], shape[1], shape[2]], 77.0);
     assert_eq!(a.forward_into(&q, &k, &v, out.view_mut(), Some(lse.view_mut())).expect_err("must be refused"), error);
-    assert!(out.iter().chain(&lse).all(|&x| x == 77.0), "a refused call wrote to its buffers");
+    let (mut row_max, mut row_sum) = (lse.clone(), lse.clone());
+    let to = SavedViewMut { out: out.view_mut(), out_unrounded: None, row_max: row_max.view_mut(), row_sum: row_sum.view_mut() };
+    assert_eq!(a.forward_saved_into(&q, &k, &v, to).expect_err("must be refused"), error);
+    let [mut dq, mut dk, mut dv] = [&q, &k, &v].map(|x| Array4::from_elem(x.raw_dim(), 77.0));
+    let to = GradientsViewMut { dq: dq.view_mut(), dk: dk.view_mut(), dv: dv.view_mut() };
+    assert_eq!(a.backward_into(&q, &k, &v, &saved, &saved.out, to).expect_err("must be refused"), error);
+    let written = [&out, &dq, &dk, &dv].into_iter().flatten().chain([&lse, &row_max, &row_sum].into_iter().flatten());
+    assert!(written.copied().all(|x| x == 77.0), "a refused call wrote to its buffers");
     error
 }
 
@@ -245,15 +255,16 @@ fn a_level_that_is_not_there_is_refused() {
         assert_eq!(Level::parse(level.name()), Ok(level));
         if !level.is_available() {
             let error = refusal(&Attention::new().level(level), PLAIN, PLAIN, PLAIN);
-            assert_says(&error, &[level.name(), "this CPU has only"]);
+            assert_says(&error, &[level.name(), "this CPU has"]);
         }
     }
 }
 
-/// Starting more threads than a system has is nothing for a test: the message only.
 #[test]
-fn threads_that_cannot_be_started_are_named() {
-    assert_says(&Error::Threads { threads: 9, reason: "no room".into() }, &["9 threads", "no room"]);
+fn more_threads_than_any_machine_has_are_refused() {
+    let error = refusal(&Attention::new().threads(4097), PLAIN, PLAIN, PLAIN);
+    assert!(matches!(error, Error::Threads { threads: 4097, .. }), "{error:?}");
+    assert_says(&error, &["4097 threads", "at most 4096"]);
 }
 
 #[test]
@@ -270,11 +281,85 @@ fn results_beyond_memory_are_refused() {
     assert!(matches!(Attention::new().scores(long, long, regard::Stage::Raw), Err(Error::TooLarge { .. })));
 }
 
-#[test]
-fn an_error_is_a_plain_value() {
+/// Does not compile where an error is not a plain value that threads can share.
+const _: fn() = || {
     fn is_error<T: std::error::Error + Send + Sync + Clone + PartialEq + 'static>() {}
     is_error::<Error>();
-    let list = Array1::from_vec(vec![Error::Zero { name: "a" }]);
-    let first: Result<()> = Err(list[0].clone());
-    assert_eq!(first, Err(Error::Zero { name: "a" }));
+};
+
+/// Raises the flag of a call in the middle of it, once it is armed.
+struct Raise<'f> {
+    flag: &'f AtomicBool,
+    armed: AtomicBool,
+}
+
+impl MaskRule for Raise<'_> {
+    fn visible(&self, _: &HeadPosition, _: usize, _: usize) -> bool {
+        if self.armed.swap(false, Relaxed) {
+            self.flag.store(true, Relaxed);
+        }
+        true
+    }
+}
+
+/// Calls into buffers say that they may have written to them, and have: the first of several tiles. Called again, they give what they would have given.
+#[test]
+fn an_interrupted_call_may_have_written_to_its_buffers_and_says_so() {
+    let s = common::Shape::single(200, 300, 16).heads(2, 1);
+    let (x, flag) = (Inputs::<f32>::normal(s, 1), AtomicBool::new(false));
+    let rule = Raise { flag: &flag, armed: AtomicBool::new(false) };
+    let plain = Attention::new();
+    let a = Attention::new().mask(Mask::custom(&rule)).interrupt(&flag).threads(1);
+    let (whole, saved) = (plain.forward(&x.q, &x.k, &x.v).expect("fits"), plain.forward_saved(&x.q, &x.k, &x.v).expect("fits"));
+    let gradients = plain.backward(&x.q, &x.k, &x.v, &saved, &whole.out).expect("fits");
+    let touched = |x: &Array4<f32>| x.iter().filter(|&&x| x != 77.0).count();
+    for raised_before in [true, false] {
+        let begin = || {
+            flag.store(raised_before, Relaxed);
+            rule.armed.store(!raised_before, Relaxed);
+        };
+        let again = || {
+            flag.store(false, Relaxed);
+            rule.armed.store(false, Relaxed);
+        };
+        begin();
+        assert_eq!(a.forward(&x.q, &x.k, &x.v).map(|_| ()), Err(Error::Interrupted));
+        begin();
+        let (mut out, mut lse) = (Array4::from_elem(whole.out.raw_dim(), 77.0), Array3::from_elem(whole.lse.raw_dim(), 77.0));
+        let error = a.forward_into(&x.q, &x.k, &x.v, out.view_mut(), Some(lse.view_mut())).expect_err("interrupted");
+        assert_says(&error, &["interrupted", "output buffers may be partly written"]);
+        assert_eq!(touched(&out) > 0, !raised_before, "the words of the error are about this");
+        assert!(touched(&out) < out.len());
+        again();
+        a.forward_into(&x.q, &x.k, &x.v, out.view_mut(), Some(lse.view_mut())).expect("fits");
+        assert_same_bits("out", &out, &whole.out);
+        assert_same_bits("lse", &lse, &whole.lse);
+        begin();
+        let (mut row_max, mut row_sum) = (lse.clone(), lse.clone());
+        let to = |out: &mut Array4<f32>, row_max: &mut Array3<f32>, row_sum: &mut Array3<f32>| {
+            let to = SavedViewMut { out: out.view_mut(), out_unrounded: None, row_max: row_max.view_mut(), row_sum: row_sum.view_mut() };
+            a.forward_saved_into(&x.q, &x.k, &x.v, to)
+        };
+        out.fill(77.0);
+        assert_eq!(to(&mut out, &mut row_max, &mut row_sum), Err(Error::Interrupted));
+        again();
+        to(&mut out, &mut row_max, &mut row_sum).expect("fits");
+        assert_same_bits("out", &out, &saved.out);
+        assert_same_bits("row_max", &row_max, &saved.row_max);
+        assert_same_bits("row_sum", &row_sum, &saved.row_sum);
+        let [mut dq, mut dk, mut dv] = [&x.q, &x.k, &x.v].map(|x| Array4::from_elem(x.raw_dim(), 77.0));
+        let mut backward = || {
+            let to = GradientsViewMut { dq: dq.view_mut(), dk: dk.view_mut(), dv: dv.view_mut() };
+            a.backward_into(&x.q, &x.k, &x.v, &saved, &whole.out, to).map(|_| ())
+        };
+        begin();
+        if raised_before {
+            assert_eq!(backward(), Err(Error::Interrupted));
+        }
+        again();
+        backward().expect("fits");
+        for (name, got, expected) in [("dq", &dq, &gradients.dq), ("dk", &dk, &gradients.dk), ("dv", &dv, &gradients.dv)] {
+            assert_same_bits(name, got, expected);
+        }
+    }
 }

@@ -237,7 +237,7 @@ fn stages_for<E: Element>() {
                 for (stage, plain, exact) in [
                     (Stage::Raw, &plain.raw, &exact.raw),
                     (Stage::Softcap, &plain.capped, &exact.capped),
-                    (Stage::Bias, &plain.scores, &exact.scores),
+                    (Stage::Masked, &plain.scores, &exact.scores),
                 ] {
                     let got = a.scores(&x.q, &x.k, stage).expect(&what);
                     assert_as_good_as_naive(&format!("{stage:?} of {what}"), &got, plain, exact, floor);

@@ -128,7 +128,7 @@ fn argmax_is_the_key_of_the_highest_score_and_the_first_of_the_top_keys() {
             x.q.mapv_inplace(|x| x * size);
             for level in levels() {
                 let a = Attention::new().level(level);
-                let scores = a.scores(&x.q, &x.k, Stage::Bias).expect("fits");
+                let scores = a.scores(&x.q, &x.k, Stage::Masked).expect("fits");
                 let options = StatsOptions { local_window: 1, top_keys: 2 };
                 let (_, stats) = a.forward_with_stats(&x.q, &x.k, &x.v, options).expect("fits");
                 for i in 0..n {

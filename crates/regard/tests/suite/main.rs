@@ -15,6 +15,7 @@ macro_rules! for_every_type {
 
 mod bits;
 mod bugs_others_shipped;
+mod calls;
 mod common;
 mod drawings;
 mod dropout;

@@ -3,7 +3,7 @@
 use crate::common::{assert_same_bits, levels, normal};
 use half::bf16;
 use ndarray::{Array4, s};
-use regard::{Attention, Bias, Element, Error, Packed};
+use regard::{Attention, Bias, CuSeqlens, Element, Error};
 
 const QUERIES: [usize; 6] = [0, 5, 5, 75, 76, 206];
 const KEYS: [usize; 6] = [0, 7, 17, 280, 281, 411];
@@ -12,7 +12,7 @@ const LENGTHS: [usize; 5] = [3, 10, 200, 0, 130];
 fn check<E: Element>(what: &str, attention: &dyn Fn(Option<usize>) -> Attention<'static>) {
     let (q, k, v) = (normal::<E>([1, 4, 206, 24], 1), normal::<E>([1, 2, 411, 24], 2), normal::<E>([1, 2, 411, 16], 3));
     let d_out = normal::<E>([1, 4, 206, 16], 4);
-    let packed = Packed::new(&QUERIES[..], &KEYS[..]);
+    let packed = CuSeqlens::new(&QUERIES[..], &KEYS[..]);
     for level in levels() {
         for threads in [1, 2] {
             let all = attention(None).level(level).threads(threads);
@@ -56,10 +56,10 @@ fn a_packed_sequence_has_the_bits_that_it_has_alone() {
 fn sequences_that_are_not_all_of_the_tokens_are_refused() {
     let x = normal::<f32>([1, 1, 8, 4], 1);
     for wrong in [&[][..], &[1, 8], &[0, 5, 4, 8], &[0, 7], &[0, 9]] {
-        let packed = Packed::new(wrong, &[0, 8][..]);
+        let packed = CuSeqlens::new(wrong, &[0, 8][..]);
         let error = Attention::new().forward_packed(&x, &x, &x, &packed).expect_err("not all of the tokens");
         assert!(matches!(error, Error::CumulativeLengths { operand: "cu_seqlens_q", .. }), "{error}");
     }
-    let packed = Packed::new(&[0, 3, 8][..], &[0, 8][..]);
+    let packed = CuSeqlens::new(&[0, 3, 8][..], &[0, 8][..]);
     assert!(matches!(Attention::new().forward_packed(&x, &x, &x, &packed), Err(Error::Length { .. })));
 }

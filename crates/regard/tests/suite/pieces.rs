@@ -4,10 +4,12 @@ use crate::common::{Inputs, Recipe, Shape, assert_same_bits, d_out_for, levels, 
 use half::bf16;
 use ndarray::{Array2, Array4, ArrayView4, s};
 use regard::{
-    Attention, Element, Error, HeadPosition, MapCells, MapSoFar, Mask, Part, Real, RowStates, RowStats, RowsSoFar, StatsOptions,
-    alibi_slopes,
+    Attention, Element, Error, GlobalOffset, HeadPosition, HeatMapCells, HeatMapState, Mask, MaskRule, PartInputs, PartSums, Real,
+    RowStats, RunningAttention, SoftmaxDenominators, StatsOptions, alibi_slopes,
 };
 use std::ops::Range;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
 
 fn tokens<'x, T>(x: &'x Array4<T>, range: &Range<usize>) -> ArrayView4<'x, T> {
     x.slice(s![.., .., range.clone(), ..])
@@ -18,8 +20,8 @@ fn cut(n: usize, step: usize) -> Vec<Range<usize>> {
     (0..n).step_by(step).map(|first| first..n.min(first + step)).collect()
 }
 
-fn part(query: usize, key: usize, whole: [usize; 4]) -> Part {
-    Part { batch: 0, query, key, whole }
+fn part(query: usize, key: usize, whole: [usize; 4]) -> GlobalOffset {
+    GlobalOffset { batch: 0, query, key, whole }
 }
 
 const STATS: StatsOptions = StatsOptions { local_window: 5, top_keys: 3 };
@@ -53,7 +55,7 @@ fn check_forward<E: Element>(what: &str, attention: &Attention<'_>, x: &Inputs<E
     for (rows, &step) in rows.iter().flat_map(|&[start, end]| steps.iter().map(move |step| (start..end, step))) {
         let what = format!("{what}, rows {rows:?}, {step} keys at a time");
         for wanted in [None, Some(STATS)] {
-            let mut so_far = RowsSoFar::default();
+            let mut so_far = RunningAttention::default();
             so_far.stats = wanted;
             let mut result = None;
             for keys in cut(scores[3], step) {
@@ -66,8 +68,13 @@ fn check_forward<E: Element>(what: &str, attention: &Attention<'_>, x: &Inputs<E
             assert_same_bits(&what, &tokens(&whole.out, &rows).to_owned(), &saved.out);
             assert_same_bits(&what, &whole.row_max.slice(s![.., .., rows.clone()]).to_owned(), &saved.row_max);
             assert_same_bits(&what, &whole.row_sum.slice(s![.., .., rows.clone()]).to_owned(), &saved.row_sum);
-            let exact = |x: &Option<Array4<E::Real>>| x.as_ref().map(|x| x.iter().map(|x| x.to_f64().to_bits()).collect::<Vec<_>>());
-            assert_eq!(exact(&whole.exact.as_ref().map(|x| tokens(x, &rows).to_owned())), exact(&saved.exact), "{what}");
+            let out_unrounded =
+                |x: &Option<Array4<E::Real>>| x.as_ref().map(|x| x.iter().map(|x| x.to_f64().to_bits()).collect::<Vec<_>>());
+            assert_eq!(
+                out_unrounded(&whole.out_unrounded.as_ref().map(|x| tokens(x, &rows).to_owned())),
+                out_unrounded(&saved.out_unrounded),
+                "{what}"
+            );
             assert_eq!(row_stats.is_some(), wanted.is_some());
             row_stats.into_iter().for_each(|row_stats| assert_same_stats(&what, &stats, &row_stats, &rows));
         }
@@ -78,11 +85,11 @@ fn check_forward<E: Element>(what: &str, attention: &Attention<'_>, x: &Inputs<E
 fn check_handed_on<E: Element>(what: &str, attention: &Attention<'_>, x: &Inputs<E>, step: usize) {
     let whole = attention.forward_saved(&x.q, &x.k, &x.v).expect("fits");
     let scores = [x.q.shape()[0], x.q.shape()[1], x.q.shape()[2], x.k.shape()[2]];
-    let (mut carried, mut result) = (RowsSoFar::<E::Real>::default().to_bytes().expect("no statistics"), None);
+    let (mut carried, mut result) = (RunningAttention::<E::Real>::default().to_bytes().expect("no statistics"), None);
     for keys in cut(scores[3], step) {
         let (place, k, v) = (part(0, keys.start, scores), tokens(&x.k, &keys), tokens(&x.v, &keys));
-        let mut so_far = RowsSoFar::default();
-        attention.forward_ahead(place, &x.q, k, v, &mut so_far).expect("a piece");
+        let mut so_far = RunningAttention::default();
+        attention.precompute_splits(place, &x.q, k, v, &mut so_far).expect("a piece");
         so_far.read_bytes(&carried).expect("a state");
         result = attention.forward_part(place, &x.q, k, v, &mut so_far).expect("the next piece");
         carried = so_far.to_bytes().expect("no statistics");
@@ -107,10 +114,10 @@ fn check_backward<E: Element>(what: &str, attention: &Attention<'_>, x: &Inputs<
     for (c, j) in tasks {
         let (queries, keys) = (&chunks[c], &blocks[j]);
         let rows = |x: &ndarray::Array3<E::Real>| x.slice(s![.., .., queries.clone()]).to_owned();
-        let exact = saved.exact.as_ref().map(|x| tokens(x, queries).to_owned());
+        let out_unrounded = saved.out_unrounded.as_ref().map(|x| tokens(x, queries).to_owned());
         let saved = regard::Saved {
             out: tokens(&saved.out, queries).to_owned(),
-            exact,
+            out_unrounded,
             row_max: rows(&saved.row_max),
             row_sum: rows(&saved.row_sum),
         };
@@ -118,9 +125,9 @@ fn check_backward<E: Element>(what: &str, attention: &Attention<'_>, x: &Inputs<
         // What is in it does not matter: it is written.
         let mut share = Array4::from_elem(q.raw_dim(), E::Real::ONE);
         let here = s![.., .., keys.clone(), ..];
-        let sums = [&mut share.view_mut(), &mut dk.slice_mut(here), &mut dv.slice_mut(here)];
+        let sums = PartSums { dq: &mut share.view_mut(), dk: &mut dk.slice_mut(here), dv: &mut dv.slice_mut(here) };
         let place = part(queries.start, keys.start, scores);
-        attention.backward_part(place, [q, tokens(&d_out, queries)], [k, v], &saved, sums).expect("a part");
+        attention.backward_part(place, PartInputs { q, k, v, d_out: tokens(&d_out, queries) }, &saved, sums).expect("a part");
         let mut to = dq.slice_mut(s![.., .., queries.clone(), ..]);
         // One span is its own sum.
         if blocks.len() == 1 { to.assign(&share) } else { to.zip_mut_with(&share, |to, &x| *to += x) }
@@ -209,29 +216,33 @@ fn a_state_that_is_none_is_refused() {
     let s = Shape::single(3, 4400, 8).heads(2, 1);
     let (x, a) = (Inputs::<f32>::normal(s, 1), Attention::new());
     let go_on = |a: &Attention<'_>, x: &Inputs<f32>, bytes: &[u8]| {
-        let (shape, mut so_far) = ([1, x.q.shape()[1], x.q.shape()[2], 4400], RowsSoFar::default());
+        let (shape, mut so_far) = ([1, x.q.shape()[1], x.q.shape()[2], 4400], RunningAttention::default());
         so_far.read_bytes(bytes)?;
         let keys = 2304..4400;
         a.forward_part(part(0, 2304, shape), &x.q, tokens(&x.k, &keys), tokens(&x.v, &keys), &mut so_far).map(|_| ())
     };
-    let mut so_far = RowsSoFar::default();
+    let mut so_far = RunningAttention::default();
     let keys = 0..2304;
     a.forward_part(part(0, 0, s.scores()), &x.q, tokens(&x.k, &keys), tokens(&x.v, &keys), &mut so_far).expect("a piece");
     let bytes = so_far.to_bytes().expect("no statistics");
-    // One tile of six rows, with two sums.
-    assert_eq!(bytes.len(), 16 + 12 + 2 * (4 + 6 * (2 + s.value_dim) * 4));
+    // The place, then one tile of six rows, with two sums.
+    let first = 8 + 8 * 8;
+    assert_eq!(bytes.len(), first + 8 + 12 + 2 * (4 + 6 * (2 + s.value_dim) * 4));
     assert_eq!(go_on(&a, &x, &bytes), Ok(()));
     let is_refused = |what: &str, result: Result<(), Error>| assert!(matches!(result, Err(Error::State { .. })), "{what}: {result:?}");
     for short in 0..bytes.len() {
         is_refused("cut short", go_on(&a, &x, &bytes[..short]));
     }
     is_refused("a byte more", go_on(&a, &x, &[&bytes[..], &[0]].concat()));
-    is_refused("other numbers", RowsSoFar::<f64>::default().read_bytes(&bytes));
-    for at in (0..28).chain(28 + 4 + 6 * (2 + s.value_dim) * 4 - 4..28 + 4 + 6 * (2 + s.value_dim) * 4).chain(28..32) {
+    is_refused("other numbers", RunningAttention::<f64>::default().read_bytes(&bytes));
+    let state = first + 24;
+    let last = state + 6 * (2 + s.value_dim) * 4;
+    for at in (0..state).chain(last - 4..last) {
         let mut other = bytes.clone();
         other[at] = 255;
         let result = go_on(&a, &x, &other);
-        assert!(at >= 32 || matches!(result, Err(Error::State { .. })), "byte {at}: {result:?}");
+        let refused = matches!(result, Err(Error::State { .. } | Error::PieceOrder { .. }));
+        assert!(at >= state || refused, "byte {at}: {result:?}");
     }
     let other = Inputs::<f32>::normal(Shape::single(2, 4400, 8).heads(2, 1), 1);
     is_refused("other rows", go_on(&a, &other, &bytes));
@@ -241,13 +252,13 @@ fn a_state_that_is_none_is_refused() {
     is_refused("values of another size", go_on(&a, &wider, &bytes));
     is_refused("rows that see one split", go_on(&Attention::new().mask(Mask::first_keys(100)), &x, &bytes));
     // What was found ahead belongs to one call.
-    let mut so_far = RowsSoFar::default();
-    a.forward_ahead(part(0, 0, s.scores()), &x.q, tokens(&x.k, &keys), tokens(&x.v, &keys), &mut so_far).expect("a piece");
+    let mut so_far = RunningAttention::default();
+    a.precompute_splits(part(0, 0, s.scores()), &x.q, tokens(&x.k, &keys), tokens(&x.v, &keys), &mut so_far).expect("a piece");
     let less = 0..2048;
     is_refused("ahead", a.forward_part(part(0, 0, s.scores()), &x.q, tokens(&x.k, &less), tokens(&x.v, &less), &mut so_far).map(|_| ()));
     so_far.stats = Some(STATS);
     assert!(matches!(so_far.to_bytes(), Err(Error::Unsupported { .. })));
-    let refused = a.forward_ahead(part(0, 0, s.scores()), &x.q, tokens(&x.k, &keys), tokens(&x.v, &keys), &mut so_far);
+    let refused = a.precompute_splits(part(0, 0, s.scores()), &x.q, tokens(&x.k, &keys), tokens(&x.v, &keys), &mut so_far);
     assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
 }
 
@@ -290,8 +301,9 @@ fn rows_without_keys_have_the_gradient_on_their_sinks() {
     let whole = a.backward(&x.q, &x.k, &x.v, &saved, &d_out).expect("fits").d_sink.expect("there are sinks");
     let (mut dq, none) = (x.q.clone(), Array4::<f32>::zeros([1, 1, 0, 8]));
     let (mut dk, mut dv) = (none.clone(), none.clone());
-    let sums = [&mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut()];
-    let got = a.backward_part(part(0, 0, s.scores()), [x.q.view(), d_out.view()], [none.view(); 2], &saved, sums).expect("a part");
+    let sums = PartSums { dq: &mut dq.view_mut(), dk: &mut dk.view_mut(), dv: &mut dv.view_mut() };
+    let inputs = PartInputs { q: x.q.view(), k: none.view(), v: none.view(), d_out: d_out.view() };
+    let got = a.backward_part(part(0, 0, s.scores()), inputs, &saved, sums).expect("a part");
     assert_eq!(got, Some(whole));
 }
 
@@ -301,10 +313,11 @@ fn pieces_that_are_none_are_refused() {
     let x = Inputs::<f32>::normal(s, 1);
     let absorb = |a: &Attention<'_>, query: usize, first: usize, keys: Range<usize>| {
         let place = part(query, first, s.scores());
-        a.forward_part(place, &x.q, tokens(&x.k, &keys), tokens(&x.v, &keys), &mut RowsSoFar::default()).map(|_| ())
+        a.forward_part(place, &x.q, tokens(&x.k, &keys), tokens(&x.v, &keys), &mut RunningAttention::default()).map(|_| ())
     };
     let a = Attention::new();
     assert_eq!(absorb(&a, 0, 0, 0..256), Ok(()));
+    assert_eq!(absorb(&a, 0, 512, 512..700), Err(Error::PieceOrder { start: 512, end: 700, next: 0, len: 700 }));
     for (first, keys) in [(0, 0..100), (100, 0..600), (512, 0..512)] {
         let end = first + keys.len();
         assert_eq!(absorb(&a, 0, first, keys), Err(Error::Piece { operand: "keys", start: first, end, len: 700 }));
@@ -316,23 +329,26 @@ fn pieces_that_are_none_are_refused() {
     let mut gradient = |a: &Attention<'_>, query: usize, keys: Range<usize>| {
         let place = part(query, keys.start, [1, 1, 900, 700]);
         let here = s![.., .., keys.clone(), ..];
-        let sums = [&mut dq.view_mut(), &mut dk.slice_mut(here), &mut dv.slice_mut(here)];
-        a.backward_part(place, [x.q.view(), saved.out.view()], [tokens(&x.k, &keys), tokens(&x.v, &keys)], &saved, sums)
+        let sums = PartSums { dq: &mut dq.view_mut(), dk: &mut dk.slice_mut(here), dv: &mut dv.slice_mut(here) };
+        let inputs = PartInputs { q: x.q.view(), k: tokens(&x.k, &keys), v: tokens(&x.v, &keys), d_out: saved.out.view() };
+        a.backward_part(place, inputs, &saved, sums)
     };
     assert_eq!(gradient(&a, 256, 0..256), Err(Error::Piece { operand: "queries", start: 256, end: 556, len: 900 }));
     assert_eq!(gradient(&a, 600, 0..256), Err(Error::Piece { operand: "queries", start: 600, end: 900, len: 900 }));
     assert_eq!(gradient(&a, 768, 0..256), Err(Error::Piece { operand: "queries", start: 768, end: 1068, len: 900 }));
     let place = part(0, 0, [1, 1, 300, 700]);
     let (mut dq, mut dk, mut dv) = (x.q.clone(), x.k.clone(), x.v.clone());
-    let sums = [&mut dq.view_mut(), &mut dk.view_mut(), &mut dv.view_mut()];
-    let all = a.backward_part(place, [x.q.view(), saved.out.view()], [x.k.view(), x.v.view()], &saved, sums);
+    let sums = PartSums { dq: &mut dq.view_mut(), dk: &mut dk.view_mut(), dv: &mut dv.view_mut() };
+    let inputs = PartInputs { q: x.q.view(), k: x.k.view(), v: x.v.view(), d_out: saved.out.view() };
+    let all = a.backward_part(place, inputs, &saved, sums);
     assert_eq!(all, Err(Error::Piece { operand: "keys", start: 0, end: 700, len: 700 }));
     for a in [Attention::new().scale(regard::Scale::By(5.0)), Attention::new().bias(regard::Bias::Alibi(vec![1.0]))] {
         let mut share = Array4::zeros(x.q.raw_dim());
         let (mut dk, mut dv) = (Array4::zeros([1, 1, 256, 8]), Array4::zeros([1, 1, 256, 8]));
-        let sums = [&mut share.view_mut(), &mut dk.view_mut(), &mut dv.view_mut()];
-        let keys = [tokens(&x.k, &(0..256)), tokens(&x.v, &(0..256))];
-        let refused = a.backward_part(part(0, 0, s.scores()), [x.q.view(), saved.out.view()], keys, &saved, sums);
+        let sums = PartSums { dq: &mut share.view_mut(), dk: &mut dk.view_mut(), dv: &mut dv.view_mut() };
+        let keys = 0..256;
+        let inputs = PartInputs { q: x.q.view(), k: tokens(&x.k, &keys), v: tokens(&x.v, &keys), d_out: saved.out.view() };
+        let refused = a.backward_part(part(0, 0, s.scores()), inputs, &saved, sums);
         assert!(matches!(refused, Err(Error::Unsupported { .. })), "{refused:?}");
     }
 }
@@ -347,16 +363,16 @@ fn a_heat_map_in_pieces_has_the_bits_of_one_call() {
             let (a, cells) = (recipe.attention(), [[7, 9], [1, 1], [600, 1700], [3, 150], [33, 2]][i % 5]);
             let (whole, states) = (a.heat_map(&x.q, &x.k, cells[0], cells[1]).expect("fits"), a.row_states(&x.q, &x.k).expect("fits"));
             let (_, _, rows, cols) = whole.mean.dim();
-            let mut map = MapCells::new(0, [s.batch, s.heads_q, rows, cols]).expect("there is memory");
+            let mut map = HeatMapCells::new(0, [s.batch, s.heads_q, rows, cols]).expect("there is memory");
             for queries in cut(s.seq_q, 256) {
                 let of = |rows: &ndarray::Array3<f32>| rows.slice(s![.., .., queries.clone()]).to_owned();
-                let states = RowStates { row_max: of(&states.row_max), row_sum: of(&states.row_sum) };
-                let mut so_far = MapSoFar::default();
+                let states = SoftmaxDenominators { row_max: of(&states.row_max), row_sum: of(&states.row_sum) };
+                let mut so_far = HeatMapState::default();
                 for keys in cut(s.seq_kv, step) {
                     let (place, q, k) = (part(queries.start, keys.start, s.scores()), tokens(&x.q, &queries), tokens(&x.k, &keys));
                     a.heat_map_part(place, q, k, &states, cells, &mut so_far).expect("the next piece");
                 }
-                map.add(&so_far);
+                map.add(&so_far).expect("all keys were there");
             }
             let map = map.finish([s.seq_q, s.seq_kv]);
             assert_same_bits(&format!("mean, {name}, {s:?}, {cells:?} cells"), &whole.mean, &map.mean);
@@ -370,16 +386,146 @@ fn pieces_of_a_heat_map_that_are_none_are_refused() {
     let s = Shape::single(300, 700, 8);
     let (x, a) = (Inputs::<f32>::normal(s, 1), Attention::new());
     let states = a.row_states(&x.q, &x.k).expect("fits");
-    let mut so_far = MapSoFar::default();
+    let mut so_far = HeatMapState::default();
     let mut absorb = |a: &Attention<'_>, keys: Range<usize>, cells: [usize; 2]| {
         a.heat_map_part(part(0, keys.start, s.scores()), &x.q, tokens(&x.k, &keys), &states, cells, &mut so_far)
     };
     assert_eq!(absorb(&a, 0..256, [0, 5]), Err(Error::Zero { name: "rows" }));
     assert!(matches!(absorb(&a, 0..100, [5, 5]), Err(Error::Piece { .. })));
     assert!(matches!(absorb(&a.clone().top_k(3), 0..256, [5, 5]), Err(Error::Unsupported { .. })));
+    assert_eq!(absorb(&a, 512..700, [5, 5]), Err(Error::PieceOrder { start: 512, end: 700, next: 0, len: 700 }));
     assert_eq!(absorb(&a, 0..256, [5, 5]), Ok(()));
+    for keys in [0..256, 512..700] {
+        let (start, end) = (keys.start, keys.end);
+        assert_eq!(absorb(&a, keys, [5, 5]), Err(Error::PieceOrder { start, end, next: 256, len: 700 }));
+    }
     // Columns of 140 keys: one is finished.
-    assert_eq!(absorb(&a, 512..700, [5, 5]), Err(Error::State { what: "finished columns of cells", got: 1, expected: 3 }));
+    assert_eq!(absorb(&a, 256..512, [5, 40]), Err(Error::State { what: "finished columns of cells", got: 1, expected: 14 }));
+    let mut map = HeatMapCells::new(0, [1, 1, 5, 5]).expect("there is memory");
+    assert_eq!(map.add(&so_far), Err(Error::PieceOrder { start: 700, end: 700, next: 256, len: 700 }));
+}
+
+/// A piece again, one too early, the last one alone, one after the last: each is refused, and the state goes on as if it had not been given.
+#[test]
+fn pieces_out_of_order_are_refused_and_leave_the_state_as_it_was() {
+    let s = Shape::single(200, 2900, 8).heads(2, 1);
+    let x = Inputs::<f32>::normal(s, 1);
+    for (name, a, stats) in [
+        ("plain", Attention::new(), None),
+        ("statistics", Attention::new().causal_bottom_right(), Some(STATS)),
+        ("documents", Attention::new().mask(Mask::documents(Array2::zeros((1, 200)), Array2::zeros((1, 2900)))), None),
+    ] {
+        let whole = a.forward_saved(&x.q, &x.k, &x.v).expect("fits");
+        let mut so_far = RunningAttention::default();
+        so_far.stats = stats;
+        let give = |keys: Range<usize>, so_far: &mut RunningAttention<f32>| {
+            a.forward_part(part(0, keys.start, s.scores()), &x.q, tokens(&x.k, &keys), tokens(&x.v, &keys), so_far)
+        };
+        let refuse = |keys: Range<usize>, so_far: &mut RunningAttention<f32>| {
+            let result = give(keys.clone(), so_far).map(|done| done.is_some());
+            assert!(matches!(result, Err(Error::PieceOrder { .. })), "{name}, {keys:?}: {result:?}");
+        };
+        refuse(2304..2900, &mut so_far);
+        refuse(256..512, &mut so_far);
+        let pieces = [0..768, 768..2304, 2304..2816, 2816..2900];
+        let mut result = None;
+        for (i, keys) in pieces.iter().enumerate() {
+            result = give(keys.clone(), &mut so_far).expect("the next piece");
+            refuse(keys.clone(), &mut so_far);
+            pieces[i + 1..].iter().skip(1).for_each(|later| refuse(later.clone(), &mut so_far));
+        }
+        assert!(give(2900..2900, &mut so_far).is_err(), "{name}: there are no keys after the last one");
+        let (saved, _) = result.expect("all keys were there");
+        assert_same_bits(name, &whole.out, &saved.out);
+        assert_same_bits(name, &whole.row_sum, &saved.row_sum);
+    }
+    // Another whole, or other rows of it.
+    let (a, mut so_far, keys) = (Attention::new(), RunningAttention::default(), 256..512);
+    let first = 0..256;
+    a.forward_part(part(0, 0, s.scores()), &x.q, tokens(&x.k, &first), tokens(&x.v, &first), &mut so_far).expect("a piece");
+    for place in [part(0, 256, [1, 2, 200, 3000]), part(64, 256, [1, 2, 400, 2900]), part(0, 256, [1, 2, 300, 2900])] {
+        let result = a.forward_part(place, &x.q, tokens(&x.k, &keys), tokens(&x.v, &keys), &mut so_far).map(|_| ());
+        assert!(matches!(result, Err(Error::State { .. })), "{place:?}: {result:?}");
+    }
+}
+
+#[test]
+fn pieces_outside_of_what_the_rows_see_may_be_left_out() {
+    let s = Shape::single(100, 3000, 8);
+    let (x, a) = (Inputs::<f32>::normal(s, 1), Attention::new().mask(Mask::window(Some(300), Some(0))).q_offset(1500));
+    let whole = a.forward(&x.q, &x.k, &x.v).expect("fits").out;
+    let mut so_far = RunningAttention::default();
+    let mut give = |keys: Range<usize>| {
+        let place = part(0, keys.start, s.scores());
+        a.forward_part(place, &x.q, tokens(&x.k, &keys), tokens(&x.v, &keys), &mut so_far).map(|done| done.map(|(saved, _)| saved.out))
+    };
+    // Keys 1200..1600 are seen.
+    assert!(matches!(give(1280..1536), Err(Error::PieceOrder { .. })));
+    assert_eq!(give(1024..1536).expect("the first that is seen"), None);
+    assert!(matches!(give(2816..3000), Err(Error::PieceOrder { .. })));
+    assert_eq!(give(1536..1792).expect("the next one"), None);
+    assert_same_bits("window", &whole, &give(2816..3000).expect("the last one").expect("results"));
+}
+
+/// Raises the flag of a call in the middle of it, once it is armed.
+struct Raise<'f> {
+    flag: &'f AtomicBool,
+    armed: AtomicBool,
+}
+
+impl MaskRule for Raise<'_> {
+    fn visible(&self, _: &HeadPosition, _: usize, _: usize) -> bool {
+        if self.armed.swap(false, Relaxed) {
+            self.flag.store(true, Relaxed);
+        }
+        true
+    }
+}
+
+/// The first of several tiles of queries is finished when the piece is given up: given again, it does not count twice.
+#[test]
+fn an_interrupted_piece_leaves_the_state_as_it_was() {
+    let s = Shape::single(200, 2900, 8).heads(2, 1);
+    let (x, flag) = (Inputs::<f32>::normal(s, 1), AtomicBool::new(false));
+    let rule = Raise { flag: &flag, armed: AtomicBool::new(false) };
+    let a = Attention::new().mask(Mask::custom(&rule)).interrupt(&flag).threads(1);
+    let whole = a.forward_saved(&x.q, &x.k, &x.v).expect("fits");
+    let interrupt = |call: &mut dyn FnMut() -> Result<(), Error>| {
+        rule.armed.store(true, Relaxed);
+        assert_eq!(call(), Err(Error::Interrupted));
+        assert!(!rule.armed.load(Relaxed), "it was in the middle of it");
+        flag.store(false, Relaxed);
+    };
+    for (stats, ahead) in [(None, false), (None, true), (Some(STATS), false)] {
+        let (mut so_far, mut result) = (RunningAttention::default(), None);
+        so_far.stats = stats;
+        for keys in cut(2900, 768) {
+            let (place, k, v) = (part(0, keys.start, s.scores()), tokens(&x.k, &keys), tokens(&x.v, &keys));
+            // Where a split begins there is something to find.
+            if ahead && (keys.start == 0 || keys.contains(&2048)) {
+                interrupt(&mut || a.precompute_splits(place, &x.q, k, v, &mut so_far));
+            }
+            if ahead {
+                a.precompute_splits(place, &x.q, k, v, &mut so_far).expect("a piece");
+            }
+            if !ahead || keys.start % 2048 != 0 {
+                interrupt(&mut || a.forward_part(place, &x.q, k, v, &mut so_far).map(|_| ()));
+            }
+            result = a.forward_part(place, &x.q, k, v, &mut so_far).expect("the same piece again");
+        }
+        let (saved, _) = result.expect("all keys were there");
+        assert_same_bits("out", &whole.out, &saved.out);
+        assert_same_bits("row_sum", &whole.row_sum, &saved.row_sum);
+    }
+    let (states, mut so_far) = (SoftmaxDenominators::from(&whole), HeatMapState::default());
+    for keys in cut(2900, 768) {
+        let (place, k) = (part(0, keys.start, s.scores()), tokens(&x.k, &keys));
+        interrupt(&mut || a.heat_map_part(place, &x.q, k, &states, [7, 9], &mut so_far));
+        a.heat_map_part(place, &x.q, k, &states, [7, 9], &mut so_far).expect("the same piece again");
+    }
+    let mut map = HeatMapCells::new(0, [1, 2, 7, 9]).expect("there is memory");
+    map.add(&so_far).expect("all keys were there");
+    assert_same_bits("map", &a.heat_map(&x.q, &x.k, 7, 9).expect("fits").mean, &map.finish([200, 2900]).mean);
 }
 
 /// Whoever sends keys to those that need them must not forget any, and should not send any for nothing.

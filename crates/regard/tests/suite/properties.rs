@@ -62,7 +62,7 @@ fn options(s: &Shape, numbers: &mut Normal) -> Options {
     match numbers.below(3) {
         0 => options,
         // With two lengths there are two ends.
-        1 if options.mask.lengths().len() < 2 => options.align_end(),
+        1 => options.align_end(),
         _ => options.q_offset(numbers.below(2 * s.seq_kv) as i64 - s.seq_kv as i64 / 2),
     }
 }

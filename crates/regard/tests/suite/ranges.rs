@@ -42,7 +42,7 @@ fn check(what: &str, options: &Options, x: &Inputs<f32>) {
         assert!(a.column_sums(&x.q, &x.k).expect(&what).iter().all(|x| x.is_finite()), "{what}");
         assert!(a.heat_map(&x.q, &x.k, 3, 3).expect(&what).mean.iter().all(|x| x.is_finite()), "{what}");
         a.head_similarity(&x.q, &x.k).expect(&what);
-        a.scores(&x.q, &x.k, Stage::Bias).expect(&what);
+        a.scores(&x.q, &x.k, Stage::Masked).expect(&what);
     }
 }
 
@@ -170,12 +170,37 @@ fn the_same_offset_twice_is_one_offset() {
 }
 
 #[test]
-fn two_key_lengths_to_end_at_are_an_error_and_otherwise_both_hold() {
-    assert!(refused(&Attention::new().key_lengths(vec![2, 3]).key_lengths(vec![3, 2]).causal_bottom_right()));
-    assert!(refused(&Attention::new().align_end().key_lengths(vec![2, 3]).key_lengths(vec![3, 2])));
+fn key_lengths_that_are_given_twice_both_hold() {
     let x = Inputs::<f32>::normal(Shape::new(3, 5, 4), 1);
     check("both lengths", &Options::new().key_lengths([2, 3]).key_lengths([3, 2]), &x);
     check("one length at the end", &Options::new().key_lengths([2, 3]).causal_bottom_right(), &x);
+    check("both lengths at the end", &Options::new().key_lengths([2, 3]).key_lengths([3, 2]).causal_bottom_right(), &x);
+}
+
+/// Queries are aligned to the lengths of the call. A mask of lengths hides keys wherever it stands in an expression, and moves nothing.
+#[test]
+fn masks_of_key_lengths_are_idempotent_and_do_not_move_queries() {
+    let x = Inputs::<f32>::normal(Shape::single(2, 6, 4), 1);
+    let four = || regard::Mask::key_lengths(vec![4]);
+    let rows = |a: &Attention<'_>| -> Vec<usize> {
+        let weights = a.weights(&x.q, &x.k).expect("fits");
+        (0..2).map(|i| (0..6).filter(|&j| weights[[0, 0, i, j]] > 0.0).count()).collect()
+    };
+    let with = |mask: regard::Mask<'static>| rows(&Attention::new().causal_bottom_right().mask(mask));
+    assert_eq!(with(four()), [4, 4]);
+    for (name, mask) in [
+        ("L | L", four() | four()),
+        ("L & L", four() & four()),
+        ("!!L", !!four()),
+        ("L & L2", four() & regard::Mask::key_lengths(vec![5])),
+        ("L2 & L", regard::Mask::key_lengths(vec![5]) & four()),
+        ("L & everything", four() & regard::Mask::everything()),
+    ] {
+        assert_eq!(with(mask), [4, 4], "{name}");
+    }
+    assert_eq!(rows(&Attention::new().causal_bottom_right().key_lengths(vec![4])), [3, 4]);
+    assert_eq!(rows(&Attention::new().causal_bottom_right().key_lengths(vec![4]).key_lengths(vec![4])), [3, 4]);
+    assert_eq!(rows(&Attention::new().causal_bottom_right().key_lengths(vec![4]).mask(regard::Mask::key_lengths(vec![3]))), [3, 3]);
 }
 
 /// One after the other, as masks do.

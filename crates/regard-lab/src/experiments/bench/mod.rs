@@ -1,6 +1,5 @@
 //! Attention at the user's shape, against what this machine can do at best.
 
-mod peak;
 mod run;
 
 pub use run::BenchConfig;
@@ -10,7 +9,6 @@ use crate::experiment::{Experiment, Progress, Shown, WHOLE};
 use crate::report::ReportConfig;
 use regard_plot::Table;
 
-/// The experiment.
 #[derive(Debug)]
 pub struct Bench;
 

@@ -1,7 +1,6 @@
 //! Attention at the user's shape, against what this machine can do at best.
 
 use super::Bench;
-use super::peak::peak_flops;
 use crate::error::{Result, require};
 use crate::experiment::{Progress, defaults, origin};
 use crate::memory;
@@ -11,16 +10,19 @@ use ndarray::Array4;
 use rayon::prelude::*;
 use regard::{Attention, Real};
 use regard_plot::Table;
+use regard_simd::{Level, peak};
 use serde::Serialize;
 use std::time::Instant;
 
 /// Time attention at your shape against the ceiling of this machine
 ///
-/// Time, GFLOP/s, GB/s and memory; the ceilings are measured: multiply-adds in registers, and reading memory, on the same threads.
-/// Leave the machine alone meanwhile. Writes bench.csv.
+/// Time, GFLOP/s, GB/s and memory. The ceilings are measured on the same threads, before and after: multiply-adds in registers, and reading as
+/// many bytes as q, k, v and out have. The larger of the two times is the bound; the exponentials of the softmax come on top of it.
+/// Other programs on the machine make all of these slower. Writes bench.csv.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
 #[command(
-    after_help = "Example:\n  regard bench --heads 32 --kv-heads 8 --seq 4096 --head-dim 128 --causal\n  regard bench --heads 32 --seq-q 1 --seq-kv 32768 --head-dim 128      # decoding"
+    after_help = "Example:\n  regard lab bench --heads 32 --kv-heads 8 --seq 4096 --head-dim 128 --causal\n  regard lab bench --heads 32 \
+         --seq-q 1 --seq-kv 32768 --head-dim 128      # decoding"
 )]
 pub struct BenchConfig {
     /// Batch entries
@@ -122,18 +124,22 @@ impl BenchConfig {
     pub fn run(&self, progress: &dyn Progress) -> Result<Vec<Table>> {
         self.check()?;
         let threads = rayon::current_num_threads();
+        let peak_before = self.peak_flops()?;
+        progress.advance(1);
         let timing = if self.double { self.time::<f64>()? } else { self.time::<f32>()? };
         progress.advance(1);
-        // Before the array of the next measurement.
+        // Before the memory of the next measurement is allocated.
         let memory = peak_memory();
-        let peaks = rayon::broadcast(|_| if self.double { peak_flops::<f64>() } else { peak_flops::<f32>() });
-        let peak = peaks.into_iter().sum::<std::result::Result<f64, _>>().map_err(regard::Error::from)?;
-        progress.advance(1);
-        let bandwidth = read_bandwidth();
+        let peak_measured = peak_before.max(self.peak_flops()?);
+        let bandwidth_measured = read_bandwidth(timing.bytes as usize);
         progress.advance(1);
         let work = 4.0 * self.pairs() * self.head_dim as f64;
-        // Neither the multiply-adds nor the memory can be done faster than this.
-        let bound = (work / peak).max(timing.bytes / bandwidth);
+        let arithmetic = Rate::new(work / timing.best, peak_measured);
+        let traffic = Rate::new(timing.bytes / timing.best, bandwidth_measured);
+        let (limit, bound) = match (work / arithmetic.ceiling, timing.bytes / traffic.ceiling) {
+            (arithmetic, traffic) if arithmetic >= traffic => ("arithmetic", arithmetic),
+            (_, traffic) => ("memory traffic", traffic),
+        };
         let columns = [
             ("quantity", "quantity"),
             ("value", "value"),
@@ -144,21 +150,16 @@ impl BenchConfig {
         let shape = format!("{} x {} x {} over {} x {}", self.batch, self.heads, self.seq_q(), self.seq_kv(), self.head_dim);
         let mask = if self.causal { "causal" } else { "full" };
         let kind = if self.double { "float64" } else { "float32" };
-        let caption = format!("{mask} attention of {shape}, {kind}, {threads} threads, {} runs", timing.runs);
+        let caption = format!("{mask} attention of {shape}, {kind}, {threads} threads, {} runs; bounded by {limit}", timing.runs);
         let mut table = Table::new("bench", &caption, &columns);
         let mut push = |quantity: &str, value: f64, unit: &str, ceiling: Option<f64>, share: Option<f64>| {
             table.push(vec![quantity.into(), value.into(), unit.into(), ceiling.into(), share.map(|s| 100.0 * s).into()]);
         };
-        push("time, best", timing.best * 1e3, "ms", Some(bound * 1e3), Some(bound / timing.best));
+        push("time, best", timing.best * 1e3, "ms", Some(bound * 1e3), Some((bound / timing.best).min(1.0)));
         push("time, median", timing.median * 1e3, "ms", None, None);
-        push("arithmetic", work / timing.best / 1e9, "GFLOP/s", Some(peak / 1e9), Some(work / timing.best / peak));
-        push(
-            "memory traffic",
-            timing.bytes / timing.best / 1e9,
-            "GB/s",
-            Some(bandwidth / 1e9),
-            Some(timing.bytes / timing.best / bandwidth),
-        );
+        for (quantity, unit, rate) in [("arithmetic", "GFLOP/s", arithmetic), ("memory traffic", "GB/s", traffic)] {
+            push(quantity, rate.reached / 1e9, unit, Some(rate.ceiling / 1e9), Some(rate.share()));
+        }
         push("q, k, v and out", timing.bytes / 1e6, "MB", None, None);
         push("the weights, if they were laid out", self.weight_bytes() / 1e6, "MB", None, None);
         if let Some(peak) = memory {
@@ -167,6 +168,13 @@ impl BenchConfig {
         table.origin = origin::<Bench>(self, 0, "differs from run to run: times")?;
         table.origin.push(("threads".to_owned(), threads.to_string()));
         Ok(vec![table])
+    }
+
+    /// Floating-point operations per second of all threads, at the level that calls use.
+    fn peak_flops(&self) -> Result<f64> {
+        let level = Level::preferred().map_err(regard::Error::from)?;
+        let flops = if self.double { peak::flops_f64 } else { peak::flops_f32 };
+        Ok(rayon::broadcast(|_| flops(level)).into_iter().sum())
     }
 
     fn weight_bytes(&self) -> f64 {
@@ -178,7 +186,7 @@ impl BenchConfig {
         let tensor = |heads: usize, seq: usize, which: u64| {
             let mut x = Array4::<T>::from_elem((self.batch, heads, seq, self.head_dim), T::ZERO);
             let row = seq * self.head_dim;
-            let numbers = x.as_slice_mut().expect("a new array lies side by side");
+            let numbers = x.as_slice_mut().expect("a new array is contiguous");
             numbers.par_chunks_mut(row).enumerate().for_each(|(part, to)| {
                 let mut draw = Draw::new(0, Purpose::Bench, [which as usize, row], part as u64);
                 let mut buffer = vec![0.0; row];
@@ -204,22 +212,59 @@ impl BenchConfig {
     }
 }
 
-/// Bytes per second of summing an array that no cache holds, on all threads.
-fn read_bandwidth() -> f64 {
-    let data = vec![1u64; 1 << 25];
-    let mut best: f64 = 0.0;
-    for _ in 0..4 {
-        let start = Instant::now();
-        let sum: u64 = data.par_chunks(1 << 16).map(|part| part.iter().fold(0u64, |a, b| a.wrapping_add(*b))).sum();
-        std::hint::black_box(sum);
-        best = best.max(std::mem::size_of_val(&data[..]) as f64 / start.elapsed().as_secs_f64());
-    }
-    best
+/// A rate that was reached, and the highest that this machine has shown.
+#[derive(Debug, Clone, Copy)]
+struct Rate {
+    reached: f64,
+    ceiling: f64,
 }
 
-/// Bytes that the process held at most, where the system tells.
+impl Rate {
+    /// A rate above the measured ceiling is itself the highest that the machine has shown: no share exceeds 1.
+    fn new(reached: f64, measured: f64) -> Self {
+        Self { reached, ceiling: measured.max(reached) }
+    }
+
+    fn share(self) -> f64 {
+        self.reached / self.ceiling
+    }
+}
+
+/// Bytes per second of reading an array of this size, in the cache that holds it or from memory, on all threads at once.
+fn read_bandwidth(bytes: usize) -> f64 {
+    let words = (bytes.clamp(1 << 12, 1 << 28) / rayon::current_num_threads()).max(1 << 10) / size_of::<u64>();
+    let rates = rayon::broadcast(|_| {
+        let data = vec![1u64; words];
+        let passes = ((1 << 25) / size_of_val(&data[..])).max(1);
+        let mut best: f64 = 0.0;
+        for _ in 0..4 {
+            let start = Instant::now();
+            for _ in 0..passes {
+                std::hint::black_box(peak::sum_words(std::hint::black_box(&data)));
+            }
+            best = best.max((passes * size_of_val(&data[..])) as f64 / start.elapsed().as_secs_f64());
+        }
+        best
+    });
+    rates.into_iter().sum()
+}
+
+/// Peak resident bytes of the process, where the system reports it.
 fn peak_memory() -> Option<f64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;
     line.split_whitespace().next()?.parse::<f64>().ok().map(|kilobytes| 1024.0 * kilobytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_share_exceeds_the_whole() {
+        // A ceiling that was measured while other programs ran, or by slower code.
+        let rate = Rate::new(289.0, 100.0);
+        assert_eq!((rate.ceiling, rate.share()), (289.0, 1.0));
+        assert_eq!(Rate::new(50.0, 100.0).share(), 0.5);
+    }
 }

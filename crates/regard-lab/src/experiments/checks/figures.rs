@@ -1,6 +1,6 @@
-//! How scores grow, and what becomes of rank.
+//! Growth of scores, and ranks of inputs and outputs.
 
-use crate::drawing::{GREY, OTHER, SCALED, Told, UNSCALED, d_k_axis};
+use crate::drawing::{CheckedFigure, GREY, OTHER, SCALED, UNSCALED, d_k_axis};
 use crate::error::Result;
 use crate::experiment::Drawn;
 use regard_plot::Tables;
@@ -23,7 +23,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     let raised = numbers(ranks, "input_rank")?.iter().zip(numbers(ranks, "output_rank")?).any(|(a, b)| b > *a);
     let one_head = ranks.rows.first().is_some_and(|row| ranks.number(row, "output_rank") <= ranks.number(row, "input_rank"));
     Ok(vec![
-        Told::new("attention_checks", "How scores grow, and what attention does to rank")
+        CheckedFigure::new("attention_checks", "How scores grow, and what attention does to rank")
             .title("Scores grow as the square root of the width; heads side by side can raise the rank", root && raised && one_head)
             .panel(plot)
             .panel(bars)

@@ -14,7 +14,7 @@ use regard_plot::Table;
 const BATCH: usize = 2;
 const SEQ: usize = 5;
 const STARTS: usize = 10;
-/// What the test asks for.
+/// Threshold of the test.
 const THRESHOLD: f64 = 1e-8;
 
 /// The largest entry of the gradient on x, and of its part that goes through Q and K alone.
@@ -26,12 +26,12 @@ fn largest_gradients(seed: u64, d: usize, start: usize, scaled: bool) -> Result<
         let (mut w, mut b) = (vec![0.0; d * d], vec![0.0; d]);
         numbers.uniform(&mut w);
         numbers.uniform(&mut b);
-        let w = Array2::from_shape_vec((d, d), w).expect("the length is that of the shape") * bound;
+        let w = Array2::from_shape_vec((d, d), w).expect("the length matches the shape") * bound;
         layers.push((w, Array1::from(b) * bound));
     }
     let mut x = vec![0.0; BATCH * SEQ * d];
     numbers.normal(&mut x);
-    let x = Array2::from_shape_vec((BATCH * SEQ, d), x).expect("the length is that of the shape");
+    let x = Array2::from_shape_vec((BATCH * SEQ, d), x).expect("the length matches the shape");
     let [q, k, v]: [Array4<f64>; 3] = std::array::from_fn(|i| {
         let (w, b) = &layers[i];
         (x.dot(w) + b).into_shape_with_order((BATCH, 1, SEQ, d)).expect("one head")

@@ -9,11 +9,10 @@ pub use run::ChecksConfig;
 
 use crate::error::Result;
 use crate::experiment::{Drawn, Experiment, Progress, Shown, WHOLE};
-use crate::judging::Judged;
+use crate::judging::Answer;
 use crate::report::ReportConfig;
 use regard_plot::{Table, Tables};
 
-/// The experiment.
 #[derive(Debug)]
 pub struct Checks;
 
@@ -43,7 +42,7 @@ impl Experiment for Checks {
         figures::figures(tables)
     }
 
-    fn claims(tables: &Tables) -> Result<Vec<Judged>> {
+    fn claims(tables: &Tables) -> Result<Vec<Answer>> {
         claims::claims(tables)
     }
 

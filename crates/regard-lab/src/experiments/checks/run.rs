@@ -1,6 +1,6 @@
 //! Four questions about attention, each answered by an experiment.
 //!
-//! 1. How does q.k grow with d_k?  2. Why hide with -inf and not with 0?  3. Who sets the width of the output?
+//! 1. How does q.k grow with d_k?  2. Why hide with -inf and not with 0?  3. What determines the width of the output?
 //! 4. Can the output have a higher rank than the input?
 
 use super::{Checks, gradient_test};
@@ -24,10 +24,10 @@ use serde::Serialize;
 
 /// Four questions about attention, each answered by an experiment
 ///
-/// How q.k grows with d_k; why to hide with -inf and not with 0; who sets the width of the output; whether the output can have a higher rank than
-/// the input. And a popular test for vanishing gradients, run on attention that should fail it.
+/// How q.k grows with d_k; why to hide with -inf and not with 0; what determines the width of the output; whether the output can have a
+/// higher rank than the input. And a popular test for vanishing gradients, run on attention that should fail it.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
-#[command(after_help = "Example:\n  regard checks --d-k 16,64,256,1024 --seeds 100000")]
+#[command(after_help = "Example:\n  regard lab checks --d-k 16,64,256,1024 --seeds 100000")]
 pub struct ChecksConfig {
     /// Head dimensions of the first question
     #[arg(long, value_parser = sizes, default_value = "1,4,16,64,256,512,1024,4096", value_name = "LIST")]
@@ -35,7 +35,7 @@ pub struct ChecksConfig {
     /// Draws per dimension
     #[arg(long, default_value_t = 20_000, value_name = "N")]
     pub seeds: usize,
-    /// Which draws
+    /// Seed of the draws
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
@@ -72,8 +72,7 @@ impl ChecksConfig {
 
     fn normal_of(&self, draw: usize, place: usize, shape: [usize; 4]) -> Array4<f64> {
         let mut x = Array4::zeros(shape);
-        Draw::new(self.seed, Purpose::Checks, [place, shape[3]], draw as u64)
-            .normal(x.as_slice_mut().expect("a new array lies side by side"));
+        Draw::new(self.seed, Purpose::Checks, [place, shape[3]], draw as u64).normal(x.as_slice_mut().expect("a new array is contiguous"));
         x
     }
 
@@ -92,13 +91,13 @@ impl ChecksConfig {
         let caption = "How dot products of random vectors grow: 5 queries and 5 keys in each draw";
         let mut table = rows::table("check_growth", caption, &columns);
         for &d_k in &self.d_k {
-            // More dimensions than vectors: in turned coordinates, where dot products are the same and wide vectors cost no more.
-            let (vectors, turned) = (2 * GROWTH_SEQ, d_k > 2 * GROWTH_SEQ);
-            let width = if turned { vectors } else { d_k };
+            // More dimensions than vectors: rotated coordinates, which preserve dot products at a fixed cost.
+            let (vectors, rotated) = (2 * GROWTH_SEQ, d_k > 2 * GROWTH_SEQ);
+            let width = if rotated { vectors } else { d_k };
             let draw = |draw: usize| -> Result<[f64; 3]> {
                 let mut numbers = Draw::new(self.seed, Purpose::Checks, [0, d_k], draw as u64);
                 let mut both = vec![0.0; vectors * width];
-                if turned {
+                if rotated {
                     let mut chi = Chi::new(Draw::named(self.seed, "chi of checks", [0, d_k], draw as u64));
                     triangle(&mut numbers, &mut chi, vectors, d_k, &mut both);
                 } else {
@@ -135,9 +134,9 @@ impl ChecksConfig {
         ];
         let mut table = rows::table("check_masking", "Hiding keys: before the softmax by -inf, by 0, and after it", &columns);
         let draws = self.seeds.min(1000);
-        let all = (0..draws).into_par_iter().map(|draw| self.hidden_three_ways(draw)).collect::<Result<Vec<_>>>()?;
+        let all = (0..draws).into_par_iter().map(|draw| self.three_maskings(draw)).collect::<Result<Vec<_>>>()?;
         for (at, method) in ["-inf before the softmax (Regard)", "0 before the softmax", "0 after the softmax"].into_iter().enumerate() {
-            let of = |which: usize| all.iter().map(move |ways| ways[at][which]);
+            let of = |which: usize| all.iter().map(move |methods| methods[at][which]);
             let least = of(1).fold(f64::INFINITY, |least, x| if x < least || x.is_nan() { x } else { least });
             let leak = of(2).fold(0.0, |most: f64, x| if x > most || x.is_nan() { x } else { most });
             let row = Row::default().of(method).of(draws).estimate(Estimate::of_mean(&of(0).collect::<Vec<_>>()));
@@ -146,8 +145,8 @@ impl ChecksConfig {
         Ok(table)
     }
 
-    /// Of one draw, for each way of hiding: the mean weight on hidden keys, the smallest sum of a row, and the leak.
-    fn hidden_three_ways(&self, draw: usize) -> Result<[[f64; 3]; 3]> {
+    /// Of one draw, for each masking method: the mean weight on hidden keys, the smallest sum of a row, and the leak.
+    fn three_maskings(&self, draw: usize) -> Result<[[f64; 3]; 3]> {
         let n = 6;
         let [q, k, v] = [1, 2, 3].map(|place| self.normal_of(draw, place, [1, 1, n, 8]));
         let mut moved = v.clone();
@@ -204,7 +203,8 @@ impl ChecksConfig {
         ];
         let mut table = Table::new(
             "check_rank",
-            "Ranks at 12 tokens, by singular values in double precision: one head over values of rank 3; one head with uniform weights; the softmax of scores of rank 1 (q and k spread evenly over -4 .. 4); heads side by side over tokens of rank 2",
+            "Ranks at 12 tokens, by singular values in double precision: one head over values of rank 3; one head with uniform weights; \
+             the softmax of scores of rank 1 (q and k spread evenly over -4 .. 4); heads side by side over tokens of rank 2",
             &columns,
         );
         let n = 12;
@@ -225,8 +225,8 @@ impl ChecksConfig {
         let full = self.normal(11, [1, 1, n, 12]);
         let uniform = Attention::new().scale(Scale::By(0.0)).forward(&q, &k, &full)?.out;
         push("uniform weights", rank(&flat(full)), &flat(uniform), 1);
-        // d_k = 1: the scores have rank 1; the softmax of them has full rank, since exp(q k) is strictly totally positive. Numbers spread evenly
-        // show that in double precision; of random ones two may lie too close together.
+        // d_k = 1: the scores have rank 1; the softmax of them has full rank, since exp(q k) is strictly totally positive. Numbers spread
+        // evenly show that in double precision; of random ones two may lie too close together.
         let q = Array4::from_shape_fn((1, 1, n, 1), |(_, _, i, _)| 8.0 * i as f64 / (n - 1) as f64 - 4.0);
         let k = q.clone();
         let scores = flat(Attention::new().scores(&q, &k, Stage::Raw)?);

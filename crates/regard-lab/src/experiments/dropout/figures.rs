@@ -1,6 +1,6 @@
 //! What dropping does to weights, and to a training.
 
-use crate::drawing::{SCALED, Told, UNSCALED, part, rises, with_band};
+use crate::drawing::{CheckedFigure, SCALED, UNSCALED, part, rises, with_band};
 use crate::error::Result;
 use crate::experiment::Drawn;
 use regard_plot::Tables;
@@ -35,17 +35,23 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     let others = training.rows.iter().skip(1);
     let costs = training.rows.len() > 1 && others.into_iter().all(|row| crate::rows::estimate(training, row, "difference").low > 0.0);
     Ok(vec![
-        Told::new("dropout_weights", "Weights of random tokens, some of them dropped")
+        CheckedFigure::new("dropout_weights", "Weights of random tokens, some of them dropped")
             .title("Dropping leaves weights right on average and scatters every row", unbiased && expected)
             .panel(scatter)
             .panel(change)
-            .shows("a: rows sum to 1 before; dashed: sqrt(p / (1 - p) \u{d7} sum of squared weights). b: |after - before| / |before|. Means over draws with 95 % intervals, narrower than the lines.")
+            .shows(
+                "a: rows sum to 1 before; dashed: sqrt(p / (1 - p) \u{d7} sum of squared weights). b: |after - before| / |before|. \
+                 Means over draws with 95 % intervals, narrower than the lines.",
+            )
             .drawn(),
-        Told::new("dropout_training", "A short text learnt with dropout")
+        CheckedFigure::new("dropout_training", "A short text learnt with dropout")
             .title("In this training dropout costs held-out loss", costs)
             .panel(end)
             .panel(learning)
-            .shows("a: loss on the text that was learnt and on text that was not, nothing dropped. b: the loss that training sees, named by the probability of dropping. Means over trainings with 95 % intervals.")
+            .shows(
+                "a: loss on the text that was learnt and on text that was not, nothing dropped. b: the loss that training sees, \
+                 named by the probability of dropping. Means over trainings with 95 % intervals.",
+            )
             .says("b: the more is dropped, the higher the loss that training sees.", rises(&final_losses(tables)?))
             .drawn(),
     ])

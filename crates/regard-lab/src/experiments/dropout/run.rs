@@ -20,10 +20,10 @@ use serde::Serialize;
 
 /// Drop attention weights at random: what happens to the weights, and to a model that learns a short text
 ///
-/// A dropped weight is 0, the others are divided by the share that is kept, so that each is right on average. The training is on a short text.
-/// Writes dropout_weights.csv, dropout_training.csv and two tables that it rests on.
+/// A dropped weight is 0, the others are divided by the share that is kept, so that each is right on average. The training is on a short
+/// text. Writes dropout_weights.csv, dropout_training.csv and two tables that it rests on.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
-#[command(after_help = "Example:\n  regard dropout --rates 0,0.1,0.5 --characters 50000")]
+#[command(after_help = "Example:\n  regard lab dropout --rates 0,0.1,0.5 --characters 50000")]
 pub struct DropoutConfig {
     /// Probabilities of dropping; begin with 0 to compare with
     #[arg(long, value_parser = rates, default_value = "0,0.1,0.3", value_name = "LIST")]
@@ -44,7 +44,7 @@ pub struct DropoutConfig {
     /// Windows that each loss is measured with
     #[arg(long, default_value_t = 128, value_name = "N")]
     pub windows: usize,
-    /// How often
+    /// Trainings
     #[command(flatten)]
     #[serde(flatten)]
     pub seeds: SeedsConfig,
@@ -116,7 +116,7 @@ impl DropoutConfig {
                 let mut numbers = Draw::named(self.seeds.seed, "dropout", [SEQ, D_K], index as u64);
                 let mut normal = |width: usize| {
                     let mut x = Array4::zeros((1, 1, SEQ, width));
-                    numbers.normal(x.as_slice_mut().expect("a new array lies side by side"));
+                    numbers.normal(x.as_slice_mut().expect("a new array is contiguous"));
                     x
                 };
                 let (q, k, v) = (normal(D_K), normal(D_K), normal(D_K));

@@ -1,22 +1,23 @@
 //! Published entropies, and how entropy falls.
 
 use crate::error::Result;
-use crate::judging::{Judged, decided, estimate, holds, lucky_draws, short, tail};
-use crate::published::{Document, INSIGHTS_ENTROPY};
+use crate::judging::{Answer, decided, estimate, holds, lucky_draws, short, tail};
+use crate::published::INSIGHTS_ENTROPY;
+use crate::rules::TAIL;
 use regard_plot::Tables;
 use regard_plot::page::Verdict;
 
 /// The table.
 const TABLE: &str = "attention_entropy";
 
-pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
+pub(super) fn claims(tables: &Tables) -> Result<Vec<Answer>> {
     let table = tables.get(TABLE)?;
     // Both numbers of a width are of one draw.
     let (mut draws, mut outside, mut count) = (Vec::new(), 0, 0);
     for (d_k, ..) in INSIGHTS_ENTROPY {
         let at = |scaled: bool| [("d_k", d_k.into()), ("scaled", scaled.into())];
         let numbers = vec![estimate(tables, TABLE, &at(false), "percentile")?, estimate(tables, TABLE, &at(true), "percentile")?];
-        outside += numbers.iter().filter(|p| tail(**p).value < 2.5).count();
+        outside += numbers.iter().filter(|p| tail(**p).value < TAIL).count();
         count += numbers.len();
         draws.push((numbers, tables.number(TABLE, &at(false), "any_outside")?));
     }
@@ -29,21 +30,22 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
     let slope = points.iter().map(|p| (p.0 - x) * (p.1 - y)).sum::<f64>() / points.iter().map(|p| (p.0 - x).powi(2)).sum::<f64>();
     let last = (exact(512, false)? / exact(256, false)?).ln() / 2f64.ln();
     Ok(vec![
-        Judged {
-            document: Document::Insights,
-            claim: "its table of entropies at d_{k} = 8 to 512, without and with the scale",
+        Answer {
+            id: "entropy-table",
             verdict: decided(lucky_draws(&draws), Verdict::LuckyDraw, Verdict::Holds),
             because: format!(
-                "{} of its {count} numbers lie inside the central 95 % of their distributions (20 tokens, one matrix each); the draws were not seeded, so they cannot be had again digit for digit.",
+                "{} of its {count} numbers lie inside the central 95 % of their distributions (20 tokens, one matrix each); the draws \
+                 were not seeded, so they cannot be reproduced digit for digit.",
                 count - outside
             ),
         },
-        Judged {
-            document: Document::Insights,
-            claim: "the entropy crashes without the scale, and attention becomes a one-hot choice; with the scale it is stable",
+        Answer {
+            id: "entropy-falls",
             verdict: holds(slope < -0.3 && (exact(512, true)? - exact(8, true)?).abs() < 0.05),
             because: format!(
-                "Exact expectations: from {} to {} nats without the scale, from {} to {} with it. The mean falls as a power of the width, d_{{k}}^{{{slope:.3}}} fitted over 8 to 512, d_{{k}}^{{{last:.3}}} from 256 to 512, on its way to -1/2: rows in which two keys nearly tie keep it up.",
+                "Exact expectations: from {} to {} nats without the scale, from {} to {} with it. The mean falls as a power of the \
+                 width, d_{{k}}^{{{slope:.3}}} fitted over 8 to 512, d_{{k}}^{{{last:.3}}} from 256 to 512, approaching -1/2: rows in \
+                 which two keys nearly tie dominate the mean.",
                 short(exact(8, false)?),
                 short(exact(512, false)?),
                 short(exact(8, true)?),

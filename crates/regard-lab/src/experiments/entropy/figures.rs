@@ -1,6 +1,6 @@
 //! Entropy against d_k, and one row weight by weight.
 
-use crate::drawing::{Told, WORDS, d_k_axis, falls, part, with_published};
+use crate::drawing::{CheckedFigure, WORDS, d_k_axis, falls, part, with_published};
 use crate::error::Result;
 use crate::experiment::Drawn;
 use regard_plot::Tables;
@@ -34,7 +34,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     let says = falls(&exact[0]) && spread(&exact[1]) < 0.05 * spread(&exact[0]);
     let sharper = numbers(row, "unscaled")?.into_iter().fold(0.0, f64::max) > numbers(row, "scaled")?.into_iter().fold(0.0, f64::max);
     Ok(vec![
-        Told::new("attention_entropy", format!("Entropy of attention over {seq} tokens"))
+        CheckedFigure::new("attention_entropy", format!("Entropy of attention over {seq} tokens"))
             .title("Entropy falls with the width without the scale, and stays where it is with it", says)
             .panel(plot)
             .panel(bars)

@@ -8,11 +8,10 @@ pub use run::EntropyConfig;
 
 use crate::error::Result;
 use crate::experiment::{Drawn, Experiment, HIDDEN, Progress, Shown};
-use crate::judging::Judged;
+use crate::judging::Answer;
 use crate::report::ReportConfig;
 use regard_plot::{Table, Tables};
 
-/// The experiment.
 #[derive(Debug)]
 pub struct Entropy;
 
@@ -40,7 +39,7 @@ impl Experiment for Entropy {
         figures::figures(tables)
     }
 
-    fn claims(tables: &Tables) -> Result<Vec<Judged>> {
+    fn claims(tables: &Tables) -> Result<Vec<Answer>> {
         claims::claims(tables)
     }
 

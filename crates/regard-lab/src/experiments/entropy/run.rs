@@ -21,7 +21,7 @@ use serde::Serialize;
 ///
 /// Writes attention_entropy.csv and attention_entropy_row.csv.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
-#[command(after_help = "Example:\n  regard entropy --d-k 8,32,128,512 --seq 64")]
+#[command(after_help = "Example:\n  regard lab entropy --d-k 8,32,128,512 --seq 64")]
 pub struct EntropyConfig {
     /// Head dimensions, each up to 4096
     #[arg(long, value_parser = sizes, default_value = "8,16,32,64,128,256,512", value_name = "LIST")]
@@ -32,7 +32,7 @@ pub struct EntropyConfig {
     /// Draws per cell
     #[arg(long, default_value_t = 20_000, value_name = "N")]
     pub seeds: usize,
-    /// Which draws
+    /// Seed of the draws
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// The dimension whose first row is shown weight by weight

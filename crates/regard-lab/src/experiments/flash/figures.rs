@@ -1,6 +1,6 @@
 //! Memory and time against the length.
 
-use crate::drawing::{SCALED, Told, UNSCALED, joined, part};
+use crate::drawing::{CheckedFigure, SCALED, UNSCALED, joined, part};
 use crate::error::Result;
 use crate::experiment::Drawn;
 use regard_plot::Tables;
@@ -13,8 +13,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     for (method, colour) in [("laid out", UNSCALED), ("tiled", SCALED)] {
         let rows = part(table, &[("method", method.into())]);
         let n = numbers(&rows, "seq")?;
-        let megabytes =
-            |column: &str| -> Result<Vec<f64>> { Ok(numbers(&rows, column)?.into_iter().map(|b| (b / 1e6).max(0.01)).collect()) };
+        let megabytes = |column: &str| -> Result<Vec<f64>> { Ok(numbers(&rows, column)?.into_iter().map(|b| b / 1e6).collect()) };
         memory = memory
             .series(Series::new(method, &n, &megabytes("measured")?).colour(colour))
             .series(Series::new("", &n, &megabytes("laid_out")?).line(Line::Dashed).without_markers().colour(colour));
@@ -25,11 +24,14 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     let less = of("tiled", "measured") < 0.2 * of("laid out", "measured");
     let same = numbers(table, "apart")?.iter().all(|x| *x < 1e-4);
     Ok(vec![
-        Told::new("flash_memory", "Memory and time of attention, tiled and laid out")
-            .title("Tiled, attention needs a fraction of the memory: it never lays out the weights", less)
+        CheckedFigure::new("flash_memory", "Memory and time of attention, tiled and laid out")
+            .title("Tiled attention needs a fraction of the memory: it never forms the weight matrix", less)
             .panel(memory)
             .panel(time)
-            .shows("a: solid lines are measured, dashed ones what must be held (the output, and the weights where they are laid out). b: the textbook's way uses one thread.")
+            .shows(
+                "a: solid lines are measured, dashed ones what must be held (the output, and the weights where they are laid out). \
+                 b: the textbook version uses one thread.",
+            )
             .says("Both give the same output, to rounding.", same)
             .drawn(),
     ])

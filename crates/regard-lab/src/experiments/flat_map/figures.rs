@@ -1,6 +1,6 @@
 //! The map as it is, and with larger projections.
 
-use crate::drawing::{Told, estimate_at, map, part};
+use crate::drawing::{CheckedFigure, estimate_at, map, part};
 use crate::error::Result;
 use crate::experiment::Drawn;
 use regard_plot::Tables;
@@ -14,9 +14,12 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     }
     let deviation = estimate_at(table, &[("size", 0.01.into())], "deviation");
     Ok(vec![
-        Told::grid("flat_map", "3 tokens, with projections of four sizes", maps, 4)
+        CheckedFigure::grid("flat_map", "3 tokens, with projections of four sizes", maps, 4)
             .title("Projections of 0.01 make every weight 1/3: there is nothing to see", deviation.high < 1e-3)
-            .shows("Attention weights of one draw of 3 tokens of width 4; named by the size of the projections; the first map is the notebook's. One colour scale, from 0 to 1.")
+            .shows(
+                "Attention weights of one draw of 3 tokens of width 4; named by the size of the projections; the first map is the \
+                 notebook's. One colour scale, from 0 to 1.",
+            )
             .drawn(),
     ])
 }

@@ -1,6 +1,5 @@
 //! The notebook in NumPy: weights of 0.01 make a map in which there is nothing to see.
 
-mod claims;
 mod figures;
 mod run;
 
@@ -8,11 +7,9 @@ pub use run::FlatMapConfig;
 
 use crate::error::Result;
 use crate::experiment::{Drawn, Experiment, HIDDEN, Progress, Shown, WHOLE};
-use crate::judging::Judged;
 use crate::report::ReportConfig;
 use regard_plot::{Table, Tables};
 
-/// The experiment.
 #[derive(Debug)]
 pub struct FlatMap;
 
@@ -34,10 +31,6 @@ impl Experiment for FlatMap {
 
     fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         figures::figures(tables)
-    }
-
-    fn claims(tables: &Tables) -> Result<Vec<Judged>> {
-        claims::claims(tables)
     }
 
     fn in_report(report: &ReportConfig) -> Option<FlatMapConfig> {

@@ -20,12 +20,12 @@ use serde::Serialize;
 /// Width 4, sinusoidal positions added. How far the weights are from 1/3, by the size of the projections. Writes flat_map.csv and
 /// flat_map_weights.csv.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
-#[command(after_help = "Example:\n  regard flat-map --seeds 100000")]
+#[command(after_help = "Example:\n  regard lab flat-map --seeds 100000")]
 pub struct FlatMapConfig {
     /// Draws per size
     #[arg(long, default_value_t = 20_000, value_name = "N")]
     pub seeds: usize,
-    /// Which draws
+    /// Seed of the draws
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
@@ -47,7 +47,7 @@ impl FlatMapConfig {
         let mut numbers = Draw::named(self.seed, "flat-map", [TOKENS, WIDTH], index as u64);
         let mut normal = |rows: usize| {
             let mut x = Array2::zeros((rows, WIDTH));
-            numbers.normal(x.as_slice_mut().expect("a new array lies side by side"));
+            numbers.normal(x.as_slice_mut().expect("a new array is contiguous"));
             x
         };
         let wave = |i: usize, j: usize| {

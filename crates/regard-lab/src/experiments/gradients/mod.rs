@@ -1,18 +1,16 @@
-//! Gradients at widths up to 4096: what vanishes without the scale, and what does not.
+//! Gradients at widths up to 4096, without and with the scale.
 
-mod claims;
 mod figures;
+mod positions;
 mod run;
 
 pub use run::GradientsConfig;
 
 use crate::error::Result;
-use crate::experiment::{Drawn, Experiment, Progress, Shown};
-use crate::judging::Judged;
+use crate::experiment::{Drawn, Experiment, Progress, Shown, WHOLE};
 use crate::report::ReportConfig;
 use regard_plot::{Table, Tables};
 
-/// The experiment.
 #[derive(Debug)]
 pub struct Gradients;
 
@@ -22,28 +20,31 @@ impl Experiment for Gradients {
     const ID: &'static str = "gradients";
     const SECTION: &'static str = include_str!("section.md");
     const DRAWS: bool = true;
-    const TABLES: &'static [Shown] = &[(
-        "attention_gradients",
-        Some(&[
-            "d_k",
-            "scaled",
-            "seeds",
-            "grad_norm_q",
-            "grad_norm_k",
-            "grad_norm_v",
-            "row_dq_rms",
-            "row_dq_median",
-            "row_d_scores_rms",
-            "row_d_scores_median",
-            "rows_below_1e_8",
-            "rows_holding_90_percent",
-            "largest_percent",
-        ]),
-    )];
-    const FIGURES: &'static [&'static str] = &["attention_gradients"];
+    const TABLES: &'static [Shown] = &[
+        ("attention_gradient_positions", WHOLE),
+        (
+            "attention_gradients",
+            Some(&[
+                "d_k",
+                "scaled",
+                "seeds",
+                "grad_norm_q",
+                "grad_norm_k",
+                "grad_norm_v",
+                "row_dq_rms",
+                "row_dq_median",
+                "row_d_scores_rms",
+                "row_d_scores_median",
+                "rows_below_1e_8",
+                "rows_holding_90_percent",
+                "largest_percent",
+            ]),
+        ),
+    ];
+    const FIGURES: &'static [&'static str] = &["attention_gradient_positions", "attention_gradients"];
 
     fn work(config: &GradientsConfig) -> u64 {
-        (config.d_k.len() * config.seeds) as u64
+        (config.d_k.len() * (config.seeds + config.seeds.min(positions::DRAWS))) as u64
     }
 
     fn run(config: &GradientsConfig, progress: &dyn Progress) -> Result<Vec<Table>> {
@@ -52,10 +53,6 @@ impl Experiment for Gradients {
 
     fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         figures::figures(tables)
-    }
-
-    fn claims(tables: &Tables) -> Result<Vec<Judged>> {
-        claims::claims(tables)
     }
 
     fn in_report(report: &ReportConfig) -> Option<GradientsConfig> {

@@ -1,13 +1,12 @@
 //! What a low cosine between heads was said to show.
 
 use crate::error::Result;
-use crate::judging::{Judged, decided, estimate, lucky_draws};
-use crate::published::Document;
+use crate::judging::{Answer, decided, estimate, lucky_draws};
 use crate::statistics::estimate::{Estimate, all};
 use regard_plot::Tables;
 use regard_plot::page::Verdict;
 
-pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
+pub(super) fn claims(tables: &Tables) -> Result<Vec<Answer>> {
     let of = |heads: usize, measure: &str, column| {
         estimate(tables, "head_diversity", &[("heads", heads.into()), ("measure", measure.into())], column)
     };
@@ -20,9 +19,8 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
     // One number of one draw is outside in one case of twenty.
     let draws: Vec<_> = percentiles.iter().map(|p| (vec![*p], 0.05)).collect();
     Ok(vec![
-        Judged {
-            document: Document::Insights,
-            claim: "the mean cosine of two heads' maps is 0.12, 0.17, 0.19 for 2, 4, 8 heads",
+        Answer {
+            id: "head-cosines",
             verdict: decided(lucky_draws(&draws), Verdict::LuckyDraw, Verdict::Holds),
             because: format!(
                 "The means over many draws are {}, {}, {}; below the published draws lie {} %, {} % and {} % of them.",
@@ -34,20 +32,19 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
                 percentiles[2].words()
             ),
         },
-        Judged {
-            document: Document::Insights,
-            claim: "low similarity shows that the heads learn different patterns",
+        Answer {
+            id: "low-similarity",
             verdict: decided(explained, Verdict::WrongAsWorded, Verdict::Holds),
             because: format!(
-                "Nothing was trained. Independent random heads have a cosine of about 1 / (tokens x sum of squared weights), {} for 4 heads; measured is {}. The centred cosine, which takes out what all maps share, is {}.",
+                "Nothing was trained. Independent random heads have a cosine of about 1 / (tokens x sum of squared weights), {} for 4 \
+                 heads; measured is {}. The centred cosine, which takes out what all maps share, is {}.",
                 independent.words(),
                 mean.words(),
                 centred.words()
             ),
         },
-        Judged {
-            document: Document::Insights,
-            claim: "a single head has similarity 1.00",
+        Answer {
+            id: "single-head",
             verdict: Verdict::WrongAsWorded,
             because: "One head has no pair to compare: the 1.00 is the answer to an empty list, not a measurement.".to_owned(),
         },

@@ -1,6 +1,6 @@
 //! What the plain cosine of two heads measures.
 
-use crate::drawing::{OTHER, Told, joined, map, part, with};
+use crate::drawing::{CheckedFigure, OTHER, joined, map, part, with};
 use crate::error::Result;
 use crate::experiment::Drawn;
 use regard_plot::figure::{Axis, BarPlot, LinePlot, Names, Series, numbers, texts};
@@ -42,11 +42,14 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         (numbers(sharpness, "plain_cosine")?, numbers(sharpness, "independent")?, numbers(sharpness, "centred_cosine")?);
     let follows = plain_of.iter().zip(&independent).all(|(a, b)| (a / b - 1.0).abs() < 0.25);
     let mut figures = vec![
-        Told::new("head_similarity", "How alike untrained heads are, by three measures")
+        CheckedFigure::new("head_similarity", "How alike untrained heads are, by three measures")
             .title("The plain cosine of two heads measures sharpness, not likeness", follows && centred.iter().all(|c| c.abs() < 0.1))
             .panel(bars)
             .panel(plot)
-            .shows("a: means over many untrained models, whiskers hold 95 % of them. b: the same heads with their scores multiplied by 0.01 to 8; dashed: 1 / (tokens \u{d7} sum of squares).")
+            .shows(
+                "a: means over many untrained models, whiskers hold 95 % of them. b: the same heads with their scores multiplied by \
+                 0.01 to 8; dashed: 1 / (tokens \u{d7} sum of squares).",
+            )
             .drawn(),
     ];
     if let Some(maps) = tables.find("head_maps") {
@@ -55,7 +58,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             (0..count).map(|h| map(&format!("head {h}"), &part(maps, &[("head", h.into())]), "weight")).collect::<Result<Vec<_>>>()?;
         let cosine = joined(&table, &[("measure", "centred_cosine".into()), ("heads", count.into())], "mean");
         figures.push(
-            Told::grid("head_maps", "The heads of one untrained model", maps, 4)
+            CheckedFigure::grid("head_maps", "The heads of one untrained model", maps, 4)
                 .title("The heads of one untrained model look different because they are random", cosine.abs() < 0.05)
                 .shows("Weights of each head of the first draw.")
                 .drawn(),

@@ -8,11 +8,10 @@ pub use run::HeadsConfig;
 
 use crate::error::Result;
 use crate::experiment::{Drawn, Experiment, HIDDEN, Progress, Shown, WHOLE};
-use crate::judging::Judged;
+use crate::judging::Answer;
 use crate::report::ReportConfig;
 use regard_plot::{Table, Tables};
 
-/// The experiment.
 #[derive(Debug)]
 pub struct Heads;
 
@@ -40,7 +39,7 @@ impl Experiment for Heads {
         figures::figures(tables)
     }
 
-    fn claims(tables: &Tables) -> Result<Vec<Judged>> {
+    fn claims(tables: &Tables) -> Result<Vec<Answer>> {
         claims::claims(tables)
     }
 

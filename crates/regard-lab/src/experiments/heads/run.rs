@@ -21,10 +21,10 @@ use serde::Serialize;
 
 /// How different are untrained heads? Plain cosine, centred cosine, Jensen-Shannon
 ///
-/// The plain cosine of two maps, often published as their similarity, is 1 / (tokens x sum of squared weights) for independent heads: it measures
-/// sharpness. Writes head_diversity.csv and head_sharpness.csv.
+/// The plain cosine of two maps, often published as their similarity, is 1 / (tokens x sum of squared weights) for independent heads: it
+/// measures sharpness. Writes head_diversity.csv and head_sharpness.csv.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
-#[command(after_help = "Example:\n  regard heads --heads 2,4,16 --d-model 128 --seq 50")]
+#[command(after_help = "Example:\n  regard lab heads --heads 2,4,16 --d-model 128 --seq 50")]
 pub struct HeadsConfig {
     /// Numbers of heads; each divides d_model
     #[arg(long, value_parser = sizes, default_value = "1,2,4,8", value_name = "LIST")]
@@ -38,7 +38,7 @@ pub struct HeadsConfig {
     /// Draws
     #[arg(long, default_value_t = 20_000, value_name = "N")]
     pub seeds: usize,
-    /// Which draws
+    /// Seed of the draws
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
@@ -65,7 +65,7 @@ impl HeadsConfig {
         self.seeds.min(400)
     }
 
-    /// Steps that a run will tell of.
+    /// Progress steps of a run.
     pub(super) fn work(&self) -> u64 {
         (self.heads.len() * self.seeds + SHARPNESS.len() * LENGTHS.len() * self.fewer()) as u64
     }
@@ -78,7 +78,8 @@ impl HeadsConfig {
         self.heads.iter().try_for_each(|&h| require(h > 0 && self.d_model.is_multiple_of(h), "heads", h, "a divisor of d_model"))
     }
 
-    /// `head_diversity`, the measures for each number of heads; `head_sharpness`, the same for sharper and flatter maps; `head_maps`, one draw.
+    /// `head_diversity`, the measures for each number of heads; `head_sharpness`, the same for sharper and flatter maps; `head_maps`, one
+    /// draw.
     ///
     /// # Errors
     /// When a setting is not possible.
@@ -189,7 +190,7 @@ impl HeadsConfig {
         let (mut x, mut w) = (Array2::zeros((seq, inner)), Array2::zeros((inner, d)));
         for draw in from..to {
             let mut numbers = Draw::new(self.seed, Purpose::Heads, [seq, d], draw as u64);
-            let places = x.as_slice_mut().expect("a new array lies side by side");
+            let places = x.as_slice_mut().expect("a new array is contiguous");
             if turned {
                 let mut chi = Chi::new(Draw::named(self.seed, "chi of heads", [seq, d], draw as u64));
                 triangle(&mut numbers, &mut chi, seq, d, places);
@@ -198,7 +199,7 @@ impl HeadsConfig {
             }
             x *= (2.0 / d as f64).sqrt();
             for projected in &mut both {
-                numbers.normal(w.as_slice_mut().expect("a new array lies side by side"));
+                numbers.normal(w.as_slice_mut().expect("a new array is contiguous"));
                 ndarray::linalg::general_mat_mul(1.0, &x, &w, 0.0, &mut projected.index_axis_mut(ndarray::Axis(0), draw - from));
             }
         }

@@ -1,6 +1,6 @@
 //! Three widths, and the softmax against its tangent.
 
-use crate::drawing::{Told, WORDS, estimate_at, part, with_band};
+use crate::drawing::{CheckedFigure, WORDS, estimate_at, part, with_band};
 use crate::error::Result;
 use crate::experiment::Drawn;
 use regard_plot::Tables;
@@ -28,11 +28,17 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     };
     let already = difference(64) > 0.3;
     Ok(vec![
-        Told::new("linear_region", "Three widths, and how straight the softmax is")
-            .title("At 64 the scale makes half a weight's difference already, and the softmax is not linear with it", already && at_one.low > 0.3)
+        CheckedFigure::new("linear_region", "Three widths, and how straight the softmax is")
+            .title(
+                "At 64 the scale makes half a weight's difference already, and the softmax is not linear with it",
+                already && at_one.low > 0.3,
+            )
             .panel(bars)
             .panel(line)
-            .shows("a: exact expectations. b: distance of the weights from the tangent's, as a share of their distance from even weights, both axes logarithmic; with the scale scores have standard deviation 1.")
+            .shows(
+                "a: exact expectations. b: distance of the weights from the tangent's, as a share of their distance from even \
+                 weights, both axes logarithmic; with the scale scores have standard deviation 1.",
+            )
             .says("b: only scores of an eighth and less are nearly on the line.", at_small.high < 0.15)
             .drawn(),
     ])

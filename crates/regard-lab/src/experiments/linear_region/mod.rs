@@ -1,6 +1,5 @@
 //! The problem sheet's three widths, and the linear region that the softmax is said to work in.
 
-mod claims;
 mod figures;
 mod run;
 
@@ -8,11 +7,9 @@ pub use run::LinearRegionConfig;
 
 use crate::error::Result;
 use crate::experiment::{Drawn, Experiment, Progress, Shown, WHOLE};
-use crate::judging::Judged;
 use crate::report::ReportConfig;
 use regard_plot::{Table, Tables};
 
-/// The experiment.
 #[derive(Debug)]
 pub struct LinearRegion;
 
@@ -34,10 +31,6 @@ impl Experiment for LinearRegion {
 
     fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         figures::figures(tables)
-    }
-
-    fn claims(tables: &Tables) -> Result<Vec<Judged>> {
-        claims::claims(tables)
     }
 
     fn in_report(report: &ReportConfig) -> Option<LinearRegionConfig> {

@@ -16,10 +16,10 @@ use serde::Serialize;
 
 /// Put the softmax against a straight line: is there a linear region that the scale keeps it in?
 ///
-/// At d_k = 64, 256, 1024 the largest weight with and without the scale, and how far the weights are from those of the softmax's tangent at 0; the
-/// same for scores of any spread. Writes linear_region.csv and linear_region_spread.csv.
+/// At d_k = 64, 256, 1024 the largest weight with and without the scale, and how far the weights are from those of the softmax's tangent
+/// at 0; the same for scores of any spread. Writes linear_region.csv and linear_region_spread.csv.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
-#[command(after_help = "Example:\n  regard linear-region --d-k 16,64 --seeds 100000")]
+#[command(after_help = "Example:\n  regard lab linear-region --d-k 16,64 --seeds 100000")]
 pub struct LinearRegionConfig {
     /// Head dimensions, each up to 4096
     #[arg(long, value_parser = sizes, default_value = "64,256,1024", value_name = "LIST")]
@@ -27,7 +27,7 @@ pub struct LinearRegionConfig {
     /// Rows per width
     #[arg(long, default_value_t = 20_000, value_name = "N")]
     pub seeds: usize,
-    /// Which draws
+    /// Seed of the draws
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
@@ -43,8 +43,8 @@ const KEYS: usize = 8;
 /// Standard deviations of scores that are tried.
 const SPREADS: [f64; 7] = [0.0625, 0.125, 0.25, 0.5, 1.0, 2.0, 4.0];
 
-/// Of one row: the largest score, how far the weights are from the tangent's, as a share of how far they are from even, and whether the tangent makes a
-/// negative weight.
+/// Of one row: the largest score, how far the weights are from the tangent's, as a share of how far they are from even, and whether the
+/// tangent makes a negative weight.
 fn against_the_tangent(scores: &[f64]) -> [f64; 3] {
     let n = scores.len() as f64;
     let top = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);

@@ -1,6 +1,6 @@
 //! What training shows, what use shows, and both beside each other.
 
-use crate::drawing::{GREY, Told, estimate_at, part, with, with_band, with_ends};
+use crate::drawing::{CheckedFigure, GREY, estimate_at, part, with, with_band, with_ends};
 use crate::error::Result;
 use crate::experiment::Drawn;
 use crate::statistics::estimate::Estimate;
@@ -29,7 +29,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     for (colour, mask) in masks_of(curves) {
         let of = |table: &Table, x: &str| with_band(mask, &part(table, &[("variant", mask.into())]), x, "loss");
         let series = of(curves, "step")?.colour(colour).without_markers();
-        // Two cheaters lie on each other: the second is dashed, so that both can be seen.
+        // Two curves coincide: the second is dashed, so that both are visible.
         let line = if mask == "strictly future" || mask == "right to left" { Line::Dashed } else { Line::Solid };
         training = training.series(series.line(line));
         use_ = use_.series(of(prefix, "length")?.colour(colour).without_markers().line(line));
@@ -47,27 +47,38 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         training = training.series(across(curves, "step", "entropy of the text", entropy)?);
     }
     if let Some(uniform) = baseline(tables, "uniform") {
-        use_ = use_.series(across(prefix, "length", "knowing nothing", uniform)?);
+        use_ = use_.series(across(prefix, "length", "uniform guessing", uniform)?);
     }
     let entropy = baseline(tables, "entropy").unwrap_or(f64::NAN);
     let outcome = tables.get("mask_training")?;
     let of = |mask: &str, column: &str| estimate_at(outcome, &[("variant", mask.into())], column);
     let below = of("reverse", "train_loss").high < entropy && of("causal", "train_loss").low > entropy;
     Ok(vec![
-        Told::new("mask_training", "Training loss, and loss in use, under six masks")
-            .title("The cheater looks perfect until it is used", is_caught(&of("reverse", "train_loss"), &of("causal", "train_loss"), &of("reverse", "prefix_only_loss"), &of("causal", "prefix_only_loss")))
+        CheckedFigure::new("mask_training", "Training loss, and loss in use, under six masks")
+            .title(
+                "A model that sees its target looks perfect until it is used",
+                is_caught(
+                    &of("reverse", "train_loss"),
+                    &of("causal", "train_loss"),
+                    &of("reverse", "prefix_only_loss"),
+                    &of("causal", "prefix_only_loss"),
+                ),
+            )
             .panel(training)
             .panel(use_)
-            .shows("a: training loss. b: the same models on held-out text, given only the tokens that exist when one writes. Means over trainings, bands are their 95 % intervals; both axes are logarithmic.")
-            .says("a: no honest model can fall below the entropy of the text in the long run; the reverse mask does, at once.", below)
+            .shows(
+                "a: training loss. b: the same models on held-out text, given only the tokens that exist during generation. Means \
+                 over trainings, bands are their 95 % intervals; both axes are logarithmic.",
+            )
+            .says("a: no model that sees only the past can stay below the entropy of the text; the reverse mask does.", below)
             .drawn(),
         masks_in_use(tables)?,
     ])
 }
 
-/// Better than the honest one in training, and worse in use.
-fn is_caught(trained: &Estimate, honest: &Estimate, used: &Estimate, honest_used: &Estimate) -> bool {
-    trained.high < honest.low && used.low > honest_used.high
+/// Better than the causal model in training, and worse in use.
+fn is_caught(trained: &Estimate, causal: &Estimate, used: &Estimate, causal_used: &Estimate) -> bool {
+    trained.high < causal.low && used.low > causal_used.high
 }
 
 fn masks_in_use(tables: &Tables) -> Result<Drawn> {
@@ -91,12 +102,16 @@ fn masks_in_use(tables: &Tables) -> Result<Drawn> {
     let of = |mask: &str, column: &str| estimate_at(table, &[("variant", mask.into())], column);
     let hidden = of("reverse", "validation_loss").high < of("causal", "validation_loss").low;
     let shown = of("reverse", "prefix_only_loss").low > of("causal", "prefix_only_loss").high;
-    let honest = (of("causal", "validation_loss").value - of("causal", "prefix_only_loss").value).abs() < super::claims::SAME;
-    Ok(Told::new("mask_training_use", "Validation as it is usually done, and as models are used")
-        .title("Validation does not find the cheater: it hands over the future as training does", hidden && shown)
+    let equal = (of("causal", "validation_loss").value - of("causal", "prefix_only_loss").value).abs() < crate::rules::SAME_LOSS;
+    Ok(CheckedFigure::new("mask_training_use", "Validation as it is usually done, and as models are used")
+        .title("Validation does not detect the leak: it shows the future as training does", hidden && shown)
         .panel(losses)
         .panel(words)
-        .shows("a: the loss on held-out windows, with the whole window in sight of the mask (as models are validated), and with the prefix alone (as models are used); `uniform` is knowing nothing. b: the share of written words that the training text has. Whiskers are 95 % intervals of the mean over trainings.")
-        .says("An honest mask has two equal bars.", honest)
+        .shows(
+            "a: the loss on held-out windows, with the whole window in sight of the mask (as models are validated), and with the \
+             prefix alone (as models are used); `uniform` is uniform guessing. b: the share of written words that the training text has. \
+             Whiskers are 95 % intervals of the mean over trainings.",
+        )
+        .says("A mask without a leak has two equal bars.", equal)
         .drawn())
 }

@@ -18,15 +18,17 @@ use serde::{Serialize, Serializer};
 
 pub use regard_nn::experiments::masks::Variant;
 
-/// Train the same language model under six masks: who cheats, and how it shows
+/// Train the same language model under six masks, and detect those that leak the target
 ///
 /// A model that sees the token it must predict looks perfect in training and in validation alike, because both hand it the future; it fails
-/// when it must write. Five steps find that out: a leak probe (change what must not matter), the usual loss, the loss from the prefix alone, a
-/// placeholder for the future, and writing. Variants: causal, reverse, strictly-future, none, future-without-target, right-to-left (the reverse mask
-/// with the target that fits it). Writes mask_training.csv and four tables that it rests on.
+/// when it must write. Five steps find that out: a leak probe (change what must not matter), the usual loss, the loss from the prefix
+/// alone, a placeholder for the future, and writing. Variants: causal, reverse, strictly-future, none, future-without-target,
+/// right-to-left (the reverse mask with the target that fits it). Writes mask_training.csv and four tables that it rests on.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
 #[command(
-    after_help = "Examples:\n  regard mask-training                                         all six on Regard's stories\n  regard mask-training --variants causal,reverse --steps 200   a first look\n  regard mask-training --text book.txt --out masks-of-a-book   your own text"
+    after_help = "Examples:\n  regard lab mask-training                                         all six on Regard's stories\n  regard \
+         lab mask-training --variants causal,reverse --steps 200   a first look\n  regard lab mask-training --text book.txt --out \
+         masks-of-a-book   your own text"
 )]
 pub struct MaskTrainingConfig {
     /// Which masks, in this order
@@ -48,7 +50,7 @@ pub struct MaskTrainingConfig {
     /// Validation windows that each model is judged by
     #[arg(long, default_value_t = 64, value_name = "N")]
     pub windows: usize,
-    /// How often
+    /// Trainings
     #[command(flatten)]
     #[serde(flatten)]
     pub seeds: SeedsConfig,
@@ -100,7 +102,7 @@ const fn predicts(variant: Variant) -> &'static str {
 }
 
 impl MaskTrainingConfig {
-    /// Steps that a run will tell of.
+    /// Progress steps of a run.
     pub(super) fn work(&self) -> u64 {
         (self.variants.len() * self.seeds.seeds) as u64 * self.work_of_one()
     }
@@ -119,7 +121,7 @@ impl MaskTrainingConfig {
         Ok(())
     }
 
-    /// `mask_training`, what became of each variant; `mask_training_curves`; `mask_training_prefix`, the loss by the length of the prefix;
+    /// `mask_training`, the outcome of each variant; `mask_training_curves`; `mask_training_prefix`, the loss by the length of the prefix;
     /// `mask_training_baselines`; `mask_training_samples`.
     ///
     /// # Errors
@@ -215,7 +217,8 @@ fn outcome(runs: &[Run]) -> Table {
     let estimates: Vec<(String, &str)> = MEASURES.iter().map(|(name, title, _)| (format!("~{name}"), *title)).collect();
     let mut columns = vec![("variant", "mask"), ("sees", "query i sees key j where"), ("predicts", "and predicts"), ("seeds", "trainings")];
     columns.extend(estimates.iter().map(|(name, title)| (name.as_str(), *title)));
-    let caption = "Language models that differ in their mask alone, judged as they are trained (validation) and as they are used (prefix alone, writing): means over trainings with different seeds";
+    let caption = "Language models that differ in their mask alone, judged as they are trained (validation) and as they are used \
+         (prefix alone, writing): means over trainings with different seeds";
     let mut table = rows::table("mask_training", caption, &columns);
     for (variant, runs) in by_variant(runs) {
         let mut row = Row::default().of(variant.name()).of(sees(variant)).of(predicts(variant)).of(runs.len());

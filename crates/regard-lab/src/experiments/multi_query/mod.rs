@@ -8,12 +8,11 @@ pub use run::MultiQueryConfig;
 
 use crate::error::Result;
 use crate::experiment::{Drawn, Experiment, HIDDEN, Progress, Shown, WHOLE};
-use crate::judging::Judged;
+use crate::judging::Answer;
 use crate::learning::SeedsConfig;
 use crate::report::ReportConfig;
 use regard_plot::{Table, Tables};
 
-/// The experiment.
 #[derive(Debug)]
 pub struct MultiQuery;
 
@@ -39,7 +38,7 @@ impl Experiment for MultiQuery {
         figures::figures(tables)
     }
 
-    fn claims(tables: &Tables) -> Result<Vec<Judged>> {
+    fn claims(tables: &Tables) -> Result<Vec<Answer>> {
         claims::claims(tables)
     }
 

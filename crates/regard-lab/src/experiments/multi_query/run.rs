@@ -15,10 +15,10 @@ use serde::{Deserialize, Serialize};
 
 /// Let query heads share keys and values: the size of the cache against the loss
 ///
-/// The same language model with as many key/value heads as query heads, fewer, and one (multi-query attention), trained with the same seeds. Writes
-/// multi_query.csv and multi_query_seeds.csv.
+/// The same language model with as many key/value heads as query heads, fewer, and one (multi-query attention), trained with the same
+/// seeds. Writes multi_query.csv and multi_query_seeds.csv.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
-#[command(after_help = "Example:\n  regard multi-query --heads 8 --kv-heads 8,4,2,1 --steps 1000")]
+#[command(after_help = "Example:\n  regard lab multi-query --heads 8 --kv-heads 8,4,2,1 --steps 1000")]
 pub struct MultiQueryConfig {
     /// Key/value heads, each a divisor of the query heads
     #[arg(long, value_parser = sizes, default_value = "4,2,1", value_name = "LIST")]
@@ -33,7 +33,7 @@ pub struct MultiQueryConfig {
     /// Validation windows
     #[arg(long, default_value_t = 256, value_name = "N")]
     pub windows: usize,
-    /// How often
+    /// Trainings
     #[command(flatten)]
     #[serde(flatten)]
     pub seeds: SeedsConfig,
@@ -92,7 +92,8 @@ impl MultiQueryConfig {
             ("~difference", "minus that of the first row, same seed"),
             ("same_sign", "pairs with the sign of the mean"),
         ];
-        let caption = "The same model with fewer key/value heads: the cache in single precision, and the loss, means over trainings with different seeds";
+        let caption = "The same model with fewer key/value heads: the cache in single precision, and the loss, means over trainings \
+             with different seeds";
         let mut table = rows::table("multi_query", caption, &columns);
         let losses = |kv: usize| -> Vec<f64> { runs.iter().filter(|run| run.0 == kv).map(|run| run.2.learnt.validation).collect() };
         let first = losses(self.kv_heads[0]);

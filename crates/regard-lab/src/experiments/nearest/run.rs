@@ -24,7 +24,7 @@ use serde::{Deserialize, Serialize};
 /// Nearest are the keys with the largest weights. Beside them the k latest keys, which need no search. The model was trained with all keys.
 /// Writes nearest.csv and nearest_random.csv.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
-#[command(after_help = "Example:\n  regard nearest --keys 1,2,4,8 --context 128 --steps 2000")]
+#[command(after_help = "Example:\n  regard lab nearest --keys 1,2,4,8 --context 128 --steps 2000")]
 pub struct NearestConfig {
     /// Numbers of keys that are kept
     #[arg(long, value_parser = sizes, default_value = "1,2,4,8,16,32", value_name = "LIST")]
@@ -42,7 +42,7 @@ pub struct NearestConfig {
     /// Validation windows
     #[arg(long, default_value_t = 128, value_name = "N")]
     pub windows: usize,
-    /// How often
+    /// Trainings
     #[command(flatten)]
     #[serde(flatten)]
     pub seeds: SeedsConfig,
@@ -131,7 +131,7 @@ impl NearestConfig {
             let mut numbers = Draw::named(self.seeds.seed, "nearest", [SEQ, D_K], index as u64);
             let [q, k, v] = [(); 3].map(|()| {
                 let mut x = Array4::zeros((1, 1, SEQ, D_K));
-                numbers.normal(x.as_slice_mut().expect("a new array lies side by side"));
+                numbers.normal(x.as_slice_mut().expect("a new array is contiguous"));
                 x
             });
             let attention = Attention::new().threads(1);

@@ -1,6 +1,6 @@
 //! How many rows are lost, by width.
 
-use crate::drawing::{Told, WORDS, d_k_axis, estimate_at, part, with_band};
+use crate::drawing::{CheckedFigure, WORDS, d_k_axis, estimate_at, part, with_band};
 use crate::error::Result;
 use crate::experiment::Drawn;
 use regard_plot::Tables;
@@ -20,7 +20,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     let loses = of(false, "lost").low > 0.05 && of(false, "lost_half").low > of(false, "lost").high;
     let stable = numbers(table, "lost_stable")?.iter().all(|x| *x == 0.0);
     Ok(vec![
-        Told::new("overflow", "Rows lost when powers are taken before the maximum is subtracted")
+        CheckedFigure::new("overflow", "Rows lost when powers are taken before the maximum is subtracted")
             .title("Without the scale, wide heads lose rows to overflow unless the maximum is subtracted", loses && stable)
             .panel(lines("Single precision", "lost")?)
             .panel(lines("Half precision", "lost_half")?)

@@ -8,11 +8,10 @@ pub use run::OverflowConfig;
 
 use crate::error::Result;
 use crate::experiment::{Drawn, Experiment, Progress, Shown, WHOLE};
-use crate::judging::Judged;
+use crate::judging::Answer;
 use crate::report::ReportConfig;
 use regard_plot::{Table, Tables};
 
-/// The experiment.
 #[derive(Debug)]
 pub struct Overflow;
 
@@ -36,7 +35,7 @@ impl Experiment for Overflow {
         figures::figures(tables)
     }
 
-    fn claims(tables: &Tables) -> Result<Vec<Judged>> {
+    fn claims(tables: &Tables) -> Result<Vec<Answer>> {
         claims::claims(tables)
     }
 

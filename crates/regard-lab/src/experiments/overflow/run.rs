@@ -16,10 +16,10 @@ use serde::Serialize;
 
 /// Take a softmax without subtracting the maximum: which rows are lost, in single and half precision
 ///
-/// Three rows in numbers, and the share of random rows of 8 keys that end as NaN, by width, with and without the scale. Writes overflow_rows.csv and
-/// overflow_shares.csv.
+/// Three rows in numbers, and the share of random rows of 8 keys that end as NaN, by width, with and without the scale. Writes
+/// overflow_rows.csv and overflow_shares.csv.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
-#[command(after_help = "Example:\n  regard overflow --d-k 1024,4096 --seeds 100000")]
+#[command(after_help = "Example:\n  regard lab overflow --d-k 1024,4096 --seeds 100000")]
 pub struct OverflowConfig {
     /// Head dimensions, each up to 4096
     #[arg(long, value_parser = sizes, default_value = "16,64,256,1024,4096", value_name = "LIST")]
@@ -27,7 +27,7 @@ pub struct OverflowConfig {
     /// Rows per width
     #[arg(long, default_value_t = 20_000, value_name = "N")]
     pub seeds: usize,
-    /// Which draws
+    /// Seed of the draws
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
 }
@@ -41,7 +41,7 @@ impl Default for OverflowConfig {
 /// Keys of a random row.
 const KEYS: usize = 8;
 
-/// As it is written by who does not know better, in single precision.
+/// The naive softmax, in single precision.
 fn naive(scores: &[f64]) -> Vec<f32> {
     let powers: Vec<f32> = scores.iter().map(|s| (*s as f32).exp()).collect();
     let sum: f32 = powers.iter().sum();
@@ -115,7 +115,7 @@ fn examples() -> Table {
         ("half", "exp first, half precision"),
         ("stable", "maximum subtracted first"),
     ];
-    let mut table = Table::new("overflow_rows", "Three rows of scores, and what becomes of them", &columns);
+    let mut table = Table::new("overflow_rows", "Three rows of scores and their softmax, naive and stable", &columns);
     for scores in [[1.0, 2.0, 3.0], [11.0, 12.0, 13.0], [1000.0, 1001.0, 1002.0]] {
         let list = |numbers: Vec<f64>| {
             let one = |x: &f64| if x.is_nan() { "NaN".to_owned() } else { format!("{x:.3}") };

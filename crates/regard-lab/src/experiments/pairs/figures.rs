@@ -1,6 +1,6 @@
 //! Cross-attention head by head beside what the answer depends on, and the curves of learning.
 
-use crate::drawing::{SCALED, Told, UNSCALED, estimate_at, part, with_band};
+use crate::drawing::{CheckedFigure, SCALED, UNSCALED, estimate_at, part, with_band};
 use crate::error::Result;
 use crate::experiment::Drawn;
 use regard_plot::Tables;
@@ -40,17 +40,28 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         }
         let apart = of("influence").low > of("weight").high;
         let (name, plain, place) = if task == "reverse" {
-            ("pairs_reverse", "Writing a word backwards: what the answer depends on, and what heads look at", "letter")
+            ("pairs_reverse", "Writing a word backwards: influence on the answer, and cross-attention", "letter")
         } else {
-            ("pairs_number_words", "Writing a number in words: what the answer depends on, and what heads look at", "digit")
+            ("pairs_number_words", "Writing a number in words: influence on the answer, and cross-attention", "digit")
         };
         figures.push(
-            Told::grid(name, plain, grid, 3)
-                .title(format!("Weights are not explanations: the answer depends on its own {place}, heads look elsewhere"), apart)
-                .shows(format!("First map: how far each written token's prediction moves when a read {place} is exchanged. Others: cross-attention of every head of the decoder on the same held-out input, one training. Rows are written, columns read."))
+            CheckedFigure::grid(name, plain, grid, 3)
+                .title(
+                    format!(
+                        "Weights are not explanations: the answer depends on its own {place} more than any head's weight on it \
+                     shows"
+                    ),
+                    apart,
+                )
+                .shows(format!(
+                    "First map: how much each prediction changes when a read {place} is exchanged, as a share of the row. \
+                     Others: cross-attention of every head of the decoder on the same held-out input, one training. Rows are written, \
+                     columns read."
+                ))
                 .says(
                     format!(
-                        "Over all trainings {} of the influence is of the {place} that a word is for; the head that looks there most has {} of its weight on it.",
+                        "Over all trainings {} of the influence is of the {place} that a word is for; the head that looks there most \
+                         has {} of its weight on it.",
                         percent(of("influence")),
                         percent(of("weight"))
                     ),
@@ -65,10 +76,13 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         loss.last() < loss.first()
     });
     figures.push(
-        Told::new("pairs_learning", "Training loss of two tasks")
+        CheckedFigure::new("pairs_learning", "Training loss of two tasks")
             .title("Learning to read one sequence and write another", falls)
             .panel(learning)
-            .shows("Training loss per written token, logarithmic, means over trainings with 95 % intervals. Inputs are drawn afresh at every step; one in ten is never trained on.")
+            .shows(
+                "Training loss per written token, logarithmic, means over trainings with 95 % intervals. Inputs are drawn afresh at \
+                 every step; one in ten is never trained on.",
+            )
             .drawn(),
     );
     Ok(figures)
@@ -105,11 +119,14 @@ fn explained(tables: &Tables) -> Result<Drawn> {
     let of = |task: &String, column: &str| estimate_at(results, &[("task", task.as_str().into())], column);
     let needed = tasks.iter().all(|task| of(task, "all_permuted").high < of(task, "right").low);
     let apart = tasks.iter().all(|task| of(task, "influence").low > of(task, "weight").high);
-    Ok(Told::new("pairs_explained", "Weights, influence, and what is lost without them")
+    Ok(CheckedFigure::new("pairs_explained", "Weights, influence, and what is lost without them")
         .title("The weights are needed, and do not say what they are for", needed && apart)
         .panel(bars("On the token that the answer is for", "share", &own)?)
         .panel(bars("Operated on", "share of tokens right", &right)?)
-        .shows("a: how much weight, value-weighted weight and influence is on the read token that a written one is for. b: how many tokens are right when cross-attention is operated on. Whiskers are 95 % intervals of the mean over trainings.")
+        .shows(
+            "a: how much weight, value-weighted weight and influence is on the read token that a written one is for. b: how many \
+             tokens are right when cross-attention is operated on. Whiskers are 95 % intervals of the mean over trainings.",
+        )
         .says("b: with the weights shuffled among the read tokens fewer are right: where they go matters.", needed)
         .drawn())
 }

@@ -21,12 +21,11 @@ pub use regard_nn::experiments::pairs::PairKind as PairTask;
 /// Learn tasks that need cross-attention: words backwards, numbers in words
 ///
 /// An encoder-decoder reads one sequence and writes another, and is tried on inputs that it was never trained on. Do the weights of its
-/// cross-attention explain what it does? They are put beside what the answer depends on: read tokens are exchanged, heads taken away, weights
-/// shuffled, and weighted by what they add. Writes pairs_results.csv and six tables that it rests on.
+/// cross-attention explain what it does? They are put beside what the answer depends on: read tokens are exchanged, heads taken away,
+/// weights shuffled, and weighted by what they add. Writes pairs_results.csv and six tables that it rests on.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
-#[command(
-    after_help = "Examples:\n  regard pairs                        both tasks\n  regard pairs --task reverse         one of them\n  regard pairs --task number-words --steps 500 --held-out 5000"
-)]
+#[command(after_help = "Examples:\n  regard lab pairs                        both tasks\n  \
+         regard lab pairs --task reverse         one of them\n  regard lab pairs --task number-words --steps 500 --held-out 5000")]
 pub struct PairTasksConfig {
     /// reverse, number-words, or both
     #[arg(long, value_parser = tasks, default_value = "both", value_name = "LIST")]
@@ -50,7 +49,7 @@ pub struct PairTasksConfig {
     /// Inputs, never trained on, that are tried at the end
     #[arg(long, default_value_t = known().held_out, value_name = "N")]
     pub held_out: usize,
-    /// How often
+    /// Trainings
     #[command(flatten)]
     #[serde(flatten)]
     pub seeds: SeedsConfig,
@@ -165,7 +164,8 @@ fn outcome(runs: &[Run], steps: u64) -> Table {
     let estimates: Vec<(String, &str)> = MEASURES.iter().map(|(name, title, _)| (format!("~{name}"), *title)).collect();
     let mut columns = vec![("task", "task"), ("seeds", "trainings"), ("steps", "steps"), ("held_out", "held-out inputs")];
     columns.extend(estimates.iter().map(|(name, title)| (name.as_str(), *title)));
-    let caption = "An encoder-decoder on inputs that it was never trained on, and whether its cross-attention explains it: means over trainings with different seeds";
+    let caption = "An encoder-decoder on inputs that it was never trained on, and whether its cross-attention explains it: means over \
+         trainings with different seeds";
     let mut table = rows::table("pairs_results", caption, &columns);
     for (task, runs) in by_task(runs) {
         let mut row = Row::default().of(task).of(runs.len()).of(steps as usize).of(runs[0].result.held_out);

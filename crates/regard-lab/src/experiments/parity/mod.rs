@@ -7,11 +7,10 @@ pub use run::ParityConfig;
 
 use crate::error::Result;
 use crate::experiment::{Experiment, Progress, Shown, WHOLE};
-use crate::judging::Judged;
+use crate::judging::Answer;
 use crate::report::ReportConfig;
 use regard_plot::{Table, Tables};
 
-/// The experiment.
 #[derive(Debug)]
 pub struct Parity;
 
@@ -34,7 +33,7 @@ impl Experiment for Parity {
         config.run(progress)
     }
 
-    fn claims(tables: &Tables) -> Result<Vec<Judged>> {
+    fn claims(tables: &Tables) -> Result<Vec<Answer>> {
         claims::claims(tables)
     }
 

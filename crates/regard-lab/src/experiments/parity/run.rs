@@ -27,7 +27,7 @@ const SAFE_PATH: &str = "import sys\nsys.path[:] = [p for p in sys.path if p]\n"
 /// Looks for PyTorch in the active virtual environment, in python3 and in python, and says so when it is in none of them.
 /// The exit code is 1 when a comparison does not hold. Writes parity_golden.csv and parity_torch.csv.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
-#[command(after_help = "Example:\n  regard parity --python .venv/bin/python")]
+#[command(after_help = "Example:\n  regard lab parity --python .venv/bin/python")]
 pub struct ParityConfig {
     /// A Python that has PyTorch
     #[arg(long, value_name = "PATH")]
@@ -202,21 +202,26 @@ fn largest_error(pairs: impl Iterator<Item = (f64, f64)>) -> f64 {
     pairs.map(error).fold(0.0, |most, e| if e.is_nan() || e > most { if e.is_nan() { f64::INFINITY } else { e } } else { most })
 }
 
+/// The active virtual environment. A relative or empty path would name a program below the current directory.
+fn active_environment() -> Option<PathBuf> {
+    std::env::var_os("VIRTUAL_ENV").map(PathBuf::from).filter(|dir| dir.is_absolute())
+}
+
 /// The Python of a virtual environment.
 fn python_in(environment: &Path) -> PathBuf {
     environment.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" })
 }
 
-/// The first of these that can import PyTorch: the given one alone, or the active environment's, then the system's. Nothing in the current
+/// The first Python that can import PyTorch: the given one alone, or the active environment's, then the system's. Nothing in the current
 /// directory is started unless it is given.
 ///
 /// # Errors
-/// [`Error::Peer`] when the given one does not answer in so many seconds.
+/// [`Error::Peer`] when the given one does not answer within the timeout.
 fn find_torch(given: Option<&Path>, timeout: u64) -> Result<Option<PathBuf>> {
     let candidates = match given {
         Some(python) => vec![python.to_owned()],
         None => {
-            let active = std::env::var_os("VIRTUAL_ENV").map(|dir| python_in(Path::new(&dir)));
+            let active = active_environment().map(|dir| python_in(&dir));
             active.into_iter().chain(["python3", "python"].map(PathBuf::from)).collect()
         }
     };
@@ -377,14 +382,14 @@ impl ParityConfig {
 }
 
 fn largest_score(attention: &Attention<'_>, question: &Question) -> Result<f64> {
-    let array = |shape, x: &[f64]| Array4::from_shape_vec(shape, x.to_vec()).expect("the length is that of the shape");
+    let array = |shape, x: &[f64]| Array4::from_shape_vec(shape, x.to_vec()).expect("the length matches the shape");
     let scores = attention.scores(&array(question.shape_q, &question.q), &array(question.shape_kv, &question.k), Stage::Raw)?;
     Ok(scores.fold(0.0, |a: f64, s| a.max(s.abs())))
 }
 
 fn outputs<T: Real + regard::Element>(attention: &Attention<'_>, question: &Question) -> Result<Vec<f64>> {
     let array = |shape: [usize; 4], x: &[f64]| {
-        Array4::from_shape_vec(shape, x.iter().map(|&x| T::from_f64(x)).collect()).expect("the length is that of the shape")
+        Array4::from_shape_vec(shape, x.iter().map(|&x| T::from_f64(x)).collect()).expect("the length matches the shape")
     };
     let (q, k, v) = (array(question.shape_q, &question.q), array(question.shape_kv, &question.k), array(question.shape_kv, &question.v));
     Ok(attention.forward(&q, &k, &v)?.out.iter().map(|x| x.to_f64()).collect())

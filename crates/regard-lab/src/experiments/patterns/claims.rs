@@ -2,11 +2,10 @@
 
 use crate::drawing::{estimate_at, joined};
 use crate::error::Result;
-use crate::judging::{Judged, holds, percent, short};
-use crate::published::Document;
+use crate::judging::{Answer, holds, percent, short};
 use regard_plot::Tables;
 
-pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
+pub(super) fn claims(tables: &Tables) -> Result<Vec<Answer>> {
     let maps = tables.get("attention_patterns_maps")?;
     let above: f64 = maps
         .rows_where("pattern", "causal")
@@ -18,9 +17,8 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
     let nan = empty.rows.iter().filter(|row| empty.number(row, "textbook_sum").is_nan()).count();
     let zero = empty.rows.iter().all(|row| empty.number(row, "visible_keys") > 0.0 || empty.number(row, "regard_out") == 0.0);
     Ok(vec![
-        Judged {
-            document: Document::Insights,
-            claim: "full attention costs n^{2}, causal half of it, local attention n times the window, at the price of the global context",
+        Answer {
+            id: "pattern-costs",
             verdict: holds(pairs("local")? < pairs("causal")? && pairs("causal")? < pairs("full")?),
             because: format!(
                 "Of {} pairs causal attention needs {} and the window {}.{}",
@@ -30,17 +28,17 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
                 times(tables)?
             ),
         },
-        Judged {
-            document: Document::Notebook,
-            claim: "with a causal mask the heat map is lower-triangular",
+        Answer {
+            id: "lower-triangular",
             verdict: holds(above == 0.0),
             because: format!("The weights above the diagonal sum to exactly {above}, in every row."),
         },
-        Judged {
-            document: Document::Surgeon,
-            claim: "a row whose keys are all masked gives NaN in the softmax, and must be set to 0",
+        Answer {
+            id: "masked-row",
             verdict: holds(nan == 1 && zero),
-            because: "The last query of a strictly-future mask sees nothing: NaN in the textbook softmax, exactly zero in Regard, where no NaN arises in the first place.".to_owned(),
+            because: "The last query of a strictly-future mask sees nothing: NaN in the textbook softmax, exactly zero in Regard, where \
+                 no NaN arises in the first place."
+                .to_owned(),
         },
     ])
 }
@@ -57,7 +55,8 @@ fn times(tables: &Tables) -> Result<String> {
     // Said where it is so in every round.
     let unlike = if time.low > 2.0 * pairs {
         format!(
-            " It is not in proportion to the pairs: at {longest} tokens the window has {:.2} % of the pairs and takes {} of the time, since whole tiles are computed.",
+            " It is not in proportion to the pairs: at {longest} tokens the window has {:.2} % of the pairs and takes {} of the time, \
+             since whole tiles are computed.",
             100.0 * pairs,
             percent(time)
         )

@@ -1,7 +1,7 @@
 //! The masks as maps, and what they cost.
 
 use super::run::{PATTERNS, TIMED};
-use crate::drawing::{Told, estimate_at, map, part, with_band};
+use crate::drawing::{CheckedFigure, estimate_at, map, part, with_band};
 use crate::error::Result;
 use crate::experiment::Drawn;
 use regard_plot::Tables;
@@ -19,9 +19,12 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         maps.push(map(pattern, &rows, "weight")?.hidden(hidden)?.limits(0.0, 0.5));
     }
     let mut figures = vec![
-        Told::grid("attention_patterns", "Eight masks, one draw", maps, 4)
+        CheckedFigure::grid("attention_patterns", "Eight masks, one draw", maps, 4)
             .title("Eight masks, one draw: what is hidden has no weight", nothing_hidden)
-            .shows("Weights of the same queries and keys under each mask; hatched cells are hidden. The colours end at 0.5, so that small weights can be told apart.")
+            .shows(
+                "Weights of the same queries and keys under each mask; hatched cells are hidden. The colours end at 0.5, so that \
+                 small weights can be distinguished.",
+            )
             .drawn(),
     ];
     let (Some(times), Some(exponents)) = (tables.find("patterns_time"), tables.find("patterns_exponents")) else { return Ok(figures) };
@@ -37,11 +40,15 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     let slower = of("local", "time_exponent").high < of("full", "time_exponent").low;
     let fitted: Vec<String> = TIMED.iter().map(|p| format!("{p} {}", of(p, "time_exponent").words())).collect();
     figures.push(
-        Told::new("attention_pattern_cost", "Pairs and time against the length")
+        CheckedFigure::new("attention_pattern_cost", "Pairs and time against the length")
             .title("The time of a window grows more slowly with the length than that of full attention", slower)
             .panel(pairs)
             .panel(time)
-            .shows(format!("a: pairs that each pattern needs. b: measured time, median of the rounds; bands reach from the fastest to the slowest. Exponents of n fitted to the times, with 95 % intervals: {}.", fitted.join(", ")))
+            .shows(format!(
+                "a: pairs that each pattern needs. b: measured time, median of the rounds; bands reach from the fastest to \
+                 the slowest. Exponents of n fitted to the times, with 95 % intervals: {}.",
+                fitted.join(", ")
+            ))
             .drawn(),
     );
     Ok(figures)

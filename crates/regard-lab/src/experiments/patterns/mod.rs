@@ -1,4 +1,4 @@
-//! Masks as patterns: what each looks like, what it costs, and what becomes of a row that sees nothing.
+//! Masks as patterns: their maps, their cost, and rows without visible keys.
 
 mod claims;
 mod figures;
@@ -9,11 +9,10 @@ pub use run::{PATTERNS, PatternsConfig};
 
 use crate::error::Result;
 use crate::experiment::{Drawn, Experiment, HIDDEN, Progress, Shown, WHOLE};
-use crate::judging::Judged;
+use crate::judging::Answer;
 use crate::report::ReportConfig;
 use regard_plot::{Table, Tables};
 
-/// The experiment.
 #[derive(Debug)]
 pub struct Patterns;
 
@@ -43,7 +42,7 @@ impl Experiment for Patterns {
         figures::figures(tables)
     }
 
-    fn claims(tables: &Tables) -> Result<Vec<Judged>> {
+    fn claims(tables: &Tables) -> Result<Vec<Answer>> {
         claims::claims(tables)
     }
 

@@ -1,4 +1,4 @@
-//! Masks as patterns: what each looks like, what it costs, and what becomes of a row that sees nothing.
+//! Masks as patterns: their maps, their cost, and rows without visible keys.
 
 use super::Patterns;
 use crate::error::{Result, require};
@@ -18,10 +18,10 @@ use std::time::Instant;
 
 /// Masks as patterns: pictures, cost, statistics, and rows that see nothing
 ///
-/// Full, causal, local, reverse, strictly future, dilated, block-sparse, sinks + window. Writes attention_patterns.csv, the weights, what becomes of
+/// Full, causal, local, reverse, strictly future, dilated, block-sparse, sinks + window. Writes attention_patterns.csv, the weights,
 /// rows without any visible key, and patterns_time.csv and patterns_exponents.csv, which differ from run to run.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
-#[command(after_help = "Example:\n  regard patterns --seq 48 --window 5 --dilation 3 --timed-seq 1024,4096,16384")]
+#[command(after_help = "Example:\n  regard lab patterns --seq 48 --window 5 --dilation 3 --timed-seq 1024,4096,16384")]
 pub struct PatternsConfig {
     /// Tokens of the pictures, up to 256
     #[arg(long, default_value_t = 32, value_name = "N")]
@@ -44,7 +44,7 @@ pub struct PatternsConfig {
     /// Draws that the statistics are means over; the first is the one in the pictures
     #[arg(long, default_value_t = 1000, value_name = "N")]
     pub seeds: usize,
-    /// Which draws
+    /// Seed of the draws
     #[arg(long, default_value_t = 1)]
     pub seed: u64,
     /// Numbers of tokens that are timed
@@ -122,7 +122,7 @@ impl PatternsConfig {
         let mut numbers = Draw::new(self.seed, Purpose::Patterns, [seq, self.d_k], index as u64);
         [(); 3].map(|()| {
             let mut x = Array4::zeros((1, 1, seq, self.d_k));
-            numbers.normal(x.as_slice_mut().expect("a new array lies side by side"));
+            numbers.normal(x.as_slice_mut().expect("a new array is contiguous"));
             x
         })
     }
@@ -214,7 +214,7 @@ impl PatternsConfig {
         let [q, k, v] = self.draw(seq, 0);
         let attention = Attention::new().strictly_future();
         let (result, weights) = (attention.forward(&q, &k, &v)?, attention.weights(&q, &k)?);
-        let scores = attention.scores(&q, &k, Stage::Bias)?;
+        let scores = attention.scores(&q, &k, Stage::Masked)?;
         // Key 0 is hidden from every query.
         let (mut broken_k, mut broken_v) = (k.clone(), v.clone());
         broken_k.row_mut_of(0).fill(f64::NAN);
@@ -254,7 +254,8 @@ impl PatternsConfig {
 
     fn times(&self, progress: &dyn Progress) -> Result<Table> {
         let caption = format!(
-            "Time of attention against its length: one head of dimension {}, float32; medians of {ROUNDS} rounds, whose range is the interval",
+            "Time of attention against its length: one head of dimension {}, float32; medians of {ROUNDS} rounds, whose range is the \
+             interval",
             self.d_k
         );
         let columns = [
@@ -292,7 +293,8 @@ impl PatternsConfig {
     }
 }
 
-/// Rounds of the time measurement: that all seven lie on one side of the median has a probability of 2 / 2^7, so their range holds it with 98 %.
+/// Rounds of the time measurement: that all seven lie on one side of the median has a probability of 2 / 2^7, so their range holds it
+/// with 98 %.
 const ROUNDS: usize = 7;
 
 /// The median of the rounds, and their range.

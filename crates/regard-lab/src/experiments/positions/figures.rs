@@ -1,6 +1,6 @@
 //! What is learnt with which positions, and what shuffling does.
 
-use crate::drawing::{Told, estimate_at, with_ends};
+use crate::drawing::{CheckedFigure, estimate_at, with_ends};
 use crate::error::Result;
 use crate::experiment::Drawn;
 use regard_plot::Tables;
@@ -23,11 +23,14 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     let blind = of("none", "exact_match").high < 0.05 && of("none", "moved").value < 1e-5;
     let seeing = ["learned", "sinusoidal", "rotary"].iter().any(|kind| of(kind, "exact_match").low > 0.5);
     Ok(vec![
-        Told::new("positions", "What is learnt with which positions")
+        CheckedFigure::new("positions", "What is learnt with which positions")
             .title("Without positions a model sees a set: it cannot write a word backwards", blind && seeing)
             .panel(learnt)
             .panel(shuffled)
-            .shows("a: held-out words written backwards, means over trainings with 95 % intervals. b: how far outputs move when the input is shuffled and each is compared with that of its own token; untrained models, nothing masked.")
+            .shows(
+                "a: held-out words written backwards, means over trainings with 95 % intervals. b: how far outputs move when the \
+                 input is shuffled and each is compared with that of its own token; untrained models, nothing masked.",
+            )
             .says("b: without positions they do not move, but for rounding.", of("none", "moved").value < 1e-5)
             .drawn(),
     ])

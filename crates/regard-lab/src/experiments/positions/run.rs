@@ -20,11 +20,11 @@ use serde::{Deserialize, Serialize};
 
 /// Take positions away: shuffled input gives shuffled output, and words cannot be written backwards
 ///
-/// Attention by itself sees a set, not a sequence. Two tests: the output of a model whose input is shuffled, and the task of writing letters
-/// backwards, learnt without positions, with learned ones, with sinusoidal waves and with rotary angles. Writes positions.csv and
+/// Attention by itself sees a set, not a sequence. Two tests: the output of a model whose input is shuffled, and the task of writing
+/// letters backwards, learnt without positions, with learned ones, with sinusoidal waves and with rotary angles. Writes positions.csv and
 /// positions_seeds.csv.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
-#[command(after_help = "Example:\n  regard positions --steps 2000 --seeds 3")]
+#[command(after_help = "Example:\n  regard lab positions --steps 2000 --seeds 3")]
 pub struct PositionsConfig {
     /// Steps of each training
     #[arg(long, default_value_t = 600, value_name = "N")]
@@ -35,7 +35,7 @@ pub struct PositionsConfig {
     /// Inputs, never trained on, that are tried at the end
     #[arg(long, default_value_t = 500, value_name = "N")]
     pub held_out: usize,
-    /// How often
+    /// Trainings
     #[command(flatten)]
     #[serde(flatten)]
     pub seeds: SeedsConfig,
@@ -64,8 +64,8 @@ struct Run {
     moved: f64,
 }
 
-/// The largest change of an output when the tokens are shuffled and each output is compared with that of its own token, as a share of the largest
-/// output: of an untrained model without a mask.
+/// The largest change of an output when the tokens are shuffled and each output is compared with that of its own token, as a share of the
+/// largest output: of an untrained model without a mask.
 fn moved_by_shuffling(positions: Positions, seed: u64) -> Result<f64> {
     let (seq, vocab) = (16, 26);
     let model = LanguageModel::new(ModelConfig { vocab, context: seq, positions, ..ModelConfig::default() })?;
@@ -125,7 +125,8 @@ fn outcome(runs: &[(&str, u64, Run)], held_out: usize) -> Table {
         ("~exact_match", "written backwards without a mistake"),
         ("~right", "letters right, those before given"),
     ];
-    let caption = "Letters to be written backwards, by how the model is told positions; and whether shuffling the input of an untrained model only shuffles its outputs";
+    let caption = "Letters to be written backwards, by how the model is told positions; and whether shuffling the input of an untrained \
+         model only shuffles its outputs";
     let mut table = rows::table("positions", caption, &columns);
     for (kind, _) in KINDS {
         let of = |f: fn(&Run) -> f64| -> Vec<f64> { runs.iter().filter(|run| run.0 == kind).map(|run| f(&run.2)).collect() };

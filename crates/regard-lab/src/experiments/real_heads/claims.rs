@@ -1,19 +1,18 @@
-//! What was said about heads and about the scale, asked of models that were trained on text.
+//! Claims about heads and the scale, tested on models that were trained on text.
 //!
 //! ```text
-//! adjacent words    the head's lift on the token before is above the label's edge of `regard classify`
-//! subject-verb      more weight on the subject than on the other noun, in both orders of the words; synonyms likewise
+//! adjacent words    more weight on the previous token than even weights have
+//! subject-verb      more weight on the subject than on the other noun, in both word orders; synonyms likewise
 //! no scale          the loss rises
 //! ```
 //!
-//! Each has to hold in every model that was asked, four standard errors clear of its edge.
+//! One edge for every kind of head. Each claim has to hold in every model, with intervals widened to Student's for few texts.
 
 use super::figures::models;
 use super::relations::{ORDERS, RELATIONS};
-use super::run::LABEL;
 use crate::error::Result;
-use crate::judging::{Judged, estimate};
-use crate::published::Document;
+use crate::judging::{Answer, estimate};
+use crate::rules::{HEAD_EXCESS, few_texts, worse};
 use crate::statistics::estimate::Estimate;
 use regard_plot::page::Verdict;
 use regard_plot::{Tables, Value};
@@ -29,14 +28,24 @@ fn verdict(answers: &[Option<bool>]) -> Verdict {
     }
 }
 
-pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
+pub(super) fn claims(tables: &Tables) -> Result<Vec<Answer>> {
     let names = models(tables.get("real_edits")?)?;
     let each = |of: &dyn Fn(&str) -> Result<Estimate>| names.iter().map(|name| of(name)).collect::<Result<Vec<Estimate>>>();
     let words =
         |values: &[Estimate]| names.iter().zip(values).map(|(name, e)| format!("{} in {name}", e.words())).collect::<Vec<_>>().join(", ");
-    let edit = |edit: &str| each(&|model| estimate(tables, "real_edits", &[("model", model.into()), ("edit", edit.into())], "change"));
-    let adjacent = each(&|model| estimate(tables, "real_kinds", &[("model", model.into()), ("kind", "previous".into())], "lift"))?;
-    // The order in which it does worse, of each model.
+    // Intervals over texts are a bootstrap: widened to Student's.
+    let texts = |model: &str| tables.number("real_edits", &[("model", model.into())], "texts").map(|n| n as usize);
+    let edit = |edit: &str| {
+        each(&|model| {
+            let change = estimate(tables, "real_edits", &[("model", model.into()), ("edit", edit.into())], "change")?;
+            Ok(few_texts(change, texts(model)?))
+        })
+    };
+    let adjacent = each(&|model| {
+        let lift = estimate(tables, "real_kinds", &[("model", model.into()), ("kind", "previous".into())], "lift")?;
+        Ok(few_texts(lift, texts(model)? / 2))
+    })?;
+    // The worse word order of each model.
     let related = |relation: &str| {
         each(&|model| {
             let at =
@@ -45,45 +54,45 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Judged>> {
                 estimate(tables, "real_relations", &at(ORDERS[0]), "excess")?,
                 estimate(tables, "real_relations", &at(ORDERS[1]), "excess")?,
             ];
-            Ok(if both[0].low < both[1].low { both[0] } else { both[1] })
+            Ok(worse(both[0], both[1]))
         })
     };
     let (subject, synonym, scale, half) = (related(RELATIONS[0])?, related(RELATIONS[1])?, edit("scale=off")?, edit("temp=2")?);
     let above = |values: &[Estimate], edge: f64| verdict(&values.iter().map(|e| e.above(edge)).collect::<Vec<_>>());
     Ok(vec![
-        Judged {
-            document: Document::Insights,
-            claim: "a head learns where words stand (\u{201c}adjacent words\u{201d})",
-            verdict: above(&adjacent, LABEL),
+        Answer {
+            id: "adjacent-words",
+            verdict: above(&adjacent, HEAD_EXCESS),
             because: format!(
-                "Asked of models that others trained: the head that looks at the token before it most on half of the texts has a lift over even weights of {}, on the other half. (A label asks for {LABEL}.)",
+                "The head with most weight on the previous token, chosen on half of the texts, has an excess over even weights of {} on \
+                 the other half.",
                 words(&adjacent)
             ),
         },
-        Judged {
-            document: Document::Insights,
-            claim: "a head learns syntax (\u{201c}subject-verb\u{201d})",
-            verdict: above(&subject, 0.0),
+        Answer {
+            id: "subject-verb",
+            verdict: above(&subject, HEAD_EXCESS),
             because: format!(
-                "From the verb, the best head gives the subject's noun more weight than another noun by {}, in the order of the two nouns that it does worse in. It was chosen with other words. That it looks there does not say why.",
+                "Reading the verb, one head looks at the subject rather than at the other noun (difference {}, in the worse word \
+                 order). The head was chosen on one set of words and tested on another. All subjects are animate singulars and all \
+                 distractors inanimate plurals, so animacy and number are not separated.",
                 words(&subject)
             ),
         },
-        Judged {
-            document: Document::Insights,
-            claim: "a head learns what words mean (\u{201c}synonyms\u{201d})",
-            verdict: above(&synonym, 0.0),
+        Answer {
+            id: "synonyms",
+            verdict: above(&synonym, HEAD_EXCESS),
             because: format!(
-                "From an adjective, the best head gives its synonym more weight than another adjective by {}, in the worse order.",
+                "Reading an adjective, one head gives its synonym more weight than another adjective (difference {}, in the worse word \
+                 order).",
                 words(&synonym)
             ),
         },
-        Judged {
-            document: Document::Surgeon,
-            claim: "take the scale out of a model, and watch it fail",
+        Answer {
+            id: "remove-the-scale",
             verdict: above(&scale, 0.0),
             because: format!(
-                "Without the scale the loss of trained models changes by {} (nats a token). That is a matter of size, not of the scale as such: scores that are halved change it by {}.",
+                "Without the scale the loss of trained models changes by {} nats per token; halving the scores instead changes it by {}.",
                 words(&scale),
                 words(&half)
             ),

@@ -1,8 +1,8 @@
-//! What edits cost, what each head of a small model is worth, and whom heads look at.
+//! Cost of edits, effect of each head of a small model, and attention to related words.
 
 use super::relations::{ORDERS, RELATIONS};
 use super::run::EDITS;
-use crate::drawing::{Told, estimate_at, part, with_ends};
+use crate::drawing::{CheckedFigure, estimate_at, part, with_ends};
 use crate::error::Result;
 use crate::experiment::Drawn;
 use crate::rows::estimate;
@@ -44,10 +44,10 @@ fn edit_costs(edits: &Table) -> Result<Drawn> {
             .all(|model| holds(estimate_at(edits, &[("model", model.as_str().into()), ("edit", edit.into())], "change"))))
     };
     let (scale, window) = (every("scale=off", &|e| e.low > 0.0)?, every("mask=window:15,0", &|e| e.low > 0.0)?);
-    Ok(Told::new("real_edits", "What edits of all heads cost")
+    Ok(CheckedFigure::new("real_edits", "What edits of all heads cost")
         .title("Trained models are worse without their scale", scale)
         .panel(costs.lying())
-        .shows("Change of the loss over texts with its 95 % interval. Without the mask a token sees the word that it is asked for.")
+        .shows("Change of the loss over texts with its 95 % interval. Without the mask a token sees the word that it predicts.")
         .says("Tokens more than 15 back are worth something to each model.", window)
         .drawn())
 }
@@ -73,14 +73,15 @@ fn heads(rows: &Table, model: &str) -> Result<Drawn> {
         let (values, ends) = with_ends(&costliest, column)?;
         plot = plot.bars_with_intervals(label, values, ends);
     }
-    Ok(Told::new("real_screen", format!("What each head of {model} is worth"))
+    Ok(CheckedFigure::new("real_screen", format!("What each head of {model} is worth"))
         .title(
             format!("{costly} of the {} heads of {model} are worth something for certain", total.len()),
             costly > 0 && costly < total.len(),
         )
         .panel(plot.lying())
         .shows(format!(
-            "The {} costliest heads: loss without the head less the loss with it, over texts, with 95 % intervals. Certain is q below {CERTAIN}.",
+            "The {} costliest heads: loss without the head less the loss with it, over texts, with 95 % intervals. Certain is q below \
+             {CERTAIN}.",
             costliest.rows.len()
         ))
         .says("None lowers the loss for certain where it is taken out.", harmful == 0 && q.iter().all(|q| q.is_finite()))
@@ -94,7 +95,7 @@ fn looks(relations: &Table) -> Result<Drawn> {
         !rows.rows.is_empty() && rows.rows.iter().all(|row| estimate(&rows, row, "excess").low > 0.0)
     };
     let both = RELATIONS.iter().all(|relation| differ(relation));
-    let mut told = Told::new("real_relations", "Whom the best head looks at, in both orders of the words")
+    let mut figure = CheckedFigure::new("real_relations", "Attention of the best head to related words, in both word orders")
         .title("Some head of each model looks at the word that belongs there, wherever that stands", both);
     for model in models(relations)? {
         let rows = part(relations, &[("model", model.as_str().into())]);
@@ -108,9 +109,9 @@ fn looks(relations: &Table) -> Result<Drawn> {
             let (values, ends) = with_ends(&rows, column)?;
             plot = plot.bars_with_intervals(label, values, ends);
         }
-        told = told.panel(plot.lying());
+        figure = figure.panel(plot.lying());
     }
-    Ok(told
+    Ok(figure
         .shows("The head in brackets is chosen with half of the words and judged with the other half; 95 % intervals over sentences.")
         .says("A subject gets more than the other noun in both orders.", differ(RELATIONS[0]))
         .says("A synonym gets more than the other adjective in both orders.", differ(RELATIONS[1]))

@@ -1,4 +1,4 @@
-//! Sentences in which it is known who belongs to whom: does any head look there?
+//! Sentences with a known subject or synonym, for the attention of each head to it.
 //!
 //! ```text
 //! subject    Today the dog near the trees often sleeps.      sleeps looks at dog, and not at trees
@@ -7,8 +7,8 @@
 //!            It was old and big. It was very large.
 //! ```
 //!
-//! Each in both orders: a head that looks at the nearest noun, or at the first, is wrong in one of them. The head whose worse order is best is chosen with
-//! half of the words and judged with the others: the best of many is good by luck where it is chosen.
+//! Each in both orders: a head that looks at the nearest noun, or at the first, is wrong in one of them. The head whose worse order is
+//! best is chosen with half of the words and judged with the others: the best of many is good by luck where it is chosen.
 
 use super::run::named;
 use crate::error::{Error, Result};
@@ -52,12 +52,12 @@ const SYNONYMS: [(&str, &str, &str); 16] = [
     ("dirty", "messy", "blue"),
     ("funny", "silly", "short"),
 ];
-/// The relations that are asked for.
+/// The relations that are tested.
 pub(super) const RELATIONS: [&str; 2] = ["subject", "synonym"];
 /// The word that belongs there comes before the other one, or behind it.
 pub(super) const ORDERS: [&str; 2] = ["before", "behind"];
 
-/// A sentence with three words marked: who looks, at whom, and whom else it could look at.
+/// A sentence with three marked words: the query, the related word, and the distractor.
 struct Marked {
     text: String,
     query: &'static str,

@@ -15,12 +15,12 @@ use std::path::{Path, PathBuf};
 
 /// What the scale, the mask, the first token and single heads are worth in models from disk, and what heads look at
 ///
-/// Each edit is made on several stories: the change of the loss, paired, with a bootstrap interval over stories. Of every kind of head (previous token,
-/// first token, induction, ...) the one that is it most is taken out. Sentences in which it is known who belongs to whom show whether any head looks at
-/// the subject of a verb, or at a synonym. Models with few heads are screened as a whole.
-/// Writes real_edits.csv and three tables more. Without --model, of the small model that comes with regard.
+/// Each edit is made on several stories: the change of the loss, paired, with a bootstrap interval over stories. Of every kind of head
+/// (previous token, first token, induction, ...) the one that is it most is taken out. Sentences with known subjects and synonyms show
+/// whether any head attends to the subject of a verb, or at a synonym. Models with few heads are screened as a whole. Writes
+/// real_edits.csv and three tables more. Without --model, of the small model that comes with regard.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
-#[command(after_help = "Examples:\n  regard real-heads\n  regard real-heads --model target/models/stories15M/model.bin")]
+#[command(after_help = "Examples:\n  regard lab real-heads\n  regard lab real-heads --model target/models/stories15M/model.bin")]
 pub struct RealHeadsConfig {
     /// Models, as `regard look` takes them; several behind commas
     #[arg(long, value_name = "FILE", value_delimiter = ',')]
@@ -67,7 +67,8 @@ fn estimate(evidence: &Evidence) -> Estimate {
     Estimate { value: evidence.mean, low: evidence.low, high: evidence.high }
 }
 
-/// What a model is called: a file that is called as every other of its kind goes by its folder, and what a name has behind a dot is about the file.
+/// What a model is called: a file that is called as every other of its kind goes by its folder, and what a name has behind a dot is about
+/// the file.
 fn name(path: &Path) -> String {
     let named = |part: Option<&std::ffi::OsStr>| part.map(|name| name.to_string_lossy().split('.').next().unwrap_or("").to_owned());
     let own = named(path.file_name()).filter(|name| name != "model" && !name.is_empty());
@@ -180,7 +181,7 @@ impl RealHeadsConfig {
 }
 
 /// A label of `regard classify` needs the lower end of its interval above this.
-pub(super) const LABEL: f64 = 0.4;
+const LABEL: f64 = 0.4;
 
 fn q_of(outcomes: &[Outcome]) -> Vec<f64> {
     evidence::benjamini_hochberg(&outcomes.iter().map(|outcome| outcome.difference.p).collect::<Vec<_>>())
@@ -223,7 +224,8 @@ fn tables() -> [Table; 4] {
         ),
         rows::table(
             "real_relations",
-            "Who looks at the subject of a verb, or at a synonym: the head that does it most with half of the words, judged with the other half",
+            "Who looks at the subject of a verb, or at a synonym: the head that does it most with half of the words, judged with the \
+             other half",
             &[
                 ("model", "model"),
                 ("relation", "relation"),

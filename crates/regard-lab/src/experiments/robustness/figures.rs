@@ -1,6 +1,6 @@
 //! How far single draws scatter, and where the published ones lie.
 
-use crate::drawing::{Told, WORDS, d_k_axis, joined, part, with, with_published};
+use crate::drawing::{CheckedFigure, WORDS, d_k_axis, joined, part, with, with_published};
 use crate::error::Result;
 use crate::experiment::Drawn;
 use regard_plot::figure::{Axis, BarPlot, LinePlot, Names, Series, numbers};
@@ -19,7 +19,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         (of("q975") - of("q025")) / of("mean") > 0.1
     };
     let mut figures = vec![
-        Told::new("attention_robustness", format!("Single draws of {seq} tokens, and their expectation"))
+        CheckedFigure::new("attention_robustness", format!("Single draws of {seq} tokens, and their expectation"))
             .title(format!("Single draws scatter by a tenth and more: {seq} tokens"), wide(false) && wide(true))
             .panel(weight)
             .panel(entropy)
@@ -78,10 +78,13 @@ fn percentiles(quoted: &Table) -> Result<Drawn> {
         plot = plot.bars_with_intervals(name, percentiles, ends);
     }
     let count = quoted.rows.len();
-    Ok(Told::new("published_percentiles", "Where the published draws lie among all draws")
+    Ok(CheckedFigure::new("published_percentiles", "Where the published draws lie among all draws")
         .title(format!("Of {count} published numbers {outside} lie outside the central 95 % of their distributions"), outside > 0)
         .panel(plot)
-        .shows("Share of independent draws below each published number. A typical number lies anywhere in the shaded band; lines through the dots are 95 % intervals.")
+        .shows(
+            "Share of independent draws below each published number. A typical number lies anywhere in the shaded band; lines \
+             through the dots are 95 % intervals.",
+        )
         .drawn())
 }
 

@@ -10,11 +10,10 @@ pub(crate) use run::{SUMMARY_COLUMNS, summary_cells};
 
 use crate::error::Result;
 use crate::experiment::{Drawn, Experiment, Progress, Shown, WHOLE};
-use crate::judging::Judged;
+use crate::judging::Answer;
 use crate::report::ReportConfig;
 use regard_plot::{Table, Tables};
 
-/// The experiment.
 #[derive(Debug)]
 pub struct Robustness;
 
@@ -45,7 +44,7 @@ impl Experiment for Robustness {
         figures::figures(tables)
     }
 
-    fn claims(tables: &Tables) -> Result<Vec<Judged>> {
+    fn claims(tables: &Tables) -> Result<Vec<Answer>> {
         claims::claims(tables)
     }
 

@@ -1,6 +1,6 @@
 //! Loss, gradients, entropy and saturation while models learn.
 
-use crate::drawing::{Told, WORDS, d_k_axis, estimate_at, part, with_band};
+use crate::drawing::{CheckedFigure, WORDS, d_k_axis, estimate_at, part, with_band};
 use crate::error::Result;
 use crate::experiment::Drawn;
 use regard_plot::figure::{Axis, Line, LinePlot, Series, numbers};
@@ -40,13 +40,19 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     let worse = estimate_at(paired, &[("head_dim", Value::Integer(widest as i64))], "difference").low > 0.0;
     let larger = of(false, "first_query_gradient").low > of(true, "first_query_gradient").high;
     let mut figures = vec![
-        Told::new("scale_training", "What the scale does for a model that learns")
-            .title(format!("Without the scale heads of {widest} learn too, and less than with it"), worse && of(false, "validation_loss").value < 0.6 * of(false, "first_loss").value)
+        CheckedFigure::new("scale_training", "What the scale does for a model that learns")
+            .title(
+                format!("Without the scale heads of {widest} learn too, and less than with it"),
+                worse && of(false, "validation_loss").value < 0.6 * of(false, "first_loss").value,
+            )
             .panel(end)
             .panel(difference)
             .panel(loss)
             .panel(query)
-            .shows("a: loss on held-out text at the end; points are single trainings. b: the same, paired. c, d: the widest heads over time. Bands are 95 % intervals of the mean over trainings.")
+            .shows(
+                "a: loss on held-out text at the end; points are single trainings. b: the same, paired. c, d: the widest heads over \
+                 time. Bands are 95 % intervals of the mean over trainings.",
+            )
             .says("d: without the scale the gradient on queries begins larger, not smaller.", larger)
             .drawn(),
     ];
@@ -70,7 +76,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             of(false, "last_saturated").low > of(true, "last_saturated").high,
         ),
     ] {
-        let mut figure = Told::new(name, plain).title(title, holds);
+        let mut figure = CheckedFigure::new(name, plain).title(title, holds);
         for &size in &sizes {
             let mut plot = LinePlot::new(format!("d_{{k}} = {size}"), Axis::linear("step"), Axis::linear(axis).limits(0.0, 1.0));
             for (scaled, word, colour) in WORDS {

@@ -1,4 +1,4 @@
-//! The same language model with and without 1/sqrt(d_k), at several head sizes: what becomes of loss, heads and gradients as it learns.
+//! The same language model with and without 1/sqrt(d_k), at several head sizes: loss, heads and gradients during training.
 
 use super::ScaleTraining;
 use crate::error::{Result, require};
@@ -17,12 +17,12 @@ use serde::Serialize;
 
 /// Train the same language model with and without 1/sqrt(d_k), at several head sizes
 ///
-/// Loss curves, entropy and saturation of every head over time, and the norms of the gradients on queries, keys and values: what the scale does for
-/// a model that learns, and what learning makes up for without it. Writes scale_training.csv and five tables that it rests on.
+/// Loss curves, entropy and saturation of every head over time, and the norms of the gradients on queries, keys and values: what the
+/// scale does for a model that learns, and what learning makes up for without it. Writes scale_training.csv and five tables that it rests
+/// on.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
-#[command(
-    after_help = "Examples:\n  regard scale-training                              head sizes 4, 16, 64, 256\n  regard scale-training --head-dims 16,512 --steps 300"
-)]
+#[command(after_help = "Examples:\n  regard lab scale-training                              head sizes 4, 16, 64, 256\n  \
+         regard lab scale-training --head-dims 16,512 --steps 300")]
 pub struct ScaleTrainingConfig {
     /// Widths of a head
     #[arg(long, value_parser = sizes, default_value = "4,16,64,256", value_name = "LIST")]
@@ -37,7 +37,7 @@ pub struct ScaleTrainingConfig {
     /// Validation windows that heads and gradients are looked at with
     #[arg(long, default_value_t = 32, value_name = "N")]
     pub windows: usize,
-    /// How often
+    /// Trainings
     #[command(flatten)]
     #[serde(flatten)]
     pub seeds: SeedsConfig,
@@ -152,7 +152,8 @@ fn outcome(runs: &[Run]) -> Table {
     let estimates: Vec<(String, &str)> = MEASURES.iter().map(|(name, title, _)| (format!("~{name}"), *title)).collect();
     let mut columns = vec![("head_dim", "head size d_k"), ("scaled", "scaled"), ("seeds", "trainings")];
     columns.extend(estimates.iter().map(|(name, title)| (name.as_str(), *title)));
-    let caption = "The same model and text with and without the scale, means over trainings with different seeds: losses in nats per token; heads and gradients before and after training";
+    let caption = "The same model and text with and without the scale, means over trainings with different seeds: losses in nats per \
+         token; heads and gradients before and after training";
     let mut table = rows::table("scale_training", caption, &columns);
     for ((head_dim, scaled), runs) in by_kind(runs) {
         let mut row = Row::default().of(head_dim).of(scaled).of(runs.len());

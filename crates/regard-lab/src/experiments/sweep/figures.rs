@@ -1,6 +1,6 @@
 //! Sharpness and gradient norms against d_k, and the maps themselves.
 
-use crate::drawing::{Told, WORDS, d_k_axis, map, part};
+use crate::drawing::{CheckedFigure, WORDS, d_k_axis, map, part};
 use crate::error::Result;
 use crate::experiment::Drawn;
 use regard_plot::figure::{Axis, LinePlot, Series, numbers};
@@ -19,13 +19,13 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     let of = |scaled: bool, column: &str| numbers(&part(table, &[("scaled", scaled.into())]), column);
     let above = |column: &str| -> Result<bool> { Ok(of(false, column)?.iter().zip(of(true, column)?).all(|(a, b)| *a > b)) };
     let mut figures = vec![
-        Told::new("attention_sweep", "Sharpness against d_{k}")
+        CheckedFigure::new("attention_sweep", "Sharpness against d_{k}")
             .title("In every cell attention is sharper without the scale", above("mean_max_weight")?)
             .panel(lines("mean_max_weight", Axis::linear("mean largest weight").limits(0.0, 1.0), "Largest weight")?)
             .panel(lines("mean_entropy", Axis::linear("mean entropy (nats)"), "Entropy")?)
-            .shows("Means over the rows of each cell's draws; one draw per cell where nothing else was asked for.")
+            .shows("Means over the rows of each cell's draws; one draw per cell by default.")
             .drawn(),
-        Told::new("gradient_norms_vs_dk", "Gradient norms against d_{k}")
+        CheckedFigure::new("gradient_norms_vs_dk", "Gradient norms against d_{k}")
             .title("Without the scale gradients are larger, not smaller", above("grad_norm_q")? && above("grad_norm_k")?)
             .panel(lines("grad_norm_q", Axis::log10("norm of dQ"), "Queries")?)
             .panel(lines("grad_norm_k", Axis::log10("norm of dK"), "Keys")?)
@@ -62,7 +62,7 @@ fn gallery(weights: &Table) -> Result<Drawn> {
         Ok((0..count as usize).map(|q| largest(q as f64)).sum::<f64>() / count)
     };
     let collapses = sharpness(false)? > 1.5 * sharpness(true)?;
-    Ok(Told::grid("attention_heatmap_gallery", "The same draws without (top) and with the scale (bottom)", maps, d_k.len())
+    Ok(CheckedFigure::grid("attention_heatmap_gallery", "The same draws without (top) and with the scale (bottom)", maps, d_k.len())
         .title("The same draws: without the scale (top) rows choose one key, with it (bottom) they do not", collapses)
         .shows("Attention weights of the first draw of each cell, named by d_{k}: rows are queries, columns keys.")
         .drawn())

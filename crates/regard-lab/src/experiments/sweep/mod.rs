@@ -1,6 +1,5 @@
 //! The sweep over d_k: what the scale does to the weights, the scores and the gradients.
 
-mod claims;
 mod figures;
 mod run;
 
@@ -8,11 +7,9 @@ pub use run::SweepConfig;
 
 use crate::error::Result;
 use crate::experiment::{Drawn, Experiment, HIDDEN, Progress, Shown};
-use crate::judging::Judged;
 use crate::report::ReportConfig;
 use regard_plot::{Table, Tables};
 
-/// The experiment.
 #[derive(Debug)]
 pub struct Sweep;
 
@@ -53,10 +50,6 @@ impl Experiment for Sweep {
 
     fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         figures::figures(tables)
-    }
-
-    fn claims(tables: &Tables) -> Result<Vec<Judged>> {
-        claims::claims(tables)
     }
 
     fn in_report(_report: &ReportConfig) -> Option<SweepConfig> {

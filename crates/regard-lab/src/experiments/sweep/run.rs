@@ -20,7 +20,7 @@ use serde::Serialize;
 /// By default this is the run of the first document, number for number: 8 tokens, the draws of PyTorch's seeds 42 + d_k, loss mean(out^2).
 /// Writes attention_sweep_results.csv, and the weights of the first draws.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
-#[command(after_help = "Example:\n  regard sweep --d-k 4,16,64,256,1024,4096 --numbers regard --loss unit --seeds 20000")]
+#[command(after_help = "Example:\n  regard lab sweep --d-k 4,16,64,256,1024,4096 --numbers regard --loss unit --seeds 20000")]
 pub struct SweepConfig {
     /// Head dimensions, each up to 4096
     #[arg(long, value_parser = sizes, default_value = "4,16,64,256", value_name = "LIST")]
@@ -31,7 +31,7 @@ pub struct SweepConfig {
     /// Draws per cell; the table has means over them
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub seeds: usize,
-    /// Which draws
+    /// Seed of the draws
     #[arg(long, default_value_t = 42)]
     pub seed: u64,
     /// Where the random numbers come from
@@ -65,7 +65,8 @@ impl SweepConfig {
         let origin = origin::<Sweep>(self, self.seed, self.numbers.describe())?;
         let mut table = rows::table(
             "attention_sweep_results",
-            "Attention of random queries and keys, without and with the scale 1/sqrt(d_k): means over the draws; row statistics are over all rows of all draws",
+            "Attention of random queries and keys, without and with the scale 1/sqrt(d_k): means over the draws; row statistics are \
+             over all rows of all draws",
             &COLUMNS,
         );
         let mut weights = Table::new(

@@ -1,7 +1,7 @@
 //! How alike heads are, what each looks at, and which patterns they have.
 
 use super::run::ORDERS;
-use crate::drawing::{SCALED, Told, part, with_band};
+use crate::drawing::{CheckedFigure, SCALED, part, with_band};
 use crate::error::Result;
 use crate::experiment::Drawn;
 use regard_plot::figure::{Axis, HeatPlot, LinePlot, numbers, texts};
@@ -47,11 +47,14 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         last < first && high > low
     });
     let mut figures = vec![
-        Told::new("trained_heads", "How alike heads are while the model learns")
+        CheckedFigure::new("trained_heads", "How alike heads are while the model learns")
             .title("Heads begin alike and part as the model learns", parted)
             .panel(cosine)
             .panel(divergence)
-            .shows("a, b: how alike and how different two heads of a block are, mean over pairs and trainings; bands are 95 % intervals. Heads that all are nearly uniform are alike under a causal mask, whose triangle they share.")
+            .shows(
+                "a, b: how alike and how different two heads of a block are, mean over pairs and trainings; bands are 95 % \
+                 intervals. Heads that all are nearly uniform are alike under a causal mask, whose triangle they share.",
+            )
             .drawn(),
     ];
     let tokens: Vec<String> =
@@ -70,7 +73,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         let rows = part(patterns, &[("order", order.into())]);
         let has_one = |row: &&Vec<Value>| {
             let all = ["diagonal", "vertical", "horizontal", "block_weight"].map(|column| crate::rows::estimate(&rows, row, column));
-            all.into_iter().max_by(|a, b| a.value.total_cmp(&b.value)).is_some_and(|most| most.low > super::run::ENOUGH)
+            super::run::name(&all) != super::run::NONE
         };
         rows.rows.iter().filter(has_one).count()
     };
@@ -97,7 +100,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             let map = head_map(maps, &tokens, order, block, head, title)?;
             let sums = row_sum(&map);
             figures.push(
-                Told::new("trained_heads_one", "One trained head on held-out text")
+                CheckedFigure::new("trained_heads_one", "One trained head on held-out text")
                     .title("One trained head: each row is a character that looks at those before it", sums)
                     .panel(map)
                     .shows("Rows are queries, columns keys, \u{2423} is a space; hatched cells are hidden by the causal mask.")
@@ -108,12 +111,19 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         let all = part(named, &[("order", order.into())]).rows.first().map_or(0.0, |row| named.number(row, "heads"));
         let figure_name = if order == "pre-norm" { "trained_heads_pre_norm" } else { "trained_heads_post_norm" };
         figures.push(
-            Told::grid(figure_name, format!("Every head of a {order} model on held-out text"), grid, 4)
+            CheckedFigure::grid(figure_name, format!("Every head of a {order} model on held-out text"), grid, 4)
                 .title(
-                    format!("Every head of a {order} model: {} of {all} heads of all trainings have one of the four patterns", count(order)),
+                    format!(
+                        "Every head of a {order} model: {} of {all} heads of all trainings have one of the four patterns",
+                        count(order)
+                    ),
                     count(order) > 0 && count(order) == recount(order),
                 )
-                .shows("Named by block and head, with the pattern that the head has over many windows: diagonal (itself, or a fixed step back), vertical (spaces and marks), horizontal (even rows), block (the other letters of the word).")
+                .shows(
+                    "Named by block and head, with the pattern that the head has over many windows: diagonal (itself, or a fixed \
+                     step back), vertical (spaces and marks), horizontal (even rows, where no weight pattern is reached), block (the \
+                     other letters of the word). Uniform heads have none.",
+                )
                 .drawn(),
         );
     }

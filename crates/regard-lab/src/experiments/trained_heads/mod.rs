@@ -1,4 +1,5 @@
-//! Do heads come to differ, and what do they look at? Their likeness while a language model learns, their maps, and patterns that have a name.
+//! Do heads come to differ, and what do they look at? Their likeness while a language model learns, their maps, and patterns that have a
+//! name.
 
 mod claims;
 mod figures;
@@ -10,12 +11,11 @@ pub(crate) use run::tests;
 
 use crate::error::Result;
 use crate::experiment::{Drawn, Experiment, HIDDEN, Progress, Shown, WHOLE};
-use crate::judging::Judged;
+use crate::judging::Answer;
 use crate::learning::SeedsConfig;
 use crate::report::ReportConfig;
 use regard_plot::{Table, Tables};
 
-/// The experiment.
 #[derive(Debug)]
 pub struct TrainedHeads;
 
@@ -48,7 +48,7 @@ impl Experiment for TrainedHeads {
         figures::figures(tables)
     }
 
-    fn claims(tables: &Tables) -> Result<Vec<Judged>> {
+    fn claims(tables: &Tables) -> Result<Vec<Answer>> {
         claims::claims(tables)
     }
 

@@ -1,4 +1,5 @@
-//! Do heads come to differ, and what do they look at? Likeness while a language model learns, maps with tokens, and patterns that have a name.
+//! Do heads come to differ, and what do they look at? Likeness while a language model learns, maps with tokens, and patterns that have a
+//! name.
 
 use super::TrainedHeads;
 use crate::error::{Result, require};
@@ -19,11 +20,14 @@ use serde::{Deserialize, Serialize};
 
 /// What heads look at, and how alike they are, while a language model learns
 ///
-/// For every block over time: how alike its heads are, by centred cosine and Jensen-Shannon divergence. For every head at the end: its map, token
-/// by token, and which of four patterns it has: diagonal, vertical, horizontal, block. Both orders of layers are trained: the norm before each
-/// layer, and behind it. (`regard heads` asks the same of untrained heads.) Writes trained_heads_named.csv and four tables that it rests on.
+/// For every block over time: how alike its heads are, by centred cosine and Jensen-Shannon divergence. For every head at the end: its
+/// map, token by token, and which of four patterns it has: diagonal, vertical, horizontal, block. Both orders of layers are trained: the
+/// norm before each layer, and behind it. (`regard lab heads` does the same for untrained heads.) Writes trained_heads_named.csv and four
+/// tables that it rests on.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
-#[command(after_help = "Examples:\n  regard trained-heads\n  regard trained-heads --heads 8 --layers 4 --steps 3000 --text book.txt")]
+#[command(
+    after_help = "Examples:\n  regard lab trained-heads\n  regard lab trained-heads --heads 8 --layers 4 --steps 3000 --text book.txt"
+)]
 pub struct TrainedHeadsConfig {
     /// Steps of training
     #[arg(long, default_value_t = 500, value_name = "N")]
@@ -38,7 +42,7 @@ pub struct TrainedHeadsConfig {
     /// Characters of the held-out text that maps are drawn of, at most the context
     #[arg(long, default_value_t = 18, value_name = "N")]
     pub shown: usize,
-    /// How often
+    /// Trainings
     #[command(flatten)]
     #[serde(flatten)]
     pub seeds: SeedsConfig,
@@ -61,7 +65,7 @@ struct Run {
     maps: Vec<HeadMap>,
 }
 
-/// A training with what it was.
+/// A training with its order of layers and seed.
 struct Named {
     order: &'static str,
     seed: u64,
@@ -79,8 +83,8 @@ fn shown(text: &Text, tokenizer: &Tokenizer, most: usize) -> Result<Vec<u32>> {
 }
 
 impl TrainedHeadsConfig {
-    /// `trained_heads_named`, how many heads have which pattern; `trained_heads_patterns`, head by head; `trained_heads_likeness`, every block over
-    /// time; `trained_heads_tokens` and `trained_heads_maps`, all heads of the first seed on one text.
+    /// `trained_heads_named`, how many heads have which pattern; `trained_heads_patterns`, head by head; `trained_heads_likeness`, every
+    /// block over time; `trained_heads_tokens` and `trained_heads_maps`, all heads of the first seed on one text.
     ///
     /// # Errors
     /// When a setting is not possible, or the text too short.
@@ -113,53 +117,95 @@ impl TrainedHeadsConfig {
         })?;
         let runs: Vec<Named> = jobs.iter().zip(results).map(|(job, run)| Named { order: job.what.0.0, seed: job.what.1, run }).collect();
         let tokens: Vec<String> = shown.iter().map(|id| tokenizer.decode(&[*id])).collect::<std::result::Result<_, _>>()?;
-        let tables = vec![named(&runs), head_patterns(&runs), likeness(&runs), token_table(&tokens), map_table(&runs)];
+        let heads = named_heads(&runs);
+        let tables = vec![named(&heads), head_patterns(&heads, &runs), likeness(&runs), token_table(&tokens), map_table(&runs)];
         Ok(signed(tables, &origin::<TrainedHeads>(self, self.seeds.seed, &described)?))
     }
 }
 
-/// A head has the pattern that it has most of beyond even weights, where that is at least this much for certain.
+/// Excess over even weights that a pattern needs, at the lower end of its interval.
 pub(super) const ENOUGH: f64 = 0.1;
 
-/// No pattern of the four.
+/// A head whose rows are even in at least this share of cases is uniform, which is no pattern.
+pub(super) const UNIFORM: f64 = 0.95;
+
 pub(super) const NONE: &str = "none of the four";
 
 fn excess(p: &HeadPatterns, which: usize) -> Estimate {
-    Estimate::around(p.excess[which], Z * p.standard_error[which])
+    let brief = |x: f64| (x * 1e4).round() / 1e4;
+    let e = Estimate::around(p.excess[which], Z * p.standard_error[which]);
+    Estimate { value: brief(e.value), low: brief(e.low), high: brief(e.high) }
 }
 
-fn name(p: &HeadPatterns) -> &'static str {
-    let most = (0..4).max_by(|&a, &b| p.excess[a].total_cmp(&p.excess[b])).unwrap_or(0);
-    if excess(p, most).low > ENOUGH { Pattern::ALL[most].name() } else { NONE }
+/// The pattern of a head. Diagonal, vertical and block are weights beyond even weights and compete with each other. Horizontal is a share
+/// of even rows: it counts only where no weight pattern is reached and the head is not uniform.
+pub(super) fn name(excess: &[Estimate; 4]) -> &'static str {
+    let horizontal = excess[2];
+    if horizontal.low >= UNIFORM {
+        return NONE;
+    }
+    let reached = [0, 1, 3].into_iter().filter(|&which| excess[which].low > ENOUGH);
+    match reached.max_by(|&a, &b| excess[a].value.total_cmp(&excess[b].value)) {
+        Some(which) => Pattern::ALL[which].name(),
+        None if horizontal.low > ENOUGH => Pattern::Horizontal.name(),
+        None => NONE,
+    }
 }
 
-fn named(runs: &[Named]) -> Table {
+/// A head of one training with its pattern.
+pub(super) struct NamedHead {
+    pub(super) order: String,
+    pub(super) seed: u64,
+    pub(super) layer: usize,
+    pub(super) head: usize,
+    pub(super) excess: [Estimate; 4],
+}
+
+fn named_heads(runs: &[Named]) -> Vec<NamedHead> {
+    let of = |run: &Named, p: &HeadPatterns| NamedHead {
+        order: run.order.to_owned(),
+        seed: run.seed,
+        layer: p.layer,
+        head: p.head,
+        excess: [0, 1, 2, 3].map(|which| excess(p, which)),
+    };
+    runs.iter().flat_map(|run| run.run.patterns.iter().map(move |p| of(run, p))).collect()
+}
+
+/// How many heads have which pattern; the share is a mean over trainings.
+pub(super) fn named(heads: &[NamedHead]) -> Table {
     let columns = [
         ("order", "order of layers"),
         ("pattern", "pattern"),
         ("heads", "heads of all trainings"),
-        ("named", "that have it"),
-        ("~share", "share"),
-        ("example", "the head that has most of it"),
+        ("named", "heads with the pattern"),
+        ("trainings", "trainings with such a head"),
+        ("seeds", "trainings"),
+        ("~share", "share of heads, mean over trainings"),
+        ("example", "head with the largest value"),
     ];
-    let caption =
-        "Which of the four patterns trained heads have: the one that they have most of beyond even weights, at least 0.1 for certain";
+    let caption = "Patterns of trained heads: at least 0.1 beyond even weights at the lower end of the interval; uniform heads have none";
     let mut table = rows::table("trained_heads_named", caption, &columns);
     for (order, _) in ORDERS {
-        let heads: Vec<(u64, &HeadPatterns)> =
-            runs.iter().filter(|run| run.order == order).flat_map(|run| run.run.patterns.iter().map(move |p| (run.seed, p))).collect();
+        let heads: Vec<&NamedHead> = heads.iter().filter(|head| head.order == order).collect();
+        let mut seeds: Vec<u64> = heads.iter().map(|head| head.seed).collect();
+        seeds.dedup();
         for (which, pattern) in Pattern::ALL.iter().map(|p| p.name()).chain([NONE]).enumerate() {
-            let here: Vec<_> = heads.iter().filter(|(_, p)| name(p) == pattern).collect();
-            let best = here.iter().max_by(|a, b| a.1.excess[which.min(3)].total_cmp(&b.1.excess[which.min(3)]));
-            let example = best.map(|(seed, p)| format!("seed {seed}, block {}, head {}", p.layer, p.head));
-            let row = Row::default().of(order).of(pattern).of(heads.len()).of(here.len());
-            row.estimate(Estimate::of_share(here.len(), heads.len())).of(example).put(&mut table);
+            let here: Vec<&NamedHead> = heads.iter().copied().filter(|head| name(&head.excess) == pattern).collect();
+            let of_seed = |seed: u64| here.iter().filter(|head| head.seed == seed).count();
+            let per_training = (heads.len() / seeds.len().max(1)) as f64;
+            let shares: Vec<f64> = seeds.iter().map(|&seed| of_seed(seed) as f64 / per_training).collect();
+            let best = here.iter().max_by(|a, b| a.excess[which.min(3)].value.total_cmp(&b.excess[which.min(3)].value));
+            let example = best.filter(|_| pattern != NONE).map(|h| format!("seed {}, block {}, head {}", h.seed, h.layer, h.head));
+            let trainings = seeds.iter().filter(|&&seed| of_seed(seed) > 0).count();
+            let row = Row::default().of(order).of(pattern).of(heads.len()).of(here.len()).of(trainings).of(seeds.len());
+            row.share(&shares).of(example).put(&mut table);
         }
     }
     table
 }
 
-fn head_patterns(runs: &[Named]) -> Table {
+fn head_patterns(heads: &[NamedHead], runs: &[Named]) -> Table {
     let columns = [
         ("order", "order of layers"),
         ("seed", "seed"),
@@ -174,17 +220,11 @@ fn head_patterns(runs: &[Named]) -> Table {
     ];
     let caption = "Every head: how much of each pattern it has beyond what even weights have, means over held-out windows";
     let mut table = rows::table("trained_heads_patterns", caption, &columns);
-    for run in runs {
-        for p in &run.run.patterns {
-            let place = [run.seed as usize, p.layer, p.head];
-            let mut row = Row::default().of(run.order).all(place).of(name(p)).of(p.step);
-            for which in 0..4 {
-                let e = excess(p, which);
-                let brief = |x: f64| (x * 1e4).round() / 1e4;
-                row = row.estimate(Estimate { value: brief(e.value), low: brief(e.low), high: brief(e.high) });
-            }
-            row.put(&mut table);
-        }
+    let steps = runs.iter().flat_map(|run| run.run.patterns.iter().map(|p| p.step));
+    for (head, step) in heads.iter().zip(steps) {
+        let place = [head.seed as usize, head.layer, head.head];
+        let row = Row::default().of(head.order.as_str()).all(place).of(name(&head.excess)).of(step);
+        head.excess.iter().fold(row, |row, e| row.estimate(*e)).put(&mut table);
     }
     table
 }
@@ -292,10 +332,47 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_head_is_named_by_what_it_has_most_of_for_certain() {
-        assert_eq!(name(&head([0.4, 0.2, 0.1, 0.0], 0.01)), "diagonal");
-        assert_eq!(name(&head([0.0, 0.2, 0.1, 0.3], 0.01)), "block");
-        assert_eq!(name(&head([0.12, 0.0, 0.0, 0.0], 0.02)), NONE, "it may be less than a tenth");
+    fn a_head_has_its_largest_weight_pattern_and_a_uniform_head_has_none() {
+        let of = |values: [f64; 4], half: f64| name(&values.map(|x| Estimate::around(x, half)));
+        assert_eq!(of([0.4, 0.2, 0.1, 0.0], 0.02), "diagonal");
+        assert_eq!(of([0.0, 0.2, 0.1, 0.3], 0.02), "block");
+        assert_eq!(of([0.12, 0.0, 0.0, 0.0], 0.04), NONE, "the lower end is below the edge");
+        assert_eq!(of([0.15, 0.0, 0.6, 0.0], 0.02), "diagonal", "a share of rows does not compete with weights");
+        assert_eq!(of([0.05, 0.0, 0.6, 0.0], 0.02), "horizontal");
+        assert_eq!(of([0.0, 0.0, 1.0, 0.0], 0.0), NONE, "even weights score 1: no pattern");
+    }
+
+    #[test]
+    fn stored_names_are_those_of_the_stored_scores_and_intervals_are_over_trainings() {
+        let read = |name: &str, bytes: &[u8]| Table::from_csv(name, bytes).unwrap();
+        let patterns = read("trained_heads_patterns", include_bytes!("stored/trained_heads_patterns.csv"));
+        let stored = read("trained_heads_named", include_bytes!("stored/trained_heads_named.csv"));
+        let heads: Vec<NamedHead> = patterns
+            .rows
+            .iter()
+            .map(|row| NamedHead {
+                order: patterns.text(row, "order").to_owned(),
+                seed: patterns.number(row, "seed") as u64,
+                layer: patterns.number(row, "block") as usize,
+                head: patterns.number(row, "head") as usize,
+                excess: ["diagonal", "vertical", "horizontal", "block_weight"].map(|c| crate::rows::estimate(&patterns, row, c)),
+            })
+            .collect();
+        for (head, row) in heads.iter().zip(&patterns.rows) {
+            assert_eq!(name(&head.excess), patterns.text(row, "pattern"), "seed {} {}.{}", head.seed, head.layer, head.head);
+        }
+        let mut again = named(&heads);
+        again.origin.clone_from(&stored.origin);
+        assert_eq!(String::from_utf8(again.to_csv()).unwrap(), String::from_utf8(stored.to_csv()).unwrap());
+        // Half of the heads in each of five trainings: no scatter, no interval.
+        let of = |pattern: &str| {
+            let here = |row: &&Vec<Value>| stored.text(row, "order") == "post-norm" && stored.text(row, "pattern") == pattern;
+            stored.rows.iter().find(here).unwrap()
+        };
+        let row = of("diagonal");
+        assert_eq!(crate::rows::estimate(&stored, row, "share"), Estimate::exact(0.5));
+        // Every post-norm head that was called horizontal has even weights.
+        assert_eq!(stored.number(of("horizontal"), "named"), 0.0);
     }
 
     #[test]
@@ -303,7 +380,8 @@ pub(crate) mod tests {
         let map = HeadMap { layer: 0, head: 3, rows: 2, cols: 2, weights: vec![1.0, 0.0, 0.25, 0.75] };
         let run = Run { run: run(ScaleKind::InvSqrtDim), patterns: vec![head([0.4, 0.2, 0.1, 0.05], 0.01)], maps: vec![map] };
         let runs = [Named { order: "pre-norm", seed: 7, run }];
-        let table = head_patterns(&runs);
+        let heads = named_heads(&runs);
+        let table = head_patterns(&heads, &runs);
         let got = ["seed", "block", "head", "step", "diagonal", "vertical", "horizontal", "block_weight"]
             .map(|c| table.number(&table.rows[0], c));
         assert_eq!(got, [7.0, 1.0, 2.0, 1.0, 0.4, 0.2, 0.1, 0.05]);
@@ -313,7 +391,7 @@ pub(crate) mod tests {
         let table = map_table(&runs);
         let got = ["block", "head", "query", "key", "weight"].map(|c| table.number(&table.rows[1], c));
         assert_eq!((got, table.rows.len()), ([0.0, 3.0, 1.0, 0.0, 0.25], 3), "the hidden key is left out");
-        let table = named(&runs);
+        let table = named(&heads);
         assert_eq!((table.number(&table.rows[0], "named"), table.text(&table.rows[0], "example")), (1.0, "seed 7, block 1, head 2"));
     }
 }

@@ -16,7 +16,7 @@ pub(super) enum Stored {
 
 /// Why an array was not read.
 pub(super) enum ReadError {
-    /// It ended after so many bytes.
+    /// Bytes read before the end.
     Short(u64),
     Memory,
     Io(std::io::Error),
@@ -108,7 +108,7 @@ pub(super) fn check_size(path: &Path, array: &str, bytes: u64, stored: Stored) -
     if held <= MAX_BYTES { Ok(()) } else { Err(InputError::TooLarge { path: path.to_owned(), array: array.to_owned(), bytes: held }) }
 }
 
-/// A failure to read, of an array whose header asks for `expected` bytes.
+/// Maps a read error of an array whose header requires `expected` bytes.
 pub(super) fn unread(path: &Path, array: &str, expected: u64, error: ReadError) -> InputError {
     let (path, array) = (path.to_owned(), array.to_owned());
     match error {

@@ -1,5 +1,5 @@
 //! `.safetensors` files. The header is parsed by the crate of that name; offsets and sizes are then checked against the file, and only
-//! the array that is asked for is read.
+//! the requested array is read.
 
 use super::stored::{ReadError, Stored, byte_length, check_size, unread};
 use super::{InputError, Numbers};

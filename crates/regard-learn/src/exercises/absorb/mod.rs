@@ -34,11 +34,21 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "never-rescaled", text: "older sums are not shrunk when the maximum rises: multiply them by exp(old - new)" },
         Mistake { id: "tile-max", text: "the maximum is that of the tile alone: it is that of all tiles so far" },
         Mistake { id: "forgets", text: "the older tiles are forgotten: add to what was there" },
+        Mistake { id: "old-max", text: "the new tile is shifted by the old maximum: use the newer one" },
+        Mistake { id: "max-kept", text: "row_max is returned as it came: return the maximum so far" },
+        Mistake { id: "sum-forgets", text: "the older sum is forgotten: add to what was there" },
+        Mistake { id: "acc-forgets", text: "the older acc is forgotten: add to what was there" },
+        Mistake { id: "max-from-zero", text: "the maximum never falls below 0: it starts from -inf" },
+        Mistake { id: "rescaled-twice", text: "older sums are shrunk by exp(old - new) twice" },
+        Mistake { id: "acc-unweighted", text: "acc gets the plain sum of the rows of v: weight them by exp(score - maximum)" },
+        Mistake { id: "sum-counts", text: "row_sum counts keys: it is the sum of exp(score - maximum)" },
+        Mistake { id: "base-2", text: "powers of 2 instead of e" },
         Mistake { id: "no-max", text: "exp of the plain scores overflows at 1e4: subtract the maximum so far" },
     ],
-    twins: &[
+    mutants: &[
         "sum-not-rescaled", "alpha-inverted", "hidden-nan", "normalised-each-time", "one-max", "alpha-on-the-new", "acc-not-rescaled", "never-rescaled",
-        "tile-max", "forgets", "no-max",
+        "tile-max", "forgets", "no-max", "old-max", "max-kept", "sum-forgets", "acc-forgets", "max-from-zero", "rescaled-twice", "acc-unweighted",
+        "sum-counts", "base-2",
     ],
     hints: ["What if the maximum rises?", "Older sums shrink by exp(old - new).", "Skip a row while its maximum is -inf."],
     idea: "row_max, row_sum and acc, and a tile at a time: softmax over any number of keys without ever holding its scores.",
@@ -61,27 +71,38 @@ fn absorb<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
         let new = match () {
             () if how.is("one-max") => highest,
             () if how.is("tile-max") => *top,
+            () if how.is("max-from-zero") => how.max(how.max(old, *top), T::of(0.0)),
             () => how.max(old, *top),
         };
         let blind = new.value() == f64::NEG_INFINITY;
         if blind && !how.is("hidden-nan") {
             continue;
         }
-        let shift = if how.is("no-max") { T::of(0.0) } else { new };
-        let alpha = if how.is("alpha-inverted") { (new - old).exp() } else { (old - new).exp() };
+        let shift = match () {
+            () if how.is("no-max") => T::of(0.0),
+            () if how.is("old-max") => old,
+            () => new,
+        };
+        let power = |x: T| if how.is("base-2") { (x * T::of(std::f64::consts::LN_2)).exp() } else { x.exp() };
+        let alpha = if how.is("alpha-inverted") { power(new - old) } else { power(old - new) };
+        let alpha = if how.is("rescaled-twice") { alpha * alpha } else { alpha };
         let alpha = if how.is("forgets") { T::of(0.0) } else if how.is("no-max") { T::of(1.0) } else { alpha };
         let fresh = if how.is("alpha-on-the-new") { alpha } else { T::of(1.0) };
         let kept = |apart: bool| if apart || how.is("alpha-on-the-new") || how.is("never-rescaled") { T::of(1.0) } else { alpha };
-        let p = |j: usize| (scores.data[i * t + j] - shift).exp() * fresh;
-        row_sum.data[i] = row_sum.data[i] * kept(how.is("sum-not-rescaled")) + sum(how, t, p);
+        let p = |j: usize| power(scores.data[i * t + j] - shift) * fresh;
+        let one = T::of(1.0);
+        let older = if how.is("sum-forgets") { T::of(0.0) } else { row_sum.data[i] * kept(how.is("sum-not-rescaled")) };
+        row_sum.data[i] = older + if how.is("sum-counts") { T::of(t as f64) } else { sum(how, t, p) };
         for c in 0..dv {
             let at = i * dv + c;
-            acc.data[at] = acc.data[at] * kept(how.is("acc-not-rescaled")) + sum(how, t, |j| p(j) * v.data[j * dv + c]);
+            let older = if how.is("acc-forgets") { T::of(0.0) } else { acc.data[at] * kept(how.is("acc-not-rescaled")) };
+            let weight = |j: usize| if how.is("acc-unweighted") { one } else { p(j) };
+            acc.data[at] = older + sum(how, t, |j| weight(j) * v.data[j * dv + c]);
             if how.is("normalised-each-time") {
                 acc.data[at] = acc.data[at] / row_sum.data[i];
             }
         }
-        row_max.data[i] = new;
+        row_max.data[i] = if how.is("max-kept") { old } else { new };
     }
     Ok(vec![row_max, row_sum, acc])
 }
@@ -145,5 +166,6 @@ fn cases(rng: &mut Rng) -> Vec<Case> {
         let sizes = [rng.size(2, 5), tiles.iter().sum(), rng.size(2, 5)];
         add(rng, "random", sizes, &tiles, &|_, _, s| 2.0 * s);
     }
+    add(rng, "large", [1100, 12, 3], &[5, 7], &|_, _, s| 2.0 * s);
     cases
 }

@@ -18,10 +18,11 @@ pub(super) static EXERCISE: Exercise = Exercise {
     inputs: &[],
     judged: &[],
     mistakes: &[],
-    twins: &[
+    mutants: &[
         "columns", "no-softmax", "no-scale", "scale-after", "keys-as-values", "no-max", "transposed-scores", "scale-inverted", "scale-twice",
         "scale-rooted", "all-at-once", "one-max", "hard", "base-2", "unnormalised", "weights-transposed", "queries-as-keys", "clipped",
-        "own-scale", "results-swapped", "negated", "sigmoid",
+        "own-scale", "results-swapped", "negated", "sigmoid", "hard/last", "hard/all", "hard/shared", "column-max", "column-sum", "one-sum", "twice",
+        "scale-after/out", "scale-and-root", "values-as-keys", "cosine-scores", "distance-scores",
     ],
     hints: ["Write the shape of each step beside it.", "q k^T is [n, m]: a score for each query and key.", "softmax(q k^T scale) v, softmax by rows."],
     idea: "Each row of out is an average of rows of v: the weights are positive and sum to 1.",
@@ -61,6 +62,7 @@ fn cases(rng: &mut Rng) -> Vec<Case> {
     for size in [2, 3, 4, 5] {
         add(rng, "square", [size, size, size, size], 0.6);
     }
+    let large = vec![normal(rng, &[67, 18]), normal(rng, &[71, 18]), normal(rng, &[71, 33]), number(0.3)];
     // Products of small whole numbers and powers of two: exact in f32 in any order.
     for (label, unit, scale) in [("scores of 1e4", 64.0, 0.5), ("scores of 1e4, negative scale", 64.0, -0.5), ("scores of 100", 8.0, 0.25)] {
         for [n, m, d, dv] in [[3, 4, 4, 2], [4, 4, 4, 4]] {
@@ -68,5 +70,6 @@ fn cases(rng: &mut Rng) -> Vec<Case> {
             cases.push(Case::new(label, &[n, m, d, dv], args));
         }
     }
+    cases.push(Case::new("large", &[67, 71, 18, 33], large));
     strided(cases)
 }

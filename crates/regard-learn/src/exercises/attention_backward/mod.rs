@@ -1,7 +1,7 @@
 //! 08: gradients of masked attention.
 
 use super::{different, normal, strided, whole};
-use crate::exercise::{Exercise, Judging, Kind, Mistake, input, param, plain};
+use crate::exercise::{self, Exercise, Judging, Kind, Mistake, input, param};
 use crate::formula::{How, dot, root_scale, scores, softmax, sum};
 use crate::real::Real;
 use crate::rng::Rng;
@@ -37,24 +37,40 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "scale-twice", text: "dq and dk have the scale twice" },
         Mistake { id: "softmax-skipped", text: "d_scores is d_weights: the softmax is not differentiated" },
         Mistake { id: "kv-exchanged", text: "dk and dv are exchanged" },
+        Mistake { id: "order-reversed", text: "the results are dv, dk, dq: return dq, dk, dv" },
+        Mistake { id: "diagonal-only", text: "only the diagonal of the softmax's Jacobian is used, w (1 - w): the weights of a row compete" },
+        Mistake { id: "delta-unweighted", text: "delta sums d_weights without the weights: it is their weighted mean" },
+        Mistake { id: "delta-mean", text: "delta is the plain mean of d_weights: it is the mean weighted by the weights" },
+        Mistake { id: "sign", text: "dq and dk have the wrong sign" },
+        Mistake { id: "dv-scaled", text: "dv has the factor 1/sqrt(d): only dq and dk have it" },
+        Mistake { id: "width-scale", text: "the factor is 1/d: it is 1/sqrt(d)" },
+        Mistake { id: "delta-outside", text: "d_scores is w d_weights - delta: delta is subtracted before the weights multiply" },
+        Mistake { id: "dk-keys", text: "dk is d_scores^T k: it must be d_scores^T q" },
+        Mistake { id: "dq-queries", text: "dq is d_scores q: it must be d_scores k" },
+        Mistake { id: "dv-untransposed/flat", text: "dv reads the weights as [m, n]: it must be weights^T d_out" },
     ],
-    twins: &[
+    mutants: &[
         "no-scale", "dk-unscaled", "delta-columns", "dv-untransposed", "dv-untransposed/flat", "swapped", "delta-added", "unnormalised", "empty-nan",
         "dq-unscaled", "delta-missing", "forward-unscaled", "scale-twice", "softmax-skipped", "no-mask", "kv-exchanged", "no-max", "columns",
-        "empty-mean", "empty-mean/lowest",
+        "empty-mean", "empty-mean/lowest", "order-reversed", "diagonal-only", "delta-unweighted", "delta-mean", "sign", "dv-scaled", "width-scale",
+        "delta-outside", "dk-keys", "dq-queries", "one-max", "all-at-once",
     ],
     hints: ["dv and d_weights come first.", "Derive the softmax for two keys.", "Subtract from d_weights its weighted mean, then multiply by the weights."],
     idea: "The weights of a row compete: what one gains the others lose, which is what delta subtracts.",
     floor: 0.0,
     cases,
     possible: |_| true,
-    judging: Judging::Numbers { formula: formula!(attention_backward), session: session!(plain) },
+    judging: Judging::Numbers { formula: formula!(attention_backward), session: session!(exercise::plain) },
     files: files!(),
 };
 
 /// Weights of the forward pass.
 fn forward<T: Real>(how: &How, [q, k]: [&Value<T>; 2], sees: &[bool]) -> Result<Value<T>, Trouble> {
-    let scale = if how.is("forward-unscaled") { T::of(1.0) } else { root_scale(q.width()) };
+    let scale = match () {
+        () if how.is("forward-unscaled") => T::of(1.0),
+        () if how.is("width-scale") => T::of(1.0) / T::of(q.width() as f64),
+        () => root_scale(q.width()),
+    };
     let mut s = scores(&How { wrong: Vec::new(), ..how.clone() }, q, k, scale)?;
     let mut taken = sees.to_vec();
     if how.is("empty-mean") || how.is("empty-mean/lowest") {
@@ -78,6 +94,7 @@ fn attention_backward<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     // delta_i = sum over j of p_ij d_p_ij
     let of_row = |i: usize| sum(how, m, |j| weight(i, j) * d_weight(i, j));
     let of_column = |j: usize| sum(how, n, |i| weight(i, j) * d_weight(i, j));
+    let plain = |i: usize| sum(how, m, |j| d_weight(i, j));
     let rows: Vec<T> = (0..n).map(of_row).collect();
     let columns: Vec<T> = (0..m).map(of_column).collect();
     let d_score = |i: usize, j: usize| {
@@ -86,17 +103,27 @@ fn attention_backward<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
             () if how.is("softmax-skipped") => d_weight(i, j),
             () if how.is("delta-missing") => weight(i, j) * d_weight(i, j),
             () if how.is("delta-added") => weight(i, j) * (d_weight(i, j) + delta),
+            () if how.is("diagonal-only") => weight(i, j) * (T::of(1.0) - weight(i, j)) * d_weight(i, j),
+            () if how.is("delta-unweighted") => weight(i, j) * (d_weight(i, j) - plain(i)),
+            () if how.is("delta-mean") => weight(i, j) * (d_weight(i, j) - plain(i) / T::of(m as f64)),
+            () if how.is("delta-outside") => weight(i, j) * d_weight(i, j) - delta,
+            () if how.is("sign") => -(weight(i, j) * (d_weight(i, j) - delta)),
             () => weight(i, j) * (d_weight(i, j) - delta),
         }
     };
     let ds: Vec<T> = (0..n * m).map(|at| d_score(at / m, at % m)).collect();
     let (one, scale) = (T::of(1.0), root_scale::<T>(d));
-    let scale = if how.is("scale-twice") { scale * scale } else { scale };
+    let scale = if how.is("scale-twice") || how.is("width-scale") { scale * scale } else { scale };
+    if (how.is("dk-keys") || how.is("dq-queries")) && n != m {
+        return Err(Trouble::Shapes);
+    }
+    let (for_dq, for_dk) = (if how.is("dq-queries") { q } else { k }, if how.is("dk-keys") { k } else { q });
     let q_scale = if how.is("no-scale") || how.is("dq-unscaled") { one } else { scale };
     let k_scale = if how.is("no-scale") || how.is("dk-unscaled") { one } else { scale };
-    let dq = Value::new(&[n, d], (0..n * d).map(|at| sum(how, m, |j| ds[at / d * m + j] * k.data[j * d + at % d]) * q_scale).collect());
-    let dk = Value::new(&[m, d], (0..m * d).map(|at| sum(how, n, |i| ds[i * m + at / d] * q.data[i * d + at % d]) * k_scale).collect());
-    let of_value = |j: usize, c: usize| sum(how, n, |i| weight(i, j) * d_out.data[i * dv + c]);
+    let dq = Value::new(&[n, d], (0..n * d).map(|at| sum(how, m, |j| ds[at / d * m + j] * for_dq.data[j * d + at % d]) * q_scale).collect());
+    let dk = Value::new(&[m, d], (0..m * d).map(|at| sum(how, n, |i| ds[i * m + at / d] * for_dk.data[i * d + at % d]) * k_scale).collect());
+    let value_scale = if how.is("dv-scaled") { scale } else { one };
+    let of_value = |j: usize, c: usize| sum(how, n, |i| weight(i, j) * d_out.data[i * dv + c]) * value_scale;
     let mut d_v = Value::new(&[m, dv], (0..m * dv).map(|at| of_value(at / dv, at % dv)).collect());
     if how.is("dv-untransposed") || how.is("dv-untransposed/flat") {
         let in_range = how.is("dv-untransposed/flat") && (m - 1) * m + n <= n * m;
@@ -113,6 +140,7 @@ fn attention_backward<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     Ok(match () {
         () if how.is("swapped") => vec![dk, dq, d_v],
         () if how.is("kv-exchanged") => vec![dq, d_v, dk],
+        () if how.is("order-reversed") => vec![d_v, dk, dq],
         () => vec![dq, dk, d_v],
     })
 }
@@ -158,6 +186,7 @@ fn cases(rng: &mut Rng) -> Vec<Case> {
         add(rng, "scores of 1e4", sizes, 0.8, Some(64.0));
         add(rng, "scores of 10", sizes, 0.9, Some(2.0));
     }
+    add(rng, "large", [67, 71, 33, 31], 0.8, None);
     strided(cases)
 }
 
@@ -177,7 +206,7 @@ mod tests {
     #[test]
     fn the_oracle_agrees_with_finite_differences() {
         let mut checked = 0;
-        for case in cases(&mut Rng::new(1, "test")).iter().filter(|case| !case.label.contains("scores of")) {
+        for case in cases(&mut Rng::new(1, "test")).iter().filter(|case| !case.label.contains("scores of") && case.label != "large") {
             let gradients = attention_backward(&case.call, &How::default()).expect("the oracle");
             for (which, gradient) in gradients.iter().enumerate() {
                 for at in 0..gradient.data.len() {

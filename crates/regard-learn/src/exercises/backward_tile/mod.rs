@@ -48,11 +48,24 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "keep-inverted", text: "kept weights are dropped, and dropped ones kept" },
         Mistake { id: "no-dropout", text: "keep and p are not used" },
         Mistake { id: "no-scale", text: "dq and dk lack the factor 1/sqrt(d)" },
+        Mistake { id: "multiplied-by-keep", text: "kept weights are multiplied by 1 - p: divide by it" },
+        Mistake { id: "dp-unscaled", text: "d_weights lacks the factor 1/(1-p) of kept weights" },
+        Mistake { id: "dv-unscaled", text: "dv lacks the factor 1/(1-p) of kept weights" },
+        Mistake { id: "dq-unscaled", text: "dq lacks the factor 1/sqrt(d)" },
+        Mistake { id: "scale-twice", text: "dq and dk have the scale twice" },
+        Mistake { id: "swapped", text: "dq and dk are exchanged" },
+        Mistake { id: "diagonal-only", text: "only the diagonal of the softmax's Jacobian is used, w (1 - w): the weights of a row compete" },
+        Mistake { id: "sign", text: "dq and dk have the wrong sign" },
+        Mistake { id: "softmax-skipped", text: "d_scores is d_weights: the softmax is not differentiated" },
+        Mistake { id: "width-scale", text: "the factor is 1/d: it is 1/sqrt(d)" },
+        Mistake { id: "divided-by-p/raises", text: "kept weights are divided by p, which fails for p = 0: divide by 1 - p" },
         Mistake { id: "forward-unscaled", text: "the weights are made of scores without the scale" },
     ],
-    twins: &[
+    mutants: &[
         "tile-delta", "dv-undropped", "ds-dropped", "dk-unscaled", "divided-by-p", "divided-by-p/raises", "max-forgotten", "sum-forgotten",
         "unscaled-dropout", "dp-undropped", "delta-missing", "delta-added", "keep-inverted", "no-dropout", "no-scale", "forward-unscaled",
+        "multiplied-by-keep", "dp-unscaled", "dv-unscaled", "dq-unscaled", "scale-twice", "swapped", "diagonal-only", "sign", "softmax-skipped",
+        "width-scale",
     ],
     hints: ["Make the weights again from the scores, row_max and row_sum.", "The delta of a row hides in d_out and out.", "Drop d_weights as the weights were dropped."],
     idea: "Nothing n x n is kept: weights are made again tile by tile, and delta = d_out . out knows the whole row.",
@@ -70,7 +83,7 @@ fn backward_tile<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     if how.is("divided-by-p/raises") && p.value() == 0.0 {
         return Err(Trouble::Shapes);
     }
-    let scale = root_scale::<T>(d);
+    let scale = if how.is("width-scale") { one / T::of(d as f64) } else { root_scale::<T>(d) };
     let score = |i: usize, j: usize| {
         let scaled: Vec<T> = q.row(i).iter().map(|x| *x * scale).collect();
         match () {
@@ -92,6 +105,7 @@ fn backward_tile<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
             () if how.is("divided-by-p") || how.is("divided-by-p/raises") => (if kept { one } else { zero }) * (one / p),
             () if !kept => zero,
             () if how.is("unscaled-dropout") => one,
+            () if how.is("multiplied-by-keep") => one - p,
             () => one / (one - p),
         }
     };
@@ -99,7 +113,11 @@ fn backward_tile<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let factors: Vec<T> = (0..n * t).map(|at| factor(at / t, at % t)).collect();
     let d_weight = |i: usize, j: usize| {
         let plain = dot(how, d_out.row(i), v.row(j));
-        if how.is("dp-undropped") { plain } else { plain * factors[i * t + j] }
+        match () {
+            () if how.is("dp-undropped") => plain,
+            () if how.is("dp-unscaled") => if keep.flag(i * t + j) { plain } else { zero },
+            () => plain * factors[i * t + j],
+        }
     };
     let delta = |i: usize| match () {
         () if how.is("tile-delta") => sum(how, t, |j| weights[i * t + j] * d_weight(i, j)),
@@ -109,17 +127,34 @@ fn backward_tile<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     };
     let deltas: Vec<T> = (0..n).map(delta).collect();
     let d_score = |i: usize, j: usize| {
-        let plain = weights[i * t + j] * (d_weight(i, j) - deltas[i]);
-        if how.is("ds-dropped") { plain * factors[i * t + j] } else { plain }
+        let weight = weights[i * t + j];
+        let plain = weight * (d_weight(i, j) - deltas[i]);
+        match () {
+            () if how.is("ds-dropped") => plain * factors[i * t + j],
+            () if how.is("diagonal-only") => weight * (one - weight) * d_weight(i, j),
+            () if how.is("sign") => -plain,
+            () if how.is("softmax-skipped") => d_weight(i, j),
+            () => plain,
+        }
     };
     let ds: Vec<T> = (0..n * t).map(|at| d_score(at / t, at % t)).collect();
-    let q_scale = if how.is("no-scale") { one } else { scale };
+    let scale = if how.is("scale-twice") { scale * scale } else { scale };
+    let q_scale = if how.is("no-scale") || how.is("dq-unscaled") { one } else { scale };
     let k_scale = if how.is("no-scale") || how.is("dk-unscaled") { one } else { scale };
-    let dropped = |at: usize| if how.is("dv-undropped") { weights[at] } else { weights[at] * factors[at] };
+    let dropped = |at: usize| match () {
+        () if how.is("dv-undropped") => weights[at],
+        () if how.is("dv-unscaled") => if keep.flag(at) { weights[at] } else { zero },
+        () => weights[at] * factors[at],
+    };
     let dq = (0..n * d).map(|at| sum(how, t, |j| ds[at / d * t + j] * k.data[j * d + at % d]) * q_scale).collect();
     let dk = (0..t * d).map(|at| sum(how, n, |i| ds[i * t + at / d] * q.data[i * d + at % d]) * k_scale).collect();
     let d_v = (0..t * dv).map(|at| sum(how, n, |i| dropped(i * t + at / dv) * d_out.data[i * dv + at % dv])).collect();
-    Ok(vec![Value::new(&[n, d], dq), Value::new(&[t, d], dk), Value::new(&[t, dv], d_v)])
+    let (dq, dk, d_v) = (Value::new(&[n, d], dq), Value::new(&[t, d], dk), Value::new(&[t, dv], d_v));
+    if how.is("swapped") {
+        // The judge adds up dq: other shapes end the session.
+        return if n == t { Ok(vec![dk, dq, d_v]) } else { Err(Trouble::Shapes) };
+    }
+    Ok(vec![dq, dk, d_v])
 }
 
 /// What the forward pass leaves behind: out after dropout, row_max, row_sum.
@@ -198,6 +233,7 @@ fn cases(rng: &mut Rng) -> Vec<Case> {
         let sizes = [rng.size(2, 5), tiles.iter().sum(), rng.size(2, 5), rng.size(2, 5)];
         add(rng, "random", sizes, 0.25, &tiles, None);
     }
+    add(rng, "large", [67, 80, 33, 31], 0.2, &[42, 38], None);
     strided(cases)
 }
 
@@ -213,7 +249,7 @@ mod tests {
     #[test]
     fn the_oracle_agrees_with_finite_differences_with_dropout_too() {
         let mut checked = 0;
-        for case in cases(&mut Rng::new(1, "test")).iter().filter(|case| !case.label.contains("scores of")) {
+        for case in cases(&mut Rng::new(1, "test")).iter().filter(|case| !case.label.contains("scores of") && case.label != "large") {
             let gradients = tiles::<f64>(case, &mut |call| backward_tile(call, &How::default())).expect("the oracle");
             for (which, gradient) in gradients.iter().enumerate() {
                 for at in 0..gradient.data.len() {

@@ -5,7 +5,7 @@ use crate::exercise::{Exercise, Judging, Kind, Mistake, input, param, plain};
 use crate::formula::{How, attention as attend, usual_scale};
 use crate::real::Real;
 use crate::rng::Rng;
-use crate::value::{Again, Call, Case, Reply, Value};
+use crate::value::{Again, Call, Case, Reply, Trouble, Value};
 use crate::{files, formula, session};
 
 pub(super) static EXERCISE: Exercise = Exercise {
@@ -18,20 +18,28 @@ pub(super) static EXERCISE: Exercise = Exercise {
     inputs: &[],
     judged: &[],
     mistakes: &[
-        Mistake { id: "reversed", text: "a query sees the future only: key j is visible if j <= i + offset" },
+        Mistake { id: "reversed", text: "a query sees the future only (j >= i + offset): key j is visible if j <= i + offset" },
+        Mistake { id: "reversed/strict", text: "a query sees the future only (j > i + offset): key j is visible if j <= i + offset" },
+        Mistake { id: "reversed/transposed-raises", text: "the triangle has the shape [m, n]: rows are queries, columns keys" },
+        Mistake { id: "ends-aligned/with-offset", text: "the triangle is aligned with the last key before the offset moves it: start from j <= i" },
         Mistake { id: "one-ahead", text: "a query sees one key too many: j <= i + offset, not j <= i + offset + 1" },
         Mistake { id: "one-behind", text: "a query does not see its own key: j <= i + offset, not j < i + offset" },
         Mistake { id: "offset-negated", text: "the offset has the wrong sign: j <= i + offset" },
         Mistake { id: "offset-ignored", text: "the offset is not used" },
         Mistake { id: "ends-aligned", text: "the triangle is aligned with the last key: only offset moves it" },
+        Mistake { id: "reversed/transposed", text: "the triangle is transposed: a query sees j >= i - offset, and must see j <= i + offset" },
+        Mistake { id: "two-ahead", text: "a query sees two keys too many: j <= i + offset" },
+        Mistake { id: "empty-all", text: "a row that sees no key is given all of them: it must be exactly 0" },
+        Mistake { id: "offset-clipped", text: "a negative offset counts as 0: it hides keys, and rows may see none" },
         Mistake { id: "empty-first", text: "a row that sees no key is given key 0: it must be exactly 0" },
     ],
-    twins: &[
+    mutants: &[
         "no-mask", "reversed", "reversed/strict", "one-ahead", "zero-scores", "offset-negated", "empty-nan", "empty-mean", "empty-mean/add",
         "empty-mean/lowest", "empty-mean/1e10", "empty-mean/1e6", "empty-mean/1e5", "empty-mean/1e4", "empty-mean/1e4-add", "empty-mean/1e3", "empty-mean/100",
         "one-behind", "offset-ignored", "ends-aligned", "ends-aligned/with-offset", "mask-after", "max-hidden", "no-scale", "width-scale", "value-width",
         "columns", "no-max", "no-softmax", "keys-as-values", "transposed-scores", "one-max", "all-at-once",
-        "results-swapped", "negated", "empty-first",
+        "results-swapped", "negated", "empty-first", "reversed/transposed", "reversed/transposed-raises", "two-ahead", "empty-all", "offset-clipped",
+        "scale-inverted/root", "scale-after", "hard", "hard/last", "base-2", "unnormalised", "weights-transposed", "queries-as-keys", "sigmoid", "twice", "clipped",
     ],
     hints: ["Draw who sees whom.", "Scores become -inf where hidden.", "A row without keys is a case of its own: zeros."],
     idea: "Hidden before the softmax, so that what is visible still sums to 1; a row without keys is exactly 0.",
@@ -47,6 +55,10 @@ fn sees(how: &How, n: usize, m: usize, offset: i64) -> Vec<bool> {
     let visible = |i: i64, j: i64| match () {
         () if how.is("reversed") => j >= i + offset,
         () if how.is("reversed/strict") => j > i + offset,
+        () if how.is("reversed/transposed") || how.is("reversed/transposed-raises") => j >= i - offset,
+        () if how.is("two-ahead") => j <= i + offset + 2,
+        () if how.is("offset-clipped") => j <= i + offset.max(0),
+        () if how.is("empty-all") => j <= i + offset || i + offset < 0,
         () if how.is("one-ahead") => j <= i + offset + 1,
         () if how.is("empty-first") => j <= (i + offset).max(0),
         () if how.is("one-behind") => j < i + offset,
@@ -61,6 +73,9 @@ fn sees(how: &How, n: usize, m: usize, offset: i64) -> Vec<bool> {
 
 fn causal_attention<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let [q, k, v] = [&call.args[0], &call.args[1], &call.args[2]];
+    if how.is("reversed/transposed-raises") && q.rows() != k.rows() {
+        return Err(Trouble::Shapes);
+    }
     let visible = sees(how, q.rows(), k.rows(), call.args[3].scalar().value() as i64);
     let scale = usual_scale(how, q.width(), v.width());
     let (out, weights) = attend(how, [q, k, v], scale, &visible)?;
@@ -132,6 +147,8 @@ fn cases(rng: &mut Rng) -> Vec<Case> {
         let sizes = [size; 4];
         add("square", sizes, 0, random(rng, sizes));
     }
+    let sizes = [67, 71, 18, 33];
+    add("large", sizes, 3, random(rng, sizes));
     for case in cases.iter_mut().step_by(2) {
         case.again = again(rng, case);
     }

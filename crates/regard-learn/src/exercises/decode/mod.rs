@@ -40,12 +40,23 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "base-ignored", text: "the base is 10000 whatever it is given as" },
         Mistake { id: "past-unused", text: "the new tokens do not see the past" },
         Mistake { id: "past-uncounted", text: "the triangle forgets the past: j <= p + i, not j <= i" },
+        Mistake { id: "keys-restart", text: "the positions of new keys start from 0: new tokens stand at p, p+1, .." },
+        Mistake { id: "queries-restart", text: "the positions of queries start from 0: new tokens stand at p, p+1, .." },
+        Mistake { id: "speed-inverted", text: "the angle is position * base^(2i/d): divide by that power" },
+        Mistake { id: "sin-cos-exchanged", text: "sine and cosine are exchanged: (a cos - b sin, a sin + b cos)" },
+        Mistake { id: "self-unseen", text: "a new token does not see itself: j <= p + i, not j < p + i" },
+        Mistake { id: "one-ahead", text: "a new token sees the one after it: j <= p + i" },
+        Mistake { id: "one-early", text: "positions are one too small: the first new token stands at p" },
+        Mistake { id: "all-at-p", text: "every new token is turned as if it stood at p: they stand at p, p+1, .." },
+        Mistake { id: "one-speed", text: "all pairs are turned by the angle position: pair i has position / base^(2i/d)" },
+        Mistake { id: "unturned", text: "neither queries nor keys are turned" },
         Mistake { id: "double-speed", text: "the angle is position / base^(4i/d): i runs over d/2 pairs, and the power is 2i/d" },
     ],
-    twins: &[
+    mutants: &[
         "values-turned", "restart", "past-turned-again", "half-speed", "no-triangle", "cache-unturned", "new-first", "queries-unturned",
         "keys-unturned", "neighbours-paired", "turned-backwards", "one-late", "base-ignored", "past-unused", "past-uncounted", "double-speed", "no-scale", "width-scale", "value-width", "columns",
-        "keys-as-values",
+        "keys-as-values", "keys-restart", "queries-restart", "speed-inverted", "sin-cos-exchanged", "self-unseen", "one-ahead", "one-early", "all-at-p",
+        "one-speed", "unturned", "scale-inverted/root", "hard", "hard/last", "unnormalised", "zero-scores", "mask-after",
     ],
     hints: ["Which rows are new?", "Turn, append, attend.", "Key j is visible to new token i iff j <= p + i."],
     idea: "A turned key knows where it stands, so the past is never touched again: decoding token by token gives what a prefill gives.",
@@ -61,14 +72,26 @@ fn turned<T: Real>(how: &How, x: &Value<T>, first: usize, base: T) -> Value<T> {
     let (rows, d) = (x.rows(), x.width());
     let half = d / 2;
     let base = if how.is("base-ignored") { T::of(10_000.0) } else { base };
-    let speed = if how.is("half-speed") { 1.0 } else if how.is("double-speed") { 4.0 } else { 2.0 };
+    let speed = match () {
+        () if how.is("half-speed") => 1.0,
+        () if how.is("double-speed") => 4.0,
+        () if how.is("speed-inverted") => -2.0,
+        () if how.is("one-speed") => 0.0,
+        () => 2.0,
+    };
     let mut result = x.clone();
     for row in 0..rows {
-        let position = T::of((first + row + usize::from(how.is("one-late"))) as f64);
+        let row_position = if how.is("all-at-p") { first } else { first + row } as f64;
+        let position = match () {
+            () if how.is("one-late") => T::of(row_position + 1.0),
+            () if how.is("one-early") => T::of(row_position - 1.0),
+            () => T::of(row_position),
+        };
         for i in 0..half {
             let angle = position / base.powf(T::of(speed * i as f64 / d as f64));
             let (one, two) = if how.is("neighbours-paired") { (2 * i, 2 * i + 1) } else { (i, i + half) };
             let (a, b) = (x.data[row * d + one], x.data[row * d + two]);
+            let angle = if how.is("sin-cos-exchanged") { T::of(std::f64::consts::FRAC_PI_2) - angle } else { angle };
             let (cos, sin) = (angle.cos(), if how.is("turned-backwards") { -angle.sin() } else { angle.sin() });
             result.data[row * d + one] = a * cos - b * sin;
             result.data[row * d + two] = a * sin + b * cos;
@@ -82,15 +105,24 @@ fn decode<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let base = call.args[5].scalar();
     let [t, p, d, _] = call.dims[..] else { return Err(Trouble::Shapes) };
     let first = if how.is("restart") { 0 } else { p };
-    let query = if how.is("queries-unturned") { q.clone() } else { turned(how, q, first, base) };
-    let key = if how.is("keys-unturned") { k.clone() } else { turned(how, k, first, base) };
+    let query_first = if how.is("queries-restart") { 0 } else { first };
+    let key_first = if how.is("keys-restart") { 0 } else { first };
+    let query = if how.is("queries-unturned") || how.is("unturned") { q.clone() } else { turned(how, q, query_first, base) };
+    let key = if how.is("keys-unturned") || how.is("unturned") { k.clone() } else { turned(how, k, key_first, base) };
     let value = if how.is("values-turned") { turned(how, v, first, base) } else { v.clone() };
     let past = if how.is("past-turned-again") { turned(how, past_k, 0, base) } else { past_k.clone() };
     let joined = |past: &Value<T>, new: &Value<T>| {
         if how.is("new-first") { Value::join(&[new.clone(), past.clone()]) } else { Value::join(&[past.clone(), new.clone()]) }
     };
     let (keys, values) = (joined(&past, &key), joined(past_v, &value));
-    let sees = |i: usize, j: usize| (how.is("no-triangle") || j <= if how.is("past-uncounted") { i } else { p + i }) && !(how.is("past-unused") && j < p);
+    let triangle = |i: usize, j: usize| match () {
+        () if how.is("no-triangle") => true,
+        () if how.is("past-uncounted") => j <= i,
+        () if how.is("self-unseen") => j < p + i,
+        () if how.is("one-ahead") => j <= p + i + 1,
+        () => j <= p + i,
+    };
+    let sees = |i: usize, j: usize| triangle(i, j) && !(how.is("past-unused") && j < p);
     let visible: Vec<bool> = (0..t * (p + t)).map(|at| sees(at / (p + t), at % (p + t))).collect();
     let (out, _) = attend(how, [&query, &keys, &values], usual_scale(how, d, v.width()), &visible)?;
     let kept = if how.is("cache-unturned") { joined(&past, k) } else { keys };
@@ -149,5 +181,6 @@ fn cases(rng: &mut Rng) -> Vec<Case> {
     for size in [2, 4] {
         add(rng, "square", [size, size, size, size], 10_000.0, &[]);
     }
+    add(rng, "large", [50, 20, 42, 44], 10_000.0, &[]);
     strided(cases)
 }

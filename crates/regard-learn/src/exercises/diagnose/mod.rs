@@ -24,7 +24,7 @@ pub(crate) static EXERCISE: Exercise = Exercise {
             text: "the only tokens that trade places include the last one: its own logits then belong to another question; exchange two early ones",
         },
     ],
-    twins: &[],
+    mutants: &[],
     hints: [
         "Ask the same question twice.",
         "What must not change when only the last token does?",

@@ -2,7 +2,7 @@
 
 use super::{normal, strided};
 use crate::exercise::{Exercise, Judging, Mistake, input, plain};
-use crate::formula::{How, attention as attend, sum, usual_scale};
+use crate::formula::{How, attention as attend, root_scale, sum, usual_scale};
 use crate::real::Real;
 use crate::rng::Rng;
 use crate::value::{Call, Case, Reply, Trouble, Value};
@@ -24,11 +24,20 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "few-heads", text: "there are hk results: each of the h query heads has its own" },
         Mistake { id: "backwards", text: "the groups read the key/value heads in reverse order" },
         Mistake { id: "modulo", text: "query head i reads head i % hk: neighbours share, so it is i // (h/hk)" },
+        Mistake { id: "few-heads/first", text: "there are hk results, of the first hk query heads: each of the h query heads has its own" },
+        Mistake { id: "few-heads/mean", text: "there are hk results, of the mean of each group's queries: each of the h query heads has its own" },
+        Mistake { id: "few-heads/sum", text: "there are hk results, of the sum of each group's queries: each of the h query heads has its own" },
+        Mistake { id: "heads-averaged", text: "all key/value heads are averaged into one: each group reads its own" },
+        Mistake { id: "last-for-all", text: "every query head reads the last key/value head" },
+        Mistake { id: "own-index", text: "query head i reads head min(i, hk - 1): neighbours share, so it is i // (h/hk)" },
+        Mistake { id: "group-scale", text: "the scale is 1/sqrt(h/hk): it is 1/sqrt(d)" },
         Mistake { id: "group-averaged", text: "the results of a group are averaged: each query head keeps its own" },
     ],
-    twins: &[
+    mutants: &[
         "first-for-all", "queries-averaged", "divided-by-hk", "no-scale", "few-heads", "few-heads/first", "few-heads/mean", "few-heads/sum", "backwards", "modulo",
         "value-width", "group-averaged", "width-scale", "columns", "keys-as-values", "no-softmax", "all-at-once", "transposed-scores",
+        "heads-averaged", "last-for-all", "own-index", "group-scale", "hard", "hard/last", "base-2", "unnormalised", "negated", "twice",
+        "weights-transposed", "scale-inverted/root", "scale-after", "queries-as-keys", "sigmoid",
     ],
     hints: ["How many query heads are there per key head?", "What does head 3 of 6 read when hk = 2?", "q as [hk, group, n, d]."],
     idea: "The cache holds hk heads instead of h: the same attention, a fraction of the memory.",
@@ -47,6 +56,8 @@ fn reads(how: &How, i: usize, h: usize, hk: usize) -> usize {
         () if how.is("divided-by-hk") => i / hk,
         () if how.is("backwards") => hk - 1 - i / group,
         () if how.is("modulo") => i % hk,
+        () if how.is("last-for-all") => hk - 1,
+        () if how.is("own-index") => i.min(hk - 1),
         () => i / group,
     }
 }
@@ -55,7 +66,7 @@ fn grouped_attention<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let [q, k, v] = [0, 1, 2].map(|at| &call.args[at]);
     let [h, hk, n, m, d, dv] = call.dims[..] else { return Err(Trouble::Shapes) };
     let group = h / hk;
-    let scale = usual_scale(how, d, dv);
+    let scale = if how.is("group-scale") { root_scale(group) } else { usual_scale(how, d, dv) };
     let mean_of = |heads: std::ops::Range<usize>, of: &dyn Fn(usize) -> Value<T>, divide: bool| {
         let parts: Vec<Value<T>> = heads.map(of).collect();
         let by = T::of(if divide { parts.len() } else { 1 } as f64);
@@ -65,7 +76,8 @@ fn grouped_attention<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
         if head >= hk {
             return Err(Trouble::Shapes);
         }
-        let (out, _) = attend(how, [query, &k.part(head), &v.part(head)], scale, &vec![true; n * m])?;
+        let read = |x: &Value<T>| if how.is("heads-averaged") { mean_of(0..hk, &|i| x.part(i), true) } else { x.part(head) };
+        let (out, _) = attend(how, [query, &read(k), &read(v)], scale, &vec![true; n * m])?;
         Ok(Value { zeros: Vec::new(), ..out })
     };
     let mut outs = Vec::new();
@@ -121,5 +133,6 @@ fn cases(rng: &mut Rng) -> Vec<Case> {
     for size in [2, 4] {
         add(rng, "square", [4, 2, size, size, size, size]);
     }
+    add(rng, "large", [6, 3, 29, 31, 18, 17]);
     strided(cases)
 }

@@ -33,14 +33,21 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "lengths-ignored", text: "the lengths are not used: padding is seen" },
         Mistake { id: "mask-ignored", text: "the mask is not used: only the lengths hide keys" },
         Mistake { id: "first-length", text: "the first length is used for all of the batch" },
+        Mistake { id: "inverted/with-lengths", text: "what mask and lengths show is hidden, and what they hide is seen: true means visible" },
+        Mistake { id: "lengths-on-queries", text: "the lengths hide queries (i < length): they hide keys (j < length)" },
+        Mistake { id: "first-entry", text: "every entry of the batch reads the keys and values of entry 0" },
+        Mistake { id: "empty-all", text: "a row that sees no key is given all of them: it must be exactly 0" },
+        Mistake { id: "last-length", text: "the last length is used for all of the batch" },
         Mistake { id: "lengths-front", text: "the length is counted from the end: padding stands behind" },
     ],
     // What goes wrong together stands together: sets of mistakes are tried in this order.
-    twins: &[
+    mutants: &[
         "nan-from-value", "empty-nan", "nan-spreads", "nan-from-key", "empty-mean", "inverted", "either", "length-inclusive", "padding-hides-queries",
         "mask-transposed", "mask-transposed/flat", "no-scale", "columns", "lengths-ignored", "mask-ignored", "no-mask", "nan-swallowed",
         "empty-mean/lowest", "empty-mean/add", "empty-mean/1e10", "empty-mean/1e6", "empty-mean/1e4", "first-length", "length-exclusive",
         "lengths-front", "mask-after", "zero-scores", "max-hidden", "no-max", "inverted/with-lengths", "no-softmax", "width-scale", "value-width", "keys-as-values",
+        "lengths-on-queries", "first-entry", "empty-all", "last-length", "one-max", "all-at-once", "results-swapped", "negated",
+        "scale-inverted/root", "scale-after", "hard", "hard/last", "base-2", "unnormalised", "weights-transposed", "queries-as-keys", "sigmoid", "twice", "clipped",
     ],
     hints: ["One row at a time.", "Select the visible keys first.", "Only they enter maximum, sum and product."],
     idea: "0 times NaN is NaN: what is hidden must be left out, not multiplied by 0.",
@@ -51,7 +58,7 @@ pub(super) static EXERCISE: Exercise = Exercise {
     files: files!(),
 };
 
-fn sees<T: Real>(how: &How, mask: &Value<T>, length: usize, first: usize) -> Result<Vec<bool>, Trouble> {
+fn sees<T: Real>(how: &How, mask: &Value<T>, length: usize, [first, last]: [usize; 2]) -> Result<Vec<bool>, Trouble> {
     let (n, m) = (mask.rows(), mask.width());
     if how.is("mask-transposed") && n != m {
         return Err(Trouble::Shapes);
@@ -64,6 +71,8 @@ fn sees<T: Real>(how: &How, mask: &Value<T>, length: usize, first: usize) -> Res
             () if how.is("length-exclusive") => j + 1 < length,
             () if how.is("lengths-ignored") => true,
             () if how.is("first-length") => j < first,
+            () if how.is("last-length") => j < last,
+            () if how.is("lengths-on-queries") => i < length,
             () if how.is("lengths-front") => j + length >= m,
             () => j < length,
         };
@@ -75,7 +84,11 @@ fn sees<T: Real>(how: &How, mask: &Value<T>, length: usize, first: usize) -> Res
             () => shown && within,
         }
     };
-    Ok((0..n * m).map(|at| visible(at / m, at % m)).collect())
+    let mut all: Vec<bool> = (0..n * m).map(|at| visible(at / m, at % m)).collect();
+    if how.is("empty-all") {
+        all.chunks_mut(m).filter(|row| !row.contains(&true)).for_each(|row| row.fill(true));
+    }
+    Ok(all)
 }
 
 fn masked_attention<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
@@ -83,12 +96,14 @@ fn masked_attention<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let length = |b: usize| lengths.data[b].value() as usize;
     let (mut outs, mut all) = (Vec::new(), Vec::new());
     for b in 0..call.dims[0] {
-        let visible = sees(how, mask, length(b), length(0))?;
-        let (out, weights) = attend(how, [&q.part(b), &k.part(b), &v.part(b)], usual_scale(how, q.width(), v.width()), &visible)?;
+        let visible = sees(how, mask, length(b), [length(0), length(call.dims[0] - 1)])?;
+        let entry = if how.is("first-entry") { 0 } else { b };
+        let (out, weights) = attend(how, [&q.part(b), &k.part(entry), &v.part(entry)], usual_scale(how, q.width(), v.width()), &visible)?;
         outs.push(out);
         all.push(weights);
     }
-    Ok(vec![Value::stack(&outs), Value::stack(&all)])
+    let (out, weights) = (Value::stack(&outs), Value::stack(&all));
+    Ok(if how.is("results-swapped") { vec![weights, out] } else { vec![out, weights] })
 }
 
 fn random_mask(rng: &mut Rng, n: usize, m: usize, share: f64) -> Vec<bool> {
@@ -203,5 +218,6 @@ fn cases(rng: &mut Rng) -> Vec<Case> {
     for size in [2, 3, 4] {
         add("square", Draft::new(rng, [2, size, size, size, size], 0.6));
     }
+    add("large", Draft::new(rng, [3, 37, 41, 14, 21], 0.6));
     strided(cases)
 }

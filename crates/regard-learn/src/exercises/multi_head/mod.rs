@@ -37,12 +37,25 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "exchanged", text: "queries come from y and keys from x: it is the other way round" },
         Mistake { id: "matrices-transposed", text: "x w^T is computed: it is x w" },
         Mistake { id: "one-head", text: "the heads are not split: there is one softmax for all" },
+        Mistake { id: "matrices-transposed/inputs", text: "x w_q^T, y w_k^T and y w_v^T are computed: it is x w_q, y w_k, y w_v" },
+        Mistake { id: "matrices-transposed/output", text: "joined w_o^T is computed: it is joined w_o" },
+        Mistake { id: "split-untransposed/joined", text: "[n, e] is reshaped to [heads, n, d], which mixes tokens: reshape to [n, heads, d], then exchange two axes" },
+        Mistake { id: "interleaved/joined", text: "head h has the columns h, h + heads, ..: it has the d columns from h d on" },
+        Mistake { id: "values-unprojected", text: "the values are y itself: multiply by w_v" },
+        Mistake { id: "keys-unprojected", text: "the keys are y itself: multiply by w_k" },
+        Mistake { id: "queries-unprojected", text: "the queries are x itself: multiply by w_q" },
+        Mistake { id: "output-first", text: "w_o multiplies the values before attention: it comes after the heads are joined" },
+        Mistake { id: "first-head-only", text: "every head has the columns of head 0" },
+        Mistake { id: "keys-from-x", text: "keys come from x: they must come from y, like the values" },
+        Mistake { id: "values-from-x", text: "values come from x: they must come from y, like the keys" },
         Mistake { id: "heads-scale", text: "the scale is 1/sqrt(heads): it is 1/sqrt(d), with d = e/heads" },
     ],
-    twins: &[
+    mutants: &[
         "split-untransposed", "split-untransposed/joined", "interleaved", "interleaved/joined", "model-width", "no-output-matrix", "averaged", "averaged/first",
         "averaged/tiled", "averaged/bare", "averaged/bare-width", "self-only", "join-untransposed", "added", "exchanged", "matrices-transposed", "matrices-transposed/inputs", "no-scale",
-        "heads-scale", "columns", "keys-as-values", "no-softmax", "one-head",
+        "heads-scale", "columns", "keys-as-values", "no-softmax", "one-head", "matrices-transposed/output", "values-unprojected", "keys-unprojected",
+        "queries-unprojected", "output-first", "first-head-only", "keys-from-x", "values-from-x", "width-scale", "scale-inverted/root", "hard",
+        "hard/last", "unnormalised", "all-at-once", "negated", "weights-transposed", "transposed-scores", "results-swapped", "twice",
     ],
     hints: ["One head by slicing columns.", "Reshape to [n, heads, d], then exchange two axes.", "Exchange back, join, multiply by w_o."],
     idea: "A head is a slice of columns with a softmax of its own; w_o lets the heads talk to each other afterwards.",
@@ -60,6 +73,7 @@ fn split<T: Real>(how: &How, x: &Value<T>, h: usize, heads: usize) -> Value<T> {
     let at = |i: usize, c: usize| match () {
         () if how.is("split-untransposed") || how.is("split-untransposed/joined") => (h * n + i) * d + c,
         () if how.is("interleaved") || how.is("interleaved/joined") => i * e + c * heads + h,
+        () if how.is("first-head-only") => i * e + c,
         () => i * e + h * d + c,
     };
     Value::new(&[n, d], (0..n * d).map(|place| x.data[at(place / d, place % d)]).collect())
@@ -98,7 +112,7 @@ fn combined<T: Real>(how: &How, mixed: &[Value<T>], w_o: &Value<T>) -> Reply<T> 
         () if how.is("averaged/bare-width") => mean,
         () if how.is("added") && d == e => matmul(how, &sum, w_o),
         () if how.is("added") => matmul(how, &sum, &first),
-        () if how.is("no-output-matrix") => join(how, mixed),
+        () if how.is("no-output-matrix") || how.is("output-first") => join(how, mixed),
         () => matmul(how, &join(how, mixed), w_o),
     }])
 }
@@ -111,12 +125,20 @@ fn multi_head<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let turned = |w: Value<T>| if how.is("matrices-transposed") { w.transposed() } else { w };
     let input = |w: Value<T>| if how.is("matrices-transposed/inputs") { w.transposed() } else { turned(w) };
     let [w_q, w_k, w_v] = [w_q, w_k, w_v].map(input);
-    let w_o = turned(w_o);
-    let [q, k, v] = [matmul(how, &x, &w_q), matmul(how, &y, &w_k), matmul(how, &y, &w_v)];
+    let w_o = if how.is("matrices-transposed/output") { w_o.transposed() } else { turned(w_o) };
+    if (how.is("keys-from-x") || how.is("values-from-x")) && x.rows() != y.rows() {
+        return Err(Trouble::Shapes);
+    }
+    let (of_keys, of_values) = (if how.is("keys-from-x") { &x } else { &y }, if how.is("values-from-x") { &x } else { &y });
+    let q = if how.is("queries-unprojected") { x.clone() } else { matmul(how, &x, &w_q) };
+    let k = if how.is("keys-unprojected") { y.clone() } else { matmul(how, of_keys, &w_k) };
+    let v = if how.is("values-unprojected") { y.clone() } else { matmul(how, of_values, &w_v) };
+    let v = if how.is("output-first") { matmul(how, &v, &w_o) } else { v };
     let d = q.width() / heads;
     let scale = match () {
         () if how.is("model-width") => root_scale(q.width()),
         () if how.is("heads-scale") => root_scale(heads),
+        () if how.is("width-scale") => T::of(1.0) / T::of(d as f64),
         () => root_scale(d),
     };
     let (mut mixed, mut all) = (Vec::new(), Vec::new());
@@ -129,6 +151,9 @@ fn multi_head<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     }
     let mut results = combined(how, &mixed, &w_o)?;
     results.push(Value::stack(&all));
+    if how.is("results-swapped") {
+        results.swap(0, 1);
+    }
     Ok(results)
 }
 
@@ -167,5 +192,6 @@ fn cases(rng: &mut Rng) -> Vec<Case> {
     for (size, heads) in [(4, 2), (6, 3), (6, 2)] {
         add(rng, "square", [size, size, size, heads]);
     }
+    add(rng, "large", [61, 47, 36, 4]);
     strided(cases)
 }

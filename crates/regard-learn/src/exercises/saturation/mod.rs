@@ -29,12 +29,18 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "upper-median", text: "with an even number of rows the median is the mean of the middle two" },
         Mistake { id: "sum-of-squares", text: "the slack is 1 minus the sum of squares" },
         Mistake { id: "variance", text: "this is a variance: the root is missing" },
+        Mistake { id: "decimal", text: "the entropy uses the logarithm of base 10: use the natural logarithm" },
+        Mistake { id: "slack-largest", text: "the slack is 1 minus the largest weight here: it is 1 minus the sum of squares" },
+        Mistake { id: "over-queries", text: "the measures are taken over the queries of a key: take them over the keys of a query" },
+        Mistake { id: "rows-over-t", text: "the deviation is that of all rows, over sqrt(t): take the deviation of the draws' means" },
+        Mistake { id: "medians-of-draws", text: "the median is taken of the draws' medians: take it over all rows" },
+        Mistake { id: "lower-median", text: "with an even number of rows the median is the mean of the middle two" },
         Mistake { id: "entropy-negated", text: "the entropy is negative: a sign is missing" },
     ],
-    twins: &[
+    mutants: &[
         "bits", "zero-log-zero", "rows-independent", "deviation", "largest-of-draw", "relative-entropy", "no-scale", "divided-by-t",
         "median-of-means", "upper-median", "sum-of-squares", "variance", "entropy-negated", "transposed", "columns", "no-max", "scale-inverted",
-        "unnormalised",
+        "unnormalised", "decimal", "slack-largest", "over-queries", "rows-over-t", "medians-of-draws", "lower-median",
     ],
     hints: ["What is independent of what?", "Reduce over keys, then rows, then draws.", "The logarithm of where(w > 0, w, 1)."],
     idea: "Rows of a draw share their keys, so only draws are independent: an error bar that forgets it is too small.",
@@ -53,6 +59,9 @@ fn measures<T: Real>(how: &How, w: &[T]) -> [T; 3] {
     if how.is("bits") {
         entropy = entropy / T::of(2.0).ln();
     }
+    if how.is("decimal") {
+        entropy = entropy / T::of(10.0).ln();
+    }
     if how.is("relative-entropy") {
         entropy = entropy / T::of(w.len() as f64).ln();
     }
@@ -61,7 +70,12 @@ fn measures<T: Real>(how: &How, w: &[T]) -> [T; 3] {
     }
     let largest = w.iter().fold(T::of(f64::NEG_INFINITY), |top, x| how.max(top, *x));
     let squares = sum(how, w.len(), |j| w[j] * w[j]);
-    [entropy, largest, if how.is("sum-of-squares") { squares } else { T::of(1.0) - squares }]
+    let slack = match () {
+        () if how.is("sum-of-squares") => squares,
+        () if how.is("slack-largest") => T::of(1.0) - largest,
+        () => T::of(1.0) - squares,
+    };
+    [entropy, largest, slack]
 }
 
 fn mean<T: Real>(how: &How, x: &[T]) -> T {
@@ -82,6 +96,9 @@ fn median<T: Real>(how: &How, x: &[T]) -> T {
     let mut sorted = x.to_vec();
     sorted.sort_by(|a, b| a.value().total_cmp(&b.value()));
     let middle = sorted.len() / 2;
+    if how.is("lower-median") {
+        return sorted[(sorted.len() - 1) / 2];
+    }
     if sorted.len() % 2 == 1 || how.is("upper-median") { sorted[middle] } else { (sorted[middle - 1] + sorted[middle]) / T::of(2.0) }
 }
 
@@ -92,7 +109,8 @@ fn saturation<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let mut draws: [Vec<Vec<T>>; 3] = [Vec::new(), Vec::new(), Vec::new()];
     for draw in 0..t {
         let weights = softmax(how, &scores(how, &q.part(draw), &k.part(draw), scale)?, &vec![true; n * m]);
-        let rows: Vec<[T; 3]> = (0..n).map(|i| measures(how, weights.row(i))).collect();
+        let weights = if how.is("over-queries") { weights.transposed() } else { weights };
+        let rows: Vec<[T; 3]> = (0..weights.rows()).map(|i| measures(how, weights.row(i))).collect();
         for (at, measure) in draws.iter_mut().enumerate() {
             let mut of_rows: Vec<T> = rows.iter().map(|row| row[at]).collect();
             if at == 1 && how.is("largest-of-draw") {
@@ -105,11 +123,16 @@ fn saturation<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     for measure in &draws {
         let means: Vec<T> = measure.iter().map(|rows| mean(how, rows)).collect();
         let all: Vec<T> = measure.iter().flatten().copied().collect();
-        let independent = if how.is("rows-independent") { &all } else { &means };
-        let count = T::of(independent.len() as f64);
+        let independent = if how.is("rows-independent") || how.is("rows-over-t") { &all } else { &means };
+        let count = T::of(if how.is("rows-over-t") { t } else { independent.len() } as f64);
         let error = if independent.len() < 2 { T::of(f64::NAN) } else { deviation(how, independent) };
         let error = if how.is("deviation") { error } else { error / count.sqrt() };
-        table.extend([mean(how, &means), error, median(how, if how.is("median-of-means") { &means } else { &all })]);
+        let middle = match () {
+            () if how.is("median-of-means") => median(how, &means),
+            () if how.is("medians-of-draws") => median(how, &measure.iter().map(|rows| median(how, rows)).collect::<Vec<T>>()),
+            () => median(how, &all),
+        };
+        table.extend([mean(how, &means), error, middle]);
     }
     let table = Value::new(&[3, 3], table);
     Ok(vec![if how.is("transposed") { table.transposed() } else { table }])
@@ -134,6 +157,7 @@ fn cases(rng: &mut Rng) -> Vec<Case> {
         let scale = 0.3 + rng.uniform();
         add(rng, "random", sizes, scale);
     }
+    add(rng, "large", [12, 40, 33, 20], 0.25);
     for (label, unit) in [("saturated rows", 8.0), ("weights that underflow", 64.0)] {
         for [t, n, m] in [[3, 4, 5], [2, 3, 4], [4, 1, 6]] {
             let args = vec![whole(rng, &[t, n, 4], 4, unit), whole(rng, &[t, m, 4], 4, unit), number(0.5)];

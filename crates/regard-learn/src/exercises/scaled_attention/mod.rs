@@ -2,7 +2,7 @@
 
 use super::{different, normal, strided};
 use crate::exercise::{Exercise, Judging, Kind, Mistake, input, param, plain};
-use crate::formula::{How, attention as attend};
+use crate::formula::{How, attention as attend, scores, sum};
 use crate::real::Real;
 use crate::rng::Rng;
 use crate::value::{Call, Case, Reply, Value, number};
@@ -24,24 +24,38 @@ pub(super) static EXERCISE: Exercise = Exercise {
     inputs: &[],
     judged: &[],
     mistakes: &[
-        Mistake { id: "none", text: "the scale is 1: scores of width d have variance d var_q var_k" },
-        Mistake { id: "times", text: "it multiplies by the root of d var_q var_k: divide by it" },
-        Mistake { id: "value-width", text: "the root of dv, the width of the values: scores are sums over d, the width of q and k" },
-        Mistake { id: "fixed", text: "the scale is 1/8 whatever d is" },
-        Mistake { id: "variances-ignored", text: "1/sqrt(d) is right for variances of 1 only: use var_q and var_k" },
-        Mistake { id: "one-variance", text: "only one of the variances is used: a product has the variance var_q var_k" },
-        Mistake { id: "no-root", text: "it divides by the variance d var_q var_k: divide by its root" },
-        Mistake { id: "roots-of-variances-missing", text: "the variances are used as deviations: only d is under the root" },
-        Mistake { id: "variances-added", text: "the variances are added: a product of independent numbers has the product of their variances" },
         Mistake { id: "scale-unused", text: "the scale is right, but out is computed without it" },
         Mistake { id: "root-returned", text: "out is right, but the scale that is returned is its inverse, the root" },
-        Mistake { id: "key-count", text: "the root of m, the number of keys: scores are sums over d" },
+        Mistake { id: "measured", text: "the variances are measured in q and k: use var_q and var_k, which are those of the distribution" },
+        Mistake { id: "measured/scores", text: "the scale is 1 over the deviation of these scores: choose it from d, var_q and var_k" },
+        Mistake { id: "none", text: "`1`: without a scale the scores have variance d var_q var_k" },
+        Mistake { id: "times", text: "`sqrt(d * var_q * var_k)`: it multiplies by the root; divide by it" },
+        Mistake { id: "times/without-variances", text: "`sqrt(d)`: it multiplies by sqrt(d), and ignores the variances; divide by sqrt(d var_q var_k)" },
+        Mistake { id: "value-width", text: "`1 / sqrt(dv * var_q * var_k)`: dv is the width of the values; scores are sums over d, the width of q and k" },
+        Mistake { id: "value-width/without-variances", text: "`1 / sqrt(dv)`: dv is the width of the values, and the variances are ignored" },
+        Mistake { id: "fixed", text: "`1 / 8`: the scale depends on d, var_q and var_k" },
+        Mistake { id: "fixed/with-variances", text: "`1 / 8 / sqrt(var_q * var_k)`: the scale depends on d, too" },
+        Mistake { id: "variances-ignored", text: "`1 / sqrt(d)`: right for variances of 1 only; use var_q and var_k" },
+        Mistake { id: "one-variance", text: "`1 / sqrt(d * var_q)`: a product has the variance var_q var_k" },
+        Mistake { id: "one-variance/k", text: "`1 / sqrt(d * var_k)`: a product has the variance var_q var_k" },
+        Mistake { id: "no-root", text: "`1 / (d * var_q * var_k)`: it divides by the variance; divide by its root" },
+        Mistake { id: "no-root/without-variances", text: "`1 / d`: it divides by d; divide by the root, and use var_q and var_k" },
+        Mistake { id: "roots-of-variances-missing", text: "`1 / (sqrt(d) * var_q * var_k)`: the variances belong under the root, too" },
+        Mistake { id: "variances-added", text: "`1 / sqrt(d * (var_q + var_k))`: a product of independent numbers has the product of their variances" },
+        Mistake { id: "key-count", text: "`1 / sqrt(m * var_q * var_k)`: m is the number of keys; scores are sums over d" },
+        Mistake { id: "key-count/without-variances", text: "`1 / sqrt(m)`: m is the number of keys; scores are sums over d, with variance var_q var_k each" },
+        Mistake { id: "query-count", text: "`1 / sqrt(n * var_q * var_k)`: n is the number of queries; scores are sums over d" },
+        Mistake { id: "query-count/without-variances", text: "`1 / sqrt(n)`: n is the number of queries; scores are sums over d" },
+        Mistake { id: "variances-multiplied", text: "`sqrt(var_q * var_k) / sqrt(d)`: the variances multiply; the scale divides by their root" },
+        Mistake { id: "variances-multiplied/plain", text: "`var_q * var_k / sqrt(d)`: the variances multiply; the scale divides by their root" },
+        Mistake { id: "fourth-root", text: "`1 / sqrt(sqrt(d * var_q * var_k))`: one root is enough" },
     ],
-    twins: &[
+    mutants: &[
         "none", "times", "value-width", "fixed", "fixed/with-variances", "variances-ignored", "one-variance", "one-variance/k", "scale-after", "no-root",
         "roots-of-variances-missing", "variances-added", "scale-unused", "root-returned", "key-count", "value-width/without-variances",
         "no-root/without-variances", "times/without-variances", "columns", "no-softmax", "keys-as-values", "transposed-scores", "all-at-once",
-        "unnormalised",
+        "unnormalised", "key-count/without-variances", "query-count", "query-count/without-variances", "measured", "measured/scores",
+        "variances-multiplied", "variances-multiplied/plain", "fourth-root", "hard", "hard/last", "negated",
     ],
     hints: ["What is the variance of a sum of d products?", "It is d var_q var_k.", "Divide by its root, before the softmax."],
     idea: "A sum of d independent products has variance d var_q var_k. Dividing by its root keeps the softmax awake at any width.",
@@ -52,9 +66,9 @@ pub(super) static EXERCISE: Exercise = Exercise {
     files: files!(),
 };
 
-fn chosen<T: Real>(how: &How, [m, d, dv]: [usize; 3], var_q: T, var_k: T) -> T {
+fn chosen<T: Real>(how: &How, [n, m, d, dv]: [usize; 4], var_q: T, var_k: T) -> T {
     let one = T::of(1.0);
-    let [m, d, dv] = [m, d, dv].map(|x| T::of(x as f64));
+    let [n, m, d, dv] = [n, m, d, dv].map(|x| T::of(x as f64));
     let right = one / (d * var_q * var_k).sqrt();
     match () {
         () if how.is("none") => one,
@@ -72,13 +86,30 @@ fn chosen<T: Real>(how: &How, [m, d, dv]: [usize; 3], var_q: T, var_k: T) -> T {
         () if how.is("roots-of-variances-missing") => one / (d.sqrt() * var_q * var_k),
         () if how.is("variances-added") => one / (d * (var_q + var_k)).sqrt(),
         () if how.is("key-count") => one / (m * var_q * var_k).sqrt(),
+        () if how.is("key-count/without-variances") => one / m.sqrt(),
+        () if how.is("query-count") => one / (n * var_q * var_k).sqrt(),
+        () if how.is("query-count/without-variances") => one / n.sqrt(),
+        () if how.is("variances-multiplied") => (var_q * var_k).sqrt() / d.sqrt(),
+        () if how.is("variances-multiplied/plain") => var_q * var_k / d.sqrt(),
+        () if how.is("fourth-root") => one / (d * var_q * var_k).sqrt().sqrt(),
         () => right,
     }
 }
 
+fn variance<T: Real>(how: &How, x: &[T]) -> T {
+    let count = T::of(x.len() as f64);
+    let mean = sum(how, x.len(), |i| x[i]) / count;
+    sum(how, x.len(), |i| (x[i] - mean) * (x[i] - mean)) / count
+}
+
 fn scaled_attention<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let [q, k, v] = [&call.args[0], &call.args[1], &call.args[2]];
-    let scale = chosen(how, [k.rows(), q.width(), v.width()], call.args[3].scalar(), call.args[4].scalar());
+    let sizes = [q.rows(), k.rows(), q.width(), v.width()];
+    let scale = match () {
+        () if how.is("measured") => chosen(how, sizes, variance(how, &q.data), variance(how, &k.data)),
+        () if how.is("measured/scores") => T::of(1.0) / variance(how, &scores(&How::default(), q, k, T::of(1.0))?.data).sqrt(),
+        () => chosen(how, sizes, call.args[3].scalar(), call.args[4].scalar()),
+    };
     let applied = if how.is("scale-unused") { T::of(1.0) } else { scale };
     let (mut out, _) = attend(how, [q, k, v], applied, &vec![true; q.rows() * k.rows()])?;
     out.zeros.clear();
@@ -111,5 +142,6 @@ fn cases(rng: &mut Rng) -> Vec<Case> {
         add(rng, "square", [size, size, size, size], 2.0, 0.7);
     }
     add(rng, "one query, one key", [1, 1, 6, 3], 2.0, 3.0);
+    add(rng, "large", [67, 71, 18, 33], 2.0, 0.7);
     strided(cases)
 }

@@ -30,11 +30,30 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "by-width", text: "the dots are divided by d: a dot product is a sum, not a mean" },
         Mistake { id: "added-epsilon", text: "a small number is added to the lengths: very short rows lose their direction; only a length of 0 is special" },
         Mistake { id: "results-swapped", text: "the two results are exchanged: dots first, then cosines" },
+        Mistake {
+            id: "length-floor",
+            text: "lengths below a small number are raised to it: very short rows lose their direction; only a length of 0 is special",
+        },
+        Mistake {
+            id: "product-floor",
+            text: "a product of lengths below a small number is raised to it: very short rows lose their direction; only a length of 0 is special",
+        },
+        Mistake { id: "max-norm", text: "lengths are the largest |x|: a length is the root of the sum of squares" },
+        Mistake { id: "column-norms", text: "lengths are taken over columns (axis 0): each row has its own" },
+        Mistake { id: "angle", text: "these are angles: return their cosine, without arccos" },
+        Mistake { id: "absolute", text: "the cosines have lost their sign: opposite rows have cosine -1" },
+        Mistake { id: "root-width", text: "the dots are divided by sqrt(d): a dot product is a plain sum" },
+        Mistake { id: "cosine-squared", text: "the cosines are squared" },
+        Mistake { id: "zero-one", text: "a row of zeros has cosine 1 here: it has no direction, and its cosine is 0" },
     ],
-    twins: &[
+    mutants: &[
         "only-q-norm", "l1-norm", "zero-nan", "distance", "dots-normalised", "transposed", "only-k-norm", "no-norm", "squared-norm",
         "one-norm-for-all", "by-width", "results-swapped", "added-epsilon/1e-6", "added-epsilon/1e-7", "added-epsilon/1e-8",
-        "added-epsilon/1e-9", "added-epsilon/1e-10", "added-epsilon/1e-12",
+        "added-epsilon/1e-9", "added-epsilon/1e-10", "added-epsilon/1e-12", "length-floor/1e-8", "length-floor/1e-6",
+        "length-floor/1e-7", "length-floor/1e-9", "length-floor/1e-10", "length-floor/1e-5", "product-floor/1e-8",
+        "product-floor/1e-12", "product-floor/1e-6", "product-floor/1e-9", "product-floor/1e-10",
+        "added-epsilon/each-1e-8", "added-epsilon/each-1e-12", "added-epsilon/each-1e-6", "added-epsilon/each-1e-9", "added-epsilon/each-1e-10",
+        "max-norm", "column-norms", "angle", "absolute", "root-width", "cosine-squared", "zero-one",
     ],
     hints: ["What is q.q, the dot product of a row with itself?", "A length per row: sqrt(q.q).", "Divide by both lengths where they are not 0."],
     idea: "q.k = |q| |k| cos: the dot product knows direction and length, the cosine forgets length. Attention uses the dot product.",
@@ -45,6 +64,21 @@ pub(super) static EXERCISE: Exercise = Exercise {
     files: files!(),
 };
 
+/// Raised to at least this: each length, or their product.
+const FLOORS: [(&str, f64, bool); 11] = [
+    ("length-floor/1e-5", 1e-5, true), ("length-floor/1e-6", 1e-6, true), ("length-floor/1e-7", 1e-7, true), ("length-floor/1e-8", 1e-8, true),
+    ("length-floor/1e-9", 1e-9, true), ("length-floor/1e-10", 1e-10, true),
+    ("product-floor/1e-6", 1e-6, false), ("product-floor/1e-8", 1e-8, false), ("product-floor/1e-9", 1e-9, false),
+    ("product-floor/1e-10", 1e-10, false), ("product-floor/1e-12", 1e-12, false),
+];
+
+/// Added to each length.
+const EACH: [(&str, f64); 5] = [
+    ("added-epsilon/each-1e-6", 1e-6), ("added-epsilon/each-1e-8", 1e-8), ("added-epsilon/each-1e-9", 1e-9),
+    ("added-epsilon/each-1e-10", 1e-10), ("added-epsilon/each-1e-12", 1e-12),
+];
+
+/// Added to the product of the lengths.
 const EPSILONS: [(&str, f64); 6] = [
     ("added-epsilon/1e-6", 1e-6), ("added-epsilon/1e-7", 1e-7), ("added-epsilon/1e-8", 1e-8),
     ("added-epsilon/1e-9", 1e-9), ("added-epsilon/1e-10", 1e-10), ("added-epsilon/1e-12", 1e-12),
@@ -53,6 +87,9 @@ const EPSILONS: [(&str, f64); 6] = [
 fn length<T: Real>(how: &How, row: &[T]) -> T {
     if how.is("l1-norm") {
         return sum(how, row.len(), |c| row[c].abs());
+    }
+    if how.is("max-norm") {
+        return row.iter().fold(T::of(0.0), |top, x| how.max(top, x.abs()));
     }
     let square = dot(how, row, row);
     if how.is("squared-norm") { square } else { square.sqrt() }
@@ -68,7 +105,15 @@ fn similarity<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
         }
         (0..rows).map(|i| length(how, x.row(i))).collect()
     };
-    let (q_lengths, k_lengths) = (lengths(q, n), lengths(k, m));
+    let (mut q_lengths, mut k_lengths) = (lengths(q, n), lengths(k, m));
+    if let Some(each) = EACH.iter().find(|e| how.is(e.0)) {
+        q_lengths.iter_mut().chain(&mut k_lengths).for_each(|x| *x = *x + T::of(each.1));
+    }
+    let floor = FLOORS.iter().find(|e| how.is(e.0));
+    if let Some(floor) = floor.filter(|floor| floor.2) {
+        q_lengths.iter_mut().chain(&mut k_lengths).for_each(|x| *x = how.max(*x, T::of(floor.1)));
+    }
+    let (q_units, k_units) = (by_columns(how, q), by_columns(how, k));
     let (mut dots, mut cosines) = (Vec::new(), Vec::new());
     for at in 0..n * m {
         let (i, j) = (at / m, at % m);
@@ -78,10 +123,23 @@ fn similarity<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
         let empty = (by_q.value() == 0.0 || by_k.value() == 0.0) && !how.is("zero-nan");
         let cosine = match epsilon {
             Some(epsilon) => product / (by_q * by_k + epsilon),
-            None if empty => zero,
+            None if how.is("column-norms") => dot(how, q_units.row(i), k_units.row(j)),
+            None if floor.is_some_and(|floor| !floor.2) => product / how.max(by_q * by_k, T::of(floor.map_or(0.0, |floor| floor.1))),
+            None if empty => if how.is("zero-one") { T::of(1.0) } else { zero },
             None => product / by_q / by_k,
         };
-        let product = if how.is("by-width") { product / T::of(q.width() as f64) } else { product };
+        let cosine = match () {
+            () if how.is("angle") => T::of(cosine.value().clamp(-1.0, 1.0).acos()),
+            () if how.is("absolute") => cosine.abs(),
+            () if how.is("cosine-squared") => cosine * cosine,
+            () => cosine,
+        };
+        let width = T::of(q.width() as f64);
+        let product = match () {
+            () if how.is("by-width") => product / width,
+            () if how.is("root-width") => product / width.sqrt(),
+            () => product,
+        };
         dots.push(if how.is("dots-normalised") { cosine } else { product });
         cosines.push(if how.is("distance") { T::of(1.0) - cosine } else { cosine });
     }
@@ -90,6 +148,13 @@ fn similarity<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
         (dots, cosines) = (dots.transposed(), cosines.transposed());
     }
     Ok(if how.is("results-swapped") { vec![cosines, dots] } else { vec![dots, cosines] })
+}
+
+/// Each entry over the length of its column.
+fn by_columns<T: Real>(how: &How, x: &Value<T>) -> Value<T> {
+    let (rows, width) = (x.rows(), x.width());
+    let lengths: Vec<T> = (0..width).map(|c| sum(how, rows, |i| x.data[i * width + c] * x.data[i * width + c]).sqrt()).collect();
+    Value::new(&x.shape, (0..rows * width).map(|at| x.data[at] / lengths[at % width]).collect())
 }
 
 /// What is special about q and k of width d.
@@ -136,5 +201,6 @@ fn cases(rng: &mut Rng) -> Vec<Case> {
         add(rng, "square", [size, size, size], &as_is);
     }
     add(rng, "long rows", [3, 5, 64], &as_is);
+    add(rng, "large", [83, 61, 33], &as_is);
     strided(cases)
 }

@@ -26,11 +26,14 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "min-subtracted", text: "the row's minimum is subtracted, which makes large scores larger: subtract its maximum" },
         Mistake { id: "sigmoid", text: "this is the logistic function of each score: softmax divides by the row's sum" },
         Mistake { id: "negated", text: "the smallest score gets the largest weight: a sign is wrong" },
+        Mistake { id: "nan-skipped", text: "a NaN is left out of the maximum and the sum: the rest of its row must be NaN too" },
+        Mistake { id: "empty-mean", text: "-inf becomes a finite number: a row of -inf only gives equal weights; it must give zeros" },
         Mistake { id: "proportion", text: "scores are divided by their sum: exp is missing" },
     ],
-    twins: &[
+    mutants: &[
         "no-max", "columns", "one-max", "clipped", "empty-nan", "logarithm", "base-2", "all-at-once", "hard", "unnormalised", "nan-swallowed",
-        "mean-subtracted", "min-subtracted", "sigmoid", "negated", "proportion",
+        "mean-subtracted", "min-subtracted", "sigmoid", "negated", "proportion", "column-max", "column-sum", "one-sum", "twice", "nan-skipped",
+        "empty-mean", "hard/last", "hard/all", "hard/shared",
     ],
     hints: ["What is exp(89) in f32?", "x - c has the same softmax as x, for any c.", "c = the row's maximum, unless that is -inf."],
     idea: "Softmax only sees differences: subtract the maximum, and nothing overflows.",
@@ -49,6 +52,14 @@ fn softmax<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let mut result = match () {
         () if how.is("sigmoid") => each(&|y| one / (one + (-y).exp())),
         () if how.is("negated") => rows_softmax(how, &each(&|y| -y), &vec![true; n * m]),
+        () if how.is("nan-skipped") => {
+            let seen: Vec<bool> = x.data.iter().map(|y| !y.value().is_nan()).collect();
+            let skipped = rows_softmax(how, &each(&|y| if y.value().is_nan() { T::of(f64::NEG_INFINITY) } else { y }), &seen);
+            Value::new(&[n, m], (0..n * m).map(|at| if seen[at] { skipped.data[at] } else { T::of(f64::NAN) }).collect())
+        }
+        () if how.is("empty-mean") => {
+            rows_softmax(how, &each(&|y| if y.value() == f64::NEG_INFINITY { T::of(-1e9) } else { y }), &vec![true; n * m])
+        }
         () if how.is("proportion") => {
             let total = |i: usize| crate::formula::sum(how, m, |j| x.data[i * m + j]);
             Value::new(&[n, m], (0..n * m).map(|at| x.data[at] / total(at / m)).collect())
@@ -101,5 +112,6 @@ fn cases(rng: &mut Rng) -> Vec<Case> {
         add("square", normal(rng, &[size, size]));
     }
     add("wide", moved(normal(rng, &[3, 200]), &|_, y| 3.0 * y));
+    add("large", normal(rng, &[65, 130]));
     strided(cases)
 }

@@ -94,14 +94,14 @@ pub fn naive<E: Element>(recipe: &Recipe, x: &Inputs<E>, exact: &Answer) -> Plai
     let shape = [batch, heads_q, seq_q, seq_kv];
     let zeros = || Array4::from_elem(shape, E::Real::ZERO);
     let (mut raw, mut capped, mut scores, mut weights) = (zeros(), zeros(), zeros(), zeros());
-    let mut lse = Array3::from_elem([batch, heads_q, seq_q], E::Real::MASKED);
+    let mut lse = Array3::from_elem([batch, heads_q, seq_q], E::Real::NEG_INFINITY);
     let (mut maxima, mut sums) = (lse.clone(), Array3::from_elem([batch, heads_q, seq_q], E::Real::ONE));
     let mut out = Array4::from_elem([batch, heads_q, seq_q, value_dim], to::<E>(0.0));
     for b in 0..batch {
         for h in 0..heads_q {
             let kv = h / (heads_q / heads_kv);
             for i in 0..seq_q {
-                let mut max = recipe.options.sink.as_ref().map_or(E::Real::MASKED, |s| real(s[h]));
+                let mut max = recipe.options.sink.as_ref().map_or(E::Real::NEG_INFINITY, |s| real(s[h]));
                 for j in 0..seq_kv {
                     let at = [b, h, i, j];
                     let mut dot = E::Real::ZERO;
@@ -111,12 +111,12 @@ pub fn naive<E: Element>(recipe: &Recipe, x: &Inputs<E>, exact: &Answer) -> Plai
                     raw[at] = dot * scale;
                     capped[at] = recipe.options.softcap.map_or(raw[at], |cap| real(cap) * real((raw[at] / real(cap)).to_f64().tanh()));
                     let hidden = !exact.visible[at];
-                    scores[at] = if hidden { E::Real::MASKED } else { capped[at] + real(exact.scores[at] - exact.capped[at]) };
+                    scores[at] = if hidden { E::Real::NEG_INFINITY } else { capped[at] + real(exact.scores[at] - exact.capped[at]) };
                     if max < scores[at] {
                         max = scores[at];
                     }
                 }
-                if max == E::Real::MASKED {
+                if max == E::Real::NEG_INFINITY {
                     continue;
                 }
                 let mut sum = recipe.options.sink.as_ref().map_or(E::Real::ZERO, |s| exp(real(s[h]) - max));

@@ -53,7 +53,7 @@ where
         flat("top_weights", &stats.top_weights),
         flat("raw scores", &a.scores(q, k, Stage::Raw).expect(fits)),
         flat("capped scores", &a.scores(q, k, Stage::Softcap).expect(fits)),
-        flat("scores", &a.scores(q, k, Stage::Bias).expect(fits)),
+        flat("scores", &a.scores(q, k, Stage::Masked).expect(fits)),
         flat("weights", &a.weights(q, k).expect(fits)),
         flat("dq", &gradients.dq),
         flat("dk", &gradients.dk),

@@ -16,6 +16,9 @@ pub struct BackwardAnswer {
     pub d_biases: Vec<Vec<f64>>,
     /// One per query head.
     pub d_sink: Vec<f64>,
+    pub d_scale: f64,
+    /// The sizes of what `d_scale` is the sum of.
+    pub d_scale_size: f64,
 }
 
 pub fn backward(
@@ -34,6 +37,8 @@ pub fn backward(
         d_scores: Array4::zeros(dims.scores()),
         d_biases: options.biases.iter().map(|bias| vec![0.0; bias.len()]).collect(),
         d_sink: vec![0.0; dims.heads_q],
+        d_scale: 0.0,
+        d_scale_size: 0.0,
     };
     for b in 0..dims.batch {
         for h in 0..dims.heads_q {
@@ -70,6 +75,9 @@ fn differentiate(options: &Options, answer: &Answer, [b, h, i]: [usize; 3], [q, 
             gradient[place] += factor * d_score;
         }
         let slope = options.softcap.map_or(1.0, |cap| 1.0 - (answer.capped[at] / cap).powi(2));
+        let share = d_score * slope * dot(row(q, [b, h, i]), row(k, [b, kv, j]));
+        to.d_scale += share;
+        to.d_scale_size += share.abs();
         let d_dot = d_score * slope * options.factor(&dims);
         add(&mut to.dq, [b, h, i], d_dot, row(k, [b, kv, j]));
         add(&mut to.dk, [b, kv, j], d_dot, row(q, [b, h, i]));
@@ -137,6 +145,8 @@ fn gradients_are_the_slopes_of_the_forward_pass() {
         };
         near("sink", got.d_sink[head], slope(&changed));
     }
+    let scaled = |by: f64| loss(&Options { scale: Some(0.8 + by), ..base.clone() }, &operands);
+    near("scale", got.d_scale, slope(&scaled));
     // The table is in f32: a step of 2^-8 is exact there, and its error of the third order is small.
     for column in 0..5 {
         let changed = |by: f64| {

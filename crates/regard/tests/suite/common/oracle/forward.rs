@@ -118,7 +118,7 @@ fn score_row(
         (answer.raw[at], answer.capped[at]) = (raw, capped);
         let biases = || options.biases.iter().map(|bias| bias.at(&pair));
         let score = biases().fold(capped, |score, bias| score + bias);
-        let shown = options.mask.visible(&pair) && biases().all(|bias| bias != f64::NEG_INFINITY);
+        let shown = options.shows(&pair) && biases().all(|bias| bias != f64::NEG_INFINITY);
         if shown && (score != f64::NEG_INFINITY || minus_infinity == MinusInfinity::Visible) {
             answer.scores[at] = score;
             answer.candidate[at] = true;

@@ -76,7 +76,7 @@ pub fn column_sums(answer: &Answer) -> Array3<f64> {
 pub struct Similarity {
     /// Correlation of the weights over the pairs that either head sees; 0 where one of them does not vary.
     pub centred_cosine: f64,
-    /// Mean over the queries of the Jensen-Shannon divergence of the rows, in nats.
+    /// Mean of the Jensen-Shannon divergence of the rows in which both heads see a key, in nats; NaN where there is none.
     pub jensen_shannon: f64,
 }
 
@@ -91,8 +91,16 @@ pub fn similarity(answer: &Answer, batch: usize, f: usize, g: usize) -> Similari
     let product = |of: &dyn Fn(f64, f64) -> f64| pairs.iter().map(|p| of(p.0 - mx, p.1 - my)).sum::<f64>();
     let (xx, yy, xy) = (product(&|x, _| x * x), product(&|_, y| y * y), product(&|x, y| x * y));
     let flat = xx <= 1e-12 || yy <= 1e-12;
-    let divergence: f64 = pairs.iter().map(|&(x, y)| (x_ln_x(x) + x_ln_x(y)) / 2.0 - x_ln_x(f64::midpoint(x, y))).sum();
-    Similarity { centred_cosine: if flat { 0.0 } else { xy / (xx * yy).sqrt() }, jensen_shannon: divergence / n.max(1) as f64 }
+    let sees = |head: usize, i: usize| (0..m).any(|j| answer.visible[[batch, head, i, j]]);
+    let weight = |head: usize, i: usize, j: usize| answer.weights[[batch, head, i, j]];
+    let divergence = |i: usize| -> f64 {
+        let seen = (0..m).filter(|&j| answer.visible[[batch, f, i, j]] || answer.visible[[batch, g, i, j]]);
+        seen.map(|j| (weight(f, i, j), weight(g, i, j))).map(|(x, y)| (x_ln_x(x) + x_ln_x(y)) / 2.0 - x_ln_x(f64::midpoint(x, y))).sum()
+    };
+    let rows: Vec<f64> =
+        (0..n).map(|i| (i, divergence(i))).filter(|&(i, d)| d.is_nan() || (sees(f, i) && sees(g, i))).map(|(_, d)| d).collect();
+    let jensen_shannon = rows.iter().sum::<f64>() / rows.len() as f64;
+    Similarity { centred_cosine: if flat { 0.0 } else { xy / (xx * yy).sqrt() }, jensen_shannon }
 }
 
 /// Weights 1/4 and 3/4 of two keys, the query at key 1.

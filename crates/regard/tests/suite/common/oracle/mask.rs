@@ -114,15 +114,6 @@ impl Mask {
             _ => {}
         }
     }
-
-    /// The key lengths that hold for every pair: those that are joined by "and" only.
-    pub fn lengths(&self) -> Vec<&[usize]> {
-        match self {
-            Self::KeyLengths(lengths) => vec![lengths],
-            Self::And(a, b) => [a.lengths(), b.lengths()].concat(),
-            _ => Vec::new(),
-        }
-    }
 }
 
 impl BitAnd for Mask {

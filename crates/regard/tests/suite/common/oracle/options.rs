@@ -137,6 +137,8 @@ pub struct Options {
     pub biases: Vec<Bias>,
     pub bias_gradient: bool,
     pub mask: Mask,
+    /// Of the call: all of them hold, and queries that are aligned to the end end there.
+    pub key_lengths: Vec<Vec<usize>>,
     pub offset: Offset,
     pub top_k: Option<usize>,
     pub sink: Option<Vec<f64>>,
@@ -152,6 +154,7 @@ impl Default for Options {
             biases: Vec::new(),
             bias_gradient: true,
             mask: Mask::Everything,
+            key_lengths: Vec::new(),
             offset: Offset::Same(0),
             top_k: None,
             sink: None,
@@ -212,8 +215,9 @@ impl Options {
         self.mask(Mask::Window(Some(left), Some(right)))
     }
 
-    pub fn key_lengths(self, lengths: impl Into<Vec<usize>>) -> Self {
-        self.mask(Mask::KeyLengths(lengths.into()))
+    pub fn key_lengths(mut self, lengths: impl Into<Vec<usize>>) -> Self {
+        self.key_lengths.push(lengths.into());
+        self
     }
 
     pub fn q_offset(self, offset: i64) -> Self {
@@ -250,10 +254,15 @@ impl Options {
             Offset::Same(n) => i128::from(*n),
             Offset::PerBatch(n) => i128::from(n[batch]),
             Offset::End => {
-                let keys = self.mask.lengths().first().map_or(dims.seq_kv, |lengths| lengths[batch]);
+                let keys = self.key_lengths.iter().map(|lengths| lengths[batch]).min().unwrap_or(dims.seq_kv);
                 keys as i128 - dims.seq_q as i128
             }
         }
+    }
+
+    /// Whether masks and lengths show a pair.
+    pub fn shows(&self, p: &Pair) -> bool {
+        self.mask.visible(p) && self.key_lengths.iter().all(|lengths| p.key < lengths[p.batch])
     }
 
     /// What the dot products are multiplied with.
@@ -272,6 +281,9 @@ impl Options {
         }
         for bias in &self.biases {
             a = a.bias(bias.library());
+        }
+        for lengths in &self.key_lengths {
+            a = a.key_lengths(&lengths[..]);
         }
         a = match &self.offset {
             // Left out where it says nothing: two offsets are one too many.

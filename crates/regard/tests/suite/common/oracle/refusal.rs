@@ -32,7 +32,7 @@ pub fn refusal(options: &Options, q: &[usize], k: &[usize], v: &[usize], narrow:
         (!matches!(&options.offset, Offset::PerBatch(offsets) if offsets.len() != q[0]), "offsets"),
         (options.biases.iter().all(|bias| bias_fits(bias, scores)), "bias"),
         (mask_fits(&options.mask, scores), "mask"),
-        (options.offset != Offset::End || options.mask.lengths().len() < 2, "two lengths to end at"),
+        (options.key_lengths.iter().all(|lengths| mask_fits(&Mask::KeyLengths(lengths.clone()), scores)), "key lengths"),
     ];
     rules.into_iter().find(|(holds, _)| !holds).map(|(_, why)| why)
 }

@@ -1,0 +1,400 @@
+//! A child process behind a socket: bytes in and out, its prints, its memory, its end.
+
+use super::frame;
+use crate::error::{Error, Result};
+use crate::value::Gone;
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use serde_json::Value as Json;
+use std::io::{BufReader, ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::Path;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How often the judge looks up while it waits for an answer.
+const TICK: Duration = Duration::from_millis(10);
+/// So many lines of a runner are kept, so long.
+const LINES: usize = 200;
+const LINE_LENGTH: usize = 300;
+/// In the environment of a runner and of all that it starts.
+const MARK: &str = "REGARD_LEARN_RUNNER";
+
+/// A command to be started, and a file of ours that it runs.
+pub(super) struct Launch {
+    pub(super) command: Command,
+    pub(super) harness: Option<(&'static str, &'static str)>,
+}
+
+enum Link {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl Link {
+    fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Link::Unix(link) => link.read(buffer),
+            Link::Tcp(link) => link.read(buffer),
+        }
+    }
+
+    fn write_all(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        match self {
+            Link::Unix(link) => link.write_all(bytes),
+            Link::Tcp(link) => link.write_all(bytes),
+        }
+    }
+
+    fn set_timeouts(&self, read: Duration) -> std::io::Result<()> {
+        // A runner that does not read cannot make the judge wait for ever either.
+        let write = Some(Duration::from_secs(2));
+        match self {
+            Link::Unix(link) => link.set_read_timeout(Some(read)).and_then(|()| link.set_write_timeout(write)),
+            Link::Tcp(link) => link.set_read_timeout(Some(read)).and_then(|()| link.set_write_timeout(write)),
+        }
+    }
+}
+
+enum Door {
+    Unix(UnixListener),
+    Tcp(TcpListener, String),
+}
+
+impl Door {
+    /// A socket in the private folder; where its path is too long or there are none, a port of this machine and a token.
+    fn open(folder: &Path) -> std::io::Result<(Self, String)> {
+        let path = folder.join("judge");
+        if let Ok(door) = UnixListener::bind(&path) {
+            door.set_nonblocking(true)?;
+            return Ok((Door::Unix(door), format!("unix:{}", path.display())));
+        }
+        let door = TcpListener::bind("127.0.0.1:0")?;
+        door.set_nonblocking(true)?;
+        let token = token();
+        let address = format!("tcp:{}:{token}", door.local_addr()?.port());
+        Ok((Door::Tcp(door, token), address))
+    }
+
+    fn accept(&self) -> std::io::Result<Link> {
+        match self {
+            Door::Unix(door) => door.accept().map(|(link, _)| Link::Unix(link)),
+            Door::Tcp(door, token) => {
+                let (mut link, _) = door.accept()?;
+                let mut said = vec![0; token.len()];
+                link.set_read_timeout(Some(Duration::from_secs(1)))?;
+                link.read_exact(&mut said)?;
+                if said != token.as_bytes() {
+                    return Err(ErrorKind::WouldBlock.into());
+                }
+                Ok(Link::Tcp(link))
+            }
+        }
+    }
+}
+
+/// Words that nobody else knows.
+fn token() -> String {
+    use std::hash::{BuildHasher, RandomState};
+    format!("{:016x}{:016x}", RandomState::new().hash_one(0), RandomState::new().hash_one(1))
+}
+
+#[derive(Default)]
+struct Prints {
+    lines: Vec<String>,
+    count: usize,
+}
+
+/// The running child.
+pub(super) struct Process {
+    child: Child,
+    ended: Option<ExitStatus>,
+    link: Option<Link>,
+    door: Door,
+    bytes: Vec<u8>,
+    prints: Arc<Mutex<Prints>>,
+    readers: Vec<std::thread::JoinHandle<()>>,
+    program: String,
+    mark: String,
+    last_look: Instant,
+    /// Resident bytes when they last grew, and when that was.
+    resident: u64,
+    grew: Instant,
+    born: Instant,
+    folder: tempfile::TempDir,
+}
+
+impl Process {
+    pub(super) fn start(launch: Launch, file: &Path) -> Result<Self> {
+        let failed = |reason| Error::Process { reason };
+        let folder = tempfile::Builder::new().prefix("regard-learn-").tempdir();
+        let folder = folder.map_err(Error::temporary)?;
+        let (door, address) = Door::open(folder.path()).map_err(failed)?;
+        let mut command = launch.command;
+        if let Some((name, text)) = launch.harness {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).map_err(Error::temporary)?;
+            command.arg(path);
+        }
+        let work = folder.path().join("work");
+        std::fs::create_dir(&work).map_err(Error::temporary)?;
+        let trace = folder.path().join("trace");
+        std::fs::write(&trace, "").map_err(Error::temporary)?;
+        let mark = token();
+        command.arg(address).arg(file).arg(&trace).env(MARK, &mark).env("TMPDIR", &work).current_dir(&work);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        let program = command.get_program().to_string_lossy().into_owned();
+        let mut child = super::confine::spawn(&mut command, &[&work, &trace]).map_err(failed)?;
+        let prints = Arc::<Mutex<Prints>>::default();
+        let mut readers = Vec::new();
+        if let Some(stream) = child.stdout.take() {
+            readers.push(read_lines(stream, &prints));
+        }
+        if let Some(stream) = child.stderr.take() {
+            readers.push(read_lines(stream, &prints));
+        }
+        let now = Instant::now();
+        let (bytes, last_look, resident, grew) = (Vec::new(), now, 0, now);
+        Ok(Self {
+            child,
+            ended: None,
+            link: None,
+            door,
+            bytes,
+            prints,
+            readers,
+            program,
+            mark,
+            last_look,
+            resident,
+            grew,
+            born: now,
+            folder,
+        })
+    }
+
+    pub(super) fn program(&self) -> &str {
+        &self.program
+    }
+
+    pub(super) fn alive(&self) -> bool {
+        self.ended.is_none()
+    }
+
+    pub(super) fn send(&mut self, bytes: &[u8]) {
+        // A broken link shows when the answer is read.
+        if let Some(link) = &mut self.link {
+            let _ = link.write_all(bytes);
+        }
+    }
+
+    /// The next frame, or nothing within a tick.
+    pub(super) fn receive(&mut self) -> std::result::Result<Option<(Json, Vec<u8>)>, Gone> {
+        if self.link.is_none() {
+            self.connect();
+            if self.link.is_none() {
+                return if self.has_ended() { Err(self.exit()) } else { Ok(None) };
+            }
+        }
+        match frame::unpack(&mut self.bytes) {
+            Ok(None) => {}
+            Ok(frame) => return Ok(frame),
+            Err(text) => return Err(Gone::Garbled { text }),
+        }
+        let mut buffer = [0; 1 << 16];
+        let Some(link) = &mut self.link else { return Ok(None) };
+        match link.read(&mut buffer) {
+            Ok(0) => Err(self.exit()),
+            Ok(count) => {
+                self.bytes.extend(&buffer[..count]);
+                frame::unpack(&mut self.bytes).map_err(|text| Gone::Garbled { text })
+            }
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) => {
+                // A child of the runner may keep the socket open when the runner itself is gone.
+                if self.has_ended() { Err(self.exit()) } else { Ok(None) }
+            }
+            Err(_) => Err(self.exit()),
+        }
+    }
+
+    fn connect(&mut self) {
+        match self.door.accept() {
+            Ok(link) if link.set_timeouts(TICK).is_ok() => self.link = Some(link),
+            _ => std::thread::sleep(Duration::from_millis(2)),
+        }
+    }
+
+    fn has_ended(&mut self) -> bool {
+        if self.ended.is_none() {
+            self.ended = self.child.try_wait().ok().flatten();
+        }
+        self.ended.is_some()
+    }
+
+    /// How it ended; it has a moment to do so after it closed the socket.
+    fn exit(&mut self) -> Gone {
+        let start = Instant::now();
+        while !self.has_ended() && start.elapsed() < Duration::from_millis(300) {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        let how = match self.ended {
+            Some(status) => match (status.code(), status.signal()) {
+                (Some(code), _) => format!("it ended by itself with exit code {code}"),
+                (_, Some(signal)) => format!("it crashed with signal {signal}{}", signal_name(signal)),
+                _ => "it ended".to_owned(),
+            },
+            None => "it closed the connection to the judge".to_owned(),
+        };
+        Gone::Exit { how }
+    }
+
+    /// The lines that the learner's code printed, and how many there were.
+    pub(super) fn prints(&mut self) -> (Vec<String>, usize) {
+        // What is on its way arrives within a moment.
+        let start = Instant::now();
+        while self.ended.is_some() && self.readers.iter().any(|r| !r.is_finished()) && start.elapsed() < Duration::from_secs(2) {
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.prints.lock().map(|p| (p.lines.clone(), p.count)).unwrap_or_default()
+    }
+
+    /// Resident bytes of the process group, where more than this.
+    pub(super) fn over(&mut self, limit: u64) -> Option<u64> {
+        if self.last_look.elapsed() < Duration::from_millis(20) {
+            return None;
+        }
+        self.last_look = Instant::now();
+        let bytes = resident(self.child.id());
+        if bytes > self.resident + (4 << 20) {
+            (self.resident, self.grew) = (bytes, Instant::now());
+        }
+        (bytes > limit).then_some(bytes)
+    }
+
+    /// Whether it is taking memory in at this moment, and much of it.
+    pub(super) fn growing(&self) -> bool {
+        self.resident > 200 << 20 && self.grew.elapsed() < Duration::from_millis(500)
+    }
+
+    /// Time since it was started, without the time that it waited for a processor: on a busy machine nobody runs out of time for that.
+    pub(super) fn clock(&self) -> Duration {
+        self.born.elapsed().saturating_sub(queued(self.child.id()))
+    }
+
+    /// The line of the file that a Python runner is in.
+    pub(super) fn line_of(&mut self, file: &Path) -> Option<usize> {
+        let pid = Pid::from_child(&self.child);
+        kill_process(pid, Signal::USR1).ok()?;
+        let trace = self.folder.path().join("trace");
+        let start = format!("File \"{}\", line ", file.display());
+        for _ in 0..30 {
+            std::thread::sleep(Duration::from_millis(10));
+            let text = std::fs::read_to_string(&trace).unwrap_or_default();
+            let found = text.lines().find_map(|line| line.trim().strip_prefix(&start)?.split(' ').next()?.parse().ok());
+            if found.is_some() {
+                return found;
+            }
+        }
+        None
+    }
+
+    /// Ends the process group, and what left it.
+    pub(super) fn end(&mut self) {
+        let pid = Pid::from_child(&self.child);
+        if self.ended.is_none() {
+            let _ = self.child.kill();
+        }
+        let _ = kill_process_group(pid, Signal::KILL);
+        if self.ended.is_none() {
+            self.ended = self.child.wait().ok();
+        }
+        end_marked(&self.mark);
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+fn signal_name(signal: i32) -> &'static str {
+    match signal {
+        4 => " (illegal instruction)",
+        6 => " (abort)",
+        9 => " (killed)",
+        11 => " (segmentation fault)",
+        _ => "",
+    }
+}
+
+/// Keeps the first lines and counts the others.
+fn read_lines(stream: impl Read + Send + 'static, prints: &Arc<Mutex<Prints>>) -> std::thread::JoinHandle<()> {
+    let prints = Arc::clone(prints);
+    std::thread::spawn(move || {
+        let mut reader = BufReader::with_capacity(1 << 16, stream);
+        let (mut buffer, mut line) = (vec![0; 1 << 16], Vec::new());
+        let keep = |line: &mut Vec<u8>| {
+            if let Ok(mut prints) = prints.lock() {
+                prints.count += 1;
+                if prints.lines.len() < LINES {
+                    let text = String::from_utf8_lossy(line);
+                    prints.lines.push(text.chars().filter(|c| !c.is_control() || *c == '\t').take(LINE_LENGTH).collect());
+                }
+            }
+            line.clear();
+        };
+        while let Ok(count @ 1..) = reader.read(&mut buffer) {
+            for byte in &buffer[..count] {
+                match byte {
+                    b'\n' => keep(&mut line),
+                    byte if line.len() < 4 * LINE_LENGTH => line.push(*byte),
+                    _ => {}
+                }
+            }
+        }
+        if !line.is_empty() {
+            keep(&mut line);
+        }
+    })
+}
+
+/// Resident bytes of a process and of its group.
+fn resident(pid: u32) -> u64 {
+    let Ok(folder) = std::fs::read_dir("/proc") else { return resident_by_ps(pid) };
+    let page = rustix::param::page_size() as u64;
+    let pages = |stat: &str| {
+        // The name, in brackets, may contain anything: numbers start behind it. State, parent, group are the first three, resident pages the 22nd.
+        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+        (fields.get(2)?.parse() == Ok(pid)).then(|| fields.get(21)?.parse::<u64>().ok()).flatten()
+    };
+    let ids = folder.flatten().filter(|entry| entry.file_name().to_string_lossy().bytes().all(|b| b.is_ascii_digit()));
+    let stats = ids.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
+    stats.filter_map(|stat| pages(&stat)).sum::<u64>() * page
+}
+
+/// How long a process has been ready to run without running: the second number of `schedstat`, where there is one.
+fn queued(pid: u32) -> Duration {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
+    Duration::from_nanos(text.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0))
+}
+
+fn resident_by_ps(pid: u32) -> u64 {
+    let output = Command::new("ps").args(["-o", "rss=", "-p", &pid.to_string()]).output();
+    output.ok().and_then(|o| String::from_utf8_lossy(&o.stdout).trim().parse::<u64>().ok()).unwrap_or(0) * 1024
+}
+
+/// Ends what the runner started and what has left its group: everything that inherited its mark.
+fn end_marked(mark: &str) {
+    let Ok(folder) = std::fs::read_dir("/proc") else { return };
+    let wanted = format!("{MARK}={mark}");
+    for entry in folder.flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw) else { continue };
+        let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
+        if environment.split(|b| *b == 0).any(|variable| variable == wanted.as_bytes()) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Which Python runs a learner's file.
+
+use super::process::Launch;
+use crate::error::{Error, Result};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+const HARNESS: &str = include_str!("harness.py");
+
+/// The one that was asked for, that of the virtual environment, or `python3`.
+fn interpreter(asked: Option<&Path>) -> PathBuf {
+    if let Some(python) = asked {
+        return python.to_path_buf();
+    }
+    // An empty or relative value would start a program of the current folder.
+    let folder = std::env::var_os("VIRTUAL_ENV").map(PathBuf::from).filter(|folder| folder.is_absolute());
+    let environment = folder.map(|folder| folder.join("bin/python"));
+    environment.filter(|python| python.exists()).unwrap_or_else(|| PathBuf::from("python3"))
+}
+
+pub(super) fn command(asked: Option<&Path>) -> Result<Launch> {
+    let python = interpreter(asked);
+    let program = python.display().to_string();
+    let tried = Command::new(&python).arg("-V").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
+    if let Err(reason) = tried {
+        return Err(Error::NoPython { python: program, reason });
+    }
+    let mut command = Command::new(&python);
+    command.args(["-B", "-X", "utf8"]);
+    // A BLAS with threads takes longer to start them than for all products of a check.
+    for name in ["OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"] {
+        command.env(name, "1");
+    }
+    Ok(Launch { command, harness: Some(("harness.py", HARNESS)) })
+}

@@ -1,0 +1,252 @@
+//! Views of a run as JSON or as arrays of f32, for the server and for the standalone page.
+
+use crate::examples;
+use crate::run_cache::{View, hash};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use regard::Rectangle;
+use regard_model::edits::{Action, Part, Rows};
+use regard_model::{Edits, Model, Pool, Sink};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use std::ops::Range;
+
+/// Cells of one response, at most: a tile of 512 x 512, or a row of a long text.
+const CELLS: usize = 1 << 18;
+/// Cells on a side of a thumbnail.
+const THUMBNAIL: usize = 32;
+/// Tokens of the lesson.
+pub(crate) const LESSON: usize = 12;
+
+/// Status and message of a failed request.
+#[derive(Debug)]
+pub(crate) struct ApiError(pub(crate) StatusCode, pub(crate) String);
+
+impl ApiError {
+    pub(crate) fn unprocessable(message: impl Into<String>) -> Self {
+        Self(StatusCode::UNPROCESSABLE_ENTITY, message.into())
+    }
+}
+
+impl From<regard_model::Error> for ApiError {
+    fn from(error: regard_model::Error) -> Self {
+        Self::unprocessable(error.to_string())
+    }
+}
+
+impl From<regard_lab::Error> for ApiError {
+    fn from(error: regard_lab::Error) -> Self {
+        Self::unprocessable(error.to_string())
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        (self.0, axum::Json(json!({ "error": self.1 }))).into_response()
+    }
+}
+
+pub(crate) type ApiResult<T> = Result<T, ApiError>;
+
+/// JSON has no NaN: null instead.
+fn number(x: f64) -> Value {
+    if x.is_finite() { json!(x) } else { Value::Null }
+}
+
+/// Description of a model, for the page's header.
+pub(crate) fn model(number: usize, model: &Model) -> Value {
+    let shape = model.shape();
+    // Many files are called model.bin: the folder distinguishes them.
+    let parts: Vec<_> = model.path().components().map(|part| part.as_os_str().to_string_lossy()).collect();
+    let name = parts[parts.len().saturating_sub(2)..].join("/");
+    json!({
+        "number": number,
+        "name": name,
+        "family": model.family(),
+        "format": model.format(),
+        "layers": shape.layers,
+        "heads": shape.heads,
+        "kv_heads": shape.kv_heads,
+        "head_dim": model.head_dim(),
+        "width": model.width(),
+        "vocab": model.vocab(),
+        "context": model.context(),
+        "causal": model.is_causal(),
+        "writes": model.has_head() && model.is_causal(),
+        "has_head": model.has_head(),
+        "rotary": model.attention().rotary.is_some(),
+        "parameters": model.parameters(),
+        // The argument that names it in the command; none for the built-in model.
+        "argument": if examples::is_built_in(model) { String::new() } else { model.path().display().to_string() },
+        "begin": examples::first_text(model),
+        "examples": examples::of(model),
+    })
+}
+
+/// Tokens, losses and edits of a run.
+pub(crate) fn summary(run: &View<'_>) -> ApiResult<Value> {
+    let tokens = run.model.tokens(&run.text)?;
+    let pieces = tokens.iter().map(|token| {
+        json!({ "id": token.id, "piece": run.model.piece(token.id), "from": token.bytes.start, "to": token.bytes.end, "added": token.added })
+    });
+    let loss = number(run.losses.iter().sum::<f64>() / run.losses.len() as f64);
+    Ok(json!({
+        "run": run.id,
+        "model": run.number,
+        "text": hash(&[run.text.as_bytes()]),
+        "edits": run.edits.canonical(),
+        "explained": if run.edits.is_empty() { String::new() } else { run.edits.explain() },
+        "controls": controls(&run.edits),
+        "tokens": pieces.collect::<Vec<_>>(),
+        "losses": run.losses.iter().copied().map(number).collect::<Vec<_>>(),
+        "loss": loss,
+        "warning": run.model.warning(run.ids.len()),
+    }))
+}
+
+/// Means of the heads of a layer.
+pub(crate) fn heads(run: &View<'_>, layer: usize) -> ApiResult<Value> {
+    let heads = run.with(|run| run.layer_summary(layer))?;
+    Ok(serde_json::to_value(heads).unwrap_or_default())
+}
+
+/// How weights become cells.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub(crate) struct Look {
+    #[serde(default)]
+    pub(crate) pool: Pool,
+    #[serde(default)]
+    pub(crate) sink: Sink,
+}
+
+/// A rectangle of a head's weights in cells of `step x step`.
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub(crate) struct Tile {
+    pub(crate) layer: usize,
+    pub(crate) head: usize,
+    pub(crate) row: usize,
+    pub(crate) rows: usize,
+    pub(crate) key: usize,
+    pub(crate) keys: usize,
+    pub(crate) step: usize,
+}
+
+fn range(start: usize, len: usize, n: usize) -> ApiResult<Range<usize>> {
+    match start.checked_add(len) {
+        Some(end) if len > 0 && end <= n => Ok(start..end),
+        _ => Err(ApiError::unprocessable(format!("tokens outside of the text: {len} from {start}; it has {n}"))),
+    }
+}
+
+/// A tile of a head's weights.
+pub(crate) fn tile(run: &View<'_>, tile: Tile, look: Look) -> ApiResult<Vec<f32>> {
+    let n = run.ids.len();
+    let of = Rectangle { rows: range(tile.row, tile.rows, n)?, keys: range(tile.key, tile.keys, n)? };
+    let step = tile.step.clamp(1, n);
+    if of.rows.len().div_ceil(step) * of.keys.len().div_ceil(step) > CELLS {
+        return Err(ApiError::unprocessable(format!("too many cells: at most {CELLS}; use a larger step")));
+    }
+    let states = run.states(tile.layer, tile.head, look.sink)?;
+    Ok(run.with(|run| run.tile(&states, of, step, look.pool))?.into_iter().collect())
+}
+
+/// Thumbnails of all heads of a layer in cells of [`thumbnail_step`], one after the other.
+pub(crate) fn thumbnails(run: &View<'_>, layer: usize, look: Look) -> ApiResult<Vec<f32>> {
+    let n = run.ids.len();
+    let mut all = Vec::new();
+    for head in 0..run.model.shape().heads {
+        let whole = Tile { layer, head, row: 0, rows: n, key: 0, keys: n, step: thumbnail_step(n) };
+        all.extend(tile(run, whole, look)?);
+    }
+    Ok(all)
+}
+
+/// Tokens on a side of a thumbnail's cell.
+pub(crate) fn thumbnail_step(n: usize) -> usize {
+    n.div_ceil(THUMBNAIL).max(1)
+}
+
+/// Logit lens: predictions at a token after each layer.
+pub(crate) fn lens(run: &View<'_>, row: usize) -> ApiResult<Value> {
+    range(row, 1, run.ids.len())?;
+    let sources = run.model.sources_of(&run.edits)?;
+    let lens = run.model.lens_of(&run.ids, &run.edits, &sources, 5, row..row + 1)?;
+    let layers = (0..=run.model.shape().layers).map(|layer| {
+        let top = (0..lens.top.dim().2).map(|place| {
+            let id = lens.top[[layer, 0, place]];
+            json!({ "id": id, "piece": run.model.piece(id), "probability": lens.probability[[layer, 0, place]] })
+        });
+        json!({ "layer": layer, "top": top.collect::<Vec<_>>(), "entropy": number(lens.entropy[[layer, 0]]), "loss": number(lens.loss[[layer, 0]]) })
+    });
+    Ok(Value::Array(layers.collect()))
+}
+
+/// The score of one pair of tokens in a head, coordinate by coordinate.
+pub(crate) fn neuron(run: &View<'_>, layer: usize, head: usize, query: usize, key: usize) -> ApiResult<Value> {
+    let n = run.ids.len();
+    let (query, key) = (range(query, 1, n)?, range(key, 1, n)?);
+    let neuron = run.with(|run| run.neuron(layer, head, query.start, key.start))?;
+    Ok(serde_json::to_value(neuron).unwrap_or_default())
+}
+
+/// Every step of a head on a short text: the first tokens of the run.
+pub(crate) fn steps(run: &View<'_>, layer: usize, head: usize) -> ApiResult<Value> {
+    let ids = &run.ids[..run.ids.len().min(LESSON)];
+    let steps = run.model.run(ids, &run.edits, &run.model.sources_of(&run.edits)?)?.steps(layer, head)?;
+    let pieces: Vec<String> = ids.iter().map(|id| run.model.piece(*id)).collect();
+    Ok(json!({ "tokens": pieces, "steps": steps }))
+}
+
+/// Edits as the page's controls show them. Scale, temperature, mask and the first key of all heads have one entry each; heads that are zeroed
+/// or replaced by their mean are listed one by one; other edits stay strings.
+fn controls(edits: &Edits) -> Value {
+    let mut all = json!({ "scale": "", "temp": "", "mask": "", "hide": false, "heads": [], "rest": [] });
+    let mut push = |key: &str, value: Value| {
+        if let Some(list) = all[key].as_array_mut() {
+            list.push(value);
+        } else {
+            all[key] = value;
+        }
+    };
+    for edit in edits.list() {
+        match (&edit.layers, &edit.part, &edit.action, edit.rows) {
+            (None, _, Action::Scale(scale), Rows::All) => push("scale", json!(scale.map_or("off".to_owned(), |x| x.to_string()))),
+            (None, _, Action::Temp(x), Rows::All) => push("temp", json!(x.to_string())),
+            (None, _, Action::Mask(mask), Rows::All) => push("mask", json!(mask.to_string())),
+            (None, _, Action::HideFirst, Rows::All) => push("hide", json!(true)),
+            (Some(layers), Part::Heads(heads), action @ (Action::Zero | Action::Mean), Rows::All) => {
+                for layer in layers {
+                    heads.iter().for_each(|head| push("heads", json!([layer, head, action.to_string()])));
+                }
+            }
+            _ => push("rest", json!(edit.to_string())),
+        }
+    }
+    all
+}
+
+/// Edits that fit the model, and their JSON: canonical string, explanation, controls.
+pub(crate) fn edits(model: &Model, text: &str) -> ApiResult<(Edits, Value)> {
+    let edits = Edits::parse(text)?;
+    edits.check(model.shape())?;
+    let explained = if edits.is_empty() { String::new() } else { edits.explain() };
+    let value = json!({ "edits": edits.canonical(), "explained": explained, "controls": controls(&edits) });
+    Ok((edits, value))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn controls_are_the_parsed_edits() {
+        let text = "scale=off/temp=2/mask=window:7,0/heads=hide:first/L0-1.H1,2=zero/L0.H0=mean/L1.H0=zero@3/L1.mlp=zero";
+        let edits = Edits::parse(text).expect("edits");
+        let expected = json!({
+            "scale": "off", "temp": "2", "mask": "window:7,0", "hide": true,
+            "heads": [[0, 0, "mean"], [0, 1, "zero"], [0, 2, "zero"], [1, 1, "zero"], [1, 2, "zero"]],
+            "rest": ["L1.H0=zero@3", "L1.mlp=zero"],
+        });
+        assert_eq!(controls(&edits), expected);
+    }
+}

@@ -1,0 +1,123 @@
+//! Operand K or V of a key tile: decides whether rows are read in place or copied, and finds non-finite elements.
+//!
+//! A weight of zero does not hide an infinity: `0 * inf` is NaN. So where a tile is partly visible and holds non-finite elements, a panel gets
+//! rows with zeros in their place, and the list of them, so that the rows that do see them get them afterwards. A panel that sees everything
+//! gets the rows as they are, whatever the panel before it got.
+
+use super::tiling::{KV_TILE, Need};
+use regard_simd::strided::Rows;
+use regard_simd::{Real, Simd, Storage};
+use std::ops::Range;
+
+/// A non-finite element: key, dimension and what it is.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct NonFinite<T> {
+    pub(crate) key: usize,
+    pub(crate) dim: usize,
+    pub(crate) value: T,
+}
+
+/// Rows of K or V as they are stored, or widened.
+#[derive(Clone, Copy)]
+pub(crate) enum TileRows<'t, E: Storage> {
+    Stored(Rows<'t, E>),
+    Real(Rows<'t, E::Real>),
+}
+
+pub(crate) struct Operand<'a, E: Storage> {
+    source: Rows<'a, E>,
+    /// The key that the first row of the source stands for.
+    first_key: usize,
+    keys: Range<usize>,
+    /// Room for a tile of widened rows, where they cannot be read in place.
+    copy: &'a mut [E::Real],
+    copied: bool,
+    /// All elements of the tile are finite; `None`: not looked at yet.
+    pub(crate) finite: Option<bool>,
+    /// The widened rows with zeros in place of non-finite elements. Made only where it must be.
+    clean: Vec<E::Real>,
+    non_finite: Vec<NonFinite<E::Real>>,
+}
+
+impl<'a, E: Storage> Operand<'a, E> {
+    /// Length of the copy buffer.
+    pub(crate) fn copy_len(source: &Rows<'_, E>) -> usize {
+        if Self::in_place(source) { 0 } else { KV_TILE * source.cols() }
+    }
+
+    fn in_place(source: &Rows<'_, E>) -> bool {
+        E::IS_REAL && source.has_unit_cols()
+    }
+
+    pub(crate) fn new(source: Rows<'a, E>, first_key: usize, copy: &'a mut [E::Real]) -> Self {
+        Self { source, first_key, keys: 0..0, copy, copied: false, finite: None, clean: Vec::new(), non_finite: Vec::new() }
+    }
+
+    /// Move to a key tile. `finite`: whether all of it is finite, if known.
+    pub(crate) fn begin(&mut self, keys: Range<usize>, finite: Option<bool>) {
+        self.keys = keys;
+        self.copied = false;
+        self.finite = finite;
+        self.non_finite.clear();
+    }
+
+    /// Rows of some keys, as they are stored.
+    pub(crate) fn stored(&self, keys: &Range<usize>) -> Rows<'a, E> {
+        self.source.slice(keys.start - self.first_key..keys.end - self.first_key)
+    }
+
+    /// Rows of some keys of the tile, whatever they hold.
+    pub(crate) fn rows<S: Simd<T = E::Real>>(&mut self, simd: S, keys: &Range<usize>) -> Rows<'_, E::Real> {
+        if let Some(rows) = E::real_rows(self.stored(keys)).filter(Rows::has_unit_cols) {
+            return rows;
+        }
+        if !self.copied {
+            self.stored(&self.keys.clone()).copy(simd, self.copy);
+            self.copied = true;
+        }
+        Rows::from_slice(self.copy, self.keys.len(), self.source.cols()).slice(self.local(keys))
+    }
+
+    /// The same for few rows, which read elements as they are stored where these are neighbours.
+    pub(crate) fn decode_rows<S: Simd<T = E::Real>>(&mut self, simd: S, keys: &Range<usize>) -> TileRows<'_, E> {
+        if self.source.has_unit_cols() { TileRows::Stored(self.stored(keys)) } else { TileRows::Real(self.rows(simd, keys)) }
+    }
+
+    /// Whether all elements of the tile are finite: of all of it, also where only a part is walked through, so that the answer may be kept.
+    pub(crate) fn is_finite<S: Simd<T = E::Real>>(&mut self, simd: S) -> bool {
+        let first = (self.keys.start / KV_TILE * KV_TILE).max(self.first_key);
+        let last = (self.keys.start / KV_TILE * KV_TILE + KV_TILE).min(self.first_key + self.source.len());
+        let (stored, finite) = (self.stored(&(first..last)), &mut self.finite);
+        *finite.get_or_insert_with(|| stored.all_finite(simd))
+    }
+
+    /// Whether a panel may multiply a non-finite element that is hidden from some of its rows.
+    pub(crate) fn needs_care<S: Simd<T = E::Real>>(&mut self, simd: S, need: &Need) -> bool {
+        !need.sees_all() && !self.is_finite(simd)
+    }
+
+    /// Rows for a panel that [needs care](Self::needs_care), zeros in place of non-finite elements.
+    pub(crate) fn zero_non_finite<S: Simd<T = E::Real>>(&mut self, simd: S, keys: &Range<usize>) -> Rows<'_, E::Real> {
+        let cols = self.source.cols();
+        if self.non_finite.is_empty() {
+            let mut clean = std::mem::take(&mut self.clean);
+            clean.resize(self.keys.len() * cols, E::Real::ZERO);
+            self.stored(&self.keys.clone()).copy(simd, &mut clean);
+            for (at, x) in clean.iter_mut().enumerate().filter(|(_, x)| !x.is_finite()) {
+                let value = std::mem::replace(x, E::Real::ZERO);
+                self.non_finite.push(NonFinite { key: self.keys.start + at / cols, dim: at % cols, value });
+            }
+            self.clean = clean;
+        }
+        Rows::from_slice(&self.clean, self.keys.len(), cols).slice(self.local(keys))
+    }
+
+    /// The elements of these keys that were replaced by zeros.
+    pub(crate) fn non_finite(&self, keys: &Range<usize>) -> impl Iterator<Item = NonFinite<E::Real>> {
+        self.non_finite.iter().copied().filter(move |x| keys.contains(&x.key))
+    }
+
+    fn local(&self, keys: &Range<usize>) -> Range<usize> {
+        keys.start - self.keys.start..keys.end - self.keys.start
+    }
+}
