@@ -9,10 +9,10 @@
 use regard_cli::ranks::ByExchange;
 use regard_dist::Mpi;
 use regard_nn::data::{Target, Text};
-use regard_nn::params::Layout;
+use regard_nn::tensors::layout::Layout;
 use regard_nn::tokenizer::{Tokenizer, TokenizerKind};
-use regard_nn::train::{Task, TextTask, TrainConfig, Trainer};
 use regard_nn::training::ranks::Ranks;
+use regard_nn::training::trainer::{Task, TextTask, TrainConfig, Trainer};
 use regard_nn::{Error, LanguageModel, Loss, MaskKind, ModelConfig, stories};
 use std::time::{Duration, SystemTime};
 

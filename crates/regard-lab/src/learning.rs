@@ -9,7 +9,7 @@ use regard_nn::config::ModelConfig;
 use regard_nn::data::Text;
 use regard_nn::stories;
 use regard_nn::tokenizer::{Tokenizer, TokenizerKind};
-use regard_nn::train::TrainConfig;
+use regard_nn::training::trainer::TrainConfig;
 use regard_plot::Value;
 use serde::Serialize;
 use serde::de::DeserializeOwned;

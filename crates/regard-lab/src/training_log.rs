@@ -1,9 +1,9 @@
 //! The table of a training, one row per step, and its figure. No times: two runs with the same settings write the same bytes.
 
 use crate::error::Result;
-use regard_nn::train::StepReport;
 use regard_nn::training::folder::LOG;
 use regard_nn::training::run::Journal;
+use regard_nn::training::trainer::StepReport;
 use regard_plot::figure::{Axis, Figure, LinePlot, Series, Theme, numbers};
 use regard_plot::{Table, Value};
 use std::path::Path;

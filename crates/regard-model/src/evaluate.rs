@@ -4,7 +4,7 @@
 //! predict as many tokens in a window as they were trained to (`context`); other models see at most `context` tokens, the predicted one
 //! included, as is usual for perplexities.
 
-use crate::edits::{Edits, Sources, Surgeon};
+use crate::edits::{EditProbe, Edits, Sources};
 use crate::error::{Error, Result};
 use crate::model::{Model, Remember};
 use rayon::prelude::*;
@@ -68,7 +68,7 @@ impl Model {
             let ids = tokens(window);
             let inputs = &ids[..ids.len() - 1];
             self.check(inputs, edits, sources)?;
-            let probe = Surgeon::new(edits, sources, self.shape(), Remember::default(), self.cancel());
+            let probe = EditProbe::new(edits, sources, self.shape(), Remember::default(), self.cancel());
             let all = 0..self.transformer().stack().sublayers();
             let (rows, _) = self.through(&weights, &self.embedded(&weights, inputs)?, all, probe)?;
             let judged = self.judge(&weights, &rows, &ids[1..])?;

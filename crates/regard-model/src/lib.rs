@@ -21,7 +21,7 @@
 //! 5. **Files are not trusted**: sizes are checked before anything is reserved, and pickles are never executed.
 //!
 //! ```text
-//! open        from a path to files            archives/   one reader per format          families/   names and parts
+//! open        from a path to files            formats/   one reader per format          families/   names and parts
 //! tokens/     texts to tokens                 model       load, run, write               run         what can be asked of a run
 //! edits/      grammar, and edits at work      scores      what heads do                  screen      what edits cost, on several texts
 //! lens        behind each layer               evidence    intervals and p                settings    config.json, with limits
@@ -31,14 +31,14 @@
 
 #![forbid(unsafe_code)]
 
-pub mod archives;
+pub mod formats;
 mod cancel;
 mod digest;
-mod direct;
+mod direct_effect;
 pub mod edits;
 pub mod error;
 mod evaluate;
-pub mod evidence;
+pub mod paired_test;
 pub mod families;
 pub mod hub;
 mod lens;
@@ -51,18 +51,18 @@ mod screen;
 pub mod settings;
 mod steps;
 pub mod tokens;
-mod view;
+mod tiles;
 
 pub use cancel::Cancel;
 pub use edits::{Edits, Reference, Shape, Sources};
 pub use error::{Error, Result};
 pub use evaluate::Evaluated;
-pub use evidence::Evidence;
 pub use lens::{Attribution, Lens};
 pub use model::{Generation, Input, Model, Pooling, TrainedOn};
 pub use neuron::{KeyOfRow, Neuron};
+pub use paired_test::Evidence;
 pub use run::Run;
 pub use scores::HeadScores;
 pub use screen::{Outcome, Screened};
 pub use steps::Steps;
-pub use view::{HeadStates, HeadSummary, Pool, Sink};
+pub use tiles::{HeadStates, HeadSummary, Pool, Sink};

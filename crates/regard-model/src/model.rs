@@ -1,17 +1,17 @@
 //! [`Model`]: a checkpoint that can be run, looked into and edited.
 
-use crate::archives::TensorInfo;
 use crate::cancel::Cancel;
-use crate::edits::{Edits, Reference, Shape, Sources, Surgeon};
+use crate::edits::{EditProbe, Edits, Reference, Shape, Sources};
 use crate::error::{Error, Result};
-use crate::families::Named;
+use crate::families::RenamedTensors;
+use crate::formats::TensorInfo;
 use crate::open::{self, Opened};
 use crate::run::Run;
 use crate::tokens::{Token, Tokenizer};
 use regard_nn::generate::{Continuation, Sampling, Writer};
 use regard_nn::layers::attention::{AttentionConfig, MultiHeadAttention};
 use regard_nn::layers::probe::Probe;
-use regard_nn::models::alike::Alike;
+use regard_nn::models::merged_logits::MergedLogits;
 use regard_nn::models::transformer::Transformer;
 use regard_nn::tensors::Weights;
 use regard_nn::training::folder::Origin;
@@ -53,7 +53,7 @@ pub struct Model {
 #[derive(Debug)]
 struct Loaded {
     transformer: Transformer,
-    pub(crate) source: Named,
+    pub(crate) source: RenamedTensors,
     tokenizer: std::result::Result<Tokenizer, String>,
     /// Of its attention: the same in all layers, but for windows.
     attention: AttentionConfig,
@@ -67,7 +67,7 @@ struct Loaded {
     family: String,
     format: &'static str,
     path: PathBuf,
-    ends: Vec<u32>,
+    eos_ids: Vec<u32>,
     pooling: Option<Pooling>,
     /// Logits are a sum over what is written to the stream.
     linear: bool,
@@ -139,31 +139,34 @@ impl Model {
     }
 
     pub(crate) fn new(opened: Opened, path: PathBuf) -> Result<Self> {
-        let Opened { format, archive, recipe, tokenizer, ends, pooling, trained } = opened;
-        let transformer = Transformer::new(&recipe.parts);
-        let source = Named::new(archive, &recipe);
+        let Opened { format, archive, architecture, tokenizer, eos_ids, pooling, trained } = opened;
+        let transformer = Transformer::new(&architecture.parts);
+        let source = RenamedTensors::new(archive, &architecture);
         // Once now, so that what is missing is said before anything is run.
         transformer.bind::<f32>(&source)?;
-        source.check_all_used(transformer.layout(), recipe.parts.blocks.len())?;
-        let first =
-            recipe.parts.blocks.first().ok_or_else(|| Error::NoModel { path: path.clone(), reason: "it has no blocks".to_owned() })?;
+        source.check_all_used(transformer.layout(), architecture.parts.blocks.len())?;
+        let first = architecture
+            .parts
+            .blocks
+            .first()
+            .ok_or_else(|| Error::NoModel { path: path.clone(), reason: "it has no blocks".to_owned() })?;
         let loaded = Loaded {
             source,
             tokenizer,
             attention: first.attention,
-            layers: recipe.parts.blocks.len(),
-            vocab: recipe.parts.embedding.vocab,
-            width: recipe.parts.width,
-            causal: recipe.causal,
-            context: recipe.context,
-            limited: !recipe.parts.embedding.positions.extends(),
-            family: recipe.family,
+            layers: architecture.parts.blocks.len(),
+            vocab: architecture.parts.embedding.vocab,
+            width: architecture.parts.width,
+            causal: architecture.causal,
+            context: architecture.context,
+            limited: !architecture.parts.embedding.positions.extends(),
+            family: architecture.family,
             format,
             path,
-            ends,
+            eos_ids,
             pooling,
-            linear: recipe.parts.last_norm.is_some()
-                && recipe.parts.head.as_ref().is_some_and(|head| head.softcap.is_none() && head.transform.is_none()),
+            linear: architecture.parts.last_norm.is_some()
+                && architecture.parts.head.as_ref().is_some_and(|head| head.softcap.is_none() && head.transform.is_none()),
             own_reference: OnceLock::new(),
             transformer,
             trained,
@@ -298,7 +301,7 @@ impl Model {
         })
     }
 
-    pub(crate) fn tensor_source(&self) -> &Named {
+    pub(crate) fn tensor_source(&self) -> &RenamedTensors {
         &self.loaded.source
     }
 
@@ -312,7 +315,7 @@ impl Model {
 
     /// The weights, in place.
     pub(crate) fn weights(&self) -> Result<Weights<'_, f32>> {
-        crate::archives::check_unchanged(&*self.loaded.source.archive)?;
+        crate::formats::check_unchanged(&*self.loaded.source.archive)?;
         Ok(self.loaded.transformer.bind(&self.loaded.source)?)
     }
 
@@ -350,8 +353,8 @@ impl Model {
     pub(crate) fn forward(&self, ids: &[u32], edits: &Edits, sources: &Sources, remember: Remember) -> Result<(Vec<f32>, Memory)> {
         self.check(ids, edits, sources)?;
         let weights = self.weights()?;
-        let surgeon = Surgeon::new(edits, sources, self.shape(), remember, &self.cancel);
-        self.through(&weights, &self.embedded(&weights, ids)?, 0..self.loaded.transformer.stack().sublayers(), surgeon)
+        let probe = EditProbe::new(edits, sources, self.shape(), remember, &self.cancel);
+        self.through(&weights, &self.embedded(&weights, ids)?, 0..self.loaded.transformer.stack().sublayers(), probe)
     }
 
     /// Tokens as rows of the stream before the first layer.
@@ -366,16 +369,16 @@ impl Model {
         weights: &Weights<'_, f32>,
         rows: &[f32],
         sublayers: Range<usize>,
-        surgeon: Surgeon<'_>,
+        probe: EditProbe<'_>,
     ) -> Result<(Vec<f32>, Memory)> {
         let len = rows.len() / self.width();
-        surgeon.pass(0..len, len);
+        probe.pass(0..len, len);
         // On a thread of the pool: parallel loops begin at once there.
-        let rows = rayon::scope(|_| self.loaded.transformer.probe_part(weights, &self.pass(len), sublayers, rows, &surgeon))?;
+        let rows = rayon::scope(|_| self.loaded.transformer.probe_part(weights, &self.pass(len), sublayers, rows, &probe))?;
         if rows.iter().any(|x| !x.is_finite()) {
             return Err(Error::NotNumbers { what: "the hidden states" });
         }
-        Ok((rows, surgeon.memory()))
+        Ok((rows, probe.memory()))
     }
 
     /// Run tokens, with edits, keeping what every head worked with.
@@ -436,7 +439,7 @@ impl Model {
     pub(crate) fn losses_with(
         &self,
         weights: &Weights<'_, f32>,
-        alike: Option<&Alike<f32>>,
+        alike: Option<&MergedLogits<f32>>,
         rows: &[f32],
         targets: &[u32],
     ) -> Result<Vec<f64>> {
@@ -447,7 +450,7 @@ impl Model {
         for (rows, targets) in rows.chunks(HEAD_ROWS * self.width()).zip(targets.chunks(HEAD_ROWS)) {
             self.cancel.check()?;
             losses.extend(rayon::scope(|_| match alike {
-                Some(alike) => self.loaded.transformer.losses_alike(weights, alike, rows, targets),
+                Some(alike) => self.loaded.transformer.losses_merged(weights, alike, rows, targets),
                 None => self.loaded.transformer.losses_of(weights, rows, targets),
             })?);
         }
@@ -560,12 +563,12 @@ impl Model {
             cached: options.cached,
         };
         let mut writer = Writer::with(&self.loaded.transformer, self.weights()?, ids, options)?;
-        let probe = Surgeon::new(edits, sources, self.shape(), Remember::default(), &self.cancel);
+        let probe = EditProbe::new(edits, sources, self.shape(), Remember::default(), &self.cancel);
         let mut written = Vec::new();
         while written.len() < tokens {
             let token = writer.next_token_probed(&probe)?;
             written.push(token);
-            if !watch(token) || self.loaded.ends.contains(&token) {
+            if !watch(token) || self.loaded.eos_ids.contains(&token) {
                 break;
             }
         }

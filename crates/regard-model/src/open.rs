@@ -1,8 +1,8 @@
 //! From a path to a model: which files are there, and what they are.
 
-use crate::archives::{Archive, Gguf, Llama2c, Pickle, SafetensorsFiles, TensorInfo, missing};
 use crate::error::{Error, Result};
-use crate::families::{self, Recipe, llama};
+use crate::families::{self, Architecture, llama};
+use crate::formats::{Archive, Gguf, Llama2c, Pickle, SafetensorsFiles, TensorInfo, missing};
 use crate::hub::Hub;
 use crate::model::{Pooling, TrainedOn};
 use crate::settings::Settings;
@@ -19,11 +19,11 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Opened {
     pub(crate) format: &'static str,
     pub(crate) archive: Box<dyn Archive>,
-    pub(crate) recipe: Recipe,
+    pub(crate) architecture: Architecture,
     /// Or why there is none.
     pub(crate) tokenizer: std::result::Result<Tokenizer, String>,
     /// Tokens that end a text.
-    pub(crate) ends: Vec<u32>,
+    pub(crate) eos_ids: Vec<u32>,
     pub(crate) pooling: Option<Pooling>,
     pub(crate) trained: Option<TrainedOn>,
 }
@@ -177,36 +177,36 @@ fn optional(tokenizer: Result<Tokenizer>) -> std::result::Result<Tokenizer, Stri
 
 fn transformers(folder: &Path, format: &'static str, archive: Box<dyn Archive>) -> Result<Opened> {
     let config = json(&folder.join("config.json"))?;
-    let recipe = families::of_settings(Settings(&config), &*archive)?;
-    let tokenizer = optional(Tokenizer::of_folder(folder, &recipe.family));
+    let architecture = families::of_settings(Settings(&config), &*archive)?;
+    let tokenizer = optional(Tokenizer::of_folder(folder, &architecture.family));
     let ids = |value: &Value| -> Vec<u32> {
         let all = value.as_u64().into_iter().chain(value.as_array().into_iter().flatten().filter_map(Value::as_u64));
         all.filter_map(|id| u32::try_from(id).ok()).collect()
     };
     let generation = json(&folder.join("generation_config.json")).unwrap_or_default();
     let told = [&generation["eos_token_id"], &config["eos_token_id"]].map(ids).into_iter().find(|ids| !ids.is_empty());
-    let ends = told.unwrap_or_else(|| tokenizer.as_ref().map_or(Vec::new(), |tokenizer| tokenizer.ends().to_vec()));
-    Ok(Opened { format, archive, recipe, tokenizer, ends, pooling: Pooling::of_folder(folder), trained: None })
+    let eos_ids = told.unwrap_or_else(|| tokenizer.as_ref().map_or(Vec::new(), |tokenizer| tokenizer.eos_ids().to_vec()));
+    Ok(Opened { format, archive, architecture, tokenizer, eos_ids, pooling: Pooling::of_folder(folder), trained: None })
 }
 
 fn gguf(path: &Path) -> Result<Opened> {
     let file = Gguf::open(path)?;
-    let recipe = families::of_gguf(&file)?;
+    let architecture = families::of_gguf(&file)?;
     let tokenizer = optional(Tokenizer::of_gguf(&file));
-    let ends = tokenizer.as_ref().map_or(Vec::new(), |tokenizer| tokenizer.ends().to_vec());
-    Ok(Opened { format: "gguf", archive: Box::new(file), recipe, tokenizer, ends, pooling: None, trained: None })
+    let eos_ids = tokenizer.as_ref().map_or(Vec::new(), |tokenizer| tokenizer.eos_ids().to_vec());
+    Ok(Opened { format: "gguf", archive: Box::new(file), architecture, tokenizer, eos_ids, pooling: None, trained: None })
 }
 
 fn llama2c(path: &Path) -> Result<Opened> {
     let file = Llama2c::open(path)?;
-    let recipe = llama::of_header(file.header())?;
+    let architecture = llama::of_header(file.header())?;
     let beside = path.with_file_name("tokenizer.bin");
     let tokenizer = if beside.is_file() {
         optional(Tokenizer::of_llama2c(&beside, file.header().vocab))
     } else {
         Err(format!("there is no tokenizer.bin beside {}", path.display()))
     };
-    Ok(Opened { format: "llama2.c", archive: Box::new(file), recipe, tokenizer, ends: vec![2], pooling: None, trained: None })
+    Ok(Opened { format: "llama2.c", archive: Box::new(file), architecture, tokenizer, eos_ids: vec![2], pooling: None, trained: None })
 }
 
 fn ours(folder: &Path) -> Result<Opened> {
@@ -217,7 +217,7 @@ fn ours(folder: &Path) -> Result<Opened> {
 
 /// A model that `regard train` made.
 fn of_config(config: &ModelConfig, params: Vec<f32>, tokenizer: regard_nn::tokenizer::Tokenizer) -> Result<Opened> {
-    let recipe = Recipe {
+    let architecture = Architecture {
         family: "regard".to_owned(),
         parts: config.parts(),
         names: &[],
@@ -226,10 +226,10 @@ fn of_config(config: &ModelConfig, params: Vec<f32>, tokenizer: regard_nn::token
         context: config.context,
         gains_plus_one: false,
     };
-    let layout = Transformer::new(&recipe.parts).layout().clone();
+    let layout = Transformer::new(&architecture.parts).layout().clone();
     let archive = Box::new(Ours { layout, params });
     let tokenizer = Ok(Tokenizer::ours(tokenizer)?);
-    Ok(Opened { format: "regard", archive, recipe, tokenizer, ends: Vec::new(), pooling: None, trained: None })
+    Ok(Opened { format: "regard", archive, architecture, tokenizer, eos_ids: Vec::new(), pooling: None, trained: None })
 }
 
 /// The model inside the crate: `examples/default_model.rs` says how it was made.

@@ -4,10 +4,10 @@
 //! head, a row, a rectangle, or a picture of any length.
 
 use crate::cancel::Cancel;
-use crate::edits::{Edits, LayerTape, head_changes, layer_change};
+use crate::edits::{Edits, LayerActivations, head_changes, layer_change};
 use crate::error::{Error, Result};
 use crate::model::Model;
-use crate::view::Sink;
+use crate::tiles::Sink;
 use ndarray::{Array1, Array2, Array3, ArrayView2, ArrayView4, Axis};
 use regard::{HeatMap, Rectangle, RowStats, StatsOptions};
 use regard_nn::layers::positions::Angles;
@@ -28,7 +28,7 @@ struct Made {
     ids: Vec<u32>,
     edits: Edits,
     hidden: Vec<f32>,
-    layers: Vec<LayerTape>,
+    layers: Vec<LayerActivations>,
 }
 
 /// The loss of each next token, in nats.
@@ -42,7 +42,7 @@ fn four<'a>(x: ArrayView2<'a, f32>) -> ArrayView4<'a, f32> {
 }
 
 impl Run {
-    pub(crate) fn new(model: Model, ids: Vec<u32>, edits: Edits, hidden: Vec<f32>, layers: Vec<LayerTape>) -> Self {
+    pub(crate) fn new(model: Model, ids: Vec<u32>, edits: Edits, hidden: Vec<f32>, layers: Vec<LayerActivations>) -> Self {
         Self { model, made: Arc::new(Made { ids, edits, hidden, layers }) }
     }
 
@@ -124,7 +124,7 @@ impl Run {
         }
     }
 
-    fn tape(&self, layer: usize) -> Result<&LayerTape> {
+    fn tape(&self, layer: usize) -> Result<&LayerActivations> {
         self.made.layers.get(layer).ok_or(Error::Outside { what: "layer", number: layer, count: self.made.layers.len() })
     }
 

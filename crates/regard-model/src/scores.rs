@@ -18,8 +18,8 @@
 
 use crate::edits::{Edits, Sources};
 use crate::error::{Error, Result};
-use crate::evidence::interval;
 use crate::model::{Input, Model};
+use crate::paired_test::interval;
 use crate::run::Run;
 use ndarray::{Array2, ArrayView2, Axis, Slice};
 use regard_nn::random::Draws;
@@ -191,7 +191,7 @@ impl Model {
     /// BOS and random tokens, twice.
     fn repeated(&self, draw: usize) -> Vec<u32> {
         let mut draws = Draws::at(0x1DC7, &[draw as u64]);
-        let special = |id: u32| self.tokenizer().is_ok_and(|t| t.ends().contains(&id) || t.bos() == Some(id));
+        let special = |id: u32| self.tokenizer().is_ok_and(|t| t.eos_ids().contains(&id) || t.bos() == Some(id));
         let half: Vec<u32> = std::iter::repeat_with(|| draws.below(self.vocab()) as u32).filter(|id| !special(*id)).take(HALF).collect();
         let bos = self.tokenizer().ok().and_then(|tokenizer| tokenizer.bos()).filter(|bos| (*bos as usize) < self.vocab());
         bos.into_iter().chain(half.iter().copied()).chain(half.iter().copied()).collect()

@@ -1,11 +1,11 @@
 //! Every head taken out, one by one, on several texts.
 
-use crate::edits::{Edits, Sources, Surgeon};
+use crate::edits::{EditProbe, Edits, Sources};
 use crate::error::{Error, Result};
-use crate::evidence::{Evidence, benjamini_hochberg};
 use crate::model::{Model, Remember};
+use crate::paired_test::{Evidence, benjamini_hochberg};
 use rayon::prelude::*;
-use regard_nn::models::alike::Alike;
+use regard_nn::models::merged_logits::MergedLogits;
 use regard_nn::tensors::Weights;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
@@ -161,7 +161,7 @@ struct Bench<'b> {
     weights: &'b Weights<'b, f32>,
     texts: &'b [Vec<u32>],
     streams: Vec<Vec<f32>>,
-    alike: Option<Alike<f32>>,
+    alike: Option<MergedLogits<f32>>,
     nothing: Sources,
 }
 
@@ -171,7 +171,7 @@ impl<'b> Bench<'b> {
             model.check_loss(ids)?;
         }
         let streams = texts.iter().map(|ids| model.embedded(weights, ids)).collect::<Result<_>>()?;
-        Ok(Self { model, weights, texts, streams, alike: model.transformer().alike(weights), nothing: Sources::default() })
+        Ok(Self { model, weights, texts, streams, alike: model.transformer().merged_logits(weights), nothing: Sources::default() })
     }
 
     /// Every text through these sublayers, with edits: all of the first edit's, then all of the second's.
@@ -179,8 +179,8 @@ impl<'b> Bench<'b> {
         let pairs: Vec<(&Edits, &Vec<f32>)> =
             edits.iter().flat_map(|edits| self.streams.iter().map(move |stream| (edits, stream))).collect();
         let run = |(edits, stream): (&Edits, &Vec<f32>)| {
-            let surgeon = Surgeon::new(edits, &self.nothing, self.model.shape(), Remember::default(), self.model.cancel());
-            Ok(self.model.through(self.weights, stream, sublayers.clone(), surgeon)?.0)
+            let probe = EditProbe::new(edits, &self.nothing, self.model.shape(), Remember::default(), self.model.cancel());
+            Ok(self.model.through(self.weights, stream, sublayers.clone(), probe)?.0)
         };
         pairs.into_par_iter().with_max_len(1).map(run).collect()
     }

@@ -9,7 +9,7 @@
 
 use regard_nn::data::{Target, Text};
 use regard_nn::generate::{Sampling, Writer};
-use regard_nn::train::{TextTask, TrainConfig, Trainer};
+use regard_nn::training::trainer::{TextTask, TrainConfig, Trainer};
 use regard_nn::{LanguageModel, MaskKind, ModelConfig};
 use std::time::Instant;
 

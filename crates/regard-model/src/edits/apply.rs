@@ -18,7 +18,7 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What a layer's attention worked with, `[heads, rows, dim]` each; keys and values have heads of their own number.
 #[derive(Debug, Clone)]
-pub struct LayerTape {
+pub struct LayerActivations {
     /// Queries, after norms and positions.
     pub q: Array3<f32>,
     /// Keys.
@@ -57,20 +57,20 @@ pub struct Reference {
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
     /// Second texts by name, as they were attended to.
-    pub texts: HashMap<String, Vec<LayerTape>>,
+    pub texts: HashMap<String, Vec<LayerActivations>>,
     /// For `mean` and `resample`.
     pub reference: Option<std::sync::Arc<Reference>>,
 }
 
 /// A probe that edits and remembers.
-pub(crate) struct Surgeon<'e> {
+pub(crate) struct EditProbe<'e> {
     edits: &'e Edits,
     sources: &'e Sources,
     shape: Shape,
     cancel: &'e Cancel,
     /// The rows of the pass, and the tokens of the text that they belong to.
     rows: Mutex<(Range<usize>, usize)>,
-    tape: Option<Mutex<Vec<LayerTape>>>,
+    tape: Option<Mutex<Vec<LayerActivations>>>,
     networks: Option<Mutex<Vec<Vec<f32>>>>,
     streams: Option<Mutex<Vec<Vec<f32>>>>,
 }
@@ -86,7 +86,7 @@ pub(crate) struct Remember {
 /// What a pass has written down.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
-    pub(crate) heads: Vec<LayerTape>,
+    pub(crate) heads: Vec<LayerActivations>,
     pub(crate) networks: Vec<Vec<f32>>,
     pub(crate) streams: Vec<Vec<f32>>,
 }
@@ -175,7 +175,7 @@ pub(crate) fn head_changes(
     groups.into_iter().map(group).collect()
 }
 
-impl<'e> Surgeon<'e> {
+impl<'e> EditProbe<'e> {
     /// A probe for texts; edits were checked against the shape.
     pub(crate) fn new(edits: &'e Edits, sources: &'e Sources, shape: Shape, remember: Remember, cancel: &'e Cancel) -> Self {
         Self {
@@ -281,7 +281,7 @@ fn drawn(seed: u64, layer: usize, row: usize, rows: usize) -> usize {
     (Draws::at(seed, &[0x5E5A, layer as u64, row as u64]).bits() % rows.max(1) as u64) as usize
 }
 
-impl Probe<f32> for Surgeon<'_> {
+impl Probe<f32> for EditProbe<'_> {
     fn pass(&self, rows: Range<usize>, len: usize) {
         *lock(&self.rows) = (rows, len);
     }
@@ -337,7 +337,7 @@ impl Probe<f32> for Surgeon<'_> {
         if let Some(tape) = &self.tape {
             let kept = |x: ndarray::ArrayView4<'_, f32>| x.index_axis_move(Axis(0), 0).as_standard_layout().into_owned();
             let (q, k, v, z) = (kept(heads.q), kept(heads.k), kept(heads.v), kept(z.view()));
-            lock(tape).push(LayerTape { q, k, v, z, own });
+            lock(tape).push(LayerActivations { q, k, v, z, own });
         }
         Ok(())
     }

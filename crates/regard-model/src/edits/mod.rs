@@ -21,8 +21,8 @@ mod explain;
 mod mask;
 mod parse;
 
-pub use apply::{LayerTape, Reference, Sources};
-pub(crate) use apply::{Memory, Remember, Surgeon, head_changes, layer_change};
+pub(crate) use apply::{EditProbe, Memory, Remember, head_changes, layer_change};
+pub use apply::{LayerActivations, Reference, Sources};
 pub use mask::MaskExpr;
 
 use crate::error::{Error, Result};

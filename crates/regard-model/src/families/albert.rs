@@ -1,9 +1,9 @@
 //! ALBERT: a narrow embedding that a layer widens, and one block over and over. Layers are counted by pass: layer 3 is the fourth time that the block runs.
 
 use super::bert::{Encoder, absolute_positions};
-use super::{Recipe, Table, activation, divides};
-use crate::archives::Archive;
+use super::{Architecture, Table, activation, divides};
 use crate::error::{Error, Result};
+use crate::formats::Archive;
 use crate::settings::Settings;
 
 /// Names in files of transformers; `#` is the group, of which there is usually one.
@@ -30,7 +30,7 @@ pub const NAMES: Table = &[
 ///
 /// # Errors
 /// When a setting is missing or has no part here.
-pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Recipe> {
+pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Architecture> {
     absolute_positions(settings)?;
     let (width, table) = (settings.size(&["hidden_size"])?, settings.size(&["embedding_size"])?);
     let refused =
@@ -60,7 +60,7 @@ pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Reci
         blocks: (0..layers).map(|number| format!("blocks.{}", number / each)).collect(),
         head: archive.has("predictions.dense.weight").then_some(activation),
     };
-    Ok(Recipe {
+    Ok(Architecture {
         family: "albert".to_owned(),
         parts: encoder.parts()?,
         names: &[NAMES],

@@ -1,8 +1,8 @@
 //! BERT and RoBERTa: learned positions and token types, a norm of the embedding, norms of sums, GELU. RoBERTa's positions begin behind its padding token.
 
-use super::{Recipe, Table, activation, divides};
-use crate::archives::Archive;
+use super::{Architecture, Table, activation, divides};
 use crate::error::{Error, Result};
+use crate::formats::Archive;
 use crate::settings::Settings;
 use regard_nn::layers::activation::Activation;
 use regard_nn::layers::attention::{AttentionConfig, Projection};
@@ -113,7 +113,7 @@ pub(crate) fn absolute_positions(settings: Settings<'_>) -> Result<()> {
 ///
 /// # Errors
 /// When a setting is missing or has no part here.
-pub fn of_settings(name: &str, settings: Settings<'_>, archive: &dyn Archive) -> Result<Recipe> {
+pub fn of_settings(name: &str, settings: Settings<'_>, archive: &dyn Archive) -> Result<Architecture> {
     absolute_positions(settings)?;
     let (width, roberta) = (settings.size(&["hidden_size"])?, name != "bert");
     let first_position = if roberta { settings.number(&["pad_token_id"], 1.0)? as usize + 1 } else { 0 };
@@ -138,7 +138,7 @@ pub fn of_settings(name: &str, settings: Settings<'_>, archive: &dyn Archive) ->
         blocks: (0..settings.layers(&["num_hidden_layers"])?).map(|number| format!("blocks.{number}")).collect(),
         head: archive.has(head).then_some(if roberta { Activation::Gelu } else { activation }),
     };
-    Ok(Recipe {
+    Ok(Architecture {
         family: name.to_owned(),
         parts: encoder.parts()?,
         names: if roberta { &[NAMES, ROBERTA_HEAD] } else { &[NAMES, BERT_HEAD] },

@@ -1,9 +1,9 @@
 //! DistilBERT: BERT without token types, under other names.
 
 use super::bert::Encoder;
-use super::{Recipe, Table, activation};
-use crate::archives::Archive;
+use super::{Architecture, Table, activation};
 use crate::error::Result;
+use crate::formats::Archive;
 use crate::settings::Settings;
 
 /// Names in files of transformers.
@@ -28,7 +28,7 @@ pub const NAMES: Table = &[
 ///
 /// # Errors
 /// When a setting is missing or has no part here.
-pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Recipe> {
+pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Architecture> {
     let (width, context) = (settings.size(&["dim", "hidden_size"])?, settings.size(&["max_position_embeddings"])?);
     let activation = activation(settings, &["activation"], "gelu")?;
     let encoder = Encoder {
@@ -45,7 +45,7 @@ pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Reci
         blocks: (0..settings.layers(&["n_layers", "num_hidden_layers"])?).map(|number| format!("blocks.{number}")).collect(),
         head: archive.has("vocab_transform.weight").then_some(activation),
     };
-    Ok(Recipe {
+    Ok(Architecture {
         family: "distilbert".to_owned(),
         parts: encoder.parts()?,
         names: &[NAMES],

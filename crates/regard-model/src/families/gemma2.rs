@@ -1,7 +1,7 @@
 //! Gemma 2: a scaled embedding, norms before and behind each branch, softcaps, a window in every other block, gated GELU by tanh, tied. Files of
 //! transformers have the gains of norms less one; GGUF files have them whole.
 
-use super::{Recipe, Sizes, Table, activation, divides, llama, rotary};
+use super::{Architecture, Sizes, Table, activation, divides, llama, rotary};
 use crate::error::Result;
 use crate::settings::Settings;
 use regard_nn::layers::activation::Activation;
@@ -70,7 +70,7 @@ fn alternating(window: Option<usize>, layers: usize) -> Vec<Option<usize>> {
 ///
 /// # Errors
 /// When a setting is missing or has no part here.
-pub fn of_settings(settings: Settings<'_>) -> Result<Recipe> {
+pub fn of_settings(settings: Settings<'_>) -> Result<Architecture> {
     let sizes = Sizes::of_settings(settings)?;
     let Sizes { layers, heads, .. } = sizes;
     let head_dim = settings.size_if(&["head_dim"])?.unwrap_or(256);
@@ -92,15 +92,15 @@ pub fn of_settings(settings: Settings<'_>) -> Result<Recipe> {
         windows,
     };
     let (parts, context) = (parts(&model)?, settings.size_if(&["max_position_embeddings"])?.unwrap_or(8192));
-    let decoder = Recipe::decoder("gemma2", parts, &[llama::SHARED_NAMES, NAMES], &["model.", ""], context);
-    Ok(Recipe { gains_plus_one: true, ..decoder })
+    let decoder = Architecture::decoder("gemma2", parts, &[llama::SHARED_NAMES, NAMES], &["model.", ""], context);
+    Ok(Architecture { gains_plus_one: true, ..decoder })
 }
 
 /// Of a GGUF file.
 ///
 /// # Errors
 /// When a setting is missing or has no part here.
-pub fn of_gguf(settings: Settings<'_>) -> Result<Recipe> {
+pub fn of_gguf(settings: Settings<'_>) -> Result<Architecture> {
     let sizes = Sizes::of_gguf(settings)?;
     let Sizes { width, layers, heads, .. } = sizes;
     let head_dim = settings.size_if(&["attention.key_length"])?.unwrap_or(256);
@@ -117,5 +117,5 @@ pub fn of_gguf(settings: Settings<'_>) -> Result<Recipe> {
         last_softcap: Some(settings.number(&["final_logit_softcapping"], 30.0)?),
         windows: alternating(settings.size_if(&["attention.sliding_window"])?.map(|size| size - 1), layers),
     };
-    Ok(Recipe::gguf_decoder("gemma2", parts(&model)?, settings.size_if(&["context_length"])?.unwrap_or(8192)))
+    Ok(Architecture::gguf_decoder("gemma2", parts(&model)?, settings.size_if(&["context_length"])?.unwrap_or(8192)))
 }

@@ -1,8 +1,8 @@
 //! GPT-2: learned positions, layer norm before branches, joined q, k and v with biases, GELU by tanh, tied. Its matrices lie `[in, out]`.
 
-use super::{Recipe, Sizes, Table, activation, divides};
-use crate::archives::{Archive, Gguf};
+use super::{Architecture, Sizes, Table, activation, divides};
 use crate::error::{Error, Result};
+use crate::formats::{Archive, Gguf};
 use crate::settings::Settings;
 use regard_nn::layers::activation::Activation;
 use regard_nn::layers::attention::{AttentionConfig, ScaleKind};
@@ -57,7 +57,7 @@ fn parts(s: &Gpt2) -> Result<TransformerConfig> {
 ///
 /// # Errors
 /// When a setting is missing or has no part here.
-pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Recipe> {
+pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Architecture> {
     if settings.flag("scale_attn_by_inverse_layer_idx", false) {
         let reason = "a scale by layer has no part here".to_owned();
         return Err(Error::Setting { name: "scale_attn_by_inverse_layer_idx".to_owned(), value: "true".to_owned(), reason });
@@ -80,14 +80,14 @@ pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Reci
         tied: !archive.has("lm_head.weight") || settings.flag("tie_word_embeddings", true),
         order: Order::InOut,
     };
-    Ok(Recipe::decoder("gpt2", parts(&model)?, &[NAMES], &["transformer.", ""], context))
+    Ok(Architecture::decoder("gpt2", parts(&model)?, &[NAMES], &["transformer.", ""], context))
 }
 
 /// Of a GGUF file, whose matrices lie `[out, in]`.
 ///
 /// # Errors
 /// When a setting is missing or has no part here.
-pub fn of_gguf(settings: Settings<'_>, file: &Gguf) -> Result<Recipe> {
+pub fn of_gguf(settings: Settings<'_>, file: &Gguf) -> Result<Architecture> {
     let context = settings.size(&["context_length"])?;
     let model = Gpt2 {
         sizes: Sizes::of_gguf(settings)?,
@@ -98,5 +98,5 @@ pub fn of_gguf(settings: Settings<'_>, file: &Gguf) -> Result<Recipe> {
         tied: !file.has("output.weight"),
         order: Order::OutIn,
     };
-    Ok(Recipe::gguf_decoder("gpt2", parts(&model)?, context))
+    Ok(Architecture::gguf_decoder("gpt2", parts(&model)?, context))
 }

@@ -1,9 +1,9 @@
 //! GPT-NeoX and Pythia: a part of each head is rotated, attention and network read the same rows. Files of transformers fuse q, k and v head by head,
 //! GGUF's one after another.
 
-use super::{Recipe, Sizes, Table, activation, divides, rotary};
-use crate::archives::{Archive, Gguf};
+use super::{Architecture, Sizes, Table, activation, divides, rotary};
 use crate::error::Result;
+use crate::formats::{Archive, Gguf};
 use crate::settings::Settings;
 use regard_nn::layers::activation::Activation;
 use regard_nn::layers::attention::{AttentionConfig, Projection};
@@ -69,7 +69,7 @@ fn turned(share: f64, head_dim: usize) -> usize {
 ///
 /// # Errors
 /// When a setting is missing or has no part here.
-pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Recipe> {
+pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Architecture> {
     let sizes = Sizes::of_settings(settings)?;
     let head_dim = divides("num_attention_heads", sizes.width, sizes.heads)?;
     let share = settings.number(&["rotary_pct", "partial_rotary_factor"], 0.25)?;
@@ -88,14 +88,14 @@ pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Reci
         tied: !archive.has("embed_out.weight") || settings.flag("tie_word_embeddings", false),
     };
     let context = settings.size_if(&["max_position_embeddings"])?.unwrap_or(2048);
-    Ok(Recipe::decoder("gpt_neox", parts(&model), &[NAMES], &["gpt_neox.", ""], context))
+    Ok(Architecture::decoder("gpt_neox", parts(&model), &[NAMES], &["gpt_neox.", ""], context))
 }
 
 /// Of a GGUF file.
 ///
 /// # Errors
 /// When a setting is missing or has no part here.
-pub fn of_gguf(settings: Settings<'_>, file: &Gguf) -> Result<Recipe> {
+pub fn of_gguf(settings: Settings<'_>, file: &Gguf) -> Result<Architecture> {
     let sizes = Sizes::of_gguf(settings)?;
     let head_dim = divides("attention.head_count", sizes.width, sizes.heads)?;
     let model = GptNeoX {
@@ -111,5 +111,5 @@ pub fn of_gguf(settings: Settings<'_>, file: &Gguf) -> Result<Recipe> {
         projection: Projection::Joined,
         tied: !file.has("output.weight"),
     };
-    Ok(Recipe::gguf_decoder("gpt_neox", parts(&model), settings.size_if(&["context_length"])?.unwrap_or(2048)))
+    Ok(Architecture::gguf_decoder("gpt_neox", parts(&model), settings.size_if(&["context_length"])?.unwrap_or(2048)))
 }

@@ -9,9 +9,9 @@
 //!
 //! Files of transformers turn `(i, i + d/2)` of a head; llama2.c and GGUF's `llama` turn `(2 i, 2 i + 1)`, with rows in another order.
 
-use super::{Recipe, Sizes, Table, activation, divides, rotary};
-use crate::archives::{Archive, Gguf, llama2c};
+use super::{Architecture, Sizes, Table, activation, divides, rotary};
 use crate::error::{Error, Result};
+use crate::formats::{Archive, Gguf, llama2c};
 use crate::settings::Settings;
 use regard_nn::layers::activation::Activation;
 use regard_nn::layers::attention::{AttentionConfig, Projection};
@@ -119,7 +119,7 @@ pub(crate) fn windows(settings: Settings<'_>, layers: usize, all: bool) -> Resul
 ///
 /// # Errors
 /// When a setting is missing or has no part here.
-pub fn of_settings(name: &str, settings: Settings<'_>, archive: &dyn Archive) -> Result<Recipe> {
+pub fn of_settings(name: &str, settings: Settings<'_>, archive: &dyn Archive) -> Result<Architecture> {
     let sizes = Sizes::of_settings(settings)?;
     let Sizes { width, heads, layers, .. } = sizes;
     let head_dim = match settings.size_if(&["head_dim"])? {
@@ -149,14 +149,14 @@ pub fn of_settings(name: &str, settings: Settings<'_>, archive: &dyn Archive) ->
         },
     };
     let (parts, context) = (parts(&model)?, settings.size_if(&["max_position_embeddings"])?.unwrap_or(2048));
-    Ok(Recipe::decoder(name, parts, &[SHARED_NAMES, NAMES], &["model.", ""], context))
+    Ok(Architecture::decoder(name, parts, &[SHARED_NAMES, NAMES], &["model.", ""], context))
 }
 
 /// Of a GGUF file.
 ///
 /// # Errors
 /// When a setting is missing or has no part here.
-pub fn of_gguf(name: &str, settings: Settings<'_>, file: &Gguf) -> Result<Recipe> {
+pub fn of_gguf(name: &str, settings: Settings<'_>, file: &Gguf) -> Result<Architecture> {
     let sizes = Sizes::of_gguf(settings)?;
     let Sizes { width, heads, layers, .. } = sizes;
     let head_dim = match settings.size_if(&["attention.key_length"])? {
@@ -187,7 +187,7 @@ pub fn of_gguf(name: &str, settings: Settings<'_>, file: &Gguf) -> Result<Recipe
         activation: Activation::Silu,
         windows: vec![settings.size_if(&["attention.sliding_window"])?.map(|size| size - 1); layers],
     };
-    Ok(Recipe::gguf_decoder(name, parts(&model)?, context))
+    Ok(Architecture::gguf_decoder(name, parts(&model)?, context))
 }
 
 /// Scaled angles of a GGUF file: as factors of its own, or by name.
@@ -217,7 +217,7 @@ fn gguf_scaling(settings: Settings<'_>, file: &Gguf) -> Result<Scaling> {
 ///
 /// # Errors
 /// When the header makes no sense.
-pub fn of_header(header: &llama2c::Header) -> Result<Recipe> {
+pub fn of_header(header: &llama2c::Header) -> Result<Architecture> {
     let llama2c::Header { vocab, width, layers, heads, hidden, .. } = *header;
     let model = Llama {
         sizes: Sizes { vocab, width, layers, heads, hidden },
@@ -233,5 +233,5 @@ pub fn of_header(header: &llama2c::Header) -> Result<Recipe> {
         activation: Activation::Silu,
         windows: Vec::new(),
     };
-    Ok(Recipe::gguf_decoder("llama", parts(&model)?, header.context))
+    Ok(Architecture::gguf_decoder("llama", parts(&model)?, header.context))
 }

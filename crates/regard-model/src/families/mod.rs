@@ -11,8 +11,8 @@ pub mod gpt2;
 pub mod gpt_neox;
 pub mod llama;
 
-use crate::archives::{Archive, Gguf};
 use crate::error::{Error, Result};
+use crate::formats::{Archive, Gguf};
 use crate::settings::Settings;
 use regard_nn::layers::activation::Activation;
 use regard_nn::layers::positions::{Rotary, Scaling};
@@ -27,7 +27,7 @@ pub type Table = &'static [(&'static str, &'static str)];
 
 /// A model as a list of parts and a table of names.
 #[derive(Debug, Clone)]
-pub struct Recipe {
+pub struct Architecture {
     /// As its file calls the family.
     pub family: String,
     /// The parts.
@@ -44,7 +44,7 @@ pub struct Recipe {
     pub gains_plus_one: bool,
 }
 
-impl Recipe {
+impl Architecture {
     /// Tokens see only what is before them, gains are what the file has.
     fn decoder(family: &str, parts: TransformerConfig, names: &'static [Table], prefixes: &'static [&'static str], context: usize) -> Self {
         Self { family: family.to_owned(), parts, names, prefixes, causal: true, context, gains_plus_one: false }
@@ -113,11 +113,11 @@ pub const GGUF_DECODER: Table = &[
     ("head", "output"),
 ];
 
-/// The recipe of a `config.json`.
+/// The architecture of a `config.json`.
 ///
 /// # Errors
 /// [`Error::Family`] and [`Error::Setting`].
-pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Recipe> {
+pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Architecture> {
     // Very old files say nothing: the names of their tensors do.
     let guessed =
         || ["", "bert."].iter().any(|p| archive.has(&format!("{p}encoder.layer.0.attention.self.query.weight"))).then_some("bert");
@@ -134,11 +134,11 @@ pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Reci
     }
 }
 
-/// The recipe of a GGUF file.
+/// The architecture of a GGUF file.
 ///
 /// # Errors
 /// [`Error::Family`] and [`Error::Setting`].
-pub fn of_gguf(file: &Gguf) -> Result<Recipe> {
+pub fn of_gguf(file: &Gguf) -> Result<Architecture> {
     let name = file.text("general.architecture").unwrap_or_default();
     let prefix = format!("{name}.");
     // Its settings as a JSON object, by the last part of their names.
@@ -265,7 +265,7 @@ const IGNORED: [&str; 6] = ["attn.bias", "attention.bias", "masked_bias", "rotar
 
 /// An archive under our names.
 #[derive(Debug)]
-pub struct Named {
+pub struct RenamedTensors {
     /// The tensors.
     pub archive: Box<dyn Archive>,
     names: &'static [Table],
@@ -273,11 +273,11 @@ pub struct Named {
     gains_plus_one: bool,
 }
 
-impl Named {
-    /// The tensors of a recipe.
-    pub fn new(archive: Box<dyn Archive>, recipe: &Recipe) -> Self {
-        let mut named = Self { archive, names: recipe.names, prefix: "", gains_plus_one: recipe.gains_plus_one };
-        for prefix in recipe.prefixes {
+impl RenamedTensors {
+    /// The tensors of a architecture.
+    pub fn new(archive: Box<dyn Archive>, architecture: &Architecture) -> Self {
+        let mut named = Self { archive, names: architecture.names, prefix: "", gains_plus_one: architecture.gains_plus_one };
+        for prefix in architecture.prefixes {
             named.prefix = prefix;
             if named.theirs("tokens.table").is_some_and(|name| named.archive.has(&name)) {
                 break;
@@ -340,7 +340,7 @@ impl Named {
     }
 }
 
-impl Source for Named {
+impl Source for RenamedTensors {
     fn tensor(&self, name: &str) -> regard_nn::Result<Tensor<'_>> {
         let refused = |reason: String| regard_nn::Error::Tensor { name: name.to_owned(), reason };
         let theirs = self.theirs(name).ok_or_else(|| refused("the family has no name for it".to_owned()))?;

@@ -1,8 +1,8 @@
 //! A `tokenizer.json` for what older files and GGUF say in their own ways.
 
 use super::refused;
-use crate::archives::Gguf;
 use crate::error::{Error, Result};
+use crate::formats::Gguf;
 use ahash::AHashMap;
 use regard_nn::tokenizer::guarded;
 use serde_json::{Map, Value, json};

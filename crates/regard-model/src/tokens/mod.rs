@@ -8,12 +8,12 @@
 //! ```
 
 mod build;
-mod pieces;
+mod sentencepiece;
 
-pub use pieces::Pieces;
+pub use sentencepiece::Pieces;
 
-use crate::archives::Gguf;
 use crate::error::{Error, Result};
+use crate::formats::Gguf;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use regard_nn::tokenizer::guarded;
@@ -49,7 +49,7 @@ pub struct Tokenizer {
     /// The token that begins texts, added by whomever.
     bos: Option<u32>,
     /// Those that end a text.
-    ends: Vec<u32>,
+    eos_ids: Vec<u32>,
     /// Texts leave special tokens out.
     skips_special: bool,
     /// How many times as long a text may become when it is encoded, and when it is decoded.
@@ -142,7 +142,7 @@ impl Tokenizer {
             kind: Kind::Library(Box::new(tokenizer)),
             first: None,
             bos: None,
-            ends: Vec::new(),
+            eos_ids: Vec::new(),
             skips_special: true,
             growth: [1.0; 2],
         })
@@ -180,7 +180,9 @@ impl Tokenizer {
         let bos = tokenizer.bos();
         let read = match tokenizer.library() {
             Some(library) => Self::library(library.clone())?,
-            None => Self { kind: Kind::Ours(tokenizer), first: None, bos: None, ends: Vec::new(), skips_special: true, growth: [1.0; 2] },
+            None => {
+                Self { kind: Kind::Ours(tokenizer), first: None, bos: None, eos_ids: Vec::new(), skips_special: true, growth: [1.0; 2] }
+            }
         };
         // Without BOS, the only special token is the unknown one, which texts show.
         Ok(Self { first: bos, bos, skips_special: bos.is_some(), ..read })
@@ -208,7 +210,7 @@ impl Tokenizer {
         };
         let id = |name: &str| content(&settings[name]).and_then(|token| tokenizer.id(token));
         let (bos, eos) = (id("bos_token"), id("eos_token"));
-        (tokenizer.bos, tokenizer.ends) = (bos, eos.into_iter().collect());
+        (tokenizer.bos, tokenizer.eos_ids) = (bos, eos.into_iter().collect());
         // These classes add the first token by this setting, whatever the file says.
         let class = settings["tokenizer_class"].as_str().unwrap_or_default();
         if (class.contains("Llama") || class.contains("Gemma")) && settings["add_bos_token"] == true {
@@ -237,7 +239,7 @@ impl Tokenizer {
         };
         tokenizer.bos = id("bos");
         tokenizer.first = tokenizer.bos.filter(|_| file.flag("tokenizer.ggml.add_bos_token").unwrap_or(add_bos));
-        tokenizer.ends = id("eos").into_iter().collect();
+        tokenizer.eos_ids = id("eos").into_iter().collect();
         Ok(tokenizer)
     }
 
@@ -247,12 +249,12 @@ impl Tokenizer {
     /// [`Error::File`] and [`Error::Damaged`].
     pub fn of_llama2c(path: &Path, vocab: usize) -> Result<Self> {
         let mut tokenizer = Self::of_pieces(Pieces::of_llama2c(path, vocab)?);
-        (tokenizer.bos, tokenizer.first, tokenizer.ends) = (Some(1), Some(1), vec![2]);
+        (tokenizer.bos, tokenizer.first, tokenizer.eos_ids) = (Some(1), Some(1), vec![2]);
         Ok(tokenizer)
     }
 
     fn of_pieces(pieces: Pieces) -> Self {
-        Self { kind: Kind::Pieces(pieces), first: None, bos: None, ends: Vec::new(), skips_special: true, growth: [1.0; 2] }
+        Self { kind: Kind::Pieces(pieces), first: None, bos: None, eos_ids: Vec::new(), skips_special: true, growth: [1.0; 2] }
     }
 
     /// The number of a token that is written so.
@@ -274,8 +276,8 @@ impl Tokenizer {
     }
 
     /// Tokens that end a text: writing stops there.
-    pub fn ends(&self) -> &[u32] {
-        &self.ends
+    pub fn eos_ids(&self) -> &[u32] {
+        &self.eos_ids
     }
 
     /// The token that is put before every text.

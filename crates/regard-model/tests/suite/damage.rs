@@ -1,7 +1,7 @@
 //! Files that are cut, flipped, or lie about their sizes: one line, no panic.
 
 use crate::golden::folder;
-use regard_model::archives::safetensors::names;
+use regard_model::formats::safetensors::names;
 use regard_model::tokens::Tokenizer;
 use regard_model::{Edits, Model, Sources};
 use regard_nn::random::Draws;
@@ -157,16 +157,16 @@ fn runs() -> usize {
 fn parsers_survive_what_is_thrown_at_them() {
     let runs = runs();
     fuzz("gguf_small", "model.gguf", runs, |bytes| {
-        let _ = regard_model::archives::gguf::parses(bytes);
+        let _ = regard_model::formats::gguf::parses(bytes);
     });
     fuzz("bert", "pytorch_model.bin", runs, |bytes| {
-        let _ = regard_model::archives::pickle::parses(bytes);
+        let _ = regard_model::formats::pickle::parses(bytes);
     });
     fuzz("albert", "pytorch_model.bin", runs, |bytes| {
-        let _ = regard_model::archives::pickle::parses(bytes);
+        let _ = regard_model::formats::pickle::parses(bytes);
     });
     fuzz("llama2c", "model.bin", runs, |bytes| {
-        let _ = regard_model::archives::Llama2c::sniff(bytes);
+        let _ = regard_model::formats::Llama2c::sniff(bytes);
     });
     fuzz("llama3", "model.safetensors", runs, |bytes| drop(regard_nn::tensors::SafetensorsFile::new(Path::new("fuzz"), bytes)));
     fuzz("llama3", "config.json", runs, |bytes| drop(serde_json::from_slice::<serde_json::Value>(bytes)));

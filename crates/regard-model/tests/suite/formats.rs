@@ -1,7 +1,7 @@
 //! Files that contradict themselves are refused, and tokenizers do what their own libraries do.
 
 use crate::golden::folder;
-use regard_model::archives::{Gguf, Pickle};
+use regard_model::formats::{Gguf, Pickle};
 use regard_model::tokens::Tokenizer;
 use regard_model::{Edits, Model, Sources};
 use regard_nn::tensors::Source;

@@ -1,15 +1,15 @@
 //! What 1/sqrt(head_dim) does for a model that learns: the same language model with it and without it, at several head sizes.
 
-use super::inside::{Inside, inspect};
+use super::attention_stats::{AttentionStats, inspect};
 use super::{CurvePoint, Watch, train_with_curve};
 use crate::attention::ScaleKind;
 use crate::config::ModelConfig;
 use crate::data::{Target, Text, Windows};
 use crate::error::Result;
+use crate::layers::pass::MaskKind;
 use crate::lm::LanguageModel;
-use crate::look::MaskKind;
 use crate::random::Draws;
-use crate::train::{TextTask, TrainConfig, Trainer};
+use crate::training::trainer::{TextTask, TrainConfig, Trainer};
 use serde::{Deserialize, Serialize};
 
 /// What to run.
@@ -39,7 +39,7 @@ pub struct Moment {
     /// Steps done; 0 is before training.
     pub step: u64,
     /// What was seen.
-    pub inside: Inside,
+    pub inside: AttentionStats,
 }
 
 /// One training.

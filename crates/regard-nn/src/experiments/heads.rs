@@ -1,13 +1,13 @@
 //! What the heads of a language model look at, token by token: maps, patterns with names, and what is left when each row keeps a few keys only.
 
-use super::inside::visible_keys;
+use super::attention_stats::visible_keys;
 use crate::data::Windows;
 use crate::error::Result;
 use crate::layers::heads::Heads;
+use crate::layers::pass::{MaskKind, Pass};
 use crate::layers::probe::{Attending, Change, Probe};
 use crate::layers::stack::Keep;
 use crate::lm::LanguageModel;
-use crate::look::{MaskKind, Pass};
 use ndarray::{Array4, ArrayViewMut4};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;

@@ -3,10 +3,10 @@
 use super::{CurvePoint, Watch, train_with_curve};
 use crate::data::{Target, Text, Windows};
 use crate::error::Result;
+use crate::layers::pass::{MaskKind, Pass};
 use crate::layers::stack::Keep;
 use crate::lm::LanguageModel;
-use crate::look::{MaskKind, Pass};
-use crate::train::{TextTask, TrainConfig, Trainer};
+use crate::training::trainer::{TextTask, TrainConfig, Trainer};
 use serde::{Deserialize, Serialize};
 
 /// What a training came to.

@@ -11,14 +11,14 @@ use crate::config::ModelConfig;
 use crate::data::{Target, Text, Windows};
 use crate::error::{Error, Result};
 use crate::generate::{Sampling, argmax};
+use crate::layers::pass::{MaskKind, Pass};
 use crate::layers::stack::Keep;
 use crate::lm::LanguageModel;
-use crate::look::{MaskKind, Pass};
 use crate::loss::Loss;
 use crate::ngram::NGram;
 use crate::random::Draws;
 use crate::tokenizer::Tokenizer;
-use crate::train::{TextTask, TrainConfig, Trainer};
+use crate::training::trainer::{TextTask, TrainConfig, Trainer};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashSet};
 

@@ -3,13 +3,13 @@
 pub mod ablate_scale;
 pub mod explain;
 pub mod heads;
-pub mod inside;
+pub mod attention_stats;
 pub mod learn;
 pub mod masks;
 pub mod pairs;
 
 use crate::error::Result;
-use crate::train::{StepReport, Task, Trainer};
+use crate::training::trainer::{StepReport, Task, Trainer};
 
 /// Where an experiment is.
 #[derive(Debug, Clone, PartialEq)]

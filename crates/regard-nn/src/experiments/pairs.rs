@@ -7,10 +7,10 @@ use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 use crate::layers::stack::Keep;
 use crate::loss::{IGNORE, Loss};
-use crate::params::Layout;
 use crate::random::Draws;
 use crate::seq2seq::{EncoderDecoder, PairActivations, Pairs};
-use crate::train::{Task, TrainConfig, Trainer};
+use crate::tensors::layout::Layout;
+use crate::training::trainer::{Task, TrainConfig, Trainer};
 use serde::{Deserialize, Serialize};
 
 /// What is to be learnt.

@@ -2,7 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::float::Float;
-use crate::layers::probe::{Blind, Probe};
+use crate::layers::probe::{NoProbe, Probe};
 use crate::layers::stack::StackCache;
 use crate::lm::LanguageModel;
 use crate::models::transformer::Transformer;
@@ -173,7 +173,7 @@ impl<'m, T: Float> Writer<'m, T> {
     /// # Errors
     /// None after [`Writer::new`] succeeded, short of a defect.
     pub fn next_token(&mut self) -> Result<u32> {
-        self.next_token_probed(&Blind)
+        self.next_token_probed(&NoProbe)
     }
 
     /// The same, with a probe of each pass.

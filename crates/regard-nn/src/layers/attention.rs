@@ -20,8 +20,8 @@ use super::stack::Keep;
 use crate::error::{Error, Result};
 use crate::float::Float;
 use crate::parallel::{Cut, for_pieces};
-use crate::params::{Gradients, Layout};
 use crate::random::Draws;
+use crate::tensors::layout::{Gradients, Layout};
 use crate::tensors::{Order, Weights};
 use ndarray::{Array3, Array4};
 use regard::{Attention, Bias, HeadSimilarity, Mask, RowStats, SavedView, Scale, StatsOptions};
@@ -485,7 +485,7 @@ impl MultiHeadAttention {
         let ready = self.input.prepare(w, Amount::Many, &mut packs);
         for_pieces(tasks, |i, (x, q)| self.project(w, &ready, x, cut.first(i), pass, angles, q));
         self.project_memory(w, memory, &mut saved.kv);
-        self.attend(pass, 0, saved, Keep::Tape, None, &super::probe::Blind)?;
+        self.attend(pass, 0, saved, Keep::Tape, None, &super::probe::NoProbe)?;
         self.out.forward(w, &saved.out, y);
         Ok(())
     }

@@ -3,7 +3,7 @@
 use super::linear::{Linear, Write, matrix_mut};
 use crate::float::Float;
 use crate::parallel::{Cut, for_pieces};
-use crate::params::{Gradients, Init, Layout, TensorId};
+use crate::tensors::layout::{Gradients, Init, Layout, TensorId};
 use crate::tensors::weights::matrix;
 use crate::tensors::{Order, Weights};
 use ndarray::Axis;

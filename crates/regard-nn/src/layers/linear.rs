@@ -12,7 +12,7 @@
 
 use crate::float::{Float, kernel};
 use crate::parallel::{Cut, for_pieces};
-use crate::params::{Gradients, Init, Layout, TensorId};
+use crate::tensors::layout::{Gradients, Init, Layout, TensorId};
 use crate::tensors::weights::matrix;
 use crate::tensors::{Matrix, Order, Weights};
 use ndarray::{ArrayView2, ArrayViewMut2, Axis, Slice};

@@ -8,7 +8,7 @@
 use super::activation::Activation;
 use super::linear::{Amount, Joined, Linear, Prepared, Strips, Write, add_to_rows};
 use crate::float::{Float, kernel};
-use crate::params::{Gradients, Layout};
+use crate::tensors::layout::{Gradients, Layout};
 use crate::tensors::{Order, Weights};
 use serde::{Deserialize, Serialize};
 

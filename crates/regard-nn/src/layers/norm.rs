@@ -9,8 +9,8 @@
 //! `dx = (e - mean(e) - n mean(e n)) / deviation`; RMS norm has no `mean(e)`.
 
 use crate::float::{Float, kernel, lane_sum, lane_sum2};
-use crate::params::{Gradients, Init, Layout, TensorId};
 use crate::tensors::Weights;
+use crate::tensors::layout::{Gradients, Init, Layout, TensorId};
 use serde::{Deserialize, Serialize};
 
 /// Which normalisation.

@@ -9,7 +9,7 @@
 
 use super::pass::Pass;
 use crate::float::{Float, kernel};
-use crate::params::{Gradients, Init, Layout, TensorId};
+use crate::tensors::layout::{Gradients, Init, Layout, TensorId};
 use crate::tensors::{Order, Weights};
 use serde::{Deserialize, Serialize};
 

@@ -111,6 +111,6 @@ pub trait Probe<T> {
 
 /// Looks at nothing.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Blind;
+pub struct NoProbe;
 
-impl<T> Probe<T> for Blind {}
+impl<T> Probe<T> for NoProbe {}

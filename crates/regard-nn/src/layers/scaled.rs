@@ -9,9 +9,9 @@ use super::pass::Pass;
 use crate::error::{Error, Result};
 use crate::float::Float;
 use crate::linear::Linear;
-use crate::params::{Gradients, Layout};
 use crate::positions::add;
 use crate::tensors::Weights;
+use crate::tensors::layout::{Gradients, Layout};
 use ndarray::{Array4, ArrayView4};
 use regard::{Attention, RowStats, Saved, StatsOptions};
 

@@ -8,13 +8,13 @@ use super::linear::{Strips, packs};
 use super::mlp::{Mlp, MlpConfig};
 use super::norm::{NORM_STATS, Norm, NormKind};
 use super::pass::Pass;
-use super::probe::{Blind, Probe};
+use super::probe::{NoProbe, Probe};
 use super::sublayer::{Backward, Branch, Forward, Scratch, Shared, Sublayer, SublayerSaved, Wiring};
 use crate::error::{Error, Result};
 use crate::float::Float;
 use crate::parallel::{Cut, for_pieces};
-use crate::params::{Gradients, Layout};
 use crate::tensors::Weights;
+use crate::tensors::layout::{Gradients, Layout};
 use std::ops::Range;
 use std::sync::atomic::Ordering;
 
@@ -252,7 +252,7 @@ impl Stack {
     /// # Errors
     /// When attention refuses the pass.
     pub fn forward<T: Float>(&self, w: &Weights<'_, T>, pass: &Pass<'_>, memory: &[T], acts: &mut Activations<T>) -> Result<()> {
-        self.run(w, pass, memory, acts, None, &Blind)
+        self.run(w, pass, memory, acts, None, &NoProbe)
     }
 
     /// The same, looked into.
@@ -342,7 +342,7 @@ impl Stack {
             for_pieces(tasks, |_, (((x, stats), d), partial)| norm.backward_in_place(w, x, stats, d, partial));
             norm.reduce(g, &partials);
         }
-        let shared = Shared { w, pass, memory, keep: Keep::Tape, probe: &Blind };
+        let shared = Shared { w, pass, memory, keep: Keep::Tape, probe: &NoProbe };
         for (i, (sublayer, saved)) in self.sublayers.iter().zip(sublayers).enumerate().rev() {
             sublayer.backward(&shared, g, Backward { x: &stream[i], saved, d, d_memory, packs }, scratch)?;
         }

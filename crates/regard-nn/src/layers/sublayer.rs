@@ -22,8 +22,8 @@ use super::stack::Keep;
 use crate::error::Result;
 use crate::float::Float;
 use crate::parallel::{Cut, for_pieces};
-use crate::params::Gradients;
 use crate::tensors::Weights;
+use crate::tensors::layout::Gradients;
 use serde::{Deserialize, Serialize};
 
 /// Where the norm stands, of the models that [`crate::ModelConfig`] knows.

@@ -1,13 +1,13 @@
 //! An encoder: every token sees every token that exists.
 
-use super::ends::InputEmbedding;
+use super::embedding_head::InputEmbedding;
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 use crate::float::Float;
 use crate::layers::pass::Pass;
 use crate::layers::stack::{Activations, Keep, Stack};
-use crate::params::{Gradients, Layout};
 use crate::tensors::Weights;
+use crate::tensors::layout::{Gradients, Layout};
 
 /// Embedding and blocks: tokens to rows of meaning.
 #[derive(Debug, Clone)]

@@ -1,9 +1,9 @@
 //! Whole models: lists of parts.
 
-pub mod alike;
+pub mod merged_logits;
 pub mod config;
 pub mod encoder;
-pub mod ends;
+pub mod embedding_head;
 pub mod lm;
 pub mod seq2seq;
 pub mod transformer;

@@ -1,17 +1,17 @@
 //! An encoder-decoder: the decoder writes, and looks at what was read by cross-attention.
 
-use super::ends::{InputEmbedding, OutputHead};
+use super::embedding_head::{InputEmbedding, OutputHead};
 use crate::attention::{AttentionSaved, MultiHeadAttention};
 use crate::config::ModelConfig;
 use crate::encoder::Encoder;
 use crate::error::{Error, Result};
 use crate::float::Float;
 use crate::layers::pass::{MaskKind, Pass};
-use crate::layers::probe::{Blind, Probe};
+use crate::layers::probe::{NoProbe, Probe};
 use crate::layers::stack::{Activations, Keep, Memory, Stack};
 use crate::loss::{Loss, cross_entropy};
-use crate::params::{Gradients, Layout};
 use crate::tensors::Weights;
+use crate::tensors::layout::{Gradients, Layout};
 
 /// Encoder and decoder over one vocabulary, each with an embedding of its own.
 #[derive(Debug, Clone)]
@@ -118,7 +118,7 @@ impl EncoderDecoder {
     }
 
     fn forward<T: Float>(&self, w: &Weights<'_, T>, pairs: &Pairs, dropout: Option<u64>, pass: &mut PairActivations<T>) -> Result<()> {
-        self.run(w, pairs, dropout, pass, &Blind)
+        self.run(w, pairs, dropout, pass, &NoProbe)
     }
 
     /// Logits of a batch, with the decoder looked into: of its block b, sublayer 3 b is self-attention and 3 b + 1 cross-attention.
@@ -213,7 +213,7 @@ impl EncoderDecoder {
             let pass = Pass { offset, ..Pass::new(batch, 1, MaskKind::Causal) };
             self.entry.check(&last, &pass)?;
             self.entry.forward(w, &last, &pass, &mut x);
-            let rows = self.decoder.extend(w, &x, &pass, &mut cache, &Blind)?;
+            let rows = self.decoder.extend(w, &x, &pass, &mut cache, &NoProbe)?;
             self.exit.forward(w, rows, &mut logits);
             for ((last, written), logits) in last.iter_mut().zip(&mut written).zip(logits.chunks_exact(vocab)) {
                 if written.last() != Some(&end) {

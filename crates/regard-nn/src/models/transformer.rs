@@ -10,18 +10,18 @@
 //! ALBERT      a narrow embedding and a layer that widens it; one block over and over
 //! ```
 
-use super::alike::Alike;
-pub use super::ends::{EmbeddingConfig, HeadConfig};
-use super::ends::{InputEmbedding, OutputHead};
+pub use super::embedding_head::{EmbeddingConfig, HeadConfig};
+use super::embedding_head::{InputEmbedding, OutputHead};
+use super::merged_logits::MergedLogits;
 use crate::error::{Error, Result};
 use crate::float::Float;
 use crate::layers::loss::{Loss, cross_entropy};
 use crate::layers::norm::NormKind;
 use crate::layers::pass::{MaskKind, Pass, Wanted};
-use crate::layers::probe::{Blind, Probe};
+use crate::layers::probe::{NoProbe, Probe};
 use crate::layers::stack::{Activations, BlockConfig, Keep, Stack, StackCache};
 use crate::parallel::in_pool;
-use crate::params::{Gradients, Layout};
+use crate::tensors::layout::{Gradients, Layout};
 use crate::tensors::weights::PARALLEL_WEIGHTS;
 use crate::tensors::{Source, Weights};
 use std::ops::Range;
@@ -141,7 +141,7 @@ impl Transformer {
     /// # Errors
     /// When tokens or shapes do not fit.
     pub fn forward<T: Float>(&self, w: &Weights<'_, T>, ids: &[u32], pass: &Pass<'_>, acts: &mut LmActivations<T>) -> Result<()> {
-        self.probe(w, ids, pass, acts, &Blind)
+        self.probe(w, ids, pass, acts, &NoProbe)
     }
 
     /// The same, looked into.
@@ -190,17 +190,17 @@ impl Transformer {
         Ok(self.losing(rows, targets)?.judged(w, rows, targets))
     }
 
-    /// Tokens that training never told apart, where there are many: [`Transformer::losses_alike`] takes them together.
-    pub fn alike<T: Float>(&self, w: &Weights<'_, T>) -> Option<Alike<T>> {
-        self.exit.as_ref().and_then(|exit| exit.alike(w))
+    /// Tokens that training never told apart, where there are many: [`Transformer::losses_merged`] takes them together.
+    pub fn merged_logits<T: Float>(&self, w: &Weights<'_, T>) -> Option<MergedLogits<T>> {
+        self.exit.as_ref().and_then(|exit| exit.merged_logits(w))
     }
 
     /// The same as [`Transformer::losses_of`] to 1e-8, for less: `alike` is of the same weights.
     ///
     /// # Errors
     /// As [`Transformer::losses_of`].
-    pub fn losses_alike<T: Float>(&self, w: &Weights<'_, T>, alike: &Alike<T>, rows: &[T], targets: &[u32]) -> Result<Vec<f64>> {
-        Ok(self.losing(rows, targets)?.losses_alike(w, alike, rows, targets))
+    pub fn losses_merged<T: Float>(&self, w: &Weights<'_, T>, alike: &MergedLogits<T>, rows: &[T], targets: &[u32]) -> Result<Vec<f64>> {
+        Ok(self.losing(rows, targets)?.losses_merged(w, alike, rows, targets))
     }
 
     /// The head, for rows and their targets.
@@ -353,7 +353,7 @@ impl Transformer {
     /// # Errors
     /// When tokens do not fit, or there are none.
     pub fn extend<T: Float>(&self, w: &Weights<'_, T>, ids: &[u32], cache: &mut StackCache<T>, logits: &mut Vec<T>) -> Result<()> {
-        self.extend_probed(w, ids, cache, logits, &Blind)
+        self.extend_probed(w, ids, cache, logits, &NoProbe)
     }
 
     /// The same, looked into.

@@ -5,8 +5,8 @@
 
 use crate::error::{Error, Result};
 use crate::optim::Adam;
-use crate::params::Layout;
-use crate::train::{TrainConfig, Trainer};
+use crate::tensors::layout::Layout;
+use crate::training::trainer::{TrainConfig, Trainer};
 use regard_files::limits::{CHECKPOINT_BYTES, STATE_BYTES};
 use regard_files::{Output, Stamp, digest, read_bytes};
 use safetensors::tensor::{Dtype, SafeTensors, TensorView};

@@ -9,7 +9,7 @@
 use crate::error::{Error, Result};
 use crate::float::{Float, kernel, lane_sum};
 use crate::parallel::for_pieces;
-use crate::params::Layout;
+use crate::tensors::layout::Layout;
 use serde::{Deserialize, Serialize};
 
 /// How the learning rate falls, after the warm-up.
@@ -205,7 +205,7 @@ pub fn norm<T: Float>(x: &[T]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::params::Init;
+    use crate::tensors::layout::Init;
 
     #[test]
     fn update_is_the_textbooks() {

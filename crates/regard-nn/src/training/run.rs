@@ -14,12 +14,12 @@ use crate::checkpoint::{Checkpoint, encode};
 use crate::config::ModelConfig;
 use crate::data::{Target, Text};
 use crate::error::{Error, Result};
+use crate::layers::pass::MaskKind;
 use crate::lm::LanguageModel;
-use crate::look::MaskKind;
 use crate::loss::Loss;
 use crate::optim::Adam;
 use crate::tokenizer::{Tokenizer, TokenizerKind};
-use crate::train::{StepReport, TextTask, TrainConfig, Trainer, validate};
+use crate::training::trainer::{StepReport, TextTask, TrainConfig, Trainer, validate};
 use std::path::Path;
 
 /// Windows of the validation text that a measurement takes at least.

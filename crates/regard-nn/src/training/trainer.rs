@@ -4,14 +4,14 @@
 use crate::checkpoint::Checkpoint;
 use crate::data::{Target, Text, Windows};
 use crate::error::{Error, Result};
+use crate::layers::pass::{MaskKind, Pass};
 use crate::layers::stack::Keep;
 use crate::lm::{LanguageModel, LmActivations};
-use crate::look::{MaskKind, Pass};
 use crate::loss::Loss;
 use crate::optim::{Adam, OptimConfig, norm_of, sums_of_squares};
 use crate::parallel::in_pool;
-use crate::params::Layout;
 use crate::random::Draws;
+use crate::tensors::layout::Layout;
 use crate::training::parts::{self, chunks, slice};
 use crate::training::ranks::{Message, Ranks, SingleRank, Stage, agree, copy_floats, others, receive, words};
 use serde::{Deserialize, Serialize};

@@ -3,12 +3,12 @@
 use crate::by_exchange::ByExchange;
 use regard_dist::{Faults, Local};
 use regard_nn::config::ModelConfig;
-use regard_nn::train::{StepReport, TrainConfig};
 use regard_nn::training::bootstrap::with_heartbeat;
 use regard_nn::training::folder::ModelFolder;
 use regard_nn::training::ranks::Ranks;
 use regard_nn::training::run::{Journal, Settings, Training, assist};
 use regard_nn::training::source::TextSource;
+use regard_nn::training::trainer::{StepReport, TrainConfig};
 use regard_nn::{Error, Result};
 use std::path::Path;
 use std::time::Duration;

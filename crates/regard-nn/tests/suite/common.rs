@@ -1,7 +1,7 @@
 //! Numbers that both sides of a comparison can make.
 
 use regard_nn::Float;
-use regard_nn::params::Layout;
+use regard_nn::tensors::layout::Layout;
 
 /// The numbers of `nn_golden_maker.py`.
 pub fn numbers<T: Float>(count: usize, seed: f64) -> Vec<T> {

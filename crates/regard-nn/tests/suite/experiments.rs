@@ -8,7 +8,7 @@ use regard_nn::experiments::masks::{MasksConfig, Variant, masks};
 use regard_nn::experiments::pairs::{PairKind, PairsConfig, learn_pairs};
 use regard_nn::stories;
 use regard_nn::tokenizer::{Tokenizer, TokenizerKind};
-use regard_nn::train::TrainConfig;
+use regard_nn::training::trainer::TrainConfig;
 
 fn model() -> ModelConfig {
     ModelConfig { context: 16, width: 32, heads: 2, layers: 1, ..ModelConfig::default() }

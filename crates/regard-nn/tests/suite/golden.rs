@@ -5,11 +5,11 @@ use regard_nn::attention::{AttentionConfig, MultiHeadAttention, ScaleKind};
 use regard_nn::linear::Linear;
 use regard_nn::mlp::{Mlp, MlpConfig, MlpKind};
 use regard_nn::norm::{NORM_STATS, Norm, NormKind};
-use regard_nn::params::{Gradients, Layout};
 use regard_nn::positions::Rotary;
 use regard_nn::scaled::{ScaledAttention, ScaledSaved};
 use regard_nn::seq2seq::Pairs;
 use regard_nn::tensors::Weights;
+use regard_nn::tensors::layout::{Gradients, Layout};
 use regard_nn::{EncoderDecoder, Float, IGNORE, Keep, LanguageModel, MaskKind, ModelConfig, Pass};
 use serde::Deserialize;
 

@@ -1,6 +1,6 @@
 //! Tests of the transformer's parts, models, training and generation, against definitions and against PyTorch.
 
-mod alike;
+mod merged_logits;
 mod bootstrap;
 mod by_exchange;
 mod common;

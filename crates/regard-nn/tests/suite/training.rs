@@ -5,12 +5,12 @@ use regard_dist::{Faults, Local};
 use regard_nn::checkpoint::{self, Checkpoint};
 use regard_nn::data::{Target, Text, Windows};
 use regard_nn::optim::OptimConfig;
-use regard_nn::params::Layout;
 use regard_nn::random::Draws;
+use regard_nn::tensors::layout::Layout;
 use regard_nn::tokenizer::{Tokenizer, TokenizerKind};
-use regard_nn::train::{StepReport, Task, TextTask, TrainConfig, Trainer};
 use regard_nn::training::parts::step_bytes;
 use regard_nn::training::ranks::{Ranks, Worker};
+use regard_nn::training::trainer::{StepReport, Task, TextTask, TrainConfig, Trainer};
 use regard_nn::{Error, IGNORE, LanguageModel, Loss, MaskKind, ModelConfig, stories};
 use std::path::Path;
 

@@ -11,7 +11,7 @@ use crate::rows::{self, Row};
 use clap::Args;
 use regard_nn::data::Target;
 use regard_nn::experiments::masks::{Baselines, MaskBench, MasksConfig, VariantResult};
-use regard_nn::look::MaskKind;
+use regard_nn::layers::pass::MaskKind;
 use regard_nn::tokenizer::{Tokenizer, TokenizerKind};
 use regard_plot::{Table, Value};
 use serde::{Serialize, Serializer};

@@ -12,7 +12,7 @@ use clap::Args;
 use regard_nn::config::ModelConfig;
 use regard_nn::experiments::explain::CrossHead;
 use regard_nn::experiments::pairs::{PairKind, PairsConfig, PairsResult, learn_pairs};
-use regard_nn::train::TrainConfig;
+use regard_nn::training::trainer::TrainConfig;
 use regard_plot::Table;
 use serde::{Serialize, Serializer};
 

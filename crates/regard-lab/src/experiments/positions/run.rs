@@ -13,7 +13,7 @@ use regard_nn::lm::LanguageModel;
 use regard_nn::positions::Positions;
 use regard_nn::random::Draws;
 use regard_nn::stack::Keep;
-use regard_nn::train::TrainConfig;
+use regard_nn::training::trainer::TrainConfig;
 use regard_nn::{MaskKind, Pass};
 use regard_plot::Table;
 use serde::{Deserialize, Serialize};

@@ -8,7 +8,7 @@ use crate::rows::{self, Row};
 use crate::statistics::estimate::Estimate;
 use clap::Args;
 use regard_model::scores::NAMES;
-use regard_model::{Edits, Evidence, HeadScores, Model, Outcome, Sources, evidence};
+use regard_model::{Edits, Evidence, HeadScores, Model, Outcome, Sources, paired_test};
 use regard_plot::Table;
 use serde::Serialize;
 use std::path::{Path, PathBuf};
@@ -184,7 +184,7 @@ impl RealHeadsConfig {
 const LABEL: f64 = 0.4;
 
 fn q_of(outcomes: &[Outcome]) -> Vec<f64> {
-    evidence::benjamini_hochberg(&outcomes.iter().map(|outcome| outcome.difference.p).collect::<Vec<_>>())
+    paired_test::benjamini_hochberg(&outcomes.iter().map(|outcome| outcome.difference.p).collect::<Vec<_>>())
 }
 
 fn tables() -> [Table; 4] {

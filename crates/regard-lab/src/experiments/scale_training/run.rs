@@ -11,7 +11,7 @@ use clap::Args;
 use regard_nn::attention::ScaleKind;
 use regard_nn::config::ModelConfig;
 use regard_nn::experiments::ablate_scale::{AblateConfig, AblateRun, Moment, trained_heads};
-use regard_nn::experiments::inside::{HeadView, LayerView};
+use regard_nn::experiments::attention_stats::{HeadView, LayerView};
 use regard_plot::Table;
 use serde::Serialize;
 

@@ -296,7 +296,7 @@ pub(crate) mod tests {
     use regard_nn::attention::ScaleKind;
     use regard_nn::experiments::CurvePoint;
     use regard_nn::experiments::ablate_scale::Moment;
-    use regard_nn::experiments::inside::{HeadView, Inside, LayerView};
+    use regard_nn::experiments::attention_stats::{AttentionStats, HeadView, LayerView};
 
     /// A training of which no two numbers are the same: those of step 8 are 100 times those of step 0.
     pub(in crate::experiments) fn run(scale: ScaleKind) -> AblateRun {
@@ -321,7 +321,7 @@ pub(crate) mod tests {
                 key_gradient: 14.0 * x,
                 value_gradient: 15.0 * x,
             };
-            Moment { step, inside: Inside { loss: 16.0 * x, heads: vec![head], layers: vec![layer] } }
+            Moment { step, inside: AttentionStats { loss: 16.0 * x, heads: vec![head], layers: vec![layer] } }
         };
         let curve = vec![CurvePoint { step: 1, loss: 17.0 }, CurvePoint { step: 8, loss: 18.0 }];
         AblateRun { head_dim: 64, scale, curve, validation: 19.0, moments: vec![moment(0, 1.0), moment(8, 100.0)] }

@@ -27,7 +27,7 @@ const COMPARED: usize = 256;
 
 /// A table of tokens, of which those that are alike are one.
 #[derive(Debug, Clone)]
-pub struct Alike<T> {
+pub struct MergedLogits<T> {
     /// Rows of all other tokens.
     table: Vec<T>,
     /// The row of each token among them; of those that are alike, [`NONE`].
@@ -54,7 +54,7 @@ fn line<T: Float>(table: &Matrix<'_, T>, token: usize) -> Vec<f64> {
     row.iter().map(|x| x.to_f64()).collect()
 }
 
-impl<T: Float> Alike<T> {
+impl<T: Float> MergedLogits<T> {
     /// The largest group of tokens that are alike in a table of one row per token, where there are enough of them.
     pub(crate) fn find(table: &Matrix<'_, T>) -> Option<Self> {
         let (tokens, width) = (table.outputs(), table.inputs());

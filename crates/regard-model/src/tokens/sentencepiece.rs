@@ -2,8 +2,8 @@
 //! until there are none. Characters that are no piece become bytes.
 
 use super::Token;
-use crate::archives::{Cursor, Gguf, map};
 use crate::error::{Error, Result};
+use crate::formats::{Cursor, Gguf, map};
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
 use std::path::Path;

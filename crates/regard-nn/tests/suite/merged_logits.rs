@@ -1,7 +1,7 @@
 //! Tokens that are alike, taken together: losses as if each were for itself.
 
 use regard_nn::ModelConfig;
-use regard_nn::models::alike::Alike;
+use regard_nn::models::merged_logits::MergedLogits;
 use regard_nn::models::transformer::Transformer;
 use regard_nn::random::Draws;
 use std::ops::Range;
@@ -35,8 +35,8 @@ fn losses_are_those_of_every_token_for_itself() {
     for (noise, found) in [(0.0, true), (1e-5, true), (1e-2, false)] {
         let params = params(&model, noise);
         let weights = model.weights(&params);
-        let alike = model.alike(&weights);
-        assert_eq!(alike.as_ref().map(Alike::count), found.then_some(VOCAB - FIRST), "noise {noise}");
+        let alike = model.merged_logits(&weights);
+        assert_eq!(alike.as_ref().map(MergedLogits::count), found.then_some(VOCAB - FIRST), "noise {noise}");
         let Some(alike) = alike else { continue };
         let mut draws = Draws::at(3, &[]);
         let mut rows: Vec<f32> = (0..100 * WIDTH).map(|_| 2.0 * draws.normal() as f32).collect();
@@ -46,7 +46,7 @@ fn losses_are_those_of_every_token_for_itself() {
         let targets: Vec<u32> = (0..100).map(|_| draws.below(VOCAB) as u32).collect();
         assert!(targets.iter().any(|t| *t as usize >= FIRST) && targets.iter().any(|t| (*t as usize) < FIRST));
         let whole = model.losses_of(&weights, &rows, &targets).expect("losses");
-        let short = model.losses_alike(&weights, &alike, &rows, &targets).expect("losses");
+        let short = model.losses_merged(&weights, &alike, &rows, &targets).expect("losses");
         for (row, (a, b)) in whole.iter().zip(&short).enumerate() {
             // By the rounding of logits of f32, of which the first row's are the largest.
             assert!((a - b).abs() < if row == 0 { 1e-3 } else { 2e-5 }, "noise {noise}, row {row}: {a} {b}");
@@ -59,5 +59,5 @@ fn losses_are_those_of_every_token_for_itself() {
 fn matrices_that_are_not_tables_are_left_alone() {
     let model = model(false);
     let params = params(&model, 0.0);
-    assert!(model.alike(&model.weights(&params)).is_none());
+    assert!(model.merged_logits(&model.weights(&params)).is_none());
 }

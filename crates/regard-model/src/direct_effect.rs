@@ -9,8 +9,8 @@
 
 use crate::edits::{Edits, Sources};
 use crate::error::{Error, Result};
-use crate::evidence::Evidence;
 use crate::model::{Model, Remember};
+use crate::paired_test::Evidence;
 use crate::run::row_losses;
 use ndarray::Axis;
 use regard_nn::linear::Write;

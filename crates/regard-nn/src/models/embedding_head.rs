@@ -1,6 +1,6 @@
 //! The two ends of a model: from tokens to rows, and from rows to logits.
 
-use super::alike::Alike;
+use super::merged_logits::MergedLogits;
 use crate::error::{Error, Result};
 use crate::float::Float;
 use crate::layers::activation::Activation;
@@ -11,7 +11,7 @@ use crate::layers::loss::{Share, shares};
 use crate::layers::norm::{Norm, NormKind};
 use crate::layers::pass::Pass;
 use crate::layers::positions::{Added, Positions};
-use crate::params::{Gradients, Init, Layout, TensorId};
+use crate::tensors::layout::{Gradients, Init, Layout, TensorId};
 use crate::tensors::{Order, Weights};
 use std::borrow::Cow;
 use std::ops::Range;
@@ -238,13 +238,13 @@ impl OutputHead {
     }
 
     /// Tokens that have the same logits, where there are many of them.
-    pub(crate) fn alike<T: Float>(&self, w: &Weights<'_, T>) -> Option<Alike<T>> {
+    pub(crate) fn merged_logits<T: Float>(&self, w: &Weights<'_, T>) -> Option<MergedLogits<T>> {
         let plain = self.head.order() == Order::OutIn && self.head.bias(w).is_none() && self.bias.is_none() && self.softcap.is_none();
-        if plain { Alike::find(&self.head.matrix(w)) } else { None }
+        if plain { MergedLogits::find(&self.head.matrix(w)) } else { None }
     }
 
-    /// The same as [`OutputHead::losses`], to [`Alike`]'s bound.
-    pub(crate) fn losses_alike<T: Float>(&self, w: &Weights<'_, T>, alike: &Alike<T>, x: &[T], targets: &[u32]) -> Vec<f64> {
+    /// The same as [`OutputHead::losses`], to [`MergedLogits`]'s bound.
+    pub(crate) fn losses_merged<T: Float>(&self, w: &Weights<'_, T>, alike: &MergedLogits<T>, x: &[T], targets: &[u32]) -> Vec<f64> {
         let width = x.len() / targets.len().max(1);
         let mut losses = alike.losses(&self.head.matrix(w), &self.transformed(w, x), targets);
         let left: Vec<usize> = (0..targets.len()).filter(|row| losses[*row].is_nan()).collect();

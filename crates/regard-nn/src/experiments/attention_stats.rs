@@ -2,9 +2,9 @@
 
 use crate::data::Windows;
 use crate::error::Result;
+use crate::layers::pass::{MaskKind, Pass};
 use crate::layers::stack::Keep;
 use crate::lm::LanguageModel;
-use crate::look::{MaskKind, Pass};
 use regard::StatsOptions;
 use serde::{Deserialize, Serialize};
 
@@ -55,7 +55,7 @@ pub struct LayerView {
 
 /// A model's attention at one moment of its training.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Inside {
+pub struct AttentionStats {
     /// Loss of the windows it was looked at with.
     pub loss: f64,
     /// All heads, block by block.
@@ -68,7 +68,7 @@ pub struct Inside {
 ///
 /// # Errors
 /// When windows and model do not fit together.
-pub fn inspect(model: &LanguageModel, p: &[f32], windows: &Windows, mask: MaskKind) -> Result<Inside> {
+pub fn inspect(model: &LanguageModel, p: &[f32], windows: &Windows, mask: MaskKind) -> Result<AttentionStats> {
     let seq = model.config().context;
     let batch = windows.ids.len() / seq;
     let pass = Pass::new(batch, seq, mask);
@@ -94,7 +94,7 @@ pub fn inspect(model: &LanguageModel, p: &[f32], windows: &Windows, mask: MaskKi
             value_gradient,
         });
     }
-    Ok(Inside { loss: loss.mean(), heads, layers })
+    Ok(AttentionStats { loss: loss.mean(), heads, layers })
 }
 
 /// How many keys each row sees.
