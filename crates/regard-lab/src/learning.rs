@@ -167,7 +167,7 @@ pub(crate) struct Job<J> {
 }
 
 /// Progress callback of a training.
-pub(crate) type Watch<'w> = &'w mut dyn FnMut(&regard_nn::experiments::Progress<'_>);
+pub(crate) type Watch<'w> = &'w mut dyn FnMut(&crate::trainings::Progress<'_>);
 
 /// Independent trainings, one per thread, each single-threaded: results do not depend on the number of threads. Finished trainings are
 /// stored, and reused by the next run of the same settings.
@@ -240,7 +240,7 @@ struct Relay<'p> {
 }
 
 impl Relay<'_> {
-    fn watch(&mut self, now: &regard_nn::experiments::Progress<'_>) {
+    fn watch(&mut self, now: &crate::trainings::Progress<'_>) {
         if self.stage != now.stage {
             now.stage.clone_into(&mut self.stage);
             self.done = 0;

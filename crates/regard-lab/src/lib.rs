@@ -25,6 +25,7 @@ pub mod report;
 pub mod shards;
 pub mod statistics;
 pub mod training_log;
+pub mod trainings;
 
 pub use error::{Error, Result};
 pub use experiment::Entry;

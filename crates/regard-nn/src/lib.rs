@@ -18,7 +18,6 @@
 #![forbid(unsafe_code)]
 
 pub mod error;
-pub mod experiments;
 pub mod float;
 pub mod generate;
 pub mod layers;

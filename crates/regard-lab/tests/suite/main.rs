@@ -5,6 +5,7 @@ mod laboratory;
 mod list;
 mod pattern;
 mod trained;
+mod trainings;
 
 use regard_lab::experiments::Unwatched;
 use regard_lab::report::ReportConfig;

@@ -4,7 +4,6 @@ mod merged_logits;
 mod bootstrap;
 mod by_exchange;
 mod common;
-mod experiments;
 mod finite_differences;
 mod golden;
 mod models;

@@ -8,15 +8,15 @@ use crate::experiment::{Experiment, Progress, defaults, origin, signed};
 use crate::learning::{Jobs, LearningConfig, SeedsConfig, brief, every, quoted};
 use crate::options::named;
 use crate::rows::{self, Row};
+use crate::trainings::masks::{Baselines, MaskBench, MasksConfig, VariantResult};
 use clap::Args;
 use regard_nn::data::Target;
-use regard_nn::experiments::masks::{Baselines, MaskBench, MasksConfig, VariantResult};
 use regard_nn::layers::pass::MaskKind;
 use regard_nn::tokenizer::{Tokenizer, TokenizerKind};
 use regard_plot::{Table, Value};
 use serde::{Serialize, Serializer};
 
-pub use regard_nn::experiments::masks::Variant;
+pub use crate::trainings::masks::Variant;
 
 /// Train the same language model under six masks, and detect those that leak the target
 ///
@@ -345,8 +345,8 @@ fn samples(runs: &[Run]) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use regard_nn::experiments::CurvePoint;
-    use regard_nn::experiments::masks::Written;
+    use crate::trainings::CurvePoint;
+    use crate::trainings::masks::Written;
 
     #[test]
     fn every_number_of_a_variant_stands_in_its_column() {

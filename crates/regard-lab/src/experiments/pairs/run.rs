@@ -8,15 +8,15 @@ use crate::memory;
 use crate::options::named;
 use crate::rows::{self, Row};
 use crate::statistics::estimate::Estimate;
+use crate::trainings::explain::CrossHead;
+use crate::trainings::pairs::{PairKind, PairsConfig, PairsResult, learn_pairs};
 use clap::Args;
 use regard_nn::config::ModelConfig;
-use regard_nn::experiments::explain::CrossHead;
-use regard_nn::experiments::pairs::{PairKind, PairsConfig, PairsResult, learn_pairs};
 use regard_nn::training::trainer::TrainConfig;
 use regard_plot::Table;
 use serde::{Serialize, Serializer};
 
-pub use regard_nn::experiments::pairs::PairKind as PairTask;
+pub use crate::trainings::pairs::PairKind as PairTask;
 
 /// Learn tasks that need cross-attention: words backwards, numbers in words
 ///
@@ -278,10 +278,10 @@ fn first([mut examples, mut tokens, mut maps, mut influence]: [Table; 4], run: &
 #[cfg(test)]
 mod tests {
     use super::*;
-    use regard_nn::experiments::CurvePoint;
-    use regard_nn::experiments::explain::Explained;
-    use regard_nn::experiments::heads::HeadMap;
-    use regard_nn::experiments::pairs::Example;
+    use crate::trainings::CurvePoint;
+    use crate::trainings::explain::Explained;
+    use crate::trainings::heads::HeadMap;
+    use crate::trainings::pairs::Example;
 
     #[test]
     fn every_number_of_a_task_stands_in_its_column() {

@@ -7,11 +7,11 @@ use crate::learning::{Jobs, LearningConfig, SeedsConfig, brief, every};
 use crate::options::check_list;
 use crate::options::sizes;
 use crate::rows::{self, Row};
+use crate::trainings::ablate_scale::{AblateConfig, AblateRun, Moment, trained_heads};
+use crate::trainings::attention_stats::{HeadView, LayerView};
 use clap::Args;
 use regard_nn::attention::ScaleKind;
 use regard_nn::config::ModelConfig;
-use regard_nn::experiments::ablate_scale::{AblateConfig, AblateRun, Moment, trained_heads};
-use regard_nn::experiments::attention_stats::{HeadView, LayerView};
 use regard_plot::Table;
 use serde::Serialize;
 

@@ -7,11 +7,11 @@ use crate::experiment::{Experiment, Progress, defaults, origin, signed};
 use crate::learning::{Jobs, LearningConfig, SeedsConfig, every};
 use crate::rows::{self, Row};
 use crate::statistics::estimate::{Estimate, Z};
+use crate::trainings::ablate_scale::{AblateConfig, AblateRun, trained};
+use crate::trainings::heads::{HeadMap, HeadPatterns, Pattern, maps, patterns};
 use clap::Args;
 use regard_nn::config::ModelConfig;
 use regard_nn::data::{Target, Text, Windows};
-use regard_nn::experiments::ablate_scale::{AblateConfig, AblateRun, trained};
-use regard_nn::experiments::heads::{HeadMap, HeadPatterns, Pattern, maps, patterns};
 use regard_nn::lm::LanguageModel;
 use regard_nn::sublayer::NormPlace;
 use regard_nn::tokenizer::{Tokenizer, TokenizerKind};
@@ -246,7 +246,7 @@ fn likeness(runs: &[Named]) -> Table {
         let Some(first) = runs.first() else { continue };
         for (at, moment) in first.run.run.moments.iter().enumerate() {
             for (block, _) in moment.inside.layers.iter().enumerate() {
-                let of = |f: &dyn Fn(&regard_nn::experiments::ablate_scale::Moment) -> f64| -> Vec<f64> {
+                let of = |f: &dyn Fn(&crate::trainings::ablate_scale::Moment) -> f64| -> Vec<f64> {
                     runs.iter().filter_map(|run| run.run.run.moments.get(at)).map(f).collect()
                 };
                 let row = Row::default().of(order).of(moment.step as usize).of(block).of(runs.len());
@@ -293,10 +293,10 @@ fn map_table(runs: &[Named]) -> Table {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::trainings::CurvePoint;
+    use crate::trainings::ablate_scale::Moment;
+    use crate::trainings::attention_stats::{AttentionStats, HeadView, LayerView};
     use regard_nn::attention::ScaleKind;
-    use regard_nn::experiments::CurvePoint;
-    use regard_nn::experiments::ablate_scale::Moment;
-    use regard_nn::experiments::attention_stats::{AttentionStats, HeadView, LayerView};
 
     /// A training of which no two numbers are the same: those of step 8 are 100 times those of step 0.
     pub(in crate::experiments) fn run(scale: ScaleKind) -> AblateRun {

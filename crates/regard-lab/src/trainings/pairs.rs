@@ -3,14 +3,14 @@
 use super::explain::{Explained, explain};
 use super::heads::HeadMap;
 use super::{CurvePoint, Watch, train_with_curve};
-use crate::config::ModelConfig;
-use crate::error::{Error, Result};
-use crate::layers::stack::Keep;
-use crate::loss::{IGNORE, Loss};
-use crate::random::Draws;
-use crate::seq2seq::{EncoderDecoder, PairActivations, Pairs};
-use crate::tensors::layout::Layout;
-use crate::training::trainer::{Task, TrainConfig, Trainer};
+use regard_nn::config::ModelConfig;
+use regard_nn::layers::stack::Keep;
+use regard_nn::loss::{IGNORE, Loss};
+use regard_nn::random::Draws;
+use regard_nn::seq2seq::{EncoderDecoder, PairActivations, Pairs};
+use regard_nn::tensors::layout::Layout;
+use regard_nn::training::trainer::{Task, TrainConfig, Trainer};
+use regard_nn::{Error, Result};
 use serde::{Deserialize, Serialize};
 
 /// What is to be learnt.

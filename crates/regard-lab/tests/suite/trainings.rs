@@ -1,11 +1,11 @@
 //! The experiments at a size that takes seconds: what must hold whatever the size.
 
+use regard_lab::trainings::ablate_scale::{AblateConfig, ablate_scale};
+use regard_lab::trainings::masks::{MasksConfig, Variant, masks};
+use regard_lab::trainings::pairs::{PairKind, PairsConfig, learn_pairs};
 use regard_nn::ModelConfig;
 use regard_nn::attention::ScaleKind;
 use regard_nn::data::Text;
-use regard_nn::experiments::ablate_scale::{AblateConfig, ablate_scale};
-use regard_nn::experiments::masks::{MasksConfig, Variant, masks};
-use regard_nn::experiments::pairs::{PairKind, PairsConfig, learn_pairs};
 use regard_nn::stories;
 use regard_nn::tokenizer::{Tokenizer, TokenizerKind};
 use regard_nn::training::trainer::TrainConfig;

@@ -11,15 +11,15 @@
 
 use super::heads::HeadMap;
 use super::pairs::PairKind;
-use crate::error::Result;
-use crate::generate::argmax;
-use crate::layers::heads::Heads;
-use crate::layers::probe::{Attending, Change, Probe};
-use crate::layers::stack::Keep;
-use crate::loss::IGNORE;
-use crate::random::Draws;
-use crate::seq2seq::{EncoderDecoder, Pairs};
 use ndarray::{Array4, ArrayViewMut4};
+use regard_nn::Result;
+use regard_nn::generate::argmax;
+use regard_nn::layers::heads::Heads;
+use regard_nn::layers::probe::{Attending, Change, Probe};
+use regard_nn::layers::stack::Keep;
+use regard_nn::loss::IGNORE;
+use regard_nn::random::Draws;
+use regard_nn::seq2seq::{EncoderDecoder, Pairs};
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 

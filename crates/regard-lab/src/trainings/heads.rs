@@ -1,14 +1,14 @@
 //! What the heads of a language model look at, token by token: maps, patterns with names, and what is left when each row keeps a few keys only.
 
 use super::attention_stats::visible_keys;
-use crate::data::Windows;
-use crate::error::Result;
-use crate::layers::heads::Heads;
-use crate::layers::pass::{MaskKind, Pass};
-use crate::layers::probe::{Attending, Change, Probe};
-use crate::layers::stack::Keep;
-use crate::lm::LanguageModel;
 use ndarray::{Array4, ArrayViewMut4};
+use regard_nn::Result;
+use regard_nn::data::Windows;
+use regard_nn::layers::heads::Heads;
+use regard_nn::layers::pass::{MaskKind, Pass};
+use regard_nn::layers::probe::{Attending, Change, Probe};
+use regard_nn::layers::stack::Keep;
+use regard_nn::lm::LanguageModel;
 use serde::{Deserialize, Serialize};
 use std::cell::RefCell;
 

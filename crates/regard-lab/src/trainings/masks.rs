@@ -7,18 +7,18 @@
 //! 5. *Sampling* at temperature 1: the share of real words, and the surprise of an n-gram model.
 
 use super::{CurvePoint, Progress, Watch, train_with_curve};
-use crate::config::ModelConfig;
-use crate::data::{Target, Text, Windows};
-use crate::error::{Error, Result};
-use crate::generate::{Sampling, argmax};
-use crate::layers::pass::{MaskKind, Pass};
-use crate::layers::stack::Keep;
-use crate::lm::LanguageModel;
-use crate::loss::Loss;
-use crate::ngram::NGram;
-use crate::random::Draws;
-use crate::tokenizer::Tokenizer;
-use crate::training::trainer::{TextTask, TrainConfig, Trainer};
+use regard_nn::config::ModelConfig;
+use regard_nn::data::{Target, Text, Windows};
+use regard_nn::generate::{Sampling, argmax};
+use regard_nn::layers::pass::{MaskKind, Pass};
+use regard_nn::layers::stack::Keep;
+use regard_nn::lm::LanguageModel;
+use regard_nn::loss::Loss;
+use regard_nn::ngram::NGram;
+use regard_nn::random::Draws;
+use regard_nn::tokenizer::Tokenizer;
+use regard_nn::training::trainer::{TextTask, TrainConfig, Trainer};
+use regard_nn::{Error, Result};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeSet, HashSet};
 

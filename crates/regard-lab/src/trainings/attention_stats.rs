@@ -1,11 +1,11 @@
 //! What the heads of a model do: statistics, likeness, gradients.
 
-use crate::data::Windows;
-use crate::error::Result;
-use crate::layers::pass::{MaskKind, Pass};
-use crate::layers::stack::Keep;
-use crate::lm::LanguageModel;
 use regard::StatsOptions;
+use regard_nn::Result;
+use regard_nn::data::Windows;
+use regard_nn::layers::pass::{MaskKind, Pass};
+use regard_nn::layers::stack::Keep;
+use regard_nn::lm::LanguageModel;
 use serde::{Deserialize, Serialize};
 
 /// A row whose largest weight is above this is saturated.

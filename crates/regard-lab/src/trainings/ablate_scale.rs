@@ -2,14 +2,14 @@
 
 use super::attention_stats::{AttentionStats, inspect};
 use super::{CurvePoint, Watch, train_with_curve};
-use crate::attention::ScaleKind;
-use crate::config::ModelConfig;
-use crate::data::{Target, Text, Windows};
-use crate::error::Result;
-use crate::layers::pass::MaskKind;
-use crate::lm::LanguageModel;
-use crate::random::Draws;
-use crate::training::trainer::{TextTask, TrainConfig, Trainer};
+use regard_nn::Result;
+use regard_nn::attention::ScaleKind;
+use regard_nn::config::ModelConfig;
+use regard_nn::data::{Target, Text, Windows};
+use regard_nn::layers::pass::MaskKind;
+use regard_nn::lm::LanguageModel;
+use regard_nn::random::Draws;
+use regard_nn::training::trainer::{TextTask, TrainConfig, Trainer};
 use serde::{Deserialize, Serialize};
 
 /// What to run.
@@ -89,7 +89,7 @@ pub fn trained(config: &AblateConfig, model: &LanguageModel, text: &Text, watch:
     let windows = Windows::draw(&text.validation, config.windows, model.config().context, Target::Next, &mut draws);
     let mut task = TextTask::new(model, text, MaskKind::Causal, Target::Next);
     let mut trainer = Trainer::new(model.layout(), config.train.clone())?;
-    let look = |p: &[f32], step| Ok::<_, crate::Error>(Moment { step, inside: inspect(model, p, &windows, MaskKind::Causal)? });
+    let look = |p: &[f32], step| Ok::<_, regard_nn::Error>(Moment { step, inside: inspect(model, p, &windows, MaskKind::Causal)? });
     let mut moments = vec![look(trainer.params(), 0)?];
     let stage = format!("head size {head_dim}, {}", if scale == ScaleKind::Off { "no scale" } else { "scaled" });
     let curve = train_with_curve(&stage, &mut trainer, &mut task, config.every, watch, |trainer, report| {

@@ -1,12 +1,12 @@
 //! One training of a language model, without anything being looked at on the way: for experiments that compare what comes out.
 
 use super::{CurvePoint, Watch, train_with_curve};
-use crate::data::{Target, Text, Windows};
-use crate::error::Result;
-use crate::layers::pass::{MaskKind, Pass};
-use crate::layers::stack::Keep;
-use crate::lm::LanguageModel;
-use crate::training::trainer::{TextTask, TrainConfig, Trainer};
+use regard_nn::Result;
+use regard_nn::data::{Target, Text, Windows};
+use regard_nn::layers::pass::{MaskKind, Pass};
+use regard_nn::layers::stack::Keep;
+use regard_nn::lm::LanguageModel;
+use regard_nn::training::trainer::{TextTask, TrainConfig, Trainer};
 use serde::{Deserialize, Serialize};
 
 /// What a training came to.
@@ -29,7 +29,7 @@ const CHUNK: usize = 64;
 /// When windows and model do not fit together.
 pub fn causal_loss(model: &LanguageModel, p: &[f32], windows: &Windows) -> Result<f64> {
     let seq = model.config().context;
-    let mut loss = crate::loss::Loss::default();
+    let mut loss = regard_nn::loss::Loss::default();
     for (ids, targets) in windows.ids.chunks(CHUNK * seq).zip(windows.targets.chunks(CHUNK * seq)) {
         let batch = ids.len() / seq;
         let mut pass = model.plan(batch, seq, Keep::Discard);

@@ -8,8 +8,8 @@ pub mod learn;
 pub mod masks;
 pub mod pairs;
 
-use crate::error::Result;
-use crate::training::trainer::{StepReport, Task, Trainer};
+use regard_nn::Result;
+use regard_nn::training::trainer::{StepReport, Task, Trainer};
 
 /// Where an experiment is.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,13 +18,13 @@ pub struct Progress<'p> {
     pub stage: &'p str,
     /// Steps done of this stage.
     pub step: u64,
-    /// Of so many.
+    /// Steps of this stage.
     pub steps: u64,
     /// The last step's loss.
     pub loss: Option<f64>,
 }
 
-/// Told about progress.
+/// Progress callback.
 pub type Watch<'w> = &'w mut dyn FnMut(&Progress<'_>);
 
 /// The mean loss of the steps up to this one, since the point before.
