@@ -76,7 +76,7 @@ __all__ = [
 
 
 if TYPE_CHECKING:
-    from . import documents, jax, lab, nn, plot, torch
+    from . import documents, jax, lab, nn, plot, torch, transformers
     from .plot import analyze, plot_attention, plot_heads
 
 
@@ -88,11 +88,11 @@ def __getattr__(name: str) -> Any:
         return import_module(f".{name}", __name__)
     if name in ("analyze", "plot_attention", "plot_heads"):
         return getattr(import_module(".plot", __name__), name)
-    if name in ("torch", "jax"):
+    if name in ("torch", "jax", "transformers"):
         try:
             return import_module(f".{name}", __name__)
         except ImportError as missing:
-            other = {"torch": "PyTorch", "jax": "JAX"}[name]
+            other = {"torch": "PyTorch", "jax": "JAX", "transformers": "PyTorch and transformers"}[name]
             raise AttributeError(f"regard.{name} needs {other} ({missing}): pip install {name}") from missing
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
@@ -100,4 +100,4 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     from importlib.util import find_spec
 
-    return sorted({*globals(), *__all__, *(name for name in ("jax", "torch") if find_spec(name))})
+    return sorted({*globals(), *__all__, *(name for name in ("jax", "torch", "transformers") if find_spec(name))})

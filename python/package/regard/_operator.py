@@ -25,14 +25,15 @@ from ._regard import (
     _forward_saved_varlen,
     attention,
     attention_varlen,
+    weights,
 )
 
-__all__ = ["attend"]
+__all__ = ["attend", "weights_of"]
 
 _BOOL = (bool, np.bool_)
 
 #: Tensors of a call, in the order of the operators' arguments. Those before ``cu_seqlens_q`` have gradients.
-TENSORS = ("query", "key", "value", "mask", "sink", "alibi", "relative", "scale", "cu_seqlens_q", "cu_seqlens_k", "q_offset", "kv_lens", "seed")
+TENSORS = ("query", "key", "value", "mask", "bias", "sink", "alibi", "relative", "scale", "cu_seqlens_q", "cu_seqlens_k", "q_offset", "kv_lens", "seed")
 DIFFERENTIABLE = TENSORS.index("cu_seqlens_q")
 _OPTIONS = "int described, str causal, int[]? window, float? softcap, int? top_k, float? factor, bool standard_slopes, float dropout_p"
 _COUNT = len(_OPTIONS.split(", "))
@@ -90,6 +91,18 @@ def attend(query: Tensor, key: Tensor, value: Tensor, given: dict[str, Any]) -> 
     return _Attention.apply(*tensors, *options)[0]
 
 
+def weights_of(query: Tensor, key: Tensor, given: dict[str, Any]) -> Tensor:
+    """The weights of a call of :func:`attend` on four axes; differentiable where the call is."""
+    given = {name: x for name, x in given.items() if x is not None}
+    needed = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, *given.values()) if isinstance(x, Tensor))
+    if needed or "dropout_p" in given or torch.compiler.is_compiling() or _is_transformed():
+        # Attention to the rows of the identity: the gradient, and the weights that dropout drops, are those of the call.
+        identity = torch.eye(key.shape[2], dtype=query.dtype).expand(*key.shape[:3], key.shape[2])
+        return attend(query, key, identity, given)
+    arrays, keywords = _keywords(*_arguments(query, key, key, given, lambda x: x))
+    return _tensor(weights(*arrays[:2], **keywords))
+
+
 def _has_tangent(x: Tensor | None) -> bool:
     return x is not None and forward_ad.unpack_dual(x).tangent is not None
 
@@ -130,7 +143,7 @@ def _arguments(query: Tensor, key: Tensor, value: Tensor, given: dict[str, Any],
 
 def _keywords(tensors: tuple[Tensor | None, ...], options: tuple[Any, ...]) -> tuple[list[Any], dict[str, Any]]:
     """Arrays, and keywords of the compiled functions."""
-    query, key, value, mask, sink, alibi, relative, scale, ends_q, ends_k, q_offset, kv_lens, seed = tensors
+    query, key, value, mask, bias, sink, alibi, relative, scale, ends_q, ends_k, q_offset, kv_lens, seed = tensors
     described, causal, window, softcap, top_k, factor, standard_slopes, dropout_p = options
     keywords: dict[str, Any] = {"threads": _chosen_num_threads() or torch.get_num_threads(), "softcap": softcap, "top_k": top_k, "scale": factor}
     if described:
@@ -143,6 +156,8 @@ def _keywords(tensors: tuple[Tensor | None, ...], options: tuple[Any, ...]) -> t
         keywords["alibi"] = True
     if mask is not None:
         keywords["mask"] = _array(mask)
+    if bias is not None:
+        keywords["bias"] = _array(bias)
     for name, x in (("sink", sink), ("alibi", alibi)):
         if x is not None:
             keywords[name] = x.detach().double().numpy()
@@ -172,7 +187,7 @@ def _gradients(d_out: Tensor, out: Tensor, exact: Tensor, row_max: Tensor, row_s
     tensors = arguments[: len(TENSORS)]
     arrays, keywords = _keywords(tensors, arguments[len(TENSORS) :])
     saved = (_array(out), exact.numpy() if exact.numel() else None, row_max.numpy(), row_sum.numpy())
-    keywords["mask_gradient"], keywords["scale_gradient"] = needed[3] or needed[5] or needed[6], needed[7]
+    keywords["mask_gradient"], keywords["scale_gradient"] = any(needed[i] for i in (3, 4, 6, 7)), needed[8]
     run = _backward if len(arrays) == 3 else _backward_varlen
     found = run(*arrays[:3], _array(d_out), saved, *arrays[3:], **keywords)
     made = (
@@ -180,10 +195,11 @@ def _gradients(d_out: Tensor, out: Tensor, exact: Tensor, row_max: Tensor, row_s
         lambda: _tensor(found.dk),
         lambda: _tensor(found.dv),
         lambda: _tensor(found.d_mask),
-        lambda: _per_head(found.d_sink, tensors[4]),
-        lambda: _per_head(found.d_alibi, tensors[5]),
-        lambda: torch.from_numpy(found.d_relative).to(tensors[6].dtype),
-        lambda: torch.full_like(tensors[7], found.d_scale, requires_grad=False),
+        lambda: _tensor(found.d_bias),
+        lambda: _per_head(found.d_sink, tensors[5]),
+        lambda: _per_head(found.d_alibi, tensors[6]),
+        lambda: torch.from_numpy(found.d_relative).to(tensors[7].dtype),
+        lambda: torch.full_like(tensors[8], found.d_scale, requires_grad=False),
     )
     return tuple(make() if wanted else torch.empty(0) for make, wanted in zip(made, needed))
 

@@ -27,6 +27,7 @@ import sys
 import threading
 import types
 import warnings
+import weakref
 from contextlib import ContextDecorator
 from importlib.util import find_spec
 from typing import Any, Sequence
@@ -37,12 +38,15 @@ try:
 except ImportError as missing:
     raise ImportError(f"regard.torch needs PyTorch ({missing}): pip install torch") from missing
 
-from ._autograd import _autocast, _is_transformed
+from ._autograd import _array, _autocast, _is_transformed
 from ._context import Partition, _Loose, context_parallel_attention
-from ._operator import attend
+from ._operator import attend, weights_of
 from ._regard import Mask
+from ._regard import statistics as _statistics
+from ._report import _count, caller, table
+from ._results import Statistics, Table
 
-__all__ = ["Partition", "ScaledAttention", "context_parallel_attention", "scaled_dot_product_attention", "use", "varlen_attention"]
+__all__ = ["Partition", "ScaledAttention", "context_parallel_attention", "scaled_dot_product_attention", "statistics", "use", "varlen_attention"]
 
 _DTYPES = frozenset((torch.float32, torch.float64, torch.float16, torch.bfloat16))
 _PLAIN = frozenset((Tensor, torch.nn.Parameter))
@@ -68,8 +72,10 @@ def scaled_dot_product_attention(
     top_k: int | None = None,
     q_offset: Any = None,
     kv_lens: Any = None,
+    bias: Tensor | None = None,
     seed: int | None = None,
-) -> Tensor:
+    return_weights: bool = False,
+) -> Any:
     """``torch.nn.functional.scaled_dot_product_attention``, computed by regard, with more options and with all gradients.
 
     ``query`` is ``[..., heads, seq_q, head_dim]``, ``key`` and ``value`` are ``[..., heads, seq_kv, dim]``, on the CPU, of float32,
@@ -89,6 +95,9 @@ def scaled_dot_product_attention(
     :func:`regard.attention`; sinks, slopes and tables that are tensors may require gradients. Arrays and lists are copied: changing them
     before the backward pass does not change it.
 
+    ``bias`` is added to the scores, beside a bool mask or a :class:`regard.Mask`; it may require a gradient. ``return_weights=True`` returns the result and
+    the weights, ``[..., heads, seq_q, seq_kv]``: after dropout, and differentiable. :func:`statistics` needs linear memory only.
+
     A row without any visible key is zero, and so are its gradients. There is no second derivative.
 
     >>> import torch, regard.torch
@@ -103,19 +112,32 @@ def scaled_dot_product_attention(
     if attn_mask is not None and type(attn_mask) not in _PLAIN:
         attn_mask, is_causal = _unwrapped(attn_mask, is_causal)
     options = dict(mask=attn_mask, causal=is_causal, scale=scale, window=window, softcap=softcap, sink=sink, alibi=alibi)
-    options.update(relative=relative, top_k=top_k, q_offset=q_offset, kv_lens=kv_lens, **_dropout(dropout_p, seed))
+    options.update(relative=relative, top_k=top_k, q_offset=q_offset, kv_lens=kv_lens, bias=bias, **_dropout(dropout_p, seed))
     if query.is_nested:
+        if return_weights:
+            raise ValueError("return_weights=True: nested tensors have no common shape of weights; give each sequence alone")
         return _nested(query, key, value, options)
     described = isinstance(attn_mask, Mask)
     if not (query.is_cpu and key.is_cpu and value.is_cpu and (attn_mask is None or described or attn_mask.is_cpu)):
         raise ValueError(_not_on_the_cpu(query=query, key=key, value=value, attn_mask=None if described else attn_mask))
-    if _fit(query, key, value, enable_gqa):
-        return attend(query, key, value, options)
-    query, key, value, mask, shape = _as_four_axes(query, key, value, None if described else attn_mask, enable_gqa)
-    if not described:
-        options["mask"] = mask
+    shape = None
+    if not _fit(query, key, value, enable_gqa):
+        query, key, value, mask, shape = _as_four_axes(query, key, value, None if described else attn_mask, enable_gqa)
+        if not described:
+            options["mask"] = mask
     out = attend(query, key, value, options)
-    return out.reshape(shape + out.shape[-2:])
+    results = (out, weights_of(query, key, options)) if return_weights else (out,)
+    if shape is not None:
+        results = tuple(x.reshape(shape + x.shape[-2:]) for x in results)
+    return results if return_weights else results[0]
+
+
+def statistics(query: Tensor, key: Tensor, value: Tensor | None = None, attn_mask: Tensor | Mask | None = None, is_causal: bool | str = False, **options: Any) -> Statistics:
+    """What each row attends to, in linear memory: :func:`regard.statistics` of tensors, whose options it takes; arrays of NumPy, without gradients."""
+    arrays = [None if x is None else _array(x) for x in (query, key, value)]
+    options = {name: _array(x) if isinstance(x, Tensor) else x for name, x in options.items()}
+    mask = _array(attn_mask) if isinstance(attn_mask, Tensor) else attn_mask
+    return _statistics(*arrays, mask=mask, causal=is_causal, **options)
 
 
 def varlen_attention(
@@ -265,8 +287,8 @@ def _joined(tensor, batch, heads):
 # ------------------------------------------------------------------ use()
 
 
-def _reason_against(query, key, value, attn_mask, dropout_p, is_causal):
-    """Why a call is left to PyTorch; None if regard computes it."""
+def _reason_against_call(query, key, value, attn_mask, dropout_p):
+    """Why regard does not compute a call; None if it does."""
     dtype = query.dtype
     for x in (query, key, value):
         if type(x) not in _PLAIN or not x.is_cpu or x.dtype is not dtype or x.layout is not _STRIDED or x.is_nested or x.dim() < 2:
@@ -276,12 +298,22 @@ def _reason_against(query, key, value, attn_mask, dropout_p, is_causal):
     if dtype is torch.bfloat16 and not _has_ml_dtypes:
         return "bfloat16 without the package ml_dtypes"
     if attn_mask is not None:
-        if type(attn_mask) not in _PLAIN or not attn_mask.is_cpu or is_causal:
+        if type(attn_mask) not in _PLAIN or not attn_mask.is_cpu:
             return "this mask"
         if attn_mask.dtype is not torch.bool and attn_mask.dtype not in _DTYPES:
             return "this mask"
     if not 0.0 <= dropout_p < 1.0:
         return "this dropout_p"
+    return None
+
+
+def _reason_against(query, key, value, attn_mask, dropout_p, is_causal):
+    """Why a call of PyTorch's function is left to PyTorch; None if regard computes it."""
+    reason = _reason_against_call(query, key, value, attn_mask, dropout_p)
+    if reason is not None:
+        return reason
+    if attn_mask is not None and is_causal:
+        return "this mask"
     if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         return "a compiled or traced graph"
     if _is_transformed():
@@ -318,8 +350,7 @@ def _in_place_of_pytorch(
         scale = float(scale)
     if shared is not None:
         out = _by_all_ranks(shared, reason, *tensors, dropout_p, is_causal, scale, enable_gqa)
-        for calls in counting:
-            calls.computed += 1
+        _note(counting, "regard", "")
         return out
     if reason is None:
         try:
@@ -327,12 +358,22 @@ def _in_place_of_pytorch(
         except (ValueError, TypeError) as refused:
             # RuntimeError, as PyTorch raises. Not left to PyTorch, which reads beyond the end of values that are fewer than the keys.
             raise RuntimeError(str(refused)) from refused
-        for calls in counting:
-            calls.computed += 1
+        _note(counting, "regard", "")
         return out
-    for calls in counting:
-        calls.left[reason] = calls.left.get(reason, 0) + 1
+    _note(counting, "PyTorch", reason)
     return _pytorch(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
+
+
+def _note(counting, by, reason):
+    """Count a call in every open block, for the module that made it."""
+    module = None if torch.compiler.is_compiling() else caller()
+    for calls in counting:
+        if reason:
+            calls.left[reason] = calls.left.get(reason, 0) + 1
+        else:
+            calls.computed += 1
+        if module is not None:
+            _count(calls._modules, module, by, reason)
 
 
 def _shared_by(blocks):
@@ -416,6 +457,12 @@ class use(ContextDecorator):
         self.computed = 0
         self._warned = False
         self.left: dict[str, int] = {}
+        self._modules: Any = weakref.WeakKeyDictionary()
+
+    def report(self, model: torch.nn.Module) -> Table:
+        """Which attention layers of a model regard computed in this block: a :class:`regard.Table` with ``layer``, ``class``, ``computed_by``, ``calls``
+        and ``why`` (the reason where regard does not)."""
+        return table(model, _not_called, self._modules)
 
     def __call__(self, function: Any) -> Any:
         """Decorate a function; of a generator or coroutine, every step of it."""
@@ -462,6 +509,14 @@ class use(ContextDecorator):
         ours = f"{self.computed} call{'' if self.computed == 1 else 's'} computed by regard"
         why = ", ".join(f"{reason}: {count}" for reason, count in self.left.items())
         return f"use: {ours}, {sum(self.left.values())} left to PyTorch" + (f" ({why})" if why else "")
+
+
+def _not_called(module):
+    """Of a layer without any call in a block."""
+    name = getattr(getattr(module, "config", None), "_attn_implementation", None)
+    if name not in (None, "sdpa"):
+        return str(name), f'attn_implementation="{name}" does not call scaled_dot_product_attention; use "sdpa" or regard.transformers'
+    return "its own code", "scaled_dot_product_attention was not called by this layer"
 
 
 @types.coroutine

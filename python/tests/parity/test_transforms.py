@@ -151,5 +151,5 @@ def test_packed_sequences_compiled_and_differentiated():
 def test_the_operators_pass_pytorchs_own_checks():
     """Schema, autograd registration, shapes without data, and the graph of both passes."""
     q, k, v = (normal(1, 2, 5, 8).requires_grad_() for _ in range(3))
-    arguments = (q, k, v, normal(5, 5).requires_grad_(), *([None] * 9), 0, "top_left", [2, -1], 1.5, None, 0.4, False, 0.0)
+    arguments = (q, k, v, normal(5, 5).requires_grad_(), *([None] * 10), 0, "top_left", [2, -1], 1.5, None, 0.4, False, 0.0)
     torch.library.opcheck(torch.ops.regard.attention_forward.default, arguments)
