@@ -448,8 +448,7 @@ fn parse_old(bytes: &[u8]) -> Parsed<Found> {
 fn parse_zip(bytes: &[u8]) -> Parsed<Found> {
     let refused = |e: zip::result::ZipError| format!("it is cut short or no zip file ({e})");
     let mut archive = zip::ZipArchive::new(IoCursor::new(bytes)).map_err(refused)?;
-    let names: Vec<String> =
-        archive.file_names().map(|name| name.map(|name| name.into_owned())).collect::<std::result::Result<_, _>>().map_err(refused)?;
+    let names: Vec<String> = archive.file_names().map(str::to_owned).collect();
     let root =
         names.iter().find_map(|name| name.strip_suffix("data.pkl")).ok_or("it has no data.pkl: it is no file of PyTorch's")?.to_owned();
     let mut storages = HashMap::new();

@@ -152,7 +152,7 @@ impl Archive {
     }
 
     pub(super) fn names(&self) -> Vec<String> {
-        let mut names: Vec<String> = self.zip.file_names().flatten().filter_map(|n| n.strip_suffix(".npy").map(str::to_owned)).collect();
+        let mut names: Vec<String> = self.zip.file_names().filter_map(|n| n.strip_suffix(".npy").map(str::to_owned)).collect();
         names.sort();
         names
     }
