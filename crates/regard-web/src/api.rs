@@ -1,4 +1,5 @@
-//! Routes and handlers. Models are named by index, never by path; runs by a hash of model, text and edits.
+//! Requests of the page and their answers, without a server: `regard serve` and a browser tab share this code. Models are named by index,
+//! never by path; runs by a hash of model, text and edits.
 //!
 //! ```text
 //! GET  /api/models                                        loaded models and example texts
@@ -10,340 +11,205 @@
 //! GET  /api/run/ID/neuron?layer=&head=&query=&key=        one pair of tokens, coordinate by coordinate
 //! GET  /api/run/ID/steps?layer=&head=                     every step of a short text
 //! GET  /api/text/HASH                                     a text by the hash in a link
-//! POST /api/labels     {model}                            server-sent events: progress, then the labels of the heads
+//! POST /api/labels     {model}                            events: progress, then the labels of the heads
 //! POST /api/edits      {model, edits}                     canonical form, explanation, controls
-//! POST /api/surgery    {model, edits, texts, tokens}      server-sent events: progress, then the outcome
-//! POST /api/generate   {model, text, edits, count}        server-sent events: tokens
+//! POST /api/surgery    {model, edits, texts, tokens}      events: progress, then the outcome
+//! POST /api/generate   {model, text, edits, count}        events: tokens
 //! GET  /api/sweep?d_k=&seq=&seeds=&seed=                  the laboratory's sweep
 //! ```
 
-use crate::auth::{self, Auth};
-use crate::latest::LatestOnly;
-use crate::page;
 use crate::run_cache::{CachedRun, Limits, RunCache, View, ids_within, name};
-use crate::views::{self, ApiError, ApiResult, Look, Tile};
-use axum::body::Body;
-use axum::extract::rejection::{JsonRejection, QueryRejection};
-use axum::extract::{Path, Query, State};
-use axum::http::{HeaderMap, StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post};
-use axum::{Json, Router};
+use crate::views::{self, Look, Tile};
 use regard_lab::experiments::sweep::SweepConfig;
 use regard_lab::experiments::{Loss, Numbers, Unwatched};
 use regard_model::{Cancel, Edits, Generation, Model};
 use regard_nn::generate::Sampling;
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use std::sync::Arc;
-use std::time::Duration;
-use tokio::sync::Semaphore;
+use std::sync::{Arc, RwLock};
 
-/// Views computed at a time, and in all.
-const COMPUTED: usize = 2;
-const WAITING: usize = 64;
-/// A run that takes longer is cancelled.
-const RUN_TIMEOUT: Duration = Duration::from_secs(60);
 /// Limits of one request: tokens generated, texts and tokens of a surgery.
 const GENERATED: usize = 1000;
 const TEXTS: usize = 64;
 const TOKENS: usize = 1024;
 
-#[derive(Clone)]
-struct Shared(Arc<Inner>);
+/// HTTP status and message of a failed request.
+#[derive(Debug)]
+pub struct ApiError(pub u16, pub String);
 
-struct Inner {
-    models: Vec<Model>,
-    runs: RunCache,
-    latest: LatestOnly,
-    /// Surgery, labels and generation have a slot of their own: typing goes on beside them.
-    operations: LatestOnly,
-    computed: Arc<Semaphore>,
-    waiting: Arc<Semaphore>,
-}
+pub type ApiResult<T> = Result<T, ApiError>;
 
-pub(crate) fn router(models: Vec<Model>, auth: Arc<Auth>) -> Router {
-    let shared = Shared(Arc::new(Inner {
-        models,
-        runs: RunCache::new(Limits::of_this_machine()),
-        latest: LatestOnly::new(),
-        operations: LatestOnly::new(),
-        computed: Arc::new(Semaphore::new(COMPUTED)),
-        waiting: Arc::new(Semaphore::new(WAITING)),
-    }));
-    let mut router = Router::new()
-        .route("/", get(async || ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], page::INDEX)))
-        .route("/api/models", get(models_loaded))
-        .route("/api/run", post(run))
-        .route("/api/run/{id}/heads", get(heads))
-        .route("/api/run/{id}/thumbnails", get(thumbnails))
-        .route("/api/run/{id}/tile", get(tile))
-        .route("/api/run/{id}/lens", get(lens))
-        .route("/api/run/{id}/neuron", get(neuron))
-        .route("/api/run/{id}/steps", get(steps))
-        .route("/api/text/{hash}", get(text))
-        .route("/api/edits", post(edits))
-        .route("/api/labels", post(labels))
-        .route("/api/surgery", post(surgery))
-        .route("/api/generate", post(generate))
-        .route("/api/sweep", get(sweep));
-    for file in page::FILES {
-        let answer = ([(header::CONTENT_TYPE, format!("{}; charset=utf-8", file.kind))], file.content);
-        router = router.route(&format!("/{}", file.name), get(async || answer));
-    }
-    router
-        .fallback(async || ApiError(StatusCode::NOT_FOUND, "not found".to_owned()))
-        .method_not_allowed_fallback(async || ApiError(StatusCode::METHOD_NOT_ALLOWED, "method not allowed".to_owned()))
-        .layer(axum::middleware::from_fn_with_state(auth, auth::guard))
-        .with_state(shared)
-}
+impl ApiError {
+    pub const BAD_REQUEST: u16 = 400;
+    pub const NOT_FOUND: u16 = 404;
+    pub const METHOD_NOT_ALLOWED: u16 = 405;
+    /// Not cached any more.
+    pub const GONE: u16 = 410;
+    pub const UNPROCESSABLE: u16 = 422;
 
-impl Shared {
-    fn model(&self, number: usize) -> ApiResult<Model> {
-        let models = &self.0.models;
-        models
-            .get(number)
-            .cloned()
-            .ok_or_else(|| ApiError(StatusCode::NOT_FOUND, format!("no model {number}; there are {}, counted from 0", models.len())))
+    pub fn unprocessable(message: impl Into<String>) -> Self {
+        Self(Self::UNPROCESSABLE, message.into())
     }
 
-    /// Computes a view of a run; the ETag spares the page a second transfer of the same view. The work ends when the client disconnects.
-    async fn look<R: IntoResponse + Send + 'static>(
-        &self,
-        id: &str,
-        headers: &HeaderMap,
-        what: impl std::fmt::Debug,
-        view: impl FnOnce(&View<'_>) -> ApiResult<R> + Send + 'static,
-    ) -> ApiResult<Response> {
-        let gone = || ApiError(StatusCode::GONE, "the run is no longer cached; run the text again".to_owned());
-        let cached = self.0.runs.get(id).ok_or_else(gone)?;
-        let tag = format!("\"{}\"", crate::run_cache::hash(&[id.as_bytes(), format!("{what:?}").as_bytes()]));
-        if headers.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
-            return Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response());
+    /// The body of the answer.
+    pub fn json(&self) -> Value {
+        json!({ "error": self.1 })
+    }
+}
+
+impl From<regard_model::Error> for ApiError {
+    fn from(error: regard_model::Error) -> Self {
+        Self::unprocessable(error.to_string())
+    }
+}
+
+impl From<regard_lab::Error> for ApiError {
+    fn from(error: regard_lab::Error) -> Self {
+        Self::unprocessable(error.to_string())
+    }
+}
+
+/// The body of an answer.
+#[derive(Debug)]
+pub enum Answer {
+    Json(Value),
+    Floats(Vec<f32>),
+}
+
+impl Answer {
+    /// Content type and bytes; floats are little-endian.
+    pub fn body(&self) -> (&'static str, Vec<u8>) {
+        match self {
+            Self::Json(value) => ("application/json", value.to_string().into_bytes()),
+            Self::Floats(values) => ("application/octet-stream", values.iter().flat_map(|x| x.to_le_bytes()).collect()),
         }
-        let busy = |_| ApiError(StatusCode::SERVICE_UNAVAILABLE, "too many requests; try again".to_owned());
-        let waiting = self.0.waiting.clone().try_acquire_owned().map_err(busy)?;
-        let permit = self.0.computed.clone().acquire_owned().await.map_err(|_| gone())?;
-        let cancel = CancelOnDrop::default();
-        let (shared, token) = (self.clone(), cancel.0.clone());
-        let made = computed(move || {
-            let made = view(&cached.view(&token));
-            shared.0.runs.trim();
-            drop((waiting, permit));
-            made
-        })
-        .await?;
-        Ok(([(header::ETAG, tag)], made).into_response())
     }
 }
 
-/// Cancels the work of a handler: a handler is dropped when its client disconnects.
-#[derive(Default)]
-struct CancelOnDrop(Cancel);
+/// Path with query, and body: `None` for GET.
+#[derive(Debug, Clone, Copy)]
+pub struct Request<'r> {
+    pub target: &'r str,
+    pub body: Option<&'r [u8]>,
+}
 
-impl Drop for CancelOnDrop {
-    fn drop(&mut self) {
-        self.0.cancel();
+impl Request<'_> {
+    fn posted<T: DeserializeOwned>(&self) -> ApiResult<T> {
+        let body = self.body.ok_or_else(wrong_method)?;
+        serde_json::from_slice(body).map_err(|error| ApiError(ApiError::BAD_REQUEST, format!("invalid request body: {error}")))
+    }
+
+    fn query<T: DeserializeOwned>(&self) -> ApiResult<T> {
+        if self.body.is_some() {
+            return Err(wrong_method());
+        }
+        let query = self.target.split_once('?').map_or("", |(_, query)| query);
+        serde_urlencoded::from_str(query).map_err(|error| ApiError(ApiError::BAD_REQUEST, format!("invalid query parameters: {error}")))
     }
 }
 
-/// Runs on the blocking pool; a panic becomes a 500.
-async fn computed<R: Send + 'static>(work: impl FnOnce() -> ApiResult<R> + Send + 'static) -> ApiResult<R> {
-    tokio::task::spawn_blocking(work).await.unwrap_or_else(|_| Err(ApiError(StatusCode::INTERNAL_SERVER_ERROR, DEFECT.to_owned())))
+fn wrong_method() -> ApiError {
+    ApiError(ApiError::METHOD_NOT_ALLOWED, "method not allowed".to_owned())
 }
 
-/// Message for a panic.
-const DEFECT: &str = "a defect of regard: the computation panicked";
+#[derive(Debug, Deserialize)]
+struct Nothing {}
 
-/// The error of a request that a newer one replaced.
-fn superseded() -> ApiError {
-    ApiError(StatusCode::CONFLICT, "superseded by a newer request".to_owned())
-}
-
-/// Little-endian f32.
-struct Floats(Vec<f32>);
-
-impl IntoResponse for Floats {
-    fn into_response(self) -> Response {
-        let bytes: Vec<u8> = self.0.iter().flat_map(|x| x.to_le_bytes()).collect();
-        ([(header::CONTENT_TYPE, "application/octet-stream")], bytes).into_response()
-    }
-}
-
-/// Query parameters and body, or the reason why they do not parse.
-type Parameters<T> = Result<Query<T>, QueryRejection>;
-type Sent<T> = Result<Json<T>, JsonRejection>;
-
-fn parameters<T>(query: Parameters<T>) -> ApiResult<T> {
-    query.map(|Query(query)| query).map_err(|error| ApiError(StatusCode::BAD_REQUEST, error.body_text()))
-}
-
-fn body<T>(json: Sent<T>) -> ApiResult<T> {
-    json.map(|Json(json)| json).map_err(|error| ApiError(StatusCode::BAD_REQUEST, error.body_text()))
-}
-
-async fn models_loaded(State(shared): State<Shared>) -> Json<Value> {
-    let models = shared.0.models.iter().enumerate().map(|(number, model)| views::model(number, model));
-    Json(json!({ "version": env!("CARGO_PKG_VERSION"), "models": models.collect::<Vec<_>>() }))
-}
-
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Text {
+pub struct RunRequest {
     model: usize,
     text: String,
     #[serde(default)]
     edits: String,
 }
 
-async fn run(State(shared): State<Shared>, json: Sent<Text>) -> ApiResult<Json<Value>> {
-    let Text { model: number, text, edits } = body(json)?;
-    let model = shared.model(number)?;
-    let edits = views::edits(&model, &edits)?.0;
-    let cancel = CancelOnDrop::default();
-    let token = cancel.0.clone();
-    if let Some(cached) = shared.0.runs.get(&name(number, &text, &edits)) {
-        return computed(move || views::summary(&cached.view(&token))).await.map(Json);
-    }
-    let permit = shared.0.latest.acquire().await.ok_or_else(superseded)?;
-    let work = computed(move || {
-        let made = CachedRun::make(number, &model, text, edits, shared.0.runs.limits, &token);
-        drop(permit);
-        views::summary(&shared.0.runs.insert(made?).view(&token))
-    });
-    let timed_out = |_| ApiError::unprocessable(format!("the run took more than {} s; use a shorter text", RUN_TIMEOUT.as_secs()));
-    tokio::time::timeout(RUN_TIMEOUT, work).await.map_err(timed_out)?.map(Json)
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EditsRequest {
+    model: usize,
+    #[serde(default)]
+    edits: String,
 }
 
-#[derive(Deserialize)]
-struct Layer {
+#[derive(Debug, Deserialize)]
+pub struct SweepRequest {
+    d_k: usize,
+    seq: usize,
+    seeds: usize,
+    seed: u64,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub struct AtLayer {
     layer: usize,
 }
 
-async fn heads(State(shared): State<Shared>, Path(id): Path<String>, headers: HeaderMap, query: Parameters<Layer>) -> ApiResult<Response> {
-    let layer = parameters(query)?.layer;
-    shared.look(&id, &headers, ("heads", layer), move |run| views::heads(run, layer).map(Json)).await
-}
-
-async fn thumbnails(
-    State(shared): State<Shared>,
-    Path(id): Path<String>,
-    headers: HeaderMap,
-    query: Parameters<Layer>,
-    look: Parameters<Look>,
-) -> ApiResult<Response> {
-    let (layer, look) = (parameters(query)?.layer, parameters(look)?);
-    shared.look(&id, &headers, ("thumbnails", layer, look), move |run| views::thumbnails(run, layer, look).map(Floats)).await
-}
-
-async fn tile(
-    State(shared): State<Shared>,
-    Path(id): Path<String>,
-    headers: HeaderMap,
-    query: Parameters<Tile>,
-    look: Parameters<Look>,
-) -> ApiResult<Response> {
-    let (tile, look) = (parameters(query)?, parameters(look)?);
-    shared.look(&id, &headers, ("tile", tile, look), move |run| views::tile(run, tile, look).map(Floats)).await
-}
-
-#[derive(Deserialize)]
-struct Row {
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub struct AtRow {
     row: usize,
 }
 
-async fn lens(State(shared): State<Shared>, Path(id): Path<String>, headers: HeaderMap, query: Parameters<Row>) -> ApiResult<Response> {
-    let row = parameters(query)?.row;
-    shared.look(&id, &headers, ("lens", row), move |run| views::lens(run, row).map(Json)).await
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub struct AtHead {
+    layer: usize,
+    head: usize,
 }
 
-#[derive(Deserialize, Debug, Clone, Copy)]
-struct Pair {
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub struct AtPair {
     layer: usize,
     head: usize,
     query: usize,
     key: usize,
 }
 
-async fn neuron(State(shared): State<Shared>, Path(id): Path<String>, headers: HeaderMap, query: Parameters<Pair>) -> ApiResult<Response> {
-    let pair = parameters(query)?;
-    let answer = move |run: &View<'_>| views::neuron(run, pair.layer, pair.head, pair.query, pair.key).map(Json);
-    shared.look(&id, &headers, ("neuron", pair), answer).await
+/// A view of a cached run.
+#[derive(Debug, Clone, Copy)]
+pub enum ViewRequest {
+    Heads(AtLayer),
+    Thumbnails(AtLayer, Look),
+    Tile(Tile, Look),
+    Lens(AtRow),
+    Neuron(AtPair),
+    Steps(AtHead),
 }
 
-#[derive(Deserialize, Debug, Clone, Copy)]
-struct Head {
-    layer: usize,
-    head: usize,
-}
+impl ViewRequest {
+    fn parse(name: &str, request: &Request<'_>) -> ApiResult<Self> {
+        Ok(match name {
+            "heads" => Self::Heads(request.query()?),
+            "thumbnails" => Self::Thumbnails(request.query()?, request.query()?),
+            "tile" => Self::Tile(request.query()?, request.query()?),
+            "lens" => Self::Lens(request.query()?),
+            "neuron" => Self::Neuron(request.query()?),
+            "steps" => Self::Steps(request.query()?),
+            _ => return Err(not_found()),
+        })
+    }
 
-async fn steps(State(shared): State<Shared>, Path(id): Path<String>, headers: HeaderMap, query: Parameters<Head>) -> ApiResult<Response> {
-    let at = parameters(query)?;
-    shared.look(&id, &headers, ("steps", at), move |run| views::steps(run, at.layer, at.head).map(Json)).await
-}
-
-async fn text(State(shared): State<Shared>, Path(hash): Path<String>) -> ApiResult<Json<Value>> {
-    let gone = || ApiError(StatusCode::GONE, "the text is no longer cached".to_owned());
-    shared.0.runs.text(&hash).map(|text| Json(json!({ "text": text }))).ok_or_else(gone)
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Operation {
-    model: usize,
-    #[serde(default)]
-    edits: String,
-}
-
-async fn edits(State(shared): State<Shared>, json: Sent<Operation>) -> ApiResult<Json<Value>> {
-    let operation = body(json)?;
-    let model = shared.model(operation.model)?;
-    views::edits(&model, &operation.edits).map(|(_, said)| Json(said))
-}
-
-/// Server-sent events of work on the blocking pool. Sending fails, and `cancel` is set, when the client disconnects.
-fn events(work: impl FnOnce(&Cancel, &dyn Fn(Value) -> bool) -> ApiResult<Value> + Send + 'static) -> Response {
-    let (sender, receiver) = tokio::sync::mpsc::channel::<Result<String, std::convert::Infallible>>(64);
-    let cancel = CancelOnDrop::default();
-    let token = cancel.0.clone();
-    tokio::task::spawn_blocking(move || {
-        let send = |value: Value| sender.blocking_send(Ok(format!("data: {value}\n\n"))).is_ok();
-        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work(&token, &send))) {
-            Ok(Ok(last)) => send(last),
-            Ok(Err(ApiError(_, reason))) => send(json!({ "error": reason })),
-            Err(_) => send(json!({ "error": DEFECT })),
+    pub(crate) fn answer(self, run: &View<'_>) -> ApiResult<Answer> {
+        match self {
+            Self::Heads(at) => views::heads(run, at.layer).map(Answer::Json),
+            Self::Thumbnails(at, look) => views::thumbnails(run, at.layer, look).map(Answer::Floats),
+            Self::Tile(tile, look) => views::tile(run, tile, look).map(Answer::Floats),
+            Self::Lens(at) => views::lens(run, at.row).map(Answer::Json),
+            Self::Neuron(at) => views::neuron(run, at.layer, at.head, at.query, at.key).map(Answer::Json),
+            Self::Steps(at) => views::steps(run, at.layer, at.head).map(Answer::Json),
         }
-    });
-    // The stream owns the guard: both are dropped with the connection.
-    let stream = tokio_stream::wrappers::ReceiverStream::new(receiver);
-    let stream = tokio_stream::StreamExt::map(stream, move |event| {
-        let _ = &cancel;
-        event
-    });
-    ([(header::CONTENT_TYPE, "text/event-stream")], Body::from_stream(stream)).into_response()
+    }
 }
 
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct LabelsRequest {
+pub struct LabelsRequest {
     model: usize,
 }
 
-/// Labels of all heads, over the same texts as `regard classify`.
-async fn labels(State(shared): State<Shared>, json: Sent<LabelsRequest>) -> ApiResult<Response> {
-    let model = shared.model(body(json)?.model)?;
-    let permit = shared.0.operations.acquire().await.ok_or_else(superseded)?;
-    Ok(events(move |cancel, send| {
-        let model = model.with_cancel(cancel);
-        let heads = model.classify(&model.own_texts(sixteen(), short())?, |done, all| send(json!({ "done": done, "all": all })))?;
-        drop(permit);
-        Ok(json!({ "heads": heads }))
-    }))
-}
-
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct SurgeryRequest {
+pub struct SurgeryRequest {
     model: usize,
     edits: String,
     #[serde(default = "sixteen")]
@@ -360,28 +226,9 @@ fn short() -> usize {
     256
 }
 
-async fn surgery(State(shared): State<Shared>, json: Sent<SurgeryRequest>) -> ApiResult<Response> {
-    let SurgeryRequest { model, edits, texts, tokens } = body(json)?;
-    let model = shared.model(model)?;
-    let edits = views::edits(&model, &edits)?.0;
-    if !(1..=TEXTS).contains(&texts) || !(2..=TOKENS).contains(&tokens) {
-        return Err(ApiError::unprocessable(format!(
-            "too many or too few texts or tokens: {texts} x {tokens}; use 1 to {TEXTS} texts of 2 to {TOKENS} tokens"
-        )));
-    }
-    let permit = shared.0.operations.acquire().await.ok_or_else(superseded)?;
-    Ok(events(move |cancel, send| {
-        let model = model.with_cancel(cancel);
-        let texts = model.own_texts(texts, tokens)?;
-        let outcome = model.surgery(&texts, &edits, &model.sources_of(&edits)?, |done, all| send(json!({ "done": done, "all": all })))?;
-        drop(permit);
-        Ok(json!({ "outcome": outcome }))
-    }))
-}
-
-#[derive(Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Writing {
+pub struct GenerateRequest {
     model: usize,
     text: String,
     #[serde(default)]
@@ -393,50 +240,258 @@ struct Writing {
     seed: u64,
 }
 
-async fn generate(State(shared): State<Shared>, json: Sent<Writing>) -> ApiResult<Response> {
-    let Writing { model, text, edits, count, temperature, seed } = body(json)?;
-    let model = shared.model(model)?;
-    let edits: Edits = views::edits(&model, &edits)?.0;
-    if count > GENERATED {
-        return Err(ApiError::unprocessable(format!("too many tokens: {count}; use at most {GENERATED}")));
-    }
-    let permit = shared.0.operations.acquire().await.ok_or_else(superseded)?;
-    Ok(events(move |cancel, send| {
-        let model = model.with_cancel(cancel);
-        let ids = ids_within(&model, &text, shared.0.runs.limits)?;
-        let sampling = Sampling { temperature, seed, ..Sampling::default() };
-        let mut written = Vec::new();
-        let options = Generation { tokens: count, sampling, cached: true };
-        model.generate(&ids, &options, &edits, &model.sources_of(&edits)?, |id| {
-            written.push(id);
-            let text = model.tokenizer().and_then(|tokenizer| tokenizer.decode(&written)).unwrap_or_default();
-            send(json!({ "id": id, "piece": model.piece(id), "text": text }))
-        })?;
-        drop(permit);
-        Ok(json!({ "end": true }))
-    }))
+/// Work that takes seconds and reports its progress as events.
+#[derive(Debug)]
+pub enum OperationRequest {
+    /// Labels of all heads, over the same texts as `regard classify`.
+    Labels(LabelsRequest),
+    Surgery(SurgeryRequest),
+    Generate(GenerateRequest),
 }
 
-#[derive(Deserialize)]
-struct SweepRequest {
-    d_k: usize,
-    seq: usize,
-    seeds: usize,
-    seed: u64,
+/// An operation with its model and edits, checked.
+#[derive(Debug)]
+pub(crate) struct Operation {
+    model: Model,
+    edits: Edits,
+    request: OperationRequest,
+}
+
+/// A parsed request.
+#[derive(Debug)]
+pub enum Call {
+    Models,
+    Run(RunRequest),
+    View { run: String, view: ViewRequest },
+    Text { hash: String },
+    Edits(EditsRequest),
+    Operation(OperationRequest),
+    Sweep(SweepRequest),
+}
+
+fn not_found() -> ApiError {
+    ApiError(ApiError::NOT_FOUND, "not found".to_owned())
+}
+
+impl Call {
+    /// # Errors
+    /// 400, 404 and 405.
+    pub fn parse(request: &Request<'_>) -> ApiResult<Self> {
+        let path = request.target.split('?').next().unwrap_or_default();
+        let parts: Vec<&str> = path.split('/').skip(1).collect();
+        Ok(match parts.as_slice() {
+            ["api", "models"] => request.query().map(|Nothing {}| Self::Models)?,
+            ["api", "run"] => Self::Run(request.posted()?),
+            ["api", "run", run, view] => Self::View { run: (*run).to_owned(), view: ViewRequest::parse(view, request)? },
+            ["api", "text", hash] => request.query().map(|Nothing {}| Self::Text { hash: (*hash).to_owned() })?,
+            ["api", "edits"] => Self::Edits(request.posted()?),
+            ["api", "labels"] => Self::Operation(OperationRequest::Labels(request.posted()?)),
+            ["api", "surgery"] => Self::Operation(OperationRequest::Surgery(request.posted()?)),
+            ["api", "generate"] => Self::Operation(OperationRequest::Generate(request.posted()?)),
+            ["api", "sweep"] => Self::Sweep(request.query()?),
+            _ => return Err(not_found()),
+        })
+    }
+}
+
+/// The models and the cached runs.
+#[derive(Debug)]
+pub struct Api {
+    models: RwLock<Vec<Model>>,
+    pub(crate) runs: RunCache,
+}
+
+impl Api {
+    pub fn new(models: Vec<Model>) -> Self {
+        Self { models: RwLock::new(models), runs: RunCache::new(Limits::of_this_machine()) }
+    }
+
+    /// Adds a model; its index.
+    pub fn add(&self, model: Model) -> usize {
+        let mut models = self.models.write().unwrap_or_else(std::sync::PoisonError::into_inner);
+        models.push(model);
+        models.len() - 1
+    }
+
+    fn models(&self) -> Vec<Model> {
+        self.models.read().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    }
+
+    fn model(&self, number: usize) -> ApiResult<Model> {
+        let models = self.models();
+        let missing = || ApiError(ApiError::NOT_FOUND, format!("no model {number}; there are {}, counted from 0", models.len()));
+        models.get(number).cloned().ok_or_else(missing)
+    }
+
+    /// Answers a request on this thread. `send` gets the events of an operation and returns false to stop it.
+    ///
+    /// # Errors
+    /// Status and message.
+    pub fn answer(&self, request: &Request<'_>, cancel: &Cancel, send: &dyn Fn(Value) -> bool) -> ApiResult<Answer> {
+        match Call::parse(request)? {
+            Call::Models => Ok(Answer::Json(self.describe())),
+            Call::Run(request) => self.run(request, cancel).map(Answer::Json),
+            Call::View { run, view } => {
+                let made = view.answer(&self.cached(&run)?.view(cancel));
+                self.runs.trim();
+                made
+            }
+            Call::Text { hash } => self.text(&hash).map(Answer::Json),
+            Call::Edits(request) => self.edits(&request).map(Answer::Json),
+            Call::Operation(request) => self.operate(&self.operation(request)?, cancel, send).map(Answer::Json),
+            Call::Sweep(request) => sweep(&request).map(Answer::Json),
+        }
+    }
+
+    /// All models.
+    pub(crate) fn describe(&self) -> Value {
+        let models: Vec<Value> = self.models().iter().enumerate().map(|(number, model)| views::model(number, model)).collect();
+        json!({ "version": env!("CARGO_PKG_VERSION"), "models": models })
+    }
+
+    /// The cached run of a request, if there is one.
+    pub(crate) fn find(&self, request: &RunRequest) -> ApiResult<Option<Arc<CachedRun>>> {
+        let edits = views::edits(&self.model(request.model)?, &request.edits)?.0;
+        Ok(self.runs.get(&name(request.model, &request.text, &edits)))
+    }
+
+    /// Runs a text, or finds its run in the cache.
+    pub(crate) fn run(&self, request: RunRequest, cancel: &Cancel) -> ApiResult<Value> {
+        let cached = match self.find(&request)? {
+            Some(cached) => cached,
+            None => {
+                let RunRequest { model: number, text, edits } = request;
+                let model = self.model(number)?;
+                let edits = views::edits(&model, &edits)?.0;
+                self.runs.insert(CachedRun::make(number, &model, text, edits, self.runs.limits, cancel)?)
+            }
+        };
+        views::summary(&cached.view(cancel))
+    }
+
+    /// A run by its name.
+    pub(crate) fn cached(&self, id: &str) -> ApiResult<Arc<CachedRun>> {
+        let gone = || ApiError(ApiError::GONE, "the run is no longer cached; run the text again".to_owned());
+        self.runs.get(id).ok_or_else(gone)
+    }
+
+    pub(crate) fn text(&self, hash: &str) -> ApiResult<Value> {
+        let gone = || ApiError(ApiError::GONE, "the text is no longer cached".to_owned());
+        self.runs.text(hash).map(|text| json!({ "text": text })).ok_or_else(gone)
+    }
+
+    pub(crate) fn edits(&self, request: &EditsRequest) -> ApiResult<Value> {
+        views::edits(&self.model(request.model)?, &request.edits).map(|(_, said)| said)
+    }
+
+    /// Checks an operation before its events begin.
+    pub(crate) fn operation(&self, request: OperationRequest) -> ApiResult<Operation> {
+        let (model, edits) = match &request {
+            OperationRequest::Labels(request) => (request.model, ""),
+            OperationRequest::Surgery(request) => (request.model, request.edits.as_str()),
+            OperationRequest::Generate(request) => (request.model, request.edits.as_str()),
+        };
+        let model = self.model(model)?;
+        let edits = views::edits(&model, edits)?.0;
+        match &request {
+            OperationRequest::Surgery(SurgeryRequest { texts, tokens, .. })
+                if !(1..=TEXTS).contains(texts) || !(2..=TOKENS).contains(tokens) =>
+            {
+                Err(ApiError::unprocessable(format!(
+                    "too many or too few texts or tokens: {texts} x {tokens}; use 1 to {TEXTS} texts of 2 to {TOKENS} tokens"
+                )))
+            }
+            OperationRequest::Generate(GenerateRequest { count, .. }) if *count > GENERATED => {
+                Err(ApiError::unprocessable(format!("too many tokens: {count}; use at most {GENERATED}")))
+            }
+            _ => Ok(Operation { model, edits, request }),
+        }
+    }
+
+    /// Performs an operation; its last event.
+    pub(crate) fn operate(&self, operation: &Operation, cancel: &Cancel, send: &dyn Fn(Value) -> bool) -> ApiResult<Value> {
+        let Operation { model, edits, request } = operation;
+        let model = model.with_cancel(cancel);
+        let progress = |done: usize, all: usize| send(json!({ "done": done, "all": all }));
+        match request {
+            OperationRequest::Labels(_) => {
+                let heads = model.classify(&model.own_texts(sixteen(), short())?, progress)?;
+                Ok(json!({ "heads": heads }))
+            }
+            OperationRequest::Surgery(SurgeryRequest { texts, tokens, .. }) => {
+                let outcome = model.surgery(&model.own_texts(*texts, *tokens)?, edits, &model.sources_of(edits)?, progress)?;
+                Ok(json!({ "outcome": outcome }))
+            }
+            OperationRequest::Generate(GenerateRequest { text, count, temperature, seed, .. }) => {
+                let ids = ids_within(&model, text, self.runs.limits)?;
+                let sampling = Sampling { temperature: *temperature, seed: *seed, ..Sampling::default() };
+                let mut written = Vec::new();
+                let options = Generation { tokens: *count, sampling, cached: true };
+                model.generate(&ids, &options, edits, &model.sources_of(edits)?, |id| {
+                    written.push(id);
+                    let text = model.tokenizer().and_then(|tokenizer| tokenizer.decode(&written)).unwrap_or_default();
+                    send(json!({ "id": id, "piece": model.piece(id), "text": text }))
+                })?;
+                Ok(json!({ "end": true }))
+            }
+        }
+    }
 }
 
 /// The laboratory's sweep at one d_k, small enough for a slider.
-async fn sweep(State(shared): State<Shared>, query: Parameters<SweepRequest>) -> ApiResult<Json<Value>> {
-    let SweepRequest { d_k, seq, seeds, seed } = parameters(query)?;
+pub(crate) fn sweep(request: &SweepRequest) -> ApiResult<Value> {
+    let &SweepRequest { d_k, seq, seeds, seed } = request;
     if d_k > 4096 || seq > 64 || seeds > 2000 {
         return Err(ApiError::unprocessable("too large for the page: use d_k up to 4096, 64 tokens and 2000 draws, or `regard lab sweep`"));
     }
-    let permit = shared.0.computed.clone().acquire_owned().await.map_err(|_| ApiError::unprocessable("the server is stopping"))?;
-    computed(move || {
-        let config = SweepConfig { d_k: vec![d_k], seq, seeds, seed, numbers: Numbers::Regard, loss: Loss::Unit };
-        let tables = config.run(&Unwatched)?;
-        drop(permit);
-        Ok(Json(Value::Array(tables.iter().map(regard_lab::Table::to_json).collect())))
-    })
-    .await
+    let config = SweepConfig { d_k: vec![d_k], seq, seeds, seed, numbers: Numbers::Regard, loss: Loss::Unit };
+    let tables = config.run(&Unwatched)?;
+    Ok(Value::Array(tables.iter().map(regard_lab::Table::to_json).collect()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn status(target: &str, body: Option<&[u8]>) -> u16 {
+        Call::parse(&Request { target, body }).err().map_or(200, |error| error.0)
+    }
+
+    #[test]
+    fn requests_parse_or_have_a_status() {
+        assert_eq!(status("/api/models", None), 200);
+        assert_eq!(status("/api/run/ab/tile?layer=0&head=1&row=0&rows=2&key=0&keys=2&step=1&pool=max", None), 200);
+        assert_eq!(status("/api/run", Some(br#"{"model": 0, "text": "a"}"#)), 200);
+        for (target, body, expected) in [
+            ("/api/nothing", None, 404),
+            ("/", None, 404),
+            ("/api/run/ab/nothing?layer=0", None, 404),
+            ("/api/models", Some(&b"{}"[..]), 405),
+            ("/api/run", None, 405),
+            ("/api/run/ab/heads?layer=0", Some(b"{}"), 405),
+            ("/api/run/ab/heads", None, 400),
+            ("/api/run/ab/heads?layer=-1", None, 400),
+            ("/api/run", Some(br#"{"model": 0, "text": "a", "more": 1}"#), 400),
+            ("/api/run", Some(b"{"), 400),
+        ] {
+            assert_eq!(status(target, body), expected, "{target}");
+        }
+    }
+
+    #[test]
+    fn answers_without_a_server() {
+        let api = Api::new(vec![Model::built_in().expect("it is in the crate")]);
+        let ask = |target: &str, body: Option<Value>| {
+            let body = body.map(|body| body.to_string());
+            api.answer(&Request { target, body: body.as_deref().map(str::as_bytes) }, &Cancel::new(), &|_| true)
+        };
+        let Ok(Answer::Json(run)) = ask("/api/run", Some(json!({ "model": 0, "text": "Leo and Ben went" }))) else { panic!("a run") };
+        let name = run["run"].as_str().expect("a name");
+        let Ok(Answer::Floats(cells)) = ask(&format!("/api/run/{name}/thumbnails?layer=0"), None) else { panic!("cells") };
+        let n = run["tokens"].as_array().map_or(0, Vec::len);
+        assert_eq!(cells.len(), 4 * n * n, "four heads, a cell per pair");
+        assert_eq!(ask("/api/run/0000000000000000/heads?layer=0", None).err().map(|error| error.0), Some(410));
+        let many = json!({ "model": 0, "text": "a", "count": 100_000 });
+        assert_eq!(ask("/api/generate", Some(many)).err().map(|error| error.0), Some(422));
+    }
 }

@@ -1,6 +1,6 @@
 //! Cache of runs, for the views of the page: the latest ones, within a limit of memory.
 
-use crate::views::ApiError;
+use crate::api::ApiError;
 use regard_model::{Cancel, Edits, HeadStates, Input, Model, Run, Sink};
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
@@ -181,7 +181,7 @@ fn bytes_of(states: &HashMap<(usize, usize, Sink), Arc<HeadStates>>) -> usize {
 
 /// The name of a run: a hash of model, text and edits.
 pub(crate) fn name(number: usize, text: &str, edits: &Edits) -> String {
-    hash(&[&number.to_le_bytes(), text.as_bytes(), edits.canonical().as_bytes()])
+    hash(&[&(number as u64).to_le_bytes(), text.as_bytes(), edits.canonical().as_bytes()])
 }
 
 /// The latest runs, the last used at the end.

@@ -1,7 +1,7 @@
 //! Connection limits and timeouts. Slow readers and senders are disconnected.
 
-use crate::api;
 use crate::auth::{Auth, IO_TIMEOUT};
+use crate::http;
 use axum::Router;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
@@ -94,7 +94,7 @@ impl Server {
         let served = runtime.block_on(async {
             tokio::task::spawn_blocking(|| ()).await?;
             let listener = TcpListener::from_std(self.listener)?;
-            let router = api::router(self.models, self.auth);
+            let router = http::router(self.models, self.auth);
             let mut stop = self.stop.subscribe();
             tokio::select! {
                 () = accept(listener, router) => {}

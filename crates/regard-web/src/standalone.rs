@@ -3,9 +3,10 @@
 //! Responses are stored by the path of their request; the page reports other paths as missing. Scripts are concatenated without the lines that
 //! join them as modules.
 
+use crate::api::ApiResult;
 use crate::page::{FILES, INDEX};
 use crate::run_cache::{CachedRun, Limits, View};
-use crate::views::{self, ApiResult, Look, Tile};
+use crate::views::{self, Look, Tile};
 use base64::Engine;
 use regard_model::{Cancel, Edits, Model, Pool, Sink};
 use serde_json::{Map, Value, json};

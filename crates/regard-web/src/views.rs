@@ -1,9 +1,8 @@
 //! Views of a run as JSON or as arrays of f32, for the server and for the standalone page.
 
+use crate::api::{ApiError, ApiResult};
 use crate::examples;
 use crate::run_cache::{View, hash};
-use axum::http::StatusCode;
-use axum::response::{IntoResponse, Response};
 use regard::Rectangle;
 use regard_model::edits::{Action, Part, Rows};
 use regard_model::{Edits, Model, Pool, Sink};
@@ -17,36 +16,6 @@ const CELLS: usize = 1 << 18;
 const THUMBNAIL: usize = 32;
 /// Tokens of the lesson.
 pub(crate) const LESSON: usize = 12;
-
-/// Status and message of a failed request.
-#[derive(Debug)]
-pub(crate) struct ApiError(pub(crate) StatusCode, pub(crate) String);
-
-impl ApiError {
-    pub(crate) fn unprocessable(message: impl Into<String>) -> Self {
-        Self(StatusCode::UNPROCESSABLE_ENTITY, message.into())
-    }
-}
-
-impl From<regard_model::Error> for ApiError {
-    fn from(error: regard_model::Error) -> Self {
-        Self::unprocessable(error.to_string())
-    }
-}
-
-impl From<regard_lab::Error> for ApiError {
-    fn from(error: regard_lab::Error) -> Self {
-        Self::unprocessable(error.to_string())
-    }
-}
-
-impl IntoResponse for ApiError {
-    fn into_response(self) -> Response {
-        (self.0, axum::Json(json!({ "error": self.1 }))).into_response()
-    }
-}
-
-pub(crate) type ApiResult<T> = Result<T, ApiError>;
 
 /// JSON has no NaN: null instead.
 fn number(x: f64) -> Value {
@@ -112,7 +81,7 @@ pub(crate) fn heads(run: &View<'_>, layer: usize) -> ApiResult<Value> {
 
 /// How weights become cells.
 #[derive(Debug, Clone, Copy, Deserialize)]
-pub(crate) struct Look {
+pub struct Look {
     #[serde(default)]
     pub(crate) pool: Pool,
     #[serde(default)]
@@ -121,7 +90,7 @@ pub(crate) struct Look {
 
 /// A rectangle of a head's weights in cells of `step x step`.
 #[derive(Debug, Clone, Copy, Deserialize)]
-pub(crate) struct Tile {
+pub struct Tile {
     pub(crate) layer: usize,
     pub(crate) head: usize,
     pub(crate) row: usize,
