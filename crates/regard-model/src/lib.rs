@@ -34,6 +34,7 @@
 pub mod formats;
 mod cancel;
 mod digest;
+mod disk;
 mod direct_effect;
 pub mod edits;
 pub mod error;

@@ -1,6 +1,7 @@
 //! [`Model`]: a checkpoint that can be run, looked into and edited.
 
 use crate::cancel::Cancel;
+use crate::disk;
 use crate::edits::{EditProbe, Edits, Reference, Shape, Sources};
 use crate::error::{Error, Result};
 use crate::families::RenamedTensors;
@@ -33,7 +34,7 @@ pub struct Pooling {
 
 impl Pooling {
     pub(crate) fn of_folder(folder: &Path) -> Option<Self> {
-        let read = |path: PathBuf| -> Option<serde_json::Value> { serde_json::from_slice(&std::fs::read(path).ok()?).ok() };
+        let read = |path: PathBuf| -> Option<serde_json::Value> { serde_json::from_slice(&disk::read(&path).ok()?).ok() };
         let modules = read(folder.join("modules.json"))?;
         let pooling = read(folder.join("1_Pooling/config.json"))?;
         let normalised = modules.as_array()?.iter().any(|module| module["type"].as_str().is_some_and(|kind| kind.ends_with("Normalize")));

@@ -1,5 +1,6 @@
 //! From a path to a model: which files are there, and what they are.
 
+use crate::disk;
 use crate::error::{Error, Result};
 use crate::families::{self, Architecture, llama};
 use crate::formats::{Archive, Gguf, Llama2c, Pickle, SafetensorsFiles, TensorInfo, missing};
@@ -12,7 +13,7 @@ use regard_nn::models::transformer::Transformer;
 use regard_nn::tensors::{Layout, SafetensorsFile, Source, Tensor};
 use regard_nn::training::folder::{MODEL, Trained};
 use serde_json::Value;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// What was found at a path.
 #[derive(Debug)]
@@ -65,10 +66,10 @@ impl Archive for Ours {
 
 /// Whatever is at a path, or under a name in the local Hugging Face cache.
 pub(crate) fn open(path: &Path) -> Result<Opened> {
-    if path.is_dir() {
+    if disk::is_dir(path) {
         return folder(path);
     }
-    if path.is_file() {
+    if disk::is_file(path) {
         return file(path);
     }
     match Hub::from_env().and_then(|hub| hub.cached(path)) {
@@ -83,20 +84,12 @@ pub(crate) fn open(path: &Path) -> Result<Opened> {
     }
 }
 
-fn first_bytes(path: &Path) -> Result<Vec<u8>> {
-    use std::io::Read;
-    let mut start = Vec::new();
-    let file = std::fs::File::open(path).map_err(|source| Error::file(path, source))?;
-    file.take(64).read_to_end(&mut start).map_err(|source| Error::file(path, source))?;
-    Ok(start)
-}
-
 fn file(path: &Path) -> Result<Opened> {
-    let start = first_bytes(path)?;
+    let start = disk::start(path, 64).map_err(|source| Error::file(path, source))?;
     if start.starts_with(b"GGUF") || path.extension().is_some_and(|e| e == "gguf") {
         return gguf(path);
     }
-    let beside = path.parent().filter(|parent| parent.join("config.json").is_file());
+    let beside = path.parent().filter(|parent| disk::is_file(&parent.join("config.json")));
     if path.extension().is_some_and(|e| e == "safetensors") {
         return match beside {
             Some(parent) => transformers(parent, "safetensors", Box::new(SafetensorsFiles::open(path)?)),
@@ -121,16 +114,14 @@ fn file(path: &Path) -> Result<Opened> {
 }
 
 fn folder(folder: &Path) -> Result<Opened> {
-    if folder.join("config.json").is_file() {
+    if disk::is_file(&folder.join("config.json")) {
         let (format, archive) = weights(folder)?;
         return transformers(folder, format, archive);
     }
-    if folder.join(MODEL).is_file() {
+    if disk::is_file(&folder.join(MODEL)) {
         return ours(folder);
     }
-    let entries = std::fs::read_dir(folder).map_err(|source| Error::file(folder, source))?;
-    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
-    files.sort();
+    let files = disk::list(folder).map_err(|source| Error::file(folder, source))?;
     let with = |extension: &str| files.iter().filter(|path| path.extension().is_some_and(|e| e == extension)).collect::<Vec<_>>();
     let (ggufs, mut bins) = (with("gguf"), with("bin"));
     bins.retain(|path| path.file_name().is_none_or(|name| name != "tokenizer.bin"));
@@ -147,7 +138,7 @@ fn folder(folder: &Path) -> Result<Opened> {
 
 /// The weights of a folder of transformers.
 fn weights(folder: &Path) -> Result<(&'static str, Box<dyn Archive>)> {
-    let file = |name: &str| Some(folder.join(name)).filter(|path| path.is_file());
+    let file = |name: &str| Some(folder.join(name)).filter(|path| disk::is_file(path));
     if let Some(index) = file("model.safetensors.index.json") {
         return Ok(("safetensors", Box::new(SafetensorsFiles::open_index(&index)?)));
     }
@@ -157,7 +148,7 @@ fn weights(folder: &Path) -> Result<(&'static str, Box<dyn Archive>)> {
     if let Some(path) = file("pytorch_model.bin") {
         return Ok(("pickle", Box::new(Pickle::open(&path)?)));
     }
-    let reason = if folder.join("pytorch_model.bin.index.json").is_file() {
+    let reason = if disk::is_file(&folder.join("pytorch_model.bin.index.json")) {
         "its weights are several pickles: save them with safetensors (`model.save_pretrained(folder)`)"
     } else {
         "it has a config.json, but no model.safetensors, model.safetensors.index.json or pytorch_model.bin"
@@ -166,7 +157,7 @@ fn weights(folder: &Path) -> Result<(&'static str, Box<dyn Archive>)> {
 }
 
 fn json(path: &Path) -> Result<Value> {
-    let bytes = std::fs::read(path).map_err(|source| Error::file(path, source))?;
+    let bytes = disk::read(path).map_err(|source| Error::file(path, source))?;
     serde_json::from_slice(&bytes).map_err(|e| Error::damaged(path, format!("it is not JSON ({e})")))
 }
 
@@ -201,7 +192,7 @@ fn llama2c(path: &Path) -> Result<Opened> {
     let file = Llama2c::open(path)?;
     let architecture = llama::of_header(file.header())?;
     let beside = path.with_file_name("tokenizer.bin");
-    let tokenizer = if beside.is_file() {
+    let tokenizer = if disk::is_file(&beside) {
         optional(Tokenizer::of_llama2c(&beside, file.header().vocab))
     } else {
         Err(format!("there is no tokenizer.bin beside {}", path.display()))

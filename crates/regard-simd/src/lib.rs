@@ -10,6 +10,10 @@
 pub mod allocator;
 pub mod float;
 pub mod level;
+#[cfg(not(target_family = "wasm"))]
+pub mod map;
+#[cfg(target_family = "wasm")]
+#[path = "map/wasm.rs"]
 pub mod map;
 pub mod math;
 pub mod matmul;

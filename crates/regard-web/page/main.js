@@ -11,6 +11,7 @@ import { mapView } from './map.js';
 import { neuronView } from './neuron.js';
 import { lensView } from './lens.js';
 import { lessonView } from './lesson.js';
+import { inTab, keepOffline, listenToDrops } from './tab.js';
 import { showSurgery, toggle } from './surgery.js';
 
 /** A file has the views whose data is in it. */
@@ -293,7 +294,7 @@ function listen() {
     try { await exportView(kind, drawn); say(`saved as ${kind}`); } catch (error) { say(error.message); }
   });
   byId('link').addEventListener('click', async () => {
-    try { await navigator.clipboard.writeText(link()); say('The link is copied; opening it needs the token of a running server.'); } catch { prompt('The link:', link()); }
+    try { await navigator.clipboard.writeText(link()); say(inTab ? 'The link is copied.' : 'The link is copied; opening it needs the token of a running server.'); } catch { prompt('The link:', link()); }
   });
   byId('help').addEventListener('click', showKeys);
   byId('tabs').addEventListener('keydown', (event) => {
@@ -344,4 +345,12 @@ if (frozen) {
   put(byId('intro'), `Attention of ${frozen.answers['/api/models'].models[0].name} on one text${frozen.edits ? `, with the edits ${frozen.edits}` : ''}. `, 'Written by ', el('code', {}, 'regard look --html'), `, version ${frozen.answers['/api/models'].version}, ${document.lastModified}.`);
   byId('text').readOnly = true;
 }
+if (inTab) {
+  listenToDrops(banner, async (number) => {
+    await begin();
+    byId('model').value = String(number);
+    byId('model').dispatchEvent(new Event('change'));
+  });
+}
 await begin();
+if (inTab) keepOffline();

@@ -20,6 +20,7 @@ files! {
     "style.css": "text/css",
     "base.js": "text/javascript",
     "colour.js": "text/javascript",
+    "tab.js": "text/javascript",
     "api.js": "text/javascript",
     "state.js": "text/javascript",
     "draw.js": "text/javascript",

@@ -1,6 +1,7 @@
 //! `model.safetensors`, or several files and an index that names them. The reader is regard-nn's; here files are mapped and listed.
 
 use super::{Archive, TensorInfo, map, missing};
+use crate::disk;
 use crate::error::{Error, Result};
 use regard::MappedFile;
 use regard_nn::tensors::{SafetensorsFile, Source, Tensor};
@@ -24,7 +25,7 @@ impl SafetensorsFiles {
     /// # Errors
     /// When the index or one of them cannot be used.
     pub fn open_index(index: &Path) -> Result<Self> {
-        let text = std::fs::read(index).map_err(|source| Error::file(index, source))?;
+        let text = disk::read(index).map_err(|source| Error::file(index, source))?;
         let open = |name: String| {
             let path = index.with_file_name(name);
             Ok(SafetensorsFile::new(&path, map(&path)?)?)

@@ -12,6 +12,7 @@ mod sentencepiece;
 
 pub use sentencepiece::Pieces;
 
+use crate::disk;
 use crate::error::{Error, Result};
 use crate::formats::Gguf;
 use base64::Engine;
@@ -61,7 +62,7 @@ fn refused(reason: impl std::fmt::Display) -> Error {
 }
 
 fn json(path: &Path) -> Option<Value> {
-    serde_json::from_slice(&std::fs::read(path).ok()?).ok()
+    serde_json::from_slice(&disk::read(path).ok()?).ok()
 }
 
 /// `"<s>"` or `{"content": "<s>", ...}`.
@@ -193,16 +194,16 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::NoTokenizer`] and [`Error::Tokenizer`].
     pub fn of_folder(folder: &Path, family: &str) -> Result<Self> {
-        let file = |name: &str| Some(folder.join(name)).filter(|path| path.is_file());
+        let file = |name: &str| Some(folder.join(name)).filter(|path| disk::is_file(path));
         let settings = file("tokenizer_config.json").and_then(|path| json(&path)).unwrap_or_default();
         let mut tokenizer = if let Some(path) = file("tokenizer.json") {
-            let bytes = std::fs::read(&path).map_err(|source| Error::file(&path, source))?;
+            let bytes = disk::read(&path).map_err(|source| Error::file(&path, source))?;
             Self::of_bytes(&bytes).map_err(|e| refused(format!("{}: {e}", path.display())))?
         } else if let Some(path) = file("vocab.txt") {
-            let vocabulary = std::fs::read_to_string(&path).map_err(|source| Error::file(&path, source))?;
+            let vocabulary = disk::read_to_string(&path).map_err(|source| Error::file(&path, source))?;
             Self::of_vocabulary(&vocabulary, settings["do_lower_case"].as_bool().unwrap_or(true))?
         } else if let (Some(vocab), Some(merges)) = (file("vocab.json"), file("merges.txt")) {
-            let text = |path: &Path| std::fs::read_to_string(path).map_err(|source| Error::file(path, source));
+            let text = |path: &Path| disk::read_to_string(path).map_err(|source| Error::file(path, source));
             Self::of_json(build::merges(&text(&vocab)?, &text(&merges)?, family == "roberta")?)?
         } else {
             let reason = format!("{} has no tokenizer.json, vocab.txt, or vocab.json with merges.txt", folder.display());

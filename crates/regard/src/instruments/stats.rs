@@ -149,7 +149,7 @@ impl<T: Real> StatSums<T> {
         let position_values = positions.iter().map(|&p| T::from_f64(p as f64)).collect();
         // More keys than there are, or a window of more, is all of them.
         let top_keys = options.top_keys.min(plan.part.whole[3]);
-        let options = StatsOptions { top_keys, local_window: options.local_window.min(1 << 62) };
+        let options = StatsOptions { top_keys, local_window: options.local_window.min(1 << (usize::BITS - 2)) };
         let tops = vec![Self::NO_KEY; top_keys * lanes];
         Self {
             options,
