@@ -3,8 +3,12 @@
 /// The environment variable that forces one level.
 pub(crate) const FORCE: &str = "REGARD_SIMD";
 
-/// All levels, from the plainest to the widest.
+/// The levels of this architecture, from the plainest to the widest.
+#[cfg(not(target_arch = "aarch64"))]
 pub(crate) const ALL: [&str; 3] = ["portable", "avx2", "avx512"];
+/// The levels of this architecture, from the plainest to the widest.
+#[cfg(target_arch = "aarch64")]
+pub(crate) const ALL: [&str; 2] = ["portable", "neon"];
 
 /// What this CPU lacks for the level, or `None` when the level can run.
 pub(crate) fn lacks(level: &str) -> Option<&'static str> {
@@ -20,7 +24,7 @@ pub(crate) fn lacks(level: &str) -> Option<&'static str> {
     }
     #[cfg(not(target_arch = "x86_64"))]
     {
-        (level != "portable").then_some("this is not an x86-64 CPU")
+        (level != "portable" && level != "neon").then_some("this is not an x86-64 CPU")
     }
 }
 

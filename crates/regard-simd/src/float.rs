@@ -10,6 +10,8 @@ use half::{bf16, f16};
 use std::convert::identity;
 use std::mem::MaybeUninit;
 
+#[cfg(target_arch = "aarch64")]
+use crate::aarch64::neon;
 #[cfg(target_arch = "x86_64")]
 use crate::x86::{avx2, avx512};
 
@@ -110,11 +112,13 @@ macro_rules! real {
             fn dispatch<D: Driver<Self>>(level: Level, driver: D) -> D::Output {
                 match level {
                     Level::Portable => driver.run(portable::$lanes),
+                    #[cfg(target_arch = "aarch64")]
+                    Level::Neon => driver.run(neon::$lanes::detect().expect("the level was checked")),
                     #[cfg(target_arch = "x86_64")]
                     Level::Avx2 => driver.run(avx2::$lanes::detect().expect("the level was checked")),
                     #[cfg(target_arch = "x86_64")]
                     Level::Avx512 => driver.run(avx512::$lanes::detect().expect("the level was checked")),
-                    #[cfg(not(target_arch = "x86_64"))]
+                    // Levels of other architectures.
                     _ => unreachable!("the level was checked"),
                 }
             }

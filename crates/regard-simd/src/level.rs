@@ -8,6 +8,8 @@ use std::sync::OnceLock;
 pub enum Level {
     /// Plain Rust, whatever the compiler makes of it for the target's baseline.
     Portable,
+    /// NEON of 64-bit ARM, 128 bits.
+    Neon,
     /// AVX2 with FMA and F16C, 256 bits.
     Avx2,
     /// AVX-512 F, 512 bits.
@@ -26,12 +28,13 @@ pub struct MissingLevel {
 
 impl Level {
     /// All levels, lowest first.
-    pub const ALL: [Self; 3] = [Self::Portable, Self::Avx2, Self::Avx512];
+    pub const ALL: [Self; 4] = [Self::Portable, Self::Neon, Self::Avx2, Self::Avx512];
 
     /// The name as it is written in `REGARD_SIMD`.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Portable => "portable",
+            Self::Neon => "neon",
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",
         }
@@ -41,11 +44,13 @@ impl Level {
     pub fn is_available(self) -> bool {
         match self {
             Self::Portable => true,
+            #[cfg(target_arch = "aarch64")]
+            Self::Neon => crate::aarch64::neon::F32::detect().is_some(),
             #[cfg(target_arch = "x86_64")]
             Self::Avx2 => crate::x86::avx2::F32::detect().is_some(),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => crate::x86::avx512::F32::detect().is_some(),
-            #[cfg(not(target_arch = "x86_64"))]
+            // Levels of other architectures.
             _ => false,
         }
     }

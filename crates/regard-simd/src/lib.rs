@@ -1,4 +1,4 @@
-//! SIMD and numeric kernels: vectors on three CPU levels, the register tile of every matrix product, strided rows, random
+//! SIMD and numeric kernels: vectors on several CPU levels, the register tile of every matrix product, strided rows, random
 //! numbers, threads and scratch memory. Nothing here depends on attention.
 //!
 //! A [`Kernel`] is vector code: generic over [`Simd`], `#[inline(always)]` all the way down, entered by [`Simd::call`]. A [`Driver`] has no
@@ -27,6 +27,10 @@ pub mod scratch;
 mod sealed;
 pub mod simd;
 pub mod strided;
+#[cfg(target_arch = "aarch64")]
+mod aarch64 {
+    pub(crate) mod neon;
+}
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     pub(crate) mod avx2;

@@ -1,4 +1,4 @@
-//! The lanes: one trait, three CPU levels.
+//! The lanes: one trait for all CPU levels.
 //!
 //! Every kernel is written once, generic over [`Simd`]. A value of a lanes type can only be had from `detect`, so holding one proves that the CPU
 //! has the instructions, and the arithmetic on it is safe to call. [`crate::Real::dispatch`] chooses the level, once per task;

@@ -11,7 +11,7 @@ impl Attention<'_> {
     /// must agree, such as the ranks of a job, compare them.
     ///
     /// Arrays are given by shape and digest, and [custom](crate::Mask::custom) masks by a sample of their pairs. The number of threads and the interrupt
-    /// flag change no result and are left out; so is the difference of AVX2 and AVX-512, which have the same bits.
+    /// flag change no result and are left out; so is the difference of AVX2, AVX-512 and NEON, which have the same bits.
     ///
     /// # Errors
     /// When the machine does not have the [level](Attention::level).
