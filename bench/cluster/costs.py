@@ -36,7 +36,7 @@ def main():
     parser.add_argument("--dim", type=int, default=64)
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 3, 4])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--window", type=int, help="only so many keys before the query")
+    parser.add_argument("--window", type=int, help="the number of keys before the query")
     parser.add_argument("--mpirun", nargs="*", default=[], help="further words for mpirun, such as the way to other hosts")
     args = parser.parse_args()
     program = str(args.regard.resolve())

@@ -7,7 +7,7 @@
   logarithms of its sums. Once with PyTorch's kernel and the merge written here, once with `regard.attention` and `regard.merge`. Forward.
 - `regard.torch.context_parallel_attention`, forward and backward.
 
-Each try is a job of its own, by gloo on this machine; one whose ranks have all slept for so many seconds hangs, and is killed. Compared are the bits with those of
+Each try is a job of its own, by gloo on this machine; a job whose ranks have all slept for this long hangs, and is killed. Compared are the bits with those of
 the same library in one process. The table is Markdown. For Linux.
 """
 
@@ -129,7 +129,7 @@ def one_process(name, causal):
 def one_rank(name, causal):
     distributed.init_process_group("gloo", timeout=datetime.timedelta(hours=1))
     found = CONTENDERS[name][0](causal)
-    # Nobody leaves before the others have what they need.
+    # No rank leaves before the others have what they need.
     distributed.barrier()
     return found
 
@@ -163,7 +163,7 @@ def busy(processes):
 
 
 def ended(processes, seconds):
-    """Whether all end; they do not when all of their threads have slept, nearly always, for so many seconds."""
+    """Whether all end; they do not when all of their threads have slept, nearly always, for this number of seconds."""
     running, step = list(processes), 0.05
     looks = collections.deque(maxlen=int(seconds / step))
     while running:
@@ -179,7 +179,7 @@ def ended(processes, seconds):
 
 
 def job(name, causal, ranks, seconds):
-    """What the first of so many ranks found, or why there is nothing; without ranks, what one process finds."""
+    """What the first of these ranks found, or why there is nothing; without ranks, what one process finds."""
     with tempfile.TemporaryDirectory() as folder:
         common = dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(ranks))
         places = [common | {"RANK": str(rank)} for rank in range(ranks)] or [{}]

@@ -1,4 +1,5 @@
-//! `cargo xtask cluster`: ranks of MPI and of torch.distributed against one process, bit for bit, and what becomes of a job when one of its ranks goes.
+//! `cargo xtask cluster`: ranks of MPI and of torch.distributed against one process, bit for bit, and how a job ends when one of its ranks
+//! goes.
 
 mod gloo;
 mod links;
@@ -114,7 +115,7 @@ fn ends_of(mut job: Command, fault: &str, within: Duration) -> Result<()> {
     if fault == "stop" {
         ensure!(
             complained.contains(&format!("waited {WATCHDOG} s for")) && complained.contains("of rank"),
-            "nobody named the rank:\n{complained}"
+            "no message names the rank:\n{complained}"
         );
     }
     println!("    ended {took:.1} s after the fault");

@@ -17,8 +17,8 @@
 //! ```
 //!
 //! Tensors are `[batch, head, seq, dim]` on the CPU, of f32, f64, f16 or bf16, with any strides: nothing is copied on the way in.
-//! Query head `h` reads key/value head `h / (heads_q / heads_kv)`. A bias among the options is a constant and gets no gradient: one that learns
-//! is given to [`attention_with_bias`] as a tensor.
+//! Query head `h` reads key/value head `h / (heads_q / heads_kv)`. A bias among the options is a constant and gets no gradient: one that
+//! learns is given to [`attention_with_bias`] as a tensor.
 #![warn(missing_docs)]
 #![forbid(unsafe_code)]
 
@@ -37,9 +37,9 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, options: &Attention<'static
     apply(q, k, v, options, None)
 }
 
-/// The same with a bias, `[batch or 1, heads_q or 1, seq_q or 1, seq_kv or 1]`, that is added to the scores, beside those among the options, which stay
-/// constant. Differentiable in q, k, v and the bias, independent of [`Attention::bias_gradient`]; k and v are copied once, side by side,
-/// since candle's operations take three tensors.
+/// The same with a bias, `[batch or 1, heads_q or 1, seq_q or 1, seq_kv or 1]`, that is added to the scores, beside those among the
+/// options, which stay constant. Differentiable in q, k, v and the bias, independent of [`Attention::bias_gradient`]; k and v are copied
+/// once, side by side, since candle's operations take three tensors.
 ///
 /// # Errors
 /// As [`attention`], and when the bias does not fit the scores.

@@ -54,12 +54,13 @@ impl FromStr for Cells {
 
 /// Compute attention from files to files that may be larger than memory, on one machine or on many
 ///
-/// Q, K and V are .npy files of float16, float32 or float64: [token, dim], [head, token, dim] or [batch, head, token, dim]; K and V may have fewer heads.
-/// They are read in pieces, so that memory is needed for some rows and keys only. The results have the same bytes on any number of ranks.
+/// Q, K and V are .npy files of float16, float32 or float64: [token, dim], [head, token, dim] or [batch, head, token, dim]; K and V may
+/// have fewer heads. They are read in pieces, so that memory is needed for some rows and keys only. The results have the same bytes on any
+/// number of ranks.
 ///
 /// With --stats, statistics of every row are written beside the results (out.entropy.npy and others), and the mean of each head is shown.
-/// With --heat-map, a second pass over the keys pools the weights into cells: out.heat_map.npy has the mean of each cell, [batch, head, row, column], and
-/// out.heat_map.png shows it.
+/// With --heat-map, a second pass over the keys pools the weights into cells: out.heat_map.npy has the mean of each cell,
+/// [batch, head, row, column], and out.heat_map.png shows it.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   regard attend q.npy k.npy v.npy --causal --out out.npy --stats

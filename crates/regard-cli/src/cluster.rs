@@ -207,7 +207,8 @@ fn compared(ranks: &Ranks) -> Result<usize> {
 
 /// Forecast attention over several machines: seconds, bytes, memory
 ///
-/// The schedule is simulated piece by piece, with the speed of a rank and of its network. Without --rate, the speed of this machine is measured.
+/// The schedule is simulated piece by piece, with the speed of a rank and of its network. Without --rate, the speed of this machine is
+/// measured.
 #[derive(Args, Debug)]
 #[command(after_help = "Example:\n  regard cluster plan --tokens 1M --heads 32/8 --dim 128 --ranks 64,256,1024 --net 10GbE --rate 2600")]
 struct Plan {

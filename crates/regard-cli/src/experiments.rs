@@ -69,7 +69,8 @@ pub(crate) struct Experiment {
 /// Options of every experiment.
 #[derive(Args, Debug, Clone)]
 struct Shared {
-    /// Compute one part of the draws, as in 3/64, into a file of its own; `regard merge` combines the parts of several machines to the same bytes
+    /// Compute one part of the draws, as in 3/64, into a file of its own; `regard merge` combines the parts of several machines to the same
+    /// bytes
     #[arg(long, value_name = "PART")]
     shard: Option<Part>,
     #[command(flatten)]

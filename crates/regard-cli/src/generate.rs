@@ -16,9 +16,9 @@ use std::time::Instant;
 /// Let a model write
 ///
 /// The text appears as it is written, and is all that is printed. With temperature 0 the most likely token is taken each time; below 1 the
-/// distribution is sharper than the model's, above 1 flatter. --top-k and --top-p leave the unlikely tokens out. When the context of a model
-/// is full, the older half of the text is dropped and the rest read again, with edits and without. The same seed writes the same text, with
-/// and without the cache of keys and values.
+/// distribution is sharper than the model's, above 1 flatter. --top-k and --top-p leave the unlikely tokens out. When the context of a
+/// model is full, the older half of the text is dropped and the rest read again, with edits and without. The same seed writes the same
+/// text, with and without the cache of keys and values.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   regard generate model

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 
 /// Merge the shards of an experiment: the same bytes as if one machine had run it
 ///
-/// Shards are written by `--shard K/N` of experiments that draw random numbers, on any machines and in any order. A shard that is given twice counts once.
-/// A damaged, foreign or missing shard is an error that names it.
+/// Shards are written by `--shard K/N` of experiments that draw random numbers, on any machines and in any order. A shard that is given
+/// twice counts once. A damaged, foreign or missing shard is an error that names it.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   for k in $(seq 64); do regard lab sweep --seeds 1000000 --numbers regard --shard $k/64 --out shards; done

@@ -6,8 +6,9 @@ use regard_dist::{Comm, Exchange, Failure, Kind, SingleRank, Tag};
 use regard_nn::training::ranks as training;
 use std::time::Duration;
 
-/// Variables with the number of ranks, which launchers set: Open MPI, MPICH and its derivatives, and Slurm's `srun` for each step. The first that is set counts, as
-/// `mpirun` may run within a step of `srun`. A script of `sbatch` has none of them: SLURM_NTASKS is the number of tasks requested, not started.
+/// Variables with the number of ranks, which launchers set: Open MPI, MPICH and its derivatives, and Slurm's `srun` for each step. The
+/// first that is set counts, as `mpirun` may run within a step of `srun`. A script of `sbatch` has none of them: SLURM_NTASKS is the number
+/// of tasks requested, not started.
 const SIZES: [&str; 5] = ["OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_SIZE", "MPI_LOCALNRANKS", SRUN];
 const SRUN: &str = "SLURM_STEP_NUM_TASKS";
 

@@ -37,7 +37,8 @@ pub(crate) struct Report {
     /// Measure no times: reports with the same settings have the same bytes
     #[arg(long, conflicts_with = "from")]
     no_timing: bool,
-    /// Train all models again instead of using the stored results: minutes instead of seconds. A stopped run resumes when it is started again
+    /// Train all models again instead of using the stored results: minutes instead of seconds. A stopped run resumes when it is started
+    /// again
     #[arg(long, conflicts_with = "from")]
     train: bool,
     /// Train the language models on this text (UTF-8), and judge the claims by them

@@ -12,8 +12,8 @@ use std::process::{Command, Stdio};
 
 /// Attention live in the browser: type a text, watch every head, ablate one
 ///
-/// The page is part of the program and makes no request to any other machine. Only this machine can reach it, with the token that is printed.
-/// Ctrl-C stops it. Without a model it shows the small built-in one.
+/// The page is part of the program and makes no request to any other machine. Only this machine can reach it, with the token that is
+/// printed. Ctrl-C stops it. Without a model it shows the small built-in one.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   regard serve
@@ -44,8 +44,8 @@ fn open(file: &Path) -> bool {
     Command::new(program).args(before).arg(file).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn().is_ok()
 }
 
-/// A page that forwards to the address, in a directory that only this user can read, deleted with the guard. Arguments of programs can be read
-/// by every user of the machine, so the token must not be in those of the browser.
+/// A page that forwards to the address, in a directory that only this user can read, deleted with the guard. Arguments of programs can be
+/// read by every user of the machine, so the token must not be in those of the browser.
 fn redirect_file(address: &str) -> std::io::Result<(tempfile::TempDir, PathBuf)> {
     let (mut folder, mut options) = (tempfile::Builder::new(), std::fs::OpenOptions::new());
     folder.prefix("regard-serve-");

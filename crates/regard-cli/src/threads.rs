@@ -8,10 +8,11 @@ use std::thread::JoinHandle;
 /// Threads that are left to others, such as the one that waits for Ctrl-C, where the system does not start all that were wanted.
 const SPARE: usize = 2;
 
-/// Start the pool that all parallel loops use: `threads` of them, or an error; without a number one per core, or as many as the system starts. Returned is a
-/// note about threads that are missing.
+/// Start the pool that all parallel loops use: `threads` of them, or an error; without a number one per core, or as many as the system
+/// starts. Returned is a note about threads that are missing.
 ///
-/// Rayon's own start of the pool panics where a thread is missing, and cannot be tried twice: so the threads are started first, and then given to it.
+/// Rayon's own start of the pool panics where a thread is missing, and cannot be tried twice: so the threads are started first, and then
+/// given to it.
 pub(crate) fn start_pool(threads: Option<usize>) -> Result<Option<String>> {
     let wanted = threads.unwrap_or_else(default_threads);
     let mut started = Vec::new();

@@ -25,15 +25,15 @@ use std::time::{Duration, Instant};
 
 /// Train a small language model on a text, or on built-in stories of known entropy
 ///
-/// A decoder-only transformer learns to predict the next token. Without --text it learns stories of a built-in grammar, whose entropy is known
-/// exactly: the floor of the loss.
+/// A decoder-only transformer learns to predict the next token. Without --text it learns stories of a built-in grammar, whose entropy is
+/// known exactly: the floor of the loss.
 ///
 /// Writes into the model's folder: model.safetensors (parameters and the optimiser's state, enough to resume), model.json (the
 /// settings), tokenizer.json, training.csv (one row per step), and at the end training.svg and training.png. The bytes do
 /// not depend on the number of threads or on interruptions.
 ///
-/// Ctrl-C (and SIGTERM) finishes the step, saves and stops; a second one stops at once. After a crash at most the steps since the last checkpoint
-/// are lost. --resume continues in both cases, to the same bytes as a training without interruption.
+/// Ctrl-C (and SIGTERM) finishes the step, saves and stops; a second one stops at once. After a crash at most the steps since the last
+/// checkpoint are lost. --resume continues in both cases, to the same bytes as a training without interruption.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   regard train                                              stories, a small model, into the folder model

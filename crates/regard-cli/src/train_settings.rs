@@ -108,7 +108,8 @@ pub(crate) struct SettingArgs {
     /// Characters of the stories [default: 1000000]
     #[arg(long, value_name = "N", conflicts_with = "text", value_parser = up_to(100_000_000), help_heading = "Text")]
     characters: Option<usize>,
-    /// char, bpe:SIZE (byte-level BPE of SIZE tokens), bpe+bos:SIZE (the same with a BOS token at the start of every window) or wordpiece:SIZE (loses case and spacing) [default: char]
+    /// char, bpe:SIZE (byte-level BPE of SIZE tokens), bpe+bos:SIZE (the same with a BOS token at the start of every window) or
+    /// wordpiece:SIZE (loses case and spacing) [default: char]
     #[arg(long, value_name = "KIND", help_heading = "Text")]
     tokenizer: Option<TokenizerArg>,
     /// Width of the residual stream [default: 64]

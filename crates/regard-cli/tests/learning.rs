@@ -68,7 +68,7 @@ fn masks_writes_what_each_step_of_the_protocol_found() {
     for key in [command, "# seed: 1\n", "# simd: ", "# numbers: text.txt, "] {
         assert!(written["mask_training"].contains(key), "{}", written["mask_training"]);
     }
-    assert!(!written["mask_training_baselines"].contains("entropy"), "nobody knows the entropy of that text");
+    assert!(!written["mask_training_baselines"].contains("entropy"), "the entropy of that text is unknown");
 }
 
 #[test]
@@ -161,7 +161,8 @@ fn the_number_of_threads_changes_no_byte() {
     }
 }
 
-/// Killed after its first training, and started again: what was finished is not trained again, and the tables are those of a run that was never stopped.
+/// Killed after its first training, and started again: what was finished is not trained again, and the tables are those of a run that was
+/// never stopped.
 #[test]
 fn a_run_that_is_killed_goes_on_where_it_was() {
     let dir = with_text();

@@ -98,7 +98,7 @@ fn a_reader_who_goes_away_is_no_failure_and_a_full_disk_is_one() {
             assert!(output.status.code() == Some(1) && said.contains("error: cannot write to the standard output"), "{said}");
         }
     }
-    // Nobody reads the notes: the work is done all the same.
+    // The notes are not read: the work is done all the same.
     let mut child = command(&["sweep"], dir.path()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stderr.take());
     assert_eq!(child.wait().unwrap().code(), Some(0));

@@ -1,4 +1,5 @@
-//! Foreign files, links, pipes, sockets and directories under every name that a command writes: refused at once, and nothing of them changes.
+//! Foreign files, links, pipes, sockets and directories under every name that a command writes: refused at once, and nothing of them
+//! changes.
 #![cfg(unix)]
 
 mod common;

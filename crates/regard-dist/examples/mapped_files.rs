@@ -1,7 +1,8 @@
-//! Attention over keys and values that lie in files, which may be larger than memory: `cargo run -p regard-dist --example mapped_files -- 1000000`.
+//! Attention over keys and values that lie in files, which may be larger than memory:
+//! `cargo run -p regard-dist --example mapped_files -- 1000000`.
 //!
-//! The files are mapped, and read piece by piece; what is kept is the running state of the rows. They are written sparsely, so that a trial takes no disk: of every 65,536 tokens,
-//! one has keys and values of its own, the others are zeros.
+//! The files are mapped, and read piece by piece; what is kept is the running state of the rows. They are written sparsely, so that a trial
+//! takes no disk: of every 65,536 tokens, one has keys and values of its own, the others are zeros.
 
 use ndarray::{Array4, ArrayView4, s};
 use regard::{Attention, MappedFile};

@@ -1,11 +1,12 @@
-//! The backward pass: a wavefront. A block of keys travels through the blocks of queries that see any of it, in query order, with the running sums of its dk
-//! and dv; dq stays with its rows, which get the keys in key order.
+//! The backward pass: a wavefront. A block of keys travels through the blocks of queries that see any of it, in query order, with the
+//! running sums of its dk and dv; dq stays with its rows, which get the keys in key order.
 //!
 //! ```text
 //! task (c, j), queries c and keys j, comes after (c, j - 1), for dq, and (c - 1, j), for dk and dv.  Each rank runs its tasks in the order of c + j.
 //! ```
 //!
-//! A block is sent when its receiver has finished a task of an earlier wave. So at most two blocks are in flight to a rank, and the schedule cannot deadlock.
+//! A block is sent when its receiver has finished a task of an earlier wave. So at most two blocks are in flight to a rank, and the
+//! schedule cannot deadlock.
 
 use crate::distributed::{Distributed, LocalBlock, shape_of, tokens};
 use crate::error::Result;
@@ -98,8 +99,8 @@ struct Waiting<E: WireElement> {
 }
 
 impl<X: Exchange> Distributed<'_, X> {
-    /// [`regard::Attention::backward`] of all tokens; `saved` and `d_out` are those of this rank's rows, and so are dq, dk and dv. The gradients of sinks
-    /// and of the scale are those of all tokens, on every rank.
+    /// [`regard::Attention::backward`] of all tokens; `saved` and `d_out` are those of this rank's rows, and so are dq, dk and dv. The
+    /// gradients of sinks and of the scale are those of all tokens, on every rank.
     ///
     /// # Errors
     /// As [`Distributed::forward_saved`]; and [`regard::Error::Unsupported`] with top-k, a scale beyond 4, and the gradient of a bias (see

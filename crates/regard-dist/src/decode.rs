@@ -6,8 +6,8 @@
 //! last rank         sends the results to all others
 //! ```
 //!
-//! Keys stay on their rank. The state has `value_dim + 2` elements per row; where a split is cut between two ranks, the second continues the sum of the first, which
-//! is sent too.
+//! Keys stay on their rank. The state has `value_dim + 2` elements per row; where a split is cut between two ranks, the second continues
+//! the sum of the first, which is sent too.
 
 use crate::distributed::{Distributed, fnv1a, tokens};
 use crate::error::{Error, Result};
@@ -26,8 +26,8 @@ struct Hop {
 }
 
 impl<X: Exchange> Distributed<'_, X> {
-    /// [`regard::Attention::forward_saved`] of queries that all ranks have, with keys and values that the partition shares out: one or a few queries after a long
-    /// text. All ranks get the results. The partition is of the keys; options such as
+    /// [`regard::Attention::forward_saved`] of queries that all ranks have, with keys and values that the partition shares out: one or a
+    /// few queries after a long text. All ranks get the results. The partition is of the keys; options such as
     /// [`causal_bottom_right`](regard::Attention::causal_bottom_right) place the queries among them.
     ///
     /// ```

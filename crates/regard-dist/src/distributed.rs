@@ -10,8 +10,8 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Attention of tokens that several ranks share. Every rank makes the same calls, each with its own tokens: the blocks that the partition gives it,
-/// one after the other.
+/// Attention of tokens that several ranks share. Every rank makes the same calls, each with its own tokens: the blocks that the partition
+/// gives it, one after the other.
 pub struct Distributed<'a, X> {
     pub(crate) attention: &'a Attention<'a>,
     pub(crate) comm: Comm<'a, X>,
@@ -77,8 +77,8 @@ impl<'a, X: Exchange> Distributed<'a, X> {
         blocks.map(place).collect()
     }
 
-    /// Check shapes and options on every rank before any of them waits for another. Returned is the shape of all scores. `more` are checks of this
-    /// rank's other operands.
+    /// Check shapes and options on every rank before any of them waits for another. Returned is the shape of all scores. `more` are checks
+    /// of this rank's other operands.
     pub(crate) fn check<E: WireElement>(&self, [q, k, v]: [&ArrayView4<'_, E>; 3], more: Result<()>, call: &str) -> Result<[usize; 4]> {
         let tokens = self.partition.tokens();
         let scores = [q.len_of(Axis(0)), q.len_of(Axis(1)), tokens, tokens];

@@ -139,8 +139,8 @@ pub fn beside(out: &Path, name: &str) -> PathBuf {
 /// Run a job, as one of the ranks of an exchange. All ranks make the same call, and see the same files.
 ///
 /// # Errors
-/// As [`Distributed::forward_saved`]; [`Error::File`], [`Error::Changed`] and [`Error::Write`] for files that cannot be read or written, [`Error::Mesh`] where
-/// ranks and heads do not fit.
+/// As [`Distributed::forward_saved`]; [`Error::File`], [`Error::Changed`] and [`Error::Write`] for files that cannot be read or written,
+/// [`Error::Mesh`] where ranks and heads do not fit.
 pub fn attend<X: Exchange>(job: &Job<'_>, exchange: &X) -> Result<Done> {
     let inputs = Inputs { q: Npy::open(job.inputs[0])?, k: Npy::open(job.inputs[1])?, v: Npy::open(job.inputs[2])? };
     inputs.check(job.stats.is_some())?;
@@ -300,7 +300,8 @@ fn attend_as<E: WireElement<Real: WireElement>, X: Exchange>(job: &Job<'_>, exch
 }
 
 impl Work<'_, '_> {
-    /// All tokens of this rank's heads: some rows at a time, with all keys. Returned are the rows, and how long they waited for other ranks.
+    /// All tokens of this rank's heads: some rows at a time, with all keys. Returned are the rows, and how long they waited for other
+    /// ranks.
     fn all_tokens<E: WireElement<Real: WireElement>>(&self, writers: &mut Writers<E>) -> Result<(usize, Duration)> {
         let Self { job, inputs, slice, scores } = self;
         let [batch, heads, tokens, keys] = *scores;

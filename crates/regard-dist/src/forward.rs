@@ -12,9 +12,9 @@ impl<X: Exchange> Distributed<'_, X> {
     /// [`regard::Attention::forward_saved`] of all tokens; the results are those of this rank's rows.
     ///
     /// # Errors
-    /// As [`regard::Attention::forward_part`]; [`Error::Mismatch`](crate::Error::Mismatch) and [`Error::Refused`](crate::Error::Refused) on every rank where
-    /// shapes or options differ or do not fit; [`Error::Disconnected`](crate::Error::Disconnected) and [`Error::Timeout`](crate::Error::Timeout), with the rank
-    /// and the keys.
+    /// As [`regard::Attention::forward_part`]; [`Error::Mismatch`](crate::Error::Mismatch) and [`Error::Refused`](crate::Error::Refused) on
+    /// every rank where shapes or options differ or do not fit; [`Error::Disconnected`](crate::Error::Disconnected) and
+    /// [`Error::Timeout`](crate::Error::Timeout), with the rank and the keys.
     pub fn forward_saved<E: WireElement>(&self, q: ArrayView4<'_, E>, k: ArrayView4<'_, E>, v: ArrayView4<'_, E>) -> Result<Saved<E>> {
         Ok(self.forward(q, k, v, None)?.0)
     }
@@ -70,7 +70,8 @@ impl<X: Exchange> Distributed<'_, X> {
         self.for_each_piece(scores, &k, &v, |first_key, k, v| {
             let keys = first_key..first_key + k.len_of(Axis(2));
             for (rows, visible) in rows.iter_mut().zip(&visible) {
-                // Only before the first and after the last visible key, as a split in between ends a sum; the last keys always, as they give the results.
+                // Only before the first and after the last visible key, as a split in between ends a sum; the last keys always, as they
+                // give the results.
                 if keys.end < scores[3] && (keys.end <= visible.start || visible.end <= keys.start) {
                     rows.skip(keys.clone())?;
                 } else {

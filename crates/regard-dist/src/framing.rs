@@ -4,8 +4,9 @@
 //! payload | kind (1 byte) | 0 0 0 | block (4 bytes, little-endian)
 //! ```
 //!
-//! MPI counts in 32 bits, so long messages are sent in parts of [`PART`] bytes. A part of exactly that length is followed by another one; the last part is
-//! shorter, and may be empty. A sender finishes a message before it begins the next, and MPI keeps the order of messages with one tag.
+//! MPI counts in 32 bits, so long messages are sent in parts of [`PART`] bytes. A part of exactly that length is followed by another one;
+//! the last part is shorter, and may be empty. A sender finishes a message before it begins the next, and MPI keeps the order of messages
+//! with one tag.
 
 use crate::exchange::{Kind, Tag};
 

@@ -1,7 +1,8 @@
 //! A heat map of tokens that several ranks share, with the bits of one process.
 //!
-//! Queries stay on their rank, and keys arrive in key order, as in the forward pass; values are not sent. A cell is the sum of the contributions of query tiles, in
-//! their order: a row of cells whose queries lie on several ranks is passed from one to the next. Finished rows go to rank 0.
+//! Queries stay on their rank, and keys arrive in key order, as in the forward pass; values are not sent. A cell is the sum of the
+//! contributions of query tiles, in their order: a row of cells whose queries lie on several ranks is passed from one to the next. Finished
+//! rows go to rank 0.
 
 use crate::distributed::{Distributed, LocalBlock, tokens};
 use crate::error::Result;

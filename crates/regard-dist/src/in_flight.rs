@@ -7,7 +7,8 @@ use regard::Real;
 use regard::tiling::GRADIENT_SPLIT;
 use std::marker::PhantomData;
 
-/// A block of keys and values with the running sums of dk and dv, in the layout of its message: dk, dv, k and v of each span, so that nothing is copied.
+/// A block of keys and values with the running sums of dk and dv, in the layout of its message: dk, dv, k and v of each span, so that
+/// nothing is copied.
 pub(crate) struct InFlightBlock<E> {
     bytes: Vec<u8>,
     /// Offset at which the elements are aligned.

@@ -1,8 +1,9 @@
 //! Attention over several machines, with the bits of one: for any number of ranks, and any partition of the tokens.
 //!
-//! A row of attention is a sum over spans of keys in their order, and the gradients of a key are sums over tiles of queries in theirs (see the
-//! architecture of `regard`). So no results are merged: queries stay on their rank and **keys arrive in key order**; backward, **the running sums of dk and dv
-//! travel in query order**. The [`Partition`] of the tokens decides the speed, never the bits. An [`Exchange`] carries the messages.
+//! A row of attention is a sum over spans of keys in their order, and the gradients of a key are sums over tiles of queries in theirs (see
+//! the architecture of `regard`). So no results are merged: queries stay on their rank and **keys arrive in key order**; backward, **the
+//! running sums of dk and dv travel in query order**. The [`Partition`] of the tokens decides the speed, never the bits. An [`Exchange`]
+//! carries the messages.
 //!
 //! ```
 //! use ndarray::Array4;
@@ -22,8 +23,8 @@
 //! # Ok::<(), regard_dist::Error>(())
 //! ```
 //!
-//! [`Rows`] needs no other machines: keys are given in pieces, from files that are larger than memory or pages of a cache. [`regard::merge`]
-//! merges finished results, as ring attention does; its bits depend on where the keys were cut.
+//! [`Rows`] needs no other machines: keys are given in pieces, from files that are larger than memory or pages of a cache.
+//! [`regard::merge`] merges finished results, as ring attention does; its bits depend on where the keys were cut.
 #![warn(missing_docs)]
 
 mod backward;

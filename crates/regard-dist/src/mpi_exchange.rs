@@ -1,8 +1,8 @@
 //! Ranks that are MPI processes.
 //!
-//! One thread makes all calls of MPI: it receives whatever arrives, and sends one message after the other, receiving meanwhile. So messages travel while
-//! other threads compute, two ranks that send to each other do not block, and MPI need not be compiled for several threads. Senders wait for flow-control
-//! credit, which bounds how much can arrive.
+//! One thread makes all calls of MPI: it receives whatever arrives, and sends one message after the other, receiving meanwhile. So messages
+//! travel while other threads compute, two ranks that send to each other do not block, and MPI need not be compiled for several threads.
+//! Senders wait for flow-control credit, which bounds how much can arrive.
 
 use crate::error::Failure;
 use crate::exchange::{Exchange, Tag};
@@ -17,7 +17,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Sleep of the thread when there is nothing to do, doubled each time: polling costs the cores that compute. It bounds the delay of a message.
+/// Sleep of the thread when there is nothing to do, doubled each time: polling costs the cores that compute. It bounds the delay of a
+/// message.
 const IDLE: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(5)];
 
 /// Sleep between two tests whether a message was sent, doubled each time.

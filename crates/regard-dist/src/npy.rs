@@ -22,7 +22,8 @@ const MOST_EMPTY: usize = 1 << 24;
 
 /// An array in a file, which is read in pieces.
 ///
-/// It is not mapped: a file that another program shortens would end this one with a signal. A file that changes while it is open is an error instead.
+/// It is not mapped: a file that another program shortens would end this one with a signal. A file that changes while it is open is an
+/// error instead.
 pub struct Npy {
     path: PathBuf,
     file: File,

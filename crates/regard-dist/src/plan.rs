@@ -1,4 +1,5 @@
-//! Forecast of a forward pass over several ranks: its schedule is simulated piece by piece, with the speed of a rank's arithmetic and of its network.
+//! Forecast of a forward pass over several ranks: its schedule is simulated piece by piece, with the speed of a rank's arithmetic and of
+//! its network.
 
 use crate::error::{Error, Result};
 use crate::files::{Sharing, greatest_divisor, keys_at_once, rows_at_once};
@@ -145,7 +146,8 @@ fn check_size(size: &Size, sharing: Sharing, ranks: usize) -> Result<()> {
 /// Simulate a job.
 ///
 /// # Errors
-/// [`Error::Mesh`] and [`Error::Partition`] for ranks, heads and blocks that do not fit or are too many, [`Error::Plan`] where the simulation would take too long.
+/// [`Error::Mesh`] and [`Error::Partition`] for ranks, heads and blocks that do not fit or are too many, [`Error::Plan`] where the
+/// simulation would take too long.
 pub fn forecast(size: &Size, cluster: &Cluster, sharing: Sharing, head_groups: Option<usize>) -> Result<Forecast> {
     let Size { tokens, heads_q, heads_kv, dim, bytes, causal } = *size;
     let groups = head_groups.unwrap_or_else(|| greatest_divisor(cluster.ranks, heads_kv));
@@ -291,7 +293,8 @@ mod tests {
         let work = 256.0 * 256.0 * (4 * 64 * 4) as f64 / 1e11;
         let hop = 256.0 * (2 * 64 * 2 * 4) as f64 / 1e9 + 1e-5;
         let got = forecast(&size, &cluster, Sharing::Contiguous, Some(1)).unwrap();
-        // Rank 1 gets the first piece after its credit and a hop; it sends its own at once and computes both; rank 0 computes its own meanwhile.
+        // Rank 1 gets the first piece after its credit and a hop; it sends its own at once and computes both; rank 0 computes its own
+        // meanwhile.
         let first = 1e-5 + hop;
         let expected = (first + 2.0 * work).max((first + hop).max(work) + work);
         assert!((got.seconds / expected - 1.0).abs() < 1e-9, "{got:?}, {expected}");

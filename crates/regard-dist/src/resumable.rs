@@ -6,8 +6,8 @@ use std::ops::Range;
 
 /// Attention whose keys are given piece by piece.
 pub trait InPieces {
-    /// Begin with the rows from `first_query` on of attention whose scores have the shape `[batch, heads_q, seq_q, seq_kv]`. Keys follow in pieces: the bits
-    /// of one call, in the memory of the rows and one piece.
+    /// Begin with the rows from `first_query` on of attention whose scores have the shape `[batch, heads_q, seq_q, seq_kv]`. Keys follow in
+    /// pieces: the bits of one call, in the memory of the rows and one piece.
     ///
     /// ```
     /// use ndarray::{Array4, s};

@@ -44,8 +44,8 @@ impl Routes {
         self.needs[i][rank]
     }
 
-    /// The route of a piece: a binary tree, in which the rank at index `p` sends to those at `2 p + 1` and `2 p + 2` (see [`parent`] and [`children`]). The owner
-    /// is first; next comes the owner of the next piece, which waits for it.
+    /// The route of a piece: a binary tree, in which the rank at index `p` sends to those at `2 p + 1` and `2 p + 2` (see [`parent`] and
+    /// [`children`]). The owner is first; next comes the owner of the next piece, which waits for it.
     pub(crate) fn route(&self, i: usize) -> Vec<usize> {
         let (owner, ranks) = (self.pieces[i].rank, self.needs[i].len());
         let next = self.pieces[i..].iter().map(|piece| piece.rank).find(|&other| other != owner);

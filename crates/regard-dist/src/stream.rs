@@ -1,11 +1,13 @@
-//! Keys on their way through the ranks, in key order: along a binary tree from the owner to the ranks that see any of them (see [`Routes`]).
+//! Keys on their way through the ranks, in key order: along a binary tree from the owner to the ranks that see any of them (see
+//! [`Routes`]).
 //!
 //! ```text
 //! keys of rank 1, of 6 ranks:   1 -> 2, 3    2 -> 4, 5    3 -> 0          every rank gets its pieces in key order, its own among them
 //! ```
 //!
-//! A separate thread relays, so that no rank waits for another's arithmetic. A rank sends flow-control credit for a piece when it has taken the piece before
-//! the last. So a rank waits only for the same piece at a rank nearer to its owner, or for an earlier piece: the schedule cannot deadlock.
+//! A separate thread relays, so that no rank waits for another's arithmetic. A rank sends flow-control credit for a piece when it has taken
+//! the piece before the last. So a rank waits only for the same piece at a rank nearer to its owner, or for an earlier piece: the schedule
+//! cannot deadlock.
 
 use crate::distributed::{Distributed, shape_of, tokens};
 use crate::error::{Error, Result};
@@ -34,8 +36,8 @@ enum Piece {
 }
 
 impl<X: Exchange> Distributed<'_, X> {
-    /// Call `absorb` with all keys and values in order, and the place of the first of them. For ranks that have tokens. Keys that none of the rank's queries
-    /// sees are zeros.
+    /// Call `absorb` with all keys and values in order, and the place of the first of them. For ranks that have tokens. Keys that none of
+    /// the rank's queries sees are zeros.
     pub(crate) fn for_each_piece<E: WireElement>(
         &self,
         scores: [usize; 4],

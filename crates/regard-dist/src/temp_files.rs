@@ -1,5 +1,5 @@
-//! Temporary files: results lie beside their final name, under a name that no other job has, until all ranks have written. Files of others are not written to,
-//! removed, or replaced without permission.
+//! Temporary files: results lie beside their final name, under a name that no other job has, until all ranks have written. Files of others
+//! are not written to, removed, or replaced without permission.
 
 use crate::error::{Error, Result};
 use std::fs::File;

@@ -1,4 +1,5 @@
-//! Few queries whose keys lie on several ranks have the bits of one process, on every rank; and nothing travels but the state of the rows and the results.
+//! Few queries whose keys lie on several ranks have the bits of one process, on every rank; and nothing travels but the state of the rows
+//! and the results.
 
 mod common;
 

@@ -212,8 +212,8 @@ fn what_is_not_finite_has_the_bits_of_one_process() {
     }
 }
 
-/// Forward, each rank receives the keys and values that it sees any of and does not have, once. Backward, a block goes to the first queries that see any of it, through all of those
-/// with its sums, and its sums go home.
+/// Forward, each rank receives the keys and values that it sees any of and does not have, once. Backward, a block goes to the first queries
+/// that see any of it, through all of those with its sums, and its sums go home.
 #[test]
 fn bytes_on_the_wire_are_those_of_the_formula() {
     let ([b, h, g], [n, d, e]) = ([1, 4, 2], [2000, 8, 12]);

@@ -1,8 +1,8 @@
 //! [`Folder`]: a directory of results with a record of the files that Regard wrote.
 //!
-//! `.regard.json` records each file by its plain name: the command that wrote it, and the SHA-256 of its bytes. The command that wrote a file
-//! may replace or remove it while its bytes are those recorded. Any other file under such a name is an error, which [`Folder::reserve`]
-//! reports before the work. The directory is locked while it is open, where the file system has locks.
+//! `.regard.json` records each file by its plain name: the command that wrote it, and the SHA-256 of its bytes. The command that wrote a
+//! file may replace or remove it while its bytes are those recorded. Any other file under such a name is an error, which
+//! [`Folder::reserve`] reports before the work. The directory is locked while it is open, where the file system has locks.
 
 use crate::digest::{Hasher, digest};
 use crate::error::{Error, Result};
@@ -115,8 +115,8 @@ impl Folder {
     /// Create the directory where it does not exist, lock it, read its record, remove temporary files of killed runs.
     ///
     /// # Errors
-    /// [`Error::Directory`] when it cannot be created or written to, [`Error::Record`] and [`Error::NotAFile`] when its record is not valid,
-    /// [`Error::Busy`] when another process has it open.
+    /// [`Error::Directory`] when it cannot be created or written to, [`Error::Record`] and [`Error::NotAFile`] when its record is not
+    /// valid, [`Error::Busy`] when another process has it open.
     pub fn open(path: &Path, command: &str) -> Result<Self> {
         Self::open_with(path, command, false)
     }
@@ -189,8 +189,8 @@ impl Folder {
         names.iter().try_for_each(|name| self.check(name.as_ref()).map(|_| ()))
     }
 
-    /// Record a file of an earlier version, which had no record, after `is_ours` accepted its bytes. False where the name is free or recorded, or
-    /// the bytes are refused.
+    /// Record a file of an earlier version, which had no record, after `is_ours` accepted its bytes. False where the name is free or
+    /// recorded, or the bytes are refused.
     ///
     /// # Errors
     /// [`Error::NotAFile`], and when the file cannot be read.

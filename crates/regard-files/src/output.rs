@@ -15,10 +15,12 @@ pub struct Output {
 }
 
 impl Output {
-    /// Check a destination before the work. An existing regular file of at most `limit` bytes may be replaced if `is_ours` accepts its bytes.
+    /// Check a destination before the work. An existing regular file of at most `limit` bytes may be replaced if `is_ours` accepts its
+    /// bytes.
     ///
     /// # Errors
-    /// [`Error::NotOurs`] and [`Error::NotAFile`] for anything else that exists, [`Error::Directory`] when its directory cannot be written to.
+    /// [`Error::NotOurs`] and [`Error::NotAFile`] for anything else that exists, [`Error::Directory`] when its directory cannot be written
+    /// to.
     pub fn reserve(path: &Path, limit: u64, is_ours: impl FnOnce(&[u8]) -> bool) -> Result<Self> {
         Self::reserve_if(path, |_| {
             let bytes = read_up_to(path, &mut open_own(path)?, limit);

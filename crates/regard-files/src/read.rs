@@ -1,4 +1,5 @@
-//! Bounded reading of regular files. Pipes and devices are refused without waiting for them; `-` is the standard input where a caller allows it.
+//! Bounded reading of regular files. Pipes and devices are refused without waiting for them; `-` is the standard input where a caller
+//! allows it.
 
 use crate::error::{Error, Result};
 use crate::stamp::kind;
@@ -72,7 +73,8 @@ pub fn read_bytes(path: &Path, limit: u64) -> Result<Vec<u8>> {
     read_up_to(path, &mut open_file(path)?, limit)
 }
 
-/// A UTF-8 text of at most `limit` bytes from a regular file, or from the standard input where the path is `-`. A byte order mark is removed.
+/// A UTF-8 text of at most `limit` bytes from a regular file, or from the standard input where the path is `-`. A byte order mark is
+/// removed.
 ///
 /// # Errors
 /// Those of [`read_bytes`], [`Error::NotUtf8`] and [`Error::Empty`].

@@ -1,5 +1,5 @@
-//! Atomic writing: a temporary file beside its destination, synced, then renamed, so that a reader or a power failure finds the old bytes or
-//! the new ones.
+//! Atomic writing: a temporary file beside its destination, synced, then renamed, so that a reader or a power failure finds the old bytes
+//! or the new ones.
 
 use crate::error::{Error, Result};
 use crate::names;

@@ -13,7 +13,7 @@ const COLUMNS: [(&str, &str); 6] = [
     ("step", "step"),
     ("loss", "loss of the step's tokens, before its update (nats)"),
     ("validation_loss", "loss on text that is not learned (nats)"),
-    ("accuracy", "share of tokens that were the likeliest"),
+    ("accuracy", "share of tokens that were the most likely"),
     ("gradient_norm", "norm of the gradient, before clipping"),
     ("rate", "learning rate"),
 ];

@@ -1,8 +1,8 @@
 //! The loss of a whole text of any length: window by window, every token once.
 //!
-//! Windows of a tokenizer with a BOS token begin with it. Without one, the first token of the text is not predicted. Models of `regard train`
-//! predict as many tokens in a window as they were trained to (`context`); other models see at most `context` tokens, the predicted one
-//! included, as is usual for perplexities.
+//! Windows of a tokenizer with a BOS token begin with it. Without one, the first token of the text is not predicted. Models of
+//! `regard train` predict as many tokens in a window as they were trained to (`context`); other models see at most `context` tokens, the
+//! predicted one included, as is usual for perplexities.
 
 use crate::edits::{EditProbe, Edits, Sources};
 use crate::error::{Error, Result};

@@ -1,4 +1,4 @@
-//! Models from the Hugging Face hub, into its cache on this machine: only where somebody asks for it, and only in a program that was built with the
+//! Models from the Hugging Face hub, into its cache on this machine: only on request, and only in a program that was built with the
 //! feature `hub`. Nothing else in this crate opens a connection.
 
 use crate::error::{Error, Result};

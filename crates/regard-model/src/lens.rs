@@ -1,7 +1,7 @@
 //! What the model would say if it stopped behind each layer: the logit lens, and what each part writes to one logit.
 //!
 //! ```text
-//! lens           logits of norm(stream behind layer l), with the last norm's own scale of that stream
+//! lens           logits of norm(stream after layer l), with the last norm's own scale of that stream
 //! attribution    logit = sum of parts: embedding, each head's z W_O, each b_O, each network, the last norm's shift, the head's bias
 //! ```
 //!
@@ -17,7 +17,7 @@ use std::ops::Range;
 /// What a model would say behind each layer.
 #[derive(Debug, Clone)]
 pub struct Lens {
-    /// The likeliest tokens, best first, `[layers + 1, tokens, top]`; layer 0 is the embedding.
+    /// The most likely tokens, best first, `[layers + 1, tokens, top]`; layer 0 is the embedding.
     pub top: Array3<u32>,
     /// Their probabilities.
     pub probability: Array3<f32>,

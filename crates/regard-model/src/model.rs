@@ -112,7 +112,7 @@ pub struct Generation {
 }
 
 impl Generation {
-    /// So many tokens, each the most likely one.
+    /// This number of tokens, each the most likely one.
     pub fn greedy(tokens: usize) -> Self {
         Self { tokens, sampling: Sampling { temperature: 0.0, ..Sampling::default() }, cached: true }
     }
@@ -131,7 +131,8 @@ impl Model {
     /// The path of the built-in model, which has no file.
     pub const BUILT_IN: &'static str = "regard's own model";
 
-    /// The small model inside the crate: three layers of four heads that read pieces of words, trained on stories and on sequences that are said again and again.
+    /// The small model inside the crate: three layers of four heads that read pieces of words, trained on stories and on sequences that are
+    /// said again and again.
     ///
     /// # Errors
     /// None, short of a defect.
@@ -363,8 +364,8 @@ impl Model {
         Ok(self.loaded.transformer.embedded(weights, ids, &self.pass(ids.len()))?)
     }
 
-    /// Some sublayers, two of them per layer: from rows of the stream before the first of them to those behind the last; behind the last of all they are the
-    /// final rows.
+    /// Some sublayers, two of them per layer: from rows of the stream before the first of them to those behind the last; behind the last of
+    /// all they are the final rows.
     pub(crate) fn through(
         &self,
         weights: &Weights<'_, f32>,
@@ -515,7 +516,7 @@ impl Model {
         Ok(sources)
     }
 
-    /// Texts of our own, where nobody gave any: stories, cut to `tokens` each, and to what the model was trained for.
+    /// Default texts: stories, cut to `tokens` each, and to what the model was trained for.
     ///
     /// # Errors
     /// When there is no tokenizer.

@@ -1,4 +1,4 @@
-//! One query and one key of a head, number by number: how a score comes about, and what becomes of it.
+//! One query and one key of a head, element by element: products, score, weight, and contribution to the output.
 //!
 //! ```text
 //! q, k before positions -> q, k as they attend -> q_d k_d -> running sum over d = q.k        for the chosen key

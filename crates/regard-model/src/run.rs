@@ -1,7 +1,7 @@
 //! [`Run`]: one text through a model, and everything that can be asked of it afterwards.
 //!
-//! Kept are queries, keys, values and results of every head, which is linear in the text. Weights are made on demand by the kernel that made the output: a
-//! head, a row, a rectangle, or a picture of any length.
+//! Kept are queries, keys, values and results of every head, which is linear in the text. Weights are made on demand by the kernel that
+//! made the output: a head, a row, a rectangle, or a picture of any length.
 
 use crate::cancel::Cancel;
 use crate::edits::{Edits, LayerActivations, head_changes, layer_change};
@@ -192,8 +192,8 @@ impl Run {
         Ok(())
     }
 
-    /// Queries and keys of one head, and how its rows attend: `what` gets the attention and the rows that it is for. With `only`, of the keys that they
-    /// see, these.
+    /// Queries and keys of one head, and how its rows attend: `what` gets the attention and the rows that it is for. With `only`, of the
+    /// keys that they see, these.
     pub(crate) fn each_group<R>(
         &self,
         layer: usize,
@@ -250,7 +250,8 @@ impl Run {
         self.weights_of(layer, head, 0..self.len())
     }
 
-    /// A head's weights as a picture of at most `rows x cols` cells, whatever the length; where edits are of some rows only, that of the first rows' way.
+    /// A head's weights as a picture of at most `rows x cols` cells, whatever the length; where edits are of some rows only, that of the
+    /// first rows' way.
     ///
     /// # Errors
     /// [`Error::Outside`].
@@ -267,8 +268,8 @@ impl Run {
         self.map(&states, Rectangle { rows: 0..self.len(), keys: 0..self.len() }, cells)
     }
 
-    /// What every row of every head of a layer attended to, and the logarithm of what its softmax was divided by, `[1, heads, tokens]` each: linear in
-    /// memory.
+    /// What every row of every head of a layer attended to, and the logarithm of what its softmax was divided by, `[1, heads, tokens]`
+    /// each: linear in memory.
     ///
     /// # Errors
     /// [`Error::Outside`].

@@ -1,4 +1,5 @@
-//! What a head does, in numbers with their baselines: with `a[i, j]` its weights and rows `i >= 1` that are no tokens of the tokenizer's own (`[SEP]`, ...),
+//! What a head does, in numbers with their baselines: with `a[i, j]` its weights and rows `i >= 1` that are no tokens of the tokenizer's
+//! own (`[SEP]`, ...),
 //!
 //! ```text
 //! previous     mean a[i, i-1]                     own          mean a[i, i]
@@ -12,9 +13,10 @@
 //! writes       sum over keys of a[i, j] |v_j W_O|, as a share of the layer's heads
 //! ```
 //!
-//! The baseline of a score is the same pairs under uniform weights over visible keys; lift is `(score - base) / (1 - base)`. A label needs the lower end of
-//! its 95 % interval over texts above 0.4; several labels, or none ("mixed"), are possible. Runs of equal tokens do not count as
-//! induction: what follows an earlier copy must be another token, else every head that looks nearby would have it. `positional` and `broad` have no baseline: a head that looks at everything alike is positional too.
+//! The baseline of a score is the same pairs under uniform weights over visible keys; lift is `(score - base) / (1 - base)`. A label needs
+//! the lower end of its 95 % interval over texts above 0.4; several labels, or none ("mixed"), are possible. Runs of equal tokens do not
+//! count as induction: what follows an earlier copy must be another token, else every head that looks nearby would have it. `positional`
+//! and `broad` have no baseline: a head that looks at everything alike is positional too.
 
 use crate::edits::{Edits, Sources};
 use crate::error::{Error, Result};
@@ -197,8 +199,8 @@ impl Model {
         bos.into_iter().chain(half.iter().copied()).chain(half.iter().copied()).collect()
     }
 
-    /// What every head does on texts, and on random tokens that come twice; `watch` is told how many runs are done, of how many, and may stop it by
-    /// returning false.
+    /// What every head does on texts, and on random tokens that come twice; `watch` is told how many runs are done, of how many, and may
+    /// stop it by returning false.
     ///
     /// # Errors
     /// As [`Model::run`], and when there are no texts.

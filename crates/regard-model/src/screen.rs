@@ -29,7 +29,7 @@ pub struct Outcome {
     pub q: Option<f64>,
 }
 
-/// One head of a screen, to be stored and taken up again.
+/// One head of a screen, to be stored and resumed from.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Screened {
     /// Which layer.
@@ -99,11 +99,12 @@ impl Model {
         })
     }
 
-    /// Take every head out, one by one. Heads in `known` are not computed again; `watch` gets each head as it is done and the number of all, and may stop
-    /// the screen by returning false.
+    /// Take every head out, one by one. Heads in `known` are not computed again; `watch` gets each head as it is done and the number of
+    /// all, and may stop the screen by returning false.
     ///
-    /// A text without a head is run from the stream before that head's layer on: what is before is that of the whole text, to the bit. Texts, and where these
-    /// are few several heads, are run side by side. Tokens that the model never learnt to tell apart are taken together, at most 1e-8 nats of a loss in exact arithmetic.
+    /// A text without a head is run from the stream before that head's layer on: what is before is that of the whole text, to the bit.
+    /// Texts, and where these are few several heads, are run side by side. Tokens that the model never learnt to tell apart are taken
+    /// together, at most 1e-8 nats of a loss in exact arithmetic.
     ///
     /// # Errors
     /// As [`Model::losses`].
@@ -117,7 +118,7 @@ impl Model {
         let total = shape.layers * shape.heads;
         let (mut outcomes, mut todo) = (Vec::with_capacity(total), total);
         let is_known = |at: (usize, usize)| known.iter().find(|k| (k.layer, k.head, k.losses.len()) == (at.0, at.1, texts.len()));
-        // So many heads at a time that every thread has something to do; the numbers do not depend on it.
+        // Enough heads at a time to keep every thread busy; results do not depend on it.
         let together = (2 * rayon::current_num_threads()).div_ceil(texts.len());
         for layer in 0..shape.layers {
             let heads: Vec<usize> = (0..shape.heads).collect();

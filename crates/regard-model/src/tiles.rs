@@ -1,7 +1,7 @@
 //! What a viewer asks of a run: means of every head, tiles of a head's weights at any zoom, and one pair of tokens in all its numbers.
 //!
-//! A tile costs its own pairs: what the rows of a head are divided by is made once, as [`HeadStates`]. Cells are `step x step` tokens; those at the edge of
-//! the text are smaller.
+//! A tile costs its own pairs: what the rows of a head are divided by is made once, as [`HeadStates`]. Cells are `step x step` tokens;
+//! those at the edge of the text are smaller.
 
 use crate::error::{Error, Result};
 use crate::run::Run;
@@ -10,7 +10,7 @@ use regard::{HeatMap, Mask, Rectangle, SoftmaxDenominators, StatsOptions};
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
-/// What becomes of the first token, which often takes most of the weight and hides the rest.
+/// How the first token is treated, which often takes most of the weight and hides the rest.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Sink {

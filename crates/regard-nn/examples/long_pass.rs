@@ -1,5 +1,5 @@
-//! A long text through a model of SmolLM2's shape (30 blocks, 576 wide, 9 query and 3 key/value heads, 49,152 tokens), the last row's logits
-//! wanted: how much memory it takes. Ends with an error when that is more than 1.2 times the weights and 300 MB.
+//! A long text through a model of SmolLM2's shape (30 blocks, 576 wide, 9 query and 3 key/value heads, 49,152 tokens), the last row's
+//! logits wanted: how much memory it takes. Ends with an error when that is more than 1.2 times the weights and 300 MB.
 //!
 //! ```text
 //! cargo run --release -p regard-nn --example long_pass -- [f32|bf16] [tokens]

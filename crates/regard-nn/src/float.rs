@@ -189,10 +189,11 @@ pub(crate) fn lane_max<T: Float>(x: &[T]) -> T {
 /// Partial sums of a product of two long rows: a multiply-add need not wait for the one before.
 pub(crate) const WIDE: usize = 2 * LANES;
 
-/// The sum of these.
+/// The sum of the elements.
 #[inline(always)]
 pub(crate) fn fold_wide<T: Float>(lanes: [T; WIDE]) -> T {
-    // Out of sight: where the compiler sees how the sums are added up, it takes the loop before apart to match, and that is four times slower.
+    // Out of sight: where the compiler sees how the sums are added up, it takes the loop before apart to match, and that is four times
+    // slower.
     let lanes = std::hint::black_box(lanes);
     let mut halves = [T::ZERO; LANES];
     for (j, half) in halves.iter_mut().enumerate() {

@@ -2,7 +2,8 @@
 
 use rayon::prelude::*;
 
-/// Run on a thread of the pool. From outside, every parallel loop would hand its work over and sleep until it is done; within, it just begins.
+/// Run on a thread of the pool. From outside, every parallel loop would hand its work over and sleep until it is done; within, it just
+/// begins.
 pub(crate) fn in_pool<R: Send>(f: impl FnOnce() -> R + Send) -> R {
     rayon::scope(|_| f())
 }
@@ -24,7 +25,7 @@ pub(crate) struct Cut {
 }
 
 impl Cut {
-    /// For so many rows. Pieces are what threads share: there are eight of them as soon as each has 256 rows. Products whose weights are not
+    /// Pieces of a number of rows, which threads share: eight as soon as each has 256 rows. Products whose weights are not
     /// packed before pack them in every piece, which takes a thirtieth of the time with 512 rows.
     pub(crate) fn new(rows: usize) -> Self {
         Self { rows, piece: (rows / 8).clamp(256, 1024).next_multiple_of(64) }

@@ -60,7 +60,7 @@ impl Draws {
             }
             x -= w;
         }
-        // Rounding may leave a crumb behind the last weight that counts.
+        // Rounding can leave u above the total: fall back to the last non-zero weight.
         weights.iter().rposition(|w| *w > 0.0).unwrap_or(0)
     }
 

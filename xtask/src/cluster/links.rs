@@ -1,4 +1,5 @@
-//! Ranks with a network between them, each in a network namespace of its own: bytes on the wire, as the system counts them, and a link that is cut. Needs root and `ip`.
+//! Ranks with a network between them, each in a network namespace of its own: bytes on the wire, as the system counts them, and a link that
+//! is cut. Needs root and `ip`.
 //!
 //! ```text
 //! hub    mpirun    control --- eth0 of every rank      mpirun's own connections
@@ -187,7 +188,7 @@ fn remove(of: impl Fn(&str) -> bool) {
     }
 }
 
-/// What the formula says that a rank with so many rows receives.
+/// Bytes that a rank with this number of rows receives by the formula.
 fn formula(rows: f64) -> f64 {
     let [heads_q, heads_kv, tokens, dims] = SIZES.map(|size| size as f64);
     (tokens - rows / heads_q) * 2.0 * heads_kv * dims * 4.0
@@ -241,6 +242,6 @@ fn cut(network: &Network, folder: &Path, devices: &[&str]) -> Result<()> {
     let (said, took) = (std::fs::read_to_string(&said)?, ended?);
     let named = said.lines().find(|line| line.contains(&format!("waited {WATCHDOG} s for keys ")) && line.contains(" of rank "));
     ensure!(!status.is_some_and(|status| status.success()) && !out.exists(), "the job ended well");
-    println!("    ended {took:.1} s after the cut: {}", named.with_context(|| format!("nobody named rank and keys:\n{said}"))?);
+    println!("    ended {took:.1} s after the cut: {}", named.with_context(|| format!("no message names rank and keys:\n{said}"))?);
     Ok(())
 }

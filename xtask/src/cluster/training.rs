@@ -1,4 +1,5 @@
-//! Trainings that ranks of MPI share: the bytes of one process, also where ranks are killed and stopped on the way, and as many bytes received as the formula says.
+//! Trainings that ranks of MPI share: the bytes of one process, also where ranks are killed and stopped on the way, and as many bytes
+//! received as the formula says.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -12,7 +13,7 @@ use super::{WATCHDOG, mpirun};
 use crate::command::{run_quietly, target_dir, text};
 use crate::steps::Steps;
 
-/// A step is so many parts.
+/// Parts of a step.
 const PARTS: usize = 8;
 
 /// Steps of a training.
@@ -80,7 +81,7 @@ fn same(right: &[(String, Vec<u8>)], folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Files and bytes of a training on so many ranks.
+/// Files and bytes of a training on this number of ranks.
 fn shared(ranks: usize, folder: &Path, right: &[(String, Vec<u8>)]) -> Result<()> {
     let out = format!("ranks-{ranks}");
     let run = |more: &[&str]| -> Result<(f64, Vec<f64>)> {
@@ -111,13 +112,13 @@ fn shared(ranks: usize, folder: &Path, right: &[(String, Vec<u8>)]) -> Result<()
     Ok(())
 }
 
-/// What has so many of `count`, as evenly as can be, in order.
+/// `count` items over ranks, as evenly as possible, in order.
 fn of(count: usize, ranks: usize, rank: usize) -> usize {
     (count * (rank + 1)).div_ceil(ranks) - (count * rank).div_ceil(ranks)
 }
 
-/// By docs/cluster.md, of 8 parts: a rank receives its slice of each node of the other ranks, 24 bytes of losses for each part, 8 bytes of each chunk's squares and of the wish
-/// to stop, the other slices, and 8 bytes in front of each message.
+/// By docs/cluster.md, of 8 parts: a rank receives its slice of each node of the other ranks, 24 bytes of losses for each part, 8 bytes of
+/// each chunk's squares and of the wish to stop, the other slices, and 8 bytes in front of each message.
 fn step_bytes(parameters: usize, ranks: usize, rank: usize) -> u64 {
     // Of 3 ranks, the first has parts 0..2 and 2, the second 3 and 4..6.
     let nodes: &[usize] = match ranks {
@@ -192,7 +193,8 @@ fn done(folder: &Path) -> u64 {
     serde_json::from_slice::<Value>(&bytes).ok().and_then(|summary| summary["step"].as_u64()).unwrap_or(0)
 }
 
-/// Begun on two ranks, of which one is killed; taken up by three, one of which is stopped; by four, which are asked to end; and ended by one, and by two.
+/// Begun on two ranks, of which one is killed; taken up by three, one of which is stopped; by four, which are asked to end; and ended by
+/// one, and by two.
 fn broken(folder: &Path, right: &[(String, Vec<u8>)]) -> Result<()> {
     let out = folder.join("broken");
     let watchdog = WATCHDOG.to_string();
@@ -224,7 +226,7 @@ fn broken(folder: &Path, right: &[(String, Vec<u8>)]) -> Result<()> {
             "-KILL" => said.lines().find(|line| line.contains("rank 1 ")),
             _ => said.lines().find(|line| line.starts_with("saved after step")),
         };
-        let Some(named) = named else { bail!("nobody says what is the matter after {signal}:\n{said}") };
+        let Some(named) = named else { bail!("no rank reports an error after {signal}:\n{said}") };
         println!("    {ranks} ranks, kill {signal} of rank 1 after step {steps}: ended {took:.1} s later: {}", named.trim());
     }
     for (copy, ranks) in [("by-one", 1), ("by-two", 2)] {

@@ -10,7 +10,8 @@ use std::path::PathBuf;
 
 /// What every head does: previous token, induction, first token, ..., each with its baseline and an interval over texts
 ///
-/// A label needs the lower end of the 95 % interval of its lift above 0.4. Induction is measured on text, and on random tokens that come twice.
+/// A label needs the lower end of the 95 % interval of its lift above 0.4. Induction is measured on text, and on random tokens that come
+/// twice.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  regard classify\n  regard classify model.gguf --texts 8 --tokens 128 --json")]
 pub(crate) struct Classify {

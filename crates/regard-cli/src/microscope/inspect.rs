@@ -22,7 +22,8 @@ pub(crate) struct Inspect {
     /// List every tensor
     #[arg(long)]
     tensors: bool,
-    /// Download a model like org/model into the local Hugging Face cache, where it is not there yet: every command then finds it by its name
+    /// Download a model like org/model into the local Hugging Face cache, where it is not there yet: every command then finds it by its
+    /// name
     #[arg(long, requires = "model")]
     download: bool,
     #[command(flatten)]

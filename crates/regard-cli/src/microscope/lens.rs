@@ -33,7 +33,7 @@ impl Lens {
         let (ids, edits) = (model.ids(Input::Text(&self.text))?, Edits::parse(&self.edits)?);
         let lens = model.lens(&ids, &edits, &sources(&model, &edits)?, 3)?;
         let columns = [
-            ("layer", "behind layer"),
+            ("layer", "after layer"),
             ("first", "likeliest"),
             ("probability", "probability"),
             ("second", "then"),

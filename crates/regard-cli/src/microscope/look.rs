@@ -16,9 +16,10 @@ use std::path::PathBuf;
 
 /// Look at every head of a model on a text: statistics, and pictures of all heads or of one
 ///
-/// Statistics are collected in one pass, in memory that grows with the text and not with its square; weights come from the kernel that made the output.
-/// The first token often takes most of the weight and hides the rest: --sink hide leaves it out of pictures and weights, --sink renormalise divides by what
-/// remains. --neuron shows how one score comes about, number by number. --generate lets the model write first, and looks at that too.
+/// Statistics are collected in one pass, in memory that grows with the text and not with its square; weights come from the kernel that made
+/// the output. The first token often takes most of the weight and hides the rest: --sink hide leaves it out of pictures and weights, --sink
+/// renormalise divides by what remains. --neuron shows how one score comes about, number by number. --generate lets the model write first,
+/// and looks at that too.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   regard look
@@ -51,7 +52,7 @@ pub(crate) struct Look {
     /// The first token in pictures and in the weights of a head
     #[arg(long, value_enum, default_value_t = SinkArg::Show, value_name = "HOW")]
     sink: SinkArg,
-    /// Let the model write so many tokens behind the text, the likeliest ones, and look at these too
+    /// Let the model append this number of tokens, each the most likely one, and include them
     #[arg(long, default_value_t = 0, value_name = "N")]
     generate: usize,
     /// Write the page of `regard serve` with this text's data into one file, which opens from the disk

@@ -11,8 +11,8 @@ use std::path::PathBuf;
 
 /// Put what each head did on one text into a run of another, and see which head carries the difference
 ///
-/// Both texts must have as many tokens. For each head: the logit of the clean text's next token less that of the corrupt one's, of the corrupt run with this
-/// head's z from the clean run, as a share of the whole difference.
+/// Both texts must have as many tokens. For each head: the logit of the clean text's next token less that of the corrupt one's, of the
+/// corrupt run with this head's z from the clean run, as a share of the whole difference.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  regard patch model.gguf --clean \"The capital of France is\" --corrupt \"The capital of Italy is\"")]
 pub(crate) struct Patch {

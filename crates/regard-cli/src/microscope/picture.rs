@@ -64,7 +64,7 @@ pub fn head(run: &Run, layer: usize, head: usize, sink: Sink) -> Result<Figure> 
     } else if n < run.len() {
         plot = plot.pooled(run.len(), run.len());
     }
-    let figure = Figure::new(format!("head_{layer}_{head}"), format!("Layer {layer}, head {head}: who looks at whom")).panel(plot);
+    let figure = Figure::new(format!("head_{layer}_{head}"), format!("Layer {layer}, head {head}: attention weights")).panel(plot);
     Ok(figure.caption(caption(run, sink)))
 }
 

@@ -14,8 +14,8 @@ use std::path::Path;
 
 /// Edit a model and see what it costs: loss, predictions and text, on several texts, with an interval
 ///
-/// The unit of the evidence is the text: differences are paired, the interval is a bootstrap over texts, p is that of flipped signs. An edit that matches
-/// nothing is an error; one that changes no bit says so. The grammar:
+/// The unit of the evidence is the text: differences are paired, the interval is a bootstrap over texts, p is that of flipped signs. An
+/// edit that matches nothing is an error; one that changes no bit says so. The grammar:
 ///
 ///   L3.H1=zero/L5.H1,5=mean     scale=off     temp=2     mask=window:15,0~or~first:4     heads=hide:first     heads=uniform     L2.mlp=gain:0.5
 #[derive(Args, Debug)]
@@ -137,7 +137,7 @@ impl Surgery {
             ("texts", difference.texts as f64),
             ("of these worse", difference.worse as f64),
             ("p (flipped signs)", difference.p),
-            ("smallest p that so many texts can give", difference.least_p),
+            ("smallest p that this number of texts can give", difference.least_p),
             ("divergence of predictions (nats a token)", outcome.divergence.unwrap_or(f64::NAN)),
             ("share of likeliest tokens that changed", outcome.changed.unwrap_or(f64::NAN)),
         ] {

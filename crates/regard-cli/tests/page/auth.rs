@@ -110,8 +110,8 @@ fn slow_and_many_clients_do_not_keep_others_out() {
         let mut answer = [0; 12];
         refused += usize::from(stream.read_exact(&mut answer).is_err() || &answer == b"HTTP/1.1 503");
     }
-    assert_eq!(refused, 20, "beyond sixteen connections, nobody is served");
-    // The slow ones are let go after ten seconds.
+    assert_eq!(refused, 20, "connections beyond sixteen are refused");
+    // Slow clients are disconnected after ten seconds.
     let begun = Instant::now();
     while served.asked("GET", "/api/models", "").0 != 200 {
         assert!(begun.elapsed() < Duration::from_secs(30), "the crowd keeps others out");

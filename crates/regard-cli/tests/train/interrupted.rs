@@ -1,4 +1,4 @@
-//! Trainings that are killed, interrupted, shared by workers, and taken up again.
+//! Trainings that are killed, interrupted, shared by workers, and resumed.
 
 use crate::common::{assert_same, command, files, refused, works};
 use crate::{refused_training, step, train};
@@ -80,7 +80,7 @@ fn killed_training_goes_on_to_the_bytes_of_an_undisturbed_one() {
     assert!(cut >= 4, "of six kills only {cut} came before the end");
 }
 
-/// 200 steps of eight parts: killed with so many workers, killed again with another number, and ended with a third.
+/// 200 steps of eight parts: killed with one number of workers, killed again with another, and ended with a third.
 #[test]
 fn workers_share_the_parts_of_a_step_and_do_not_change_a_byte() {
     const STEPS: u64 = 200;
@@ -130,7 +130,7 @@ fn a_folder_takes_one_training_at_a_time() {
     refused(&["train", "--resume", "--out", "model"], dir.path(), words);
     child.kill().expect("it can be killed");
     child.wait().expect("it ends");
-    // A killed one locks nobody out.
+    // A killed training leaves no lock.
     works(&["sweep", "--seeds", "1", "--out", "model"], dir.path());
 }
 
@@ -173,7 +173,7 @@ fn interrupted_training_saves_and_goes_on_to_the_same_bytes() {
 #[test]
 fn second_interrupt_stops_at_once() {
     let dir = tempfile::tempdir().unwrap();
-    // So many parts that the first step takes minutes.
+    // Enough parts for a first step of minutes.
     let endless = ["train", "--characters", "6000", "--context", "16", "--batch", "131072", "--micro-batches", "131072"].map(str::to_owned);
     let mut child = started(&endless, dir.path(), "model", 0);
     interrupt(&child);

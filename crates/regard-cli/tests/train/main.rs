@@ -1,4 +1,4 @@
-//! `regard train`, `eval` and `generate` as people use them: interrupted, taken up again, and given what cannot be used.
+//! `regard train`, `eval` and `generate` as people use them: interrupted, resumed, and given unusable input.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -532,12 +532,12 @@ fn folders_that_cannot_be_resumed_say_why_at_once() {
 fn workers_that_cannot_be_started_end_the_training() {
     let dir = tempfile::tempdir().unwrap();
     refused(&["train", "--parts", "300", "--batch", "300", "--workers", "257"], dir.path(), "1..=256");
-    let nobody = |arguments: &[&str]| {
+    let as_other_user = |arguments: &[&str]| {
         let mut command = Command::new("bash");
         let script = "ulimit -u 60 && cd / && exec timeout -s KILL 60 setpriv --reuid=65534 --clear-groups \"$@\"";
         command.args(["-c", script, "bash", env!("CARGO_BIN_EXE_regard")]).args(arguments).output().unwrap()
     };
-    if !nobody(&["--version"]).status.success() {
+    if !as_other_user(&["--version"]).status.success() {
         eprintln!("skipped: this needs root, bash, setpriv, and a program that all can run");
         return;
     }
@@ -545,6 +545,6 @@ fn workers_that_cannot_be_started_end_the_training() {
     let out = dir.path().join("model");
     let small = ["--width", "8", "--heads", "1", "--layers", "1", "--context", "8", "--characters", "20000", "--threads", "1", "--quiet"];
     let words = ["train", "--parts", "200", "--batch", "200", "--workers", "200", "--out", out.to_str().unwrap()];
-    let output = nobody(&[&words[..], &small].concat());
+    let output = as_other_user(&[&words[..], &small].concat());
     fails(&output, 1, "of 200 cannot be started");
 }

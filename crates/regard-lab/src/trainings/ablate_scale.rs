@@ -21,7 +21,7 @@ pub struct AblateConfig {
     pub train: TrainConfig,
     /// Widths of a head to try.
     pub head_dims: Vec<usize>,
-    /// Look inside every so many steps.
+    /// Steps between two inspections.
     pub every: u64,
     /// Validation windows to look with.
     pub windows: usize,

@@ -102,7 +102,7 @@ pub struct HeadPatterns {
     pub step: usize,
     /// In the order of [`Pattern::ALL`].
     pub excess: [f64; 4],
-    /// Standard errors of these.
+    /// Their standard errors.
     pub standard_error: [f64; 4],
 }
 
@@ -196,7 +196,7 @@ pub enum Kept {
     Latest(usize),
 }
 
-/// Keep so many weights of each row, make them sum to one again, and mix values by these.
+/// Keeps the given number of weights of each row, renormalised.
 struct Few(Kept);
 
 impl Probe<f32> for Few {

@@ -38,7 +38,7 @@ pub fn causal_loss(model: &LanguageModel, p: &[f32], windows: &Windows) -> Resul
     Ok(loss.mean())
 }
 
-/// Train `model` on next tokens; a point of the curve every so many steps, and `windows` windows for each loss. With it come the parameters.
+/// Train `model` on next tokens; a curve point every `every` steps, `windows` windows per loss. Also returns the parameters.
 ///
 /// # Errors
 /// When a setting makes no sense, or the training does not go on.

@@ -88,7 +88,7 @@ pub struct MasksConfig {
     pub samples: usize,
     /// Tokens of each.
     pub sample_tokens: usize,
-    /// A point of the training curve every so many steps.
+    /// Steps between two points of the training curve.
     pub curve_every: u64,
 }
 
@@ -142,7 +142,7 @@ pub struct Written {
     pub sample: String,
 }
 
-/// What became of one variant.
+/// The result of one variant.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct VariantResult {
     /// Which.

@@ -219,7 +219,7 @@ pub struct PairsConfig {
     pub train: TrainConfig,
     /// Held-out sources that are written at the end.
     pub held_out: usize,
-    /// A point of the curve every so many steps.
+    /// Steps between two points of the curve.
     pub curve_every: u64,
 }
 

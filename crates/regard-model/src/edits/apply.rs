@@ -1,7 +1,7 @@
 //! Edits at work: a [`Probe`] that changes what a pass computes, and writes down what it saw.
 //!
-//! An edit of scores that all heads of a layer share is made in the one call that attends. Where heads or rows differ, these heads attend again, each for
-//! itself, and their rows are put in place. Edits of z come last.
+//! An edit of scores that all heads of a layer share is made in the one call that attends. Where heads or rows differ, these heads attend
+//! again, each for itself, and their rows are put in place. Edits of z come last.
 
 use super::{Action, Edit, Edits, Part, Patch, Pattern, Shape, Slot};
 use crate::cancel::Cancel;
@@ -44,7 +44,7 @@ pub(crate) struct Operands {
 pub struct Reference {
     /// Of each layer, `[heads, rows, dim]`.
     pub z: Vec<Array3<f32>>,
-    /// Of each layer, rows of the network's result; empty where nobody needs them.
+    /// Of each layer, rows of the network's result; empty where they are not needed.
     pub networks: Vec<Vec<f32>>,
     /// How many texts they are from.
     pub texts: usize,

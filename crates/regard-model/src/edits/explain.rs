@@ -52,7 +52,7 @@ fn sentence(edit: &Edit) -> String {
         Action::Scale(Some(x)) => format!("dot products are multiplied with {x} instead of the model's scale"),
         Action::Temp(x) => format!("scores are divided by {x}"),
         Action::Mask(mask) => format!("a query sees {} instead of what the model's mask allows", mask.words()),
-        Action::HideFirst => "nobody sees the first key but the first query".to_owned(),
+        Action::HideFirst => "only the first query sees the first key".to_owned(),
     };
     let rows = match edit.rows {
         Rows::All => String::new(),

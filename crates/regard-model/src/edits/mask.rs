@@ -12,9 +12,9 @@ pub enum MaskExpr {
     Full,
     /// No key before the query.
     Reverse,
-    /// So many keys before and after the query.
+    /// Keys before and after the query.
     Window(usize, usize),
-    /// The first so many keys.
+    /// The number of first keys.
     First(usize),
     /// Both.
     And(Box<MaskExpr>, Box<MaskExpr>),

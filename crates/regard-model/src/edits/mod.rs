@@ -11,9 +11,9 @@
 //! MASK   = causal full reverse window:15,0 first:4 with ~and~ ~or~ ~not~           instead of the model's own
 //! ```
 //!
-//! `scale=off`, `temp=2` and `mask=full` are short for all heads. The order of things is scale, softcap, bias, temperature, mask, softmax, weights,
-//! times v, z, W_O; biases of W_O are never touched. Two edits that say different things about the same numbers are an error. The [canonical
-//! form](Edits::canonical) is sorted and merged: two strings that mean the same have the same one.
+//! `scale=off`, `temp=2` and `mask=full` are short for all heads. The order of things is scale, softcap, bias, temperature, mask, softmax,
+//! weights, times v, z, W_O; biases of W_O are never touched. Two edits that say different things about the same numbers are an error. The
+//! [canonical form](Edits::canonical) is sorted and merged: two strings that mean the same have the same one.
 
 mod apply;
 mod canonical;
@@ -115,7 +115,7 @@ pub enum Action {
     Mean,
     /// Rows of other texts, drawn by a seed.
     Resample(u64),
-    /// So many times as much.
+    /// Multiply by this factor.
     Gain(f64),
     /// What a second text has there.
     Patch(String, Patch),
@@ -127,7 +127,7 @@ pub enum Action {
     Temp(f64),
     /// Instead of the model's mask.
     Mask(MaskExpr),
-    /// Nobody sees the first key but the first query.
+    /// Only the first query sees the first key.
     HideFirst,
 }
 

@@ -1,4 +1,5 @@
-//! ALBERT: a narrow embedding that a layer widens, and one block over and over. Layers are counted by pass: layer 3 is the fourth time that the block runs.
+//! ALBERT: a narrow embedding that a layer widens, and one block over and over. Layers are counted by pass: layer 3 is the fourth time that
+//! the block runs.
 
 use super::bert::{Encoder, absolute_positions};
 use super::{Architecture, Table, activation, divides};

@@ -1,4 +1,5 @@
-//! BERT and RoBERTa: learned positions and token types, a norm of the embedding, norms of sums, GELU. RoBERTa's positions begin behind its padding token.
+//! BERT and RoBERTa: learned positions and token types, a norm of the embedding, norms of sums, GELU. RoBERTa's positions begin behind its
+//! padding token.
 
 use super::{Architecture, Table, activation, divides};
 use crate::error::{Error, Result};

@@ -1,5 +1,5 @@
-//! GPT-NeoX and Pythia: a part of each head is rotated, attention and network read the same rows. Files of transformers fuse q, k and v head by head,
-//! GGUF's one after another.
+//! GPT-NeoX and Pythia: a part of each head is rotated, attention and network read the same rows. Files of transformers fuse q, k and v
+//! head by head, GGUF's one after another.
 
 use super::{Architecture, Sizes, Table, activation, divides, rotary};
 use crate::error::Result;

@@ -102,7 +102,7 @@ fn parts(s: &Llama) -> Result<TransformerConfig> {
 /// How many tokens before its own a token of each block sees; `None` all.
 pub(crate) fn windows(settings: Settings<'_>, layers: usize, all: bool) -> Result<Vec<Option<usize>>> {
     let Some(size) = settings.size_if(&["sliding_window"])? else { return Ok(vec![None; layers]) };
-    // So many tokens with its own.
+    // The window counts the query's own token.
     let window = Some(size - 1);
     match settings.0.get("layer_types").and_then(|types| types.as_array()) {
         Some(types) if types.len() != layers => Err(Error::Setting {

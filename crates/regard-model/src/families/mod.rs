@@ -1,7 +1,8 @@
 //! Families of models: for each a table of names and a list of parts. Computing is regard-nn's.
 //!
-//! A row of a table is `(ours, theirs)`, where `#` stands for the number of a block and a name with a `/` in front is taken as it is, without the prefix
-//! that all others share. The last part of a name is mapped too: `gain` and `table` are `weight`, `shift` is `bias`; old files say `gamma` and `beta`.
+//! A row of a table is `(ours, theirs)`, where `#` stands for the number of a block and a name with a `/` in front is taken as it is,
+//! without the prefix that all others share. The last part of a name is mapped too: `gain` and `table` are `weight`, `shift` is `bias`; old
+//! files say `gamma` and `beta`.
 
 pub mod albert;
 pub mod bert;

@@ -7,7 +7,7 @@
 //! padding to general.alignment (32), then the data
 //! ```
 //!
-//! Settings stay in the file: an array is a range of its bytes until somebody reads it.
+//! Settings stay in the file: an array is a range of its bytes until it is read.
 
 use super::{Archive, Cursor, Kind, Place, Places, TensorInfo, map, missing};
 use crate::error::{Error, Result};

@@ -63,7 +63,7 @@ impl Kind {
         }
     }
 
-    /// Bytes of so many numbers; `None` when they are not whole blocks, or too many.
+    /// Bytes of a number of elements; `None` when they are not whole blocks, or too many.
     pub(crate) fn bytes(self, numbers: usize) -> Option<usize> {
         match self {
             Self::F64 => numbers.checked_mul(8),

@@ -1,4 +1,5 @@
-//! PyTorch's pickles, without Python: a machine that knows dictionaries, tuples and tensors, and refuses everything else. Nothing is ever executed.
+//! PyTorch's pickles, without Python: a machine that knows dictionaries, tuples and tensors, and refuses everything else. Nothing is ever
+//! executed.
 //!
 //! ```text
 //! new      a zip file: NAME/data.pkl, and the numbers of each storage in NAME/data/KEY, not compressed

@@ -1,5 +1,5 @@
-//! Pieces with scores, as sentencepiece has them: a text begins as its characters, and of all neighbours that are a piece together the best is merged,
-//! until there are none. Characters that are no piece become bytes.
+//! Pieces with scores, as sentencepiece has them: a text begins as its characters, and of all neighbours that are a piece together the best
+//! is merged, until there are none. Characters that are no piece become bytes.
 
 use super::Token;
 use crate::error::{Error, Result};
@@ -17,7 +17,7 @@ pub struct Pieces {
     ids: HashMap<Vec<u8>, u32>,
     /// Numbers of the 256 bytes.
     bytes: Vec<Option<u32>>,
-    /// Said in texts by nobody, and left out of them.
+    /// Control tokens: never in a text, and left out of decoded text.
     special: Vec<bool>,
     unknown: u32,
 }

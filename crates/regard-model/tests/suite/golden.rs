@@ -116,7 +116,7 @@ fn writing_with_a_cache_is_writing_without() {
             let logits = run.logits().expect(name);
             let last = logits.row(ids.len() - 1);
             let best = last.iter().copied().fold(f32::MIN, f32::max);
-            assert!(last[token as usize] > best - 1e-4, "{name} {edit}: {token} is not the likeliest");
+            assert!(last[token as usize] > best - 1e-4, "{name} {edit}: {token} is not the most likely");
             ids.push(token);
         }
     }

@@ -71,7 +71,7 @@ mod with_the_feature {
             files.map(|path| (path.file_name().expect("a name").to_string_lossy().into_owned(), std::fs::read(&path).expect("a file")));
         let cache = tempfile::tempdir().expect("a folder");
         let hub = Hub { endpoint: Some(serve(files.collect())), cache: cache.path().to_owned() };
-        assert!(hub.cached(Path::new("org/small")).is_none(), "asking for the cache asks nobody else");
+        assert!(hub.cached(Path::new("org/small")).is_none(), "reading the cache needs no network");
         let mut said = Vec::new();
         let snapshot = hub.download(Path::new("org/small"), |file| said.push(file.to_owned())).expect("a model");
         assert_eq!(said, ["config.json", "model.safetensors"]);
@@ -89,7 +89,7 @@ mod with_the_feature {
     fn no_hub_is_an_error() {
         let cache = tempfile::tempdir().expect("a folder");
         let hub = Hub { endpoint: Some("http://127.0.0.1:9".to_owned()), cache: cache.path().to_owned() };
-        let error = hub.download(Path::new("org/model"), |_| {}).expect_err("nobody answers").to_string();
+        let error = hub.download(Path::new("org/model"), |_| {}).expect_err("no answer").to_string();
         assert!(error.contains("could not be downloaded") && !error.contains('\n'), "{error}");
     }
 }

@@ -1,6 +1,7 @@
 //! Heads whose weights were written by hand, so that what they do is known.
 //!
-//! A Llama of two layers of two heads. The stream of a token has three parts: a code of its own, room for the code of the token before, and a one.
+//! A Llama of two layers of two heads. The stream of a token has three parts: a code of its own, room for the code of the token before, and
+//! a one.
 //!
 //! ```text
 //! layer 0, head 0    previous token: the ones, turned by one position in planes that turn with the position, match one token back; copies the code
@@ -224,7 +225,7 @@ fn windows_of_a_long_text_judge_every_token_once() {
 const STRANGER: [&str; 4] = [
     "Sehr geehrte Damen und Herren, der Zug nach K\u{f6}ln f\u{e4}llt heute aus. Bitte nehmen Sie den Bus um 17:45 Uhr vom Platz hinter dem Bahnhof.",
     "fn main() { let total: u64 = (1..=10).map(|n| n * n).sum(); println!(\"{total}\"); } // prints 385, or so they say, on most days",
-    "It was a bright cold day, and nobody on the island remembered who had first lit the lamp above the harbour wall or why it still burned.",
+    "It was a bright cold day, and no one on the island remembered who had first lit the lamp above the harbour wall or why it still burned.",
     "0.125 + 0.25 = 0.375; x^2 - 4x + 3 = 0 has roots 1 and 3, while 2, 3, 5, 7, 11, 13 are primes and 4, 6, 8, 9, 10, 12 are not, of course.",
 ];
 

@@ -14,11 +14,11 @@ use std::ops::Range;
 /// How the next token is drawn.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sampling {
-    /// Logits are divided by it; 0 takes the likeliest token.
+    /// Logits are divided by it; 0 takes the most likely token.
     pub temperature: f64,
     /// Only the k likeliest tokens.
     pub top_k: Option<usize>,
-    /// Only the likeliest tokens that together have this probability.
+    /// Only the most likely tokens that together have this probability.
     pub top_p: Option<f64>,
     /// The seed of all draws.
     pub seed: u64,

@@ -83,8 +83,8 @@ macro_rules! rows {
         }
 
         kernel! {
-            /// One row: act = f(gate) * up; gate becomes d act / d gate, up becomes d act / d up. One only: in a loop over rows, whose gates and ups
-            /// alternate in memory, the compiler cannot tell them apart, and takes one element at a time.
+            /// One row: act = f(gate) * up; gate becomes d act / d gate, up becomes d act / d up. One only: in a loop over rows, whose
+            /// gates and ups alternate in memory, the compiler cannot tell them apart, and takes one element at a time.
             fn $gated<'a, T>(gate: &'a mut [T], up: &'a mut [T], act: &'a mut [T]) -> () {
                 for ((gate, up), act) in gate.iter_mut().zip(up).zip(act) {
                     let (value, slope) = $function(*gate);

@@ -91,7 +91,7 @@ pub struct AttentionConfig {
     pub scale: ScaleKind,
     /// Scores are bent to stay below this.
     pub softcap: Option<f64>,
-    /// Only so many tokens before the query's own are seen.
+    /// The number of visible tokens before the query's own.
     pub window: Option<usize>,
     /// Probability of dropping a weight in training.
     pub dropout: f64,

@@ -35,7 +35,7 @@ impl<T: Float> KvCache<T> {
         self.longest = 0;
     }
 
-    /// Room for so many tokens of each sequence.
+    /// Capacity in tokens per sequence.
     fn reserve(&mut self, tokens: usize) {
         if tokens <= self.capacity {
             return;

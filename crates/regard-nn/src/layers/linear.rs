@@ -21,7 +21,7 @@ pub use regard::matmul::Write;
 use regard::matmul::{PackedMatrix, matmul};
 use std::ops::Range;
 
-/// Up to so many rows the one-row product is faster than packing matrices.
+/// Up to this number of rows the one-row product is faster than packing matrices.
 const FEW_ROWS: usize = 4;
 /// Outputs that are packed at a time where that is done for one piece of rows.
 const PASSING_STRIP: usize = 64;
@@ -114,8 +114,8 @@ fn columns_mut<T>(rows: &mut [T], width: usize, first: usize, count: usize) -> A
     matrix_mut(rows, width).slice_axis_move(Axis(1), Slice::from(first..first + count))
 }
 
-/// A matrix that is ready for products: packed; to be packed strip by strip while it is used, so that numbers of few bits are never all there widened; or
-/// as it is for few rows.
+/// A matrix that is ready for products: packed; to be packed strip by strip while it is used, so that numbers of few bits are never all
+/// there widened; or as it is for few rows.
 #[derive(Debug)]
 pub(crate) enum Prepared<'w, T: Float> {
     Packed(&'w Strips<T>, usize),
@@ -124,7 +124,8 @@ pub(crate) enum Prepared<'w, T: Float> {
 }
 
 impl<T: Float> Prepared<'_, T> {
-    /// `y = x W` or `y += x W`, without a bias; y is columns `first ..` of rows of `width`. What was packed before is used on the calling thread.
+    /// `y = x W` or `y += x W`, without a bias; y is columns `first ..` of rows of `width`. What was packed before is used on the calling
+    /// thread.
     pub(crate) fn product(&self, x: &[T], inputs: usize, y: &mut [T], width: usize, first: usize, write: Write) {
         match self {
             Self::Packed(packed, outputs) => packed.product(x, inputs, y, width, first..first + outputs, write),
@@ -314,8 +315,9 @@ impl Linear {
     }
 }
 
-/// `y = x W` for those who need no more of y than a strip of columns and a block of rows at a time: `each` is told the first row and the columns, and writes
-/// what it makes of them into its strip's list. Strips are shared out over threads, each packed once; what comes of a row does not depend on the other rows.
+/// `y = x W` for those who need no more of y than a strip of columns and a block of rows at a time: `each` is told the first row and the
+/// columns, and writes what it makes of them into its strip's list. Strips are shared out over threads, each packed once; what comes of a
+/// row does not depend on the other rows.
 pub(crate) fn strips<T: Float, R: Send>(
     weights: &Matrix<'_, T>,
     x: &[T],

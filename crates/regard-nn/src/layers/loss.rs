@@ -75,7 +75,8 @@ pub(crate) struct Share {
 }
 
 impl Share {
-    /// The largest logit of a row, and the logarithm of its sum of `exp(logit - largest)`, from the shares of all its columns in their order.
+    /// The largest logit of a row, and the logarithm of its sum of `exp(logit - largest)`, from the shares of all its columns in their
+    /// order.
     pub(crate) fn log_sum(shares: impl Iterator<Item = Self> + Clone) -> (f64, f64) {
         let largest =
             shares.clone().fold(f64::NEG_INFINITY, |largest, share| if share.largest <= largest { largest } else { share.largest });

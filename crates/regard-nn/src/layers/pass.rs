@@ -1,4 +1,4 @@
-//! One pass through a model: its shape, who may look at whom, and what is wanted of it.
+//! One pass through a model: its shape, its mask, and the requested results.
 
 use regard::Mask;
 use serde::{Deserialize, Serialize};
@@ -64,11 +64,11 @@ pub struct Pass<'a> {
     pub offsets: Option<&'a [usize]>,
     /// Self-attention: which keys, by position.
     pub mask: Mask<'a>,
-    /// Only the first so many keys of each sequence exist.
+    /// The number of valid keys of each sequence.
     pub key_lengths: Option<&'a [usize]>,
     /// Tokens of each sequence of the memory that cross-attention reads.
     pub memory_seq: usize,
-    /// Only the first so many of these exist.
+    /// The number of valid rows of each sequence.
     pub memory_lengths: Option<&'a [usize]>,
     /// Training with dropout: the seed of this step.
     pub dropout: Option<u64>,

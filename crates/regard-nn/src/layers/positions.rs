@@ -179,7 +179,7 @@ impl Scaling {
 pub struct Rotary {
     /// Of the angles; usually 10000.
     pub base: f64,
-    /// Only the first so many numbers of each head; all when not given.
+    /// The number of rotated elements per head; all when `None`.
     pub dims: Option<usize>,
     /// Which numbers go together.
     pub pairs: Pairs,

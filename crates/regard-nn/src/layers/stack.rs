@@ -98,8 +98,8 @@ pub struct Activations<T: Float> {
 }
 
 impl<T: Float> Activations<T> {
-    /// Go through these sublayers only: rows go in as they are before the first of them, and come out as they are behind the last. The last norm belongs to
-    /// the last sublayer.
+    /// Go through these sublayers only: rows go in as they are before the first of them, and come out as they are behind the last. The last
+    /// norm belongs to the last sublayer.
     ///
     /// # Panics
     /// When there are fewer sublayers.
@@ -188,8 +188,8 @@ impl Stack {
         }
     }
 
-    /// The last norm as the linear map that it is for one row: `parts` of the row (several, one after the other) go through it with the scale of the whole
-    /// row. What it adds, where it does, is given back.
+    /// The last norm as the linear map that it is for one row: `parts` of the row (several, one after the other) go through it with the
+    /// scale of the whole row. What it adds, where it does, is given back.
     pub fn last_norm_parts<T: Float>(&self, w: &Weights<'_, T>, row: &[T], parts: &mut [T]) -> Option<Vec<T>> {
         self.last.as_ref().and_then(|norm| norm.apply_parts(w, row, parts))
     }
@@ -417,7 +417,7 @@ pub struct Memory<'m, T> {
     pub rows: &'m [T],
     /// Tokens of each sequence.
     pub seq: usize,
-    /// Only the first so many of these exist.
+    /// The number of valid rows of each sequence.
     pub lengths: Option<&'m [usize]>,
 }
 

@@ -340,8 +340,8 @@ impl Sublayer {
         Ok(())
     }
 
-    /// `sum = x + dropout(norm(branch))` for the piece from row `first` on, where `branch` adds to what it is given; without x when it is to be
-    /// kept apart.
+    /// `sum = x + dropout(norm(branch))` for the piece from row `first` on, where `branch` adds to what it is given; without x when it is
+    /// to be kept apart.
     fn residual<T: Float>(
         &self,
         w: &Weights<'_, T>,

@@ -1,14 +1,15 @@
 //! Tokens that training never told apart share one logit.
 //!
-//! A vocabulary may have tokens that were in no text. Their rows of the last matrix all went the same way, and are the same but for rounding: three in
-//! five of the 32,000 that llama2.c's stories15M has. Losses need the sum of exponentials over them, not each one. With their mean c, and none further from it than `radius`,
+//! A vocabulary may have tokens that were in no text. Their rows of the last matrix all went the same way, and are the same but for
+//! rounding: three in five of the 32,000 that llama2.c's stories15M has. Losses need the sum of exponentials over them, not each one. With
+//! their mean c, and none further from it than `radius`,
 //!
 //! ```text
 //! sum of exp(h . w) = count exp(h . c) (1 + e),     0 <= e <= cosh(|h| radius) - 1
 //! ```
 //!
-//! since the deviations add up to zero and the exponential is convex. So what a loss lacks is at most `e` times the probability of these tokens together; rows where
-//! that may be more than `LACKING` are computed as a whole.
+//! since the deviations add up to zero and the exponential is convex. So what a loss lacks is at most `e` times the probability of these
+//! tokens together; rows where that may be more than `LACKING` are computed as a whole.
 
 use crate::float::Float;
 use crate::layers::linear::strips;

@@ -194,7 +194,7 @@ impl EncoderDecoder {
         Ok(loss)
     }
 
-    /// The likeliest continuation of `start`, token by token, until `end` or `most` tokens; with the end token where it came.
+    /// Greedy continuation of `start`, until `end` or `most` tokens; with the end token where it came.
     ///
     /// # Errors
     /// When tokens or shapes do not fit.

@@ -173,8 +173,8 @@ impl Transformer {
         logits
     }
 
-    /// The loss of each row's target in nats, from rows behind the last block; logits are never all there at once. What comes of a row does not depend on
-    /// the others.
+    /// The loss of each row's target in nats, from rows behind the last block; logits are never all there at once. What comes of a row does
+    /// not depend on the others.
     ///
     /// # Errors
     /// When there is no head, not one target per row, or a target is no token.

@@ -8,8 +8,8 @@
 //! IQ4_NL IQ4_XS      x = scale (s) table[q]           16 values that lie closer around zero
 //! ```
 //!
-//! A kind is one function from the bytes of a block to its numbers; it is compiled for every SIMD level, into a loop that writes the numbers of as many
-//! blocks as it is given, and into one that multiplies them with a row as they come, without writing them.
+//! A kind is one function from the bytes of a block to its numbers; it is compiled for every SIMD level, into a loop that writes the
+//! numbers of as many blocks as it is given, and into one that multiplies them with a row as they come, without writing them.
 
 use crate::float::{WIDE, fold_wide};
 use regard_simd::matmul::Write;
@@ -29,7 +29,8 @@ pub struct BlockKind {
     pub dots: fn(&[u8], &[f32], &mut [f32], Write),
 }
 
-/// A number of 16 bits, 5 of them its exponent: the same bits in 32, times what the exponents differ by. Every number of 16 bits comes out exactly.
+/// A number of 16 bits, 5 of them its exponent: the same bits in 32, times what the exponents differ by. Every number of 16 bits comes out
+/// exactly.
 #[inline(always)]
 fn half_at(bytes: &[u8], at: usize) -> f32 {
     let bits = u32::from(u16::from_le_bytes([bytes[at], bytes[at + 1]]));
@@ -38,7 +39,7 @@ fn half_at(bytes: &[u8], at: usize) -> f32 {
     f32::from_bits(sign | if rest >= 0x0F80_0000 { rest | 0x7F80_0000 } else { finite })
 }
 
-/// `y (+)= w x` for rows of blocks of so many bytes and numbers: each block is multiplied with its part of x while it is in registers.
+/// `y (+)= w x` for rows of blocks of `B` bytes and `N` elements: each block is multiplied with its part of x while it is in registers.
 #[inline(always)]
 fn dot_rows<const BYTES: usize, const NUMBERS: usize>(
     rows: &[u8],

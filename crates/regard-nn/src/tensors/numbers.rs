@@ -109,8 +109,8 @@ impl Numbers<'_> {
         }
     }
 
-    /// `y = w x` or `y += w x`, where w are rows as long as x: those from `first` on, as many as y has numbers. False, and nothing done, where widening them
-    /// first is the way.
+    /// `y = w x` or `y += w x`, where w are rows as long as x: those from `first` on, as many as y has numbers. False, and nothing done,
+    /// where widening them first is the way.
     pub(crate) fn dots<T: Float>(&self, first: usize, x: &[T], y: &mut [T], write: Write) -> bool {
         match (self, T::as_f32s(x, y)) {
             (Self::Quantised(blocks), Some((x, y))) => blocks.dots(first, x, y, write),

@@ -124,7 +124,7 @@ pub struct Matrix<'m, T> {
     order: Order,
 }
 
-/// A one-row product with so many weights is worth several threads.
+/// From this number of weights on, a one-row product uses several threads.
 pub(crate) const PARALLEL_WEIGHTS: usize = 1 << 18;
 /// Rows of other numbers that are widened at a time for a one-row product.
 const WIDENED_ROWS: usize = 4;

@@ -171,7 +171,7 @@ fn casts() -> impl Iterator<Item = ([usize; 2], usize)> {
     pairs.flat_map(|people| (0..PLACES.len()).map(move |place| (people, place)))
 }
 
-/// Stories of at least so many characters in all, one per line; the same seed writes the same.
+/// Stories of at least this number of characters in all, one per line; the same seed writes the same.
 pub fn write(characters: usize, seed: u64) -> String {
     let casts: Vec<_> = casts().collect();
     let mut text = String::with_capacity(characters + 4096);

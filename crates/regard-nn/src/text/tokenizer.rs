@@ -25,11 +25,11 @@ pub enum TokenizerKind {
     /// One token per character of the text.
     #[default]
     Char,
-    /// Pairs of bytes merged by frequency, up to so many tokens: at least 256. Loses nothing.
+    /// Pairs of bytes merged by frequency, up to this number of tokens, at least 256. Lossless.
     Bpe(usize),
     /// The same, and among them a token that begins every text.
     BpeBos(usize),
-    /// Pieces of lower-case words, up to so many tokens. Loses case and spacing.
+    /// Pieces of lower-case words, up to this number of tokens. Case and spacing are lost.
     WordPiece(usize),
 }
 

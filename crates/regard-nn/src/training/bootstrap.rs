@@ -104,7 +104,8 @@ fn read(bytes: &[u8]) -> Option<RankState> {
     Some(RankState { model, text, trainer, checkpoint_every, tokens_sha256 })
 }
 
-/// Work of rank 0 before it sends the state: a thread sends heartbeats to the others, so that they do not time out while it reads a long text.
+/// Work of rank 0 before it sends the state: a thread sends heartbeats to the others, so that they do not time out while it reads a long
+/// text.
 pub fn with_heartbeat<T>(ranks: &(dyn Ranks + Sync), every: Duration, work: impl FnOnce() -> T) -> T {
     if ranks.ranks() == 1 {
         return work();

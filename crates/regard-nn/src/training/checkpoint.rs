@@ -70,7 +70,8 @@ pub(crate) struct Encoded {
 }
 
 impl Encoded {
-    /// The files in the order of writing, which a kill may stop anywhere: until the weights are replaced, the summary allows the old ones too.
+    /// The files in the order of writing, which a kill may stop anywhere: until the weights are replaced, the summary allows the old ones
+    /// too.
     pub(crate) fn files<'n>(self, weights: &'n str, summary: &'n str, folder: &Path) -> Vec<(&'n str, Vec<u8>)> {
         let replaced: Vec<String> = known_digests(&folder.join(summary)).unwrap_or_default();
         let replaced: Vec<String> = replaced.into_iter().filter(|old| *old != self.sha256).collect();
@@ -85,8 +86,8 @@ impl Encoded {
     }
 }
 
-/// Encode a training: parameters, [moments](Trainer::moments) of all ranks, step, settings, the model and its origin. The same state gives the same
-/// bytes.
+/// Encode a training: parameters, [moments](Trainer::moments) of all ranks, step, settings, the model and its origin. The same state gives
+/// the same bytes.
 ///
 /// # Errors
 /// [`Error::Diverged`] for values that [`Checkpoint::read`] would refuse, [`Error::Checkpoint`].
@@ -122,7 +123,8 @@ pub(crate) fn encode(path: &Path, trainer: &Trainer, adam: &Adam<f32>, model: &i
     Ok(Encoded { weights, sha256, summary })
 }
 
-/// Save a training to a path of the caller's, with a summary beside it; regular files are replaced. A training in a folder uses the folder's record.
+/// Save a training to a path of the caller's, with a summary beside it; regular files are replaced. A training in a folder uses the
+/// folder's record.
 ///
 /// # Errors
 /// [`Error::Files`], [`Error::Diverged`] and [`Error::Checkpoint`]; an older checkpoint of the same name is then unchanged.
@@ -143,13 +145,14 @@ fn known_digests(json: &Path) -> Option<Vec<String>> {
     (!known.is_empty()).then_some(known)
 }
 
-/// How often a checkpoint is read again while a training replaces it, and the pause after each, longer than the steps of a file system's clock.
+/// How often a checkpoint is read again while a training replaces it, and the pause after each, longer than the steps of a file system's
+/// clock.
 const ATTEMPTS: usize = 200;
 const PAUSE: Duration = Duration::from_millis(12);
 
 impl Checkpoint {
-    /// Read a checkpoint and verify that it is whole, finite, and has the checksum in the summary beside it. While a training replaces both files,
-    /// they are read again until they belong together.
+    /// Read a checkpoint and verify that it is whole, finite, and has the checksum in the summary beside it. While a training replaces both
+    /// files, they are read again until they belong together.
     ///
     /// # Errors
     /// [`Error::Files`] and [`Error::Checkpoint`].

@@ -71,8 +71,8 @@ impl Windows {
         Self::at((0..count).map(|_| draws.below(places)), tokens, seq, target)
     }
 
-    /// `count` windows of `seq` tokens, spread evenly over a text of at least `seq + 2` tokens: a mean over them varies less than over random
-    /// ones, and is the same for every seed.
+    /// `count` windows of `seq` tokens, spread evenly over a text of at least `seq + 2` tokens: a mean over them varies less than over
+    /// random ones, and is the same for every seed.
     pub fn spread(tokens: &[u32], count: usize, seq: usize, target: Target) -> Self {
         let places = (tokens.len() - seq - 1) as u128;
         // The middles of as many equal parts.
@@ -92,9 +92,10 @@ impl Windows {
         self
     }
 
-    /// Put tokens at random that are said again and again in the place of some windows: each with probability `share`, a segment of different tokens, of
-    /// any length from [`SHORTEST_SEGMENT`] to half of a window, repeated to the end. The first time nothing can be known; from then on, what followed the same
-    /// token before is what follows now, however far back that is. With `known` only that counts. `draws` are those of a window by its number.
+    /// Put tokens at random that are said again and again in the place of some windows: each with probability `share`, a segment of
+    /// different tokens, of any length from [`SHORTEST_SEGMENT`] to half of a window, repeated to the end. The first time nothing can be
+    /// known; from then on, what followed the same token before is what follows now, however far back that is. With `known` only that
+    /// counts. `draws` are those of a window by its number.
     pub fn repeat(&mut self, share: f64, known: bool, seq: usize, vocab: usize, bos: Option<u32>, draws: impl Fn(usize) -> Draws) {
         let others: Vec<u32> = (0..vocab as u32).filter(|token| Some(*token) != bos).collect();
         let longest = (seq / 2).min(others.len());

@@ -110,8 +110,8 @@ fn read_checkpoint(folder: &Path) -> Result<Checkpoint> {
 pub struct ModelFolder(Folder);
 
 impl ModelFolder {
-    /// Open a folder for a new training, and create it where it does not exist. With `overwrite` the model in it may be replaced, also if its
-    /// files were changed; files that no training wrote are never replaced.
+    /// Open a folder for a new training, and create it where it does not exist. With `overwrite` the model in it may be replaced, also if
+    /// its files were changed; files that no training wrote are never replaced.
     ///
     /// # Errors
     /// [`Error::Taken`] for a folder with a model, and those of [`Folder::open`] and [`Folder::reserve`].

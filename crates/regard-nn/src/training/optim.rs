@@ -85,7 +85,7 @@ impl OptimConfig {
         }
     }
 
-    /// The learning rate of a step, counted from 1, of so many.
+    /// The learning rate of a step, counted from 1.
     pub fn rate_at(&self, step: u64, steps: u64) -> f64 {
         let progress = step as f64 / steps.max(1) as f64;
         let line = |to: f64| 1.0 - (1.0 - to) * progress;
@@ -132,7 +132,8 @@ impl<T: Float> Adam<T> {
         Self { start: 0, first: vec![T::ZERO; count], second: vec![T::ZERO; count] }
     }
 
-    /// Update the parameters (those that there are moments of) by the gradient of step `step` (from 1), whose [`norm`] is given, and clear it.
+    /// Update the parameters (those that there are moments of) by the gradient of step `step` (from 1), whose [`norm`] is given, and clear
+    /// it.
     pub fn update(&mut self, config: &OptimConfig, layout: &Layout, p: &mut [T], g: &mut [T], norm: f64, step: u64, rate: f64) {
         let scale = config.clip.map_or(1.0, |clip| (clip / (norm + 1e-6)).min(1.0));
         let power = |beta: f64| 1.0 - beta.powi(step.min(i32::MAX as u64) as i32);

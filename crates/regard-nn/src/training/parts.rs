@@ -1,11 +1,13 @@
-//! A step in parts: their gradients begin from zero and are summed in a fixed tree, so the result does not depend on which rank computes which part.
+//! A step in parts: their gradients begin from zero and are summed in a fixed tree, so the result does not depend on which rank computes
+//! which part.
 //!
 //! ```text
 //! 5 parts:  ((0 + 1) + (2 + 3)) + 4        the left side of a sum has the largest power of two below the number of its parts
 //! ```
 //!
-//! A rank has adjacent parts, and owns a slice of the parameters. It sums the largest nodes of the tree whose parts it has, and sends each of them, cut into
-//! slices, to the owners. An owner computes the rest of the sum for its slice, updates the slice, whose moments only it has, and sends the new weights to all others.
+//! A rank has adjacent parts, and owns a slice of the parameters. It sums the largest nodes of the tree whose parts it has, and sends each
+//! of them, cut into slices, to the owners. An owner computes the rest of the sum for its slice, updates the slice, whose moments only it
+//! has, and sends the new weights to all others.
 
 use super::ranks::{HEAD, LOSS, Message, Ranks, Stage, copy_floats, copy_losses, others, receive};
 use super::trainer::{Task, TrainConfig};
@@ -145,8 +147,9 @@ pub(crate) fn gradient(
     Ok(losses)
 }
 
-/// Bytes that a rank receives in a step: its slice and the losses of each node of other ranks, sums of squares, and the weights of the other slices.
-/// Where the parts of each rank are one node, this is about `2 (1 - 1 / ranks)` times the parameters' bytes, as of a ring all-reduce.
+/// Bytes that a rank receives in a step: its slice and the losses of each node of other ranks, sums of squares, and the weights of the
+/// other slices. Where the parts of each rank are one node, this is about `2 (1 - 1 / ranks)` times the parameters' bytes, as of a ring
+/// all-reduce.
 pub fn step_bytes(config: &TrainConfig, parameters: usize, ranks: usize, rank: usize) -> u64 {
     let mine = slice(parameters, ranks, rank).len();
     let of = |from: usize| {

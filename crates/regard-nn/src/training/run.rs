@@ -1,8 +1,8 @@
-//! A training as a whole: its settings, its text, its folder; begun, interrupted at any moment, and taken up again.
+//! A training as a whole: its settings, its text, its folder; begun, interrupted at any moment, and resumed.
 //!
 //! The order of writing makes it so. The checkpoint is the first file of a training, and is replaced whole; the table of steps is
 //! written before each checkpoint, so it never has fewer rows than the checkpoint has steps, and what it has more is cut off when the
-//! training is taken up again.
+//! training is resumed.
 
 use super::bootstrap::{RankState, receive_state, send_state};
 use super::folder::{FIGURES, LOG, MODEL, ModelFolder, Origin, SUMMARY, TOKENIZER, text_digest, token_digest};
@@ -24,7 +24,7 @@ use std::path::Path;
 
 /// Windows of the validation text that a measurement takes at least.
 pub const VALIDATION_WINDOWS: usize = 64;
-/// More than this is a slip of the finger: 16 GB of parameters, gradients and moments.
+/// Upper bound that catches typos: 16 GB of parameters, gradients and moments.
 pub const MAX_PARAMETERS: usize = 1 << 30;
 
 /// All that decides what a training comes to.
@@ -38,7 +38,7 @@ pub struct Settings {
     pub model: ModelConfig,
     /// Steps, batches, rates.
     pub train: TrainConfig,
-    /// Measure the loss on text that is not learned every so many steps.
+    /// Steps between two measurements of the validation loss.
     pub validate_every: u64,
 }
 
@@ -162,7 +162,7 @@ impl Training {
         Ok(Self { folder, settings, origin, tokenizer, text, model, trainer })
     }
 
-    /// So many workers of this process have the memory that they need.
+    /// Check that this number of workers of this process fits into memory.
     ///
     /// # Errors
     /// [`Error::Workers`].
@@ -212,7 +212,7 @@ impl Training {
         self.folder.settle()
     }
 
-    /// Step until all are done or `watch` returns false; write a checkpoint every so many steps and at the end.
+    /// Step until all are done or `watch` returns false; write a checkpoint every `checkpoint_every` steps and at the end.
     ///
     /// # Errors
     /// When a file cannot be written, and when loss or gradient are no numbers any more: the state before that step is then saved.
@@ -222,7 +222,8 @@ impl Training {
         steps(&SingleRank, trainer, (model, text), checkpoint_every, &mut writer)
     }
 
-    /// The same by so many threads, which share the parts of each step: to the same bytes. They stop one step after `watch` returns false.
+    /// The same with `workers` threads that share the parts of each step, to the same bytes. They stop one step after `watch` returns
+    /// false.
     ///
     /// # Errors
     /// As [`Training::run`].
@@ -277,7 +278,8 @@ impl Training {
     }
 }
 
-/// The work of any rank but the first, which [runs](Training::run_by) the training and writes its files. All stop one step after `watch` of any returns false.
+/// The work of any rank but the first, which [runs](Training::run_by) the training and writes its files. All stop one step after `watch` of
+/// any returns false.
 ///
 /// # Errors
 /// [`Error::Ranks`], and errors of this rank alone. What all ranks find, such as a loss that is not finite, is an error of rank 0 only.

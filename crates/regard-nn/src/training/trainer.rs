@@ -25,10 +25,11 @@ pub struct TrainConfig {
     pub steps: u64,
     /// Sequences of a step.
     pub batch: usize,
-    /// A step's sequences (those of each part, where there are several) are computed in so many pieces, one after the other, to save memory; divides `batch`.
+    /// A step's sequences (those of each part, where there are several) are computed in this number of pieces, one after the other, to save
+    /// memory; divides `batch`.
     pub micro_batches: usize,
-    /// A step is so many parts, whose gradients begin from zero and are added up in a fixed tree: any number of ranks may share them, with the same bits. With
-    /// `micro_batches` it divides `batch`.
+    /// The number of parts of a step, whose gradients start at zero and are added up in a fixed tree: any number of ranks may share them,
+    /// with the same bits. With `micro_batches` it divides `batch`.
     // Not written where it is 1: checkpoints without parts have the bytes that they had before there were any.
     #[serde(skip_serializing_if = "is_one")]
     pub parts: usize,
@@ -38,7 +39,7 @@ pub struct TrainConfig {
     pub optim: OptimConfig,
     /// Share of windows that are random tokens, said again and again.
     pub repeats: f64,
-    /// In so many first steps all windows are such, and only tokens that can be looked up count.
+    /// The number of first steps in which all windows repeat, and only repeated tokens count.
     pub repeats_first: u64,
 }
 
@@ -104,7 +105,7 @@ pub struct StepReport {
     pub step: u64,
     /// Mean loss of the step's tokens, before its update.
     pub loss: f64,
-    /// Share of targets that were the likeliest.
+    /// Share of targets that were the most likely token.
     pub accuracy: f64,
     /// The gradient's norm before clipping.
     pub gradient_norm: f64,
@@ -183,7 +184,8 @@ impl Trainer {
         self.step >= self.config.steps
     }
 
-    /// One of the ranks that share this training: each has made it with the same settings, or of the same checkpoint, and keeps the moments of its slice.
+    /// One of the ranks that share this training: each has made it with the same settings, or of the same checkpoint, and keeps the moments
+    /// of its slice.
     ///
     /// # Errors
     /// [`Error::Ranks`] when they have not: `about` is what else is to be the same.
@@ -232,13 +234,14 @@ impl Trainer {
     /// One step.
     ///
     /// # Errors
-    /// When data and model do not fit together, or the loss or the gradient is no number any more; the parameters are then as before the step.
+    /// When data and model do not fit together, or the loss or the gradient is no number any more; the parameters are then as before the
+    /// step.
     pub fn advance(&mut self, task: &mut dyn Task) -> Result<StepReport> {
         self.advance_by(task, &SingleRank, false).map(|(report, _)| report)
     }
 
-    /// One step, whose parts the ranks [share](Trainer::share): all of them make this call, and have the same report and parameters afterwards, which are those of
-    /// [`Trainer::advance`]. Returned with it is whether some rank said `stop`.
+    /// One step, whose parts the ranks [share](Trainer::share): all of them make this call, and have the same report and parameters
+    /// afterwards, which are those of [`Trainer::advance`]. Returned with it is whether some rank said `stop`.
     ///
     /// # Errors
     /// As [`Trainer::advance`], on all ranks; and [`Error::Ranks`].
@@ -274,7 +277,8 @@ impl Trainer {
         self.run_by(task, &SingleRank, watch)
     }
 
-    /// The same by ranks that [share](Trainer::share) it. All of them stop after the same step: the next one, when `watch` of any returns false.
+    /// The same by ranks that [share](Trainer::share) it. All of them stop after the same step: the next one, when `watch` of any returns
+    /// false.
     ///
     /// # Errors
     /// As [`Trainer::advance_by`], and what `watch` says.
@@ -294,7 +298,7 @@ impl Trainer {
     }
 }
 
-/// The sums of squares of all slices, and whether somebody wants to stop.
+/// The sums of squares of all slices, and whether a rank wants to stop.
 fn all_sums(ranks: &dyn Ranks, step: u64, parameters: usize, mine: Vec<f64>, stop: bool) -> Result<(Vec<f64>, bool)> {
     if ranks.ranks() == 1 {
         return Ok((mine, stop));

@@ -38,7 +38,7 @@ fn checkpoint(folder: &Path) -> Vec<u8> {
     std::fs::read(folder.join("model.safetensors")).expect("a checkpoint")
 }
 
-/// The first rank has the folder; `leaver` wants to stop after so many steps. What each ends with.
+/// The first rank has the folder; `leaver` wants to stop after a number of steps. What each ends with.
 fn by_ranks(folder: &Path, ranks: usize, resume: bool, leaver: Option<(usize, usize)>) -> Vec<Result<()>> {
     let wish = |rank: usize| {
         let mut left = leaver.filter(|(who, _)| *who == rank).map_or(usize::MAX, |(_, steps)| steps);

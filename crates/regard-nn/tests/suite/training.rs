@@ -183,7 +183,7 @@ fn one_rank(ranks: &dyn Ranks, begun: Trainer, model: &LanguageModel, until: u64
     (reports, bits(trainer.params()))
 }
 
-/// A training by so many ranks, which are threads, or have an exchange; the last step's report, and the bytes of the checkpoint.
+/// A training by several ranks, which are threads, or have an exchange; the last step's report, and the bytes of the checkpoint.
 fn by_ranks(model: &LanguageModel, begun: &Trainer, ranks: usize, until: u64, exchange: bool) -> (StepReport, Vec<u8>) {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("model.safetensors");
@@ -253,7 +253,7 @@ fn bytes_of_a_step_are_those_of_the_formula() {
     }
 }
 
-/// Rank 1 is gone after so many messages.
+/// Rank 1 disconnects after a number of messages.
 #[test]
 fn a_rank_that_is_lost_on_the_way_is_named() {
     let model = LanguageModel::new(small()).expect("valid");

@@ -28,8 +28,8 @@ impl From<Vec<Table>> for Tables {
 }
 
 impl Tables {
-    /// Every CSV file of a directory that is a table with an origin. Where the directory has a record, each must have the recorded bytes; other
-    /// CSV files are passed over.
+    /// Every CSV file of a directory that is a table with an origin. Where the directory has a record, each must have the recorded bytes;
+    /// other CSV files are passed over.
     ///
     /// # Errors
     /// When the directory cannot be read, or a table is damaged, changed, not recorded or recorded and gone.

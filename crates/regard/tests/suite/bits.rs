@@ -98,7 +98,7 @@ fn what_else_is_in_the_batch_does_not_change_an_entry() {
     }
 }
 
-/// Keys that nobody sees may as well not be there.
+/// Keys that no query sees do not change the result.
 #[test]
 fn padding_does_not_change_the_result() {
     for n in [1, 20] {

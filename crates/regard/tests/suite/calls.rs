@@ -1,5 +1,5 @@
-//! Calls that the other modules do not make: parts of the weights and of the map, buffers of the caller's, biases in half precision, the gradient on the
-//! scale.
+//! Calls that the other modules do not make: parts of the weights and of the map, buffers of the caller's, biases in half precision, the
+//! gradient on the scale.
 
 use crate::common::{Inputs, Recipe, Shape, assert_same_bits, d_out_for, gradients, levels, masks, normal, textbook_backward, to, unit};
 use half::{bf16, f16};
@@ -192,7 +192,8 @@ fn several_biases_have_the_same_bits_on_any_number_of_threads() {
     }
 }
 
-/// Against the judge, within a few roundings of what it is the sum of; and the same bits on any number of threads, of which some share out the keys.
+/// Against the judge, within a few roundings of what it is the sum of; and the same bits on any number of threads, of which some share out
+/// the keys.
 #[test]
 fn the_gradient_on_the_scale_is_right() {
     fn check<E: Element>(tolerance: f64) {
@@ -226,7 +227,8 @@ fn the_gradient_on_the_scale_is_right() {
     check::<bf16>(32.0 * f64::from(f32::EPSILON));
 }
 
-/// Distances of 2^50, and gradients of the scores that cancel in every row. All numbers but partial sums are exact: what is lost in these must not be lost.
+/// Distances of 2^50, and gradients of the scores that cancel in every row. All numbers but partial sums are exact: what is lost in these
+/// must not be lost.
 #[test]
 fn the_gradient_on_slopes_is_summed_without_loss() {
     let (q, k) = (Array4::<f64>::zeros([1, 1, 3, 1]), Array4::zeros([1, 1, 128, 1]));

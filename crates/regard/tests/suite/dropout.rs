@@ -1,5 +1,5 @@
-//! Dropout: which weights are dropped is a pure function of the seed and of (batch, head, query, key). Since the batch index is part of it, an entry
-//! that is moved to another place in the batch loses other weights; what its neighbours hold does not matter.
+//! Dropout: which weights are dropped is a pure function of the seed and of (batch, head, query, key). Since the batch index is part of it,
+//! an entry that is moved to another place in the batch loses other weights; what its neighbours hold does not matter.
 
 use crate::common::{Inputs, Recipe, Shape, assert_same_bits, assert_same_gradients, check, d_out_for, gradients, levels, masks, textbook};
 use half::f16;

@@ -302,7 +302,8 @@ impl MaskRule for Raise<'_> {
     }
 }
 
-/// Calls into buffers say that they may have written to them, and have: the first of several tiles. Called again, they give what they would have given.
+/// Calls into buffers say that they may have written to them, and have: the first of several tiles. Called again, they give what they would
+/// have given.
 #[test]
 fn an_interrupted_call_may_have_written_to_its_buffers_and_says_so() {
     let s = common::Shape::single(200, 300, 16).heads(2, 1);

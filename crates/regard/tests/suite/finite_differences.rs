@@ -1,4 +1,5 @@
-//! Gradients by their definition: the change of a loss, divided by the change of one number. In f64, for every number of q, k, v, of the bias and of the sinks.
+//! Gradients by their definition: the change of a loss, divided by the change of one number. In f64, for every number of q, k, v, of the
+//! bias and of the sinks.
 
 use crate::common::oracle::{Bias, Mask, Options};
 use crate::common::{Inputs, Normal, Shape, bias_numbers, d_out_for, gradients, textbook};

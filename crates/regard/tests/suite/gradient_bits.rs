@@ -152,7 +152,7 @@ fn other_queries_do_not_change_dq_of_a_row() {
     }
 }
 
-/// Keys that nobody sees may as well not be there; their own gradients are zero.
+/// Keys that no query sees do not change the result; their own gradients are zero.
 #[test]
 fn padding_does_not_change_the_gradients() {
     for n in [1, 20] {

@@ -1,5 +1,6 @@
 //! What went wrong in the backward passes of other attention kernels, one test for each.
-//! Hidden NaN and empty dimensions are in [`crate::gradient_hidden`], strides in [`crate::strides`], threads and batches in [`crate::gradient_bits`].
+//! Hidden NaN and empty dimensions are in [`crate::gradient_hidden`], strides in [`crate::strides`], threads and batches in
+//! [`crate::gradient_bits`].
 
 use crate::common::{
     Inputs, Recipe, Shape, assert_same_bits, bias_numbers, check_gradients, d_out_for, gradients, levels, oracle, textbook_backward, to,

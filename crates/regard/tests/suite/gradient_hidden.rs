@@ -1,5 +1,5 @@
-//! Hidden means hidden on the way back, too: what a row does not see, and a row that sees nothing, never reaches any other gradient. What is seen
-//! propagates. Empty dimensions are legal.
+//! Hidden means hidden on the way back, too: what a row does not see, and a row that sees nothing, never reaches any other gradient. What
+//! is seen propagates. Empty dimensions are legal.
 
 use crate::common::oracle::BackwardAnswer;
 use crate::common::{
@@ -192,7 +192,7 @@ fn a_row_without_any_visible_key_has_no_gradient_and_gives_none() {
         let s = Shape::new(n, m, 8);
         let x = Inputs::<f32>::normal(s, 3);
         let mut d_out = d_out_for(&x, 1);
-        // Nobody looked there: whatever comes back goes nowhere.
+        // No query sees it: its gradient is zero whatever d_out is.
         d_out.slice_mut(s![0, .., .., ..]).fill(f32::NAN);
         let dense = Array4::from_shape_fn([2, 1, 1, 1], |(b, ..)| if b == 0 { f32::NEG_INFINITY } else { 0.0 });
         for (name, a) in [

@@ -1,5 +1,5 @@
-//! Gradients where scores are large, and where they are small: against f64, at most three times as far off as plain loops in f32. The floor does not grow
-//! with the scale: it is a few roundings of the gradients at scale 1.
+//! Gradients where scores are large, and where they are small: against f64, at most three times as far off as plain loops in f32. The floor
+//! does not grow with the scale: it is a few roundings of the gradients at scale 1.
 
 use crate::common::oracle::{self, BackwardAnswer, Options};
 use crate::common::{Inputs, Normal, Shape, d_out_for, gradients, levels, normal};
@@ -29,8 +29,8 @@ fn dot(x: &[f32], y: &[f32], order: Order) -> f32 {
     }
 }
 
-/// One query in f32, the textbook's way: weights with the row's maximum subtracted, and the gradient on its scores, `delta` being the sum of the weights
-/// times theirs.
+/// One query in f32, the textbook's way: weights with the row's maximum subtracted, and the gradient on its scores, `delta` being the sum
+/// of the weights times theirs.
 fn plain_row(q: &[f32], k: &[&[f32]], v: &[&[f32]], d_out: &[f32], scale: f32, order: Order) -> (Vec<f32>, Vec<f32>) {
     let scores: Vec<f32> = k.iter().map(|k| dot(q, k, order) * scale).collect();
     let max = scores.iter().fold(f32::NEG_INFINITY, |m, &x| m.max(x));
@@ -42,7 +42,7 @@ fn plain_row(q: &[f32], k: &[&[f32]], v: &[&[f32]], d_out: &[f32], scale: f32, o
     (weights, d_scores)
 }
 
-/// Rows of an array that lies side by side.
+/// Rows of a contiguous array.
 fn rows(x: &Array4<f32>, b: usize, h: usize) -> Vec<&[f32]> {
     let (_, heads, n, d) = x.dim();
     x.as_slice().expect("as it was made")[(b * heads + h) * n * d..][..n * d].chunks_exact(d).collect()
@@ -134,7 +134,8 @@ fn gradients_are_as_near_as_plain_f32_at_every_scale() {
     }
 }
 
-/// Where one key has all of the weight in every row, dq and dk are nothing at all, and plain f32 says so: nothing may be left for the scale to multiply.
+/// Where one key has all of the weight in every row, dq and dk are nothing at all, and plain f32 says so: nothing may be left for the scale
+/// to multiply.
 #[test]
 fn saturated_rows_have_no_gradient_left_however_large_the_scale() {
     let s = Shape::single(96, 96, 16).heads(2, 2);
@@ -175,7 +176,8 @@ fn gradients_of_tied_scores_are_as_near_as_plain_f32() {
     }
 }
 
-/// The sum of `d_scores` over a row is 0, so a bias that is one number for all has no gradient; and one per key has the sum over the queries.
+/// The sum of `d_scores` over a row is 0, so a bias that is one number for all has no gradient; and one per key has the sum over the
+/// queries.
 #[test]
 fn the_gradient_of_a_bias_that_many_pairs_share_is_added_up_well() {
     let s = Shape::single(512, 512, 16).heads(8, 8).batch(4);

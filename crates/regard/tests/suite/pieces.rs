@@ -405,7 +405,8 @@ fn pieces_of_a_heat_map_that_are_none_are_refused() {
     assert_eq!(map.add(&so_far), Err(Error::PieceOrder { start: 700, end: 700, next: 256, len: 700 }));
 }
 
-/// A piece again, one too early, the last one alone, one after the last: each is refused, and the state goes on as if it had not been given.
+/// A piece again, one too early, the last one alone, one after the last: each is refused, and the state goes on as if it had not been
+/// given.
 #[test]
 fn pieces_out_of_order_are_refused_and_leave_the_state_as_it_was() {
     let s = Shape::single(200, 2900, 8).heads(2, 1);

@@ -7,7 +7,7 @@ use super::{
 use ndarray::{Array1, Array4, Dimension};
 use regard::{Attention, BiasGradient, Element, Gradients, Real};
 
-/// Gradients may be off by so many times the error of the plain loop.
+/// Gradients may be off by this multiple of the error of the plain loop.
 const FACTOR: f64 = 3.0;
 
 /// Some numbers in the shape of the result.

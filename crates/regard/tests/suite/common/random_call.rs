@@ -1,7 +1,8 @@
-//! Any call that can be written down, from a string of bytes: shapes, strides, masks, biases, options and numbers that are not finite. The fuzz target and a
-//! seeded test share it.
+//! Any call that can be written down, from a string of bytes: shapes, strides, masks, biases, options and numbers that are not finite. The
+//! fuzz target and a seeded test share it.
 //!
-//! A call is refused with an error exactly where the judge says that it must be. Otherwise every pass gives what the judge gives. It does not panic.
+//! A call is refused with an error exactly where the judge says that it must be. Otherwise every pass gives what the judge gives. It does
+//! not panic.
 
 use super::oracle::{
     Answer, BackwardAnswer, Bias, Mask, Number, Options, Poison, Shape, attention, backward, bias_gradients, column_sums, heat_map,
@@ -193,8 +194,8 @@ impl Call {
         }
     }
 
-    /// Are scores ranked the same in any arithmetic? Whole numbers are, unless something rounds them together: a scale that is nothing in single
-    /// precision makes all of them equal.
+    /// Are scores ranked the same in any arithmetic? Whole numbers are, unless something rounds them together: a scale that is nothing in
+    /// single precision makes all of them equal.
     fn exact_ranks(&self) -> bool {
         let sixteenths = self.options.scale.is_some_and(|scale| (scale * 32.0).fract() == 0.0);
         let something = self.options.scale.is_none_or(|scale| scale == 0.0 || scale.abs() > 1e-30);

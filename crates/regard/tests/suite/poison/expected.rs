@@ -279,7 +279,7 @@ impl Judgement {
                 "local_mass" => mass(&|s| s.local_mass),
                 "argmax" if self.spoiled(row) && !self.unpromised => Expected::VisibleKey(row),
                 "argmax" | "top_keys" | "top_weights" => Expected::Free,
-                other => panic!("nobody knows {other}"),
+                other => panic!("unknown case {other}"),
             }
         })
     }

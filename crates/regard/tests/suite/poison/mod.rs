@@ -1,5 +1,5 @@
-//! Hidden means hidden, and visible means visible: one number that is not finite is put somewhere, and every pass is run before and after. What does
-//! not see it keeps its bits; what sees it is not finite, wherever the judge says so.
+//! Hidden means hidden, and visible means visible: one number that is not finite is put somewhere, and every pass is run before and after.
+//! What does not see it keeps its bits; what sees it is not finite, wherever the judge says so.
 //!
 //! `REGARD_POISON_CASES` says how many trials are run, `REGARD_POISON_FIRST` the number of the first.
 
@@ -79,8 +79,8 @@ fn the_textbook_keeps_the_promises_about_poisons() {
         all += 1;
         seen += usize::from(!faults(&trial, &clean, &clean).is_empty());
     }
-    // The others put it where nobody looks, or hide a pair by it.
-    assert!(seen > all * 2 / 3, "only {seen} of {all} poisons are seen by anybody");
+    // The others put it where no query sees it, or hide a pair by it.
+    assert!(seen > all * 2 / 3, "only {seen} of {all} poisons are visible to a query");
 }
 
 /// Every fourth trial is of this element type.

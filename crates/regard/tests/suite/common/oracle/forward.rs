@@ -4,8 +4,8 @@ use super::mask::Pair;
 use super::options::{Options, Shape};
 use ndarray::{Array3, Array4};
 
-/// What a visible pair whose own score is minus infinity is. An infinite key makes such scores. IEEE says: visible, of weight 0; the library
-/// may say so, or count the pair as hidden.
+/// What a visible pair whose own score is minus infinity is. An infinite key makes such scores. IEEE says: visible, of weight 0; the
+/// library may say so, or count the pair as hidden.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MinusInfinity {
     Visible,

@@ -1,4 +1,5 @@
-//! Statistics, maps and comparisons, from the matrix of weights. Hidden pairs weigh nothing; a NaN of a visible pair is in every sum it belongs to.
+//! Statistics, maps and comparisons, from the matrix of weights. Hidden pairs weigh nothing; a NaN of a visible pair is in every sum it
+//! belongs to.
 
 use super::forward::Answer;
 use ndarray::{Array3, Array4};

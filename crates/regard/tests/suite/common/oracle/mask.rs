@@ -1,4 +1,4 @@
-//! Who sees whom, as the judge says it: one expression, asked pair by pair.
+//! The oracle's masks: one expression, evaluated pair by pair.
 
 use ndarray::{Array2, Array3, Array4};
 use regard::{HeadPosition, MaskRule, TileCoverage};
