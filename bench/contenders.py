@@ -71,11 +71,12 @@ def training_step(work, threads, attend, attn_mask=None, **keywords):
     import torch
 
     torch.set_num_threads(threads)
-    leaves = [torch.from_numpy(x).requires_grad_() for x in work.inputs()]
+    dtype = getattr(torch, work.dtype)
+    leaves = [torch.from_numpy(x).to(dtype).requires_grad_() for x in work.inputs()]
     if work.mask == "bias":
         attn_mask = torch.from_numpy(work.bias()).requires_grad_()
         leaves.append(attn_mask)
-    d_out = torch.from_numpy(work.out_gradient())
+    d_out = torch.from_numpy(work.out_gradient()).to(dtype)
     gqa = work.heads_q != work.heads_kv
     keywords |= dict(attn_mask=attn_mask, is_causal=work.mask == "causal", enable_gqa=gqa, dropout_p=work.dropout)
 

@@ -52,7 +52,8 @@ class Workload:
         return np.random.default_rng(9).standard_normal((1, self.heads_q, self.seq_q, self.seq_kv), dtype=np.float32)
 
     def out_gradient(self):
-        return np.random.default_rng(10).standard_normal((self.batch, self.heads_q, self.seq_q, self.head_dim), dtype=np.float32)
+        gradient = np.random.default_rng(10).standard_normal((self.batch, self.heads_q, self.seq_q, self.head_dim), dtype=np.float32)
+        return gradient.astype(self.numpy_dtype()).astype(np.float32)
 
     def regard_keywords(self):
         if self.mask == "causal":
@@ -82,7 +83,7 @@ class Workload:
 
 def square(batch, heads, seq, dim, mask="full", **more):
     kind = more.get("kind", "forward")
-    name = f"{kind} {batch}x{heads}x{seq}x{dim} {mask}"
+    name = " ".join([f"{kind} {batch}x{heads}x{seq}x{dim} {mask}", *([more["dtype"]] if "dtype" in more else [])])
     return Workload(name, batch, heads, heads, seq, seq, dim, mask, **more)
 
 
@@ -92,7 +93,7 @@ SHAPES = [
 ]
 
 def training(batch, heads, seq, dim, mask="full", **more):
-    named = [mask, *(["dropout"] if more.get("dropout") else []), *(["over PyTorch's math path"] if "against" in more else [])]
+    named = [mask, *(["dropout"] if more.get("dropout") else []), *(["over PyTorch's math path"] if "against" in more else []), *([more["dtype"]] if "dtype" in more else [])]
     name = f"training {batch}x{heads}x{seq}x{dim} {' '.join(named)}"
     return Workload(name, batch, heads, heads, seq, seq, dim, mask, kind="training", **more)
 
@@ -104,6 +105,22 @@ TRAINING = [
     training(1, 8, 4096, 64, "window"),
     training(1, 8, 1024, 64, "bias"),
     Workload("training grouped 32/8 heads 1024x128 causal", 1, 32, 8, 1024, 1024, 128, "causal", kind="training"),
+]
+
+SIXTEEN_BITS = [
+    *(
+        made(*shape, mask, dtype=dtype)
+        for dtype in ("bfloat16", "float16")
+        for made in (square, training)
+        for shape in ((1, 8, 1024, 64), (1, 8, 4096, 64), (8, 12, 128, 64), (1, 12, 512, 64))
+        for mask in ("full", "causal")
+    ),
+    *(
+        Workload(f"{kind} grouped 32/8 heads 1024x128 {mask} {dtype}", 1, 32, 8, 1024, 1024, 128, mask, kind=kind, dtype=dtype)
+        for dtype in ("bfloat16", "float16")
+        for kind in ("forward", "training")
+        for mask in ("full", "causal")
+    ),
 ]
 
 WORKLOADS = [
@@ -118,9 +135,10 @@ WORKLOADS = [
     *(
         Workload(f"decode 32/{heads} heads, 32768 keys, {dtype}", 1, 32, heads, 1, 32768, 128, kind="decode", dtype=dtype)
         for heads in (8, 32)
-        for dtype in ("float32", "bfloat16")
+        for dtype in ("float32", "bfloat16", "float16")
     ),
     square(1, 8, 1024, 64, kind="statistics"),
     square(1, 8, 4096, 64, kind="statistics"),
     *TRAINING,
+    *SIXTEEN_BITS,
 ]

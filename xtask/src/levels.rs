@@ -5,7 +5,7 @@ pub(crate) const FORCE: &str = "REGARD_SIMD";
 
 /// The levels of this architecture, from the plainest to the widest.
 #[cfg(not(target_arch = "aarch64"))]
-pub(crate) const ALL: [&str; 3] = ["portable", "avx2", "avx512"];
+pub(crate) const ALL: [&str; 4] = ["portable", "avx2", "avx512", "avx512bf16"];
 /// The levels of this architecture, from the plainest to the widest.
 #[cfg(target_arch = "aarch64")]
 pub(crate) const ALL: [&str; 2] = ["portable", "neon"];
@@ -16,9 +16,11 @@ pub(crate) fn lacks(level: &str) -> Option<&'static str> {
     {
         let avx2 = is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c");
         let avx512 = avx2 && is_x86_feature_detected!("avx512f");
+        let avx512bf16 = avx512 && is_x86_feature_detected!("avx512bf16");
         match level {
             "avx2" if !avx2 => Some("this CPU lacks AVX2, FMA or F16C"),
             "avx512" if !avx512 => Some("this CPU lacks AVX-512"),
+            "avx512bf16" if !avx512bf16 => Some("this CPU lacks AVX512_BF16"),
             _ => None,
         }
     }

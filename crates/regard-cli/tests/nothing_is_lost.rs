@@ -109,7 +109,7 @@ fn sizes_that_cannot_be_are_refused_in_one_line() {
     let dir = tempfile::tempdir().unwrap();
     for (arguments, words) in [
         (&["bench", "--heads", "4294967296", "--seq", "4294967296"][..], "not enough memory for q, k, v and out"),
-        (&["bench", "--heads", "64", "--seq", "33000000", "--double"], "not enough memory for q, k, v and out"),
+        (&["bench", "--heads", "64", "--seq", "33000000", "--dtype", "f64"], "not enough memory for q, k, v and out"),
         (&["patterns", "--window", "9223372036854775808", "--dilation", "2"], "invalid window: 9223372036854775808"),
         (&["patterns", "--dilation", "18446744073709551615"], "invalid dilation: 18446744073709551615"),
         (&["sweep", "--d-k", "4,4"], "invalid d_k: 4; it must be in the list once"),

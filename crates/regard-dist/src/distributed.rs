@@ -124,7 +124,7 @@ impl<'a, X: Exchange> Distributed<'a, X> {
             shape(v),
             blocks.len(),
             fnv1a(owners.as_bytes()),
-            self.attention.fingerprint(scores)?,
+            self.attention.fingerprint::<E>(scores)?,
             env!("CARGO_PKG_VERSION")
         ))
     }

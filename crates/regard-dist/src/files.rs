@@ -278,7 +278,7 @@ fn attend_as<E: WireElement<Real: WireElement>, X: Exchange>(job: &Job<'_>, exch
         let id = comm.receive(0, JOB_ID, what)?;
         Writers::<E>::open(job, shape, keys, &String::from_utf8_lossy(&id), false)?
     };
-    let options = job.attention.fingerprint(scores).map_err(Error::from);
+    let options = job.attention.fingerprint::<E>(scores).map_err(Error::from);
     comm.agree_or_refuse(options.map(|options| format!("files with results of shape {shape:?}; {options}")))?;
     let (rows, waited) = if mesh.ranks_per_group == 1 {
         work.all_tokens(&mut writers)?

@@ -117,7 +117,7 @@ macro_rules! real {
                     #[cfg(target_arch = "x86_64")]
                     Level::Avx2 => driver.run(avx2::$lanes::detect().expect("the level was checked")),
                     #[cfg(target_arch = "x86_64")]
-                    Level::Avx512 => driver.run(avx512::$lanes::detect().expect("the level was checked")),
+                    Level::Avx512 | Level::Avx512Bf16 => driver.run(avx512::$lanes::detect().expect("the level was checked")),
                     // Levels of other architectures.
                     _ => unreachable!("the level was checked"),
                 }
@@ -155,11 +155,20 @@ pub trait Storage: Sealed + Copy + Send + Sync + std::fmt::Debug + 'static {
     /// The same for rows.
     #[doc(hidden)]
     fn real_rows(rows: Rows<'_, Self>) -> Option<Rows<'_, Self::Real>>;
+    /// Run `driver` with the lanes of `level` for these elements: [`Real::dispatch`], but for bf16 at [`Level::Avx512Bf16`].
+    ///
+    /// # Panics
+    /// If this CPU does not have the level.
+    #[doc(hidden)]
+    #[inline]
+    fn dispatch_stored<D: Driver<Self::Real>>(level: Level, driver: D) -> D::Output {
+        Self::Real::dispatch(level, driver)
+    }
 }
 
 /// `$as_real` reinterprets elements as the compute type, or is `None`.
 macro_rules! storage {
-    ($t:ty, $real:ty, $zero:expr, $load:ident, $to_real:path, $from_real:path, |$x:ident| $as_real:expr) => {
+    ($t:ty, $real:ty, $zero:expr, $load:ident, $to_real:path, $from_real:path, |$x:ident| $as_real:expr $(, $dispatch:item)?) => {
         impl Storage for $t {
             type Real = $real;
             const IS_REAL: bool = size_of::<$t>() == size_of::<$real>();
@@ -186,6 +195,7 @@ macro_rules! storage {
             fn real_rows($x: Rows<'_, Self>) -> Option<Rows<'_, $real>> {
                 $as_real
             }
+            $($dispatch)?
         }
     };
 }
@@ -193,4 +203,20 @@ macro_rules! storage {
 storage!(f32, f32, 0.0, load, identity, identity, |x| Some(x));
 storage!(f64, f64, 0.0, load, identity, identity, |x| Some(x));
 storage!(f16, f32, f16::ZERO, load_f16, f16::to_f32, f16::from_f32, |_x| None);
-storage!(bf16, f32, bf16::ZERO, load_bf16, bf16::to_f32, bf16::from_f32, |_x| None);
+storage!(
+    bf16,
+    f32,
+    bf16::ZERO,
+    load_bf16,
+    bf16::to_f32,
+    bf16::from_f32,
+    |_x| None,
+    #[inline]
+    fn dispatch_stored<D: Driver<f32>>(level: Level, driver: D) -> D::Output {
+        match level {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512Bf16 => driver.run(avx512::Bf16::detect().expect("the level was checked")),
+            _ => f32::dispatch(level, driver),
+        }
+    }
+);

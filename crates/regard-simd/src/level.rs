@@ -14,6 +14,9 @@ pub enum Level {
     Avx2,
     /// AVX-512 F, 512 bits.
     Avx512,
+    /// AVX-512 with AVX512_BF16: where elements are bf16, products of two inputs are made in pairs, with bits of their own. For other
+    /// elements it is [`Level::Avx512`].
+    Avx512Bf16,
 }
 
 /// The requested level does not exist, or this CPU does not have it.
@@ -28,7 +31,7 @@ pub struct MissingLevel {
 
 impl Level {
     /// All levels, lowest first.
-    pub const ALL: [Self; 4] = [Self::Portable, Self::Neon, Self::Avx2, Self::Avx512];
+    pub const ALL: [Self; 5] = [Self::Portable, Self::Neon, Self::Avx2, Self::Avx512, Self::Avx512Bf16];
 
     /// The name as it is written in `REGARD_SIMD`.
     pub const fn name(self) -> &'static str {
@@ -37,6 +40,7 @@ impl Level {
             Self::Neon => "neon",
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",
+            Self::Avx512Bf16 => "avx512bf16",
         }
     }
 
@@ -50,6 +54,8 @@ impl Level {
             Self::Avx2 => crate::x86::avx2::F32::detect().is_some(),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512 => crate::x86::avx512::F32::detect().is_some(),
+            #[cfg(target_arch = "x86_64")]
+            Self::Avx512Bf16 => crate::x86::avx512::Bf16::detect().is_some(),
             // Levels of other architectures.
             _ => false,
         }

@@ -341,13 +341,13 @@ impl<T: Real> Kernel<T> for Chunk<'_, T> {
                         ($nr:literal) => {
                             if along == 1 {
                                 let operands = GemmOperands { rows: count, depth, a: lhs, stride: down, b: numbers, ld: panel.width };
-                                product::<S, $nr, false, false>(simd, operands, to);
+                                product::<S, $nr, false, false, false>(simd, operands, to);
                             } else {
                                 for row in (0..count).step_by(S::TILE_ROWS) {
                                     let tile = self.block.as_ptr().add(row * depth);
                                     let (rows, stride) = (S::TILE_ROWS.min(count - row), S::TILE_ROWS as isize);
                                     let operands = GemmOperands { rows, depth, a: tile, stride, b: numbers, ld: panel.width };
-                                    product::<S, $nr, true, false>(simd, operands, to.at_row(row));
+                                    product::<S, $nr, true, false, false>(simd, operands, to.at_row(row));
                                 }
                             }
                         };

@@ -15,6 +15,8 @@
 //! tile it was computed. A dot product (HALVES) is two such chains, one for each half of the head dimension, added at the end:
 //! half the rounding error where scores are large, for one addition. The two run in parallel in a tile of half the rows, so that
 //! no accumulator has to wait in memory for its other half.
+//!
+//! With PAIRS, an element of `a` and of `b` is a pair of bf16, and a step of depth multiplies both ([`Simd::dot_pairs`]).
 
 use crate::float::Real;
 use crate::simd::Simd;
@@ -66,7 +68,7 @@ pub struct GemmOperands<T> {
 /// (ALONG_ROWS true: neighbours in memory are neighbouring rows) for all rows and depths, and `b` for `NR * LANES` elements at
 /// every `depth * ld`; `to` must be fit to finish `rows` rows.
 #[inline(always)]
-pub unsafe fn product<S: Simd, const NR: usize, const ALONG_ROWS: bool, const HALVES: bool>(
+pub unsafe fn product<S: Simd, const NR: usize, const ALONG_ROWS: bool, const HALVES: bool, const PAIRS: bool>(
     s: S,
     operands: GemmOperands<S::T>,
     mut to: impl Epilogue<S, NR>,
@@ -81,13 +83,13 @@ pub unsafe fn product<S: Simd, const NR: usize, const ALONG_ROWS: bool, const HA
             let c = unsafe {
                 let (operands, ahead) = (GemmOperands { a: operands.a.offset(along), ..operands }, to.ahead(row));
                 if HALVES {
-                    let [mut c, rest] = tile::<S, $mr, NR, 2, ALONG_ROWS>(s, operands, ahead);
+                    let [mut c, rest] = tile::<S, $mr, NR, 2, ALONG_ROWS, PAIRS>(s, operands, ahead);
                     for (c, rest) in c.as_flattened_mut().iter_mut().zip(rest.as_flattened()) {
                         *c = s.add(*c, *rest);
                     }
                     c
                 } else {
-                    let [c] = tile::<S, $mr, NR, 1, ALONG_ROWS>(s, operands, ahead);
+                    let [c] = tile::<S, $mr, NR, 1, ALONG_ROWS, PAIRS>(s, operands, ahead);
                     c
                 }
             };
@@ -98,7 +100,8 @@ pub unsafe fn product<S: Simd, const NR: usize, const ALONG_ROWS: bool, const HA
             row += $mr;
         }};
     }
-    let most = if HALVES { S::TILE_ROWS / 2 } else { S::TILE_ROWS };
+    // A step of pairs takes half as long again as a multiply-add: in panels of one vector, the two chains have all rows.
+    let most = if HALVES && !(PAIRS && NR == 1) { S::TILE_ROWS / 2 } else { S::TILE_ROWS };
     while row < rows {
         let left = rows - row;
         // Few accumulators do not hide the latency of a multiply-add: rather two middling tiles at the end than a whole one
@@ -123,7 +126,7 @@ pub unsafe fn product<S: Simd, const NR: usize, const ALONG_ROWS: bool, const HA
 /// # Safety
 /// As [`product`], for MR rows.
 #[inline(always)]
-unsafe fn tile<S: Simd, const MR: usize, const NR: usize, const CHAINS: usize, const ALONG_ROWS: bool>(
+unsafe fn tile<S: Simd, const MR: usize, const NR: usize, const CHAINS: usize, const ALONG_ROWS: bool, const PAIRS: bool>(
     s: S,
     operands: GemmOperands<S::T>,
     mut ahead: Option<(*const S::T, usize)>,
@@ -142,9 +145,10 @@ unsafe fn tile<S: Simd, const MR: usize, const NR: usize, const CHAINS: usize, c
                 *v = s.load(b.add(n * S::LANES));
             }
             for (m, c) in c[$chain].iter_mut().enumerate() {
-                let x = s.splat(*a.offset(if ALONG_ROWS { m as isize } else { m as isize * stride }));
+                // Pairs of 16-bit elements need not be aligned.
+                let x = s.splat(a.offset(if ALONG_ROWS { m as isize } else { m as isize * stride }).read_unaligned());
                 for (c, v) in c.iter_mut().zip(vectors) {
-                    *c = s.mul_add(x, v, *c);
+                    *c = if PAIRS { s.dot_pairs(x, v, *c) } else { s.mul_add(x, v, *c) };
                 }
             }
         }};

@@ -1,10 +1,12 @@
-//! Measured ceilings of one thread: multiply-adds per second in registers, and bytes read per second.
+//! Measured ceilings of one thread: multiply-adds, products of bf16 pairs and exponentials per second in registers, and bytes read per second.
 //!
 //! The functions are not generic, so the loops are compiled in this crate, with the flags of the kernels that they are compared with.
 
-use crate::float::Real;
+use crate::float::{Real, Storage};
 use crate::level::Level;
-use crate::simd::{Kernel, Simd};
+use crate::math;
+use crate::simd::{Driver, Kernel, Simd};
+use half::bf16;
 use std::time::Instant;
 
 /// Repetitions of a measurement; the fastest counts.
@@ -67,6 +69,118 @@ pub fn flops_f32(level: Level) -> f64 {
 #[inline(never)]
 pub fn flops_f64(level: Level) -> f64 {
     best_chains::<f64>(level)
+}
+
+/// `N` independent chains of products of pairs.
+struct PairChains<'k, const N: usize> {
+    rounds: u64,
+    operations: &'k mut f64,
+    result: &'k mut f32,
+}
+
+impl<const N: usize> Kernel<f32> for PairChains<'_, N> {
+    #[inline(always)]
+    fn run<S: Simd<T = f32>>(self, simd: S) {
+        // Both elements of a pair are 0.5, or 2^-10.
+        let (a, b) = (simd.splat(f32::from_bits(0x3f00_3f00)), simd.splat(f32::from_bits(0x3a80_3a80)));
+        let mut acc = [simd.splat(0.0); N];
+        for _ in 0..self.rounds {
+            for c in &mut acc {
+                *c = simd.dot_pairs(a, b, *c);
+            }
+        }
+        for c in acc {
+            *self.result += simd.to_array(c)[0];
+        }
+        *self.operations = 4.0 * (N * S::LANES) as f64 * self.rounds as f64;
+    }
+}
+
+/// Operations per second, if the lanes multiply pairs.
+struct PairFlops;
+
+impl Driver<f32> for PairFlops {
+    type Output = Option<f64>;
+    fn run<S: Simd<T = f32>>(self, simd: S) -> Option<f64> {
+        let mut best: f64 = 0.0;
+        for _ in 0..if S::PAIRS { REPETITIONS } else { 0 } {
+            macro_rules! chains {
+                ($($n:literal)*) => {$(
+                    let start = Instant::now();
+                    let (mut operations, mut result) = (0.0, 0.0);
+                    simd.call(PairChains::<$n> { rounds: 200_000, operations: &mut operations, result: &mut result });
+                    std::hint::black_box(result);
+                    best = best.max(operations / start.elapsed().as_secs_f64());
+                )*};
+            }
+            chains!(8 12 16);
+        }
+        S::PAIRS.then_some(best)
+    }
+}
+
+/// [`flops_f32`] of products of bf16 pairs: four operations per pair and step. `None` where the level has no such products.
+///
+/// # Panics
+/// When this CPU does not have the level.
+#[inline(never)]
+pub fn flops_bf16(level: Level) -> Option<f64> {
+    bf16::dispatch_stored(level, PairFlops)
+}
+
+/// Exponentials of `N` vectors, each of a number that the round changes.
+struct Exponentials<'k, T, const N: usize> {
+    rounds: u64,
+    count: &'k mut f64,
+    result: &'k mut T,
+}
+
+impl<T: Real, const N: usize> Kernel<T> for Exponentials<'_, T, N> {
+    #[inline(always)]
+    fn run<S: Simd<T = T>>(self, simd: S) {
+        let (mut x, step) = ([simd.splat(-T::ONE); N], simd.splat(T::from_f64(-1e-6)));
+        let mut sums = [simd.splat(T::ZERO); N];
+        for _ in 0..self.rounds {
+            for (x, sum) in x.iter_mut().zip(&mut sums) {
+                *x = simd.add(*x, step);
+                *sum = simd.add(*sum, math::exp(simd, *x));
+            }
+        }
+        for sum in sums {
+            *self.result += simd.to_array(sum)[0];
+        }
+        *self.count = (N * S::LANES) as f64 * self.rounds as f64;
+    }
+}
+
+fn best_exponentials<T: Real>(level: Level) -> f64 {
+    let mut best: f64 = 0.0;
+    for _ in 0..REPETITIONS {
+        let start = Instant::now();
+        let (mut count, mut result) = (0.0, T::ZERO);
+        T::call(level, Exponentials::<T, 4> { rounds: 50_000, count: &mut count, result: &mut result });
+        std::hint::black_box(result);
+        best = best.max(count / start.elapsed().as_secs_f64());
+    }
+    best
+}
+
+/// Exponentials ([`math::exp`]) per second of one thread at `level`, in f32.
+///
+/// # Panics
+/// When this CPU does not have the level.
+#[inline(never)]
+pub fn exponentials_f32(level: Level) -> f64 {
+    best_exponentials::<f32>(level)
+}
+
+/// [`exponentials_f32`], in f64.
+///
+/// # Panics
+/// When this CPU does not have the level.
+#[inline(never)]
+pub fn exponentials_f64(level: Level) -> f64 {
+    best_exponentials::<f64>(level)
 }
 
 /// The sum of all words, in eight independent chains.

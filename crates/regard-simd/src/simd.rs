@@ -29,6 +29,8 @@ pub trait Simd: Sealed + Copy + Send + Sync + 'static {
     const LANES: usize;
     /// Rows of the register tile (see [`crate::microkernel`]).
     const TILE_ROWS: usize;
+    /// There is [`Simd::dot_pairs`].
+    const PAIRS: bool = false;
 
     /// The widest vector has room for `LANES` elements, and whole vectors of them fill it.
     const FITS: () =
@@ -84,6 +86,16 @@ pub trait Simd: Sealed + Copy + Send + Sync + 'static {
     fn bits_from_mask(self, m: Self::M) -> u32;
     /// `2^n`, where `t = n + Coefficients::ROUNDING` holds the integer n in its low bits, and the result is a normal number.
     fn power_of_two(self, t: Self::V) -> Self::V;
+
+    /// `(c + a.1 * b.1) + a.0 * b.0` where each lane of `a` and `b` is a pair of bf16, element 0 in the low half. Each step is rounded once;
+    /// subnormal elements and results are taken as zero. Only with [`Simd::PAIRS`].
+    fn dot_pairs(self, _a: Self::V, _b: Self::V, _c: Self::V) -> Self::V {
+        unreachable!("PAIRS was checked")
+    }
+    /// Elements 0 and elements 1 of pairs of bf16, widened. Only with [`Simd::PAIRS`].
+    fn unpair(self, _a: Self::V) -> [Self::V; 2] {
+        unreachable!("PAIRS was checked")
+    }
 
     /// # Safety
     /// `p` must be valid for reading `LANES` elements.
@@ -168,3 +180,7 @@ pub trait Driver<T: Real> {
     /// Run it.
     fn run<S: Simd<T = T>>(self, simd: S) -> Self::Output;
 }
+
+#[cfg(test)]
+#[path = "../tests/unit/simd.rs"]
+mod tests;

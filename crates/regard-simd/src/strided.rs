@@ -11,7 +11,7 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// A matrix view as a pointer and two strides, for the kernels.
+/// A matrix view as a pointer and two strides, for the kernels. [Pairs](Self::pairs) need not be aligned.
 #[derive(Debug)]
 pub struct Rows<'a, E: 'a> {
     ptr: *const E,
@@ -96,7 +96,7 @@ impl<'a, E: Storage> Rows<'a, E> {
     pub fn get(&self, row: usize, col: usize) -> E::Real {
         assert!(row < self.rows && col < self.cols, "({row}, {col}) of ({}, {})", self.rows, self.cols);
         // SAFETY: both indices were just checked against the view's shape.
-        unsafe { self.ptr.offset(row as isize * self.row_stride + col as isize * self.col_stride).read().to_real() }
+        unsafe { self.ptr.offset(row as isize * self.row_stride + col as isize * self.col_stride).read_unaligned().to_real() }
     }
 
     /// Copy all rows, widened, into contiguous rows of `to`.
@@ -115,6 +115,40 @@ impl<'a, E: Storage> Rows<'a, E> {
     /// Lanes next to the last row may be overwritten with zeros.
     pub fn transpose_into<S: Simd<T = E::Real>>(&self, simd: S, to: &mut [E::Real], width: usize, first: usize) {
         simd.call(TransposeInto { from: *self, to, width, first });
+    }
+
+    /// Rows of 16-bit elements in place as rows of pairs, for [`Simd::dot_pairs`]; `None` where elements do not lie in pairs.
+    pub fn pairs(self) -> Option<Rows<'a, E::Real>> {
+        let Self { ptr, rows, cols, row_stride, lifetime: _, .. } = self;
+        let lie = 2 * size_of::<E>() == size_of::<E::Real>() && self.has_unit_cols() && cols.is_multiple_of(2) && row_stride % 2 == 0;
+        lie.then(|| Rows { ptr: ptr.cast(), rows, cols: cols / 2, row_stride: row_stride / 2, col_stride: 1, lifetime: PhantomData })
+    }
+
+    /// Write pair `x` of row `i` to `to[place(x, i)]`, a zero beside the last element of odd rows.
+    fn each_pair(&self, to: &mut [E::Real], place: impl Fn(usize, usize) -> usize) {
+        assert!(2 * size_of::<E>() == size_of::<E::Real>(), "16-bit elements");
+        for (i, col) in (0..self.rows).flat_map(|i| (0..self.cols.next_multiple_of(2)).map(move |col| (i, col))) {
+            let to = std::ptr::from_mut(&mut to[place(col / 2, i)]).cast::<E>();
+            // SAFETY: two elements have the size of one place; both indices are within the view's shape.
+            unsafe {
+                let element = |col: usize| self.ptr.offset(i as isize * self.row_stride + col as isize * self.col_stride).read_unaligned();
+                to.add(col % 2).write(if col < self.cols { element(col) } else { E::STORED_ZERO });
+            }
+        }
+    }
+
+    /// Copy all rows into contiguous rows of pairs.
+    pub fn copy_pairs(&self, to: &mut [E::Real]) {
+        let ld = self.cols.div_ceil(2);
+        self.each_pair(to, |pair, i| i * ld + pair);
+    }
+
+    /// [`Self::transpose_into`] of pairs: `to[pair * width + first + i]` is a pair of the i-th row.
+    pub fn transpose_pairs_into<S: Simd<T = E::Real>>(&self, simd: S, to: &mut [E::Real], width: usize, first: usize) {
+        match self.pairs() {
+            Some(pairs) => pairs.transpose_into(simd, to, width, first),
+            None => self.each_pair(to, |pair, i| pair * width + first + i),
+        }
     }
 }
 

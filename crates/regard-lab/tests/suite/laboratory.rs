@@ -2,7 +2,7 @@
 
 use super::{report, table};
 use regard_lab::experiments::{
-    BenchConfig, ChecksConfig, EntropyConfig, HeadsConfig, Loss, Numbers, PATTERNS, ParityConfig, PatternsConfig, RobustnessConfig,
+    BenchConfig, ChecksConfig, Dtype, EntropyConfig, HeadsConfig, Loss, Numbers, PATTERNS, ParityConfig, PatternsConfig, RobustnessConfig,
     SweepConfig, Unwatched,
 };
 use regard_lab::published::MINI_REPORT;
@@ -395,11 +395,13 @@ fn the_bench_measures_what_it_says() {
 
 #[test]
 fn no_share_of_a_ceiling_exceeds_the_whole() {
-    // Decoding from tensors that a cache holds, and a square that registers bound, in both types.
-    for (seq_q, seq_kv, double) in [(1, 2048, false), (256, 256, false), (256, 256, true)] {
-        let config = BenchConfig { heads: 2, seq_q: Some(seq_q), seq_kv: Some(seq_kv), double, seconds: 0.05, ..BenchConfig::default() };
+    // Decoding from tensors that a cache holds, and a square that registers bound, in every type.
+    for (seq_q, seq_kv, dtype) in
+        [(1, 2048, Dtype::F32), (256, 256, Dtype::F32), (256, 256, Dtype::F64), (256, 256, Dtype::F16), (256, 256, Dtype::Bf16)]
+    {
+        let config = BenchConfig { heads: 2, seq_q: Some(seq_q), seq_kv: Some(seq_kv), dtype, seconds: 0.05, ..BenchConfig::default() };
         let table = &config.run(&Unwatched).unwrap()[0];
-        for quantity in ["time, best", "arithmetic", "memory traffic"] {
+        for quantity in ["time, best", "arithmetic", "exponentials", "memory traffic"] {
             let share = number(table, &[("quantity", quantity.into())], "share");
             assert!(share > 0.0 && share <= 100.0, "{quantity}: {share} % at {seq_q} x {seq_kv}");
         }

@@ -28,6 +28,10 @@ fn the_ceiling_is_above_what_the_kernels_reach() {
     }
     for level in Level::available() {
         assert!(flops_f32(level) > 1e8 && flops_f64(level) > 1e8, "{level:?}");
+        assert!(exponentials_f32(level) > 1e7 && exponentials_f64(level) > 1e7, "{level:?}");
+        // Other programs on the machine may slow down either measurement.
+        let ahead = |pairs: f64| pairs > flops_f32(level);
+        assert_eq!(flops_bf16(level).map(ahead), (level == Level::Avx512Bf16).then_some(true), "{level:?}");
     }
 }
 

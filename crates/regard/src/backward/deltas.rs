@@ -1,10 +1,10 @@
 //! Delta by a separate pass, for scales at which `d_out . out` is too inaccurate.
 
-use super::differentiate::Given;
-use super::kernels::{RecomputeWeights, ScoreGradients};
+use super::differentiate::{Given, gradient_factors};
+use super::kernels::{RecomputeWeights, ScoreGradients, score_gradients};
 use crate::mainloop::dropout::DropoutFactors;
 use crate::mainloop::operand::Operand;
-use crate::mainloop::scores::{Stage, pack_panels, tile_keys, tile_queries};
+use crate::mainloop::scores::{Stage, pack_factor, tile_keys, tile_queries};
 use crate::mainloop::tiling::{KV_TILE, MAX_PANEL, Need, QueryTile, by_width, lanes};
 use crate::mainloop::{KvTile, Visitor, mainloop};
 use regard_simd::strided::Rows;
@@ -27,7 +27,7 @@ impl<E: Storage> Driver<E::Real> for TileDeltas<'_, '_, '_, E> {
         let (plan, scorer, lanes) = (given.plan, given.scorer(tile), lanes::<S>(tile.rows()));
         let v = Rows::new(&tile_keys(plan, &given.inputs.v, &tile));
         let mut d_out = vec![E::Real::ZERO; lanes * plan.dims.value_dim];
-        pack_panels(simd, &tile, &tile_queries(plan, &given.d_out, &tile), &mut d_out);
+        pack_factor(simd, &tile, &tile_queries(plan, &given.d_out, &tile), &mut d_out);
         let states = (0..lanes).map(|r| if r < tile.rows() { given.row_state(tile.place(plan, r)) } else { [E::Real::ZERO; 2] });
         let (row_max, inv_row_sum) = states.map(|[max, inverse]| (max, inverse)).unzip();
         let panel = vec![E::Real::ZERO; KV_TILE * 2 * S::LANES];
@@ -71,11 +71,11 @@ impl<S: Simd, E: Storage<Real = S::T>> Visitor<S, E> for SumDeltas<'_, E> {
         });
         // A weight of zero may be that of a visible value that is not finite.
         let visible = (!values.is_finite(simd)).then(|| tile.scorer.visible(simd, need, scores));
-        let (v, d_out) = (values.rows(simd, &need.keys), &d_out[panel.start * plan.dims.value_dim..]);
+        let (v, d_out) = gradient_factors(simd, values, &need.keys, d_out, &panel);
         let (ld, delta, visible) = (panel.width, &[S::T::ZERO; MAX_PANEL][..], visible.as_ref().map(|v| &v[..]));
         by_width!(S, panel.width, NR => {
             simd.call(RecomputeWeights::<_, NR> { scores, factors, row_max, inv_row_sum, ld, p });
-            simd.call(ScoreGradients::<_, NR> { v, d_out, p: scores, factors, delta, visible, ld, ds });
+            score_gradients(simd, ScoreGradients::<_, NR, false> { v, d_out, p: scores, factors, delta, visible, ld, ds });
         });
         for line in ds.chunks_exact(ld).take(need.keys.len()) {
             sums[panel.lanes()].iter_mut().zip(line).for_each(|(sum, x)| *sum += x.to_f64());

@@ -19,14 +19,16 @@
 //! Hidden means hidden here as well: a zero of `ds` or `p` must not meet an infinity. Where something is hidden, elements of k, q and d_out that are not
 //! finite are left out of the products, and given to the pairs that are visible afterwards.
 
-use super::kernels::{AddAndClear, AddRows, AddSquares, Delta, Destination, RecomputeWeights, ScoreGradients, ThroughSoftcap};
+use super::kernels::{
+    AddAndClear, AddRows, AddSquares, Delta, Destination, RecomputeWeights, ScoreGradients, ThroughSoftcap, score_gradients,
+};
 use crate::bias::gradient::{BiasSums, ScoreRows};
 use crate::forward::attend::add_products;
 use crate::forward::output::store_rows;
 use crate::forward::{Inputs, SavedView};
 use crate::mainloop::dropout::DropoutFactors;
 use crate::mainloop::operand::{NonFinite, Operand};
-use crate::mainloop::scores::{Scorer, Stage, pack_panels, tile_keys, tile_queries};
+use crate::mainloop::scores::{Scorer, Stage, pack_factor, pack_panels, tile_keys, tile_queries};
 use crate::mainloop::tiling::{GRADIENT_SPLIT, KV_TILE, MAX_PANEL, Need, Panel, QueryTile, by_width, lanes, tile_shape};
 use crate::mainloop::top_k::Cutoffs;
 use crate::mainloop::{KvTile, Visitor, mainloop};
@@ -285,16 +287,17 @@ impl<'b, T: Real> Buffers<'b, T> {
     ) -> Option<&'x [T]> {
         let (plan, tile, panels) = (given.plan, &scorer.tile, &mut self.panels);
         let d = &plan.dims;
-        pack_panels(simd, tile, d_out, panels.d_out_panels);
+        pack_factor(simd, tile, d_out, panels.d_out_panels);
         match &given.saved.out_unrounded {
             Some(out_unrounded) => pack_panels(simd, tile, &tile_queries(plan, out_unrounded, tile), self.out_panels),
             None => pack_panels(simd, tile, &tile_queries(plan, &given.saved.out, tile), self.out_panels),
         }
         for panel in Panel::all::<S>(tile.rows()) {
             let part = panel.start * d.value_dim..panel.lanes().end * d.value_dim;
+            let steps = if S::PAIRS { d.value_dim.div_ceil(2) } else { d.value_dim };
             simd.call(Delta {
-                out: &self.out_panels[part.clone()],
-                d_out: &panels.d_out_panels[part],
+                out: &self.out_panels[part],
+                d_out: &panels.d_out_panels[panel.start * steps..panel.lanes().end * steps],
                 delta: &mut panels.delta[panel.lanes()],
             });
         }
@@ -333,6 +336,19 @@ impl<T: Real> PanelBuffers<'_, T> {
     fn sums(&self, several: bool) -> (&[T], &[f64]) {
         if several { (self.total, self.squares_total) } else { (self.acc, self.squares) }
     }
+}
+
+/// Both factors of `d_p = v . d_out` of a panel, in pairs where the lanes [multiply pairs](Simd::PAIRS).
+pub(super) fn gradient_factors<'f, S: Simd<T = E::Real>, E: Storage>(
+    simd: S,
+    values: &'f mut Operand<'_, E>,
+    keys: &Range<usize>,
+    d_out: &'f [E::Real],
+    panel: &Panel,
+) -> (Rows<'f, E::Real>, &'f [E::Real]) {
+    let v = if S::PAIRS { values.pair_rows(keys) } else { values.rows(simd, keys) };
+    let d_out = &d_out[panel.start * v.cols()..][..panel.width * v.cols()];
+    (v, d_out)
 }
 
 /// The rows of a query tile, padded to whole vectors.
@@ -418,13 +434,12 @@ impl<S: Simd, E: Storage<Real = S::T>> Visitor<S, E> for Differentiate<'_, '_, '
         let at = (keys.start - self.seen.start) * ld + panel.start;
         let (row_max, inv_row_sum) = (&panels.row_max[lanes.clone()], &panels.inv_row_sum[lanes.clone()]);
         let (p, ds) = (&mut panels.p[at..], &mut panels.ds[at..]);
-        let d_out = &panels.d_out_panels[panel.start * plan.dims.value_dim..][..panel.width * plan.dims.value_dim];
-        let v = self.values.rows(simd, keys);
+        let (v, d_out) = gradient_factors(simd, &mut self.values, keys, panels.d_out_panels, &panel);
         let delta = &panels.delta[lanes.clone()];
         let visible = care.then(|| &panels.visible[panels.visible.len() - 1].2[..]);
         by_width!(S, panel.width, NR => {
             simd.call(RecomputeWeights::<_, NR> { scores, factors, row_max, inv_row_sum, ld, p });
-            simd.call(ScoreGradients::<_, NR> { v, d_out, p: scores, factors, delta, visible, ld, ds });
+            score_gradients(simd, ScoreGradients::<_, NR, false> { v, d_out, p: scores, factors, delta, visible, ld, ds });
         });
         if self.squares_wanted {
             simd.call(AddSquares { ds, ld, keys: keys.len(), to: &mut panels.squares[lanes] });

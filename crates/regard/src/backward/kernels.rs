@@ -26,7 +26,7 @@ impl<T: Real> Kernel<T> for AddAndClear<'_, T> {
     }
 }
 
-/// `delta[lane] = sum over dim of out[dim][lane] * d_out[dim][lane]`, for a panel.
+/// `delta[lane] = sum over dim of out[dim][lane] * d_out[dim][lane]`, for a panel; d_out is in pairs where the lanes multiply pairs.
 ///
 /// In the very chains of `d_p = v . d_out`: in a row whose weight is all on one key, `out` is that key's value, `delta` is its `d_p`, and their
 /// difference is exactly zero, whatever the scale then multiplies it with.
@@ -42,15 +42,25 @@ impl<T: Real> Kernel<T> for Delta<'_, T> {
         let Self { out, d_out, delta } = self;
         let width = delta.len();
         let dims = out.len() / width.max(1);
-        assert!(width.is_multiple_of(S::LANES) && out.len() >= dims * width && d_out.len() >= dims * width);
+        let steps = if S::PAIRS { dims.div_ceil(2) } else { dims };
+        assert!(width.is_multiple_of(S::LANES) && out.len() >= dims * width && d_out.len() >= steps * width);
         for lane in (0..width).step_by(S::LANES) {
             // SAFETY: `out` and `d_out` have `dims` rows of `width` elements, `delta` one (just checked), of which `lane` is the start of a vector.
             unsafe {
                 let mut chains = [simd.splat(T::ZERO); 2];
-                for dim in 0..dims {
-                    let at = dim * width + lane;
-                    let chain = &mut chains[usize::from(dim >= half(dims))];
-                    *chain = simd.mul_add(simd.load(out.as_ptr().add(at)), simd.load(d_out.as_ptr().add(at)), *chain);
+                for step in 0..steps {
+                    let chain = &mut chains[usize::from(step >= half(steps))];
+                    let d_out = simd.load(d_out.as_ptr().add(step * width + lane));
+                    if S::PAIRS {
+                        let [low, high] = simd.unpair(d_out);
+                        // The order of `dot_pairs`; the last pair may be half empty.
+                        if 2 * step + 1 < dims {
+                            *chain = simd.mul_add(simd.load(out.as_ptr().add((2 * step + 1) * width + lane)), high, *chain);
+                        }
+                        *chain = simd.mul_add(simd.load(out.as_ptr().add(2 * step * width + lane)), low, *chain);
+                    } else {
+                        *chain = simd.mul_add(simd.load(out.as_ptr().add(step * width + lane)), d_out, *chain);
+                    }
                 }
                 simd.store(delta.as_mut_ptr().add(lane), simd.add(chains[0], chains[1]));
             }
@@ -104,8 +114,8 @@ impl<T: Real, const NR: usize> Kernel<T> for RecomputeWeights<'_, T, NR> {
     }
 }
 
-/// `ds[key][lane] = p * (dot(v[key], d_out[lane]) * dropout - delta)`, 0 for hidden pairs
-pub(super) struct ScoreGradients<'k, T: Real, const NR: usize> {
+/// `ds[key][lane] = p * (dot(v[key], d_out[lane]) * dropout - delta)`, 0 for hidden pairs. With PAIRS, elements of v and d_out are pairs.
+pub(super) struct ScoreGradients<'k, T: Real, const NR: usize, const PAIRS: bool> {
     pub(super) v: Rows<'k, T>,
     /// `[dim][lane]`
     pub(super) d_out: &'k [T],
@@ -118,7 +128,17 @@ pub(super) struct ScoreGradients<'k, T: Real, const NR: usize> {
     pub(super) ds: &'k mut [T],
 }
 
-impl<T: Real, const NR: usize> Kernel<T> for ScoreGradients<'_, T, NR> {
+/// Run it in pairs where the lanes multiply pairs.
+pub(super) fn score_gradients<S: Simd, const NR: usize>(simd: S, task: ScoreGradients<'_, S::T, NR, false>) {
+    if S::PAIRS {
+        let ScoreGradients { v, d_out, p, factors, delta, visible, ld, ds } = task;
+        simd.call(ScoreGradients::<_, NR, true> { v, d_out, p, factors, delta, visible, ld, ds });
+    } else {
+        simd.call(task);
+    }
+}
+
+impl<T: Real, const NR: usize, const PAIRS: bool> Kernel<T> for ScoreGradients<'_, T, NR, PAIRS> {
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
         let Self { v, d_out, p, factors, delta, visible, ld, ds } = self;
@@ -143,7 +163,7 @@ impl<T: Real, const NR: usize> Kernel<T> for ScoreGradients<'_, T, NR> {
                 ds: ds.as_mut_ptr(),
             };
             let operands = GemmOperands { rows, depth, a: v.row(0), stride: v.row_stride(), b: d_out.as_ptr(), ld: width };
-            product::<S, NR, false, true>(simd, operands, to);
+            product::<S, NR, false, true, PAIRS>(simd, operands, to);
         }
     }
 }
@@ -275,11 +295,11 @@ impl<T: Real> Kernel<T> for AddRows<'_, T> {
             let mut col = 0;
             let operands = |col: usize| GemmOperands { rows: keys, depth: depth.len(), a, stride: ld as isize, b: b.add(col), ld: row_ld };
             while col + S::LANES < dims {
-                product::<S, 2, false, false>(simd, operands(col), AddToRows { to: sums.add(col), ld: row_ld, add });
+                product::<S, 2, false, false, false>(simd, operands(col), AddToRows { to: sums.add(col), ld: row_ld, add });
                 col += 2 * S::LANES;
             }
             if col < dims {
-                product::<S, 1, false, false>(simd, operands(col), AddToRows { to: sums.add(col), ld: row_ld, add });
+                product::<S, 1, false, false, false>(simd, operands(col), AddToRows { to: sums.add(col), ld: row_ld, add });
             }
         }
     }

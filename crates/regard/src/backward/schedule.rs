@@ -76,7 +76,7 @@ fn sum_deltas<E: Storage>(given: &Given<'_, '_, E>) -> Result<Array3<E::Real>> {
     let plan = given.plan;
     let mut deltas = row_array(plan, E::Real::ZERO)?;
     let tiles =
-        plan.for_tasks(query_tiles(plan, 0..plan.dims.seq_q), |tile| (tile, E::Real::dispatch(plan.level, TileDeltas { given, tile })))?;
+        plan.for_tasks(query_tiles(plan, 0..plan.dims.seq_q), |tile| (tile, E::dispatch_stored(plan.level, TileDeltas { given, tile })))?;
     for (tile, rows) in tiles {
         rows.into_iter().enumerate().for_each(|(r, delta)| deltas[tile.place(plan, r)] = delta);
     }
@@ -356,7 +356,7 @@ fn run_task<E: Storage, X: Storage<Real = E::Real>>(
                 rows: task.rows.each_mut().map(|sums| sums.as_mut().map(|sums| sums.slice_mut(rows))),
                 biases: &mut task.biases,
             };
-            E::Real::dispatch(plan.level, unit);
+            E::dispatch_stored(plan.level, unit);
         }
     }
 }

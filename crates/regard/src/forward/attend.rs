@@ -250,7 +250,7 @@ impl<T: Real, const NR: usize> Kernel<T> for AddProducts<'_, T, NR> {
             }
             let to = AddTo::<S, NR> { acc: acc.as_mut_ptr(), by };
             let operands = GemmOperands { rows, depth, a: v.row(0), stride: v.row_stride(), b: weights.as_ptr(), ld };
-            product::<S, NR, true, false>(simd, operands, to);
+            product::<S, NR, true, false, false>(simd, operands, to);
         }
     }
 }

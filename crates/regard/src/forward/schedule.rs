@@ -144,7 +144,7 @@ impl<E: Storage, O: Observer<E::Real>> Call<'_, '_, E, O> {
     ) -> Outcome<E::Real, O> {
         let v = Rows::new(&tile_keys(self.plan, &self.inputs.v, &scorer.tile));
         let observer = |lanes: usize| (self.observer)(&scorer.tile, lanes);
-        E::Real::dispatch(self.plan.level, AttendTile { scorer, v, observer: &observer, keys, of, before, splits, output })
+        E::dispatch_stored(self.plan.level, AttendTile { scorer, v, observer: &observer, keys, of, before, splits, output })
     }
 
     /// Each split of the keys that a tile sees is a task; the states are combined in order.

@@ -38,7 +38,7 @@ pub(crate) fn scores<E: Storage>(plan: &Plan<'_>, q: ArrayView4<'_, E>, k: Array
     plan.for_tasks(split(plan, &all, &mut scores), |(tile, to)| {
         let scorer = Scorer::new(plan, &q, &k, tile);
         let scorer = if stage == Stage::Masked { scorer.with_cutoffs() } else { Scorer { ignores_mask: true, ..scorer } };
-        E::Real::dispatch(plan.level, RawScores { scorer: &scorer, stage, to: CopyOut { tile, first_key: 0, to } });
+        E::dispatch_stored(plan.level, RawScores { scorer: &scorer, stage, to: CopyOut { tile, first_key: 0, to } });
     })?;
     Ok(scores)
 }
@@ -92,7 +92,7 @@ pub(crate) fn each_weight<E: Storage, C: Consumer<E::Real>>(
     }
     let origin = scorer.plan.part.key;
     let keys = origin + keys.start..origin + keys.end;
-    E::Real::dispatch(scorer.plan.level, EachWeight { scorer, keys, states, consumer });
+    E::dispatch_stored(scorer.plan.level, EachWeight { scorer, keys, states, consumer });
 }
 
 /// Scores become weights.

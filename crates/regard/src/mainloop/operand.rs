@@ -32,6 +32,9 @@ pub(crate) struct Operand<'a, E: Storage> {
     /// Room for a tile of widened rows, where they cannot be read in place.
     copy: &'a mut [E::Real],
     copied: bool,
+    /// The rows of the tile in pairs, where they do not lie so. Made only where it must be.
+    pairs: Vec<E::Real>,
+    paired: bool,
     /// All elements of the tile are finite; `None`: not looked at yet.
     pub(crate) finite: Option<bool>,
     /// The widened rows with zeros in place of non-finite elements. Made only where it must be.
@@ -50,13 +53,14 @@ impl<'a, E: Storage> Operand<'a, E> {
     }
 
     pub(crate) fn new(source: Rows<'a, E>, first_key: usize, copy: &'a mut [E::Real]) -> Self {
-        Self { source, first_key, keys: 0..0, copy, copied: false, finite: None, clean: Vec::new(), non_finite: Vec::new() }
+        let (pairs, clean, non_finite) = (Vec::new(), Vec::new(), Vec::new());
+        Self { source, first_key, keys: 0..0, copy, copied: false, pairs, paired: false, finite: None, clean, non_finite }
     }
 
     /// Move to a key tile. `finite`: whether all of it is finite, if known.
     pub(crate) fn begin(&mut self, keys: Range<usize>, finite: Option<bool>) {
         self.keys = keys;
-        self.copied = false;
+        (self.copied, self.paired) = (false, false);
         self.finite = finite;
         self.non_finite.clear();
     }
@@ -76,6 +80,21 @@ impl<'a, E: Storage> Operand<'a, E> {
             self.copied = true;
         }
         Rows::from_slice(self.copy, self.keys.len(), self.source.cols()).slice(self.local(keys))
+    }
+
+    /// The same in pairs of elements, for lanes that [multiply pairs](Simd::PAIRS).
+    pub(crate) fn pair_rows(&mut self, keys: &Range<usize>) -> Rows<'_, E::Real> {
+        if let Some(rows) = self.stored(keys).pairs() {
+            return rows;
+        }
+        let (count, cols) = (self.keys.len(), self.source.cols().div_ceil(2));
+        if !self.paired {
+            let mut pairs = std::mem::take(&mut self.pairs);
+            pairs.resize(count * cols, E::Real::ZERO);
+            self.stored(&self.keys.clone()).copy_pairs(&mut pairs);
+            (self.pairs, self.paired) = (pairs, true);
+        }
+        Rows::from_slice(&self.pairs, count, cols).slice(self.local(keys))
     }
 
     /// The same for few rows, which read elements as they are stored where these are neighbours.

@@ -136,8 +136,8 @@ impl<'a, E: Storage> Scorer<'a, E> {
         if dim == 0 {
             return;
         }
-        if !self.decodes::<S>() {
-            return pack_panels(simd, &self.tile, &self.q, to);
+        if S::PAIRS || !self.decodes::<S>() {
+            return pack_factor(simd, &self.tile, &self.q, to);
         }
         to.fill(E::Real::ZERO);
         for (q, to) in self.q.outer_iter().zip(to.chunks_mut(self.tile.queries * dim)) {
@@ -159,7 +159,12 @@ impl<'a, E: Storage> Scorer<'a, E> {
         let dim = self.plan.dims.head_dim;
         let Panel { start, width, .. } = need.panel;
         let scale = E::Real::from_f64(self.plan.scale);
-        if self.decodes::<S>() {
+        if S::PAIRS {
+            let dim = dim.div_ceil(2);
+            let queries = &queries[start * dim..][..width * dim];
+            let k = k.pair_rows(&need.keys);
+            by_width!(S, width, NR => simd.call(Dots::<_, NR, true> { queries, k, scale, scores }));
+        } else if self.decodes::<S>() {
             let rows = self.tile.rows();
             match k.decode_rows(simd, &need.keys) {
                 TileRows::Stored(k) => simd.call(DecodeScores { queries, rows, k, scale, scores }),
@@ -168,7 +173,7 @@ impl<'a, E: Storage> Scorer<'a, E> {
         } else {
             let queries = &queries[start * dim..][..width * dim];
             let k = k.rows(simd, &need.keys);
-            by_width!(S, width, NR => simd.call(Dots::<_, NR> { queries, k, scale, scores }));
+            by_width!(S, width, NR => simd.call(Dots::<_, NR, false> { queries, k, scale, scores }));
         }
         if stage >= Stage::Softcap
             && let Some(cap) = self.plan.softcap()
@@ -277,7 +282,16 @@ impl<'a, E: Storage> Scorer<'a, E> {
 
 /// The rows of a query tile as panels of `[dim][lane]`, zeros in lanes past the last row.
 pub(crate) fn pack_panels<S: Simd, E: Storage<Real = S::T>>(simd: S, tile: &QueryTile, from: &ArrayView3<'_, E>, to: &mut [S::T]) {
-    let (queries, dim) = (tile.queries, from.len_of(Axis(2)));
+    pack::<S, E, false>(simd, tile, from, to);
+}
+
+/// The same for rows that are multiplied with rows of K or V: `[dim / 2][lane]` in pairs where the lanes [multiply pairs](Simd::PAIRS).
+pub(crate) fn pack_factor<S: Simd, E: Storage<Real = S::T>>(simd: S, tile: &QueryTile, from: &ArrayView3<'_, E>, to: &mut [S::T]) {
+    if S::PAIRS { pack::<S, E, true>(simd, tile, from, to) } else { pack::<S, E, false>(simd, tile, from, to) }
+}
+
+fn pack<S: Simd, E: Storage<Real = S::T>, const PAIRS: bool>(simd: S, tile: &QueryTile, from: &ArrayView3<'_, E>, to: &mut [S::T]) {
+    let (queries, dim) = (tile.queries, from.len_of(Axis(2)).div_ceil(1 + usize::from(PAIRS)));
     for panel in Panel::all::<S>(tile.rows()) {
         let to = &mut to[panel.start * dim..][..panel.width * dim];
         if panel.rows < panel.width {
@@ -289,14 +303,19 @@ pub(crate) fn pack_panels<S: Simd, E: Storage<Real = S::T>>(simd: S, tile: &Quer
             let (head, query) = (r / queries, r % queries);
             let count = (queries - query).min(rows.end - r);
             let rows: Rows<'_, E> = Rows::new(&from.index_axis(Axis(0), head));
-            rows.slice(query..query + count).transpose_into(simd, to, panel.width, r - panel.start);
+            let (rows, first) = (rows.slice(query..query + count), r - panel.start);
+            if PAIRS {
+                rows.transpose_pairs_into(simd, to, panel.width, first)
+            } else {
+                rows.transpose_into(simd, to, panel.width, first)
+            }
             r += count;
         }
     }
 }
 
-/// `scores[key][lane] = dot(k[key], q[lane]) * scale`
-struct Dots<'k, T: Real, const NR: usize> {
+/// `scores[key][lane] = dot(k[key], q[lane]) * scale`; with PAIRS, elements of both are pairs.
+struct Dots<'k, T: Real, const NR: usize, const PAIRS: bool> {
     /// `[dim][lane]`
     queries: &'k [T],
     k: Rows<'k, T>,
@@ -304,7 +323,7 @@ struct Dots<'k, T: Real, const NR: usize> {
     scores: &'k mut [T],
 }
 
-impl<T: Real, const NR: usize> Kernel<T> for Dots<'_, T, NR> {
+impl<T: Real, const NR: usize, const PAIRS: bool> Kernel<T> for Dots<'_, T, NR, PAIRS> {
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
         let Self { queries, k, scale, scores } = self;
@@ -315,7 +334,7 @@ impl<T: Real, const NR: usize> Kernel<T> for Dots<'_, T, NR> {
         let operands = GemmOperands { rows, depth, a: k.row(0), stride: k.row_stride(), b: queries.as_ptr(), ld: width };
         // SAFETY: rows of k have `depth` contiguous elements; `queries` has depth * width elements; `scores` has room
         // for `rows` rows of `width`. All of it was just checked.
-        unsafe { product::<S, NR, false, true>(simd, operands, to) };
+        unsafe { product::<S, NR, false, true, PAIRS>(simd, operands, to) };
     }
 }
 

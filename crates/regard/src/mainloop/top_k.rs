@@ -23,7 +23,7 @@ pub(crate) type Cutoffs<T> = Arc<[Cutoff<T>]>;
 impl<E: Storage> Scorer<'_, E> {
     /// With the cutoffs of its rows, if there is a top-k.
     pub(crate) fn with_cutoffs(mut self) -> Self {
-        self.cutoffs = self.plan.top_k().map(|k| E::Real::dispatch(self.plan.level, FindCutoffs { scorer: &self, k }).into());
+        self.cutoffs = self.plan.top_k().map(|k| E::dispatch_stored(self.plan.level, FindCutoffs { scorer: &self, k }).into());
         self
     }
 }

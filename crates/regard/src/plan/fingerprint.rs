@@ -5,6 +5,7 @@ use crate::arrays::array_digest;
 use crate::bias::{Bias, match_dense};
 use crate::error::Result;
 use regard_simd::{Level, Real, Storage};
+use std::any::TypeId;
 
 impl Attention<'_> {
     /// The options of a call with scores of this shape, separated by `"; "`: equal texts compute the same function of q, k and v. Callers that
@@ -12,11 +13,16 @@ impl Attention<'_> {
     ///
     /// Arrays are given by shape and digest, and [custom](crate::Mask::custom) masks by a sample of their pairs. The number of threads and the interrupt
     /// flag change no result and are left out; so is the difference of AVX2, AVX-512 and NEON, which have the same bits.
+    /// [`Level::Avx512Bf16`] has its own where elements `E` are bf16.
     ///
     /// # Errors
     /// When the machine does not have the [level](Attention::level).
-    pub fn fingerprint(&self, scores: [usize; 4]) -> Result<String> {
-        let level = if self.chosen_level()? == Level::Portable { "portable" } else { "vectors" };
+    pub fn fingerprint<E: Storage>(&self, scores: [usize; 4]) -> Result<String> {
+        let level = match self.chosen_level()? {
+            Level::Portable => "portable",
+            Level::Avx512Bf16 if TypeId::of::<E>() == TypeId::of::<half::bf16>() => "pairs of bf16",
+            _ => "vectors",
+        };
         let mut words =
             vec![format!("level {level}"), format!("scale {:?}", self.scale), format!("mask {}", self.mask.fingerprint(scores))];
         words.extend(self.softcap.map(|cap| format!("softcap {cap:?}")));

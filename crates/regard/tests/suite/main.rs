@@ -13,6 +13,7 @@ macro_rules! for_every_type {
     };
 }
 
+mod bf16_level;
 mod bits;
 mod bugs_others_shipped;
 mod calls;

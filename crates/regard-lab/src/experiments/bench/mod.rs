@@ -2,7 +2,7 @@
 
 mod run;
 
-pub use run::BenchConfig;
+pub use run::{BenchConfig, Dtype};
 
 use crate::error::Result;
 use crate::experiment::{Experiment, Progress, Shown, WHOLE};

@@ -5,10 +5,11 @@ use crate::error::{Result, require};
 use crate::experiment::{Progress, defaults, origin};
 use crate::memory;
 use crate::statistics::draws::{Draw, Purpose};
-use clap::Args;
+use clap::{Args, ValueEnum};
+use half::{bf16, f16};
 use ndarray::Array4;
 use rayon::prelude::*;
-use regard::{Attention, Real};
+use regard::{Attention, Element, Real};
 use regard_plot::Table;
 use regard_simd::{Level, peak};
 use serde::Serialize;
@@ -16,8 +17,9 @@ use std::time::Instant;
 
 /// Time attention at your shape against the ceiling of this machine
 ///
-/// Time, GFLOP/s, GB/s and memory. The ceilings are measured on the same threads, before and after: multiply-adds in registers, and reading as
-/// many bytes as q, k, v and out have. The larger of the two times is the bound; the exponentials of the softmax come on top of it.
+/// Time, GFLOP/s, GB/s and memory. The ceilings are measured on the same threads, before and after: multiply-adds in registers (in pairs for
+/// scores of bf16, where the CPU has AVX512_BF16), exponentials, and reading as many bytes as q, k, v and out have. The largest of the three times
+/// is the bound.
 /// Other programs on the machine make all of these slower. Writes bench.csv.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
 #[command(
@@ -49,13 +51,49 @@ pub struct BenchConfig {
     /// No query sees a later key
     #[arg(long)]
     pub causal: bool,
-    /// Double precision
-    #[arg(long)]
-    pub double: bool,
+    /// Type of the elements; f16 and bf16 are computed in f32
+    #[arg(long, value_enum, default_value_t = Dtype::F32)]
+    pub dtype: Dtype,
     /// How long to measure at least
     #[arg(long, default_value_t = 1.0, value_name = "S")]
     #[serde(skip)]
     pub seconds: f64,
+}
+
+/// Type of the elements of q, k, v and out.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Dtype {
+    F32,
+    F64,
+    F16,
+    Bf16,
+}
+
+impl Dtype {
+    fn size(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F64 => 8,
+            Self::F16 | Self::Bf16 => 2,
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "float32",
+            Self::F64 => "float64",
+            Self::F16 => "float16",
+            Self::Bf16 => "bfloat16",
+        }
+    }
+}
+
+/// Operations per second of all threads: those of the two products together, and exponentials.
+#[derive(Debug, Clone, Copy)]
+struct Ceilings {
+    flops: f64,
+    exponentials: f64,
 }
 
 impl Default for BenchConfig {
@@ -103,7 +141,7 @@ impl BenchConfig {
     /// Bytes of q, k, v and out.
     fn tensor_bytes(&self) -> u128 {
         let rows = |heads: usize, seq: usize| heads as u128 * seq as u128;
-        let size = if self.double { 8 } else { 4 };
+        let size = self.dtype.size() as u128;
         let rows = rows(self.heads, self.seq_q()).saturating_add(rows(self.kv_heads(), self.seq_kv())).saturating_mul(2);
         rows.saturating_mul(self.batch as u128).saturating_mul(self.head_dim as u128).saturating_mul(size)
     }
@@ -124,22 +162,28 @@ impl BenchConfig {
     pub fn run(&self, progress: &dyn Progress) -> Result<Vec<Table>> {
         self.check()?;
         let threads = rayon::current_num_threads();
-        let peak_before = self.peak_flops()?;
+        let before = self.ceilings()?;
         progress.advance(1);
-        let timing = if self.double { self.time::<f64>()? } else { self.time::<f32>()? };
+        let timing = match self.dtype {
+            Dtype::F32 => self.time::<f32>()?,
+            Dtype::F64 => self.time::<f64>()?,
+            Dtype::F16 => self.time::<f16>()?,
+            Dtype::Bf16 => self.time::<bf16>()?,
+        };
         progress.advance(1);
         // Before the memory of the next measurement is allocated.
         let memory = peak_memory();
-        let peak_measured = peak_before.max(self.peak_flops()?);
+        let after = self.ceilings()?;
         let bandwidth_measured = read_bandwidth(timing.bytes as usize);
         progress.advance(1);
         let work = 4.0 * self.pairs() * self.head_dim as f64;
-        let arithmetic = Rate::new(work / timing.best, peak_measured);
+        let arithmetic = Rate::new(work / timing.best, before.flops.max(after.flops));
+        let exponentials = Rate::new(self.pairs() / timing.best, before.exponentials.max(after.exponentials));
         let traffic = Rate::new(timing.bytes / timing.best, bandwidth_measured);
-        let (limit, bound) = match (work / arithmetic.ceiling, timing.bytes / traffic.ceiling) {
-            (arithmetic, traffic) if arithmetic >= traffic => ("arithmetic", arithmetic),
-            (_, traffic) => ("memory traffic", traffic),
-        };
+        let rates = [("arithmetic", "GFLOP/s", arithmetic), ("exponentials", "G/s", exponentials), ("memory traffic", "GB/s", traffic)];
+        // Of the three it is the one whose share of its ceiling is largest.
+        let (limit, _, nearest) = rates.into_iter().max_by(|a, b| a.2.share().total_cmp(&b.2.share())).expect("there are three");
+        let bound = nearest.share() * timing.best;
         let columns = [
             ("quantity", "quantity"),
             ("value", "value"),
@@ -149,7 +193,7 @@ impl BenchConfig {
         ];
         let shape = format!("{} x {} x {} over {} x {}", self.batch, self.heads, self.seq_q(), self.seq_kv(), self.head_dim);
         let mask = if self.causal { "causal" } else { "full" };
-        let kind = if self.double { "float64" } else { "float32" };
+        let kind = self.dtype.name();
         let caption = format!("{mask} attention of {shape}, {kind}, {threads} threads, {} runs; bounded by {limit}", timing.runs);
         let mut table = Table::new("bench", &caption, &columns);
         let mut push = |quantity: &str, value: f64, unit: &str, ceiling: Option<f64>, share: Option<f64>| {
@@ -157,7 +201,7 @@ impl BenchConfig {
         };
         push("time, best", timing.best * 1e3, "ms", Some(bound * 1e3), Some((bound / timing.best).min(1.0)));
         push("time, median", timing.median * 1e3, "ms", None, None);
-        for (quantity, unit, rate) in [("arithmetic", "GFLOP/s", arithmetic), ("memory traffic", "GB/s", traffic)] {
+        for (quantity, unit, rate) in rates {
             push(quantity, rate.reached / 1e9, unit, Some(rate.ceiling / 1e9), Some(rate.share()));
         }
         push("q, k, v and out", timing.bytes / 1e6, "MB", None, None);
@@ -170,28 +214,37 @@ impl BenchConfig {
         Ok(vec![table])
     }
 
-    /// Floating-point operations per second of all threads, at the level that calls use.
-    fn peak_flops(&self) -> Result<f64> {
+    /// At the level that calls use.
+    fn ceilings(&self) -> Result<Ceilings> {
         let level = Level::preferred().map_err(regard::Error::from)?;
-        let flops = if self.double { peak::flops_f64 } else { peak::flops_f32 };
-        Ok(rayon::broadcast(|_| flops(level)).into_iter().sum())
+        let all = rayon::broadcast(|_| match self.dtype {
+            Dtype::F64 => (peak::flops_f64(level), peak::exponentials_f64(level)),
+            Dtype::Bf16 => {
+                let (values, scores) = (peak::flops_f32(level), peak::flops_bf16(level));
+                // Half of the operations are those of the scores, half those of the values.
+                (scores.map_or(values, |scores| 2.0 / (1.0 / scores + 1.0 / values)), peak::exponentials_f32(level))
+            }
+            Dtype::F32 | Dtype::F16 => (peak::flops_f32(level), peak::exponentials_f32(level)),
+        });
+        Ok(Ceilings { flops: all.iter().map(|one| one.0).sum(), exponentials: all.iter().map(|one| one.1).sum() })
     }
 
     fn weight_bytes(&self) -> f64 {
-        let size = if self.double { 8.0 } else { 4.0 };
+        // Of the type that they are computed in.
+        let size = self.dtype.size().max(4) as f64;
         [self.batch, self.heads, self.seq_q(), self.seq_kv()].into_iter().fold(size, |bytes, n| bytes * n as f64)
     }
 
-    fn time<T: Real + regard::Element>(&self) -> Result<Timing> {
+    fn time<E: Element>(&self) -> Result<Timing> {
         let tensor = |heads: usize, seq: usize, which: u64| {
-            let mut x = Array4::<T>::from_elem((self.batch, heads, seq, self.head_dim), T::ZERO);
+            let mut x = Array4::<E>::from_elem((self.batch, heads, seq, self.head_dim), E::STORED_ZERO);
             let row = seq * self.head_dim;
             let numbers = x.as_slice_mut().expect("a new array is contiguous");
             numbers.par_chunks_mut(row).enumerate().for_each(|(part, to)| {
                 let mut draw = Draw::new(0, Purpose::Bench, [which as usize, row], part as u64);
                 let mut buffer = vec![0.0; row];
                 draw.normal(&mut buffer);
-                to.iter_mut().zip(buffer).for_each(|(to, x)| *to = T::from_f64(x));
+                to.iter_mut().zip(buffer).for_each(|(to, x)| *to = E::from_real(E::Real::from_f64(x)));
             });
             x
         };
@@ -207,7 +260,7 @@ impl BenchConfig {
             times.push(start.elapsed().as_secs_f64());
         }
         times.sort_by(f64::total_cmp);
-        let bytes = (q.len() + k.len() + v.len() + out.len()) * std::mem::size_of::<T>();
+        let bytes = (q.len() + k.len() + v.len() + out.len()) * std::mem::size_of::<E>();
         Ok(Timing { best: times[0], median: times[times.len() / 2], runs: times.len(), bytes: bytes as f64 })
     }
 }
