@@ -6,8 +6,12 @@
 
 mod bench;
 mod browser;
+#[allow(dead_code, clippy::all)]
+#[path = "../../crates/regard-cli/tests/page/chrome.rs"]
+mod chrome;
 mod cluster;
 mod command;
+mod dist;
 mod fuzz;
 #[cfg(test)]
 mod import_layers;
@@ -17,6 +21,8 @@ mod microscope;
 mod packages;
 mod parity;
 mod python;
+mod site;
+mod site_check;
 mod steps;
 mod stubs;
 mod test;
@@ -74,6 +80,14 @@ enum Command {
     /// Needs MPI with its headers, and libclang; where they are missing, it installs the distribution's packages. PyTorch is that of
     /// `parity`, in target/venv-torch.
     Cluster(cluster::Options),
+    /// Make what is installed without compiling, in dist/: wheel, command, site, sources, checksums
+    ///
+    /// The wheel and the command run on Linux with glibc 2.17 or later: maturin and zig come from PyPI into target/venv-dist.
+    Dist(dist::Options),
+    /// Write the page that computes in a browser tab, the guides and the notebooks into the static folder site/
+    ///
+    /// Needs the target wasm32-unknown-unknown, which it adds. The report is part of it where report/ exists.
+    Site(site::Options),
     /// Write the type stubs of the Python package, of its table of options
     Stubs,
 }
@@ -89,6 +103,8 @@ fn main() -> ExitCode {
         Command::Fuzz(options) => fuzz::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Microscope(options) => microscope::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Cluster(options) => cluster::run_all(&options),
+        Command::Dist(options) => dist::run_dist(&options),
+        Command::Site(options) => site::run_site(&options).map(|()| ExitCode::SUCCESS),
         Command::Stubs => stubs::run().map(|()| ExitCode::SUCCESS),
     };
     result.unwrap_or_else(|error| {

@@ -9,7 +9,7 @@ use crate::steps::Steps;
 
 /// Packages that stay here: xtask reads the repository, the extension is a wheel's part, and candle takes as long to compile as all the
 /// rest.
-const AT_HOME: [&str; 6] = ["--exclude", "xtask", "--exclude", "regard-python", "--exclude", "regard-candle"];
+pub(crate) const AT_HOME: [&str; 6] = ["--exclude", "xtask", "--exclude", "regard-python", "--exclude", "regard-candle"];
 
 pub(crate) fn run() -> Result<ExitCode> {
     let mut steps = Steps::default();
