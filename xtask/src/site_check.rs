@@ -107,8 +107,7 @@ fn by_the_tab(chrome: &Chrome, model: usize, sent: &str, edits: &str, count: usi
     (loss, written)
 }
 
-const DRAWN: &str =
-    "document.getElementById('view').dataset.drawn && document.getElementById('view').getAttribute('aria-busy') === 'false'";
+const DRAWN: &str = "document.getElementById('view').dataset.drawn && document.getElementById('view').getAttribute('aria-busy') !== 'true'";
 
 pub(crate) fn check(folder: &Path, regard: Option<&Path>, model: Option<&Path>) -> Result<()> {
     let hash = node_hash(folder)?;
@@ -209,7 +208,7 @@ fn dropped(chrome: &Chrome, model: &Path) -> Result<()> {
     let document = chrome.call("DOM.getDocument", json!({}));
     let picker = chrome.call("DOM.querySelector", json!({ "nodeId": document["root"]["nodeId"], "selector": "#open-model" }));
     chrome.call("DOM.setFileInputFiles", json!({ "nodeId": picker["nodeId"], "files": files }));
-    chrome.wait("import('./state.js').then(({ runs, state }) => runs.models.length === 2 && state.m === 1 && runs.B?.model === 1)");
+    chrome.wait("import('./state.js').then(({ runs }) => runs.models.length === 2 && runs.B?.model === 1)");
     chrome.wait(DRAWN);
     // The first call also reads the model into the worker of operations.
     by_the_tab(chrome, 1, "Once upon a time", "", 1);

@@ -12,7 +12,8 @@ let current = 0;
 let lastPanic = '';
 const text = new TextDecoder();
 
-const bytesAt = (address, len) => new Uint8Array(wasm.memory.buffer, address, len);
+/** Addresses above 2 GiB are negative as the module returns them. */
+const bytesAt = (address, len) => new Uint8Array(wasm.memory.buffer, address >>> 0, len);
 
 const imports = {
   tab: {
@@ -47,7 +48,7 @@ function request({ method, target, body }) {
   const answer = wasm.request(block(bytes), bytes.length);
   if (!answer) return failed(500, 'out of memory: use a shorter text');
   const [status, kind, len] = new Uint32Array(bytesAt(answer, 12).slice().buffer);
-  const copy = bytesAt(answer + 12, len).slice();
+  const copy = bytesAt((answer >>> 0) + 12, len).slice();
   wasm.free(answer, 12 + len);
   return { status, kind, bytes: copy };
 }
@@ -58,7 +59,7 @@ async function hand(path, file) {
   if (!address) throw new Error(`out of memory for ${path}: a tab has 4 GiB at most; use a smaller or quantised model`);
   for (let at = 0; at < file.size; at += PIECE) {
     const piece = new Uint8Array(await file.slice(at, at + PIECE).arrayBuffer());
-    bytesAt(address + at, piece.length).set(piece);
+    bytesAt((address >>> 0) + at, piece.length).set(piece);
   }
   const name = new TextEncoder().encode(path);
   wasm.file(block(name), name.length, address, file.size);
@@ -68,7 +69,15 @@ async function answer(message) {
   await loaded;
   if (!message.files) return request(message);
   for (const { path, file } of message.files) await hand(path, file);
-  return request({ method: 'POST', target: '/api/open', body: JSON.stringify({ path: message.open }) });
+  const made = request({ method: 'POST', target: '/api/open', body: JSON.stringify({ path: message.open }) });
+  // Files of no model are given up.
+  if (made.status !== 200) {
+    for (const { path } of message.files) {
+      const name = new TextEncoder().encode(path);
+      wasm.file(block(name), name.length, wasm.alloc(0), 0);
+    }
+  }
+  return made;
 }
 
 // One message at a time, in their order: reading a file waits.

@@ -12,9 +12,9 @@ export const TAB_LIMITS = 'This page computes in your browser, on one thread; no
 /** Surgery, labels and generation have a worker of their own: typing goes on beside them. */
 const OPERATIONS = new Set(['/api/labels', '/api/surgery', '/api/generate']);
 
-/** Models that were opened, for workers that start later. */
-const opened = [];
-let lastId = 0;
+/** Models that were openedModels, for workers that start later. */
+const openedModels = [];
+let lastRequest = 0;
 
 class Engine {
   constructor() {
@@ -50,16 +50,19 @@ class Engine {
     this.waiting.clear();
   }
 
-  post(message, event = () => {}) {
+  post(message, event) {
     if (!this.worker) this.start();
     // A worker that started later, or again, reads the models first.
-    while (this.known < opened.length && !message.files) {
-      const model = opened[this.known];
+    while (this.known < openedModels.length) {
       this.known += 1;
-      this.post(model);
+      this.enqueue(openedModels[this.known - 1]);
     }
-    lastId += 1;
-    const id = lastId;
+    return this.enqueue(message, event);
+  }
+
+  enqueue(message, event = () => {}) {
+    lastRequest += 1;
+    const id = lastRequest;
     return new Promise((done) => {
       this.waiting.set(id, { done, event });
       this.worker.postMessage({ ...message, id });
@@ -67,30 +70,38 @@ class Engine {
   }
 }
 
-const views = new Engine();
-const operations = new Engine();
+const viewEngine = new Engine();
+const operationEngine = new Engine();
 
-const aborted = () => new DOMException('aborted', 'AbortError');
+const abortError = () => new DOMException('aborted', 'AbortError');
 
 /** What `fetch` would give. */
 export async function answeredHere(target, { method = 'GET', body, signal } = {}) {
-  if (signal?.aborted) throw aborted();
+  if (signal?.aborted) throw abortError();
   const path = target.split('?')[0];
   if (!OPERATIONS.has(path)) {
-    const made = views.post({ method, target, body });
-    const ended = new Promise((_, fail) => signal?.addEventListener('abort', () => fail(aborted())));
+    const made = viewEngine.post({ method, target, body });
+    const ended = new Promise((_, fail) => signal?.addEventListener('abort', () => fail(abortError())));
     const { status, bytes } = await Promise.race([made, ended]);
     return new Response(bytes, { status });
   }
-  // An operation is aborted by ending its worker.
-  operations.end('superseded by a newer request');
+  // A module cannot be interrupted: an operation is aborted by ending its worker.
+  if (operationEngine.waiting.size > 0) operationEngine.end('superseded by a newer request');
   let controller;
+  let open = true;
   const stream = new ReadableStream({ start(given) { controller = given; } });
   const encoder = new TextEncoder();
   const emit = (value) => controller.enqueue(encoder.encode(`data: ${JSON.stringify(value)}\n\n`));
-  const made = operations.post({ method, target, body }, emit);
-  signal?.addEventListener('abort', () => operations.end('aborted'));
+  const made = operationEngine.post({ method, target, body }, emit);
+  signal?.addEventListener('abort', () => {
+    if (!open) return;
+    open = false;
+    controller.error(abortError());
+    operationEngine.end('aborted');
+  });
   made.then(({ bytes }) => {
+    if (!open) return;
+    open = false;
     emit(JSON.parse(new TextDecoder().decode(bytes)));
     controller.close();
   });
@@ -99,7 +110,7 @@ export async function answeredHere(target, { method = 'GET', body, signal } = {}
 
 // ---- models that are dropped into the window ----
 
-async function walk(entry, path, found) {
+async function walkEntry(entry, path, found) {
   if (entry.isFile) {
     found.push({ path: `${path}${entry.name}`, file: await new Promise((done, fail) => entry.file(done, fail)) });
     return;
@@ -108,11 +119,11 @@ async function walk(entry, path, found) {
   for (;;) {
     const some = await new Promise((done, fail) => reader.readEntries(done, fail));
     if (some.length === 0) return;
-    for (const one of some) await walk(one, `${path}${entry.name}/`, found);
+    for (const one of some) await walkEntry(one, `${path}${entry.name}/`, found);
   }
 }
 
-async function open(files, say, done) {
+async function openModel(files, say, done) {
   const bytes = files.reduce((sum, { file }) => sum + file.size, 0);
   if (files.length === 0) return;
   if (bytes > MOST_BYTES) {
@@ -121,19 +132,19 @@ async function open(files, say, done) {
   }
   say(`Reading ${files.length === 1 ? files[0].path : `${files.length} files`}, ${(bytes / 1e6).toPrecision(3)} MB …`);
   // Files of one drop are a folder; a name of its own for each drop.
-  const folder = files[0].path.includes('/') ? '' : `dropped-${opened.length + 1}/`;
+  const folder = files[0].path.includes('/') ? '' : `dropped-${openedModels.length + 1}/`;
   const named = files.map(({ path, file }) => ({ path: folder + path, file }));
   const weights = named.filter(({ path }) => /\.(gguf|safetensors|bin|pt|pth)$/.test(path) && !path.endsWith('tokenizer.bin'));
   const path = weights.length === 1 ? weights[0].path : named[0].path.split('/')[0];
   const message = { files: named, open: path };
-  const { status, bytes: said } = await views.post(message);
+  const { status, bytes: said } = await viewEngine.post(message);
   const made = JSON.parse(new TextDecoder().decode(said));
   if (status !== 200) {
     say(`${path}: ${made.error}`);
     return;
   }
-  opened.push(message);
-  views.known = opened.length;
+  openedModels.push(message);
+  viewEngine.known = openedModels.length;
   say(null);
   await done(made.number);
 }
@@ -141,15 +152,15 @@ async function open(files, say, done) {
 /** The controls of the tab: what it cannot do, and a place for model files. */
 export function listenToDrops(say, done) {
   const picker = el('input', { type: 'file', id: 'open-model', multiple: true, 'aria-label': 'open a model file' });
-  const pick = (list) => open([...list].map((file) => ({ path: file.webkitRelativePath || file.name, file })), say, done);
+  const pick = (list) => openModel([...list].map((file) => ({ path: file.webkitRelativePath || file.name, file })), say, done);
   picker.addEventListener('change', () => pick(picker.files));
   addEventListener('dragover', (event) => event.preventDefault());
   addEventListener('drop', async (event) => {
     event.preventDefault();
     const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
     const found = [];
-    for (const entry of entries) await walk(entry, '', found);
-    await open(found, say, done);
+    for (const entry of entries) await walkEntry(entry, '', found);
+    await openModel(found, say, done);
   });
   const about = el('p', { id: 'tab', class: 'quiet' }, TAB_LIMITS, ' ', el('label', {}, 'Open a model, or drop its files here (GGUF; a folder with safetensors; llama2.c with tokenizer.bin): ', picker));
   byId('intro').after(about);
