@@ -99,10 +99,17 @@ fn remove_old(dist: &Path, ending: &str) -> Result<()> {
     Ok(())
 }
 
+/// The search path with the environment's programs: maturin and cargo look for zig there.
+fn path_with(environment: &Environment) -> Result<std::ffi::OsString> {
+    let bin = environment.python().parent().context("an interpreter has a folder")?;
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    Ok(std::env::join_paths(std::iter::once(bin.to_owned()).chain(std::env::split_paths(&path)))?)
+}
+
 fn wheel(environment: &Environment, dist: &Path) -> Result<()> {
     remove_old(dist, ".whl")?;
     let mut build = command(environment.python(), &["-m", "maturin", "build", "--release", "--manifest-path", "python/Cargo.toml"]);
-    build.arg("--out").arg(dist);
+    build.arg("--out").arg(dist).env("PATH", path_with(environment)?);
     if cfg!(target_os = "linux") {
         build.args(["--zig", "--compatibility", COMPATIBILITY]);
     }
@@ -118,12 +125,8 @@ fn wheel(environment: &Environment, dist: &Path) -> Result<()> {
 fn program(environment: &Environment, dist: &Path) -> Result<()> {
     let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
     let built = if cfg!(target_os = "linux") {
-        let bin = environment.python().parent().context("an interpreter has a folder")?;
-        let path = std::env::join_paths(
-            std::iter::once(bin.to_owned()).chain(std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())),
-        )?;
         let mut build = cargo(&["zigbuild", "--quiet", "--release", "--package", "regard-cli", "--target", &format!("{target}.{GLIBC}")]);
-        build.env("PATH", path);
+        build.env("PATH", path_with(environment)?);
         run(build)?;
         target_dir().join(&target).join("release")
     } else {

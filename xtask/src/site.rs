@@ -2,15 +2,20 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use flate2::Compression;
+use flate2::write::GzEncoder;
 use pulldown_cmark::{CowStr, Event, Options as Markdown, Parser, Tag, TagEnd, html};
 use serde_json::Value;
 
 use crate::command::{cargo, command, root, run, target_dir, text};
 use crate::site_check;
 
+/// The module of the tab, as gzip.
+pub(crate) const WASM: &str = "regard_wasm.wasm.gz";
 const TARGET: &str = "wasm32-unknown-unknown";
 /// The list of all files, and the sign of a folder that this command wrote.
 const FILES: &str = "files.json";
@@ -109,7 +114,11 @@ fn write_site(folder: &Path) -> Result<u64> {
         }
     }
     site.copy("worker.js", &root().join("crates/regard-wasm/page/worker.js"))?;
-    site.copy("regard_wasm.wasm", &target_dir().join(TARGET).join("release/regard_wasm.wasm"))?;
+    // Compressed in the file: a plain server does not compress.
+    let wasm = target_dir().join(TARGET).join("release/regard_wasm.wasm");
+    let mut packed = GzEncoder::new(Vec::new(), Compression::best());
+    packed.write_all(&fs::read(&wasm).with_context(|| format!("cannot read {}", wasm.display()))?)?;
+    site.write(WASM, packed.finish()?)?;
 
     let mut links = String::new();
     for (title, names) in [("Guides", guides(&mut site)?), ("Notebooks", notebooks(&mut site)?), ("Report", report(&mut site)?)] {

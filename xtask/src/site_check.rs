@@ -124,7 +124,7 @@ pub(crate) fn check(folder: &Path, regard: Option<&Path>, model: Option<&Path>) 
 
     let begun = Instant::now();
     chrome.open(&origin);
-    chrome.wait(DRAWN);
+    drawn(&chrome)?;
     let (seconds, bytes) = (begun.elapsed().as_secs_f64(), server.sent.load(Ordering::SeqCst));
     println!("first picture after {seconds:.2} s, {:.2} MB", bytes as f64 / 1e6);
     ensure!(bytes <= DOWNLOAD, "{bytes} bytes before the first picture");
@@ -141,7 +141,7 @@ pub(crate) fn check(folder: &Path, regard: Option<&Path>, model: Option<&Path>) 
     }
     // By hand, in the address: the page itself has the edit's loss.
     chrome.open(&format!("{origin}#e={EDIT}&v=map"));
-    chrome.wait(DRAWN);
+    drawn(&chrome)?;
     chrome.wait("Number(document.getElementById('loss-d').dataset.value) !== 0");
 
     if let Some(hash) = hash {
@@ -172,7 +172,7 @@ fn node_hash(folder: &Path) -> Result<Option<String>> {
         return Ok(None);
     }
     let mut node = command("node", &["crates/regard-wasm/page/hash.mjs"]);
-    node.arg(folder.join("regard_wasm.wasm"));
+    node.arg(folder.join(crate::site::WASM));
     let said = text(node)?.trim().to_owned();
     let value: Value = serde_json::from_str(&said)?;
     let error = value[1].as_f64().unwrap_or(f64::NAN);
@@ -194,11 +194,19 @@ fn responsive(chrome: &Chrome) -> Result<()> {
         json!("Leo and Ben went to the library. ".repeat(145))
     ));
     chrome.wait("import('./state.js').then(({ runs }) => runs.B.tokens.length >= 2000)");
-    chrome.wait(DRAWN);
+    drawn(chrome)?;
     let (seconds, longest) = (begun.elapsed().as_secs_f64(), chrome.eval("window.longest").as_f64().unwrap_or(f64::NAN));
     let tokens = chrome.eval("import('./state.js').then(({ runs }) => runs.B.tokens.length)");
     println!("{tokens} tokens: {seconds:.1} s, longest task of the page's thread {longest:.0} ms (0: none above 50 ms)");
     ensure!(longest <= LONGEST_TASK, "the page's thread was busy for {longest:.0} ms");
+    Ok(())
+}
+
+/// Waits for the view, and fails where it shows an error.
+fn drawn(chrome: &Chrome) -> Result<()> {
+    chrome.wait(&format!("({DRAWN}) || document.querySelector('#view .error')"));
+    let shown = chrome.eval("document.querySelector('#view .error')?.textContent ?? ''");
+    ensure!(shown == "", "the view shows an error: {shown}");
     Ok(())
 }
 
@@ -209,7 +217,7 @@ fn dropped(chrome: &Chrome, model: &Path) -> Result<()> {
     let picker = chrome.call("DOM.querySelector", json!({ "nodeId": document["root"]["nodeId"], "selector": "#open-model" }));
     chrome.call("DOM.setFileInputFiles", json!({ "nodeId": picker["nodeId"], "files": files }));
     chrome.wait("import('./state.js').then(({ runs }) => runs.models.length === 2 && runs.B?.model === 1)");
-    chrome.wait(DRAWN);
+    drawn(chrome)?;
     // The first call also reads the model into the worker of operations.
     by_the_tab(chrome, 1, "Once upon a time", "", 1);
     let begun = Instant::now();
@@ -228,7 +236,7 @@ fn offline(chrome: &Chrome, server: &Static, origin: &str) -> Result<()> {
     chrome.wait("navigator.serviceWorker.ready.then((ready) => ready.active?.state === 'activated')");
     server.stop();
     chrome.open(origin);
-    chrome.wait(DRAWN);
+    drawn(chrome)?;
     println!("opens again without its server");
     Ok(())
 }

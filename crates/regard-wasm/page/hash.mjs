@@ -1,7 +1,8 @@
-// node hash.mjs regard_wasm.wasm: prints [hash, largest error] of attention on this engine, from two instances of the module.
+// node hash.mjs regard_wasm.wasm.gz: prints [hash, largest error] of attention on this engine, from two instances of the module.
 import { readFile } from 'node:fs/promises';
+import { gunzipSync } from 'node:zlib';
 
-const bytes = await readFile(process.argv[2]);
+const bytes = gunzipSync(await readFile(process.argv[2]));
 
 async function hash() {
   const { instance } = await WebAssembly.instantiate(bytes, { tab: { event: () => 1, panicked: () => {} } });

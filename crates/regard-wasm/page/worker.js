@@ -28,9 +28,13 @@ const imports = {
 };
 
 const loaded = (async () => {
-  const response = await fetch('regard_wasm.wasm');
-  if (!response.ok) throw new Error(`regard_wasm.wasm: ${response.status}`);
-  const { instance } = await WebAssembly.instantiate(await response.arrayBuffer(), imports);
+  const response = await fetch('regard_wasm.wasm.gz');
+  if (!response.ok) throw new Error(`regard_wasm.wasm.gz: ${response.status}`);
+  // A server may say that it is compressed, and the browser has unpacked it then.
+  const bytes = new Uint8Array(await response.arrayBuffer());
+  const packed = bytes[0] === 0x1f && bytes[1] === 0x8b;
+  const unpacked = packed ? await new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'))).arrayBuffer() : bytes;
+  const { instance } = await WebAssembly.instantiate(unpacked, imports);
   wasm = instance.exports;
 })();
 

@@ -43,7 +43,10 @@ pub fn answer(request: &[u8], send: &dyn Fn(Value) -> bool) -> ApiResult<Answer>
     match (target, body) {
         ("/api/open", Some(body)) => open(body).map(Answer::Json),
         #[cfg(target_family = "wasm")]
-        ("/api/hash", None) => Ok(Answer::Json(json!(hash::hash()))),
+        ("/api/hash", None) => {
+            let (hash, error) = hash::hash().map_err(|error| ApiError::unprocessable(error.to_string()))?;
+            Ok(Answer::Json(json!([hash, error])))
+        }
         _ => api()?.answer(&Request { target, body }, &Cancel::new(), send),
     }
 }

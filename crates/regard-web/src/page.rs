@@ -3,6 +3,7 @@
 /// Name, kind, content.
 pub(crate) struct File {
     pub(crate) name: &'static str,
+    #[cfg_attr(not(feature = "server"), expect(dead_code, reason = "the server's content type"))]
     pub(crate) kind: &'static str,
     pub(crate) content: &'static str,
 }

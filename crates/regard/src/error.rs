@@ -115,12 +115,14 @@ pub(crate) fn check_shape(operand: &'static str, got: &[usize], expected: &[usiz
     if got == expected { Ok(()) } else { Err(Error::OutputShape { operand, got: got.to_vec(), expected: expected.to_vec() }) }
 }
 
+/// Elements of eight bytes that a process can address: 2^44, or 2^28 with addresses of 32 bits.
+const MOST_ELEMENTS: usize = isize::MAX as usize >> if usize::BITS == 64 { 19 } else { 3 };
+
 /// The number of elements, if memory can be addressed for them.
 pub(crate) fn checked_len(what: &'static str, shape: [usize; 4]) -> Result<usize> {
     shape
         .iter()
         .try_fold(1usize, |n, &d| n.checked_mul(d))
-        // 2^44 elements, of eight bytes each, are what a process can address.
-        .filter(|&n| n <= isize::MAX as usize >> 19)
+        .filter(|&n| n <= MOST_ELEMENTS)
         .ok_or(Error::TooLarge { what, shape: Shape4(shape) })
 }
