@@ -38,6 +38,6 @@ SHAPES = [
     (drawn.svg()[:4], "<svg"),
     (lines.svg()[:4], "<svg"),
     (len(found["entropy"]), 2),
-    (swept.to_csv()[:2], "# "),
+    (swept.to_csv(comments=True)[:2], "# "),
     (len(read), len(run.ids)),
 ]

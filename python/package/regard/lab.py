@@ -7,7 +7,7 @@
 >>> sorted(table.tables)
 ['attention_sweep_results', 'attention_sweep_weights']
 
-``table`` is the first table of the experiment: columns as NumPy arrays, ``to_csv()`` (the bytes that the command writes), ``to_pandas()``, ``to_polars()``.
+``table`` is the first table of the experiment: columns as NumPy arrays, ``to_csv()``, ``to_pandas()``, ``to_polars()``.
 ``table.tables`` has all of them by name, ``table.figures`` the figures, ``table.claims`` the verdicts on published claims (None where the settings differ
 from those of the claims, as above). ``regard.lab.experiments()`` lists the experiments.
 """
@@ -17,7 +17,7 @@ from __future__ import annotations
 import inspect
 import sys
 import time
-from typing import Any
+from typing import Any, Callable, overload
 
 import numpy as np
 
@@ -48,9 +48,13 @@ class Result(Table):
         """Verdicts on published claims, if the experiment judges any."""
         return self.tables.get("published_claims")
 
-    def to_csv(self, path: Any = None, *, comments: bool = True) -> str | None:
-        """The bytes that the command writes: to ``path``, or returned. ``comments=False`` leaves the header of ``#`` lines out, for readers such as
-        ``pandas.read_csv`` that do not expect it (else: ``pandas.read_csv(path, comment="#")``)."""
+    @overload
+    def to_csv(self, path: None = None, *, comments: bool = False) -> str: ...
+    @overload
+    def to_csv(self, path: Any, *, comments: bool = False) -> None: ...
+    def to_csv(self, path: Any = None, *, comments: bool = False) -> str | None:
+        """The table as CSV: written to ``path``, or returned; ``pandas.read_csv(path)`` reads it. With ``comments=True`` the bytes that the command writes,
+        which begin with ``#`` lines on the origin (``pandas.read_csv(path, comment="#")``)."""
         csv: bytes = self.__dict__["_csv"]
         while not comments and csv.startswith(b"#"):
             csv = csv.partition(b"\n")[2]
@@ -182,6 +186,6 @@ for _one in _experiments():
 del _one, _made
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> Callable[..., Result]:
     # Called for missing names only.
     raise AttributeError(f"regard.lab has no experiment {name!r}; it has {', '.join(sorted(__all__))}")
