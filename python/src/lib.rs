@@ -68,6 +68,12 @@ fn _command(py: Python<'_>, words: Vec<std::ffi::OsString>) -> u8 {
     py.detach(|| regard_cli::run(words))
 }
 
+/// The Python part of ``regard judge``: the source of its harness.
+#[pyfunction]
+fn _judge_harness() -> &'static str {
+    regard_cli::judge_harness()
+}
+
 /// The compiled part of the package ``regard``.
 #[pymodule]
 mod _regard {
@@ -75,7 +81,7 @@ mod _regard {
 
     #[pymodule_export]
     use super::{
-        _command, alibi_slopes,
+        _command, _judge_harness, alibi_slopes,
         attention::{attention, merge, weights},
         gradients::{_backward, _forward_saved, attention_vjp, gradient_statistics},
         instruments::{column_sums, head_similarity, heat_map, row_states, statistics},

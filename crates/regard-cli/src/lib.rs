@@ -14,6 +14,7 @@ mod eval;
 mod experiments;
 mod generate;
 mod help;
+mod judge;
 mod learn;
 mod merge;
 pub mod microscope;
@@ -46,6 +47,7 @@ enum Command {
     Report(report::Report),
     Serve(serve::Serve),
     Learn(learn::Learn),
+    Judge(judge::Judge),
     Train(train::Train),
     #[command(flatten)]
     Microscope(microscope::Microscope),
@@ -66,6 +68,7 @@ fn execute(command: Command, words: &[OsString]) -> anyhow::Result<Outcome> {
         Command::Report(options) => options.run(),
         Command::Serve(options) => options.run(),
         Command::Learn(options) => options.run(),
+        Command::Judge(options) => options.run(),
         Command::Train(options) => options.run(),
         Command::Microscope(command) => command.run(),
         Command::Eval(options) => options.run(),
@@ -100,6 +103,11 @@ pub fn run(words: impl IntoIterator<Item = OsString>) -> u8 {
     // Programs in other languages do not flush Rust's standard output at their end.
     let _ = std::io::stdout().flush();
     code
+}
+
+/// Source of the Python harness of `regard judge`, for the Python package.
+pub fn judge_harness() -> &'static str {
+    regard_learn::kernels::harness()
 }
 
 /// Prints help; the exit code.

@@ -12,6 +12,7 @@ pub mod exercises;
 mod files;
 pub mod formula;
 pub mod judge;
+pub mod kernels;
 pub mod real;
 pub mod rng;
 mod runner;

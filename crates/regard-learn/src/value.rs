@@ -190,6 +190,17 @@ pub enum Gone {
     },
 }
 
+impl std::fmt::Display for Gone {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Gone::Timeout { seconds, .. } => write!(f, "no answer after {seconds:.0} s"),
+            Gone::Memory { bytes } => write!(f, "it used {} MiB of memory", bytes >> 20),
+            Gone::Exit { how } => f.write_str(how),
+            Gone::Garbled { text } => write!(f, "it wrote what is not an answer: {text}"),
+        }
+    }
+}
+
 /// Results of a call, or why there are none.
 pub type Reply<T> = Result<Vec<Value<T>>, Trouble>;
 

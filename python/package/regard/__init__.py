@@ -60,6 +60,7 @@ __all__ = [
     "gradient_statistics",
     "head_similarity",
     "heat_map",
+    "judge",
     "lab",
     "load",
     "merge",
@@ -71,12 +72,14 @@ __all__ = [
     "set_num_threads",
     "simd_level",
     "statistics",
+    "testing",
     "weights",
 ]
 
 
 if TYPE_CHECKING:
-    from . import documents, jax, lab, nn, plot, torch, transformers
+    from . import documents, jax, lab, nn, plot, testing, torch, transformers
+    from ._judge import judge
     from .plot import analyze, plot_attention, plot_heads
 
 
@@ -84,7 +87,9 @@ def __getattr__(name: str) -> Any:
     # Imported on first use: `import regard` stays fast.
     from importlib import import_module
 
-    if name in ("documents", "lab", "nn", "plot"):
+    if name == "judge":
+        return import_module("._judge", __name__).judge
+    if name in ("documents", "lab", "nn", "plot", "testing"):
         return import_module(f".{name}", __name__)
     if name in ("analyze", "plot_attention", "plot_heads"):
         return getattr(import_module(".plot", __name__), name)

@@ -6,11 +6,13 @@
 mod builds;
 mod confine;
 mod frame;
+mod kernel;
 mod process;
 mod python;
 mod rust;
 
 pub use builds::Builds;
+pub(crate) use kernel::{HarnessProcess, PythonHarness};
 
 use crate::error::Error;
 use crate::exercise::{Exercise, Kind, Lang};

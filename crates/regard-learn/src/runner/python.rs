@@ -31,5 +31,5 @@ pub(super) fn command(asked: Option<&Path>) -> Result<Launch> {
     for name in ["OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"] {
         command.env(name, "1");
     }
-    Ok(Launch { command, harness: Some(("harness.py", HARNESS)) })
+    Ok(Launch { command, harness: Some(("harness.py", HARNESS)), confined: true })
 }

@@ -143,7 +143,7 @@ pub(super) fn command(exercise: &Exercise, file: &Path, builds: &Builds, stop: &
         let options = [&ANSWER_OPTIONS[..], &["--extern", &linked]].concat();
         compile(&source, target, &options, stop, &complain)
     })?;
-    Ok(Launch { command: Command::new(program), harness: None })
+    Ok(Launch { command: Command::new(program), harness: None, confined: true })
 }
 
 /// Compiles `source` to the file `target`; what the compiler needs beside it is in the same folder.

@@ -1,0 +1,612 @@
+//! The cases: small ones for each feature, edge cases, and sizes around the tiles of kernels.
+
+use super::problem::{Align, Memory, Partial, Plane, Problem, Segment};
+use super::program::Precision;
+use crate::rng::Rng;
+
+/// What a kernel takes, as far as the cases depend on it.
+#[derive(Clone, Debug)]
+pub struct Takes {
+    /// Names of features: `mask`, `bias`, `causal`, `scale`, `window`, `window_left`, `softcap`, `alibi`, `sinks`, `lengths`, `offset`, `packed`,
+    /// `dropout`, `k_scale`, `backward`, `merge`, `lse`.
+    pub features: Vec<String>,
+    /// Dimensions of q: 4, 3 (no batch) or 2 (one head).
+    pub rank: usize,
+    pub align: Align,
+    pub seq_major: bool,
+    pub precision: Precision,
+}
+
+impl Takes {
+    pub fn has(&self, feature: &str) -> bool {
+        self.features.iter().any(|one| one == feature)
+    }
+}
+
+/// Batch, heads, key heads, queries, keys, head dimension, value dimension.
+type Sizes = [usize; 7];
+
+struct Maker<'a> {
+    rng: Rng,
+    takes: &'a Takes,
+    cases: Vec<Problem>,
+}
+
+/// A change of a problem.
+type Change<'c> = &'c dyn Fn(&mut Problem, &mut Rng);
+
+impl Maker<'_> {
+    fn normals(&mut self, count: usize) -> Vec<f64> {
+        self.rng.normals(count).into_iter().map(|x| self.takes.precision.store(f64::from(x))).collect()
+    }
+
+    fn blank(&mut self, label: &str, sizes: Sizes) -> Problem {
+        let [mut b, mut h, mut hk, n, m, d, dv] = sizes;
+        if self.takes.rank < 4 && !self.takes.has("packed") {
+            b = 1;
+        }
+        if self.takes.rank < 3 {
+            (h, hk) = (1, 1);
+        }
+        let segments = (0..b).map(|s| Segment { q0: s * n, n, k0: s * m, m }).collect();
+        Problem {
+            label: label.to_owned(),
+            segments,
+            heads: [h, hk],
+            dims: [d, dv],
+            q: self.normals(b * n * h * d),
+            k: self.normals(b * m * hk * d),
+            v: self.normals(b * m * hk * dv),
+            scale: None,
+            mask: None,
+            bias: None,
+            causal: false,
+            window: None,
+            softcap: None,
+            alibi: None,
+            sinks: None,
+            lengths: None,
+            offset: None,
+            k_scale: None,
+            packed: false,
+            dropout: 0.0,
+            keep: [None, None],
+            d_out: self.takes.has("backward").then(|| self.normals(b * n * h * dv)),
+            lse: self.takes.has("lse"),
+            align: self.takes.align,
+            memory: Memory::Contiguous,
+            seq_major: self.takes.seq_major,
+            merge: None,
+            hard: false,
+            hidden_nan: false,
+        }
+    }
+
+    fn add(&mut self, label: &str, sizes: Sizes, change: Change<'_>) {
+        let mut problem = self.blank(label, sizes);
+        change(&mut problem, &mut self.rng);
+        if problem.k_scale.is_none() && self.takes.has("k_scale") {
+            problem.k_scale = Some(vec![1.0; problem.k.len() / problem.dims[0]]);
+            problem.k.iter_mut().for_each(|x| *x = (*x * 8.0).round());
+        }
+        self.cases.push(problem);
+    }
+
+    fn hard(&mut self, label: &str, sizes: Sizes, change: Change<'_>) {
+        self.add(label, sizes, &|problem, rng| {
+            problem.hard = true;
+            change(problem, rng);
+        });
+    }
+}
+
+/// A mask in which every row of every head sees at least one key.
+fn mask(p: &mut Problem, rng: &mut Rng, broadcast: [bool; 3]) {
+    let s = p.segments[0];
+    let full = [p.segments.len(), p.heads[0], s.n, s.m];
+    let shape = [0, 1, 2, 3].map(|axis| if axis < 3 && broadcast[axis] { 1 } else { full[axis] });
+    let rows = shape[0] * shape[1] * shape[2];
+    let mut data: Vec<f64> = (0..rows * s.m).map(|_| f64::from(u8::from(rng.chance(0.6)))).collect();
+    for row in 0..rows {
+        // One visible key, one hidden key.
+        let at = rng.size(0, s.m - 1);
+        data[row * s.m + at] = 1.0;
+        if s.m > 1 {
+            data[row * s.m + (at + 1) % s.m] = 0.0;
+        }
+    }
+    p.mask = Some(Plane { shape, data });
+}
+
+fn bias(p: &mut Problem, rng: &mut Rng, broadcast: [bool; 3]) {
+    let s = p.segments[0];
+    let full = [p.segments.len(), p.heads[0], s.n, s.m];
+    let shape = [0, 1, 2, 3].map(|axis| if axis < 3 && broadcast[axis] { 1 } else { full[axis] });
+    let count = shape.iter().product();
+    p.bias = Some(Plane { shape, data: rng.normals(count).into_iter().map(|x| f64::from((x * 64.0).round() / 32.0)).collect() });
+}
+
+/// A float mask of 0 and -inf.
+fn float_mask(p: &mut Problem, rng: &mut Rng, broadcast: [bool; 3]) {
+    mask(p, rng, broadcast);
+    if let Some(plane) = p.mask.take() {
+        let data = plane.data.iter().map(|x| if *x == 0.0 { f64::NEG_INFINITY } else { 0.0 }).collect();
+        p.bias = Some(Plane { shape: plane.shape, data });
+        // The gradient of a mask is not asked for.
+    }
+}
+
+/// Scores that are whole numbers of this size, exact in any order of sums.
+fn large(p: &mut Problem, rng: &mut Rng, unit: f32) {
+    for x in p.q.iter_mut().chain(&mut p.k) {
+        *x = f64::from(rng.whole(-3, 3) as f32 * unit);
+    }
+    p.scale = None;
+    p.d_out = None;
+}
+
+/// The cases that apply to a kernel.
+pub fn cases(takes: &Takes, seed: u64) -> Vec<Problem> {
+    let mut make = Maker { rng: Rng::new(seed, "kernels"), takes, cases: Vec::new() };
+    if takes.has("merge") {
+        merges(&mut make);
+        return make.cases;
+    }
+    if takes.has("packed") {
+        packed(&mut make);
+        return make.cases;
+    }
+    plain(&mut make);
+    if takes.has("scale") {
+        make.add("scale 0.3", [2, 2, 2, 3, 4, 8, 8], &|p, _| p.scale = Some(0.3));
+        make.add("scale 1", [1, 2, 2, 3, 5, 8, 8], &|p, _| p.scale = Some(1.0));
+        make.hard("scale -0.5", [1, 2, 2, 3, 5, 8, 8], &|p, _| p.scale = Some(-0.5));
+    }
+    if takes.has("causal") {
+        causal(&mut make);
+    }
+    if takes.has("window") || takes.has("window_left") {
+        windows(&mut make);
+    }
+    if takes.has("mask") {
+        masks(&mut make);
+    }
+    if takes.has("bias") {
+        biases(&mut make);
+    }
+    if takes.has("softcap") {
+        softcaps(&mut make);
+    }
+    others(&mut make);
+    make.cases
+}
+
+fn plain(make: &mut Maker<'_>) {
+    make.add("one query and one key", [1, 1, 1, 1, 1, 8, 8], &|_, _| {});
+    make.add("two queries, three keys", [1, 1, 1, 2, 3, 8, 8], &|_, _| {});
+    make.add("random", [2, 3, 3, 4, 5, 8, 8], &|_, _| {});
+    make.add("more queries than keys", [1, 2, 2, 6, 3, 16, 16], &|_, _| {});
+    make.add("square", [2, 2, 2, 5, 5, 8, 8], &|_, _| {});
+    make.add("one query", [2, 2, 2, 1, 7, 8, 8], &|_, _| {});
+    make.add("value dimension 16, head dimension 8", [1, 2, 2, 3, 4, 8, 16], &|_, _| {});
+    make.add("head dimension 5", [1, 2, 2, 3, 4, 5, 5], &|_, _| {});
+    make.add("head dimension 40", [1, 2, 2, 3, 4, 40, 40], &|_, _| {});
+    make.add("head dimension 72", [1, 1, 1, 2, 3, 72, 72], &|_, _| {});
+    if make.takes.rank > 2 {
+        make.add("four query heads, two key heads", [1, 4, 2, 3, 4, 8, 8], &|_, _| {});
+        make.add("six query heads, two key heads", [2, 6, 2, 2, 5, 8, 8], &|_, _| {});
+        make.add("six query heads, three key heads", [1, 6, 3, 3, 3, 8, 8], &|_, _| {});
+        make.add("three query heads, one key head", [1, 3, 1, 3, 4, 8, 8], &|_, _| {});
+    }
+    for (n, m) in [(5, 67), (33, 130), (70, 70), (3, 257), (130, 20), (17, 24)] {
+        make.add(&format!("{n} queries, {m} keys"), [1, 2, 2, n, m, 8, 8], &|_, _| {});
+    }
+    make.add("rising scores", [1, 1, 1, 2, 200, 8, 8], &|p, _| {
+        let d = p.dims[0];
+        p.q.iter_mut().for_each(|x| *x = 1.0);
+        for (at, x) in p.k.iter_mut().enumerate() {
+            *x = ((at / d) as f64 / 64.0).floor() + *x / 8.0;
+        }
+    });
+    make.hard("scores of 1e4", [1, 2, 2, 4, 5, 16, 16], &|p, rng| large(p, rng, 32.0));
+    make.hard("scores of 100", [1, 2, 2, 4, 5, 16, 16], &|p, rng| large(p, rng, 4.0));
+    make.hard("scores of -1e4", [1, 2, 2, 3, 4, 16, 16], &|p, rng| {
+        large(p, rng, 32.0);
+        p.q.iter_mut().for_each(|x| *x = x.abs() + 32.0);
+        p.k.iter_mut().for_each(|x| *x = -x.abs() - 32.0);
+    });
+    make.hard("a NaN in query 1", [1, 2, 2, 3, 4, 8, 8], &|p, _| {
+        let at = p.heads[0] * p.dims[0];
+        p.q[at] = f64::NAN;
+        p.d_out = None;
+    });
+    make.hard("a NaN in a visible key", [2, 1, 1, 3, 4, 8, 8], &|p, _| {
+        p.k[0] = f64::NAN;
+        p.d_out = None;
+    });
+    make.hard("transposed views", [2, 3, 3, 4, 5, 8, 8], &|p, _| p.memory = Memory::Transposed);
+    make.hard("every second element", [1, 2, 2, 3, 4, 8, 8], &|p, _| p.memory = Memory::Strided);
+    make.hard("70,001 keys", [1, 1, 1, 1, 70_001, 8, 8], &|p, _| {
+        p.d_out = None;
+        // The last keys weigh most.
+        p.q.iter_mut().for_each(|x| *x = 2.0);
+        let d = p.dims[0];
+        p.k[65_600 * d..].iter_mut().for_each(|x| *x += 2.0);
+    });
+}
+
+fn causal(make: &mut Maker<'_>) {
+    make.add("causal, square", [2, 2, 2, 5, 5, 8, 8], &|p, _| p.causal = true);
+    make.add("causal, three queries, six keys", [2, 2, 2, 3, 6, 8, 8], &|p, _| p.causal = true);
+    make.add("causal, one query, five keys", [1, 2, 2, 1, 5, 8, 8], &|p, _| p.causal = true);
+    let blind = make.takes.align == Align::BottomRight;
+    make.add("causal, six queries, three keys", [1, 2, 2, 6, 3, 8, 8], &|p, _| {
+        p.causal = true;
+        p.hard = blind;
+        if blind {
+            p.d_out = None;
+        }
+    });
+    make.add("causal, 130 queries and keys", [1, 1, 1, 130, 130, 8, 8], &|p, _| p.causal = true);
+    make.add("causal, 40 queries, 170 keys", [1, 1, 1, 40, 170, 8, 8], &|p, _| p.causal = true);
+    if make.takes.rank > 2 {
+        make.add("causal, four query heads, two key heads", [1, 4, 2, 4, 4, 8, 8], &|p, _| p.causal = true);
+    }
+    make.hard("causal, NaN in the last value", [1, 1, 1, 4, 4, 8, 8], &|p, _| {
+        (p.causal, p.hidden_nan, p.d_out) = (true, true, None);
+        let width = p.dims[1];
+        let last = p.v.len() - width;
+        p.v[last] = f64::NAN;
+    });
+    make.hard("causal, NaN in the last key", [1, 1, 1, 4, 4, 8, 8], &|p, _| {
+        (p.causal, p.hidden_nan, p.d_out) = (true, true, None);
+        let width = p.dims[0];
+        let last = p.k.len() - width;
+        p.k[last] = f64::NAN;
+    });
+    make.hard("causal, large hidden scores", [1, 1, 1, 4, 4, 16, 16], &|p, rng| {
+        large(p, rng, 1.0);
+        (p.causal, p.d_out) = (true, None);
+        p.q.iter_mut().for_each(|x| *x = x.abs() + 32.0);
+        for (at, x) in p.k.iter_mut().enumerate() {
+            // Later keys have larger scores, earlier ones very negative ones.
+            *x = -400.0 + 128.0 * (at / 16) as f64;
+        }
+    });
+}
+
+fn windows(make: &mut Maker<'_>) {
+    let both = make.takes.has("window");
+    let causal = make.takes.has("causal");
+    let mut add = |label: &str, sizes: Sizes, window: [Option<usize>; 2], with_causal: bool| {
+        if (both || (window[1] == Some(0) && with_causal)) && (causal || !with_causal) {
+            make.add(label, sizes, &|p, _| {
+                (p.window, p.causal) = (Some(window), with_causal);
+                let blind = (0..p.segments[0].n).any(|i| p.blind(0, 0, i));
+                p.hard = blind;
+                if blind {
+                    p.d_out = None;
+                }
+            });
+        }
+    };
+    add("window 2 left, 1 right", [1, 2, 2, 9, 9, 8, 8], [Some(2), Some(1)], false);
+    add("window 3 left, 0 right", [1, 2, 2, 9, 9, 8, 8], [Some(3), Some(0)], false);
+    add("window 0 left, 2 right", [1, 1, 1, 7, 7, 8, 8], [Some(0), Some(2)], false);
+    add("window 3 left, all right", [1, 1, 1, 8, 8, 8, 8], [Some(3), None], false);
+    add("window all left, 2 right", [1, 1, 1, 8, 8, 8, 8], [None, Some(2)], false);
+    add("window 2 left, 1 right, four queries, nine keys", [1, 2, 2, 4, 9, 8, 8], [Some(2), Some(1)], false);
+    add("causal window 2 left", [1, 2, 2, 9, 9, 8, 8], [Some(2), Some(0)], true);
+    add("causal window 4 left", [2, 2, 2, 9, 9, 8, 8], [Some(4), Some(0)], true);
+    add("causal window 3 left, four queries, nine keys", [1, 2, 2, 4, 9, 8, 8], [Some(3), Some(0)], true);
+    add("causal window 40 left, 150 queries and keys", [1, 1, 1, 150, 150, 8, 8], [Some(40), Some(0)], true);
+    add("window 20 left, 30 right, 150 queries and keys", [1, 1, 1, 150, 150, 8, 8], [Some(20), Some(30)], false);
+}
+
+fn masks(make: &mut Maker<'_>) {
+    make.add("mask per batch and head", [2, 2, 2, 3, 5, 8, 8], &|p, rng| mask(p, rng, [false, false, false]));
+    make.add("mask for all batches and heads", [2, 2, 2, 4, 3, 8, 8], &|p, rng| mask(p, rng, [true, true, false]));
+    make.add("mask of padding per batch", [3, 2, 2, 3, 5, 8, 8], &|p, rng| mask(p, rng, [false, true, true]));
+    make.add("mask per batch", [2, 2, 2, 4, 4, 8, 8], &|p, rng| mask(p, rng, [false, true, false]));
+    make.add("mask, 5 queries, 150 keys", [1, 1, 1, 5, 150, 8, 8], &|p, rng| mask(p, rng, [true, true, false]));
+    if make.takes.has("causal") && make.takes.has("causal+mask") {
+        make.add("mask and causal", [1, 2, 2, 5, 5, 8, 8], &|p, rng| {
+            mask(p, rng, [true, true, false]);
+            p.causal = true;
+            if let Some(mask) = &mut p.mask {
+                (0..5).for_each(|i| mask.data[i * 5] = 1.0);
+                (0..5).for_each(|i| mask.data[i * 5 + 2] = 0.0);
+            }
+        });
+    }
+    let width = 150;
+    make.hard("mask, the first 16, 32, 64 and 128 keys hidden", [1, 1, 1, 5, width, 8, 8], &|p, _| {
+        let first = [0, 16, 32, 64, 128];
+        let data = (0..5 * width).map(|at| f64::from(u8::from(at % width >= first[at / width]))).collect();
+        p.mask = Some(Plane { shape: [1, 1, 5, width], data });
+    });
+    make.hard("mask, a row sees nothing", [1, 2, 2, 3, 4, 8, 8], &|p, rng| {
+        mask(p, rng, [true, true, false]);
+        if let Some(mask) = &mut p.mask {
+            mask.data[4..8].fill(0.0);
+        }
+        p.d_out = None;
+    });
+    make.hard("mask, a row sees nothing, gradients", [1, 1, 1, 3, 4, 8, 8], &|p, rng| {
+        mask(p, rng, [true, true, false]);
+        if let Some(mask) = &mut p.mask {
+            mask.data[4..8].fill(0.0);
+        }
+    });
+    for of_key in [true, false] {
+        make.hard(if of_key { "mask, NaN in a hidden key" } else { "mask, NaN in a hidden value" }, [1, 1, 1, 3, 4, 8, 8], &|p, rng| {
+            mask(p, rng, [true, true, false]);
+            (p.hidden_nan, p.d_out) = (true, None);
+            if let Some(mask) = &mut p.mask {
+                (0..3).for_each(|i| mask.data[i * 4 + 1] = 0.0);
+                (0..3).for_each(|i| mask.data[i * 4] = 1.0);
+            }
+            let width = if of_key { p.dims[0] } else { p.dims[1] };
+            if of_key { p.k[width] = f64::NAN } else { p.v[width] = f64::NAN }
+        });
+    }
+    make.hard("mask, visible scores far below hidden ones", [1, 1, 1, 3, 4, 16, 16], &|p, rng| {
+        large(p, rng, 1.0);
+        mask(p, rng, [true, true, false]);
+        p.q.iter_mut().for_each(|x| *x = 64.0);
+        for (at, x) in p.k.iter_mut().enumerate() {
+            let key = at / 16;
+            *x = if key == 0 { -200.0 } else { -199.0 + key as f64 };
+        }
+        if let Some(mask) = &mut p.mask {
+            mask.data = (0..12).map(|at| f64::from(u8::from(at % 4 < 2))).collect();
+        }
+    });
+}
+
+fn biases(make: &mut Maker<'_>) {
+    make.add("bias per batch and head", [2, 2, 2, 3, 5, 8, 8], &|p, rng| bias(p, rng, [false, false, false]));
+    make.add("bias per head", [2, 2, 2, 4, 3, 8, 8], &|p, rng| bias(p, rng, [true, false, false]));
+    make.add("bias for all batches and heads", [2, 2, 2, 4, 4, 8, 8], &|p, rng| bias(p, rng, [true, true, false]));
+    make.add("bias per key", [2, 2, 2, 3, 4, 8, 8], &|p, rng| bias(p, rng, [false, true, true]));
+    make.add("float mask of 0 and -inf", [2, 2, 2, 3, 5, 8, 8], &|p, rng| float_mask(p, rng, [false, true, false]));
+    if make.takes.has("scale") {
+        make.add("bias and scale 0.2", [1, 2, 2, 3, 4, 8, 8], &|p, rng| {
+            bias(p, rng, [true, true, false]);
+            p.scale = Some(0.2);
+        });
+    }
+    if make.takes.has("causal") && make.takes.has("causal+mask") {
+        make.add("bias and causal", [1, 2, 2, 4, 4, 8, 8], &|p, rng| {
+            bias(p, rng, [true, true, false]);
+            p.causal = true;
+        });
+    }
+}
+
+fn softcaps(make: &mut Maker<'_>) {
+    let cap = |p: &mut Problem, cap: f64| {
+        p.softcap = Some(cap);
+        p.q.iter_mut().for_each(|x| *x *= 2.0);
+    };
+    make.add("softcap 2", [1, 2, 2, 3, 5, 8, 8], &|p, _| cap(p, 2.0));
+    make.add("softcap 30, scores of 50", [1, 2, 2, 3, 5, 16, 16], &|p, rng| {
+        let d_out = p.d_out.take();
+        large(p, rng, 4.0);
+        (p.softcap, p.d_out) = (Some(30.0), d_out);
+        p.q.iter_mut().for_each(|x| *x /= 4.0);
+    });
+    if make.takes.has("scale") {
+        make.add("softcap 1.5, scale 0.5", [1, 1, 1, 3, 4, 8, 8], &|p, _| {
+            cap(p, 1.5);
+            p.scale = Some(0.5);
+        });
+    }
+    if make.takes.has("causal") {
+        make.add("softcap 2, causal", [1, 2, 2, 4, 4, 8, 8], &|p, _| {
+            cap(p, 2.0);
+            p.causal = true;
+        });
+    }
+    if make.takes.has("mask") {
+        make.add("softcap 2, mask", [1, 2, 2, 3, 5, 8, 8], &|p, rng| {
+            cap(p, 2.0);
+            mask(p, rng, [true, true, false]);
+        });
+    }
+    if make.takes.has("bias") {
+        make.add("softcap 2, bias", [1, 2, 2, 3, 4, 8, 8], &|p, rng| {
+            cap(p, 2.0);
+            bias(p, rng, [true, true, false]);
+        });
+        make.add("softcap 2, float mask", [1, 2, 2, 3, 4, 8, 8], &|p, rng| {
+            cap(p, 2.0);
+            float_mask(p, rng, [true, true, false]);
+        });
+    }
+    if make.takes.has("window") {
+        make.add("softcap 2, window 2 left, 1 right", [1, 1, 1, 6, 6, 8, 8], &|p, _| {
+            cap(p, 2.0);
+            p.window = Some([Some(2), Some(1)]);
+        });
+    }
+}
+
+fn others(make: &mut Maker<'_>) {
+    let takes = make.takes;
+    if takes.has("alibi") {
+        let slopes = |p: &mut Problem| p.alibi = Some((0..p.heads[0]).map(|h| 2f64.powi(-(h as i32) - 1)).collect());
+        make.add("ALiBi, three heads", [1, 3, 3, 5, 5, 8, 8], &|p, _| slopes(p));
+        make.add("ALiBi, three queries, six keys", [2, 2, 2, 3, 6, 8, 8], &|p, _| slopes(p));
+        if takes.has("causal") {
+            make.add("ALiBi, causal", [1, 3, 3, 4, 6, 8, 8], &|p, _| {
+                slopes(p);
+                p.causal = true;
+            });
+        }
+        if takes.rank > 2 {
+            make.add("ALiBi, four query heads, two key heads", [1, 4, 2, 3, 4, 8, 8], &|p, _| slopes(p));
+        }
+    }
+    if takes.has("sinks") {
+        let sinks = |p: &mut Problem, by: f64| p.sinks = Some((0..p.heads[0]).map(|h| by + 0.5 * h as f64).collect());
+        make.add("sinks", [1, 3, 3, 3, 4, 8, 8], &|p, _| sinks(p, 0.5));
+        make.add("sinks, square", [2, 2, 2, 4, 4, 8, 8], &|p, _| sinks(p, 2.0));
+        if takes.has("causal") {
+            make.add("sinks, causal", [1, 2, 2, 4, 4, 8, 8], &|p, _| {
+                sinks(p, 1.0);
+                p.causal = true;
+            });
+        }
+        make.add("sinks, large scores", [1, 2, 2, 3, 4, 8, 8], &|p, _| {
+            sinks(p, 1.5);
+            p.q.iter_mut().for_each(|x| *x *= 4.0);
+        });
+        make.hard("sinks of 200", [1, 2, 2, 3, 4, 8, 8], &|p, _| sinks(p, 200.0));
+    }
+    if takes.has("lengths") {
+        let lengths = |p: &mut Problem, all: &[usize]| p.lengths = Some((0..p.segments.len()).map(|s| all[s % all.len()]).collect());
+        make.add("key lengths 6, 3, 1", [3, 2, 2, 2, 6, 8, 8], &|p, _| {
+            lengths(p, &[6, 3, 1]);
+            p.causal = false;
+        });
+        make.add("key lengths 2, 5", [2, 2, 2, 3, 5, 8, 8], &|p, _| lengths(p, &[2, 5]));
+        make.add("one query, key lengths 70, 33", [2, 2, 2, 1, 140, 8, 8], &|p, _| lengths(p, &[70, 33]));
+        if takes.has("causal") && takes.align == Align::BottomRight {
+            make.add("causal, key lengths 6, 4", [2, 2, 2, 3, 8, 8, 8], &|p, _| {
+                lengths(p, &[6, 4]);
+                p.causal = true;
+            });
+            make.add("causal, one query, key lengths 5, 3", [2, 2, 2, 1, 7, 8, 8], &|p, _| {
+                lengths(p, &[5, 3]);
+                p.causal = true;
+            });
+        }
+        make.hard("NaN in padding", [2, 1, 1, 2, 4, 8, 8], &|p, _| {
+            lengths(p, &[2, 3]);
+            (p.hidden_nan, p.d_out) = (true, None);
+            let width = p.dims[1];
+            p.v[3 * width] = f64::NAN;
+        });
+    }
+    if takes.has("offset") {
+        make.add("two queries at position 3 of 8", [1, 2, 2, 2, 8, 8, 8], &|p, _| (p.causal, p.offset) = (true, Some(3)));
+        make.add("one query at position 5 of 9", [1, 2, 2, 1, 9, 8, 8], &|p, _| (p.causal, p.offset) = (true, Some(5)));
+        make.add("four queries at position 2 of 6", [2, 2, 2, 4, 6, 8, 8], &|p, _| (p.causal, p.offset) = (true, Some(2)));
+        make.add("queries at position 0", [1, 2, 2, 3, 3, 8, 8], &|p, _| (p.causal, p.offset) = (true, Some(0)));
+        make.add("20 queries at position 70 of 90", [1, 1, 1, 20, 90, 8, 8], &|p, _| (p.causal, p.offset) = (true, Some(70)));
+    }
+    if takes.has("dropout") {
+        make.add("dropout 0.4", [2, 2, 2, 8, 8, 8, 8], &|p, _| {
+            p.dropout = 0.4;
+            let (h, hk, dv) = (p.heads[0], p.heads[1], p.dims[1]);
+            // Values and gradients are unit vectors: the results are the weights that were kept.
+            for (at, x) in p.v.iter_mut().enumerate() {
+                *x = f64::from(u8::from(at % dv == at / (dv * hk) % 8));
+            }
+            if let Some(d_out) = &mut p.d_out {
+                for (at, x) in d_out.iter_mut().enumerate() {
+                    *x = f64::from(u8::from(at % dv == at / (dv * h) % 8));
+                }
+            }
+        });
+    }
+    if takes.has("k_scale") {
+        let scales = |p: &mut Problem, rng: &mut Rng| {
+            p.k.iter_mut().for_each(|x| *x = (*x * 30.0).round().clamp(-127.0, 127.0));
+            p.k_scale = Some((0..p.k.len() / p.dims[0]).map(|_| f64::from(((rng.uniform() + 0.5) / 16.0) as f32)).collect());
+        };
+        make.add("scales of k per row", [1, 2, 2, 3, 6, 8, 8], &|p, rng| scales(p, rng));
+        make.add("scales of k per row, 150 keys", [1, 1, 1, 3, 150, 8, 8], &|p, rng| scales(p, rng));
+    }
+}
+
+fn packed(make: &mut Maker<'_>) {
+    let takes = make.takes;
+    let mut add = |label: &str, queries: &[usize], keys: &[usize], change: Change<'_>| {
+        let heads = [2, 2];
+        let (total_q, total_k): (usize, usize) = (queries.iter().sum(), keys.iter().sum());
+        make.add(label, [1, heads[0], heads[1], total_q, total_k, 8, 8], &|p, rng| {
+            p.packed = true;
+            let (mut q0, mut k0) = (0, 0);
+            p.segments.clear();
+            for (n, m) in queries.iter().zip(keys) {
+                p.segments.push(Segment { q0, n: *n, k0, m: *m });
+                (q0, k0) = (q0 + n, k0 + m);
+            }
+            change(p, rng);
+            let blind = (0..p.segments.len()).any(|s| (0..p.segments[s].n).any(|i| p.blind(s, 0, i)));
+            p.hard |= blind;
+            if blind {
+                p.d_out = None;
+            }
+        });
+    };
+    add("one sequence", &[4], &[5], &|_, _| {});
+    add("three sequences of equal lengths", &[3, 1, 5], &[3, 1, 5], &|_, _| {});
+    add("three sequences", &[3, 1, 5], &[4, 2, 6], &|_, _| {});
+    add("four sequences, 70 and 33 keys", &[2, 7, 3, 4], &[70, 7, 33, 5], &|_, _| {});
+    if takes.has("scale") {
+        add("scale 0.3", &[3, 2], &[4, 3], &|p, _| p.scale = Some(0.3));
+    }
+    if takes.has("causal") {
+        add("causal, equal lengths", &[3, 1, 5], &[3, 1, 5], &|p, _| p.causal = true);
+        add("causal, more keys than queries", &[3, 1, 2], &[5, 4, 3], &|p, _| p.causal = true);
+        add("causal, more queries than keys", &[4, 2], &[2, 3], &|p, _| p.causal = true);
+        add("causal, 40 and 70 tokens", &[40, 70], &[40, 70], &|p, _| p.causal = true);
+    }
+    if takes.has("window") {
+        add("window 2 left, 1 right", &[6, 5], &[6, 5], &|p, _| p.window = Some([Some(2), Some(1)]));
+        add("causal window 2 left", &[4, 5], &[7, 5], &|p, _| (p.window, p.causal) = (Some([Some(2), Some(0)]), takes.has("causal")));
+    }
+    if takes.has("softcap") {
+        add("softcap 2", &[3, 2], &[4, 3], &|p, _| p.softcap = Some(1.0));
+        add("softcap 2, causal", &[3, 2], &[3, 2], &|p, _| (p.softcap, p.causal) = (Some(1.0), takes.has("causal")));
+    }
+    if takes.has("alibi") {
+        add("ALiBi", &[3, 2], &[4, 3], &|p, _| p.alibi = Some(vec![0.5, 0.25]));
+    }
+    let grouped = [1, 4, 2, 5, 5, 8, 8];
+    make.add("four query heads, two key heads", grouped, &|p, _| {
+        p.packed = true;
+        p.segments = vec![Segment { q0: 0, n: 3, k0: 0, m: 3 }, Segment { q0: 3, n: 2, k0: 3, m: 2 }];
+    });
+    make.hard("NaN in the other sequence", [1, 1, 1, 5, 5, 8, 8], &|p, _| {
+        p.packed = true;
+        p.segments = vec![Segment { q0: 0, n: 3, k0: 0, m: 3 }, Segment { q0: 3, n: 2, k0: 3, m: 2 }];
+        (p.hidden_nan, p.d_out) = (true, None);
+        let last = p.v.len() - 1;
+        p.v[last] = f64::NAN;
+    });
+}
+
+fn merges(make: &mut Maker<'_>) {
+    let takes = make.takes;
+    let mut add = |label: &str, hard: bool, lse: &dyn Fn(usize, &mut Rng) -> [f64; 2]| {
+        make.add(label, [1, 2, 2, 4, 4, 8, 8], &|p, rng| {
+            let rows = 4 * p.heads[0];
+            let out = |rng: &mut Rng| rng.normals(rows * 8).into_iter().map(f64::from).collect::<Vec<f64>>();
+            let pairs: Vec<[f64; 2]> = (0..rows).map(|row| lse(row, rng)).collect();
+            let lses = [0, 1].map(|side| pairs.iter().map(|pair| takes.precision.store(pair[side])).collect());
+            let mut outs = [out(rng), out(rng)];
+            for (side, all) in outs.iter_mut().enumerate() {
+                for (row, pair) in pairs.iter().enumerate().filter(|(_, pair)| pair[side] == f64::NEG_INFINITY) {
+                    let _ = pair;
+                    all[row * 8..(row + 1) * 8].fill(0.0);
+                }
+            }
+            p.merge = Some(Partial { out: outs, lse: lses });
+            (p.hard, p.d_out, p.lse) = (hard, None, takes.has("lse"));
+        });
+    };
+    let normal = |rng: &mut Rng| f64::from(rng.normal());
+    add("two states", false, &|_, rng| [normal(rng), normal(rng)]);
+    add("two states, one larger", false, &|_, rng| [normal(rng) + 3.0, normal(rng)]);
+    add("two states, sums of 5", false, &|_, rng| [normal(rng) + 5.0, normal(rng) + 5.0]);
+    add("one state is empty", true, &|row, rng| {
+        if row % 2 == 0 { [f64::NEG_INFINITY, normal(rng)] } else { [normal(rng), f64::NEG_INFINITY] }
+    });
+    add("both states are empty", true, &|row, rng| if row == 1 { [f64::NEG_INFINITY; 2] } else { [normal(rng), normal(rng)] });
+    add("sums of 1000", true, &|_, rng| [normal(rng) + 1000.0, normal(rng) + 1000.0]);
+    add("sums of -1000", true, &|_, rng| [normal(rng) - 1000.0, normal(rng) - 1000.0]);
+}

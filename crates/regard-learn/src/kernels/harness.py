@@ -1,0 +1,738 @@
+"""Runs an attention kernel for the judge: finds out what the function takes, calls it, answers with arrays of f64."""
+
+import importlib
+import importlib.util
+import inspect
+import json
+import os
+import shlex
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+# What an argument means, by its usual names. The first that the function has is used.
+NAMES = {
+    "q": ("q", "query", "queries", "Q", "xq", "q_states", "query_states", "query_layer"),
+    "k": ("k_cache", "key_cache", "k", "key", "keys", "K", "xk", "k_int8", "k_quant", "key_states", "key_layer"),
+    "v": ("v_cache", "value_cache", "v", "value", "values", "V", "xv", "value_states", "value_layer"),
+    "mask": ("attn_mask", "mask", "attention_mask", "visible", "key_mask", "bool_mask"),
+    "bias": ("bias", "attn_bias", "attention_bias", "position_bias", "rel_bias"),
+    "causal": ("is_causal", "causal", "use_causal_mask"),
+    "scale": ("scale", "softmax_scale", "sm_scale", "scaling", "qk_scale"),
+    "window": ("window_size", "local_window_size", "window", "sliding_window", "sliding_window_size", "window_left", "local_window"),
+    "softcap": ("softcap", "logits_soft_cap", "logit_softcapping", "soft_cap", "logit_cap", "logits_softcap", "attn_logit_softcapping"),
+    "alibi": ("alibi_slopes", "alibi", "slopes"),
+    "sinks": ("sinks", "sink", "s_aux", "attention_sinks", "sink_logits", "learnable_sink"),
+    "lengths": ("key_value_seq_lengths", "cache_seqlens", "nonpad_kv_seqlen", "key_lengths", "kv_lens", "kv_lengths", "seqused_k", "seq_lens",
+                "lengths", "seqlens_k", "valid_lens", "context_lens", "kv_len", "seqlens", "seq_lengths", "kv_seq_lens"),
+    "offset": ("q_offset", "offset", "start_pos", "query_offset", "past_len", "position_offset", "q_start", "cache_position", "past_length",
+               "kv_offset", "pos", "past_kv_len"),
+    "dropout": ("dropout_p", "dropout", "p_dropout", "dropout_prob", "dropout_rate"),
+    "gqa": ("enable_gqa",),
+    "cu_q": ("cu_seqlens_q", "cu_seq_q", "qo_indptr", "cu_seqlens", "q_indptr", "cu_q"),
+    "cu_k": ("cu_seqlens_k", "cu_seq_k", "kv_indptr", "cu_seqlens_kv", "k_indptr", "cu_k"),
+    "max_q": ("max_seqlen_q", "max_q", "max_seqlen"),
+    "max_k": ("max_seqlen_k", "max_k", "max_seqlen_kv"),
+    "k_scale": ("k_scale", "k_scales", "key_scale", "k_descale"),
+    "d_out": ("d_out", "dout", "do", "grad_out", "grad_output", "dO", "g", "dy"),
+    "out": ("out", "o", "output", "O"),
+    "lse": ("lse", "softmax_lse", "logsumexp", "L"),
+    "want_lse": ("return_lse", "return_softmax_lse", "return_attn_probs", "need_lse", "with_lse"),
+    "out_a": ("out_a", "v_a", "prefix_output", "o1", "out1", "a", "acc_a", "o_a"),
+    "lse_a": ("lse_a", "s_a", "prefix_lse", "lse1", "l1", "l_a"),
+    "out_b": ("out_b", "v_b", "suffix_output", "o2", "out2", "b", "acc_b", "o_b"),
+    "lse_b": ("lse_b", "s_b", "suffix_lse", "lse2", "l2", "l_b"),
+}
+FEATURES = ("mask", "bias", "causal", "scale", "softcap", "alibi", "sinks", "lengths", "offset", "dropout", "k_scale")
+REFUSALS = (NotImplementedError, ValueError, TypeError, AssertionError, RuntimeError)
+# Libraries whose limits are documented, by the module of a frame or the name of a C function.
+LIBRARIES = {"onnxruntime": "onnxruntime", "openvino": "openvino", "regard": "regard", "flash_attn": "flash_attn", "xformers": "xformers"}
+
+
+class Unusable(Exception):
+    """A target that cannot be called."""
+
+
+def connect(address):
+    kind, place = address.split(":", 1)
+    if kind == "unix":
+        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        link.connect(place)
+        return link
+    port, token = place.split(":")
+    link = socket.create_connection(("127.0.0.1", int(port)))
+    link.sendall(token.encode())
+    return link
+
+
+class Link:
+    """Frames on a socket: header length, payload length, header (JSON), payload."""
+
+    def __init__(self, link):
+        self.link = link
+
+    def take(self, count):
+        parts = bytearray()
+        while len(parts) < count:
+            piece = self.link.recv(min(count - len(parts), 1 << 20))
+            if not piece:
+                raise EOFError
+            parts += piece
+        return bytes(parts)
+
+    def receive(self):
+        header, payload = struct.unpack("<II", self.take(8))
+        return json.loads(self.take(header)), self.take(payload)
+
+    def send(self, header, payload=b""):
+        text = json.dumps(header).encode()
+        self.link.sendall(struct.pack("<II", len(text), len(payload)) + text + payload)
+
+
+def find(name):
+    """The function of `module:function` or `file.py:function`."""
+    place, colon, path = name.rpartition(":")
+    if not colon or not place or not path:
+        raise Unusable(f"{name} has no function; write module:function or file.py:function")
+    if place.endswith(".py"):
+        full = os.path.abspath(place)
+        if not os.path.isfile(full):
+            raise Unusable(f"there is no file {place}")
+        spec = importlib.util.spec_from_file_location(os.path.basename(place)[:-3], full)
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        sys.path.insert(0, os.path.dirname(full))
+        spec.loader.exec_module(module)
+    else:
+        module = importlib.import_module(place)
+    found = module
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise Unusable(f"{place} has no {part}")
+        found = getattr(found, part)
+    return found
+
+
+def parameters(function):
+    """Names of the parameters with their defaults; PyTorch's builtins have a text only."""
+    try:
+        return {name: p for name, p in inspect.signature(function).parameters.items()
+                if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
+    except (TypeError, ValueError):
+        text = (function.__doc__ or "").strip().split("\n")[0]
+        inside = text[text.find("(") + 1:text.find(")")] if "(" in text else "q, k, v"
+        if "scaled_dot_product_attention" in text:
+            inside = "query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False"
+        found = {}
+        for word in inside.split(","):
+            name, _, default = word.strip().partition("=")
+            if name and name.isidentifier():
+                value = inspect.Parameter.empty if not default else None
+                found[name] = inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=value)
+        return found
+
+
+def value_of(text):
+    """A fixed argument as JSON, or as the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+class Kernel:
+    """A function and the meaning of its arguments."""
+
+    def __init__(self, function, header):
+        self.function = function
+        self.has = parameters(function)
+        self.meant = {}
+        given = header.get("arguments") or {}
+        for meaning, names in NAMES.items():
+            name = given.get(meaning) or next((n for n in names if n in self.has and n not in self.meant.values()), None)
+            if name:
+                self.meant[meaning] = name
+        self.fixed = {name: value_of(text) for name, text in (header.get("fixed") or {}).items()}
+        name = getattr(function, "__name__", "") or ""
+        if "out_a" in self.meant and not ("lse_a" in self.meant and "lse_b" in self.meant):
+            for meaning in ("out_a", "lse_a", "out_b", "lse_b"):
+                self.meant.pop(meaning, None)
+        self.merge = "lse_a" in self.meant and "q" not in self.meant
+        if not self.merge:
+            for meaning in ("out_a", "lse_a", "out_b", "lse_b"):
+                self.meant.pop(meaning, None)
+        self.always_causal = "causal" in name.lower() and "causal" not in self.meant
+        self.check()
+        self.library, self.profiled = None, False
+
+    def check(self):
+        if not self.merge and not all(meaning in self.meant for meaning in "qkv"):
+            order = [name for name, p in self.has.items()]
+            if len(order) < 3:
+                raise Unusable(f"the function takes {order}; q, k and v are expected")
+            for meaning, name in zip("qkv", order):
+                self.meant.setdefault(meaning, name)
+        known = set(self.meant.values()) | set(self.fixed)
+        open_ = [name for name, p in self.has.items() if p.default is p.empty and name not in known]
+        if open_:
+            raise Unusable(f"unknown argument {open_[0]}; say what it is with --arg MEANING={open_[0]} "
+                           f"(meanings: {', '.join(NAMES)}), or give its value with --set {open_[0]}=VALUE")
+
+    def default(self, meaning):
+        parameter = self.has.get(self.meant.get(meaning))
+        return None if parameter is None or parameter.default is parameter.empty else parameter.default
+
+    def window_kind(self):
+        """`pair` (left, right), `count` (keys with one's own), `left`."""
+        name, default = self.meant.get("window"), self.default("window")
+        if name is None:
+            return None
+        if name == "window_left":
+            return "left"
+        if isinstance(default, (tuple, list)) or name in ("local_window_size",):
+            return "pair"
+        if name == "window_size" and not isinstance(default, int):
+            return "pair"
+        return "count"
+
+    def features(self, framework):
+        if self.merge:
+            return ["merge"]
+        found = [f for f in FEATURES if f in self.meant]
+        if self.always_causal:
+            found.append("causal")
+        if "cu_q" in self.meant:
+            found.append("packed")
+        if "mask" in self.meant and "bias" not in self.meant and self.meant["mask"] in ("attn_mask", "attention_mask"):
+            found.append("bias")
+        if "window" in self.meant:
+            found.append("window" if self.window_kind() == "pair" else "window_left")
+        if self.meant.get("mask") != "attn_mask" or self.style() == "onnx":
+            found.append("causal+mask")
+        return found
+
+    def style(self):
+        have = set(self.has)
+        if self.merge:
+            return "merge of two states"
+        if {"cu_seqlens_q", "cu_seqlens_k"} <= have:
+            return "flash-attention, packed"
+        if "cache_seqlens" in have:
+            return "flash-attention with a cache"
+        if {"nonpad_kv_seqlen"} & have or {"Q", "K", "V"} <= have:
+            return "onnx"
+        if "key_value_seq_lengths" in have or {"local_window_size", "query"} <= have:
+            return "jax.nn.dot_product_attention"
+        if {"softmax_scale", "causal"} <= have or {"window_size", "causal"} <= have:
+            return "flash-attention"
+        if "is_causal" in have or "attn_mask" in have:
+            return "scaled_dot_product_attention"
+        return "own"
+
+    def align(self):
+        style = self.style()
+        if style.startswith("flash"):
+            return "bottom-right"
+        if style in ("onnx", "jax.nn.dot_product_attention", "scaled_dot_product_attention"):
+            return "top-left"
+        return "bottom-right" if self.meant.get("causal") == "causal" or self.always_causal or "offset" in self.meant else "top-left"
+
+    def layouts(self):
+        style = self.style()
+        if self.merge or style == "flash-attention, packed" or "cu_q" in self.meant:
+            return ["shd", "bhsd"]
+        if style.startswith("flash") or style.startswith("jax"):
+            return ["bshd", "bhsd"]
+        return ["bhsd", "bshd", "hsd", "shd", "sd"]
+
+
+def frameworks(function):
+    """The frameworks that the function may expect, the likeliest first."""
+    module = getattr(function, "__module__", "") or ""
+    names = getattr(function, "__globals__", {})
+    kinds = {getattr(value, "__name__", "").split(".")[0] for value in list(names.values()) if inspect.ismodule(value)}
+    kinds |= {(getattr(value, "__module__", "") or "").split(".")[0] for value in list(names.values()) if callable(value)}
+    found = []
+    for name, words in (("torch", ("torch",)), ("jax", ("jax",)), ("numpy", ("numpy",))):
+        if module.split(".")[0] in words or any(word in kinds for word in words):
+            found.append(name)
+    if "jax" in found and "torch" not in found:
+        found = ["jax"] + [f for f in found if f != "jax"]
+    for name in ("numpy", "torch", "jax"):
+        if name not in found and (name == "numpy" or name in sys.modules or module.startswith("torch._C")):
+            found.append(name)
+    return found
+
+
+class Arrays:
+    """Between NumPy and a framework."""
+
+    def __init__(self, framework, dtype):
+        self.framework, self.dtype = framework, dtype
+        import numpy
+        self.np = numpy
+        if framework == "torch":
+            import torch
+            self.lib = torch
+            self.kind = {"f64": torch.float64, "f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}[dtype]
+        elif framework == "jax":
+            import jax
+            import jax.numpy
+            if dtype == "f64":
+                jax.config.update("jax_enable_x64", True)
+            self.lib = jax
+            self.kind = {"f64": "float64", "f32": "float32", "f16": "float16", "bf16": "bfloat16"}[dtype]
+        elif dtype == "bf16":
+            import ml_dtypes
+            self.kind = ml_dtypes.bfloat16
+        else:
+            self.kind = {"f64": "float64", "f32": "float32", "f16": "float16"}[dtype]
+
+    def make(self, array, kind=None):
+        if self.framework == "torch":
+            return self.lib.from_numpy(self.np.ascontiguousarray(array)).to(kind or self.kind)
+        if self.framework == "jax":
+            return self.lib.numpy.asarray(array, dtype=kind or self.kind)
+        return self.np.ascontiguousarray(array).astype(kind or self.kind)
+
+    def whole(self, array, name):
+        wide = "int32" if self.framework == "jax" or name.startswith("cu_") or name == "lengths" else "int64"
+        if self.framework == "torch":
+            return self.lib.from_numpy(self.np.ascontiguousarray(array)).to(getattr(self.lib, wide))
+        return self.make(array, wide) if self.framework == "jax" else array.astype(wide)
+
+    def flags(self, array):
+        return self.make(array, self.lib.bool if self.framework == "torch" else "bool")
+
+    def back(self, array):
+        if array is None:
+            return None
+        if hasattr(array, "detach"):
+            array = array.detach().to("cpu")
+            if array.dtype.is_floating_point:
+                array = array.double()
+            array = array.numpy()
+        array = self.np.asarray(array)
+        if array.dtype.kind not in "fiub" and array.dtype.name not in ("bfloat16", "float16"):
+            raise Unusable(f"a result has elements of type {array.dtype}")
+        return array.astype("float64")
+
+
+class Call:
+    """One problem in the kernel's own layout."""
+
+    def __init__(self, kernel, header, arrays):
+        self.kernel, self.header, self.given = kernel, header, arrays
+        self.tools = Arrays(header["framework"], header["dtype"])
+        self.layout, self.batch, self.scalars = header["layout"], header["batch"], header["scalars"]
+
+    def laid(self, array):
+        """Rows of `[tokens, heads, dim]` in the layout."""
+        if self.batch == 0 or self.kernel.merge:
+            return array if self.layout == "shd" else array.swapaxes(0, 1)[None]
+        full = array.reshape((self.batch, -1) + array.shape[1:])
+        if self.layout == "bshd":
+            return full
+        if self.layout == "shd":
+            return full[0]
+        full = full.swapaxes(1, 2)
+        return {"bhsd": lambda: full, "hsd": lambda: full[0], "sd": lambda: full[0, 0]}[self.layout]()
+
+    def rows(self, array, name, width):
+        """Back to `[tokens, heads, dim]`, flat; the expected shape is that of `width` in the layout."""
+        heads = (self.given["k"] if name in ("dk", "dv") else self.given["q"] if "q" in self.given else self.given["out_a"]).shape[1]
+        tokens = (self.given["k"] if name in ("dk", "dv") else self.given["q"] if "q" in self.given else self.given["out_a"]).shape[0]
+        like = self.laid(self.tools.np.zeros((tokens, heads, width)))
+        if array.shape != like.shape:
+            raise Unusable(f"{name} has the shape {list(array.shape)}; it must be {list(like.shape)}")
+        if self.batch == 0 or self.kernel.merge:
+            return array if self.layout == "shd" else array[0].swapaxes(0, 1)
+        if self.layout in ("bshd", "shd"):
+            return array
+        if self.layout == "sd":
+            return array
+        return array.swapaxes(-3, -2)
+
+    def lse_rows(self, array):
+        q = self.given["q"] if "q" in self.given else self.given["out_a"]
+        tokens, heads = q.shape[0], q.shape[1]
+        if array.ndim and array.shape[-1] == 1 and array.ndim > 1 and array.size == tokens * heads:
+            array = array[..., 0]
+        if self.batch == 0 or self.kernel.merge:
+            if array.shape == (tokens, heads):
+                return array
+            if array.shape == (heads, tokens):
+                return array.T
+            return array[0].T if array.shape == (1, heads, tokens) else None
+        n = tokens // self.batch
+        if array.shape == (self.batch, heads, n):
+            return array.swapaxes(1, 2)
+        if array.shape == (self.batch, n, heads) and self.layout == "bshd":
+            return array
+        if array.shape == (heads, n) and self.layout in ("hsd", "shd"):
+            return array.T
+        return array if array.shape == (n,) and self.layout == "sd" else None
+
+    def tensor(self, name):
+        array = self.laid(self.given[name])
+        np, memory = self.tools.np, self.header["memory"]
+        if memory == "strided" and self.tools.framework != "jax":
+            wide = np.zeros(array.shape[:-1] + (2 * array.shape[-1],), array.dtype)
+            wide[..., ::2] = array
+            return self.tools.make(wide)[..., ::2]
+        if memory == "transposed" and self.tools.framework != "jax" and array.ndim >= 3:
+            return self.tools.make(np.ascontiguousarray(array.swapaxes(-3, -2))).swapaxes(-3, -2)
+        if name == "k" and "k_scale" in self.given:
+            return self.tools.make(array, self.tools.lib.int8 if self.tools.framework == "torch" else "int8")
+        return self.tools.make(array)
+
+    def plane(self, name, array):
+        cut = {"hsd": array[0], "shd": array[0], "sd": array[0, 0]}.get(self.layout, array)
+        if self.layout == "sd" and self.tools.framework == "numpy" and cut.shape[0] == 1:
+            pass
+        return self.tools.flags(cut) if name == "mask" else self.tools.make(cut)
+
+    def arguments(self):
+        kernel, meant, tools = self.kernel, self.kernel.meant, self.tools
+        values = {}
+        names = ["out_a", "lse_a", "out_b", "lse_b"] if kernel.merge else ["q", "k", "v"]
+        for name in names:
+            if name.startswith("lse"):
+                lse = self.given[name]
+                values[name] = tools.make(lse if self.layout == "shd" else lse.T[None])
+            else:
+                values[name] = self.tensor(name)
+        for name in ("mask", "bias"):
+            if name in self.given:
+                target = name if name in meant else "mask"
+                values[target] = self.plane(name, self.given[name])
+        for name in ("alibi", "sinks"):
+            if name in self.given:
+                values[name] = tools.make(self.given[name], getattr(tools.lib, "float32") if tools.framework == "torch" else "float32")
+        for name in ("lengths", "cu_q", "cu_k"):
+            if name in self.given:
+                array = self.given[name]
+                values[name] = int(array[0]) if name == "lengths" and self.layout in ("hsd", "shd", "sd") else tools.whole(array, name)
+        if "k_scale" in self.given:
+            scale = self.laid(self.given["k_scale"][..., None])[..., 0]
+            values["k_scale"] = tools.make(scale)
+        s = self.scalars
+        for name in ("scale", "softcap", "offset", "max_q", "max_k"):
+            if s.get(name) is not None:
+                values[name] = s[name]
+        if s["causal"] or ("causal" in meant and kernel.default("causal") is None):
+            values["causal"] = bool(s["causal"])
+        if "causal" in meant and not s["causal"]:
+            values["causal"] = False
+        if s["dropout"] or kernel.default("dropout") not in (None, 0, 0.0):
+            values["dropout"] = s["dropout"]
+        if "dropout" in meant and kernel.has[meant["dropout"]].default is inspect.Parameter.empty:
+            values.setdefault("dropout", 0.0)
+        if s["gqa"] and "gqa" in meant:
+            values["gqa"] = True
+        if s.get("window") is not None:
+            left, right = s["window"]
+            kind = kernel.window_kind()
+            pair = (left, right)
+            if kernel.style().startswith("jax"):
+                n = self.given["k"].shape[0]
+                pair = tuple(n if side < 0 else side for side in pair)
+            values["window"] = pair if kind == "pair" else left + 1 if kind == "count" else left
+        if self.header["lse"] and "want_lse" in meant:
+            values["want_lse"] = True
+        return values
+
+    def passed(self, values):
+        """Keyword arguments; what has no default and no value is passed as None."""
+        out = {}
+        for name, value in values.items():
+            if name == "causal" and self.kernel.always_causal:
+                continue
+            if name not in self.kernel.meant:
+                if name == "causal" and not value:
+                    continue
+                raise Unusable(f"the function has no argument for {name}")
+            out[self.kernel.meant[name]] = value
+        out.update(self.kernel.fixed)
+        for name, parameter in self.kernel.has.items():
+            if parameter.default is parameter.empty and name not in out:
+                out[name] = None
+        return out
+
+    def invoke(self, function, values):
+        words = self.passed(values)
+        positional = []
+        for name, parameter in self.kernel.has.items():
+            if parameter.kind is parameter.POSITIONAL_ONLY and name in words:
+                positional.append(words.pop(name))
+        lead = [self.kernel.meant[n] for n in ("q", "k", "v") if n in self.kernel.meant]
+        if list(self.kernel.has)[:3] == lead and not positional:
+            positional = [words.pop(name) for name in lead]
+        return function(*positional, **words)
+
+    def picked(self, result):
+        """The output and the log-sum-exp of what the function returned."""
+        if isinstance(result, dict):
+            result = [result[next(n for n in NAMES["out"] + ("Y",) if n in result)]] + [result[n] for n in NAMES["lse"] if n in result]
+        if not isinstance(result, (tuple, list)):
+            return result, None
+        result = list(result)
+        if not result:
+            raise Unusable("the function returned nothing")
+        for other in result[1:]:
+            if other is not None and hasattr(other, "shape") and self.lse_rows(self.tools.back(other)) is not None:
+                return result[0], other
+        return result[0], None
+
+
+class Harness:
+    """Answers the judge's calls with one function."""
+
+    def __init__(self, link, function=None):
+        self.link, self.function = link, function
+        self.kernel, self.backward, self.command = None, None, None
+        self.library = None
+
+    def load(self, header):
+        if header.get("command"):
+            self.command = header["target"]
+
+            def run(q, k, v):
+                raise Unusable("a command has no Python function")
+            self.kernel = Kernel(run, {})
+            takes = header.get("takes") or []
+            for meaning in takes:
+                self.kernel.meant[meaning] = meaning
+            layouts, kinds = [header.get("layout") or "bhsd"], ["numpy"]
+            features = [f for f in takes if f in FEATURES] + (["window"] if "window" in takes else [])
+            return {"features": features + ["causal+mask"], "frameworks": kinds, "layouts": layouts, "style": "command",
+                    "align": "top-left", "takes": takes, "unknown": []}
+        function = self.function or find(header["target"])
+        if not callable(function):
+            raise Unusable(f"{header['target']} is not a function")
+        self.kernel = Kernel(function, header)
+        if header.get("backward"):
+            self.backward = Kernel(find(header["backward"]), {})
+        kinds = [header["framework"]] if header.get("framework") else frameworks(function)
+        layouts = [header["layout"]] if header.get("layout") else self.kernel.layouts()
+        features = self.kernel.features(kinds[0])
+        known = set(self.kernel.meant.values()) | set(self.kernel.fixed)
+        unknown = [name for name in self.kernel.has if name not in known]
+        if "d_out" in self.kernel.meant or self.backward:
+            features.append("backward")
+        return {"features": features, "frameworks": kinds, "layouts": layouts, "style": self.kernel.style(),
+                "align": self.kernel.align(), "takes": sorted(self.kernel.meant), "unknown": unknown}
+
+    def profiled(self, call):
+        """The first call, with the names of the libraries that it enters."""
+        seen = set()
+
+        def watch(frame, event, arg):
+            if event == "c_call":
+                seen.add(getattr(arg, "__module__", "") or "")
+                if getattr(arg, "__name__", "") == "scaled_dot_product_attention":
+                    seen.add("torch sdpa")
+            else:
+                module = frame.f_globals.get("__name__", "")
+                seen.add(module)
+                if module.startswith("jax") and frame.f_code.co_name == "dot_product_attention":
+                    seen.add("jax sdpa")
+        sys.setprofile(watch)
+        try:
+            return call()
+        finally:
+            sys.setprofile(None)
+            for name in list(seen):
+                top = name.split(".")[0]
+                if top in LIBRARIES and not name.startswith("regard.testing") and not name.startswith("regard._judge"):
+                    self.library = LIBRARIES[top]
+            if "torch sdpa" in seen:
+                self.library = "torch"
+            elif "jax sdpa" in seen:
+                self.library = "jax"
+
+    def run(self, header, arrays):
+        call = Call(self.kernel, header, arrays)
+        if self.command:
+            return self.run_command(call)
+        tools, kernel = call.tools, self.kernel
+        values = call.arguments()
+        results = []
+        if kernel.merge:
+            out, lse = call.picked(self.profiled(lambda: call.invoke(kernel.function, values)))
+            return self.forward_results(call, out, lse, results)
+        if "d_out" in kernel.meant:
+            return self.own_backward(call, kernel, values, results)
+        wants = header["gradients"] and tools.framework in ("torch", "jax") and not self.backward
+        inputs = ["q", "k", "v"]
+        if "bias" in arrays and tools.np.isfinite(arrays["bias"]).all():
+            inputs.append("bias" if "bias" in kernel.meant else "mask")
+        if wants and "k_scale" in arrays:
+            wants = False
+        if wants and tools.framework == "torch":
+            leaves = {}
+            for name in inputs:
+                leaf = values[name].detach().requires_grad_(True)
+                leaves[name] = values[name] = leaf
+            out, lse = call.picked(self.profiled(lambda: call.invoke(kernel.function, values)))
+            self.forward_results(call, out, lse, results)
+            if not getattr(out, "requires_grad", False):
+                if header.get("probe"):
+                    raise Unusable("the output has no gradient")
+                grads = [None] * len(inputs)
+            else:
+                grads = tools.lib.autograd.grad(out, list(leaves.values()), tools.make(call.laid(arrays["d_out"])), allow_unused=True)
+            grads = [tools.lib.zeros_like(leaves[name]) if g is None else g for name, g in zip(inputs, grads)]
+        elif wants:
+            keys = {name: values[name] for name in inputs}
+
+            def partial(parts):
+                out, lse = call.picked(call.invoke(kernel.function, {**values, **parts}))
+                return out, lse
+            out, pull, lse = tools.lib.vjp(partial, keys, has_aux=True)
+            self.profiled(lambda: call.invoke(kernel.function, values)) if self.library is None else None
+            self.forward_results(call, out, lse, results)
+            found = pull(tools.make(call.laid(arrays["d_out"])))[0]
+            grads = [found[name] for name in inputs]
+        else:
+            before = {name: tools.back(values[name]).tobytes() for name in ("q", "k", "v")} if header.get("check_inputs") else {}
+            out, lse = call.picked(self.profiled(lambda: call.invoke(kernel.function, values)))
+            self.forward_results(call, out, lse, results)
+            for name, old in before.items():
+                if tools.back(values[name]).tobytes() != old:
+                    raise Unusable(f"the function changed its argument {name}")
+            if header["gradients"] and self.backward:
+                again = Call(self.backward, header, arrays)
+                self.own_backward(again, self.backward, again.arguments(), results, (out, lse))
+            return results
+        self.gradient_results(call, inputs, grads, results)
+        return results
+
+    def own_backward(self, call, kernel, values, results, forward=(None, None)):
+        """A function that takes d_out and returns dq, dk, dv."""
+        arrays = call.given
+        if "d_out" not in arrays:
+            raise NotImplementedError("no gradient is asked for")
+        values["d_out"] = call.tools.make(call.laid(arrays["d_out"]))
+        for name, value in zip(("out", "lse"), forward):
+            if name in kernel.meant and value is not None:
+                values[name] = value
+        names = list(kernel.meant)
+        if ("out" in names and "out" not in values) or ("lse" in names and "lse" not in values):
+            raise Unusable("the gradient needs out or lse; judge the forward function with --backward module:function")
+        grads = list(call.invoke(kernel.function, values))
+        self.gradient_results(call, ["q", "k", "v", "bias"][:len(grads)], grads, results)
+        return results
+
+    def gradient_results(self, call, inputs, grads, results):
+        arrays = call.given
+        for name, grad in zip(inputs, grads):
+            if grad is None:
+                continue
+            array = call.tools.back(grad)
+            if name in "qkv":
+                results.append(("d" + name, call.rows(array, "d" + name, arrays[name].shape[2])))
+            else:
+                if array.size != arrays["bias"].size:
+                    raise Unusable(f"the bias gradient has the shape {list(array.shape)}; it must be {list(arrays['bias'].shape)}")
+                results.append(("d_bias", array))
+
+    def forward_results(self, call, out, lse, results):
+        if out is None:
+            raise Unusable("the function returned None")
+        width = (call.given["v"] if "v" in call.given else call.given["out_a"]).shape[2]
+        results.append(("out", call.rows(call.tools.back(out), "out", width)))
+        if lse is not None:
+            rows = call.lse_rows(call.tools.back(lse))
+            if rows is not None:
+                results.append(("lse", rows))
+        return results
+
+    def run_command(self, call):
+        """Arrays and scalars as one .npz file; the command writes another, with `out` and whatever else it has."""
+        np = call.tools.np
+        values = call.arguments()
+        with tempfile.TemporaryDirectory() as folder:
+            source, target = os.path.join(folder, "in.npz"), os.path.join(folder, "out.npz")
+            np.savez(source, **{name: np.asarray(value) for name, value in values.items()})
+            words = [word.replace("{in}", source).replace("{out}", target) for word in shlex.split(self.command)]
+            if not any("{in}" in word for word in shlex.split(self.command)):
+                words += [source, target]
+            ran = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            if ran.returncode != 0:
+                raise RuntimeError(f"exit code {ran.returncode}: {ran.stdout.decode(errors='replace')[-300:]}")
+            with np.load(target) as stored:
+                found = {name: stored[name] for name in stored.files}
+        if "out" not in found:
+            raise Unusable(f"the command wrote {sorted(found)}; out is expected")
+        return self.forward_results(call, found["out"], found.get("lse"), [])
+
+    def answer(self, header, payload):
+        identity = header["id"]
+        try:
+            if header["call"] == "load":
+                return {"id": identity, **self.load(header)}, b""
+            if header["call"] == "library":
+                return {"id": identity, "library": self.library}, b""
+            arrays, at = {}, 0
+            import numpy
+            kinds = {"f64": "<f8", "i64": "<i8", "u8": "u1"}
+            for spec in header["arrays"]:
+                kind = numpy.dtype(kinds[spec["dtype"]])
+                count = 1
+                for size in spec["shape"]:
+                    count *= size
+                arrays[spec["name"]] = numpy.frombuffer(payload, kind, count, at).reshape(spec["shape"]).copy()
+                at += count * kind.itemsize
+            results = self.run(header, arrays)
+            specs = [{"name": name, "count": int(array.size)} for name, array in results]
+            data = b"".join(numpy.ascontiguousarray(array, "<f8").tobytes() for _, array in results)
+            return {"id": identity, "results": specs}, data
+        except Unusable as error:
+            return {"id": identity, "error": {"kind": "shape", "text": str(error)[:1000]}}, b""
+        except REFUSALS as error:
+            return {"id": identity, "error": {"kind": "refused", "text": f"{type(error).__name__}: {error}"[:600]}}, b""
+        except (KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:
+            return {"id": identity, "error": {"kind": "raised", "text": f"{type(error).__name__}: {error}"[:600]}}, b""
+
+    def serve(self):
+        self.link.send({"id": 0, "results": []})
+        while True:
+            try:
+                header, payload = self.link.receive()
+            except (EOFError, OSError):
+                return
+            if header["call"] == "end":
+                return
+            self.link.send(*self.answer(header, payload))
+
+
+def main():
+    address, folder = sys.argv[1], sys.argv[2]
+    parent = os.getppid()
+
+    def watch():
+        while os.getppid() == parent:
+            time.sleep(0.2)
+        os._exit(0)
+    threading.Thread(target=watch, daemon=True).start()
+    os.chdir(folder)
+    sys.path.insert(0, folder)
+    sys.argv = ["judge"]
+    link = Link(connect(address))
+    try:
+        import numpy  # noqa: F401
+    except BaseException as error:
+        link.send({"id": 0, "error": {"kind": "no-numpy", "text": str(error)}})
+        return
+    Harness(link).serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+//! The judge of kernels: each mistake of the catalogue is found when it is planted, alone and in pairs; right kernels are accepted.
+
+use regard_learn::kernels::catalogue::{CATALOGUE, Mistake, Switches};
+use regard_learn::kernels::{
+    Align, Expected, Failure, Kernel, Options, Precision, Problem, Report, Results, Run, Takes, evaluate, judge_kernel, name_mistakes,
+    prepare,
+};
+use regard_learn::rng::Rng;
+
+/// The reference program in f32, sums backwards, with planted mistakes.
+struct Planted(Switches);
+
+impl Kernel for Planted {
+    fn run(&mut self, problem: &Problem) -> Result<Results, Failure> {
+        // The masks that a kernel draws: chosen here, inferred by the judge.
+        let mut problem = problem.clone();
+        if problem.dropout > 0.0 {
+            let s = problem.segments[0];
+            let count = problem.segments.len() * problem.heads[0] * s.n * s.m;
+            let draw = |name: &str| {
+                let mut rng = Rng::new(3, name);
+                Some((0..count).map(|_| self.0.on(Mistake::DropoutIgnored) || rng.chance(0.6)).collect())
+            };
+            problem.keep = [draw("forward"), draw("backward")];
+        }
+        Ok(evaluate(&problem, Run { switches: &self.0, precision: Precision::F32, backwards: true }))
+    }
+}
+
+const ALL: [&str; 15] = [
+    "mask",
+    "bias",
+    "causal",
+    "scale",
+    "window",
+    "softcap",
+    "alibi",
+    "sinks",
+    "lengths",
+    "offset",
+    "dropout",
+    "backward",
+    "lse",
+    "causal+mask",
+    "none",
+];
+
+fn takes(kind: &str, align: Align) -> Takes {
+    let mut features: Vec<String> = ALL.iter().map(|word| (*word).to_owned()).collect();
+    match kind {
+        "packed" => features.push("packed".to_owned()),
+        "merge" => features = vec!["merge".to_owned(), "lse".to_owned()],
+        "quantised" => features = vec!["k_scale".to_owned(), "causal".to_owned()],
+        _ => {}
+    }
+    Takes { features, rank: if kind == "packed" { 3 } else { 4 }, align, seq_major: false, precision: Precision::F32 }
+}
+
+/// What a kernel takes, its cases, and what is right.
+type Setting = (Takes, Vec<(Problem, Expected)>);
+
+fn prepared(takes: Takes) -> Setting {
+    let cases = prepare(&takes, 1);
+    (takes, cases)
+}
+
+fn judged(switches: &Switches, (takes, cases): &Setting) -> Report {
+    let options = Options { seed: 1, precision: Precision::F32, align: None, allow: Vec::new() };
+    let mut report = judge_kernel(&mut Planted(switches.clone()), takes, cases);
+    name_mistakes(&mut report, &options);
+    report
+}
+
+fn ids(report: &Report) -> Vec<Vec<&'static str>> {
+    report.found.iter().map(|set| set.iter().map(|(mistake, _)| mistake.entry().id).collect()).collect()
+}
+
+/// The kinds of kernels and alignments that can show a mistake.
+fn settings() -> Vec<Takes> {
+    let mut all = vec![takes("plain", Align::BottomRight), takes("plain", Align::TopLeft)];
+    all.extend([takes("packed", Align::BottomRight), takes("merge", Align::TopLeft), takes("quantised", Align::TopLeft)]);
+    all
+}
+
+#[test]
+fn a_right_kernel_is_accepted() {
+    for takes in settings() {
+        for seed in 1..4 {
+            let report = judge_kernel(&mut Planted(Switches::default()), &takes, &prepare(&takes, seed));
+            let wrong: Vec<_> = report.seen.iter().filter(|one| one.wrong()).map(|one| (&one.problem.label, &one.mismatch)).collect();
+            assert!(wrong.is_empty(), "{:?} {wrong:?}", takes.features);
+        }
+    }
+}
+
+#[test]
+#[ignore = "takes minutes: cargo test -p regard-learn --test kernels -- --ignored"]
+fn each_mistake_is_found_alone() {
+    let mut missed = Vec::new();
+    let settings: Vec<Setting> = settings().into_iter().map(prepared).collect();
+    for entry in CATALOGUE {
+        // Unspecified results cannot be planted.
+        if [Mistake::EmptyOther, Mistake::NanLeak].contains(&entry.mistake) {
+            continue;
+        }
+        for form in entry.forms {
+            let wild = [(Mistake::EmptyNan, 1), (Mistake::NanSwallowed, 3)].contains(&(entry.mistake, *form));
+            if wild {
+                continue;
+            }
+            let switches = Switches::default().with(entry.mistake, *form);
+            let shown = settings.iter().map(|setting| judged(&switches, setting)).find(|report| !report.right);
+            match shown.as_ref().map(ids) {
+                None => missed.push(format!("{} {form}: accepted", entry.id)),
+                Some(found) if found.first().is_some_and(|set| *set == [entry.id]) => {}
+                Some(found) => missed.push(format!("{} {form}: {found:?}", entry.id)),
+            }
+        }
+    }
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+}
+
+#[test]
+#[ignore = "takes minutes: cargo test -p regard-learn --test kernels -- --ignored"]
+fn fifty_random_pairs_are_found() {
+    let mut rng = Rng::new(1, "pairs");
+    let (mut tried, mut missed) = (0, Vec::new());
+    let setting = prepared(takes("plain", Align::BottomRight));
+    while tried < 50 {
+        let mut pick = || {
+            let entry = &CATALOGUE[rng.size(0, CATALOGUE.len() - 1)];
+            (entry, entry.forms[rng.size(0, entry.forms.len() - 1)])
+        };
+        let ((first, a), (second, b)) = (pick(), pick());
+        let single = |entry: &regard_learn::kernels::catalogue::Entry, form| Switches::default().with(entry.mistake, form);
+        if first.group == second.group || [first, second].iter().any(|e| ["nan-any", "empty-not-zero"].contains(&e.group)) {
+            continue;
+        }
+        let both = single(first, a).with(second.mistake, b);
+        // A pair counts where each of the two changes something that the other does not undo.
+        let result = |switches: &Switches| -> Vec<Results> {
+            setting.1.iter().map(|(p, _)| Planted(switches.clone()).run(p).expect("a program")).collect()
+        };
+        let all = result(&both);
+        if same(&all, &result(&single(first, a))) || same(&all, &result(&single(second, b))) {
+            continue;
+        }
+        tried += 1;
+        let report = judged(&both, &setting);
+        let mut want = vec![first.id, second.id];
+        want.sort_unstable();
+        let found: Vec<Vec<&str>> = ids(&report)
+            .into_iter()
+            .map(|mut set| {
+                set.sort_unstable();
+                set
+            })
+            .collect();
+        if !found.contains(&want) {
+            missed.push(format!("{want:?} ({a}, {b}): {found:?}, right: {}", report.right));
+        }
+    }
+    assert!(missed.is_empty(), "{} of 50\n{}", missed.len(), missed.join("\n"));
+}
+
+fn same(a: &[Results], b: &[Results]) -> bool {
+    let close = |x: &Vec<f64>, y: &Vec<f64>| x.iter().zip(y).all(|(x, y)| x == y || (x.is_nan() && y.is_nan()) || (x - y).abs() < 1e-4);
+    a.iter().zip(b).all(|(a, b)| {
+        a.arrays.iter().zip(&b.arrays).all(|(x, y)| match (x, y) {
+            (Some(x), Some(y)) => close(x, y),
+            _ => true,
+        })
+    })
+}
