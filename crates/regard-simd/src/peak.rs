@@ -1,4 +1,5 @@
-//! Measured ceilings of one thread: multiply-adds, products of bf16 pairs and exponentials per second in registers, and bytes read per second.
+//! Measured ceilings of one thread: multiply-adds, products of bf16 pairs and exponentials per second in registers, and bytes read
+//! per second.
 //!
 //! The functions are not generic, so the loops are compiled in this crate, with the flags of the kernels that they are compared with.
 

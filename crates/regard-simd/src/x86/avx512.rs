@@ -1,4 +1,5 @@
-//! 512-bit lanes: AVX-512 F, and the same with products of bf16 pairs (AVX512_BF16). Transposition is left to the 256-bit lanes, which every such CPU has too.
+//! 512-bit lanes: AVX-512 F, and the same with products of bf16 pairs (AVX512_BF16). Transposition is left to the 256-bit lanes,
+//! which every such CPU has too.
 
 use super::avx2::{self, arithmetic, basics, lane_ops, tokens};
 use crate::simd::{Kernel, Simd};
@@ -10,52 +11,54 @@ tokens!(Bf16; is_x86_feature_detected!("avx512bf16") && F32::detect().is_some())
 /// 16 lanes of f32, compiled for some features; `$more` is what these lanes have beside it.
 macro_rules! f32_lanes {
     ($name:ident, $features:literal, { $($more:tt)* }) => {
-impl Simd for $name {
-        type T = f32;
-        type V = __m512;
-        type M = __mmask16;
-        type Narrow = avx2::F32;
-        const LANES: usize = 16;
-        const TILE_ROWS: usize = 8;
+        impl Simd for $name {
+            type T = f32;
+            type V = __m512;
+            type M = __mmask16;
+            type Narrow = avx2::F32;
+            const LANES: usize = 16;
+            const TILE_ROWS: usize = 8;
 
-        #[inline(always)]
-        fn narrow(self) -> avx2::F32 {
-            // `detect` checked AVX2 as well.
-            avx2::F32(())
+            #[inline(always)]
+            fn narrow(self) -> avx2::F32 {
+                // `detect` checked AVX2 as well.
+                avx2::F32(())
+            }
+            basics!(f32, __m512, $features, _mm512_loadu_ps, _mm512_storeu_ps);
+            #[inline(always)]
+            unsafe fn load_f16(self, p: *const half::f16) -> __m512 {
+                // SAFETY: the caller guarantees sixteen elements of two bytes.
+                unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+            }
+            #[inline(always)]
+            unsafe fn load_bf16(self, p: *const half::bf16) -> __m512 {
+                // SAFETY: the caller guarantees sixteen elements of two bytes.
+                unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast())))) }
+            }
+            #[inline(always)]
+            fn mask_from_bits(self, bits: u32, n: usize) -> __mmask16 {
+                (bits >> (n * Self::LANES)) as __mmask16
+            }
+            #[inline(always)]
+            fn bits_from_mask(self, m: __mmask16) -> u32 {
+                u32::from(m)
+            }
+            arithmetic!(
+                f32, __m512, _mm512_set1_ps, _mm512_add_ps, _mm512_sub_ps, _mm512_mul_ps, _mm512_div_ps, _mm512_fmadd_ps, _mm512_max_ps
+            );
+            lane_ops! {
+                fn abs(a: __m512) -> __m512 = _mm512_abs_ps(a);
+                fn lt(a: __m512, b: __m512) -> __mmask16 = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b);
+                fn eq(a: __m512, b: __m512) -> __mmask16 = _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(a, b);
+                fn select(m: __mmask16, a: __m512, b: __m512) -> __m512 = _mm512_mask_blend_ps(m, b, a);
+                fn clear(m: __mmask16, a: __m512) -> __m512 = _mm512_maskz_mov_ps(!m, a);
+                fn power_of_two(t: __m512) -> __m512 = _mm512_castsi512_ps(_mm512_add_epi32(
+                    _mm512_set1_epi32(0x3f80_0000),
+                    _mm512_slli_epi32::<23>(_mm512_castps_si512(t)),
+                ));
+            }
+            $($more)*
         }
-        basics!(f32, __m512, $features, _mm512_loadu_ps, _mm512_storeu_ps);
-        #[inline(always)]
-        unsafe fn load_f16(self, p: *const half::f16) -> __m512 {
-            // SAFETY: the caller guarantees sixteen elements of two bytes.
-            unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
-        }
-        #[inline(always)]
-        unsafe fn load_bf16(self, p: *const half::bf16) -> __m512 {
-            // SAFETY: the caller guarantees sixteen elements of two bytes.
-            unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast())))) }
-        }
-        #[inline(always)]
-        fn mask_from_bits(self, bits: u32, n: usize) -> __mmask16 {
-            (bits >> (n * Self::LANES)) as __mmask16
-        }
-        #[inline(always)]
-        fn bits_from_mask(self, m: __mmask16) -> u32 {
-            u32::from(m)
-        }
-        arithmetic!(f32, __m512, _mm512_set1_ps, _mm512_add_ps, _mm512_sub_ps, _mm512_mul_ps, _mm512_div_ps, _mm512_fmadd_ps, _mm512_max_ps);
-        lane_ops! {
-            fn abs(a: __m512) -> __m512 = _mm512_abs_ps(a);
-            fn lt(a: __m512, b: __m512) -> __mmask16 = _mm512_cmp_ps_mask::<_CMP_LT_OQ>(a, b);
-            fn eq(a: __m512, b: __m512) -> __mmask16 = _mm512_cmp_ps_mask::<_CMP_EQ_OQ>(a, b);
-            fn select(m: __mmask16, a: __m512, b: __m512) -> __m512 = _mm512_mask_blend_ps(m, b, a);
-            fn clear(m: __mmask16, a: __m512) -> __m512 = _mm512_maskz_mov_ps(!m, a);
-            fn power_of_two(t: __m512) -> __m512 = _mm512_castsi512_ps(_mm512_add_epi32(
-                _mm512_set1_epi32(0x3f80_0000),
-                _mm512_slli_epi32::<23>(_mm512_castps_si512(t)),
-            ));
-        }
-        $($more)*
-    }
     };
 }
 
