@@ -11,6 +11,7 @@ mod browser;
 mod chrome;
 mod cluster;
 mod command;
+mod cross;
 mod dist;
 mod fuzz;
 #[cfg(test)]
@@ -80,6 +81,11 @@ enum Command {
     /// Needs MPI with its headers, and libclang; where they are missing, it installs the distribution's packages. PyTorch is that of
     /// `parity`, in target/venv-torch.
     Cluster(cluster::Options),
+    /// Run the library for 64-bit ARM under qemu, compare one hash of its bits with this CPU's, and check for Windows and macOS
+    ///
+    /// Targets of rustup and Debian's packages that are missing are installed once; what cannot be installed is skipped aloud. Takes some
+    /// 45 minutes on two cores, and is not part of `test`.
+    Cross(cross::Options),
     /// Make what is installed without compiling, in dist/: wheel, command, site, sources, checksums
     ///
     /// The wheel and the command run on Linux with glibc 2.17 or later: maturin and zig come from PyPI into target/venv-dist.
@@ -103,6 +109,7 @@ fn main() -> ExitCode {
         Command::Fuzz(options) => fuzz::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Microscope(options) => microscope::run(&options).map(|()| ExitCode::SUCCESS),
         Command::Cluster(options) => cluster::run_all(&options),
+        Command::Cross(options) => cross::run_all(&options),
         Command::Dist(options) => dist::run_dist(&options),
         Command::Site(options) => site::run_site(&options).map(|()| ExitCode::SUCCESS),
         Command::Stubs => stubs::run().map(|()| ExitCode::SUCCESS),

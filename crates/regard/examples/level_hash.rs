@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! cargo run --release -p regard --example level_hash            # a line per level of this CPU
+//! cargo run --release -p regard --example level_hash -- avx2    # of one level
 //! cargo run --release -p regard --example level_hash -- parts   # and a line per type and pass: where two levels differ
 //! ```
 
@@ -206,10 +207,13 @@ fn is_fused(level: Level) -> bool {
 }
 
 fn main() -> ExitCode {
-    let parts = std::env::args().nth(1).is_some_and(|argument| argument == "parts");
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let parts = arguments.iter().any(|argument| argument == "parts");
+    let asked: Vec<Level> = Level::available().filter(|level| arguments.iter().any(|argument| argument == level.name())).collect();
+    let levels = if asked.is_empty() { Level::available().collect() } else { asked };
     let mut first = None;
     let mut differs = false;
-    for level in Level::available() {
+    for level in levels {
         let hash = hash_level(level, parts);
         let note = if is_fused(level) { "fused" } else { "bits of its own" };
         println!("{:<10} {:016x}  {} results, {note}", level.name(), hash.state, hash.results);

@@ -7,7 +7,6 @@
 //! ```
 
 use std::fs::File;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
@@ -88,7 +87,9 @@ impl Network {
         let agent = folder.join("agent.sh");
         let script = format!("#!/bin/sh\nmachine=${{1##*.}}; shift\nexec ip netns exec {} /bin/sh -c \"$*\"\n", name("$machine"));
         std::fs::write(&agent, script)?;
-        std::fs::set_permissions(&agent, std::fs::Permissions::from_mode(0o755))?;
+        let mut executable = command("chmod", &["755"]);
+        executable.arg(&agent);
+        run_quietly(executable)?;
         let network = Self { agent };
         let ip = |line: String| run_quietly(command("ip", &line.split_whitespace().collect::<Vec<_>>()));
         let hub = name("hub");

@@ -11,7 +11,6 @@ use crate::judge::Status;
 use regard_files::{Output, Staged};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
-use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -235,18 +234,27 @@ const ABANDONED: Duration = Duration::from_secs(60);
 fn user_key() -> Vec<u8> {
     let state = std::env::var_os("XDG_STATE_HOME").map(PathBuf::from).filter(|path| path.is_absolute());
     let home = || std::env::var_os("HOME").map(PathBuf::from).filter(|path| path.is_absolute()).map(|home| home.join(".local/state"));
-    let Some(folder) = state.or_else(home).map(|folder| folder.join("regard-learn")) else { return Vec::new() };
+    let local = || std::env::var_os("LOCALAPPDATA").map(PathBuf::from).filter(|path| path.is_absolute());
+    let Some(folder) = state.or_else(home).or_else(local).map(|folder| folder.join("regard-learn")) else { return Vec::new() };
     let path = folder.join("key");
     let existing = || files::read_existing(&path, 32).ok().flatten().filter(|key| key.len() == 32);
     existing()
         .or_else(|| {
             let mut key = [0; 32];
             getrandom::fill(&mut key).ok()?;
-            std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder).ok()?;
+            create_private(&folder).ok()?;
             files::create_new(&path, &key).ok()?;
             existing()
         })
         .unwrap_or_default()
+}
+
+/// A folder that only this user can read, where the system has such permissions; elsewhere that of its parent.
+fn create_private(folder: &Path) -> std::io::Result<()> {
+    let mut builder = std::fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder.recursive(true).create(folder)
 }
 
 #[cfg(test)]
@@ -357,7 +365,11 @@ mod tests {
             assert!(error.to_string().contains("move it away"), "{error}");
             assert_eq!(std::fs::read_to_string(&path).expect("kept"), text);
         }
-        // A link, also a dangling one, is neither followed nor replaced.
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn a_link_is_neither_followed_nor_replaced() {
         let (dir, outside) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
         let folder = folder_in(dir.path());
         let target = outside.path().join("target");

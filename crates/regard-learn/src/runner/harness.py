@@ -3,7 +3,6 @@
 import faulthandler
 import json
 import os
-import resource
 import signal
 import socket
 import struct
@@ -11,6 +10,11 @@ import sys
 import threading
 import time
 import types
+
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
 
 # Taken before the learner's file is read: whatever it replaces, these stay.
 _write, _getpid, _exit, _getppid, _sleep = os.write, os.getpid, os._exit, os.getppid, time.sleep
@@ -39,7 +43,9 @@ class Judge:
 
     def __init__(self, link):
         self.link, self.fd, self.pid = link, link.fileno(), _getpid()
-        self.read = os.read
+        self.read, self.write = os.read, _write
+        if os.name == "nt":  # A socket is not a file descriptor there.
+            self.read, self.write = lambda _, count: link.recv(count), lambda _, data: link.send(data)
 
     def take(self, count):
         parts = bytearray()
@@ -60,7 +66,7 @@ class Judge:
         text = _dumps(header).encode()
         data = memoryview(_pack("<II", _len(text), _len(payload)) + text + payload)
         while data:
-            data = data[_write(self.fd, data):]
+            data = data[self.write(self.fd, data):]
 
 
 def watch_parent(parent):
@@ -230,7 +236,8 @@ def main():
         judge.send({"id": 0, "error": {"kind": "no-numpy", "text": describe(error)}})
         return
     try:
-        resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, resource.getrlimit(resource.RLIMIT_AS)[1]))
+        if resource:
+            resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, resource.getrlimit(resource.RLIMIT_AS)[1]))
     except (OSError, ValueError):
         pass
     runner = Runner(judge, Arrays(numpy), path)

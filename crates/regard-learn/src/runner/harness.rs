@@ -126,18 +126,19 @@ pub fn same(a: &[f32], b: &[f32]) -> bool {
 /// Takes the arguments off a frame, calls the learner's function and packs its results.
 pub type AnswerCall = fn(&RefCell<Judge>, usize, Vec<usize>, Args) -> (String, Vec<u8>);
 
-/// Answers the judge's calls with the function of the file `path`.
-pub fn serve(path: &'static str, answer_call: AnswerCall) {
-    let words: Vec<String> = std::env::args().collect();
-    let (kind, place) = words[1].split_once(':').expect("an address");
-    let link: Box<dyn Link> = if kind == "unix" {
-        Box::new(std::os::unix::net::UnixStream::connect(place).expect("the judge listens"))
-    } else {
-        let (port, token) = place.split_once(':').expect("a port and a token");
-        let mut link = std::net::TcpStream::connect(format!("127.0.0.1:{port}")).expect("the judge listens");
-        link.write_all(token.as_bytes()).expect("the judge listens");
-        Box::new(link)
-    };
+#[cfg(unix)]
+fn unix_link(place: &str) -> Box<dyn Link> {
+    Box::new(std::os::unix::net::UnixStream::connect(place).expect("the judge listens"))
+}
+
+#[cfg(not(unix))]
+fn unix_link(place: &str) -> Box<dyn Link> {
+    panic!("there are no Unix sockets here: {place}")
+}
+
+/// Ends this process when the judge is gone, also within an endless loop.
+#[cfg(unix)]
+fn watch_parent() {
     let parent = std::os::unix::process::parent_id();
     std::thread::spawn(move || {
         while std::os::unix::process::parent_id() == parent {
@@ -145,6 +146,25 @@ pub fn serve(path: &'static str, answer_call: AnswerCall) {
         }
         std::process::exit(0);
     });
+}
+
+/// The end of the connection is noticed at the next read.
+#[cfg(not(unix))]
+fn watch_parent() {}
+
+/// Answers the judge's calls with the function of the file `path`.
+pub fn serve(path: &'static str, answer_call: AnswerCall) {
+    let words: Vec<String> = std::env::args().collect();
+    let (kind, place) = words[1].split_once(':').expect("an address");
+    let link: Box<dyn Link> = if kind == "unix" {
+        unix_link(place)
+    } else {
+        let (port, token) = place.split_once(':').expect("a port and a token");
+        let mut link = std::net::TcpStream::connect(format!("127.0.0.1:{port}")).expect("the judge listens");
+        link.write_all(token.as_bytes()).expect("the judge listens");
+        Box::new(link)
+    };
+    watch_parent();
     std::panic::set_hook(Box::new(move |info| {
         let text = info.payload_as_str().unwrap_or("a panic without text");
         let line = info.location().filter(|place| place.file() == path).map_or(0, |place| place.line() as usize);

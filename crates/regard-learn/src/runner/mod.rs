@@ -10,6 +10,7 @@ mod kernel;
 mod process;
 mod python;
 mod rust;
+mod system;
 
 pub use builds::Builds;
 pub(crate) use kernel::{HarnessProcess, PythonHarness};

@@ -1,14 +1,13 @@
 //! A child process behind a socket: bytes in and out, its prints, its memory, its end.
 
-use super::frame;
+use super::{frame, system};
 use crate::error::{Error, Result};
 use crate::value::Gone;
-use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use serde_json::Value as Json;
 use std::io::{BufReader, ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
+#[cfg(unix)]
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
@@ -31,6 +30,7 @@ pub(super) struct Launch {
 }
 
 enum Link {
+    #[cfg(unix)]
     Unix(UnixStream),
     Tcp(TcpStream),
 }
@@ -38,6 +38,7 @@ enum Link {
 impl Link {
     fn read(&mut self, buffer: &mut [u8]) -> std::io::Result<usize> {
         match self {
+            #[cfg(unix)]
             Link::Unix(link) => link.read(buffer),
             Link::Tcp(link) => link.read(buffer),
         }
@@ -45,6 +46,7 @@ impl Link {
 
     fn write_all(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         match self {
+            #[cfg(unix)]
             Link::Unix(link) => link.write_all(bytes),
             Link::Tcp(link) => link.write_all(bytes),
         }
@@ -54,6 +56,7 @@ impl Link {
         // A runner that does not read cannot make the judge wait for ever either.
         let write = Some(Duration::from_secs(2));
         match self {
+            #[cfg(unix)]
             Link::Unix(link) => link.set_read_timeout(Some(read)).and_then(|()| link.set_write_timeout(write)),
             Link::Tcp(link) => link.set_read_timeout(Some(read)).and_then(|()| link.set_write_timeout(write)),
         }
@@ -61,17 +64,22 @@ impl Link {
 }
 
 enum Door {
+    #[cfg(unix)]
     Unix(UnixListener),
     Tcp(TcpListener, String),
 }
 
 impl Door {
     /// A socket in the private folder; where its path is too long or there are none, a port of this machine and a token.
+    #[cfg_attr(not(unix), expect(unused_variables, reason = "there are no Unix sockets"))]
     fn open(folder: &Path) -> std::io::Result<(Self, String)> {
-        let path = folder.join("judge");
-        if let Ok(door) = UnixListener::bind(&path) {
-            door.set_nonblocking(true)?;
-            return Ok((Door::Unix(door), format!("unix:{}", path.display())));
+        #[cfg(unix)]
+        {
+            let path = folder.join("judge");
+            if let Ok(door) = UnixListener::bind(&path) {
+                door.set_nonblocking(true)?;
+                return Ok((Door::Unix(door), format!("unix:{}", path.display())));
+            }
         }
         let door = TcpListener::bind("127.0.0.1:0")?;
         door.set_nonblocking(true)?;
@@ -82,6 +90,7 @@ impl Door {
 
     fn accept(&self) -> std::io::Result<Link> {
         match self {
+            #[cfg(unix)]
             Door::Unix(door) => door.accept().map(|(link, _)| Link::Unix(link)),
             Door::Tcp(door, token) => {
                 let (mut link, _) = door.accept()?;
@@ -145,8 +154,9 @@ impl Process {
         let trace = folder.path().join("trace");
         std::fs::write(&trace, "").map_err(Error::temporary)?;
         let mark = token();
-        command.arg(address).arg(file).arg(&trace).env(MARK, &mark).env("TMPDIR", &work).current_dir(&work);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+        command.arg(address).arg(file).arg(&trace).env(MARK, &mark).env("TMPDIR", &work).env("TEMP", &work).current_dir(&work);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        system::set_group(&mut command);
         let program = command.get_program().to_string_lossy().into_owned();
         let started = if launch.confined { super::confine::spawn(&mut command, &[&work, &trace]) } else { command.spawn() };
         let mut child = started.map_err(failed)?;
@@ -243,7 +253,7 @@ impl Process {
             std::thread::sleep(Duration::from_millis(5));
         }
         let how = match self.ended {
-            Some(status) => match (status.code(), status.signal()) {
+            Some(status) => match (status.code(), system::signal(status)) {
                 (Some(code), _) => format!("it ended by itself with exit code {code}"),
                 (_, Some(signal)) => format!("it crashed with signal {signal}{}", signal_name(signal)),
                 _ => "it ended".to_owned(),
@@ -269,7 +279,7 @@ impl Process {
             return None;
         }
         self.last_look = Instant::now();
-        let bytes = resident(self.child.id());
+        let bytes = system::resident(self.child.id());
         if bytes > self.resident + (4 << 20) {
             (self.resident, self.grew) = (bytes, Instant::now());
         }
@@ -283,13 +293,12 @@ impl Process {
 
     /// Time since it was started, without the time that it waited for a processor: on a busy machine nobody runs out of time for that.
     pub(super) fn clock(&self) -> Duration {
-        self.born.elapsed().saturating_sub(queued(self.child.id()))
+        self.born.elapsed().saturating_sub(system::queued(self.child.id()))
     }
 
     /// The line of the file that a Python runner is in.
     pub(super) fn line_of(&mut self, file: &Path) -> Option<usize> {
-        let pid = Pid::from_child(&self.child);
-        kill_process(pid, Signal::USR1).ok()?;
+        system::request_trace(&self.child)?;
         let trace = self.folder.path().join("trace");
         let start = format!("File \"{}\", line ", file.display());
         for _ in 0..30 {
@@ -305,15 +314,14 @@ impl Process {
 
     /// Ends the process group, and what left it.
     pub(super) fn end(&mut self) {
-        let pid = Pid::from_child(&self.child);
         if self.ended.is_none() {
             let _ = self.child.kill();
         }
-        let _ = kill_process_group(pid, Signal::KILL);
+        system::end_group(&self.child);
         if self.ended.is_none() {
             self.ended = self.child.wait().ok();
         }
-        end_marked(&self.mark);
+        system::end_marked(&format!("{MARK}={}", self.mark));
     }
 }
 
@@ -362,42 +370,4 @@ fn read_lines(stream: impl Read + Send + 'static, prints: &Arc<Mutex<Prints>>) -
             keep(&mut line);
         }
     })
-}
-
-/// Resident bytes of a process and of its group.
-fn resident(pid: u32) -> u64 {
-    let Ok(folder) = std::fs::read_dir("/proc") else { return resident_by_ps(pid) };
-    let page = rustix::param::page_size() as u64;
-    let pages = |stat: &str| {
-        // The name, in brackets, may contain anything: numbers start behind it. State, parent, group are the first three, resident pages the 22nd.
-        let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-        (fields.get(2)?.parse() == Ok(pid)).then(|| fields.get(21)?.parse::<u64>().ok()).flatten()
-    };
-    let ids = folder.flatten().filter(|entry| entry.file_name().to_string_lossy().bytes().all(|b| b.is_ascii_digit()));
-    let stats = ids.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
-    stats.filter_map(|stat| pages(&stat)).sum::<u64>() * page
-}
-
-/// How long a process has been ready to run without running: the second number of `schedstat`, where there is one.
-fn queued(pid: u32) -> Duration {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
-    Duration::from_nanos(text.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0))
-}
-
-fn resident_by_ps(pid: u32) -> u64 {
-    let output = Command::new("ps").args(["-o", "rss=", "-p", &pid.to_string()]).output();
-    output.ok().and_then(|o| String::from_utf8_lossy(&o.stdout).trim().parse::<u64>().ok()).unwrap_or(0) * 1024
-}
-
-/// Ends what the runner started and what has left its group: everything that inherited its mark.
-fn end_marked(mark: &str) {
-    let Ok(folder) = std::fs::read_dir("/proc") else { return };
-    let wanted = format!("{MARK}={mark}");
-    for entry in folder.flatten() {
-        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw) else { continue };
-        let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
-        if environment.split(|b| *b == 0).any(|variable| variable == wanted.as_bytes()) {
-            let _ = kill_process(pid, Signal::KILL);
-        }
-    }
 }

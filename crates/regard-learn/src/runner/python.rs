@@ -7,15 +7,15 @@ use std::process::{Command, Stdio};
 
 const HARNESS: &str = include_str!("harness.py");
 
-/// The one that was asked for, that of the virtual environment, or `python3`.
+/// The one that was asked for, that of the virtual environment, or `python3` (`python` on Windows).
 fn interpreter(asked: Option<&Path>) -> PathBuf {
     if let Some(python) = asked {
         return python.to_path_buf();
     }
     // An empty or relative value would start a program of the current folder.
     let folder = std::env::var_os("VIRTUAL_ENV").map(PathBuf::from).filter(|folder| folder.is_absolute());
-    let environment = folder.map(|folder| folder.join("bin/python"));
-    environment.filter(|python| python.exists()).unwrap_or_else(|| PathBuf::from("python3"))
+    let environment = folder.map(|folder| folder.join(if cfg!(windows) { "Scripts/python.exe" } else { "bin/python" }));
+    environment.filter(|python| python.exists()).unwrap_or_else(|| PathBuf::from(if cfg!(windows) { "python" } else { "python3" }))
 }
 
 pub(super) fn command(asked: Option<&Path>) -> Result<Launch> {

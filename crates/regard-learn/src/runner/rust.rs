@@ -138,7 +138,8 @@ pub(super) fn command(exercise: &Exercise, file: &Path, builds: &Builds, stop: &
     let complain = |log: &str| complaint(exercise, file, log);
     let harness =
         builds.get("libharness.rlib", &[HARNESS.as_bytes()], &|target| compile(HARNESS, target, &HARNESS_OPTIONS, stop, &complain))?;
-    let program = builds.get("answer", &[source.as_bytes(), &answer], &|target| {
+    let name = if cfg!(windows) { "answer.exe" } else { "answer" };
+    let program = builds.get(name, &[source.as_bytes(), &answer], &|target| {
         let linked = format!("harness={}", harness.display());
         let options = [&ANSWER_OPTIONS[..], &["--extern", &linked]].concat();
         compile(&source, target, &options, stop, &complain)

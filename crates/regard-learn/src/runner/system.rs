@@ -1,0 +1,100 @@
+//! What systems do differently: process groups, signals, memory of other processes. `/proc` is Linux's; where it is missing, `ps` is used.
+//!
+//! On Windows there is no limit on memory, no line of an endless loop, and children of an answer are not ended with it.
+
+#[cfg(unix)]
+pub(super) use unix::*;
+#[cfg(not(unix))]
+pub(super) use without_signals::*;
+
+#[cfg(unix)]
+mod unix {
+    use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+    use std::os::unix::process::{CommandExt, ExitStatusExt};
+    use std::process::{Child, Command, ExitStatus};
+    use std::time::Duration;
+
+    /// The child leads a process group of its own.
+    pub(in crate::runner) fn set_group(command: &mut Command) {
+        command.process_group(0);
+    }
+
+    pub(in crate::runner) fn signal(status: ExitStatus) -> Option<i32> {
+        status.signal()
+    }
+
+    /// A Python runner writes its stack to its trace file.
+    pub(in crate::runner) fn request_trace(child: &Child) -> Option<()> {
+        kill_process(Pid::from_child(child), Signal::USR1).ok()
+    }
+
+    pub(in crate::runner) fn end_group(child: &Child) {
+        let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
+    }
+
+    /// Resident bytes of a process and of its group.
+    pub(in crate::runner) fn resident(pid: u32) -> u64 {
+        let Ok(folder) = std::fs::read_dir("/proc") else { return resident_by_ps(pid) };
+        let page = rustix::param::page_size() as u64;
+        let pages = |stat: &str| {
+            // The name, in brackets, may contain anything: numbers start behind it. State, parent, group are the first three, resident pages the
+            // 22nd.
+            let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+            (fields.get(2)?.parse() == Ok(pid)).then(|| fields.get(21)?.parse::<u64>().ok()).flatten()
+        };
+        let ids = folder.flatten().filter(|entry| entry.file_name().to_string_lossy().bytes().all(|b| b.is_ascii_digit()));
+        let stats = ids.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
+        stats.filter_map(|stat| pages(&stat)).sum::<u64>() * page
+    }
+
+    fn resident_by_ps(pid: u32) -> u64 {
+        let output = Command::new("ps").args(["-o", "rss=", "-p", &pid.to_string()]).output();
+        output.ok().and_then(|o| String::from_utf8_lossy(&o.stdout).trim().parse::<u64>().ok()).unwrap_or(0) * 1024
+    }
+
+    /// How long a process has been ready to run without running: the second number of `schedstat`, where there is one.
+    pub(in crate::runner) fn queued(pid: u32) -> Duration {
+        let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
+        Duration::from_nanos(text.split_whitespace().nth(1).and_then(|word| word.parse().ok()).unwrap_or(0))
+    }
+
+    /// Ends what the runner started and what has left its group: everything that inherited the variable, `NAME=value`.
+    pub(in crate::runner) fn end_marked(variable: &str) {
+        let Ok(folder) = std::fs::read_dir("/proc") else { return };
+        for entry in folder.flatten() {
+            let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse().ok()).and_then(Pid::from_raw) else { continue };
+            let environment = std::fs::read(entry.path().join("environ")).unwrap_or_default();
+            if environment.split(|b| *b == 0).any(|word| word == variable.as_bytes()) {
+                let _ = kill_process(pid, Signal::KILL);
+            }
+        }
+    }
+}
+
+#[cfg(not(unix))]
+mod without_signals {
+    use std::process::{Child, Command, ExitStatus};
+    use std::time::Duration;
+
+    pub(in crate::runner) fn set_group(_: &mut Command) {}
+
+    pub(in crate::runner) fn signal(_: ExitStatus) -> Option<i32> {
+        None
+    }
+
+    pub(in crate::runner) fn request_trace(_: &Child) -> Option<()> {
+        None
+    }
+
+    pub(in crate::runner) fn end_group(_: &Child) {}
+
+    pub(in crate::runner) fn resident(_: u32) -> u64 {
+        0
+    }
+
+    pub(in crate::runner) fn queued(_: u32) -> Duration {
+        Duration::ZERO
+    }
+
+    pub(in crate::runner) fn end_marked(_: &str) {}
+}
