@@ -47,7 +47,7 @@ impl Served {
     /// Bytes sent as they are, and what comes back until the connection is closed.
     pub fn raw(&self, bytes: &[u8]) -> String {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).expect("it listens");
-        stream.set_read_timeout(Some(Duration::from_secs(20))).expect("a time");
+        stream.set_read_timeout(Some(Duration::from_secs(120))).expect("a time");
         let _ = stream.write_all(bytes);
         let mut answer = Vec::new();
         let _ = stream.read_to_end(&mut answer);
