@@ -16,7 +16,7 @@ _Offset = Union[SupportsIndex, _Integers]
 _Range = Union[slice, Tuple[int, int], Sequence[int]]
 _Region = Union[Tuple[_Range, _Range], Sequence[_Range]]
 _Stage = Literal["raw", "softcap", "bias"]
-_Level = Literal["portable", "avx2", "avx512"]
+_Level = Literal["portable", "neon", "avx2", "avx512", "avx512bf16"]
 
 _Tokens = Union[str, Sequence[int], NDArray[np.integer[Any]]]
 _Texts = Union[Sequence[_Tokens], None]
