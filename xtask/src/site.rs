@@ -34,7 +34,7 @@ pub(crate) struct Options {
     /// With --check: an existing command `regard` to compare with, instead of building one
     #[arg(long, value_name = "PATH")]
     regard: Option<PathBuf>,
-    /// With --check: a llama2.c model with its tokenizer.bin beside it, to be opened in the tab and timed
+    /// With --check: a GGUF file, or a llama2.c model with its tokenizer.bin beside it, to be opened in the tab and timed
     #[arg(long, value_name = "PATH")]
     model: Option<PathBuf>,
     /// With --check: test the folder as it is, without writing it again

@@ -210,9 +210,10 @@ fn drawn(chrome: &Chrome) -> Result<()> {
     Ok(())
 }
 
-/// A llama2.c model, as if chosen by the visitor.
+/// A model of one file, or of llama2.c with its tokenizer, as if chosen by the visitor.
 fn dropped(chrome: &Chrome, model: &Path) -> Result<()> {
-    let files: Vec<PathBuf> = [model.to_owned(), model.with_file_name("tokenizer.bin")].map(|path| root().join(path)).into();
+    let files = [model.to_owned(), model.with_file_name("tokenizer.bin")].map(|path| root().join(path));
+    let files: Vec<PathBuf> = files.into_iter().filter(|path| path.is_file()).collect();
     let document = chrome.call("DOM.getDocument", json!({}));
     let picker = chrome.call("DOM.querySelector", json!({ "nodeId": document["root"]["nodeId"], "selector": "#open-model" }));
     chrome.call("DOM.setFileInputFiles", json!({ "nodeId": picker["nodeId"], "files": files }));
