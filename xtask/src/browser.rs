@@ -1,8 +1,8 @@
 //! The browser that the page is tested in: found on the machine, or installed from the distribution's packages in continuous integration.
 
-use crate::command::{command, run_quietly};
+use crate::command::{command, run_quietly, target_dir};
 use crate::steps::{Steps, skipped};
-use anyhow::bail;
+use anyhow::{Context, Result, bail};
 use std::path::PathBuf;
 
 /// The names that the tests look for, too (crates/regard-cli/tests/page/chrome.rs).
@@ -35,3 +35,36 @@ pub(crate) fn prepare(steps: &mut Steps) {
         );
     }
 }
+
+/// axe-core, which the page's tests look for accessibility with: from npm, once per target folder; none where there is no npm.
+pub(crate) fn axe(steps: &mut Steps) -> Option<PathBuf> {
+    let folder = target_dir().join("axe");
+    let file = folder.join("node_modules/axe-core/axe.min.js");
+    if file.is_file() {
+        return Some(file);
+    }
+    if run_quietly(command("npm", &["--version"])).is_err() {
+        skipped("accessibility of the page", "npm is not installed");
+        return None;
+    }
+    let install = || -> Result<()> {
+        std::fs::create_dir_all(&folder).context("cannot create the folder of axe-core")?;
+        let mut npm = command("npm", &["install", "--no-save", "--no-audit", "--no-fund", AXE]);
+        npm.current_dir(&folder);
+        run_quietly(npm)
+    };
+    match install() {
+        Ok(()) => Some(file),
+        Err(error) if in_ci() => {
+            steps.step("axe-core is installed", || Err(error));
+            None
+        }
+        Err(_) => {
+            skipped("accessibility of the page", "axe-core cannot be installed");
+            None
+        }
+    }
+}
+
+/// The version whose rules the page keeps.
+const AXE: &str = "axe-core@4.14.0";

@@ -10,6 +10,7 @@
 use crate::edits::{Edits, Sources};
 use crate::error::{Error, Result};
 use crate::model::{Model, Remember};
+use crate::run::Run;
 use ndarray::{Array2, Array3, Axis};
 use regard_nn::linear::Write;
 use std::ops::Range;
@@ -36,6 +37,52 @@ pub struct Attribution {
     pub writes: Vec<f64>,
     /// The logit itself.
     pub logit: f64,
+}
+
+/// A prediction: the softmax of one row of logits.
+struct Ranked {
+    logits: Vec<f32>,
+    max: f32,
+    /// Natural logarithm of the sum of the exponentials of `logits - max`.
+    log_sum: f64,
+    top: Vec<(u32, f64)>,
+    entropy: f64,
+}
+
+impl Ranked {
+    /// The `top` most likely tokens, best first; ties by number.
+    fn of(logits: &[f32], top: usize) -> Self {
+        let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sum: f64 = logits.iter().map(|x| f64::from(x - max).exp()).sum();
+        let log = |id: usize| f64::from(logits[id] - max) - sum.ln();
+        let mut order: Vec<usize> = (0..logits.len()).collect();
+        let by_logit = |a: &usize, b: &usize| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b));
+        order.select_nth_unstable_by(top - 1, by_logit);
+        order.truncate(top);
+        order.sort_by(by_logit);
+        let entropy = -(0..logits.len()).map(|id| log(id).exp() * log(id)).sum::<f64>();
+        let top = order.into_iter().map(|id| (id as u32, log(id).exp())).collect();
+        Self { logits: logits.to_vec(), max, log_sum: sum.ln(), top, entropy }
+    }
+
+    fn log_probability(&self, id: u32) -> f64 {
+        f64::from(self.logits[id as usize] - self.max) - self.log_sum
+    }
+}
+
+impl Run {
+    /// The most likely tokens after the token at `row`, best first, with their probabilities.
+    ///
+    /// # Errors
+    /// [`Error::NoHead`] and [`Error::Outside`].
+    pub fn next_tokens(&self, row: usize, top: usize) -> Result<Vec<(u32, f64)>> {
+        if row >= self.len() {
+            return Err(Error::Outside { what: "row", number: row, count: self.len() });
+        }
+        let hidden = self.hidden();
+        let logits = self.model().logits(hidden.row(row).as_slice().expect("rows are contiguous"))?;
+        Ok(Ranked::of(&logits, top.clamp(1, logits.len())).top)
+    }
 }
 
 impl Model {
@@ -72,22 +119,14 @@ impl Model {
             let mut rows = memory.streams[2 * layer][of.start * self.width()..of.end * self.width()].to_vec();
             self.transformer().stack().apply_last_norm(&weights, &mut rows);
             for (row, rows) in rows.chunks(self.width()).enumerate() {
-                let logits = self.logits(rows)?;
-                let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-                let sum: f64 = logits.iter().map(|x| f64::from(x - max).exp()).sum();
-                let log = |id: usize| f64::from(logits[id] - max) - sum.ln();
-                let mut order: Vec<usize> = (0..logits.len()).collect();
-                let by_logit = |a: &usize, b: &usize| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b));
-                order.select_nth_unstable_by(top - 1, by_logit);
-                order.truncate(top);
-                order.sort_by(by_logit);
-                for (place, id) in order.into_iter().enumerate() {
-                    lens.top[[layer, row, place]] = id as u32;
-                    lens.probability[[layer, row, place]] = log(id).exp() as f32;
+                let ranked = Ranked::of(&self.logits(rows)?, top);
+                for (place, (id, probability)) in ranked.top.iter().enumerate() {
+                    lens.top[[layer, row, place]] = *id;
+                    lens.probability[[layer, row, place]] = *probability as f32;
                 }
-                lens.entropy[[layer, row]] = -(0..logits.len()).map(|id| log(id).exp() * log(id)).sum::<f64>();
+                lens.entropy[[layer, row]] = ranked.entropy;
                 if let (Some(next), true) = (ids.get(of.start + row + 1), self.is_causal()) {
-                    lens.loss[[layer, row]] = -log(*next as usize);
+                    lens.loss[[layer, row]] = -ranked.log_probability(*next);
                 }
             }
         }

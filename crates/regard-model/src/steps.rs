@@ -12,6 +12,10 @@ const MOST: usize = 64;
 /// Every step of a head, rows of each.
 #[derive(Debug, Clone, Serialize)]
 pub struct Steps {
+    /// Queries, after rotary positions where the model has them.
+    pub q: Vec<Vec<f64>>,
+    /// Keys, the same.
+    pub k: Vec<Vec<f64>>,
     /// `q . k`.
     pub raw: Vec<Vec<f64>>,
     /// Times the scale; behind a softcap, where the model has one.
@@ -49,12 +53,15 @@ impl Run {
             let (scaled, masked) = (matrix(attention.scores(q, k, Stage::Softcap)?), matrix(attention.scores(q, k, Stage::Masked)?));
             let (weights, out) = (matrix(attention.weights(q, k)?), matrix(attention.forward(q, k, v)?.out));
             let seen = |x: f64| x.is_finite().then_some(x);
+            let of_head = |x: ndarray::ArrayView4<'_, f32>| lists(x.index_axis(Axis(0), 0).index_axis(Axis(0), 0));
             Ok(Steps {
+                q: of_head(q),
+                k: of_head(k),
                 raw: lists(raw.view()),
                 scaled: lists(scaled.view()),
                 masked: lists(masked.view()).into_iter().map(|row| row.into_iter().map(seen).collect()).collect(),
                 weights: lists(weights.view()),
-                v: lists(v.index_axis(Axis(0), 0).index_axis(Axis(0), 0)),
+                v: of_head(v),
                 out: lists(out.view()),
             })
         })?;

@@ -46,7 +46,10 @@ export const signed = (x) => (x > 0 ? '+' : '') + short(x);
 
 /** A token as it is shown: what cannot be seen is made visible. */
 export function shown(piece) {
-  const text = piece.replace(/\n/g, '↵').replace(/\t/g, '⇥').replace(/[\u0000-\u001f\u007f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, '·');
+  const text = piece
+    .replace(/\n/g, '↵')
+    .replace(/\t/g, '⇥')
+    .replace(/[\u0000-\u001f\u007f\u200e\u200f\u202a-\u202e\u2066-\u2069]/g, '·');
   return text.length > 24 ? text.slice(0, 23) + '…' : text;
 }
 

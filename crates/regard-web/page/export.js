@@ -11,11 +11,19 @@ function save(name, blob) {
   setTimeout(() => URL.revokeObjectURL(address), 10000);
 }
 
-const field = (x) => /[",\n\r]/.test(String(x)) ? `"${String(x).replace(/"/g, '""')}"` : String(x ?? '');
+const field = (x) => (/[",\n\r]/.test(String(x)) ? `"${String(x).replace(/"/g, '""')}"` : String(x ?? ''));
 
 /** The numbers of a view with what they are of. */
 function facts() {
-  return { model: runs.models[state.m]?.name, edits: state.s === 'A' ? '' : state.e, side: state.s, layer: state.l, head: state.h, sink: state.sink, pool: state.pool };
+  return {
+    model: runs.models[state.model]?.name,
+    edits: state.side === 'A' ? '' : state.edits,
+    side: state.side,
+    layer: state.layer,
+    head: state.head,
+    sink: state.sink,
+    pool: state.pool,
+  };
 }
 
 export function csvOf({ columns, rows }) {
@@ -23,7 +31,7 @@ export function csvOf({ columns, rows }) {
 }
 
 export function jsonOf({ columns, rows }) {
-  return JSON.stringify({ ...facts(), text: state.t, columns, rows }, null, 1);
+  return JSON.stringify({ ...facts(), text: state.text, columns, rows }, null, 1);
 }
 
 /** An SVG with the colours of its letters in it. */
@@ -54,7 +62,7 @@ async function pngOf(text, drawing) {
 }
 
 export async function exportView(kind, view) {
-  const name = `regard-${state.v}-L${state.l}.H${state.h}.${kind.toLowerCase()}`;
+  const name = `regard-${state.view}-L${state.layer}.H${state.head}.${kind.toLowerCase()}`;
   if (kind === 'CSV') return save(name, new Blob([csvOf(view.table())], { type: 'text/csv' }));
   if (kind === 'JSON') return save(name, new Blob([jsonOf(view.table())], { type: 'application/json' }));
   const drawing = view.svg?.();

@@ -1,6 +1,10 @@
-// One head: lines between tokens.
+// One head, or several: lines between tokens, and the map beside them.
 import { el, label, put, short, svg } from './base.js';
-import { difference, sinkWords, table, wholeRows } from './draw.js';
+import { image } from './colour.js';
+import { frozen } from './api.js';
+import { colourBar, difference, largest, model, rowsOfHead, scaleKind, sinkWords, table } from './draw.js';
+import { nameOf } from './labels.js';
+import { grouping, merged } from './words.js';
 import { choose, tokenTexts } from './text.js';
 import { chosen, go, runs, state } from './state.js';
 
@@ -9,106 +13,255 @@ const ROWS = 64;
 const HEIGHT = 19;
 /** Tokens that can be put together to words. */
 const GROUPED = 512;
+/** Colours of heads that are shown together; each has three to one against white and against black. */
+const COLOURS = ['#c4610a', '#2d74c4', '#2f8a4c', '#a8489e', '#8a7416', '#5d6bd0', '#b8434e'];
 
-/** Words of the text as lists of tokens: what the browser takes for words, in any script. */
-function words(run) {
-  const text = new TextEncoder().encode(state.t);
-  const ends = [];
-  const segments = new Intl.Segmenter(undefined, { granularity: 'word' });
-  let bytes = 0;
-  for (const part of segments.segment(new TextDecoder().decode(text))) {
-    bytes += new TextEncoder().encode(part.segment).length;
-    ends.push([bytes, part.isWordLike]);
-  }
-  const groups = [];
-  let word = 0;
-  let last = -1;
-  run.tokens.forEach((token, i) => {
-    if (token.added) {
-      groups.push([i]);
-      last = -1;
-      return;
-    }
-    // A token belongs to the word that its last letter is in.
-    while (word < ends.length - 1 && ends[word][0] < token.to) word += 1;
-    if (last === word && ends[word]?.[1]) groups.at(-1).push(i);
-    else groups.push([i]);
-    last = word;
-  });
-  return groups;
+/** The heads that are drawn: the chosen one, and those beside it. */
+export function headsShown() {
+  const { layers, heads } = model();
+  const more = state.beside ? state.beside.split(',').map((at) => at.split('.').map(Number)) : [];
+  const inside = more.filter(([l, h]) => l < layers && h < heads && !(l === state.layer && h === state.head));
+  return [[state.layer, state.head], ...inside];
 }
 
-/** What is drawn: names, and weights between them; tokens, or words of tokens. */
+/** Names, and for each head weights between them; of tokens, or of words. */
 async function pattern(run, n) {
-  const grouped = state.w === 1 && n <= GROUPED;
-  const groups = grouped ? words(run) : run.tokens.map((_, i) => [i]);
+  const grouped = state.words === 1 && n <= GROUPED;
+  const groups = grouped ? grouping(state.text, run.tokens) : run.tokens.map((_, i) => [i]);
   const at = chosen()[0] ?? 0;
   const start = n <= ROWS || grouped ? 0 : Math.max(0, Math.min(n - ROWS, at - ROWS / 2));
   const rows = grouped ? n : Math.min(ROWS, n);
-  const weights = await wholeRows(start, rows, n);
+  const all = await Promise.all(headsShown().map(([l, h]) => rowsOfHead(l, h, start, rows, n)));
   const texts = tokenTexts(run);
-  const names = groups.map((group) => group.map((i) => texts[i]).filter((text) => text !== '·').join('') || '·');
-  const members = groups.map((group) => group[0]);
-  if (!grouped) return { names, grouped, members, rows: Array.from({ length: rows }, (_, i) => [start + i, weights.subarray(i * n, (i + 1) * n)]) };
-  const merged = groups.map((queries, g) => {
-    const row = groups.map((keys) => queries.reduce((sum, i) => sum + keys.reduce((inner, j) => inner + weights[i * n + j], 0), 0) / queries.length);
-    return [g, row];
-  });
-  return { names, grouped, members, rows: merged.slice(0, 200) };
+  const names = groups.map(
+    (group) =>
+      group
+        .map((i) => texts[i])
+        .filter((text) => text !== '·')
+        .join('') || '·',
+  );
+  const plain = (weights) => Array.from({ length: rows }, (_, i) => [start + i, weights.subarray(i * n, (i + 1) * n)]);
+  return {
+    names,
+    grouped,
+    members: groups.map((group) => group[0]),
+    heads: all.map(grouped ? (weights) => merged(groups, weights, n).slice(0, 200) : plain),
+  };
 }
 
-function lines({ names, rows, grouped, members }, only) {
+function lines({ names, heads, grouped, members }, only) {
+  const rows = heads[0];
   const first = grouped || names.length <= ROWS ? 0 : rows[0][0];
   const last = rows.at(-1)[0];
   const keys = names.slice(first, last + 1);
   const height = (Math.max(keys.length, rows.length) + 1.5) * HEIGHT;
-  const out = svg('svg', { viewBox: `0 0 560 ${height}`, width: 560, height, role: 'img', 'aria-label': 'lines from queries on the left to keys on the right; the table below has the numbers' });
+  // As wide as the longest label needs.
+  const room = Math.min(190, 12 + 7.5 * Math.max(...keys.map((name) => label(name).length), 4));
+  const [left, right, width] = [room + 5, room + 155, 2 * room + 160];
+  const title = 'lines from queries on the left to keys on the right; the table below has the numbers';
+  const out = svg('svg', {
+    viewBox: `0 0 ${width} ${height}`,
+    width,
+    height,
+    role: 'img',
+    'aria-label': title,
+    class: 'lines',
+  });
   const y = (i) => (i - first + 1.2) * HEIGHT;
-  const drawn = [];
-  for (const [i, row] of rows) {
-    if (only.length && !only.includes(i)) continue;
-    row.forEach((weight, j) => {
-      if (j < first || j > last || Math.abs(weight) < 0.02) return;
-      const stroke = difference() && weight < 0 ? '#2d74c4' : '#c4610a';
-      drawn.push(svg('line', { x1: 205, y1: y(i) - 4, x2: 355, y2: y(j) - 4, stroke, 'stroke-width': 0.5 + 4 * Math.abs(weight), 'stroke-opacity': 0.15 + 0.85 * Math.min(1, Math.abs(weight)), 'data-query': i, 'data-key': j, 'data-value': weight }, svg('title', {}, `${label(names[i])} → ${label(names[j])}: ${short(weight)}`)));
-    });
-    // What lies above the drawn keys is not lost.
-    const above = row.slice(0, first).reduce((sum, x) => sum + x, 0);
-    if (Math.abs(above) >= 0.02) drawn.push(svg('text', { x: 360, y: 12, 'font-size': 10 }, `↑ earlier keys: ${short(above)} of token ${i}`));
-  }
-  out.append(...drawn);
+  const line = (i, j, weight, which) => {
+    const stroke = difference() && weight < 0 ? '#2d74c4' : COLOURS[which % COLOURS.length];
+    return svg(
+      'line',
+      {
+        x1: left,
+        y1: y(i) - 4,
+        x2: right,
+        y2: y(j) - 4,
+        stroke,
+        'stroke-width': 0.5 + 4 * Math.abs(weight),
+        'stroke-opacity': 0.15 + 0.85 * Math.min(1, Math.abs(weight)),
+        'data-query': i,
+        'data-key': j,
+        'data-value': weight,
+        'data-which': which,
+      },
+      svg('title', {}, `${label(names[i])} → ${label(names[j])}: ${short(weight)}`),
+    );
+  };
+  heads.forEach((ofHead, which) => {
+    for (const [i, row] of ofHead) {
+      if (only.length && !only.includes(i)) continue;
+      row.forEach((weight, j) => {
+        if (j >= first && j <= last && Math.abs(weight) >= 0.02) out.append(line(i, j, weight, which));
+      });
+      // What lies above the drawn keys is not lost.
+      const above = row.slice(0, first).reduce((sum, x) => sum + x, 0);
+      if (Math.abs(above) >= 0.02)
+        out.append(
+          svg('text', { x: right + 5, y: 12, 'font-size': 10 }, `↑ earlier keys: ${short(above)} of token ${i}`),
+        );
+    }
+  });
   for (const [i] of rows) {
     const strong = only.includes(i);
-    out.append(svg('text', { x: 200, y: y(i), 'font-size': 12, 'text-anchor': 'end', 'font-weight': strong ? 700 : 400, class: 'choose', 'data-token': i, onclick: (event) => choose(members[i], event.shiftKey) }, label(names[i])));
+    out.append(
+      svg(
+        'text',
+        {
+          x: left - 5,
+          y: y(i),
+          'font-size': 12,
+          'text-anchor': 'end',
+          'font-weight': strong ? 700 : 400,
+          class: 'choose',
+          'data-token': i,
+          onclick: (event) => choose(members[i], event.shiftKey),
+        },
+        label(names[i]),
+      ),
+    );
   }
-  keys.forEach((name, j) => out.append(svg('text', { x: 360, y: y(first + j), 'font-size': 12 }, label(name))));
+  keys.forEach((name, j) =>
+    out.append(
+      svg('text', { x: right + 5, y: y(first + j), 'font-size': 12, 'data-key-name': first + j }, label(name)),
+    ),
+  );
+  highlight(out);
   return out;
+}
+
+/** Hovering a token leaves its lines alone. */
+function highlight(drawing) {
+  drawing.addEventListener('pointerover', (event) => {
+    const { token, keyName } = event.target.dataset;
+    if (token === undefined && keyName === undefined) return;
+    for (const line of drawing.querySelectorAll('line')) {
+      const own = token !== undefined ? line.dataset.query === token : line.dataset.key === keyName;
+      line.classList.toggle('faint', !own);
+    }
+  });
+  drawing.addEventListener('pointerout', () =>
+    drawing.querySelectorAll('.faint').forEach((line) => line.classList.remove('faint')),
+  );
+}
+
+/** The same weights as a small map. */
+function smallMap(rows) {
+  const columns = rows[0][1].length;
+  const values = Float32Array.from(rows.flatMap(([, row]) => Array.from(row)));
+  const most = Math.max(largest(values), 1e-12);
+  const canvas = el('canvas', { class: 'small-map', width: columns, height: rows.length, 'aria-hidden': 'true' });
+  canvas.getContext('2d').putImageData(image(values, columns, most, scaleKind(), difference()), 0, 0);
+  const [l, h] = headsShown()[0];
+  return el(
+    'div',
+    { class: 'beside' },
+    canvas,
+    colourBar(most),
+    el('p', { class: 'quiet' }, `Head ${l}.${h}: queries down, keys across.`),
+    frozen && !frozen.views.includes('map')
+      ? null
+      : el('button', { onclick: () => go({ view: 'map' }) }, 'open the map'),
+  );
+}
+
+/** A list of heads to draw beside the chosen one. */
+function besideField() {
+  const set = (event) =>
+    go({
+      beside: [...event.target.value.matchAll(/(\d{1,4})\D+(\d{1,4})/g)]
+        .slice(0, 6)
+        .map((at) => `${at[1]}.${at[2]}`)
+        .join(','),
+    });
+  return el(
+    'label',
+    {},
+    'with heads ',
+    el('input', {
+      id: 'beside',
+      value: state.beside.replaceAll(',', ' '),
+      placeholder: '1.0 2.3',
+      size: 9,
+      onchange: set,
+    }),
+  );
+}
+
+function colourKey() {
+  const shown = headsShown();
+  if (shown.length === 1) return null;
+  return el(
+    'p',
+    { class: 'row' },
+    shown.map(([l, h], which) => {
+      const square = el('span', { class: 'square' });
+      square.style.background = COLOURS[which % COLOURS.length];
+      const name = nameOf(l, h);
+      return el('span', {}, square, ` ${l}.${h}${name ? ` ${name}` : ''}`);
+    }),
+  );
 }
 
 export const headView = {
   name: 'head',
   ofOneHead: true,
   title: 'Head',
-  what: 'Lines from a query (left) to the keys it attends to (right), as wide as their weights; weights below 0.02 are not drawn. A click on a token chooses it.',
-  controls: (option, check) => [option('sink', ['show', 'hide', 'renormalise'], 'first token'), check('w', 'words instead of tokens')],
+  what:
+    'Lines from a [query] (left) to the keys it attends to (right), as wide as their ' +
+    '[weight|weights]; weights below 0.02 are not drawn. Hover or click a token; several heads have several colours.',
+  controls: (option, check) => [
+    frozen ? null : besideField(),
+    option('sink', ['show', 'hide', 'renormalise'], 'first token'),
+    check('words', 'words instead of tokens'),
+  ],
   async render(box, current) {
     const run = runs.B;
     const drawn = await pattern(run, run.tokens.length);
     if (!current()) return null;
-    const { names, rows, grouped, members } = drawn;
+    const { names, heads, grouped, members } = drawn;
+    const rows = heads[0];
     // A word is chosen by any of its tokens.
     const wordOf = (i) => members.findLastIndex((first) => first <= i);
     const only = grouped ? [...new Set(chosen().map(wordOf))] : chosen();
     const drawing = lines(drawn, only);
     const picked = only.length ? rows.filter(([i]) => only.includes(i)) : rows;
-    const sum = names.map((name, j) => [j, name, picked.reduce((total, [, row]) => total + row[j], 0) / Math.max(1, picked.length)]);
+    const sum = names.map((name, j) => [
+      j,
+      name,
+      picked.reduce((total, [, row]) => total + row[j], 0) / Math.max(1, picked.length),
+    ]);
     const top = sum.filter(([, , x]) => Math.abs(x) > 0).sort((a, b) => Math.abs(b[2]) - Math.abs(a[2]));
-    const who = only.length ? `${grouped ? 'word' : 'token'}${only.length > 1 ? 's' : ''} ${only.map((i) => `${i} ${label(names[i])}`).join(', ')}` : 'all drawn rows';
-    put(box,
-      el('p', { class: 'quiet' }, `Layer ${state.l}, head ${state.h}: ${who}${only.length > 1 ? ' (their mean)' : ''}.${sinkWords()} A click on a ${grouped ? 'word' : 'token'} chooses it, shift chooses several.${state.w && !grouped ? ` Texts of more than ${GROUPED} tokens are shown by tokens.` : ''}`),
-      drawing,
-      el('details', { open: only.length > 0 }, el('summary', {}, `Where ${who} look${only.length === 1 ? 's' : ''}`), table(['key', 'token', 'mean weight'], top.slice(0, 200).map(([j, name, x]) => [j, label(name), x]), { pick: (row) => go({ k: String(row[0]) }) })));
+    const noun = `${grouped ? 'word' : 'token'}${only.length > 1 ? 's' : ''}`;
+    const who = only.length ? `${noun} ${only.map((i) => `${i} ${label(names[i])}`).join(', ')}` : 'all drawn rows';
+    const name = nameOf(state.layer, state.head);
+    const tooLong = state.words && !grouped ? ` Texts of more than ${GROUPED} tokens are shown by tokens.` : '';
+    put(
+      box,
+      el(
+        'p',
+        { class: 'quiet' },
+        `Layer ${state.layer}, head ${state.head}${name ? ` (${name})` : ''}: ` +
+          `${who}${only.length > 1 ? ' (their mean)' : ''}.${sinkWords()}${tooLong}`,
+      ),
+      colourKey(),
+      el('div', { class: 'side-by-side' }, drawing, smallMap(rows)),
+      el(
+        'details',
+        { open: only.length > 0 },
+        el('summary', {}, `Where ${who} look${only.length === 1 ? 's' : ''}`),
+        table(
+          ['key', 'token', 'mean weight'],
+          top.slice(0, 200).map(([j, key, x]) => [j, label(key), x]),
+          { pick: (row) => go({ key: String(row[0]) }) },
+        ),
+      ),
+    );
+    if (only.length) drawing.querySelector(`[data-token="${only[0]}"]`)?.scrollIntoView({ block: 'nearest' });
     const all = () => rows.flatMap(([i, row]) => Array.from(row, (x, j) => [i, names[i], j, names[j], x]));
-    return { svg: () => drawing, table: () => ({ columns: ['query', 'query_token', 'key', 'key_token', 'weight'], rows: all() }) };
+    return {
+      svg: () => drawing,
+      table: () => ({ columns: ['query', 'query_token', 'key', 'key_token', 'weight'], rows: all() }),
+    };
   },
 };

@@ -7,7 +7,10 @@ export const inTab = document.querySelector('meta[name="regard-tab"]') !== null;
 /** Bytes of dropped files in all: addresses end at 4 GiB, and runs need some. */
 const MOST_BYTES = 2e9;
 /** What the tab cannot do. */
-export const TAB_LIMITS = 'This page computes in your browser, on one thread; nothing leaves this computer. It does not train, and it reads model files of 2 GB in all at most: `regard serve` on your computer has neither limit, and is several times as fast.';
+export const TAB_LIMITS =
+  'This page computes in your browser, on one thread; nothing leaves this computer. It does not train, ' +
+  'and it reads model files of 2 GB in all at most: `regard serve` on your computer has neither limit, ' +
+  'and is several times as fast.';
 
 /** Surgery, labels and generation have a worker of their own: typing goes on beside them. */
 const OPERATIONS = new Set(['/api/labels', '/api/surgery', '/api/generate']);
@@ -89,7 +92,11 @@ export async function answeredHere(target, { method = 'GET', body, signal } = {}
   if (operationEngine.waiting.size > 0) operationEngine.end('superseded by a newer request');
   let controller;
   let open = true;
-  const stream = new ReadableStream({ start(given) { controller = given; } });
+  const stream = new ReadableStream({
+    start(given) {
+      controller = given;
+    },
+  });
   const encoder = new TextEncoder();
   const emit = (value) => controller.enqueue(encoder.encode(`data: ${JSON.stringify(value)}\n\n`));
   const made = operationEngine.post({ method, target, body }, emit);
@@ -127,14 +134,19 @@ async function openModel(files, say, done) {
   const bytes = files.reduce((sum, { file }) => sum + file.size, 0);
   if (files.length === 0) return;
   if (bytes > MOST_BYTES) {
-    say(`These files have ${(bytes / 1e9).toPrecision(3)} GB; a tab can hold 2 GB: use a smaller or quantised model, or \`regard serve\`.`);
+    say(
+      `These files have ${(bytes / 1e9).toPrecision(3)} GB; a tab can hold 2 GB: use a smaller or ` +
+        `quantised model, or \`regard serve\`.`,
+    );
     return;
   }
   say(`Reading ${files.length === 1 ? files[0].path : `${files.length} files`}, ${(bytes / 1e6).toPrecision(3)} MB …`);
   // Files of one drop are a folder; a name of its own for each drop.
   const folder = files[0].path.includes('/') ? '' : `dropped-${openedModels.length + 1}/`;
   const named = files.map(({ path, file }) => ({ path: folder + path, file }));
-  const weights = named.filter(({ path }) => /\.(gguf|safetensors|bin|pt|pth)$/.test(path) && !path.endsWith('tokenizer.bin'));
+  const weights = named.filter(
+    ({ path }) => /\.(gguf|safetensors|bin|pt|pth)$/.test(path) && !path.endsWith('tokenizer.bin'),
+  );
   const path = weights.length === 1 ? weights[0].path : named[0].path.split('/')[0];
   const message = { files: named, open: path };
   const { status, bytes: said } = await viewEngine.post(message);
@@ -152,7 +164,12 @@ async function openModel(files, say, done) {
 /** The controls of the tab: what it cannot do, and a place for model files. */
 export function listenToDrops(say, done) {
   const picker = el('input', { type: 'file', id: 'open-model', multiple: true, 'aria-label': 'open a model file' });
-  const pick = (list) => openModel([...list].map((file) => ({ path: file.webkitRelativePath || file.name, file })), say, done);
+  const pick = (list) =>
+    openModel(
+      [...list].map((file) => ({ path: file.webkitRelativePath || file.name, file })),
+      say,
+      done,
+    );
   picker.addEventListener('change', () => pick(picker.files));
   addEventListener('dragover', (event) => event.preventDefault());
   addEventListener('drop', async (event) => {
@@ -162,7 +179,18 @@ export function listenToDrops(say, done) {
     for (const entry of entries) await walkEntry(entry, '', found);
     await openModel(found, say, done);
   });
-  const about = el('p', { id: 'tab', class: 'quiet' }, TAB_LIMITS, ' ', el('label', {}, 'Open a model, or drop its files here (GGUF; a folder with safetensors; llama2.c with tokenizer.bin): ', picker));
+  const about = el(
+    'p',
+    { id: 'tab', class: 'quiet' },
+    TAB_LIMITS,
+    ' ',
+    el(
+      'label',
+      {},
+      'Open a model, or drop its files here (GGUF; a folder with safetensors; llama2.c with tokenizer.bin): ',
+      picker,
+    ),
+  );
   byId('intro').after(about);
 }
 

@@ -21,7 +21,8 @@ function legend(run, changes) {
 }
 
 /**
- * The text of every token. A token of a model on bytes may be a part of a character: its first part shows the character, the others a dot.
+ * The text of every token. A token of a model on bytes may be a part of a character: its first part shows the
+ * character, the others a dot.
  */
 export function tokenTexts(run) {
   const bytes = new TextEncoder().encode(run.of ?? '');
@@ -33,14 +34,24 @@ export function tokenTexts(run) {
     let end = to;
     while (!starts(end)) end += 1;
     if (!starts(from)) return '·';
-    try { return whole.decode(bytes.subarray(from, end)); } catch { return token.piece; }
+    try {
+      return whole.decode(bytes.subarray(from, end));
+    } catch {
+      return token.piece;
+    }
   });
 }
 
 export function choose(i, more) {
   const now = chosen();
-  const next = more ? (now.includes(i) ? now.filter((j) => j !== i) : [...now, i]) : now.length === 1 && now[0] === i ? [] : [i];
-  go({ q: next.join(',') });
+  const next = more
+    ? now.includes(i)
+      ? now.filter((j) => j !== i)
+      : [...now, i]
+    : now.length === 1 && now[0] === i
+      ? []
+      : [i];
+  go({ queries: next.join(',') });
 }
 
 /** Where the window of shown tokens begins. */
@@ -51,23 +62,48 @@ function first(n) {
 
 export function showText() {
   const { A: a, B: b } = runs;
-  const run = state.s === 'A' ? a : b;
-  const changes = state.s === 'D' && state.e !== '';
+  const run = state.side === 'A' ? a : b;
+  const changes = state.side === 'D' && state.edits !== '';
   const texts = tokenTexts(run);
   const [marked, from] = [new Set(chosen()), first(run.tokens.length)];
   const spans = run.tokens.slice(from, from + SHOWN).map((token, offset) => {
     const i = from + offset;
     const loss = changes && i > 0 && b.losses.length ? b.losses[i - 1] - a.losses[i - 1] : lossOf(run, i);
     const said = loss === null ? 'no loss' : changes ? `loss ${signed(loss)} nats` : `loss ${short(loss)} nats`;
-    const title = `token ${i}: ${JSON.stringify(token.piece)}, id ${token.id}${token.added ? ', added by the tokenizer' : ''}; ${said}`;
-    const span = el('span', { role: 'option', id: `token-${i}`, title, 'aria-label': title, 'aria-selected': marked.has(i) ? 'true' : 'false', 'data-token': i }, shown(texts[i]) || '∅');
+    const title =
+      `token ${i}: ${JSON.stringify(token.piece)}, id ` +
+      `${token.id}${token.added ? ', added by the tokenizer' : ''}; ${said}`;
+    const span = el(
+      'span',
+      {
+        role: 'option',
+        id: `token-${i}`,
+        title,
+        'aria-label': title,
+        'aria-selected': marked.has(i) ? 'true' : 'false',
+        'data-token': i,
+      },
+      shown(texts[i]) || '∅',
+    );
     span.style.background = loss === null ? '#e4e6ea' : changes ? changeColour(loss) : lossColour(loss);
     return span;
   });
   const box = byId('tokens');
   put(box, spans);
-  if (from > 0 || from + SHOWN < run.tokens.length) box.append(el('p', { class: 'quiet' }, `tokens ${from} to ${Math.min(run.tokens.length, from + SHOWN) - 1} of ${run.tokens.length}`));
-  put(byId('about-text'), counted(run.tokens.length, 'token'), run.loss === null ? '' : `, loss ${short(run.loss)} nats a token`, run.warning ? `. ${run.warning}` : '');
+  if (from > 0 || from + SHOWN < run.tokens.length)
+    box.append(
+      el(
+        'p',
+        { class: 'quiet' },
+        `tokens ${from} to ${Math.min(run.tokens.length, from + SHOWN) - 1} of ${run.tokens.length}`,
+      ),
+    );
+  put(
+    byId('about-text'),
+    counted(run.tokens.length, 'token'),
+    run.loss === null ? '' : `, loss ${short(run.loss)} nats a token`,
+    run.warning ? `. ${run.warning}` : '',
+  );
   put(byId('legend'), legend(run, changes), ' Click: choose a token; shift: several.');
 }
 
@@ -84,7 +120,7 @@ export function listenToTokens() {
     event.stopPropagation();
     const at = (chosen().at(-1) ?? -step) + step;
     if (at >= 0 && at < runs.B.tokens.length) {
-      go({ q: String(at) }, true);
+      go({ queries: String(at) }, true);
       byId(`token-${at}`)?.scrollIntoView({ block: 'nearest' });
     }
   });

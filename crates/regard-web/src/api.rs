@@ -7,7 +7,8 @@
 //! GET  /api/run/ID/heads?layer=                           means of each head
 //! GET  /api/run/ID/thumbnails?layer=&pool=&sink=          f32, little-endian
 //! GET  /api/run/ID/tile?layer=&head=&row=&rows=&key=&keys=&step=&pool=&sink=     f32, little-endian
-//! GET  /api/run/ID/lens?row=                              predictions after each layer
+//! GET  /api/run/ID/next?row=                              the most likely tokens after a token
+//! GET  /api/run/ID/lens?row=&rows=                        predictions after each layer
 //! GET  /api/run/ID/neuron?layer=&head=&query=&key=        one pair of tokens, coordinate by coordinate
 //! GET  /api/run/ID/steps?layer=&head=                     every step of a short text
 //! GET  /api/text/HASH                                     a text by the hash in a link
@@ -16,6 +17,7 @@
 //! POST /api/surgery    {model, edits, texts, tokens}      events: progress, then the outcome
 //! POST /api/generate   {model, text, edits, count}        events: tokens
 //! GET  /api/sweep?d_k=&seq=&seeds=&seed=                  the laboratory's sweep
+//! GET  /api/expectation?d_k=&seq=&scale=                  exact expectations of a row of weights
 //! ```
 
 use crate::run_cache::{CachedRun, Limits, RunCache, View, ids_within, name};
@@ -146,9 +148,27 @@ pub struct AtLayer {
     layer: usize,
 }
 
+#[derive(Debug, Deserialize)]
+pub struct ExpectationRequest {
+    d_k: usize,
+    seq: usize,
+    scale: f64,
+}
+
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub struct AtRow {
     row: usize,
+}
+
+#[derive(Debug, Clone, Copy, Deserialize)]
+pub struct AtRows {
+    row: usize,
+    #[serde(default = "one")]
+    rows: usize,
+}
+
+fn one() -> usize {
+    1
 }
 
 #[derive(Debug, Clone, Copy, Deserialize)]
@@ -171,7 +191,8 @@ pub enum ViewRequest {
     Heads(AtLayer),
     Thumbnails(AtLayer, Look),
     Tile(Tile, Look),
-    Lens(AtRow),
+    Next(AtRow),
+    Lens(AtRows),
     Neuron(AtPair),
     Steps(AtHead),
 }
@@ -182,6 +203,7 @@ impl ViewRequest {
             "heads" => Self::Heads(request.query()?),
             "thumbnails" => Self::Thumbnails(request.query()?, request.query()?),
             "tile" => Self::Tile(request.query()?, request.query()?),
+            "next" => Self::Next(request.query()?),
             "lens" => Self::Lens(request.query()?),
             "neuron" => Self::Neuron(request.query()?),
             "steps" => Self::Steps(request.query()?),
@@ -194,7 +216,8 @@ impl ViewRequest {
             Self::Heads(at) => views::heads(run, at.layer).map(Answer::Json),
             Self::Thumbnails(at, look) => views::thumbnails(run, at.layer, look).map(Answer::Floats),
             Self::Tile(tile, look) => views::tile(run, tile, look).map(Answer::Floats),
-            Self::Lens(at) => views::lens(run, at.row).map(Answer::Json),
+            Self::Next(at) => views::next(run, at.row).map(Answer::Json),
+            Self::Lens(at) => views::lens(run, at.row, at.rows).map(Answer::Json),
             Self::Neuron(at) => views::neuron(run, at.layer, at.head, at.query, at.key).map(Answer::Json),
             Self::Steps(at) => views::steps(run, at.layer, at.head).map(Answer::Json),
         }
@@ -267,6 +290,7 @@ pub enum Call {
     Edits(EditsRequest),
     Operation(OperationRequest),
     Sweep(SweepRequest),
+    Expectation(ExpectationRequest),
 }
 
 fn not_found() -> ApiError {
@@ -289,6 +313,7 @@ impl Call {
             ["api", "surgery"] => Self::Operation(OperationRequest::Surgery(request.posted()?)),
             ["api", "generate"] => Self::Operation(OperationRequest::Generate(request.posted()?)),
             ["api", "sweep"] => Self::Sweep(request.query()?),
+            ["api", "expectation"] => Self::Expectation(request.query()?),
             _ => return Err(not_found()),
         })
     }
@@ -340,6 +365,7 @@ impl Api {
             Call::Edits(request) => self.edits(&request).map(Answer::Json),
             Call::Operation(request) => self.operate(&self.operation(request)?, cancel, send).map(Answer::Json),
             Call::Sweep(request) => sweep(&request).map(Answer::Json),
+            Call::Expectation(request) => expectation(&request).map(Answer::Json),
         }
     }
 
@@ -447,6 +473,15 @@ pub(crate) fn sweep(request: &SweepRequest) -> ApiResult<Value> {
     let config = SweepConfig { d_k: vec![d_k], seq, seeds, seed, numbers: Numbers::Regard, loss: Loss::Unit };
     let tables = config.run(&Unwatched)?;
     Ok(Value::Array(tables.iter().map(regard_lab::Table::to_json).collect()))
+}
+
+/// Exact expectations of a row over random queries and keys, whose scores are multiplied by `scale`.
+pub(crate) fn expectation(request: &ExpectationRequest) -> ApiResult<Value> {
+    let &ExpectationRequest { d_k, seq, scale } = request;
+    if !(1..=4096).contains(&d_k) || !(1..=64).contains(&seq) || !(0.0..=1.0).contains(&scale) {
+        return Err(ApiError::unprocessable("outside of the page's range: use d_k up to 4096, 64 tokens and a scale from 0 to 1"));
+    }
+    Ok(views::expectation(d_k, seq, scale))
 }
 
 #[cfg(test)]

@@ -45,10 +45,10 @@ pub(crate) fn router(models: Vec<Model>, auth: Arc<Auth>) -> Router {
         waiting: Arc::new(Semaphore::new(WAITING)),
     }));
     let mut router =
-        Router::new().route("/", get(async || ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], page::INDEX))).fallback(answer);
+        Router::new().route("/", get(async || ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], page::content("index.html", page::INDEX)))).fallback(answer);
     for file in page::FILES {
-        let answer = ([(header::CONTENT_TYPE, format!("{}; charset=utf-8", file.kind))], file.content);
-        router = router.route(&format!("/{}", file.name), get(async || answer));
+        let answer = async || ([(header::CONTENT_TYPE, format!("{}; charset=utf-8", file.kind))], page::content(file.name, file.content));
+        router = router.route(&format!("/{}", file.name), get(answer));
     }
     router
         .method_not_allowed_fallback(async || ApiError(ApiError::METHOD_NOT_ALLOWED, "method not allowed".to_owned()))
@@ -98,6 +98,7 @@ async fn answer(State(shared): State<Shared>, method: Method, uri: Uri, headers:
             });
             tables.await.map(|tables| Json(tables).into_response())
         }
+        Call::Expectation(request) => computed(move || api::expectation(&request)).await.map(|found| Json(found).into_response()),
     }
 }
 

@@ -29,4 +29,4 @@ mod views;
 
 #[cfg(feature = "server")]
 pub use server::{Server, Stop};
-pub use standalone::standalone;
+pub use standalone::{About, standalone};

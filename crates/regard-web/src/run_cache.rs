@@ -50,6 +50,11 @@ pub(crate) fn hash(parts: &[&[u8]]) -> String {
     hash.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
 }
 
+/// SHA-256 of a text, in hexadecimal.
+pub(crate) fn sha256(text: &str) -> String {
+    Sha256::digest(text).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
 /// What a run of this model costs.
 #[derive(Debug, Clone, Copy)]
 struct Cost {

@@ -1,11 +1,10 @@
 //! The page with its data in one file that opens from the disk, for `regard look --html`.
 //!
-//! Responses are stored by the path of their request; the page reports other paths as missing. Scripts are concatenated without the lines that
-//! join them as modules.
+//! Responses are stored by the path of their request; the page shows only views whose data is there.
 
 use crate::api::ApiResult;
 use crate::page::{FILES, INDEX};
-use crate::run_cache::{CachedRun, Limits, View};
+use crate::run_cache::{CachedRun, Limits, View, sha256};
 use crate::views::{self, Look, Tile};
 use base64::Engine;
 use regard_model::{Cancel, Edits, Model, Pool, Sink};
@@ -13,6 +12,8 @@ use serde_json::{Map, Value, json};
 
 /// Cells of all tiles together, at most.
 const ALL_CELLS: usize = 1 << 21;
+/// Tokens of the lens: the last ones.
+const LENS_SHOWN: usize = 24;
 /// Cells on a side of a tile, at most.
 const SIDE: usize = 256;
 
@@ -38,44 +39,84 @@ fn responses(run: &View<'_>) -> ApiResult<(Map<String, Value>, usize)> {
         }
     }
     if run.model.has_head() {
-        all.insert(format!("{path}/lens?row={}", n - 1), views::lens(run, n - 1)?);
+        let rows = n.min(LENS_SHOWN);
+        all.insert(format!("{path}/lens?row={}&rows={rows}", n - rows), views::lens(run, n - rows, rows)?);
     }
     Ok((all, step))
 }
 
-/// A script without its `import` lines and `export` keywords.
-fn without_modules(script: &str) -> String {
-    let lines = script.lines().filter(|line| !line.starts_with("import "));
-    lines.map(|line| format!("{}\n", line.strip_prefix("export ").unwrap_or(line))).collect()
+/// What a file says about itself.
+#[derive(Debug, Clone, Default)]
+pub struct About {
+    /// Its title; the model and the beginning of the text without one.
+    pub title: Option<String>,
+    /// A sentence below the title.
+    pub note: Option<String>,
+    /// Layer and head that it opens with.
+    pub head: Option<[usize; 2]>,
+    /// The command that wrote it.
+    pub command: String,
+    /// The day it was written, as in 2026-11-18.
+    pub date: String,
+}
+
+/// Letters of the text in a title.
+const TITLE: usize = 40;
+
+fn title(about: &About, model: &str, text: &str) -> String {
+    about.title.clone().unwrap_or_else(|| format!("Attention of {model}: {}", text.chars().take(TITLE).collect::<String>()))
+}
+
+/// The scripts as an import map of data URLs: each is a module of its own, as on the server.
+fn import_map() -> Value {
+    let address = |content: &str| {
+        let bare = content.replace("from './", "from 'regard/");
+        format!("data:text/javascript;base64,{}", base64::engine::general_purpose::STANDARD.encode(bare))
+    };
+    let scripts = FILES.iter().filter(|file| file.name.ends_with(".js"));
+    json!({ "imports": scripts.map(|file| (format!("regard/{}", file.name), json!(address(file.content)))).collect::<Map<_, _>>() })
 }
 
 /// The page of a text, as one HTML file.
 ///
 /// # Errors
-/// The reason, when the text is too long or the edits do not fit the model.
-pub fn standalone(model: &Model, text: &str, edits: &Edits) -> Result<String, String> {
+/// The reason, when the text is too long or the edits or the head do not fit the model.
+pub fn standalone(model: &Model, text: &str, edits: &Edits, about: &About) -> Result<String, String> {
     let build = || -> ApiResult<String> {
         let (described, cancel) = (views::model(0, model), Cancel::new());
         let cached = CachedRun::make(0, model, text.to_owned(), edits.clone(), Limits::of_this_machine(), &cancel)?;
         let run = cached.view(&cancel);
         let (mut all, step) = responses(&run)?;
-        all.insert("/api/models".to_owned(), json!({ "version": env!("CARGO_PKG_VERSION"), "models": [described] }));
+        let (name, version) = (described["name"].as_str().unwrap_or_default().to_owned(), env!("CARGO_PKG_VERSION"));
+        all.insert("/api/models".to_owned(), json!({ "version": version, "models": [described] }));
         all.insert("/api/run".to_owned(), views::summary(&run)?);
-        let shown: Vec<&str> = ["heads", "head", "map"].into_iter().chain(model.has_head().then_some("lens")).collect();
-        let data = json!({ "answers": all, "views": shown, "step": step, "edits": edits.canonical(), "text": text });
+        // Lines are drawn from single weights: a long text has its map alone.
+        let views = [("heads", true), ("head", step == 1), ("map", true), ("lens", model.has_head())];
+        let shown: Vec<&str> = views.into_iter().filter(|(_, there)| *there).map(|(name, _)| name).collect();
+        let head = about.head.map(|[layer, head]| json!({ "layer": layer, "head": head, "view": if step == 1 { "head" } else { "map" } }));
+        let data = json!({
+            "answers": all, "views": shown, "step": step, "edits": edits.canonical(), "text": text, "head": head,
+            "title": title(about, &name, text), "note": about.note, "command": about.command, "date": about.date,
+            "model": name, "version": version, "text_hash": sha256(text),
+        });
         // No `<` in the data: it cannot end its element.
         let data = data.to_string().replace('<', "\\u003c");
-        let scripts: String = FILES.iter().filter(|file| file.name.ends_with(".js")).map(|file| without_modules(file.content)).collect();
         let style = FILES.iter().find(|file| file.name == "style.css").map_or("", |file| file.content);
-        let policy = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:";
+        let policy = "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:";
         Ok(INDEX
             .replace(
                 "<link rel=\"stylesheet\" href=\"style.css\">",
-                &format!("<meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n<style>\n{style}</style>"),
+                &format!(
+                    "<meta http-equiv=\"Content-Security-Policy\" content=\"{policy}\">\n<style>\n{style}</style>\n\
+                     <script type=\"importmap\">{}</script>",
+                    import_map()
+                ),
             )
             .replace(
                 "<script type=\"module\" src=\"main.js\"></script>",
-                &format!("<script type=\"application/json\" id=\"frozen\">{data}</script>\n<script type=\"module\">\n{scripts}</script>"),
+                &format!(
+                    "<script type=\"application/json\" id=\"frozen\">{data}</script>\n<script type=\"module\">import 'regard/main.js';</script>"
+                ),
             ))
     };
     build().map_err(|error| error.1)
@@ -84,29 +125,12 @@ pub fn standalone(model: &Model, text: &str, edits: &Edits) -> Result<String, St
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::collections::BTreeMap;
-
-    /// Concatenated scripts share one scope.
-    #[test]
-    fn no_name_is_used_by_two_scripts() {
-        let mut seen = BTreeMap::new();
-        for file in FILES.iter().filter(|file| file.name.ends_with(".js")) {
-            for line in without_modules(file.content).lines().filter(|line| !line.starts_with([' ', '}', '/'])) {
-                let words: Vec<&str> = line.split([' ', '(', '=', ';']).filter(|word| !word.is_empty() && *word != "async").collect();
-                if let ["const" | "let" | "function" | "class", name, ..] = words.as_slice() {
-                    let before = seen.insert((*name).to_owned(), file.name);
-                    assert!(before.is_none(), "{name} is in {} and in {}", before.unwrap_or_default(), file.name);
-                }
-            }
-        }
-        assert!(seen.len() > 80, "{}", seen.len());
-    }
 
     #[test]
     fn data_cannot_end_its_element() {
         let model = Model::built_in().expect("it is in the crate");
-        let page = standalone(&model, "Emma and David", &Edits::default()).expect("letters that it knows");
-        assert_eq!(page.matches("</script>").count(), 2, "one of the data and one of the scripts");
-        assert!(!page.contains("import ") && !page.contains("href=\"style.css\""));
+        let page = standalone(&model, "Emma and David", &Edits::default(), &About::default()).expect("letters that it knows");
+        assert_eq!(page.matches("</script>").count(), 3, "the import map, the data and the start");
+        assert!(!page.contains("from './") && !page.contains("href=\"style.css\""));
     }
 }

@@ -4,6 +4,7 @@ use crate::api::{ApiError, ApiResult};
 use crate::examples;
 use crate::run_cache::{View, hash};
 use regard::Rectangle;
+use regard_lab::theory;
 use regard_model::edits::{Action, Part, Rows};
 use regard_model::{Edits, Model, Pool, Sink};
 use serde::Deserialize;
@@ -16,6 +17,9 @@ const CELLS: usize = 1 << 18;
 const THUMBNAIL: usize = 32;
 /// Tokens of the lesson.
 pub(crate) const LESSON: usize = 12;
+/// Next tokens of a prediction, and tokens of one answer of the lens.
+const NEXT: usize = 10;
+const LENS_ROWS: usize = 64;
 
 /// JSON has no NaN: null instead.
 fn number(x: f64) -> Value {
@@ -41,7 +45,7 @@ pub(crate) fn model(number: usize, model: &Model) -> Value {
         "vocab": model.vocab(),
         "context": model.context(),
         "causal": model.is_causal(),
-        "writes": model.has_head() && model.is_causal(),
+        "writes": writes(model),
         "has_head": model.has_head(),
         "rotary": model.attention().rotary.is_some(),
         "parameters": model.parameters(),
@@ -66,11 +70,27 @@ pub(crate) fn summary(run: &View<'_>) -> ApiResult<Value> {
         "edits": run.edits.canonical(),
         "explained": if run.edits.is_empty() { String::new() } else { run.edits.explain() },
         "controls": controls(&run.edits),
+        "each": run.edits.list().iter().map(ToString::to_string).collect::<Vec<_>>(),
         "tokens": pieces.collect::<Vec<_>>(),
         "losses": run.losses.iter().copied().map(number).collect::<Vec<_>>(),
         "loss": loss,
+        "next": if !writes(&run.model) { Value::Null } else { next(run, run.ids.len() - 1)? },
         "warning": run.model.warning(run.ids.len()),
     }))
+}
+
+/// Whether the model predicts the next token.
+fn writes(model: &Model) -> bool {
+    model.has_head() && model.is_causal()
+}
+
+fn predicted(model: &Model, top: &[(u32, f64)]) -> Value {
+    top.iter().map(|(id, probability)| json!({ "id": id, "piece": model.piece(*id), "probability": probability })).collect()
+}
+
+/// The most likely tokens after a token.
+pub(crate) fn next(run: &View<'_>, row: usize) -> ApiResult<Value> {
+    Ok(predicted(&run.model, &run.with(|run| run.next_tokens(row, NEXT))?))
 }
 
 /// Means of the heads of a layer.
@@ -135,19 +155,21 @@ pub(crate) fn thumbnail_step(n: usize) -> usize {
     n.div_ceil(THUMBNAIL).max(1)
 }
 
-/// Logit lens: predictions at a token after each layer.
-pub(crate) fn lens(run: &View<'_>, row: usize) -> ApiResult<Value> {
-    range(row, 1, run.ids.len())?;
+/// Logit lens: predictions at some tokens after each layer, `[layer][token]`.
+pub(crate) fn lens(run: &View<'_>, row: usize, rows: usize) -> ApiResult<Value> {
+    let of = range(row, rows, run.ids.len())?;
+    if rows > LENS_ROWS {
+        return Err(ApiError::unprocessable(format!("too many tokens: {rows}; use at most {LENS_ROWS}")));
+    }
     let sources = run.model.sources_of(&run.edits)?;
-    let lens = run.model.lens_of(&run.ids, &run.edits, &sources, 5, row..row + 1)?;
-    let layers = (0..=run.model.shape().layers).map(|layer| {
-        let top = (0..lens.top.dim().2).map(|place| {
-            let id = lens.top[[layer, 0, place]];
-            json!({ "id": id, "piece": run.model.piece(id), "probability": lens.probability[[layer, 0, place]] })
-        });
-        json!({ "layer": layer, "top": top.collect::<Vec<_>>(), "entropy": number(lens.entropy[[layer, 0]]), "loss": number(lens.loss[[layer, 0]]) })
-    });
-    Ok(Value::Array(layers.collect()))
+    let lens = run.model.lens_of(&run.ids, &run.edits, &sources, NEXT, of)?;
+    let cell = |layer: usize, row: usize| {
+        let top: Vec<_> =
+            (0..lens.top.dim().2).map(|i| (lens.top[[layer, row, i]], f64::from(lens.probability[[layer, row, i]]))).collect();
+        let (entropy, loss) = (number(lens.entropy[[layer, row]]), number(lens.loss[[layer, row]]));
+        json!({ "top": predicted(&run.model, &top), "entropy": entropy, "loss": loss })
+    };
+    Ok((0..=run.model.shape().layers).map(|layer| (0..rows).map(|row| cell(layer, row)).collect::<Value>()).collect())
 }
 
 /// The score of one pair of tokens in a head, coordinate by coordinate.
@@ -158,12 +180,31 @@ pub(crate) fn neuron(run: &View<'_>, layer: usize, head: usize, query: usize, ke
     Ok(serde_json::to_value(neuron).unwrap_or_default())
 }
 
-/// Every step of a head on a short text: the first tokens of the run.
+/// Every step of a head on a short text, the first tokens of the run: until the prediction, and what each part of the model writes to the
+/// logit of the most likely token.
 pub(crate) fn steps(run: &View<'_>, layer: usize, head: usize) -> ApiResult<Value> {
-    let ids = &run.ids[..run.ids.len().min(LESSON)];
-    let steps = run.model.run(ids, &run.edits, &run.model.sources_of(&run.edits)?)?.steps(layer, head)?;
-    let pieces: Vec<String> = ids.iter().map(|id| run.model.piece(*id)).collect();
-    Ok(json!({ "tokens": pieces, "steps": steps }))
+    let (ids, model) = (&run.ids[..run.ids.len().min(LESSON)], &run.model);
+    let sources = model.sources_of(&run.edits)?;
+    let short = model.run(ids, &run.edits, &sources)?;
+    let steps = short.steps(layer, head)?;
+    let pieces: Vec<String> = ids.iter().map(|id| model.piece(*id)).collect();
+    let (mut next, mut attribution) = (Value::Null, Value::Null);
+    if writes(model) {
+        let top = short.next_tokens(ids.len() - 1, NEXT)?;
+        next = predicted(model, &top);
+        // Models whose norms or head are not linear have no parts of a logit.
+        if let Ok(parts) = model.attribute(ids, &run.edits, &sources, ids.len() - 1, top[0].0) {
+            attribution = json!({ "parts": parts.parts, "writes": parts.writes, "logit": parts.logit });
+        }
+    }
+    Ok(json!({ "tokens": pieces, "steps": steps, "next": next, "attribution": attribution }))
+}
+
+/// Exact expectations of a row's statistics over random queries and keys.
+pub(crate) fn expectation(d_k: usize, seq: usize, scale: f64) -> Value {
+    let row = theory::row_at_scale(seq, d_k, scale);
+    let spread = scale * theory::dot_product_deviation(d_k);
+    json!({ "score_std": spread, "mean_entropy": row.entropy, "mean_max_weight": row.max_weight })
 }
 
 /// Edits as the page's controls show them. Scale, temperature, mask and the first key of all heads have one entry each; heads that are zeroed

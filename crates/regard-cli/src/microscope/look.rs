@@ -5,14 +5,17 @@ use super::{ABOUT_MODEL, load, picture, said, sources};
 use crate::options::{Common, Out, Outcome, Unusable, figure_files, table_files, write_files};
 use crate::output::{note, print};
 use crate::progress::Bar;
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::{Args, ValueEnum};
 use regard_files::limits::{self, PAGE_BYTES};
-use regard_files::{Output, is_sealed_html, seal_html};
+use regard_files::{Output, is_sealed_html, seal_html, shell_quoted};
 use regard_lab::experiments::Progress;
 use regard_lab::{Folder, Table};
 use regard_model::{Edits, Generation, Input, Model, Run, Sources};
+use regard_web::About;
 use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::SystemTime;
 
 /// Look at every head of a model on a text: statistics, and pictures of all heads or of one
 ///
@@ -27,7 +30,7 @@ use std::path::PathBuf;
   regard look model.bin --layer 3 --head 1 --edits scale=off
   regard look model.bin --layer 3 --head 1 --neuron 12,7
   regard look model.bin --text \"Once upon a time\" --generate 20 --layer 3 --head 1
-  regard look --html look.html")]
+  regard look --html look.html --title \"The head of the previous token\" --head 1.2")]
 pub(crate) struct Look {
     #[arg(value_name = "MODEL", help = ABOUT_MODEL)]
     model: Option<PathBuf>,
@@ -43,9 +46,9 @@ pub(crate) struct Look {
     /// Draw this layer's head alone, with tokens, and write its weights down (needs --head)
     #[arg(long, requires = "head", value_name = "N")]
     layer: Option<usize>,
-    /// Which head
-    #[arg(long, requires = "layer", value_name = "N")]
-    head: Option<usize>,
+    /// Which head of the layer; or both at once, as in 3.1
+    #[arg(long, value_name = "N|L.H")]
+    head: Option<HeadAt>,
     /// How one score of the head comes about: the numbers of two tokens, as in 12,7
     #[arg(long, requires = "head", value_name = "QUERY,KEY")]
     neuron: Option<Pair>,
@@ -58,10 +61,36 @@ pub(crate) struct Look {
     /// Write the page of `regard serve` with this text's data into one file, which opens from the disk
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
+    /// Title of the page
+    #[arg(long, requires = "html", value_name = "TEXT")]
+    title: Option<String>,
+    /// A sentence below the title
+    #[arg(long, requires = "html", value_name = "TEXT")]
+    note: Option<String>,
     #[command(flatten)]
     out: Out,
     #[command(flatten)]
     common: Common,
+}
+
+/// A head by its number in a layer, or with its layer.
+#[derive(Clone, Copy, Debug)]
+struct HeadAt {
+    layer: Option<usize>,
+    head: usize,
+}
+
+impl FromStr for HeadAt {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers: Option<Vec<usize>> = text.split('.').map(|number| number.parse().ok()).collect();
+        match numbers.as_deref() {
+            Some([head]) => Ok(Self { layer: None, head: *head }),
+            Some([layer, head]) => Ok(Self { layer: Some(*layer), head: *head }),
+            _ => Err("give a head as a number, beside --layer, or as in 3.1: layer 3, head 1".to_owned()),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -82,6 +111,25 @@ impl SinkArg {
             Self::Renormalise => regard_model::Sink::Renormalise,
         }
     }
+}
+
+/// The command line of this process, as a shell reads it.
+fn this_command() -> String {
+    let words = std::env::args_os().skip(1).map(|word| shell_quoted(&word.to_string_lossy()));
+    std::iter::once("regard".to_owned()).chain(words).collect::<Vec<_>>().join(" ")
+}
+
+/// Today in UTC, as in 2026-11-18.
+fn today() -> String {
+    let days = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |time| time.as_secs() / 86_400) as i64;
+    // Years begin in March, so that the leap day is the last one; eras have 400 years.
+    let shifted = days + 719_468;
+    let (era, day) = (shifted.div_euclid(146_097), shifted.rem_euclid(146_097));
+    let year = (day - day / 1_460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let (day, month) = (day - (153 * month + 2) / 5 + 1, if month < 10 { month + 3 } else { month - 9 });
+    format!("{:04}-{month:02}-{day:02}", 400 * era + year + i64::from(month <= 2))
 }
 
 /// Means over the rows of every head.
@@ -122,6 +170,16 @@ fn statistics(run: &Run, caption: &str, bar: &Bar) -> Result<Table> {
 }
 
 impl Look {
+    /// Layer and head that are chosen.
+    fn head(&self) -> Result<Option<[usize; 2]>> {
+        let Some(at) = self.head else { return Ok(None) };
+        match (self.layer, at.layer) {
+            (Some(layer), None) | (None, Some(layer)) => Ok(Some([layer, at.head])),
+            (None, None) => bail!(Unusable(format!("no layer is given: --head {}; use --layer N too, or --head L.H", at.head))),
+            (Some(_), Some(_)) => bail!(Unusable("the layer is given twice; use --layer N --head N, or --head L.H".to_owned())),
+        }
+    }
+
     /// The tokens, and how many of them the model wrote.
     fn ids(&self, model: &Model, edits: &Edits, sources: &Sources) -> Result<(Vec<u32>, usize)> {
         let text = match (&self.text, &self.file) {
@@ -142,10 +200,10 @@ impl Look {
     }
 
     /// Names of the tables and figures that this call writes.
-    fn files(&self) -> Vec<String> {
+    fn files(&self, head: Option<[usize; 2]>) -> Vec<String> {
         let (mut tables, mut figures) = (vec!["look".to_owned()], Vec::new());
-        match (self.layer, self.head) {
-            (Some(layer), Some(head)) => {
+        match head {
+            Some([layer, head]) => {
                 tables.push(format!("head_{layer}_{head}"));
                 figures.push(format!("head_{layer}_{head}"));
                 if let Some(pair) = self.neuron {
@@ -153,7 +211,7 @@ impl Look {
                     figures.push(format!("neuron_{layer}_{head}_{}_{}", pair.query, pair.key));
                 }
             }
-            _ => figures.push("heads".to_owned()),
+            None => figures.push("heads".to_owned()),
         }
         let figures = figures.iter().flat_map(|name| [format!("{name}.svg"), format!("{name}.png")]);
         tables.iter().map(|name| format!("{name}.csv")).chain(figures).collect()
@@ -180,7 +238,8 @@ impl Look {
         let bar = self.common.start("look")?;
         limits::TOKENS.check("--generate", self.generate)?;
         let folder = Folder::open(&self.out.out, "look")?;
-        folder.reserve(&self.files())?;
+        let chosen = self.head()?;
+        folder.reserve(&self.files(chosen))?;
         let html = self.html.as_deref().map(|path| Output::reserve(path, PAGE_BYTES.max, is_sealed_html)).transpose()?;
         let model = load(self.model.as_deref())?;
         let edits = Edits::parse(&self.edits)?;
@@ -194,8 +253,8 @@ impl Look {
         let caption = format!("Means over the rows of each head, on {} tokens.{wrote}{}", ids.len(), said(&edits));
         let mut tables = vec![statistics(&run, &caption, &bar)?];
         let mut figures = Vec::new();
-        match (self.layer, self.head) {
-            (Some(layer), Some(head)) => {
+        match chosen {
+            Some([layer, head]) => {
                 figures.push(picture::head(&run, layer, head, self.sink.sink())?);
                 tables.push(self.weights(&run, layer, head)?);
                 if let Some(pair) = self.neuron {
@@ -204,7 +263,7 @@ impl Look {
                     tables.extend(numbers);
                 }
             }
-            _ => figures.push(picture::heads(&run, self.sink.sink())?),
+            None => figures.push(picture::heads(&run, self.sink.sink())?),
         }
         drop(bar);
         self.common.show(&tables)?;
@@ -222,7 +281,8 @@ impl Look {
                 Some(text) if written == 0 => text.clone(),
                 _ => model.tokenizer()?.decode(&ids)?,
             };
-            let page = regard_web::standalone(&model, &text, &edits).map_err(Unusable)?;
+            let about = About { title: self.title, note: self.note, head: chosen, command: this_command(), date: today() };
+            let page = regard_web::standalone(&model, &text, &edits, &about).map_err(Unusable)?;
             let path = output.path().to_owned();
             output.write(seal_html(&page).as_bytes())?;
             if !self.common.quiet {

@@ -5,15 +5,15 @@ use crate::served::Served;
 use crate::views::{TEXT, and_drawn, is_quiet, opened};
 use serde_json::{Value, json};
 
-fn number(value: &Value) -> f64 {
+pub fn number(value: &Value) -> f64 {
     value.as_f64().unwrap_or_else(|| panic!("{value} is not a number"))
 }
 
-fn words(chrome: &Chrome, selector: &str) -> String {
+pub fn words(chrome: &Chrome, selector: &str) -> String {
     chrome.eval(&format!("document.querySelector({})?.textContent ?? ''", json!(selector))).as_str().expect("words").to_owned()
 }
 
-fn typed(chrome: &Chrome, text: &str) {
+pub fn typed(chrome: &Chrome, text: &str) {
     and_drawn(chrome, |chrome| {
         chrome.eval(&format!(
             "const box = document.getElementById('text'); box.value = {}; box.dispatchEvent(new Event('input'))",
@@ -22,8 +22,8 @@ fn typed(chrome: &Chrome, text: &str) {
     });
 }
 
-const LOSS_A: &str = "Number(document.getElementById('loss-a').dataset.value)";
-const LOSS_B: &str = "Number(document.getElementById('loss-b').dataset.value)";
+pub const LOSS_A: &str = "Number(document.getElementById('loss-a').dataset.value)";
+pub const LOSS_B: &str = "Number(document.getElementById('loss-b').dataset.value)";
 
 #[test]
 fn the_first_text_fits_the_model_and_examples_show_what_they_name() {
@@ -50,7 +50,7 @@ fn the_first_text_fits_the_model_and_examples_show_what_they_name() {
     };
     let mean = |name: &str| {
         number(&chrome.eval(&format!(
-            "import('/state.js').then(async ({{ runs, state }}) => (await (await import('/api.js')).ask(`/api/run/${{runs.B.run}}/heads?layer=${{state.l}}`))[state.h].{name})"
+            "import('/state.js').then(async ({{ runs, state }}) => (await (await import('/api.js')).ask(`/api/run/${{runs.B.run}}/heads?layer=${{state.layer}}`))[state.head].{name})"
         )))
     };
     choose(0);
@@ -161,16 +161,37 @@ fn what_the_page_says_is_true() {
     assert!(words(&chrome, "#about-text").starts_with("1 token") && !words(&chrome, "#about-text").contains("tokens"));
     assert!(words(&chrome, "#legend").contains("type a text") && words(&chrome, "#surgery").contains("type a text"));
     // The lesson draws the norm that it speaks of, and fetches each sweep once.
+    typed(&chrome, TEXT);
     chrome.eval("document.activeElement.blur()");
     and_drawn(&chrome, |chrome| chrome.key("6"));
+    chrome.eval("document.querySelectorAll('.dots button')[3].click()");
+    chrome.wait("document.querySelector('.lesson[data-step=\"3\"] .plain')");
+    chrome.eval("document.querySelector('.lesson .plain').click()");
     chrome.wait("document.querySelector('[data-name^=grad_norm_q]')");
     let fetched = || chrome.requests.borrow().iter().filter(|address| address.contains("/api/sweep")).count();
     assert_eq!(fetched(), 11);
     for value in [3, 7, 9] {
-        chrome.eval(&format!("{{ const slider = document.querySelector('#view input[type=range]'); slider.value = {value}; slider.dispatchEvent(new Event('input')) }}"));
+        chrome.eval(&format!(
+            "{{ const slider = document.getElementById('lesson-width'); slider.value = {value}; slider.dispatchEvent(new Event('input')) }}"
+        ));
     }
-    chrome.wait("document.querySelector('#view table:last-of-type')?.textContent.includes('d_k = 512') || [...document.querySelectorAll('#view th')].some((th) => th.textContent === 'd_k = 512')");
+    chrome.wait("[...document.querySelectorAll('#view th')].some((th) => th.textContent === 'd_k = 512')");
     assert_eq!(fetched(), 11, "each move of the slider fetches the sweeps again");
+    // The same numbers by the command that is named.
+    let command = words(&chrome, "#sweep-command");
+    let sweep = std::process::Command::new("/bin/sh")
+        .args(["-c", &format!("{command} --json --quiet --out .")])
+        .current_dir(folder.path())
+        .env("PATH", program)
+        .output();
+    let tables: Value = serde_json::from_slice(&sweep.expect("a shell").stdout).expect("JSON");
+    let shown = words(&chrome, "#view .swept");
+    for row in tables[0]["rows"].as_array().expect("rows") {
+        for name in ["mean_entropy", "mean_max_weight", "row_dq_median", "grad_norm_q", "score_std"] {
+            let printed = chrome.eval(&format!("import('/base.js').then(({{ short }}) => short({}))", row[name]));
+            assert!(shown.contains(printed.as_str().expect("a number")), "{name} {printed} is not shown by the lesson; {command}");
+        }
+    }
     is_quiet(&served, &chrome);
 }
 
@@ -187,17 +208,9 @@ fn controls_do_what_they_say() {
     chrome.eval("document.querySelector('#view .heads button[tabindex=\"0\"]').focus()");
     chrome.key("ArrowRight");
     assert_eq!(chrome.eval("document.activeElement.dataset.head"), json!("0.1"));
-    // Names of heads stand on the thumbnails, and the button above them.
-    assert_eq!(
-        chrome.eval(
-            "document.getElementById('label').compareDocumentPosition(document.querySelector('.heads')) & Node.DOCUMENT_POSITION_FOLLOWING"
-        ),
-        json!(4)
-    );
-    and_drawn(&chrome, |chrome| {
-        chrome.eval("document.getElementById('label').click()");
-    });
-    assert_eq!(words(&chrome, "[data-head=\"1.2\"] .label"), "previous local");
+    // Names of heads stand on the thumbnails in plain words; a small model has them without being asked.
+    chrome.wait("document.querySelector('[data-head=\"1.2\"] .label')");
+    assert_eq!(words(&chrome, "[data-head=\"1.2\"] .label"), "previous token");
     chrome.shot("heads-named");
     // Words can be chosen as tokens can.
     chrome.open(&format!("{}&v=head&w=1&t={}", served.address, TEXT.replace(' ', "%20")));
@@ -205,7 +218,7 @@ fn controls_do_what_they_say() {
     and_drawn(&chrome, |chrome| {
         chrome.eval("document.querySelectorAll('#view text.choose')[3].dispatchEvent(new MouseEvent('click', { bubbles: true }))");
     });
-    assert_ne!(chrome.eval("import('/state.js').then(({ state }) => state.q)"), json!(""));
+    assert_ne!(chrome.eval("import('/state.js').then(({ state }) => state.queries)"), json!(""));
     // The lens has neither layer nor head to choose.
     chrome.eval("document.activeElement.blur()");
     and_drawn(&chrome, |chrome| chrome.key("5"));

@@ -89,7 +89,7 @@ fn typing_changes_the_pictures_and_the_last_text_wins() {
     assert_ne!(chrome.eval(picture), before, "another text, the same picture");
     // Fifty texts at once.
     chrome.eval(&format!("for (let i = 0; i < 50; i++) ({typed})('Emma '.repeat(i + 1) + 'went')"));
-    chrome.wait("import('/state.js').then(({ runs, state }) => runs.B.of === state.t && document.getElementById('view').dataset.run.endsWith(runs.B.run))");
+    chrome.wait("import('/state.js').then(({ runs, state }) => runs.B.of === state.text && document.getElementById('view').dataset.run.endsWith(runs.B.run))");
     let last = "Emma ".repeat(50) + "went";
     assert_eq!(chrome.eval("import('/state.js').then(({ runs }) => runs.B.of)"), json!(last));
     let tokens = chrome.eval("document.querySelectorAll('#tokens > span').length");
@@ -173,7 +173,7 @@ fn a_link_gives_the_same_view_to_a_fresh_browser() {
     fresh.wait("import('/map.js').then(({ mapShown }) => { const m = mapShown(); const t = m?.tiles.get(m.step + ',0,0'); return t && t.values; })");
     assert_eq!(fresh.eval(seen), before, "another picture");
     assert_eq!(
-        fresh.eval("import('/state.js').then(({ state }) => [state.t, state.e, state.s, state.l, state.h, state.v, state.sink])"),
+        fresh.eval("import('/state.js').then(({ state }) => [state.text, state.edits, state.side, state.layer, state.head, state.view, state.sink])"),
         json!([TEXT, "scale=off", "D", 2, 1, "map", "hide"])
     );
 }
@@ -233,7 +233,7 @@ fn texts_that_look_like_markup_stay_texts() {
             chrome
                 .eval(&format!("const box = document.getElementById('text'); box.value = {typed}; box.dispatchEvent(new Event('input'))"));
             // Drawn, or refused in words: letters that the small model does not know.
-            chrome.wait("import('/state.js').then(({ runs, state }) => !document.getElementById('banner').hidden || (runs.B.of === state.t && document.getElementById('view').dataset.run.endsWith(runs.B.run)))");
+            chrome.wait("import('/state.js').then(({ runs, state }) => !document.getElementById('banner').hidden || (runs.B.of === state.text && document.getElementById('view').dataset.run.endsWith(runs.B.run)))");
             assert_eq!(chrome.eval("window.hurt === undefined && document.querySelectorAll('img').length"), json!(0), "{text:?}");
             let wide = chrome.eval("document.documentElement.scrollWidth - window.innerWidth");
             assert!(
@@ -252,7 +252,7 @@ fn hostile_addresses_and_the_skip_link_do_no_harm() {
     let Some((served, chrome)) = opened(&[("e", "L0.H0=zero")]) else { return };
     chrome.eval("document.querySelector('.skip').click()");
     assert_eq!(chrome.eval("document.activeElement.id"), json!("view"));
-    assert_eq!(chrome.eval("import('/state.js').then(({ state }) => [state.t, state.e])"), json!([TEXT, "L0.H0=zero"]));
+    assert_eq!(chrome.eval("import('/state.js').then(({ state }) => [state.text, state.edits])"), json!([TEXT, "L0.H0=zero"]));
     for words in [
         "v=__proto__",
         "v=map&at=NaN,NaN,1",
@@ -421,7 +421,10 @@ fn a_page_in_one_file_opens_from_the_disk() {
         json!(["tab-heads", "tab-head", "tab-map", "tab-lens"])
     );
     assert!(chrome.eval("document.title").as_str().expect("a title").contains("own model"));
-    assert!(chrome.eval("document.getElementById('intro').textContent").as_str().expect("words").contains("regard look --html"));
+    let footer = chrome.eval("document.getElementById('footer').textContent").as_str().expect("words").to_owned();
+    for part in ["own model", "SHA-256", "regard look --text", "--html", "L0.H1=zero"] {
+        assert!(footer.contains(part), "{part}: {footer}");
+    }
     // What is not in the file is not claimed.
     chrome.key("z");
     assert!(!chrome.eval("document.getElementById('surgery').textContent").as_str().expect("words").contains("change nothing"));

@@ -163,14 +163,14 @@ pub fn row(n: usize, d_k: usize, scaled: bool) -> RowExpectation {
     if let Some(found) = known().get(&(n, d_k, scaled)) {
         return *found;
     }
-    let computed = compute_row(n, d_k, scaled);
+    let computed = row_at_scale(n, d_k, if scaled { 1.0 / (d_k as f64).sqrt() } else { 1.0 });
     known().insert((n, d_k, scaled), computed);
     computed
 }
 
-fn compute_row(n: usize, d_k: usize, scaled: bool) -> RowExpectation {
-    let unit = if scaled { 1.0 / (d_k as f64).sqrt() } else { 1.0 };
-    let parts: Vec<_> = chi_rule(d_k).into_par_iter().map(|(s, w)| (w, at_spread(n, s * unit))).collect();
+/// The same for scores that are multiplied by `scale`.
+pub fn row_at_scale(n: usize, d_k: usize, scale: f64) -> RowExpectation {
+    let parts: Vec<_> = chi_rule(d_k).into_par_iter().map(|(s, w)| (w, at_spread(n, s * scale))).collect();
     parts.into_iter().fold(RowExpectation::default(), |sum, (w, e)| RowExpectation {
         entropy: sum.entropy + w * e.entropy,
         max_weight: sum.max_weight + w * e.max_weight,

@@ -1,0 +1,43 @@
+// What the page is of: the model, its examples, or a file.
+import { byId, el, put } from './base.js';
+import { frozen } from './api.js';
+import { model } from './draw.js';
+import { showTries } from './tour.js';
+
+/** The header and the examples of the model. */
+export function describe() {
+  const one = model();
+  put(
+    byId('example'),
+    el('option', { value: '' }, 'choose …'),
+    one.examples.map((example, i) => el('option', { value: i }, example.title)),
+  );
+  byId('example').closest('label').hidden = Boolean(frozen) || one.examples.length === 0;
+  const shared = one.kv_heads < one.heads ? ` (${one.kv_heads} for keys and values)` : '';
+  const size = `${(one.parameters / 1e6).toPrecision(3)} M parameters`;
+  put(byId('about'), `${one.family}, ${one.layers} layers of ${one.heads} heads of ${one.head_dim}${shared}, ${size}`);
+  if (!frozen) showTries();
+}
+
+/** A file says what it is, and hides what it has not. */
+export function showFile() {
+  document.body.dataset.frozen = 'true';
+  document.title = frozen.title;
+  put(byId('intro'), el('b', {}, frozen.title), frozen.note ? ` ${frozen.note}` : null);
+  const facts = [
+    ['model', frozen.model],
+    ['text', `SHA-256 ${frozen.text_hash}`],
+    ['edits', frozen.edits || 'none'],
+    ['made', `${frozen.date} by regard ${frozen.version}`],
+    ['command', el('code', {}, frozen.command)],
+  ];
+  put(
+    byId('footer'),
+    el(
+      'dl',
+      {},
+      facts.flatMap(([name, words]) => [el('dt', {}, name), el('dd', {}, words)]),
+    ),
+  );
+  byId('text').readOnly = true;
+}

@@ -1,0 +1,105 @@
+// Tabs, sides and controls above the view.
+import { byId, clamp, el, put } from './base.js';
+import { frozen } from './api.js';
+import { model } from './draw.js';
+import { go, runs, state } from './state.js';
+
+/** A list of values for a field of the state. */
+export function choice(name, values, words) {
+  const options = values.map((value) =>
+    Array.isArray(value) ? el('option', { value: value[0] }, value[1]) : el('option', { value }, value),
+  );
+  return el(
+    'label',
+    {},
+    `${words} `,
+    el('select', { value: state[name], onchange: (event) => go({ [name]: event.target.value }) }, options),
+  );
+}
+
+const check = (name, words) =>
+  el(
+    'label',
+    {},
+    el('input', {
+      type: 'checkbox',
+      checked: state[name] === 1,
+      onchange: (event) => go({ [name]: event.target.checked ? 1 : 0 }),
+    }),
+    ` ${words}`,
+  );
+
+function numberField(name, most) {
+  const set = (event) => go({ [name]: clamp(Number(event.target.value) || 0, 0, most - 1) });
+  return el(
+    'label',
+    {},
+    `${name} `,
+    el('input', { type: 'number', min: 0, max: most - 1, value: state[name], onchange: set }),
+  );
+}
+
+/** Buttons for A, B and B − A. Without edits, or with refused ones, there is one model to look at. */
+function sides() {
+  const alone = runs.A?.run === runs.B?.run;
+  const side = alone ? 'A' : state.side;
+  const button = ([value, words]) =>
+    el(
+      'button',
+      {
+        id: `side-${value}`,
+        'aria-pressed': side === value ? 'true' : 'false',
+        disabled: alone && value !== 'A',
+        title: alone && value !== 'A' ? 'make an edit on the right first' : null,
+        onclick: () => go({ side: value }),
+      },
+      words,
+    );
+  return el(
+    'span',
+    { role: 'group', 'aria-label': 'side', class: 'sides' },
+    [
+      ['A', 'A: as it is'],
+      ['B', 'B: edited'],
+      ['D', 'B − A'],
+    ].map(button),
+  );
+}
+
+/** Controls of a view. */
+export function showControls(view) {
+  const box = byId('controls');
+  // A field that is in use stays in use.
+  const fields = () => [...box.querySelectorAll('button, input, select')];
+  const focus = box.contains(document.activeElement) ? fields().indexOf(document.activeElement) : -1;
+  const { layers, heads } = model();
+  put(
+    box,
+    frozen ? null : sides(),
+    view.ofOneHead ? [numberField('layer', layers), numberField('head', heads)] : null,
+    view.controls(choice, check),
+  );
+  if (focus >= 0) fields()[focus]?.focus();
+}
+
+/** Tabs of the views. */
+export function showTabs(views) {
+  const tabs = views.map((view, i) =>
+    el(
+      'button',
+      {
+        role: 'tab',
+        id: `tab-${view.name}`,
+        'aria-selected': state.view === view.name ? 'true' : 'false',
+        'aria-controls': 'view',
+        tabindex: state.view === view.name ? 0 : -1,
+        title: `key ${i + 1}`,
+        onclick: () => go({ view: view.name }),
+      },
+      view.title,
+    ),
+  );
+  const focused = byId('tabs').contains(document.activeElement);
+  put(byId('tabs'), tabs);
+  if (focused) byId(`tab-${state.view}`)?.focus();
+}

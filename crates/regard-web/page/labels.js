@@ -1,0 +1,61 @@
+// Names of heads in plain words.
+import { events, frozen } from './api.js';
+import { model } from './draw.js';
+import { state } from './state.js';
+
+/** What the labels of `regard classify` mean, as a thumbnail says it. */
+const PLAIN = {
+  previous: 'previous token',
+  own: 'own token',
+  first: 'first token',
+  local: 'nearby',
+  duplicate: 'same token',
+  induction: 'repeats',
+  repeated: 'repeats',
+  delimiter: 'punctuation',
+};
+export const NAMES = [...new Set(Object.values(PLAIN)), 'mixed'];
+/** Models of at most this number of parameters are labelled at once. */
+const SMALL = 2e6;
+
+let redraw = () => {};
+export function whenNamed(action) {
+  redraw = action;
+}
+
+/** Labels of every head, by model. */
+const known = new Map();
+
+/** A head's labels in plain words, the most telling first; none before they are known. */
+export function plain(labels) {
+  const names = [...new Set(labels.map((label) => PLAIN[label] ?? label))];
+  // A head of the previous token is near by definition.
+  const telling = names.length > 1 ? names.filter((name) => name !== 'nearby') : names;
+  return telling.join(', ') || 'mixed';
+}
+
+export const namesKnown = () => known.has(state.model);
+export const nameOf = (layer, head) => known.get(state.model)?.[layer * model().heads + head];
+
+/** Labels on 16 stories, as `regard classify` gives them; `far` is told the number of texts. */
+export async function nameHeads(far = () => {}) {
+  const number = state.model;
+  await events('/api/labels', { model: number }, (data) => {
+    if (data.done) far(data.done, data.all);
+    if (data.heads)
+      known.set(
+        number,
+        data.heads.map((head) => plain(head.labels)),
+      );
+  });
+  redraw();
+}
+
+const begun = new Set();
+
+/** A small model has its names without being asked. */
+export function nameWhenSmall() {
+  if (frozen || known.has(state.model) || begun.has(state.model) || model().parameters > SMALL) return;
+  begun.add(state.model);
+  nameHeads().catch(() => begun.delete(state.model));
+}

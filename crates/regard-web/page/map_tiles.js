@@ -1,0 +1,287 @@
+// The map of one head: tiles of cells, their colours, labels and places.
+import { clamp, label, short } from './base.js';
+import { image } from './colour.js';
+import { frozen } from './api.js';
+import { difference, largest, scaleKind, tile } from './draw.js';
+import { tokenTexts } from './text.js';
+import { go, runs, state } from './state.js';
+
+/** Cells of a side of a tile. */
+export const CELLS = 256;
+/** Drawn tiles that are kept. */
+const DRAWN = 200;
+
+/** The next power of two: colours change rarely while the view moves. */
+export const rounded = (most) => (most > 0 ? 2 ** Math.ceil(Math.log2(most)) : 1);
+
+export class MapOf {
+  constructor(canvas, n, say, describe) {
+    Object.assign(this, {
+      canvas,
+      n,
+      say,
+      describe,
+      tiles: new Map(),
+      texts: tokenTexts(runs.B),
+      frame: 0,
+      cursor: null,
+      times: [],
+    });
+    this.ink = canvas.getContext('2d');
+    const [x, y, z] = (state.place || '').split(',').map(Number);
+    this.fit();
+    // Where one looks: the token in the upper left corner, and tokens per pixel.
+    if (z > 0 && [x, y, z].every(Number.isFinite)) {
+      this.zoom = clamp(z, 1 / (48 * this.ratio), (2 * n) / this.side);
+      const within = (from, size) => clamp(from, -0.5 * size * this.zoom, n - 0.5 * size * this.zoom);
+      Object.assign(this, { x: within(x, this.width), y: within(y, this.height) });
+    }
+  }
+
+  /** Pixels of the strips for labels, left of the cells and above them. */
+  get room() {
+    return 70 * this.ratio;
+  }
+
+  /** Pixels of the cells. */
+  get width() {
+    return Math.max(1, this.canvas.width - this.room);
+  }
+
+  get height() {
+    return Math.max(1, this.canvas.height - this.room);
+  }
+
+  get side() {
+    return Math.min(this.width, this.height);
+  }
+
+  fit() {
+    const box = this.canvas.getBoundingClientRect();
+    const ratio = devicePixelRatio || 1;
+    [this.canvas.width, this.canvas.height] = [Math.round(box.width * ratio), Math.round(box.height * ratio)];
+    this.ratio = ratio;
+    if (!this.zoom) Object.assign(this, { x: 0, y: 0, zoom: this.n / this.side });
+  }
+
+  get step() {
+    if (frozen) return frozen.step;
+    return 2 ** Math.max(0, Math.floor(Math.log2(this.zoom)));
+  }
+
+  /** The tile at a place of the grid of a step; requested if it is not loaded. */
+  tile(step, i, j) {
+    const name = `${step},${i},${j}`;
+    const known = this.tiles.get(name);
+    if (known) {
+      // The least recently drawn tiles come first.
+      this.tiles.delete(name);
+      this.tiles.set(name, known);
+      return known;
+    }
+    const span = (frozen ? Math.ceil(this.n / step) : CELLS) * step;
+    const [row, key] = [i * span, j * span];
+    const made = {
+      canvas: null,
+      values: null,
+      rows: Math.min(span, this.n - row),
+      keys: Math.min(span, this.n - key),
+      row,
+      key,
+      step,
+    };
+    this.tiles.set(name, made);
+    if (this.tiles.size > DRAWN) this.tiles.delete(this.tiles.keys().next().value);
+    tile(row, made.rows, key, made.keys, step).then(
+      (values) => {
+        made.values = values;
+        made.columns = Math.ceil(made.keys / step);
+        made.most = largest(values);
+        this.wake();
+      },
+      (error) => {
+        this.tiles.delete(name);
+        if (error.status !== 0) this.say(error.message);
+      },
+    );
+    return made;
+  }
+
+  /** Its picture, coloured up to `most`. */
+  picture(made, most) {
+    const how = `${most} ${scaleKind().kind}`;
+    if (made.how !== how) {
+      made.canvas ??= new OffscreenCanvas(made.columns, made.values.length / made.columns);
+      made.canvas
+        .getContext('2d')
+        .putImageData(image(made.values, made.columns, most, scaleKind(), difference()), 0, 0);
+      made.how = how;
+    }
+    return made.canvas;
+  }
+
+  wake() {
+    this.frame ||= requestAnimationFrame(() => {
+      this.frame = 0;
+      this.draw();
+    });
+  }
+
+  paint(made, most) {
+    if (!made.values) return;
+    const at = (token, origin) => this.room + (token - origin) / this.zoom;
+    const [w, h] = [Math.ceil(made.keys / made.step) * made.step, Math.ceil(made.rows / made.step) * made.step];
+    this.ink.drawImage(
+      this.picture(made, most),
+      at(made.key, this.x),
+      at(made.row, this.y),
+      w / this.zoom,
+      h / this.zoom,
+    );
+  }
+
+  draw() {
+    const begun = performance.now();
+    const { ink, canvas, n, zoom, step } = this;
+    ink.imageSmoothingEnabled = false;
+    ink.clearRect(0, 0, canvas.width, canvas.height);
+    const coarsest = frozen ? step : 2 ** Math.max(0, Math.ceil(Math.log2(n / CELLS)));
+    ink.save();
+    ink.beginPath();
+    ink.rect(this.room, this.room, this.width, this.height);
+    ink.clip();
+    // The whole, coarsely, behind tiles that are not loaded yet.
+    if (coarsest > step) {
+      const whole = this.tile(coarsest, 0, 0);
+      this.paint(whole, rounded(whole.most));
+    }
+    const span = (frozen ? Math.ceil(n / step) : CELLS) * step;
+    const last = Math.ceil(n / span) - 1;
+    const range = (from, size) => [
+      clamp(Math.floor(from / span), 0, last),
+      clamp(Math.floor((from + size * zoom) / span), 0, last),
+    ];
+    const [[top, bottom], [left, right]] = [range(this.y, this.height), range(this.x, this.width)];
+    const visible = [];
+    for (let i = top; i <= bottom; i++) for (let j = left; j <= right; j++) visible.push(this.tile(step, i, j));
+    // Colours reach the largest visible weight.
+    this.top = rounded(visible.reduce((most, made) => Math.max(most, this.largestVisible(made)), 0));
+    for (const made of visible) this.paint(made, this.top);
+    if (this.cursor) {
+      const [i, j] = this.cursor;
+      ink.strokeStyle = '#d23c00';
+      ink.lineWidth = 2;
+      ink.strokeRect(
+        this.room + (j - this.x) / zoom,
+        this.room + (i - this.y) / zoom,
+        Math.max(4, 1 / zoom),
+        Math.max(4, 1 / zoom),
+      );
+    }
+    ink.restore();
+    this.names();
+    this.describe(this.top, step);
+    this.times.push(performance.now() - begun);
+  }
+
+  /** The largest weight of a tile's cells that are on the screen; all of them while it moves across its edge. */
+  largestVisible(made) {
+    if (!made.values) return 0;
+    const { step, row, key, columns } = made;
+    const rows = made.values.length / columns;
+    const cells = (from, size, origin, count) => [
+      clamp(Math.floor((from - origin) / step), 0, count),
+      clamp(Math.ceil((from + size * this.zoom - origin) / step), 0, count),
+    ];
+    const [[top, bottom], [left, right]] = [
+      cells(this.y, this.height, row, rows),
+      cells(this.x, this.width, key, columns),
+    ];
+    if (bottom - top === rows && right - left === columns) return made.most;
+    let most = 0;
+    for (let i = top; i < bottom; i++)
+      for (let j = left; j < right; j++) most = Math.max(most, Math.abs(made.values[i * columns + j]));
+    return most;
+  }
+
+  /** Tokens at the edges where there is room, else the numbers of some of them. */
+  names() {
+    const size = 1 / this.zoom;
+    const { ink, room } = this;
+    const line = 13 * this.ratio;
+    const every = size >= 11 * this.ratio ? 1 : 10 ** Math.ceil(Math.log10((4 * line) / size));
+    const name = (i) => (every === 1 ? label(this.texts[i]) : String(i));
+    ink.font = `${11 * this.ratio}px monospace`;
+    ink.fillStyle = getComputedStyle(this.canvas).color;
+    const shown = (from, pixels) => {
+      const [first, last] = [
+        Math.max(0, Math.ceil(from / every) * every),
+        Math.min(this.n - 1, from + pixels * this.zoom - 1),
+      ];
+      return Array.from({ length: Math.max(0, Math.floor((last - first) / every) + 1) }, (_, i) => first + i * every);
+    };
+    const middle = every === 1 ? 0.7 : 0.5;
+    ink.textAlign = 'right';
+    for (const i of shown(this.y, this.height))
+      ink.fillText(name(i), room - 4, room + (i + middle - this.y) * size + (every === 1 ? 0 : line / 3), room - 8);
+    ink.textAlign = 'left';
+    for (const j of shown(this.x, this.width)) {
+      ink.save();
+      ink.translate(room + (j + middle - this.x) * size, room - 4);
+      ink.rotate(-Math.PI / 2);
+      ink.fillText(name(j), 0, 0, room - 8);
+      ink.restore();
+    }
+  }
+
+  /** What is under a place of the canvas: tokens and the cell's number. */
+  under(px, py) {
+    const at = (pixels, origin) => Math.floor(origin + (pixels * this.ratio - this.room) * this.zoom);
+    if (px * this.ratio < this.room || py * this.ratio < this.room) return null;
+    const [j, i] = [at(px, this.x), at(py, this.y)];
+    return i >= 0 && j >= 0 && i < this.n && j < this.n ? [i, j] : null;
+  }
+
+  value(i, j) {
+    const { step } = this;
+    const span = (frozen ? Math.ceil(this.n / step) : CELLS) * step;
+    const made = this.tiles.get(`${step},${Math.floor(i / span)},${Math.floor(j / span)}`);
+    if (!made?.values) return null;
+    return made.values[Math.floor((i - made.row) / step) * made.columns + Math.floor((j - made.key) / step)];
+  }
+
+  words(i, j) {
+    const value = this.value(i, j);
+    const cell = this.step > 1 ? ` (a cell of ${this.step} x ${this.step}, ${state.pool})` : '';
+    return (
+      `query ${i} ${label(this.texts[i])} → key ${j} ${label(this.texts[j])}: ` +
+      `${value === null ? '…' : short(value)}${cell}`
+    );
+  }
+
+  move(dx, dy) {
+    this.x += dx * this.zoom;
+    this.y += dy * this.zoom;
+    this.settle();
+  }
+
+  zoomAt(px, py, factor) {
+    const [dx, dy] = [Math.max(0, px - this.room), Math.max(0, py - this.room)];
+    const [x, y] = [this.x + dx * this.zoom, this.y + dy * this.zoom];
+    this.zoom = clamp(this.zoom * factor, 1 / (48 * this.ratio), (2 * this.n) / this.side);
+    [this.x, this.y] = [x - dx * this.zoom, y - dy * this.zoom];
+    this.settle();
+  }
+
+  settle() {
+    const edge = (size) => size * this.zoom * 0.5;
+    this.x = clamp(this.x, -edge(this.width), this.n - edge(this.width));
+    this.y = clamp(this.y, -edge(this.height), this.n - edge(this.height));
+    this.wake();
+    clearTimeout(this.kept);
+    this.kept = setTimeout(
+      () => go({ place: [this.x, this.y, this.zoom].map((x) => Number(x.toPrecision(8))).join(',') }, true),
+      300,
+    );
+  }
+}
