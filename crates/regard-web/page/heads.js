@@ -64,7 +64,7 @@ class Grid {
       return headButton(layer, head, edited.get(`${layer}.${head}`) ?? '');
     });
     this.node = el('div', { class: 'heads', role: 'group', 'aria-label': 'thumbnails of every head' }, this.buttons);
-    this.node.style.gridTemplateColumns = `repeat(${heads}, minmax(48px, ${layers * heads <= 16 ? 150 : 110}px))`;
+    this.node.style.gridTemplateColumns = `repeat(${heads}, minmax(48px, ${layers * heads <= 16 ? 220 : 110}px))`;
     this.node.addEventListener('keydown', (event) => moveFocus(event, this.node, heads));
   }
 
@@ -164,10 +164,23 @@ function statisticsShown(grid, means) {
     names,
     rows,
     nodes: [
-      shown,
-      el('div', { class: 'row' }, choice('scatterX', STATISTICS, 'scatter by'), choice('scatterY', STATISTICS, 'and')),
-      scatter(means),
-      el('p', { class: 'quiet' }, 'Each dot is a head; the brighter, the later its layer.'),
+      el(
+        'div',
+        { class: 'side-by-side' },
+        shown,
+        el(
+          'div',
+          {},
+          el(
+            'div',
+            { class: 'row' },
+            choice('scatterX', STATISTICS, 'scatter by'),
+            choice('scatterY', STATISTICS, 'and'),
+          ),
+          scatter(means),
+          el('p', { class: 'quiet' }, 'Each dot is a head; the brighter, the later its layer.'),
+        ),
+      ),
     ],
   };
 }

@@ -293,7 +293,7 @@ function ending() {
       'Fourteen exercises, each with a judge that names the mistake: ',
       el('code', {}, 'regard learn'),
       '. Those of this lesson: ',
-      EXERCISES.map(([name, words], i) => [i ? ', ' : '', el('code', {}, `regard learn ${name}`), ` (${words})`]),
+      EXERCISES.flatMap(([name, words], i) => [i ? ', ' : '', el('code', {}, `regard learn ${name}`), ` (${words})`]),
       '.',
     ),
   );

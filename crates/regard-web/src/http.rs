@@ -44,8 +44,9 @@ pub(crate) fn router(models: Vec<Model>, auth: Arc<Auth>) -> Router {
         computed: Arc::new(Semaphore::new(COMPUTED)),
         waiting: Arc::new(Semaphore::new(WAITING)),
     }));
-    let mut router =
-        Router::new().route("/", get(async || ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], page::content("index.html", page::INDEX)))).fallback(answer);
+    let mut router = Router::new()
+        .route("/", get(async || ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], page::content("index.html", page::INDEX))))
+        .fallback(answer);
     for file in page::FILES {
         let answer = async || ([(header::CONTENT_TYPE, format!("{}; charset=utf-8", file.kind))], page::content(file.name, file.content));
         router = router.route(&format!("/{}", file.name), get(answer));

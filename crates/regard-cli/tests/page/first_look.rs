@@ -16,7 +16,7 @@ pub fn words(chrome: &Chrome, selector: &str) -> String {
 pub fn typed(chrome: &Chrome, text: &str) {
     and_drawn(chrome, |chrome| {
         chrome.eval(&format!(
-            "const box = document.getElementById('text'); box.value = {}; box.dispatchEvent(new Event('input'))",
+            "{{ const box = document.getElementById('text'); box.value = {}; box.dispatchEvent(new Event('input')) }}",
             json!(text)
         ));
     });
