@@ -140,7 +140,8 @@ async function openModel(files, say, done) {
     );
     return;
   }
-  say(`Reading ${files.length === 1 ? files[0].path : `${files.length} files`}, ${(bytes / 1e6).toPrecision(3)} MB …`);
+  const what = files.length === 1 ? files[0].path : `${files.length} files`;
+  say(`Reading ${what}, ${(bytes / 1e6).toPrecision(3)} MB …`);
   // Files of one drop are a folder; a name of its own for each drop.
   const folder = files[0].path.includes('/') ? '' : `dropped-${openedModels.length + 1}/`;
   const named = files.map(({ path, file }) => ({ path: folder + path, file }));
