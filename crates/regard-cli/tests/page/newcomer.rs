@@ -81,6 +81,14 @@ fn long_work_is_visible_and_can_be_cancelled() {
     let before = chrome.eval("document.getElementById('about-text').textContent");
     // When the sign appears, by the page's own clock.
     chrome.eval("new MutationObserver(() => { if (!document.getElementById('busy').hidden) window.shown ??= performance.now() - window.begun }).observe(document.getElementById('busy'), { attributes: true })");
+    // A short text, on a machine that may be busy with other tests.
+    let ask = |text: &str| {
+        let begun = Instant::now();
+        let status = served.asked("POST", "/api/run", &json!({ "model": 0, "text": text, "edits": "" }).to_string()).0;
+        assert_eq!(status, 200);
+        begun.elapsed()
+    };
+    let usual = ask("David");
     let long = "Leo and Ben went to the library. The lazy cat sees the happy horses. ".repeat(800);
     fill(&chrome, &long);
     chrome.wait("window.shown !== undefined");
@@ -92,13 +100,10 @@ fn long_work_is_visible_and_can_be_cancelled() {
     );
     chrome.shot("busy");
     // The server ends the work: another text is answered at once.
-    let begun = Instant::now();
     chrome.eval("document.getElementById('cancel').click()");
-    let (status, _) = served.asked("POST", "/api/run", &json!({ "model": 0, "text": "Emma", "edits": "" }).to_string());
-    let answered = begun.elapsed();
-    assert_eq!(status, 200);
-    eprintln!("a sign of work after {shown} ms, another text {answered:?} after cancelling {} letters", long.len());
-    assert!(answered < Duration::from_millis(if cfg!(debug_assertions) { 1500 } else { 300 }), "{answered:?}");
+    let answered = ask("Emma");
+    eprintln!("a sign of work after {shown} ms, another text {answered:?} (usually {usual:?}) after cancelling {} letters", long.len());
+    assert!(answered < Duration::from_millis(300) + 10 * usual, "{answered:?}, usually {usual:?}");
     // The text from before is back.
     chrome.wait("document.getElementById('busy').hidden");
     chrome.wait(&format!("document.getElementById('text').value === {}", json!(TEXT)));
