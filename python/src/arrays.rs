@@ -104,6 +104,7 @@ pub(crate) fn array<'py>(name: &str, object: &Bound<'py, PyAny>) -> PyResult<Bou
     }
     let array = match object.cast::<PyUntypedArray>() {
         Ok(array) => array.clone(),
+        Err(_) if object.hasattr("detach")? => tensor(name, object)?,
         Err(_) => numpy_function(&ASARRAY, object.py(), "asarray")?
             .call1((object,))
             .and_then(|array| Ok(array.cast_into::<PyUntypedArray>()?))
@@ -114,6 +115,30 @@ pub(crate) fn array<'py>(name: &str, object: &Bound<'py, PyAny>) -> PyResult<Bou
     }
     let native = array.dtype().call_method1("newbyteorder", ("=",))?;
     Ok(array.call_method1("astype", (native,))?.cast_into::<PyUntypedArray>()?)
+}
+
+/// The memory of a PyTorch tensor as an array, without its gradient.
+fn tensor<'py>(name: &str, object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
+    static VIEW: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let view = VIEW.import(object.py(), "regard._autograd", "_array")?;
+    let on_cpu = || object.getattr("is_cpu")?.extract::<bool>();
+    if !on_cpu().unwrap_or(true) {
+        let device = object.getattr("device")?;
+        return Err(PyValueError::new_err(format!("{name} is on {device}; regard computes on the CPU: move it there with .cpu()")));
+    }
+    Ok(view.call1((object,))?.cast_into::<PyUntypedArray>()?)
+}
+
+/// Refuses tensors that require a gradient, which would be lost.
+pub(crate) fn no_gradient(tensors: [(&str, &Bound<'_, PyAny>); 3]) -> PyResult<()> {
+    for (name, x) in tensors {
+        let requires = x.getattr("requires_grad").and_then(|flag| flag.extract::<bool>()).unwrap_or(false);
+        if !x.is_exact_instance_of::<PyUntypedArray>() && requires {
+            let text = "call regard.torch.scaled_dot_product_attention, which has one, or give its .detach()";
+            return Err(PyValueError::new_err(format!("{name} requires a gradient, which would be lost: {text}")));
+        }
+    }
+    Ok(())
 }
 
 fn readable(array: &Bound<'_, PyUntypedArray>) -> bool {

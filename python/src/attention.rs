@@ -79,6 +79,7 @@ fn run<'py>(
     keywords: &Keywords<'py>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let wanted = Wanted { matrix: Matrix::requested(return_weights, return_scores.as_ref())?, lse: return_lse };
+    arrays::no_gradient([("q", q), ("k", k), ("v", v)])?;
     let inputs = Inputs::new(q, k, Some(v))?;
     let settings = Settings::new(keywords, &inputs)?;
     with_dtype!(inputs.dtype, E => forward::<E>(py, &inputs, &settings, wanted))

@@ -16,6 +16,7 @@ mod arrays;
 mod attention;
 mod dense;
 mod gradients;
+mod hooks;
 mod instruments;
 mod interrupt;
 mod lab;

@@ -2,12 +2,12 @@
 
 use crate::arrays;
 use crate::dense;
-use crate::parse::{count, counts, is_integer, wrong_type};
+use crate::parse::{count, counts, is_integer, refused, wrong_type};
 use ndarray::{Array2, Array3, Array4, Axis, Ix2, Ix3};
-use numpy::{PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
+use numpy::{IntoPyArray, PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use regard::Mask;
+use regard::{Attention, Mask, Stage};
 use std::sync::Arc;
 
 /// Which keys each query attends to, as a rule instead of a matrix: ``attention(..., mask=Mask.causal() & Mask.window(128, 0))``.
@@ -27,7 +27,8 @@ use std::sync::Arc;
 ///        [0.33, 0.  , 0.33, 0.33]], dtype=float32)
 /// >>> sinks_and_window
 /// (causal() & (first_keys(1) | window(1, 0)))
-#[pyclass(frozen, weakref, name = "Mask", module = "regard")]
+#[pyclass(frozen, weakref, eq, hash, name = "Mask", module = "regard")]
+#[derive(PartialEq, Eq, Hash)]
 pub(crate) struct PyMask {
     rule: Arc<Rule>,
     depth: usize,
@@ -36,6 +37,7 @@ pub(crate) struct PyMask {
 /// Maximum depth of an expression, which is traversed recursively.
 const DEEPEST: usize = 200;
 
+#[derive(PartialEq, Eq, Hash)]
 enum Rule {
     Everything,
     Causal,
@@ -69,6 +71,37 @@ impl Rule {
             Self::And(a, b) => a.borrowed() & b.borrowed(),
             Self::Or(a, b) => a.borrowed() | b.borrowed(),
             Self::Not(a) => !a.borrowed(),
+        }
+    }
+
+    /// The method of `Mask` that makes this rule, and its arguments.
+    fn made_by<'py>(&self, py: Python<'py>) -> PyResult<(&'static str, Bound<'py, PyAny>)> {
+        let own = |rule: &Arc<Self>| Bound::new(py, PyMask { rule: Arc::clone(rule), depth: rule.depth() }).map(Bound::into_any);
+        macro_rules! given {
+            ($($argument:expr),*) => { ($($argument,)*).into_pyobject(py)?.into_any() };
+        }
+        Ok(match self {
+            Self::Everything => ("everything", given!()),
+            Self::Causal => ("causal", given!()),
+            Self::Reverse => ("reverse", given!()),
+            Self::StrictlyFuture => ("strictly_future", given!()),
+            Self::Window(left, right) => ("window", given!(*left, *right)),
+            Self::FirstKeys(count) => ("first_keys", given!(*count)),
+            Self::KeyLengths(lengths) => ("key_lengths", given!(lengths.clone())),
+            Self::Documents(queries, keys) => ("documents", given!(queries.clone().into_pyarray(py), keys.clone().into_pyarray(py))),
+            Self::Dense(visible) => ("dense", given!(visible.clone().into_pyarray(py))),
+            Self::Blocks(table, q_block, kv_block) => ("blocks", given!(table.clone().into_pyarray(py), *q_block, *kv_block)),
+            Self::And(a, b) => ("__and__", given!(own(a)?, own(b)?)),
+            Self::Or(a, b) => ("__or__", given!(own(a)?, own(b)?)),
+            Self::Not(a) => ("__invert__", given!(own(a)?)),
+        })
+    }
+
+    fn depth(&self) -> usize {
+        match self {
+            Self::And(a, b) | Self::Or(a, b) => 1 + a.depth().max(b.depth()),
+            Self::Not(a) => 1 + a.depth(),
+            _ => 1,
         }
     }
 
@@ -163,7 +196,8 @@ impl PyMask {
         Ok(Self::leaf(Rule::KeyLengths(counts("lengths", "one integer per batch entry", lengths)?)))
     }
 
-    /// A query sees the keys of its own document: integers ``[batch, seq]`` or ``[seq]``, for queries and for keys (the same, if not given).
+    /// A query sees the keys of its own document: integers ``[batch, seq]`` or ``[seq]``, for queries and for keys (the same, if not
+    /// given).
     #[staticmethod]
     #[pyo3(signature = (queries, keys=None))]
     fn documents(queries: &Bound<'_, PyAny>, keys: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
@@ -172,12 +206,63 @@ impl PyMask {
         Ok(Self::leaf(Rule::Documents(of_queries, of_keys)))
     }
 
-    /// One truth value per block of ``q_block`` queries and ``kv_block`` keys: bool ``[heads or 1, q blocks, kv blocks]``, or without the heads.
+    /// One truth value per block of ``q_block`` queries and ``kv_block`` keys: bool ``[heads or 1, q blocks, kv blocks]``, or without the
+    /// heads.
     #[staticmethod]
     fn blocks(table: &Bound<'_, PyAny>, q_block: &Bound<'_, PyAny>, kv_block: &Bound<'_, PyAny>) -> PyResult<Self> {
         let table = truths("table", table, 3)?;
         let table = table.index_axis_move(Axis(0), 0).into_dimensionality::<Ix3>().expect("three axes of four are left");
         Ok(Self::leaf(Rule::Blocks(table, count("q_block", q_block)?, count("kv_block", kv_block)?)))
+    }
+
+    /// Which keys of each batch entry are tokens and not padding: bool ``[batch, seq_kv]``.
+    #[staticmethod]
+    fn key_padding(visible: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let visible = truths("visible", visible, 2)?;
+        let (_, _, batch, keys) = visible.dim();
+        Ok(Self::leaf(Rule::Dense(visible.into_shape_with_order((batch, 1, 1, keys)).expect("as many elements"))))
+    }
+
+    /// The mask of ``queries`` x ``keys`` as a bool array: True where a query attends to a key. ``[queries, keys]``, and with ``batch``
+    /// or ``heads`` ``[batch, heads, queries, keys]``; ``q_offset`` is the position of the first query.
+    #[pyo3(signature = (queries, keys = None, *, batch = None, heads = None, q_offset = 0))]
+    fn to_dense<'py>(
+        &self,
+        py: Python<'py>,
+        queries: usize,
+        keys: Option<usize>,
+        batch: Option<usize>,
+        heads: Option<usize>,
+        q_offset: i64,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let (flat, keys) = (batch.is_none() && heads.is_none(), keys.unwrap_or(queries));
+        let shape = (batch.unwrap_or(1), heads.unwrap_or(1));
+        // Scores of zeros: finite where a key is visible.
+        let (q, k) = (Array4::<f32>::zeros((shape.0, shape.1, queries, 1)), Array4::<f32>::zeros((shape.0, 1, keys, 1)));
+        let attention = Attention::new().mask(self.mask()).q_offset(q_offset);
+        let scores = py.detach(|| attention.scores(&q, &k, Stage::Masked)).map_err(refused)?;
+        let dense = scores.mapv(|x| x == 0.0);
+        if flat {
+            return Ok(dense.index_axis_move(Axis(0), 0).index_axis_move(Axis(0), 0).into_pyarray(py).into_any());
+        }
+        Ok(dense.into_pyarray(py).into_any())
+    }
+
+    /// The array of a mask that has one: of :meth:`dense` and :meth:`key_padding`. Others have no size of their own: see :meth:`to_dense`.
+    #[pyo3(signature = (dtype = None, copy = None))]
+    fn __array__<'py>(&self, py: Python<'py>, dtype: Option<Bound<'py, PyAny>>, copy: Option<bool>) -> PyResult<Bound<'py, PyAny>> {
+        let _ = copy;
+        let Rule::Dense(visible) = &*self.rule else {
+            return Err(PyTypeError::new_err(format!("{} has no size of its own; give one: to_dense(queries, keys)", self.rule.text())));
+        };
+        let array = visible.clone().into_pyarray(py).into_any();
+        dtype.map_or(Ok(array.clone()), |dtype| array.call_method1("astype", (dtype,)))
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyAny>)> {
+        let class = py.get_type::<Self>();
+        let (name, arguments) = self.rule.made_by(py)?;
+        Ok((class.getattr(name)?, arguments))
     }
 
     /// One truth value per pair, broadcastable to ``[batch, heads_q, seq_q, seq_kv]``; True: attend.

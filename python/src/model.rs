@@ -1,5 +1,6 @@
 //! Checkpoints from disk: `load` and a model.
 
+use crate::hooks::{Kept, PyHooks};
 use crate::instruments::result;
 use crate::interrupt::watched;
 use crate::run::Run;
@@ -8,7 +9,7 @@ use numpy::IntoPyArray;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::{PyDict, PyList, PyString};
 use regard_model::{Cancel, Edits, Generation, Input, Sources};
 use regard_nn::generate::Sampling;
 use std::path::PathBuf;
@@ -17,8 +18,8 @@ pub(crate) fn refused(error: regard_model::Error) -> PyErr {
     PyValueError::new_err(error.to_string())
 }
 
-/// Work on a model without the GIL, which ends with `cancel` soon after a signal handler raised: on a thread of its own, while this one runs
-/// Python's signal handlers.
+/// Work on a model without the GIL, which ends with `cancel` soon after a signal handler raised: on a thread of its own, while this one
+/// runs Python's signal handlers.
 pub(crate) fn cancellable<R: Send>(py: Python<'_>, cancel: &Cancel, work: impl FnOnce() -> regard_model::Result<R> + Send) -> PyResult<R> {
     watched(py, || cancel.cancel(), || pooled(work))?.map_err(refused)
 }
@@ -114,7 +115,38 @@ impl Model {
     }
 }
 
+/// The texts of a list of texts, or of a list of lists of ids.
+fn several<'py>(object: &Bound<'py, PyAny>) -> PyResult<Option<Vec<Bound<'py, PyAny>>>> {
+    let list = match object.cast::<PyList>() {
+        Ok(list) => list.iter().collect::<Vec<_>>(),
+        Err(_) => return Ok(None),
+    };
+    let is_text = |x: &Bound<'py, PyAny>| x.is_instance_of::<PyString>() || x.is_instance_of::<PyList>();
+    Ok(list.first().is_some_and(is_text).then_some(list))
+}
+
 impl Model {
+    /// One run with hooks.
+    fn run_one(
+        &self,
+        py: Python<'_>,
+        ids: &[u32],
+        edits: &Edits,
+        sources: &Sources,
+        keep: &[String],
+        hooks: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<Run> {
+        let cancel = Cancel::new();
+        let hooks = PyHooks::new(self.model.shape().layers, keep, hooks, &cancel)?;
+        let model = self.model.with_cancel(&cancel);
+        if hooks.is_empty() {
+            return Ok(Run(cancellable(py, &cancel, || model.run(ids, edits, sources))?, Kept::new()));
+        }
+        let run = cancellable(py, &cancel, || model.run_with(ids, edits, sources, &hooks));
+        let kept = hooks.finish()?;
+        Ok(Run(run?, kept))
+    }
+
     /// Ids of texts; without any, of stories of our own. What is beyond the model's context is cut off, with a warning.
     fn texts(&self, py: Python<'_>, texts: Option<Vec<Bound<'_, PyAny>>>) -> PyResult<Vec<Vec<u32>>> {
         let Some(texts) = texts else { return self.model.own_texts(16, 256).map_err(refused) };
@@ -177,28 +209,62 @@ impl Model {
         Ok(Given::new(input)?.ids(&self.model)?.into_iter().map(|id| self.model.piece(id)).collect())
     }
 
-    /// Run a text or ids, with edits such as ``"L3.H1=zero/scale=off"``: a :class:`Run`.
+    /// Run a text or ids, with edits such as ``"L3.H1=zero/scale=off"``: a :class:`Run`. Of a list of texts, a list of runs, each with
+    /// the bits that it has alone.
     ///
-    /// ``texts`` are second texts by name, for ``patch:NAME``; ``reference`` are other texts, for ``mean`` and ``resample`` (16 of our stories when
-    /// there are none).
-    #[pyo3(signature = (text_or_ids, edits = "", *, texts = None, reference = None))]
-    fn run(
+    /// ``texts`` are second texts by name, for ``patch:NAME``; ``reference`` are other texts, for ``mean`` and ``resample`` (16 of our
+    /// stories when there are none). ``keep`` names activations that ``run[name]`` returns afterwards: ``keep=["resid_post",
+    /// "L3.mlp_out"]``; queries, keys, values, ``z``, ``pattern`` and ``logits`` are always there.
+    ///
+    /// ``hooks`` are functions by name of activation, ``{"L3.z": lambda z: z * 0.5}``: each sees an array and returns one of the same
+    /// shape, or None for no change. Steering is ``hooks={"L5.resid_pre": lambda x: x + 2 * direction}``.
+    #[pyo3(signature = (text_or_ids, edits = "", *, texts = None, reference = None, keep = vec![], hooks = None))]
+    fn run<'py>(
         &self,
-        py: Python<'_>,
-        text_or_ids: &Bound<'_, PyAny>,
+        py: Python<'py>,
+        text_or_ids: &Bound<'py, PyAny>,
         edits: &str,
-        texts: Option<&Bound<'_, PyDict>>,
-        reference: Option<Vec<Bound<'_, PyAny>>>,
-    ) -> PyResult<Run> {
-        let ids = Given::new(text_or_ids)?.ids(&self.model)?;
+        texts: Option<&Bound<'py, PyDict>>,
+        reference: Option<Vec<Bound<'py, PyAny>>>,
+        keep: Vec<String>,
+        hooks: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let given = several(text_or_ids)?;
+        let alone = given.is_none();
+        let given = given.unwrap_or_else(|| vec![text_or_ids.clone()]);
         let edits = Edits::parse(edits).map_err(refused)?;
         let sources = self.sources(py, &edits, texts, reference)?;
-        warn(py, self.model.warning(ids.len()))?;
-        Ok(Run(self.work(py, |model| model.run(&ids, &edits, &sources))?))
+        let mut runs = Vec::new();
+        for text in given {
+            let ids = Given::new(&text)?.ids(&self.model)?;
+            warn(py, self.model.warning(ids.len()))?;
+            runs.push(Bound::new(py, self.run_one(py, &ids, &edits, &sources, &keep, hooks)?)?.into_any());
+        }
+        if alone { Ok(runs.swap_remove(0)) } else { Ok(PyList::new(py, runs)?.into_any()) }
     }
 
-    /// Write up to ``n`` more tokens, the likeliest ones at temperature 0: the new ids. Writing stops behind a token that ends texts.
-    #[pyo3(signature = (text_or_ids, n, edits = "", temperature = 0.0, *, top_k = None, top_p = None, seed = 0, reference = None))]
+    /// A copy of weights, float32: ``W_Q``, ``W_K``, ``W_V`` ``[heads, width, head_dim]`` and ``W_O`` ``[heads, head_dim, width]`` of a
+    /// layer, as in ``m.weights("L3.W_Q")``. Rows are multiplied from the left: ``q = x @ W_Q[head]``, before biases, norms and
+    /// positions.
+    fn weights(&self, py: Python<'_>, name: &str) -> PyResult<Py<PyAny>> {
+        const NAMES: [&str; 4] = ["W_Q", "W_K", "W_V", "W_O"];
+        let parts = name.strip_prefix('L').and_then(|rest| rest.split_once('.'));
+        let found = parts.and_then(|(layer, which)| Some((layer.parse().ok()?, NAMES.iter().position(|name| *name == which)?)));
+        let Some((layer, place)) = found else {
+            let text = format!("{name:?} is no weight; it must be L<layer>.NAME with NAME one of {}", NAMES.join(", "));
+            return Err(PyValueError::new_err(text));
+        };
+        let mut all = self.work(py, |model| model.projections(layer))?;
+        Ok(std::mem::take(&mut all[place]).into_pyarray(py).into_any().unbind())
+    }
+
+    /// Write up to ``n`` more tokens, the most likely ones at temperature 0: the new ids. Writing stops after a token that ends texts,
+    /// and after the token that completes ``stop`` (a text or several). ``context`` is the number of tokens that are visible at most: the
+    /// older half is dropped when they are full.
+    #[pyo3(signature = (
+        text_or_ids, n, edits = "", temperature = 0.0, *, top_k = None, top_p = None, seed = 0, reference = None,
+        stop = None, context = None
+    ))]
     fn generate(
         &self,
         py: Python<'_>,
@@ -210,17 +276,42 @@ impl Model {
         top_p: Option<f64>,
         seed: u64,
         reference: Option<Vec<Bound<'_, PyAny>>>,
+        stop: Option<&Bound<'_, PyAny>>,
+        context: Option<usize>,
     ) -> PyResult<Vec<u32>> {
+        let stops: Vec<String> = match stop {
+            None => Vec::new(),
+            Some(stop) => stop.extract::<String>().map(|one| vec![one]).or_else(|_| stop.extract())?,
+        };
+        if context.is_some_and(|tokens| tokens < 2) || stops.iter().any(String::is_empty) {
+            return Err(PyValueError::new_err("context must be at least 2 tokens, and stop a text that is not empty"));
+        }
         let ids = Given::new(text_or_ids)?.ids(&self.model)?;
         let edits = Edits::parse(edits).map_err(refused)?;
         let sources = self.sources(py, &edits, None, reference)?;
         let sampling = Sampling { temperature, top_k, top_p, seed };
         warn(py, self.model.warning(ids.len() + n))?;
-        let options = Generation { tokens: n, sampling, cached: true };
-        self.work(py, |model| model.generate(&ids, &options, &edits, &sources, |_| true))
+        let options = Generation { tokens: n, sampling, cached: true, context };
+        self.work(py, |model| {
+            let (tokenizer, mut written) = (if stops.is_empty() { None } else { Some(model.tokenizer()?) }, Vec::new());
+            let goes_on = |id: u32| {
+                written.push(id);
+                let text = tokenizer.and_then(|tokenizer| tokenizer.decode(&written).ok()).unwrap_or_default();
+                !stops.iter().any(|stop| text.contains(stop.as_str()))
+            };
+            model.generate(&ids, &options, &edits, &sources, goes_on)
+        })
     }
 
-    /// What every head does on texts, and on random tokens that come twice: a :class:`Table` with a row per head, scores with baselines, and labels.
+    /// What every head does on texts, and on random tokens that come twice: a :class:`Table` with a row per head, scores with baselines,
+    /// and labels.
+    ///
+    /// Each score has its mean weight over rows and texts, the same under uniform weights (``NAME_base``), and the lower 95 % bound of
+    /// the lift ``(score - base) / (1 - base)`` (``NAME_low``): ``previous`` the token before, ``own`` the query's own token, ``first``
+    /// the first token, ``local`` near tokens, ``duplicate`` earlier copies of the own token, ``induction`` the tokens after these,
+    /// ``repeated`` induction on random tokens that come twice, ``delimiter`` punctuation. ``broad`` is the entropy over its maximum,
+    /// ``column`` the largest mean of a key, ``positional`` how alike the rows of unrelated texts are, ``writes`` the head's share of
+    /// what the layer's heads write. A label needs a lower bound above 0.4; ``mixed`` is none.
     ///
     /// Without texts, on 16 of our stories of 256 tokens.
     #[pyo3(signature = (texts = None))]
@@ -244,9 +335,11 @@ impl Model {
         table(&fields)
     }
 
-    /// Every head taken out, one by one: a :class:`Table` with the mean change of the loss over texts, its 95 % interval, sign-flip p and Benjamini-Hochberg q.
+    /// Every head taken out, one by one: a :class:`Table` with the mean change of the loss over texts, its 95 % interval, sign-flip p and
+    /// Benjamini-Hochberg q.
     ///
-    /// Without texts, on 16 of our stories of 256 tokens. With ``direct``, beside it the effect of taking a head out of the last stream alone.
+    /// Without texts, on 16 of our stories of 256 tokens. With ``direct``, beside it the effect of taking a head out of the last stream
+    /// alone.
     #[pyo3(signature = (texts = None, *, direct = false))]
     fn screen(&self, py: Python<'_>, texts: Option<Vec<Bound<'_, PyAny>>>, direct: bool) -> PyResult<Py<PyAny>> {
         let texts = self.texts(py, texts)?;
@@ -266,7 +359,8 @@ impl Model {
         table(&fields)
     }
 
-    /// What edits do to several texts: a :class:`Table` of one row, with the change of the loss, its interval and p, divergence and changed tokens.
+    /// What edits do to several texts: a :class:`Table` of one row, with the change of the loss, its interval and p, divergence and
+    /// changed tokens.
     #[pyo3(signature = (texts, edits, *, reference = None))]
     fn surgery(
         &self,
@@ -305,8 +399,8 @@ impl Model {
         Ok(result(&CLASS, "Lens", &fields)?.unbind())
     }
 
-    /// What each part of the model writes to the logit of ``token`` (by default the likeliest) at ``row`` (by default the last): a :class:`Table` whose
-    /// ``writes`` add up to the logit.
+    /// What each part of the model writes to the logit of ``token`` (by default the likeliest) at ``row`` (by default the last): a
+    /// :class:`Table` whose ``writes`` add up to the logit.
     #[pyo3(signature = (text_or_ids, row = None, token = None, edits = ""))]
     fn attribute(
         &self,

@@ -1,23 +1,24 @@
 //! A run of a model, and what can be asked of it.
 
 use crate::arrays::Layout;
+use crate::hooks::{Kept, is_always_there, parse};
 use crate::instruments::{field, head_fields, result, row_fields};
 use crate::lab::PyFigure;
 use crate::model::{cancellable, column, table};
-use ndarray::{Array3, Axis, concatenate};
+use ndarray::{Array3, ArrayD, Axis, concatenate, stack};
 use numpy::IntoPyArray;
-use pyo3::exceptions::{PyIndexError, PyValueError};
+use pyo3::exceptions::{PyIndexError, PyKeyError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyDict;
 use regard::{RowStats, StatsOptions};
 use regard_cli::microscope::picture;
 use regard_lab::figure::Figure;
-use regard_model::{Cancel, Sink};
+use regard_model::{Cancel, Sink, Site};
 
 /// One text through a model: see :meth:`Model.run`.
 #[pyclass(frozen, module = "regard")]
-pub(crate) struct Run(pub(crate) regard_model::Run);
+pub(crate) struct Run(pub(crate) regard_model::Run, pub(crate) Kept);
 
 impl Run {
     /// A view of the run, without the GIL; Ctrl-C ends it.
@@ -40,6 +41,33 @@ impl Run {
     /// A token.
     fn token(&self, what: &str, token: i64) -> PyResult<usize> {
         place(what, token, self.0.len())
+    }
+}
+
+impl Run {
+    /// An activation of a layer: kept, or made again.
+    fn activation(&self, py: Python<'_>, layer: usize, site: Site) -> PyResult<ArrayD<f32>> {
+        if let Some(kept) = self.1.get(&(layer, site)) {
+            return Ok(kept.clone());
+        }
+        if !is_always_there(site) {
+            let text = format!("{} of layer {layer} was not kept: run with keep=[{:?}]", site.name(), site.name());
+            return Err(PyKeyError::new_err(text));
+        }
+        self.look(py, |run| {
+            Ok(match site {
+                Site::Q => run.q(layer, true)?,
+                Site::K => run.k(layer, true)?,
+                Site::V => run.v(layer)?.clone(),
+                Site::Z => run.z(layer)?.clone(),
+                _ => {
+                    let heads = (0..run.model().shape().heads).map(|head| run.weights(layer, head)).collect::<Result<Vec<_>, _>>()?;
+                    let views: Vec<_> = heads.iter().map(|x| x.view()).collect();
+                    stack(Axis(0), &views).expect("the same shapes")
+                }
+            }
+            .into_dyn())
+        })
     }
 }
 
@@ -164,8 +192,9 @@ impl Run {
         Ok(result(&CLASS, "Statistics", &fields)?.unbind())
     }
 
-    /// A head's weights at the size of a picture: ``mean`` and ``max`` over at most ``rows`` x ``cols`` cells, whatever the length. ``sink`` is what is
-    /// shown of the first key: ``"show"``, ``"hide"``, or ``"renormalise"``, where the rest is divided by what remains.
+    /// A head's weights at the size of a picture: ``mean`` and ``max`` over at most ``rows`` x ``cols`` cells, whatever the length.
+    /// ``sink`` is what is shown of the first key: ``"show"``, ``"hide"``, or ``"renormalise"``, where the rest is divided by what
+    /// remains.
     #[pyo3(signature = (layer, head, rows = 512, cols = None, *, sink = "show"))]
     fn heat_map(&self, py: Python<'_>, layer: i64, head: i64, rows: usize, cols: Option<usize>, sink: &str) -> PyResult<Py<PyAny>> {
         static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
@@ -195,8 +224,8 @@ impl Run {
         shown(py, figure.map_err(PyValueError::new_err)?)
     }
 
-    /// How one score of a head comes about: a :class:`Table` along the numbers of the vectors, with query and key before and after rotary positions, their
-    /// products and the sums of these.
+    /// How one score of a head comes about: a :class:`Table` along the numbers of the vectors, with query and key before and after rotary
+    /// positions, their products and the sums of these.
     fn neuron(&self, py: Python<'_>, layer: i64, head: i64, query: i64, key: i64) -> PyResult<Py<PyAny>> {
         let (layer, head) = (self.layer(layer)?, self.head(head)?);
         let (query, key) = (self.token("query", query)?, self.token("key", key)?);
@@ -210,7 +239,8 @@ impl Run {
         table(&fields)
     }
 
-    /// A query's row, key by key, on its way through the softmax: a :class:`Table` with ``dot``, ``scaled``, ``capped``, ``score`` and ``weight``.
+    /// A query's row, key by key, on its way through the softmax: a :class:`Table` with ``dot``, ``scaled``, ``capped``, ``score`` and
+    /// ``weight``.
     fn row(&self, py: Python<'_>, layer: i64, head: i64, query: i64) -> PyResult<Py<PyAny>> {
         let (layer, head, query) = (self.layer(layer)?, self.head(head)?, self.token("query", query)?);
         let keys = self.look(py, |run| run.neuron(layer, head, query, 0))?.keys;
@@ -252,6 +282,27 @@ impl Run {
     fn z(&self, py: Python<'_>, layer: i64) -> PyResult<Py<PyAny>> {
         let layer = self.layer(layer)?;
         Ok(self.look(py, |run| run.z(layer).cloned())?.into_pyarray(py).into_any().unbind())
+    }
+
+    /// An activation by its name, float32: ``run["L3.resid_post"]``, or ``run["resid_post"]`` for all layers, ``[layers, ...]``.
+    ///
+    /// Names are ``resid_pre``, ``resid_mid``, ``resid_post``, ``attn_out`` and ``mlp_out`` ``[n, width]`` (these with ``keep=`` of
+    /// :meth:`Model.run`), ``q`` and ``z`` ``[heads, n, head_dim]``, ``k`` and ``v`` ``[kv_heads, n, head_dim]``, ``pattern`` ``[heads,
+    /// n, n]``, and ``logits`` ``[n, vocab]``.
+    fn __getitem__(&self, py: Python<'_>, name: &str) -> PyResult<Py<PyAny>> {
+        if name == "logits" {
+            return self.logits(py);
+        }
+        let layers = self.0.model().shape().layers;
+        match parse(name, layers)? {
+            (Some(layer), site) => Ok(self.activation(py, layer, site)?.into_pyarray(py).into_any().unbind()),
+            (None, site) => {
+                let all = (0..layers).map(|layer| self.activation(py, layer, site)).collect::<PyResult<Vec<_>>>()?;
+                let views: Vec<_> = all.iter().map(|x| x.view()).collect();
+                let stacked = stack(Axis(0), &views).map_err(|e| PyValueError::new_err(e.to_string()))?;
+                Ok(stacked.into_pyarray(py).into_any().unbind())
+            }
+        }
     }
 
     fn __len__(&self) -> usize {

@@ -324,7 +324,13 @@ fn window(object: &Bound<'_, PyAny>) -> PyResult<Mask<'static>> {
             .map(Some)
             .map_err(|_| PyValueError::new_err(format!("window has a side of {n}; it must be 0 or more, or None (or -1): unbounded"))),
     };
-    let [left, right] = pair("window", "a pair (left, right)", object)?;
+    if let Ok(both) = object.extract::<i64>() {
+        if both < 0 {
+            return Err(PyValueError::new_err(format!("window is {both}; it must be 0 or more, or a pair (left, right)")));
+        }
+        return Ok(Mask::window(Some(both as usize), Some(both as usize)));
+    }
+    let [left, right] = pair("window", "an integer, or a pair (left, right)", object)?;
     Ok(Mask::window(side(&left)?, side(&right)?))
 }
 

@@ -6,7 +6,7 @@ option_table! {
         causal: "_Causal | None", "False, True or 'top_left', 'bottom_right'";
         scale: "bool | float | np.floating[Any] | None", "factor of the dot products; True or None: 1 / sqrt(head_dim), False: none";
         softcap: "float | np.floating[Any] | None", "cap * tanh(score / cap)";
-        window: "_Window | None", "(left, right) neighbours that are visible";
+        window: "_Window | None", "(left, right) neighbours that are visible; an integer is both";
         q_offset: "_Offset | None", "position of query 0 on the key axis";
         kv_lens: "_Integers | None", "number of keys of each batch entry";
         bias: "ArrayLike | None", "added to the scores";

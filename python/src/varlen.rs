@@ -1,6 +1,6 @@
 //! Packed sequences: `regard.attention_varlen`, its gradients, and the two passes that `regard.torch` calls.
 
-use crate::arrays::{Inputs, Scalar, with_dtype};
+use crate::arrays::{self, Inputs, Scalar, with_dtype};
 use crate::gradients::{SavedArrays, Wanted, give_saved, named};
 use crate::interrupt;
 use crate::options::{Keywords, function};
@@ -82,6 +82,7 @@ fn forward<'py>(
         let out = inputs.layout.give(py, forward.out);
         if return_lse { (out, inputs.layout.give(py, forward.lse)).into_bound_py_any(py) } else { Ok(out) }
     }
+    arrays::no_gradient([("q", q), ("k", k), ("v", v)])?;
     let call = Call::new([q, k, v], [cu_seqlens_q, cu_seqlens_k], keywords)?;
     with_dtype!(call.inputs.dtype, E => run::<E>(py, &call, return_lse))
 }

@@ -107,7 +107,7 @@ impl Generate {
         }
         let sampling = Sampling { temperature: self.temperature, top_k: self.top_k, top_p: self.top_p, seed: self.seed };
         sampling.check()?;
-        let options = Generation { tokens: self.tokens, sampling, cached: !self.no_cache };
+        let options = Generation { tokens: self.tokens, sampling, cached: !self.no_cache, context: None };
         let mut stream = TextStream::new(|ids: &[u32]| match model.tokenizer() {
             Ok(tokenizer) => tokenizer.decode(ids),
             // Without a tokenizer only --json has something to say: the ids.

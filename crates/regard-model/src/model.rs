@@ -6,6 +6,7 @@ use crate::edits::{EditProbe, Edits, Reference, Shape, Sources};
 use crate::error::{Error, Result};
 use crate::families::RenamedTensors;
 use crate::formats::TensorInfo;
+use crate::hooks::Hook;
 use crate::open::{self, Opened};
 use crate::run::Run;
 use crate::tokens::{Token, Tokenizer};
@@ -109,12 +110,14 @@ pub struct Generation {
     pub sampling: Sampling,
     /// Keys and values are cached; without, the visible text is read again for each token.
     pub cached: bool,
+    /// Tokens that are visible at most, where fewer than the model's own limit: the older half of the text is dropped when they are full.
+    pub context: Option<usize>,
 }
 
 impl Generation {
     /// This number of tokens, each the most likely one.
     pub fn greedy(tokens: usize) -> Self {
-        Self { tokens, sampling: Sampling { temperature: 0.0, ..Sampling::default() }, cached: true }
+        Self { tokens, sampling: Sampling { temperature: 0.0, ..Sampling::default() }, cached: true, context: None }
     }
 }
 
@@ -353,9 +356,21 @@ impl Model {
 
     /// One pass: the final rows, and what was to be remembered.
     pub(crate) fn forward(&self, ids: &[u32], edits: &Edits, sources: &Sources, remember: Remember) -> Result<(Vec<f32>, Memory)> {
+        self.forward_with(ids, edits, sources, remember, None)
+    }
+
+    /// [`Model::forward`] with a hook.
+    pub(crate) fn forward_with(
+        &self,
+        ids: &[u32],
+        edits: &Edits,
+        sources: &Sources,
+        remember: Remember,
+        hook: Option<&dyn Hook>,
+    ) -> Result<(Vec<f32>, Memory)> {
         self.check(ids, edits, sources)?;
         let weights = self.weights()?;
-        let probe = EditProbe::new(edits, sources, self.shape(), remember, &self.cancel);
+        let probe = EditProbe::new(edits, sources, self.shape(), remember, &self.cancel).with_hook(hook);
         self.through(&weights, &self.embedded(&weights, ids)?, 0..self.loaded.transformer.stack().sublayers(), probe)
     }
 
@@ -560,7 +575,7 @@ impl Model {
         let (tokens, ends) = (options.tokens, self.loaded.limited || self.loaded.trained.is_some());
         let options = Continuation {
             sampling: options.sampling,
-            context: if ends { self.loaded.context } else { usize::MAX },
+            context: options.context.unwrap_or(usize::MAX).min(if ends { self.loaded.context } else { usize::MAX }),
             bos: self.tokenizer().ok().and_then(Tokenizer::first),
             cached: options.cached,
         };

@@ -11,7 +11,7 @@ from ._results import Figure, Gradients, GradientStatistics, HeadSimilarity, Hea
 _Floats = NDArray[Any]
 _Causal = Union[bool, np.bool_, Literal["top_left", "bottom_right"]]
 _Integers = Union[Sequence[int], NDArray[np.integer[Any]]]
-_Window = Union[Tuple[Union[SupportsIndex, None], Union[SupportsIndex, None]], Sequence[Union[SupportsIndex, None]], NDArray[np.integer[Any]]]
+_Window = Union[SupportsIndex, Tuple[Union[SupportsIndex, None], Union[SupportsIndex, None]], Sequence[Union[SupportsIndex, None]], NDArray[np.integer[Any]]]
 _Offset = Union[SupportsIndex, _Integers]
 _Range = Union[slice, Tuple[int, int], Sequence[int]]
 _Region = Union[Tuple[_Range, _Range], Sequence[_Range]]
@@ -20,6 +20,7 @@ _Level = Literal["portable", "neon", "avx2", "avx512", "avx512bf16"]
 
 _Tokens = Union[str, Sequence[int], NDArray[np.integer[Any]]]
 _Texts = Union[Sequence[_Tokens], None]
+_Hooks = Mapping[str, Callable[[NDArray[np.float32]], Any]]
 _Sink = Literal["show", "hide", "renormalise"]
 
 __version__: str
@@ -74,9 +75,29 @@ class Model:
     def tokens(self, text: str) -> list[int]: ...
     def text(self, ids: _Tokens) -> str: ...
     def pieces(self, input: _Tokens) -> list[str]: ...
+    @overload
     def run(
-        self, text_or_ids: _Tokens, edits: str = "", *, texts: Mapping[str, _Tokens] | None = None, reference: _Texts = None
+        self,
+        text_or_ids: _Tokens,
+        edits: str = "",
+        *,
+        texts: Mapping[str, _Tokens] | None = None,
+        reference: _Texts = None,
+        keep: Sequence[str] = ...,
+        hooks: _Hooks | None = None,
     ) -> Run: ...
+    @overload
+    def run(
+        self,
+        text_or_ids: list[str] | list[list[int]],
+        edits: str = "",
+        *,
+        texts: Mapping[str, _Tokens] | None = None,
+        reference: _Texts = None,
+        keep: Sequence[str] = ...,
+        hooks: _Hooks | None = None,
+    ) -> list[Run]: ...
+    def weights(self, name: str) -> NDArray[np.float32]: ...
     def generate(
         self,
         text_or_ids: _Tokens,
@@ -88,6 +109,8 @@ class Model:
         top_p: float | None = None,
         seed: int = 0,
         reference: _Texts = None,
+        stop: str | Sequence[str] | None = None,
+        context: int | None = None,
     ) -> list[int]: ...
     def embed(self, text_or_ids: _Tokens) -> NDArray[np.float32]: ...
     def classify(self, texts: _Texts = None) -> Table: ...
@@ -115,6 +138,7 @@ class Run:
     def k(self, layer: int, rotated: bool = True) -> NDArray[np.float32]: ...
     def v(self, layer: int) -> NDArray[np.float32]: ...
     def z(self, layer: int) -> NDArray[np.float32]: ...
+    def __getitem__(self, name: str) -> NDArray[np.float32]: ...
     def __len__(self) -> int: ...
 
 @final
@@ -139,6 +163,14 @@ class Mask:
     def blocks(table: ArrayLike, q_block: SupportsIndex, kv_block: SupportsIndex) -> Mask: ...
     @staticmethod
     def dense(visible: ArrayLike) -> Mask: ...
+    @staticmethod
+    def key_padding(visible: ArrayLike) -> Mask: ...
+    def to_dense(
+        self, queries: int, keys: int | None = None, *, batch: int | None = None, heads: int | None = None, q_offset: int = 0
+    ) -> NDArray[np.bool_]: ...
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]: ...
+    def __eq__(self, other: object) -> bool: ...
+    def __hash__(self) -> int: ...
     def __and__(self, other: Mask) -> Mask: ...
     def __or__(self, other: Mask) -> Mask: ...
     def __invert__(self) -> Mask: ...

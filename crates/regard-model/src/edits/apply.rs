@@ -6,9 +6,10 @@
 use super::{Action, Edit, Edits, Part, Patch, Pattern, Shape, Slot};
 use crate::cancel::Cancel;
 use crate::error::{Error, Result};
-use ndarray::{Array2, Array3, ArrayView2, ArrayView3, ArrayView4, ArrayViewMut4, Axis};
+use crate::hooks::{Hook, Site};
+use ndarray::{Array2, Array3, ArrayView2, ArrayView3, ArrayView4, ArrayViewMut4, ArrayViewMutD, Axis};
 use regard::{Mask, Scale};
-use regard_nn::layers::attention::Heads;
+use regard_nn::layers::attention::{Heads, HeadsMut};
 use regard_nn::layers::probe::{Attending, Change, Probe};
 use regard_nn::random::Draws;
 use std::collections::{BTreeMap, HashMap};
@@ -73,6 +74,7 @@ pub(crate) struct EditProbe<'e> {
     tape: Option<Mutex<Vec<LayerActivations>>>,
     networks: Option<Mutex<Vec<Vec<f32>>>>,
     streams: Option<Mutex<Vec<Vec<f32>>>>,
+    hook: Option<&'e dyn Hook>,
 }
 
 /// What a pass is to write down.
@@ -187,7 +189,54 @@ impl<'e> EditProbe<'e> {
             tape: remember.heads.then(Mutex::default),
             networks: remember.networks.then(Mutex::default),
             streams: remember.streams.then(Mutex::default),
+            hook: None,
         }
+    }
+
+    /// The same probe, with a hook.
+    pub(crate) fn with_hook(self, hook: Option<&'e dyn Hook>) -> Self {
+        Self { hook, ..self }
+    }
+
+    fn wants(&self, layer: usize, site: Site) -> bool {
+        layer < self.shape.layers && self.hook.is_some_and(|hook| hook.wants(layer, site))
+    }
+
+    /// Calls the hook with rows of the stream's width.
+    fn at_rows(&self, layer: usize, site: Site, rows: &mut [f32]) {
+        if let (true, Some(hook)) = (self.wants(layer, site), self.hook) {
+            let tokens = self.rows().0.len();
+            let width = rows.len() / tokens.max(1);
+            hook.at(layer, site, ArrayViewMutD::from_shape(vec![tokens, width], rows).expect("whole rows"));
+        }
+    }
+
+    /// Calls the hook with heads of the only sequence.
+    fn at_heads(&self, layer: usize, site: Site, heads: ArrayViewMut4<'_, f32>) {
+        if let (true, Some(hook)) = (self.wants(layer, site), self.hook) {
+            hook.at(layer, site, heads.index_axis_move(Axis(0), 0).into_dyn());
+        }
+    }
+
+    /// Calls the hook with the weights; results of heads are made anew where it changes them.
+    fn at_pattern(
+        &self,
+        number: usize,
+        attending: &Attending<'_>,
+        heads: &Heads<'_, f32>,
+        z: &mut ArrayViewMut4<'_, f32>,
+    ) -> regard::Result<()> {
+        let layer = number / 2;
+        let (true, Some(hook)) = (self.wants(layer, Site::Pattern), self.hook) else { return Ok(()) };
+        let mut weights = attending.attention(&self.change(number)).interrupt(self.cancel.flag()).weights(heads.q, heads.k)?;
+        if hook.at(layer, Site::Pattern, weights.view_mut().index_axis_move(Axis(0), 0).into_dyn()) {
+            let group = self.shape.heads / self.shape.kv_heads;
+            for head in 0..self.shape.heads {
+                let results = one(&weights.view(), head).dot(&one(&heads.v, head / group));
+                z.view_mut().index_axis_move(Axis(0), 0).index_axis_move(Axis(0), head).assign(&results);
+            }
+        }
+        Ok(())
     }
 
     /// The rows of the pass, and the tokens of the text.
@@ -290,10 +339,24 @@ impl Probe<f32> for EditProbe<'_> {
         Some(self.cancel.flag())
     }
 
-    fn stream(&self, _: usize, rows: &[f32]) {
+    fn stream(&self, number: usize, rows: &mut [f32]) {
+        if number % 2 == 1 {
+            self.at_rows(number / 2, Site::ResidMid, rows);
+        } else {
+            if number > 0 {
+                self.at_rows(number / 2 - 1, Site::ResidPost, rows);
+            }
+            self.at_rows(number / 2, Site::ResidPre, rows);
+        }
         if let Some(streams) = &self.streams {
             lock(streams).push(rows.to_vec());
         }
+    }
+
+    fn heads(&self, number: usize, heads: &mut HeadsMut<'_, f32>) {
+        self.at_heads(number / 2, Site::Q, heads.q());
+        self.at_heads(number / 2, Site::K, heads.k());
+        self.at_heads(number / 2, Site::V, heads.v());
     }
 
     fn change(&self, number: usize) -> Change<'_> {
@@ -307,6 +370,7 @@ impl Probe<f32> for EditProbe<'_> {
         heads: &Heads<'_, f32>,
         mut z: ArrayViewMut4<'_, f32>,
     ) -> regard::Result<()> {
+        self.at_pattern(number, attending, heads, &mut z)?;
         let (layer, (rows, len)) = (number / 2, self.rows());
         let group = self.shape.heads / self.shape.kv_heads;
         let mut own = HashMap::new();
@@ -334,6 +398,7 @@ impl Probe<f32> for EditProbe<'_> {
                 own.insert(head, patched);
             }
         }
+        self.at_heads(layer, Site::Z, z.view_mut());
         if let Some(tape) = &self.tape {
             let kept = |x: ndarray::ArrayView4<'_, f32>| x.index_axis_move(Axis(0), 0).as_standard_layout().into_owned();
             let (q, k, v, z) = (kept(heads.q), kept(heads.k), kept(heads.v), kept(z.view()));
@@ -342,13 +407,27 @@ impl Probe<f32> for EditProbe<'_> {
         Ok(())
     }
 
-    fn wants_network(&self, number: usize) -> bool {
+    fn wants_branch(&self, number: usize) -> bool {
+        if number.is_multiple_of(2) {
+            return self.wants(number / 2, Site::AttnOut);
+        }
         let edited = |edit: &Edit| edit.on_layer(number / 2) && edit.part == Part::Mlp && !edit.action.is_null();
-        self.networks.is_some() || self.edits.list().iter().any(edited)
+        self.networks.is_some() || self.wants(number / 2, Site::MlpOut) || self.edits.list().iter().any(edited)
     }
 
-    fn network(&self, number: usize, rows: &mut [f32]) {
-        let (layer, (of_text, len)) = (number / 2, self.rows());
+    fn branch(&self, number: usize, rows: &mut [f32]) {
+        if number.is_multiple_of(2) {
+            return self.at_rows(number / 2, Site::AttnOut, rows);
+        }
+        self.edit_network(number / 2, rows);
+        self.at_rows(number / 2, Site::MlpOut, rows);
+    }
+}
+
+impl EditProbe<'_> {
+    /// Edits of a network's result.
+    fn edit_network(&self, layer: usize, rows: &mut [f32]) {
+        let (of_text, len) = self.rows();
         if let Some(networks) = &self.networks {
             lock(networks).push(rows.to_vec());
         }

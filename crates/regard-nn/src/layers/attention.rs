@@ -13,7 +13,7 @@ use super::heads::{HeadView, Operands};
 pub use super::heads::{Heads, HeadsMut};
 use super::linear::{Amount, Joined, Linear, Prepared, Strips, packs};
 use super::norm::{Norm, NormKind};
-use super::pass::Pass;
+use super::pass::{MaskKind, Pass};
 use super::positions::{Angles, Rotary};
 use super::probe::{Attending, Change, Probe};
 use super::stack::Keep;
@@ -23,7 +23,7 @@ use crate::parallel::{Cut, for_pieces};
 use crate::random::Draws;
 use crate::tensors::layout::{Gradients, Layout};
 use crate::tensors::{Order, Weights};
-use ndarray::{Array3, Array4};
+use ndarray::{Array2, Array3, Array4, Axis, Slice, concatenate, stack};
 use regard::{Attention, Bias, HeadSimilarity, Mask, RowStats, SavedView, Scale, StatsOptions};
 use serde::{Deserialize, Serialize};
 
@@ -192,6 +192,22 @@ impl MultiHeadAttention {
     /// The options.
     pub fn config(&self) -> &AttentionConfig {
         &self.config
+    }
+
+    /// Copies of the projections of queries, keys and values, `[heads, width, head_dim]`, and of the output, `[heads, head_dim, width]`.
+    pub fn projections<T: Float>(&self, w: &Weights<'_, T>) -> [Array3<T>; 4] {
+        let parts: Vec<Array2<T>> = self.input.parts().iter().map(|part| part.matrix(w).to_dense()).collect();
+        let views: Vec<_> = parts.iter().map(|part| part.view()).collect();
+        let joined = concatenate(Axis(1), &views).expect("the same inputs");
+        let operands = self.operands(&Pass::new(1, 1, MaskKind::Everything));
+        let heads = |view: HeadView| {
+            let each: Vec<_> = (0..view.heads).map(|h| joined.slice_axis(Axis(1), Slice::from(view.head(h)))).collect();
+            stack(Axis(0), &each).expect("the same shapes")
+        };
+        let output = self.out.matrix(w).to_dense();
+        let shape = (self.config.heads, self.config.head_dim, self.config.width);
+        let output = Array3::from_shape_vec(shape, output.iter().copied().collect()).expect("as many elements");
+        [heads(operands.q), heads(operands.k), heads(operands.v), output]
     }
 
     pub(crate) fn is_cross(&self) -> bool {

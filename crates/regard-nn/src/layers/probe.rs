@@ -5,7 +5,8 @@
 //!                              change()                         other scores than the model's own: scale, temperature, mask
 //!                              z = weights v -> results()       per head, before W_O: to look at, and to change
 //! stream + z W_O -> stream()
-//! stream -> norm -> network() -> stream                         what the network writes: to look at, and to change
+//! stream -> norm -> network -> stream
+//! branch()                                                      what attention or network is about to add: to look at, and to change
 //! ```
 //!
 //! A head is z, before the output projection: setting it to zero takes away exactly `z_h W_O^h`.
@@ -72,8 +73,8 @@ pub trait Probe<T> {
         None
     }
 
-    /// The residual stream before sublayer `number`; with the number of sublayers, behind the last.
-    fn stream(&self, number: usize, rows: &[T]) {
+    /// The residual stream before sublayer `number`, which may be changed; with the number of sublayers, after the last.
+    fn stream(&self, number: usize, rows: &mut [T]) {
         let _ = (number, rows);
     }
 
@@ -97,14 +98,14 @@ pub trait Probe<T> {
         Ok(())
     }
 
-    /// Whether [`Probe::network`] is to be called for sublayer `number`: the network's result must then be made apart.
-    fn wants_network(&self, number: usize) -> bool {
+    /// Whether [`Probe::branch`] is to be called for sublayer `number`: its result is then made apart from the stream.
+    fn wants_branch(&self, number: usize) -> bool {
         let _ = number;
         false
     }
 
-    /// What the network of sublayer `number` is about to add to the stream, biases included.
-    fn network(&self, number: usize, rows: &mut [T]) {
+    /// What attention or network of sublayer `number` is about to add to the stream, biases included.
+    fn branch(&self, number: usize, rows: &mut [T]) {
         let _ = (number, rows);
     }
 }

@@ -285,7 +285,7 @@ impl Stack {
             if probe.interrupt().is_some_and(|flag| flag.load(Ordering::Relaxed)) {
                 return Err(regard::Error::Interrupted.into());
             }
-            probe.stream(i, &acts.stream[i % count]);
+            probe.stream(i, &mut acts.stream[i % count]);
             let mut y = std::mem::take(&mut acts.stream[(i + 1) % count]);
             let x = &acts.stream[i % count];
             let input = if sublayer.is_parallel() { &acts.stream[(i + count - 1) % count] } else { x };
@@ -298,8 +298,8 @@ impl Stack {
         if acts.part.end < self.sublayers.len() {
             return Ok(());
         }
+        probe.stream(self.sublayers.len(), &mut acts.stream[self.sublayers.len() % count]);
         let last = &acts.stream[self.sublayers.len() % count];
-        probe.stream(self.sublayers.len(), last);
         if let Some(norm) = &self.last {
             let cut = Cut::rows_of(last, self.width);
             let tasks = cut

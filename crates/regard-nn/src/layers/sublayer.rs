@@ -259,7 +259,7 @@ impl Sublayer {
         let Forward { x, input, y, saved, packs } = rows;
         let (w, width) = (shared.w, self.width());
         let (cut, drop) = (Cut::rows_of(x, width), self.drop(shared.pass));
-        let apart = shared.probe.wants_network(self.number as usize);
+        let apart = shared.probe.wants_branch(self.number as usize);
         let SublayerSaved { work, stats, branch: BranchSaved::Mlp { inner, act } } = saved else {
             unreachable!("planned by the same sublayer")
         };
@@ -284,12 +284,17 @@ impl Sublayer {
             }
         });
         if apart {
-            let branch = if self.is_pre() { &mut *y } else { &mut *work };
-            shared.probe.network(self.number as usize, branch);
-            add(branch, x);
-            if !self.is_pre() {
-                self.wiring.norm().forward(w, work, y, stats);
-            }
+            self.join(shared, x, y, work, stats);
+        }
+    }
+
+    /// The probe's view of a branch that was made apart, in `y` or (post-norm) in `work`, and the residual connection.
+    fn join<T: Float>(&self, shared: &Shared<'_, T>, x: &[T], y: &mut [T], work: &mut [T], stats: &mut [T]) {
+        let branch = if self.is_pre() { &mut *y } else { &mut *work };
+        shared.probe.branch(self.number as usize, branch);
+        add(branch, x);
+        if !self.is_pre() {
+            self.wiring.norm().forward(shared.w, work, y, stats);
         }
     }
 
@@ -303,6 +308,7 @@ impl Sublayer {
         let Forward { x, input, y, saved, packs } = rows;
         let (w, pass, amount, width, out) = (shared.w, shared.pass, shared.amount(), self.width(), attention.output());
         let (cut, drop, before) = (Cut::rows_of(x, width), self.drop(pass), self.wiring.before());
+        let apart = shared.probe.wants_branch(self.number as usize);
         let SublayerSaved { work, stats, branch: BranchSaved::Attention(saved) } = saved else {
             unreachable!("planned by the same sublayer")
         };
@@ -327,16 +333,19 @@ impl Sublayer {
         let tasks = rows.zip(cut.pieces_mut(stats, NORM_STATS)).zip(cut.pieces(&saved.out, out.inputs())).collect();
         for_pieces(tasks, |i, ((((x, y), work), stats), heads)| {
             let sum = if before.is_some() { &mut *y } else { &mut *work };
-            self.residual(w, drop, cut.first(i), x, sum, false, |sum| {
+            self.residual(w, drop, cut.first(i), x, sum, apart, |sum| {
                 ready.product(heads, out.inputs(), sum, width, 0, Write::Add);
                 if let Some(bias) = out.bias(w) {
                     add_to_rows(sum, bias);
                 }
             });
-            if before.is_none() {
+            if before.is_none() && !apart {
                 self.wiring.norm().forward(w, work, y, stats);
             }
         });
+        if apart {
+            self.join(shared, x, y, work, stats);
+        }
         Ok(())
     }
 

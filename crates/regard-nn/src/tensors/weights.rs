@@ -5,7 +5,7 @@ use super::numbers::Numbers;
 use super::source::Source;
 use crate::error::{Error, Result};
 use crate::float::{Float, WIDE, fold_wide, kernel};
-use ndarray::{ArrayView2, Axis, Slice};
+use ndarray::{Array2, ArrayView2, Axis, Slice};
 use rayon::prelude::*;
 use regard::matmul::{PackedMatrix, Write};
 use std::borrow::Cow;
@@ -222,6 +222,19 @@ impl<'m, T: Float> Matrix<'m, T> {
         } else {
             y.par_chunks_mut(ROW_COLUMNS).enumerate().for_each(|(i, y)| part(i * ROW_COLUMNS, y));
         }
+    }
+
+    /// A copy, `[inputs, outputs]`, of the type of the computation.
+    pub fn to_dense(&self) -> Array2<T> {
+        let (lines, width) = match self.order {
+            Order::InOut => (self.inputs, self.outputs),
+            Order::OutIn => (self.outputs, self.inputs),
+        };
+        let mut dense = Array2::from_elem((lines, width), T::ZERO);
+        for (number, mut line) in dense.outer_iter_mut().enumerate() {
+            self.line(number, line.as_slice_mut().expect("standard layout"));
+        }
+        if self.order == Order::InOut { dense } else { dense.reversed_axes() }
     }
 
     /// One of the rows as they lie: of a table of tokens.

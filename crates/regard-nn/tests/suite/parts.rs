@@ -337,7 +337,7 @@ struct Surgeon {
 }
 
 impl Probe<f64> for Surgeon {
-    fn stream(&self, number: usize, rows: &[f64]) {
+    fn stream(&self, number: usize, rows: &mut [f64]) {
         assert_eq!(number, self.streams.borrow().len());
         self.streams.borrow_mut().push(rows.to_vec());
     }

@@ -1,0 +1,102 @@
+//! Hooks: read and change activations while a text is run, by TransformerLens' names.
+//!
+//! ```text
+//! resid_pre -> q, k, v -> pattern -> z -> attn_out -> resid_mid -> mlp_out -> resid_post
+//! ```
+//!
+//! In models that read attention and network from the same rows, `resid_mid` is the stream between the two sums.
+
+use crate::edits::{Edits, Sources};
+use crate::error::{Error, Result};
+use crate::model::{Model, Remember};
+use crate::run::Run;
+use ndarray::{Array3, ArrayViewMutD};
+
+/// An activation of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Site {
+    /// The residual stream before the layer, `[tokens, width]`.
+    ResidPre,
+    /// Queries after norms and positions, `[heads, tokens, head_dim]`.
+    Q,
+    /// Keys after norms and positions, `[kv_heads, tokens, head_dim]`.
+    K,
+    /// Values, `[kv_heads, tokens, head_dim]`.
+    V,
+    /// Weights after the softmax, `[heads, tokens, tokens]`.
+    Pattern,
+    /// Results of heads before W_O, `[heads, tokens, head_dim]`.
+    Z,
+    /// The attention's contribution to the stream, `[tokens, width]`.
+    AttnOut,
+    /// The residual stream between attention and network, `[tokens, width]`.
+    ResidMid,
+    /// The network's contribution to the stream, `[tokens, width]`.
+    MlpOut,
+    /// The residual stream after the layer, `[tokens, width]`.
+    ResidPost,
+}
+
+impl Site {
+    /// All sites, in the order of a pass.
+    pub const ALL: [Self; 10] =
+        [Self::ResidPre, Self::Q, Self::K, Self::V, Self::Pattern, Self::Z, Self::AttnOut, Self::ResidMid, Self::MlpOut, Self::ResidPost];
+
+    /// The name of the site.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::ResidPre => "resid_pre",
+            Self::Q => "q",
+            Self::K => "k",
+            Self::V => "v",
+            Self::Pattern => "pattern",
+            Self::Z => "z",
+            Self::AttnOut => "attn_out",
+            Self::ResidMid => "resid_mid",
+            Self::MlpOut => "mlp_out",
+            Self::ResidPost => "resid_post",
+        }
+    }
+
+    /// The site of a name.
+    pub fn of_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|site| site.name() == name)
+    }
+}
+
+/// Observes and edits activations of a run.
+pub trait Hook: Sync {
+    /// Whether [`Hook::at`] is to be called for a site.
+    fn wants(&self, layer: usize, site: Site) -> bool;
+
+    /// The activation, which may be changed; returns whether it was.
+    fn at(&self, layer: usize, site: Site, x: ArrayViewMutD<'_, f32>) -> bool;
+}
+
+impl Model {
+    /// [`Model::run`] with hooks. What a site has is seen after edits of it; `attn_out` and `mlp_out` are added to the stream apart from
+    /// the products that make them, which may change the last bits.
+    ///
+    /// # Errors
+    /// As [`Model::run`]; a hook of `pattern` in a layer that has edits.
+    pub fn run_with(&self, ids: &[u32], edits: &Edits, sources: &Sources, hook: &dyn Hook) -> Result<Run> {
+        for layer in (0..self.shape().layers).filter(|layer| hook.wants(*layer, Site::Pattern)) {
+            if let Some(edit) = edits.list().iter().find(|edit| edit.on_layer(layer)) {
+                let reason = format!("layer {layer} has a hook of its pattern, which an edit cannot be combined with");
+                return Err(Error::Edit { edit: edit.to_string(), reason });
+            }
+        }
+        let (hidden, memory) = self.forward_with(ids, edits, sources, Remember { heads: true, ..Remember::default() }, Some(hook))?;
+        Ok(Run::new(self.with_cancel(&crate::Cancel::new()), ids.to_vec(), edits.clone(), hidden, memory.heads))
+    }
+
+    /// Copies of a layer's projections of queries, keys and values, `[heads, width, head_dim]`, and of the output, `[heads, head_dim,
+    /// width]`.
+    ///
+    /// # Errors
+    /// [`Error::Outside`].
+    pub fn projections(&self, layer: usize) -> Result<[Array3<f32>; 4]> {
+        let attention = self.layer(layer).ok_or(Error::Outside { what: "layer", number: layer, count: self.shape().layers })?;
+        Ok(attention.projections(&self.weights()?))
+    }
+}
