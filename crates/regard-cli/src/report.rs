@@ -4,7 +4,7 @@ use crate::options::{Common, Outcome, figure_files, table_files};
 use crate::output::note;
 use anyhow::Result;
 use clap::Args;
-use regard_files::names::PAGE;
+use regard_files::names::{HANDOUT, PAGE};
 use regard_lab::experiments::Progress;
 use regard_lab::report::{self, ReportConfig, render_with};
 use regard_lab::{Folder, Tables};
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 /// A later run replaces the files of an earlier one and no others.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Examples:\n  regard report                                 all experiments, 20000 draws per cell\n  regard report --seeds 2000 --out quick        faster\n  regard report --from report                   render the page again from its tables\n  regard report --train                         repeat every training\n  regard report --text book.txt --out book      language models on your own text"
+    after_help = "Examples:\n  regard report                                 all experiments, 20000 draws per cell\n  regard report --seeds 2000 --out quick        faster\n  regard report --from report                   render the page again from its tables\n  regard report --train                         repeat every training\n  regard report --text book.txt --out book      language models on your own text\n  regard report --handout                       four pages to print, with questions, and their answers"
 )]
 pub(crate) struct Report {
     /// Draws per cell
@@ -47,6 +47,9 @@ pub(crate) struct Report {
     /// Judge the claims of the *.toml files in this directory too
     #[arg(long, value_name = "DIR")]
     claims: Option<PathBuf>,
+    /// Write a four-page handout for a class too: handout.html with questions, handout_answers.html with their answers
+    #[arg(long)]
+    handout: bool,
     #[command(flatten)]
     common: Common,
 }
@@ -76,7 +79,9 @@ impl Report {
         let mut folder = Folder::open(&out, "report")?;
         // Files are reserved before the work; with --from in place the tables are not written.
         let written = report::files().into_iter().filter(|name| !(in_place && name.ends_with(".csv")));
-        folder.reserve(&written.chain([PAGE.to_owned()]).collect::<Vec<_>>())?;
+        let handouts: &[&str] = if self.handout { &HANDOUT } else { &[] };
+        let pages = handouts.iter().copied().chain([PAGE]).map(str::to_owned);
+        folder.reserve(&written.chain(pages).collect::<Vec<_>>())?;
         let bar = bar.resuming(&out)?;
         let tables = match &self.from {
             Some(_) => tables,
@@ -86,6 +91,9 @@ impl Report {
         let (page, figures) = render_with(&tables, &claims)?;
         let mut files = figure_files(&figures)?;
         files.push((PAGE.to_owned(), page.html()?.into_bytes()));
+        for (name, answers) in handouts.iter().zip([false, true]) {
+            files.push(((*name).to_owned(), page.handout(answers)?.into_bytes()));
+        }
         if in_place {
             tables.all().iter().for_each(|table| folder.keep(&format!("{}.csv", table.name)));
         } else {
@@ -99,7 +107,9 @@ impl Report {
         } else if !self.common.quiet {
             self.common.show(tables.find(regard_lab::judging::CLAIMS).map(std::slice::from_ref).unwrap_or_default())?;
         }
-        self.common.wrote(&out, &[format!("{} tables", tables.all().len()), format!("{} figures", figures.len()), PAGE.to_owned()]);
+        let mut written = vec![format!("{} tables", tables.all().len()), format!("{} figures", figures.len()), PAGE.to_owned()];
+        written.extend(handouts.iter().map(|name| (*name).to_owned()));
+        self.common.wrote(&out, &written);
         self.common.removed(&out, &removed);
         if !self.common.quiet {
             note(format_args!("open {}", out.join(PAGE).display()));

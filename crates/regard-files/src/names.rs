@@ -29,6 +29,8 @@ pub const PLOT: [&str; 3] = ["attention_plot.csv", "attention_plot.svg", "attent
 pub const SCREEN: [&str; 3] = ["screen.csv", "screen.svg", "screen.png"];
 /// The page of `regard report`.
 pub const PAGE: &str = "index.html";
+/// The handout of `regard report --handout`, without answers and with them.
+pub const HANDOUT: [&str; 2] = ["handout.html", "handout_answers.html"];
 /// The state of `regard learn`, in the learner's folder.
 pub const LEARN_PROGRESS: &str = "progress.json";
 
@@ -70,7 +72,7 @@ pub const WRITERS: &[Writer] = &[
         folder: true,
         resumes: false,
     },
-    Writer { command: "report", names: &[PAGE, "*.csv", "*.svg", "*.png"], folder: true, resumes: true },
+    Writer { command: "report", names: &[PAGE, HANDOUT[0], HANDOUT[1], "*.csv", "*.svg", "*.png"], folder: true, resumes: true },
     Writer { command: EXPERIMENT, names: &["*.csv", "*.svg", "*.png", "*.*-of-*.shard"], folder: true, resumes: true },
     Writer {
         command: "learn",

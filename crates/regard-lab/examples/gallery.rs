@@ -229,6 +229,7 @@ fn page(figures: Vec<Figure>) -> Page {
             "Divided by √d_{k}, the same row looks the same at every size.".to_owned(),
         ],
         figure: figures.next(),
+        ..Lead::default()
     };
     let claim = |text: &str, verdict, because: &str| Claim {
         document: "sheet".to_owned(),
@@ -276,8 +277,8 @@ fn page(figures: Vec<Figure>) -> Page {
         title: "Attention, checked".to_owned(),
         subtitle: "Every experiment of the field's folklore, re-run and put against its true distribution".to_owned(),
         lead,
-        methods: Vec::new(),
         sections,
         origin: origin.map(|(k, v)| (k.to_owned(), v.to_owned())).to_vec(),
+        ..Page::default()
     }
 }

@@ -10,7 +10,6 @@ use regard_plot::{Table, Value};
 pub(crate) const SCALED: usize = 0;
 pub(crate) const UNSCALED: usize = 1;
 pub(crate) const OTHER: usize = 2;
-pub(crate) const PUBLISHED: usize = 3;
 /// The last colour of the palette: baselines and theory.
 pub(crate) const GREY: usize = 6;
 
@@ -36,13 +35,17 @@ pub(crate) fn joined(table: &Table, at: &[(&str, Value)], column: &str) -> f64 {
     rows.rows.first().map_or(f64::NAN, |row| rows.number(row, column))
 }
 
-/// The published single draws as points, where there are any.
-pub(crate) fn with_published(plot: LinePlot, rows: &Table) -> Result<LinePlot> {
+/// The published single draws as points, each condition by its own name and colour.
+pub(crate) fn with_published(mut plot: LinePlot, rows: &Table) -> Result<LinePlot> {
     let quoted = with(rows, "published");
-    if quoted.rows.is_empty() {
-        return Ok(plot);
+    for (scaled, word, colour) in WORDS {
+        let points = part(&quoted, &[("scaled", scaled.into())]);
+        if !points.rows.is_empty() {
+            let series = Series::from_table(format!("published, {word}"), &points, "d_k", "published")?;
+            plot = plot.series(series.line(Line::None).colour(colour));
+        }
     }
-    Ok(plot.series(Series::from_table("published draws", &quoted, "d_k", "published")?.line(Line::None).colour(PUBLISHED)))
+    Ok(plot)
 }
 
 /// A square map out of rows of query, key and a value.

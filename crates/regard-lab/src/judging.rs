@@ -60,6 +60,9 @@ fn judge_one(id: &'static str, answers: &[Answer], sources: &[Source], tables: &
     let mut judged = Vec::new();
     for source in sources {
         for claim in source.claims.iter().filter(|claim| claim.experiment == id) {
+            if claim.lacks_optional_table(tables) {
+                continue;
+            }
             if claim.has_rules() {
                 let (verdict, because) = claim.judge(tables)?;
                 judged.push(Judged::new(source, claim, verdict, because));

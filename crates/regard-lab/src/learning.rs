@@ -18,6 +18,9 @@ use std::path::{Path, PathBuf};
 /// Characters and seed of the generated stories, the default text: all seeds of a training learn the same text.
 const STORIES: (usize, u64) = (1_000_000, 1);
 
+/// How tables name the default text.
+pub(crate) const STORIES_NAME: &str = "Regard's stories";
+
 /// A text in UTF-8 from a file, or from the standard input where the path is `-`, without its byte order mark.
 ///
 /// # Errors
@@ -94,7 +97,7 @@ impl LearningConfig {
     /// Short description of the text.
     pub(crate) fn describe(&self, text: &str) -> String {
         match &self.text {
-            None => format!("Regard's stories, {} characters", STORIES.0),
+            None => format!("{STORIES_NAME}, {} characters", STORIES.0),
             Some(path) => format!("{}, {} characters", path.display(), text.chars().count()),
         }
     }

@@ -21,6 +21,7 @@ mod rows;
 mod rules;
 pub mod pattern;
 pub mod published;
+mod recall;
 pub mod report;
 pub mod shards;
 pub mod statistics;

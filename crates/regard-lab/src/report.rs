@@ -6,13 +6,14 @@ use crate::drawing::{CheckedFigure, SCALED, UNSCALED, d_k_axis, rises};
 use crate::error::{Error, Result};
 use crate::experiment::{Check, Drawn, Entry, FETCHED, Progress, STORED_KEY};
 use crate::experiments::robustness::with_draws;
+use crate::experiments::worked::{TOKENS, example};
 use crate::judging::{self, CLAIMS, Judged, ROBUSTNESS, cell, short};
-use crate::learning::LearningConfig;
+use crate::learning::{LearningConfig, STORIES_NAME};
 use crate::rules;
 use regard_files::shell_quoted;
 use regard_plot::figure::{Axis, Figure, LinePlot, Series, numbers};
-use regard_plot::page::{Lead, Page, Section, Shown};
-use regard_plot::{Table, Tables};
+use regard_plot::page::{Exercise, Lead, Page, Section, Shown, Topic};
+use regard_plot::{Table, Tables, Value};
 use std::path::PathBuf;
 
 /// Options of a report.
@@ -165,20 +166,28 @@ pub fn render(tables: &Tables) -> Result<(Page, Vec<Figure>)> {
 pub fn render_with(tables: &Tables, more: &[Source]) -> Result<(Page, Vec<Figure>)> {
     let judged = judging::judge_with(tables, more)?;
     let lead = lead(tables)?;
+    let mut core = core(tables)?;
     let mut figures: Vec<Figure> = lead.figure.iter().cloned().collect();
     let mut sections = Vec::new();
     for experiment in EXPERIMENTS.iter().filter(|experiment| experiment.is_in(tables)) {
         let drawn: Vec<Figure> = experiment.figures(tables)?.into_iter().map(|drawn| drawn.figure).collect();
         figures.extend(drawn.iter().cloned());
-        sections.push(section(*experiment, tables, &judged, drawn));
+        // A figure of the core is not shown twice.
+        let (mut first, rest): (Vec<Figure>, Vec<Figure>) = drawn.into_iter().partition(|figure| figure.name == CORE_FIGURE);
+        if let (Some(figure), Some(topic)) = (first.pop(), core.iter_mut().find(|topic| topic.id == GRADIENTS)) {
+            topic.figure = Some(figure);
+        }
+        sections.push(section(*experiment, tables, &judged, rest));
     }
     let origin = tables.get(CLAIMS)?.origin.iter().filter(|(key, _)| key != "numbers").cloned().collect();
+    let text = other_text(tables);
     let page = Page {
-        title: "Regard: attention, re-run and checked".to_owned(),
+        title: format!("Regard: attention, re-run and checked{}", text.as_ref().map_or_else(String::new, |text| format!(" on {text}"))),
         subtitle: "The experiments of five documents on scaled dot-product attention, repeated over many draws, compared with exact \
              expectations, with a verdict on each claim"
             .to_owned(),
         lead,
+        core,
         documents: claims::embedded().iter().chain(more).map(|source| (source.name.clone(), source.title.clone())).collect(),
         methods: rules::all().into_iter().map(|rule| [rule.decides.to_owned(), rule.edge, rule.false_rate]).collect(),
         sections,
@@ -213,19 +222,10 @@ fn stored_note(table: &Table) -> Option<String> {
     let (version, simd) = (of("regard").unwrap_or("?"), of("simd").unwrap_or("?"));
     if of(STORED_KEY)? == FETCHED {
         let command = of("command").unwrap_or("?");
-        return Some(format!(
-            "These numbers were not computed for this page: they are stored with the program, made by regard {version} ({simd}) with \
-             `{command}`."
-        ));
+        return Some(format!("Stored with the program, made by regard {version} ({simd}) with `{command}`."));
     }
-    Some(format!(
-        "These numbers were not computed for this page: training takes minutes, so its results are stored with the program. They were \
-         made by regard {} ({}, seed {}) with the command below and are the same on any number of threads; `regard report --train` \
-         trains again.",
-        version,
-        simd,
-        of("seed").unwrap_or("?")
-    ))
+    let seed = of("seed").unwrap_or("?");
+    Some(format!("Stored with the program (regard {version}, {simd}, seed {seed}); `regard report --train` trains again."))
 }
 
 fn lead(tables: &Tables) -> Result<Lead> {
@@ -235,7 +235,7 @@ fn lead(tables: &Tables) -> Result<Lead> {
     let gradient = |scaled: bool, column| {
         judging::estimate(tables, "attention_gradients", &[("d_k", 1024usize.into()), ("scaled", scaled.into())], column)
     };
-    let answer = vec![
+    let mut answer = vec![
         format!(
             "Scores of random vectors spread as \u{221a}d_{{k}}: at d_{{k}} = 256 their standard deviation is {}.",
             short(crate::statistics::theory::dot_product_deviation(256))
@@ -249,9 +249,147 @@ fn lead(tables: &Tables) -> Result<Lead> {
             judging::percent(gradient(false, "rows_holding_90_percent")?)
         ),
     ];
+    if let Some(text) = other_text(tables) {
+        answer.push(format!("Language models of this page learned {text}; what is said about random vectors does not depend on it."));
+    }
+    let exercise = Exercise {
+        question: "At d_{k} = 256 the two largest scores of a row differ by 16, one standard deviation. What is the ratio of their \
+                   weights without the scale, and with it?"
+            .to_owned(),
+        answer: format!(
+            "Without the scale e^{{16}}, about {} million; with it e^{{16/16}} = e, about 2.7.",
+            short((16f64.exp() / 1e5).round() / 10.0)
+        ),
+    };
     let formula = "softmax( Q K^{T} / \u{221a}d_{k} ) V".to_owned();
     let figure = Some(lead_figure(tables)?.figure);
-    Ok(Lead { question: "Why divide by \u{221a}d_{k}?".to_owned(), formula, answer, figure })
+    Ok(Lead { question: "Why divide by \u{221a}d_{k}?".to_owned(), formula, answer, figure, exercise })
+}
+
+/// The text of the language models, where it is not the default one.
+fn other_text(tables: &Tables) -> Option<String> {
+    let table = tables.find("mask_training")?;
+    let (_, text) = table.origin.iter().find(|(key, _)| key == "numbers")?;
+    (!text.starts_with(STORIES_NAME)).then(|| text.clone())
+}
+
+const GRADIENTS: &str = "core-gradients";
+/// The figure that the core shows instead of its section.
+const CORE_FIGURE: &str = "attention_gradient_positions";
+
+/// Rows of a table with a caption of their own.
+fn rows_of(table: &Table, caption: &str, columns: &[&str], keep: impl Fn(&Table, &[Value]) -> bool) -> Shown {
+    let mut part = table.filtered(|table, row| keep(table, row));
+    part.caption = caption.to_owned();
+    Shown { table: part, columns: columns.iter().map(|&column| column.to_owned()).collect() }
+}
+
+/// Worked example, gradients, masks: what a lesson needs, from the tables.
+fn core(tables: &Tables) -> Result<Vec<Topic>> {
+    Ok(vec![core_example(tables)?, core_gradients(tables)?, core_masks(tables)?])
+}
+
+fn core_example(tables: &Tables) -> Result<Topic> {
+    const VARIANT: &str = "scaled, causal";
+    let (numbers, outputs) = (tables.get("worked_example")?, tables.get("worked_outputs")?);
+    let here = |table: &Table, row: &[Value]| table.text(row, "variant") == VARIANT;
+    let [q, k, v] = example().map(|matrix| {
+        let row = |row: ndarray::ArrayView1<'_, f64>| row.iter().map(|x| short(*x)).collect::<Vec<_>>().join(" ");
+        matrix.rows().into_iter().map(row).collect::<Vec<_>>().join("; ")
+    });
+    let unscaled: Vec<String> = {
+        let at = [("variant", "unscaled, no mask".into()), ("step", "4 softmax".into()), ("query", TOKENS[2].into())];
+        ["key_1", "key_2", "key_3"].iter().map(|key| Ok(short3(tables.number("worked_example", &at, key)?))).collect::<Result<_>>()?
+    };
+    Ok(Topic {
+        id: "core-example".to_owned(),
+        title: "Three tokens by hand".to_owned(),
+        text: vec![
+            format!("Rows of Q: {q}. Rows of K: {k}. Rows of V: {v}. d_{{k}} = 4, so the scale is 1/2."),
+            "A score is the dot product of a query and a key. Divide by 2, hide the future with -inf, apply the softmax to each row, and \
+             mix the rows of V by the weights."
+                .to_owned(),
+        ],
+        tables: vec![
+            rows_of(numbers, "Every number, row by row", &["step", "query", "key_1", "key_2", "key_3"], here),
+            rows_of(outputs, "Outputs", &["query", "first", "second"], here),
+        ],
+        figure: None,
+        exercise: Exercise {
+            question: "Leave out scale and mask and compute the weights of `sat` from its scores 2, 6, 1.".to_owned(),
+            answer: format!(
+                "e^{{-4}}, 1 and e^{{-5}}, divided by their sum: {}. The favourite gets nearly everything.",
+                unscaled.join(", ")
+            ),
+        },
+    })
+}
+
+/// Three decimals.
+fn short3(x: f64) -> String {
+    format!("{x:.3}")
+}
+
+fn core_gradients(tables: &Tables) -> Result<Topic> {
+    let at = |scaled: bool| [("d_k", 1024usize.into()), ("scaled", scaled.into())];
+    let of = |scaled: bool, column: &str| judging::estimate(tables, "attention_gradient_positions", &at(scaled), column);
+    Ok(Topic {
+        id: GRADIENTS.to_owned(),
+        title: "What the gradient does".to_owned(),
+        text: vec![
+            "The gradient reaches the scores through the softmax: dS_{j} = P_{j} (dP_{j} - sum of P dP). Where one weight is near 1 and \
+             the others near 0, every factor is near 0."
+                .to_owned(),
+            format!(
+                "At d_{{k}} = 1024 and keys that are not dominant the median |dS| is {} without the scale and {} with it; dS is smaller \
+                 without the scale in {} of draws. The mean norm of dQ is larger without it: rare rows with a near tie carry it.",
+                of(false, "ds_other")?.words(),
+                of(true, "ds_other")?.words(),
+                judging::percent(of(false, "ds_smaller")?)
+            ),
+        ],
+        tables: Vec::new(),
+        figure: None,
+        exercise: Exercise {
+            question: "Two keys have the weights 0.99 and 0.01, and dP = (1, 0). What is dS? What is it for weights of 0.5 and 0.5?"
+                .to_owned(),
+            answer: "0.99 (1 - 0.99) = 0.0099 and -0.0099; for even weights 0.25 and -0.25: 25 times as much.".to_owned(),
+        },
+    })
+}
+
+fn core_masks(tables: &Tables) -> Result<Topic> {
+    let table = tables.get("mask_training")?;
+    let loss = |variant: &str, column: &str| judging::estimate(tables, "mask_training", &[("variant", variant.into())], column);
+    let uniform = tables.number("mask_training_baselines", &[("name", "uniform".into())], "value")?;
+    let leak = judging::estimate(tables, "check_masking", &[("method", "0 before the softmax".into())], "hidden_weight")?;
+    let kept = ["causal", "none", "reverse"];
+    Ok(Topic {
+        id: "core-masks".to_owned(),
+        title: "What the mask does".to_owned(),
+        text: vec![format!(
+            "Language models that differ in their mask alone. With a reverse mask the validation loss is {}: the target is in view. From \
+             the prefix alone, as in use, it is {}, worse than guessing evenly ({}); the causal model has {}.",
+            loss("reverse", "validation_loss")?.words(),
+            loss("reverse", "prefix_only_loss")?.words(),
+            short(uniform),
+            loss("causal", "prefix_only_loss")?.words()
+        )],
+        tables: vec![rows_of(
+            table,
+            "Losses in nats per character, means over trainings",
+            &["variant", "sees", "validation_loss", "prefix_only_loss"],
+            |table, row| kept.contains(&table.text(row, "variant")),
+        )],
+        figure: None,
+        exercise: Exercise {
+            question: "Why are hidden scores set to -inf and not to 0?".to_owned(),
+            answer: format!(
+                "exp(-inf) = 0, but exp(0) = 1: a score of 0 still gets weight. In our check hidden keys then get {} of it.",
+                judging::percent(leak)
+            ),
+        },
+    })
 }
 
 /// The figure of the first answer.

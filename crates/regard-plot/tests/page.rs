@@ -2,7 +2,7 @@
 
 use base64::Engine as _;
 use regard_plot::figure::{Axis, Figure, HeatPlot, LinePlot, Series};
-use regard_plot::page::{Claim, Lead, Page, Section, Shown, Verdict};
+use regard_plot::page::{Claim, Exercise, Lead, Page, Section, Shown, Topic, Verdict};
 use regard_plot::{Column, Table, Value};
 
 const NASTY: &str = "<script>alert('x')</script>\"><img src=http://e/>&";
@@ -37,7 +37,9 @@ fn page(text: &str) -> Page {
             formula: text.to_owned(),
             answer: vec![text.to_owned(), "Because d_{k}.".to_owned()],
             figure: Some(figure("answer", text)),
+            exercise: Exercise { question: text.to_owned(), answer: text.to_owned() },
         },
+        core: vec![Topic { id: "core".to_owned(), title: text.to_owned(), text: vec![text.to_owned()], ..Topic::default() }],
         documents: vec![(text.to_owned(), text.to_owned()), ("short".to_owned(), "a whole title".to_owned())],
         methods: vec![[text.to_owned(), text.to_owned(), text.to_owned()]],
         sections: vec![
@@ -226,4 +228,26 @@ fn code_and_unclosed_backticks_are_set() {
     p.lead.answer = vec!["run `a<b` and d_{k} ` alone".to_owned()];
     let html = p.html().unwrap();
     assert!(html.contains("run <code>a&lt;b</code> and d<sub>k</sub> ` alone"));
+}
+
+#[test]
+fn a_handout_has_questions_without_answers_and_its_second_file_has_them() {
+    let topic = Topic {
+        id: "core-one".to_owned(),
+        title: "A topic".to_owned(),
+        text: vec!["A paragraph.".to_owned()],
+        tables: vec![Table::new("t", "A table", &[("a", "a")]).into()],
+        figure: None,
+        exercise: Exercise { question: "How many?".to_owned(), answer: "Forty-two.".to_owned() },
+    };
+    let page = Page { title: "Title".to_owned(), core: vec![topic], ..Page::default() };
+    let (room, open, whole) = (page.handout(false).unwrap(), page.handout(true).unwrap(), page.html().unwrap());
+    for html in [&room, &open, &whole] {
+        assert!(html.contains("How many?") && html.contains("A paragraph.") && html.contains("<caption>A table</caption>"));
+        assert_eq!(html.matches("id=\"core-one\"").count(), 1);
+    }
+    assert!(!room.contains("Forty-two.") && room.contains("class=\"room\""));
+    assert!(open.contains("Forty-two.") && !open.contains("<details"));
+    assert!(whole.contains("<details><summary>Answer</summary>"), "the answer is folded on the page");
+    assert!(!room.contains("<script") && !open.contains("<script"));
 }

@@ -10,22 +10,29 @@ macro_rules! stored {
     };
 }
 
+pub mod worked;
 pub mod sweep;
 pub mod robustness;
 pub mod gradients;
 pub mod entropy;
 pub mod patterns;
 pub mod heads;
+pub mod multi_head;
 pub mod checks;
 pub mod linear_region;
+pub mod scale_place;
 pub mod overflow;
 pub mod flat_map;
 pub mod mask_training;
 pub mod scale_training;
 pub mod trained_heads;
+pub mod broadcast;
 pub mod real_heads;
 pub mod pairs;
+pub mod focus;
+pub mod roles;
 pub mod positions;
+pub mod tokenizers;
 pub mod nearest;
 pub mod multi_query;
 pub mod dropout;

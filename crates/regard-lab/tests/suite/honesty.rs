@@ -11,13 +11,14 @@ fn run(seeds: usize, seed: u64) -> Tables {
 }
 
 /// One draw, shown as one draw: no mean, and said to be none.
-const ONE_DRAW: [&str; 6] = [
+const ONE_DRAW: [&str; 7] = [
     "attention_sweep_weights",
     "attention_entropy_row",
     "attention_patterns_maps",
     "attention_empty_rows",
     "head_maps",
     "flat_map_weights",
+    "scale_place_maps",
 ];
 
 /// Functions of numbers that have an interval, and smallest values, which are no means.

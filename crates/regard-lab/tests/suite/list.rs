@@ -119,7 +119,7 @@ fn stored_tables_are_small_and_what_the_default_commands_write() {
             checked += 1;
         }
     }
-    assert!(checked == 39 && size < 300_000, "{checked} tables of {size} bytes");
+    assert!(checked == 47 && size < 340_000, "{checked} tables of {size} bytes");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The page's markup. Everything that is not markup of ours is escaped by the templates; drawings are XML that [`Figure`] has escaped.
 
-use super::{Claim, Lead, Page, Section, Shown, Verdict};
+use super::{Claim, Exercise, Lead, Page, Section, Shown, Topic, Verdict};
 use crate::figure::{ColourMap, Figure, FigureError, Level, cell_text, painted_by_variables, plain, runs, variables};
 use crate::table::{Table, Value, with_interval};
 use base64::Engine as _;
@@ -58,14 +58,100 @@ pub(super) fn page(page: &Page) -> Result<String, FigureError> {
     Ok(whole.into_string())
 }
 
+/// Lead and core alone, for paper.
+pub(super) fn handout(page: &Page, answers: bool) -> Result<String, FigureError> {
+    let with = if answers { Answers::Open } else { Answers::Room };
+    let lead = lead(&page.lead, with)?;
+    let core = page.core.iter().map(|topic| self::topic(topic, with)).collect::<Result<Vec<_>, _>>()?;
+    let whole = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta http-equiv="Content-Security-Policy" content=(POLICY);
+                link rel="icon" href="data:,";
+                title { (plain(&page.title)) @if answers { ": answers" } @else { ": handout" } }
+                style { (PreEscaped(style())) }
+            }
+            body.handout {
+                header.top {
+                    h1 { (prose(&page.title)) }
+                    p.subtitle { @if answers { "Answers" } @else { "Name:" } }
+                }
+                main { (lead) @for topic in &core { (topic) } }
+            }
+        }
+    };
+    Ok(whole.into_string())
+}
+
+/// How an exercise shows its answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Answers {
+    Folded,
+    Open,
+    /// Lines to write on instead of an answer.
+    Room,
+}
+
+fn exercise(exercise: &Exercise, answers: Answers) -> Markup {
+    if exercise.question.is_empty() {
+        return Markup::default();
+    }
+    html! {
+        div.exercise {
+            p { span.tag { "Question" } " " (prose(&exercise.question)) }
+            @match answers {
+                Answers::Folded => { details { summary { "Answer" } p { (prose(&exercise.answer)) } } }
+                Answers::Open => { p { span.tag { "Answer" } " " (prose(&exercise.answer)) } }
+                Answers::Room => { div.room {} }
+            }
+        }
+    }
+}
+
+fn topic(topic: &Topic, answers: Answers) -> Result<Markup, FigureError> {
+    let id = anchor(&topic.id);
+    let figure = topic.figure.as_ref().map(|figure| self::figure(figure, &format!("{id}-figure"))).transpose()?;
+    Ok(html! {
+        section.core id=(id) {
+            h2 { a.self href=(link(&id)) { (prose(&topic.title)) } }
+            @for paragraph in &topic.text { p { (prose(paragraph)) } }
+            div.tables { @for shown in &topic.tables { (small_table(shown)) } }
+            @if let Some(figure) = figure { (figure) }
+            (exercise(&topic.exercise, answers))
+        }
+    })
+}
+
+/// A table that is always open and has no download.
+fn small_table(Shown { table, columns }: &Shown) -> Markup {
+    let here = seen(table, columns);
+    let kinds: Vec<&str> = here.iter().map(|&c| if numeric(table, c) { "n" } else { "t" }).collect();
+    html! {
+        table.small {
+            caption { (prose(&table.caption)) }
+            thead { tr { @for (&c, kind) in here.iter().zip(&kinds) {
+                @let column = &table.columns[c];
+                th scope="col" class=(kind) { (prose(if column.title.is_empty() { &column.name } else { &column.title })) }
+            } } }
+            tbody { @for row in &table.rows { tr { @for (&c, kind) in here.iter().zip(&kinds) { (cell(table, row, c, kind)) } } } }
+        }
+    }
+}
+
 fn main(page: &Page) -> Result<Markup, FigureError> {
-    let lead = lead(&page.lead)?;
+    let lead = lead(&page.lead, Answers::Folded)?;
+    let core = page.core.iter().map(|topic| self::topic(topic, Answers::Folded)).collect::<Result<Vec<_>, _>>()?;
     let sections = page.sections.iter().map(section).collect::<Result<Vec<_>, _>>()?;
     Ok(html! {
         main #main {
             (lead)
+            @for topic in &core { (topic) }
             (glance(page))
             (methods(page))
+            @if !page.core.is_empty() && !sections.is_empty() { h2.appendix { "Appendix: every experiment" } }
             @for section in &sections { (section) }
         }
     })
@@ -125,6 +211,7 @@ fn contents(page: &Page) -> Markup {
                 summary { "Contents" }
                 ol {
                     @if !page.lead.question.is_empty() { li { a href="#answer" { (prose(&page.lead.question)) } } }
+                    @for topic in &page.core { li { a href=(link(&topic.id)) { (prose(&topic.title)) } } }
                     @if page.sections.iter().any(|s| !s.claims.is_empty()) { li { a href="#glance" { "Every claim at a glance" } } }
                     @for section in &page.sections { li { a href=(link(&section.id)) { (prose(&section.title)) } } }
                 }
@@ -133,7 +220,7 @@ fn contents(page: &Page) -> Markup {
     }
 }
 
-fn lead(lead: &Lead) -> Result<Markup, FigureError> {
+fn lead(lead: &Lead, answers: Answers) -> Result<Markup, FigureError> {
     if lead.question.is_empty() && lead.answer.is_empty() && lead.figure.is_none() {
         return Ok(Markup::default());
     }
@@ -144,6 +231,7 @@ fn lead(lead: &Lead) -> Result<Markup, FigureError> {
             @if !lead.formula.is_empty() { p.formula { (prose(&lead.formula)) } }
             @for sentence in &lead.answer { p.answer { (prose(sentence)) } }
             @if let Some(figure) = figure { (figure) }
+            (exercise(&lead.exercise, answers))
         }
     })
 }
@@ -213,6 +301,7 @@ fn glance(page: &Page) -> Markup {
                         li data-document=(claim.document) data-verdict=(claim.verdict.words()) {
                             (badge(claim.verdict))
                             a href=(link(&section.id)) { @if !claim.document.is_empty() { (prose(&claim.document)) ": " } (prose(&claim.text)) }
+                            @if !claim.section.is_empty() { span.source { (prose(&claim.section)) } }
                         }
                     }
                 }
@@ -236,7 +325,8 @@ fn methods(page: &Page) -> Markup {
                 tbody { @for [decides, edge, rate] in &page.methods { tr { td { (prose(decides)) } td { (prose(edge)) } td { (prose(rate)) } } } }
             }
             p { "Each text or training is one observation. Intervals: 95 %, Student's t for means, Wilson's for shares, Woodruff's for \
-                 quantiles, bootstrap over texts. p: sign-flip test. q: Benjamini-Hochberg." }
+                 quantiles, bootstrap over texts. p: sign-flip test. q: Benjamini-Hochberg. Trainings take minutes: their results are \
+                 stored, and are the same on any number of threads." }
         }
     }
 }

@@ -113,6 +113,26 @@ pub struct Section {
     pub command: String,
 }
 
+/// A question for students, and its answer.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Exercise {
+    pub question: String,
+    pub answer: String,
+}
+
+/// A topic of the core: a few sentences with a table or a figure, and an exercise.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Topic {
+    /// Anchor in the page.
+    pub id: String,
+    pub title: String,
+    /// Paragraphs.
+    pub text: Vec<String>,
+    pub tables: Vec<Shown>,
+    pub figure: Option<Figure>,
+    pub exercise: Exercise,
+}
+
 /// The opening: the answer, in one figure and a few sentences.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Lead {
@@ -124,6 +144,7 @@ pub struct Lead {
     pub answer: Vec<String>,
     /// The figure that shows it.
     pub figure: Option<Figure>,
+    pub exercise: Exercise,
 }
 
 /// A report.
@@ -135,6 +156,8 @@ pub struct Page {
     pub subtitle: String,
     /// The answer first.
     pub lead: Lead,
+    /// The core: what a lesson needs.
+    pub core: Vec<Topic>,
     /// The documents whose claims are judged: the name that claims have, and the whole title.
     pub documents: Vec<(String, String)>,
     /// Rules of the verdicts for the methods box: what is decided, the edge, the false rate.
@@ -152,5 +175,13 @@ impl Page {
     /// When a figure cannot be drawn.
     pub fn html(&self) -> Result<String, FigureError> {
         html::page(self)
+    }
+
+    /// Lead and core for printing, one topic per page: exercises with room to write, or with their answers.
+    ///
+    /// # Errors
+    /// When a figure cannot be drawn.
+    pub fn handout(&self, answers: bool) -> Result<String, FigureError> {
+        html::handout(self, answers)
     }
 }

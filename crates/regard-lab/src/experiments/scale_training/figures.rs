@@ -86,7 +86,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             }
             figure = figure.panel(plot);
         }
-        figures.push(figure.shows("Mean over all heads of all trainings; the bands reach from the least head to the largest.").drawn());
+        figures.push(figure.shows("Mean over all heads of all trainings; the bands reach from the lowest head to the highest.").drawn());
     }
     Ok(figures)
 }

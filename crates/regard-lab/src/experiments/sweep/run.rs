@@ -131,7 +131,7 @@ const COLUMNS: [(&str, &str); 23] = [
     ("~score_min", "smallest score"),
     ("~score_max", "largest score"),
     ("~score_std", "std of the scores"),
-    ("~largest_percent", "share of the mean norm of dQ that is in the largest hundredth of draws"),
+    ("~largest_percent", "share of the mean norm of dQ that is in the top 1 % of draws"),
     ("loss", "loss"),
 ];
 
