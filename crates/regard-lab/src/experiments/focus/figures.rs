@@ -21,7 +21,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     let share = || Axis::linear("share of right answers").limits(0.0, 1.0);
     let by_length = |title: &str, task: &str| {
         let axis = Axis::log2("positions before the question").ticks([16.0, 32.0, 64.0]);
-        lines(table, task, LinePlot::new(title, axis, share()).horizontal(1.0 / 16.0, "chance"), "length", "right")
+        lines(table, task, LinePlot::new(title, axis, share()).horizontal(1.0 / 16.0, ""), "length", "right")
     };
     let by_distance = LinePlot::new("Recall by distance", Axis::linear("distance of the pair"), share());
     let of = |task: &str, model: &str, length: usize| {
@@ -48,13 +48,13 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             .panel(by_length("Copy", "copy")?)
             .panel(lines(distance, "recall", by_distance, "distance", "right")?)
             .shows("a, b: tested with as many positions as trained (16) and more. c: recall among 16 pairs, by the pair's distance.")
-            .shows("Bands are 95 % intervals of the mean over trainings.")
+            .shows("The dotted line is chance; bands are 95 % intervals of the mean over trainings.")
             .says(format!("c: local attention loses what lies beyond its {WINDOW} positions."), beyond)
             .drawn(),
         CheckedFigure::new("focus_curves", "Loss and gradient norm side by side")
             .title("A large gradient norm is no sign of learning: the GRU's is larger and its loss stays higher", gradients)
-            .panel(curve("Recall: loss", "recall", Axis::linear("training loss (nats)"), "loss")?)
-            .panel(curve("Recall: gradient", "recall", Axis::log10("norm of the gradient"), "gradient")?)
+            .panel(curve("Recall: loss", "recall", Axis::linear("training loss (nats)").limits(0.0, 4.5), "loss")?)
+            .panel(curve("Recall: gradient", "recall", Axis::log10("norm of the gradient").limits(1e-3, 10.0), "gradient")?)
             .shows("Means over trainings, bands their 95 % intervals.")
             .says(
                 format!(

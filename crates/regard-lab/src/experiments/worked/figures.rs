@@ -20,18 +20,15 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         let plot = HeatPlot::new(title, 3, 3, values(table, variant, "4 softmax"))?;
         Ok(plot.tokens(&tokens, &tokens)?.limits(0.0, 1.0).show_values())
     };
-    let maps = vec![
-        weights("scaled, causal", "scaled, causal")?,
-        weights("scaled, no mask", "scaled, no mask")?,
-        weights("unscaled, no mask", "unscaled, no mask")?,
-    ];
+    let maps =
+        vec![weights("causal mask", "scaled, causal")?, weights("no mask", "scaled, no mask")?, weights("unscaled", "unscaled, no mask")?];
     let largest = |variant: &str| values(table, variant, "4 softmax").into_iter().fold(0.0, f64::max);
     let row_sums = values(table, "scaled, causal", "4 softmax").chunks(3).all(|row| (row.iter().sum::<f64>() - 1.0).abs() < 1e-9);
     let sharper = row_sums && largest("unscaled, no mask") > largest("scaled, no mask");
     Ok(vec![
         CheckedFigure::grid("worked_example", "Attention weights of three tokens", maps, 3)
             .title("Three tokens: the mask hides the future, and without the scale the weights are sharper", sharper)
-            .shows("Rows are queries, columns keys; each row sums to 1. The numbers are those of the first table.")
+            .shows("Rows are queries, columns keys; each row sums to 1. The third map has neither scale nor mask. The numbers are those of the first table.")
             .drawn(),
     ])
 }
