@@ -87,7 +87,11 @@ impl Maker<'_> {
         change(&mut problem, &mut self.rng);
         if problem.k_scale.is_none() && self.takes.has("k_scale") {
             problem.k_scale = Some(vec![1.0; problem.k.len() / problem.dims[0]]);
-            problem.k.iter_mut().for_each(|x| *x = (*x * 8.0).round());
+            // Keys are of type int8.
+            if problem.k.iter().any(|x| x.is_nan()) {
+                return;
+            }
+            problem.k.iter_mut().for_each(|x| *x = (*x * 8.0).round().clamp(-127.0, 127.0));
         }
         self.cases.push(problem);
     }
@@ -145,8 +149,22 @@ fn large(p: &mut Problem, rng: &mut Rng, unit: f32) {
     p.d_out = None;
 }
 
-/// The cases that apply to a kernel.
+/// The cases that apply to a kernel; all of them causal for a kernel that always is.
 pub fn cases(takes: &Takes, seed: u64) -> Vec<Problem> {
+    let mut all = chosen(takes, seed);
+    if takes.has("always-causal") && !takes.has("merge") {
+        for p in &mut all {
+            p.causal = true;
+            let blind = (0..p.segments.len()).any(|s| (0..p.segments[s].n).any(|i| p.blind(s, 0, i)));
+            if blind {
+                (p.hard, p.d_out) = (true, None);
+            }
+        }
+    }
+    all
+}
+
+fn chosen(takes: &Takes, seed: u64) -> Vec<Problem> {
     let mut make = Maker { rng: Rng::new(seed, "kernels"), takes, cases: Vec::new() };
     if takes.has("merge") {
         merges(&mut make);
@@ -309,6 +327,12 @@ fn masks(make: &mut Maker<'_>) {
     make.add("mask of padding per batch", [3, 2, 2, 3, 5, 8, 8], &|p, rng| mask(p, rng, [false, true, true]));
     make.add("mask per batch", [2, 2, 2, 4, 4, 8, 8], &|p, rng| mask(p, rng, [false, true, false]));
     make.add("mask, 5 queries, 150 keys", [1, 1, 1, 5, 150, 8, 8], &|p, rng| mask(p, rng, [true, true, false]));
+    if make.takes.has("scale") {
+        make.add("mask and scale 0.3", [1, 2, 2, 3, 4, 8, 8], &|p, rng| {
+            mask(p, rng, [true, true, false]);
+            p.scale = Some(0.3);
+        });
+    }
     if make.takes.has("causal") && make.takes.has("causal+mask") {
         make.add("mask and causal", [1, 2, 2, 5, 5, 8, 8], &|p, rng| {
             mask(p, rng, [true, true, false]);

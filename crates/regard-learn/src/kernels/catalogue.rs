@@ -38,6 +38,7 @@ catalogue! {
     ScaleInverted "scale-inverted" "scale" ONE, "the scores are divided by the scale", "q.k / scale in place of q.k * scale", "";
     ScaleIgnored "scale-ignored" "scale" ONE, "the scale argument is ignored: the scores are multiplied by 1/sqrt(d)",
         "q.k / sqrt(d) in place of q.k * scale", "";
+    ScaleLost "scale-lost-with-mask" "scale" ONE, "the scale argument is ignored where a mask or bias is given", "q.k / sqrt(d) with a mask", "";
     ScaleOnTop "scale-on-top" "scale" ONE, "1/sqrt(d) is applied on top of the scale argument", "q.k * scale / sqrt(d)", "";
     ScaleValueDim "scale-value-dim" "scale" ONE, "the default scale is that of the value dimension", "1/sqrt(dv) in place of 1/sqrt(d)", "";
     ScaleModelDim "scale-model-dim" "scale" ONE, "the default scale is that of all heads together", "1/sqrt(heads * d)", "";
@@ -140,7 +141,7 @@ catalogue! {
     NoMax "no-max" "max" ONE, "exp overflows: the row maximum is not subtracted", "exp(s) / sum exp(s)", "";
     MaxFromZero "max-from-zero" "max" &[0, 1], "the running maximum starts at 0, not at -inf: very negative rows underflow", "max(0, s)", "";
     SinkIgnored "sink-ignored" "sink" ONE, "the sink is not in the sum", "sum exp(s)", "";
-    SinkNotInMax "sink-not-in-max" "sink" &[0, 1], "the sink is in the sum but not in the maximum", "sum exp(s - max) + exp(sink)", "";
+    SinkNotInMax "sink-not-in-max" "sink" &[0, 1, 2], "the sink is in the sum but not in the maximum", "sum exp(s - max) + exp(sink)", "";
     SinkScaled "sink-scaled" "sink" ONE, "the sink is multiplied by the scale", "exp(sink * scale - max)", "";
     SinkFirst "sink-first-head" "sink" ONE, "the sink of head 0 is used for every head", "sink[0]", "";
     AlibiIgnored "alibi-ignored" "alibi" ONE, "the ALiBi bias is not added", "s", "";

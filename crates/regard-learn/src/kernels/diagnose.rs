@@ -188,7 +188,17 @@ fn blind_rows(p: &Problem) -> Vec<bool> {
 
 /// Whether a program with these mistakes gives what the kernel returned, in f64 or in the kernel's type.
 pub fn explains(seen: &Seen, switches: &Switches, precision: Precision) -> bool {
-    let Ok(got) = &seen.got else { return matches!(seen.got, Err(Failure::Refused(_))) };
+    let p = &seen.problem;
+    let got = match &seen.got {
+        Ok(got) => got,
+        Err(Failure::Refused(_)) => return true,
+        // Gradients that are exchanged have each other's shapes.
+        Err(Failure::Shape(_)) => {
+            let swapped = switches.on(Mistake::DkDvSwapped) && p.dims[0] != p.dims[1];
+            return swapped || (switches.on(Mistake::DqDkSwapped) && p.q.len() != p.k.len());
+        }
+        Err(_) => return false,
+    };
     let at = |precision: Precision, got: &Results| {
         let results = evaluate(&seen.problem, Run { switches, precision, backwards: false });
         let mut tolerance = seen.expected.tolerance;
@@ -212,7 +222,7 @@ pub fn diagnose(seen: &[Seen], precision: Precision) -> Vec<Found> {
     let judge = Search { precision, start: Instant::now() };
     let (mut core, mut hard): (Vec<&Seen>, Vec<&Seen>) = (Vec::new(), Vec::new());
     for one in seen.iter().filter(|one| !matches!(one.got, Err(Failure::Refused(_)))) {
-        if one.got.is_err() {
+        if matches!(one.got, Err(Failure::Raised(_) | Failure::Gone(_))) {
             return Vec::new();
         }
         if one.problem.hard { hard.push(one) } else { core.push(one) }

@@ -165,7 +165,7 @@ class Kernel:
         if not self.merge:
             for meaning in ("out_a", "lse_a", "out_b", "lse_b"):
                 self.meant.pop(meaning, None)
-        self.always_causal = "causal" in name.lower() and "causal" not in self.meant
+        self.always_causal = ("causal" in name.lower() or "offset" in self.meant) and "causal" not in self.meant
         self.check()
         self.library, self.profiled = None, False
 
@@ -204,7 +204,7 @@ class Kernel:
             return ["merge"]
         found = [f for f in FEATURES if f in self.meant]
         if self.always_causal:
-            found.append("causal")
+            found += ["causal", "always-causal"]
         if "cu_q" in self.meant:
             found.append("packed")
         if "mask" in self.meant and "bias" not in self.meant and self.meant["mask"] in ("attn_mask", "attention_mask"):
@@ -239,7 +239,9 @@ class Kernel:
             return "bottom-right"
         if style in ("onnx", "jax.nn.dot_product_attention", "scaled_dot_product_attention"):
             return "top-left"
-        return "bottom-right" if self.meant.get("causal") == "causal" or self.always_causal or "offset" in self.meant else "top-left"
+        if "offset" in self.meant:
+            return "top-left"
+        return "bottom-right" if self.meant.get("causal") == "causal" or self.always_causal else "top-left"
 
     def layouts(self):
         style = self.style()

@@ -206,6 +206,7 @@ impl Program<'_> {
             () if self.on(M::ScaleMissing) => [1.0, 1.0],
             () if self.on(M::ScaleInverted) => [1.0 / scale, 1.0],
             () if self.on(M::ScaleIgnored) => [root(d), 1.0],
+            () if self.on(M::ScaleLost) && (self.p.mask.is_some() || self.p.bias.is_some()) => [root(d), 1.0],
             () if self.on(M::ScaleOnTop) && self.p.scale.is_some() => [scale * root(d), 1.0],
             () if self.on(M::ScaleTwice) => [scale * scale, 1.0],
             () if self.on(M::ScaleRoot) => [scale.abs().sqrt().copysign(scale), 1.0],
@@ -582,7 +583,7 @@ impl Program<'_> {
         }
         let mut sum = self.sum(terms.len(), |at| terms[at].weight);
         if let Some(sink) = sink {
-            sum = self.round(sum + if outside == Some(0) { self.power(sink) } else { self.power(sink - shift) });
+            sum = self.round(sum + if outside.is_some_and(|form| form != 1) { self.power(sink) } else { self.power(sink - shift) });
         }
         let plain_sum = sum;
         self.running(&mut terms, &mut sum, shift);
@@ -773,6 +774,12 @@ impl Program<'_> {
             () if self.on(M::DsIsDp) => d_weight[i],
             () => terms[i].weight * self.round(d_weight[i] - delta),
         };
+        // Without the sink in the maximum the weights depend on it, and automatic differentiation goes through it.
+        let through_max = match self.form(M::SinkNotInMax) {
+            Some(2) => delta * (1.0 - terms.iter().map(|t| t.weight).sum::<f64>()),
+            _ => 0.0,
+        };
+        let top = terms.iter().enumerate().max_by(|a, b| a.1.score.total_cmp(&b.1.score)).map(|(at, _)| at);
         let [scale, _] = self.scale(place);
         let group = p.heads[0] / kv;
         let skipped = match self.form(M::GqaGradient) {
@@ -782,7 +789,7 @@ impl Program<'_> {
         };
         for (i, term) in terms.iter().enumerate() {
             let Some(token) = term.token else { continue };
-            let ds = self.round(d_score(i) * base);
+            let ds = self.round((d_score(i) - if Some(i) == top { through_max } else { 0.0 }) * base);
             let k_at = (token * kv + term.head) * d;
             let row_scale = p.k_scale.as_ref().map_or(1.0, |all| all[token * kv + term.head]);
             let slope = term.slope * row_scale;
