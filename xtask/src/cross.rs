@@ -24,7 +24,7 @@ const CHECKED: [&str; 3] = ["x86_64-pc-windows-gnu", "aarch64-apple-darwin", "x8
 /// Tests of `regard-simd` that an emulator cannot run: it has a speed of its own, and its handler of SIGBUS is not the program's.
 const NOT_EMULATED: [&str; 2] = ["the_ceiling_is_above_what_the_kernels_reach", "a_read_of_a_file_that_was_shortened_names_it"];
 
-/// Of the suite of `regard`: bits, golden vectors, exactness, gradients, hidden keys, statistics. The rest takes hours under an emulator.
+/// Of the suite of `regard`: bits, golden vectors, exactness, gradients, hidden keys, statistics. The rest is too slow under an emulator.
 const SUITE: [&str; 8] =
     ["bits::", "golden::", "gradient_bits::", "hidden_and_empty::", "gradient_hidden::", "errors::", "packed::", "strides::"];
 
@@ -36,7 +36,7 @@ pub(crate) struct Options {
     /// Only the type checks for Windows and macOS
     #[arg(long, conflicts_with = "only_hash")]
     only_check: bool,
-    /// The whole suite of the library under the emulator, which takes hours
+    /// The whole suite of the library under the emulator, which is slow
     #[arg(long)]
     all_tests: bool,
 }

@@ -83,8 +83,8 @@ enum Command {
     Cluster(cluster::Options),
     /// Run the library for 64-bit ARM under qemu, compare one hash of its bits with this CPU's, and check for Windows and macOS
     ///
-    /// Targets of rustup and Debian's packages that are missing are installed once; what cannot be installed is skipped aloud. Takes some
-    /// 45 minutes on two cores, and is not part of `test`.
+    /// Targets of rustup and Debian's packages that are missing are installed once; what cannot be installed is skipped aloud. The
+    /// emulator is slow: not part of `test`.
     Cross(cross::Options),
     /// Make what is installed without compiling, in dist/: wheel, command, site, sources, checksums
     ///
