@@ -31,13 +31,28 @@ enum Causal {
 
 /// Judge an attention function: right within which tolerance, or which known mistake it makes
 ///
-/// TARGET is module:function or file.py:function (NumPy, PyTorch, JAX), or with --command a program that reads and writes .npz files. The judge finds
-/// out what the function takes by the names of its arguments, runs the cases that apply (forward, gradients, masks, windows, decoding, packed
-/// sequences) and compares them with a reference in f64. A mistake is named only if a program with exactly this mistake explains every case.
+/// TARGET is module:function or file.py:function (NumPy, PyTorch, JAX), or with --command a program that reads and writes .npz files. The
+/// judge finds out what the function takes by the names of its arguments, runs the cases that apply (forward, gradients, masks, windows,
+/// decoding, packed sequences) and compares them with a reference in f64. A mistake is named only if a program with exactly this mistake
+/// explains every case.
 #[derive(Args, Debug)]
-#[command(
-    after_help = "Examples:\n  regard judge torch.nn.functional:scaled_dot_product_attention\n  regard judge kernel.py:attention --causal bottom-right --junit judge.xml\n  regard judge kernel.py:attention --arg mask=visible --layout bshd\n  regard judge --command 'my-kernel {in} {out}' --takes causal,scale\n  regard judge --list\n\nMeanings for --arg: q k v mask bias causal scale window softcap alibi sinks lengths offset dropout cu_q cu_k max_q max_k\n  k_scale d_out out lse; for the merge of two states: out_a lse_a out_b lse_b\n\nThe same in a file for --map:\n  layout = \"bshd\"\n  causal = \"bottom-right\"\n  [arguments]\n  mask = \"visible\"\n\nExit code: 0 right, 1 wrong, 2 the target cannot be called"
-)]
+#[command(after_help = "Examples:\n\
+                  \x20 regard judge torch.nn.functional:scaled_dot_product_attention\n\
+                  \x20 regard judge kernel.py:attention --causal bottom-right --junit judge.xml\n\
+                  \x20 regard judge kernel.py:attention --arg mask=visible --layout bshd\n\
+                  \x20 regard judge --command 'my-kernel {in} {out}' --takes causal,scale\n\
+                  \x20 regard judge --list\n\
+                  \n\
+                  Meanings for --arg: q k v mask bias causal scale window softcap alibi sinks lengths offset dropout cu_q cu_k\n\
+                  \x20 max_q max_k k_scale d_out out lse; for the merge of two states: out_a lse_a out_b lse_b\n\
+                  \n\
+                  The same in a file for --map:\n\
+                  \x20 layout = \"bshd\"\n\
+                  \x20 causal = \"bottom-right\"\n\
+                  \x20 [arguments]\n\
+                  \x20 mask = \"visible\"\n\
+                  \n\
+                  Exit code: 0 right, 1 wrong, 2 the target cannot be called")]
 pub(crate) struct Judge {
     /// module:function, file.py:function, or with --command a program
     #[arg(required_unless_present = "list")]

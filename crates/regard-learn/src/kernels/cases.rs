@@ -7,8 +7,8 @@ use crate::rng::Rng;
 /// What a kernel takes, as far as the cases depend on it.
 #[derive(Clone, Debug)]
 pub struct Takes {
-    /// Names of features: `mask`, `bias`, `causal`, `scale`, `window`, `window_left`, `softcap`, `alibi`, `sinks`, `lengths`, `offset`, `packed`,
-    /// `dropout`, `k_scale`, `backward`, `merge`, `lse`.
+    /// Names of features: `mask`, `bias`, `causal`, `scale`, `window`, `window_left`, `softcap`, `alibi`, `sinks`, `lengths`,
+    /// `offset`, `packed`, `dropout`, `k_scale`, `backward`, `merge`, `lse`.
     pub features: Vec<String>,
     /// Dimensions of q: 4, 3 (no batch) or 2 (one head).
     pub rank: usize,

@@ -85,8 +85,8 @@ impl Seen {
     }
 }
 
-/// The oracle's results, and their tolerance: 4 E + 16 eps A, where E is the largest error of naive evaluations in the kernel's type and A the size
-/// of the terms.
+/// The oracle's results, and their tolerance: 4 E + 16 eps A, where E is the largest error of naive evaluations in the kernel's type and A
+/// the size of the terms.
 pub fn expect(problem: &Problem, precision: Precision) -> Expected {
     let none = Switches::default();
     let results = evaluate(problem, Run { switches: &none, precision: Precision::F64, backwards: false });

@@ -253,7 +253,7 @@ class Kernel:
 
 
 def frameworks(function):
-    """The frameworks that the function may expect, the likeliest first."""
+    """The frameworks that the function may expect, the most likely first."""
     module = getattr(function, "__module__", "") or ""
     names = getattr(function, "__globals__", {})
     kinds = {getattr(value, "__name__", "").split(".")[0] for value in list(names.values()) if inspect.ismodule(value)}

@@ -1,7 +1,7 @@
 //! `regard judge`: attention kernels of others against a reference program, and which known mistake explains every case.
 //!
-//! The catalogue (`catalogue.rs`) lists the mistakes; each is a switch of the reference program (`program.rs`). A set of mistakes is named only if the
-//! program with exactly these switches gives the kernel's numbers in every case.
+//! The catalogue (`catalogue.rs`) lists the mistakes; each is a switch of the reference program (`program.rs`). A set of
+//! mistakes is named only if the program with exactly these switches gives the kernel's numbers in every case.
 
 mod cases;
 pub mod catalogue;

@@ -318,12 +318,12 @@ pub fn json(report: &Report) -> Json {
         });
         object!({"case": seen.problem.label, "arguments": arguments(&seen.problem), "inputs": arrays, "wrong": wrong})
     });
+    let sets: Vec<Vec<Json>> = if report.right { Vec::new() } else { report.found.iter().map(|set| told(&report.mistakes(set))).collect() };
     object!({
         "target": report.name, "style": report.style, "framework": report.framework, "layout": report.layout,
         "dtype": report.takes.precision.name(), "causal": if report.takes.align == Align::TopLeft { "top-left" } else { "bottom-right" },
         "library": report.library, "judged": report.takes.features, "right": report.right, "cases": cases.collect::<Vec<Json>>(),
-        "wrong": report.wrong(), "mistakes": if report.right { vec![] } else { report.found.first().map(|set| told(&report.mistakes(set))).unwrap_or_default() },
-        "alternatives": if report.right { vec![] } else { report.found.iter().skip(1).map(|set| told(&report.mistakes(set))).collect::<Vec<_>>() },
+        "wrong": report.wrong(), "mistakes": sets.first().cloned().unwrap_or_default(), "alternatives": sets.get(1..).unwrap_or_default(),
         "limits": told(&report.limits), "facts": report.facts, "skipped": report.skipped, "smallest": smallest,
         "worst_ratio": worst(report).map(|w| w.0), "millis": report.millis as u64,
     })
@@ -369,7 +369,9 @@ pub fn junit(report: &Report) -> String {
         body.push_str(&format!("    <testcase classname=\"regard.judge\" name=\"{name}\">{inner}</testcase>\n"));
     }
     format!(
-        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n  <testsuite name=\"regard judge {}\" tests=\"{}\" failures=\"{failures}\" skipped=\"{skipped}\">\n{body}  </testsuite>\n</testsuites>\n",
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuites>\n  \
+         <testsuite name=\"regard judge {}\" tests=\"{}\" failures=\"{failures}\" \
+         skipped=\"{skipped}\">\n{body}  </testsuite>\n</testsuites>\n",
         escaped(&report.name),
         report.seen.len()
     )

@@ -199,8 +199,13 @@ impl<'a> Remote<'a> {
         scalars["window"] = json!(p.window.map(|sides| sides.map(|side| side.map_or(-1, |size| size as i64))));
         let header = json!({
             "call": "run", "framework": self.framework, "layout": self.layout, "dtype": self.precision.name(), "arrays": specs,
-            "scalars": scalars, "batch": if p.packed { 0 } else { p.segments.len() }, "lse": p.lse, "probe": self.probing, "gradients": p.d_out.is_some(),
-            "memory": match p.memory { Memory::Contiguous => "contiguous", Memory::Transposed => "transposed", Memory::Strided => "strided" },
+            "scalars": scalars, "batch": if p.packed { 0 } else { p.segments.len() }, "lse": p.lse, "probe": self.probing,
+            "gradients": p.d_out.is_some(),
+            "memory": match p.memory {
+                Memory::Contiguous => "contiguous",
+                Memory::Transposed => "transposed",
+                Memory::Strided => "strided",
+            },
         });
         (header, payload)
     }
