@@ -399,7 +399,7 @@ impl Model {
         Ok(result(&CLASS, "Lens", &fields)?.unbind())
     }
 
-    /// What each part of the model writes to the logit of ``token`` (by default the likeliest) at ``row`` (by default the last): a
+    /// What each part of the model writes to the logit of ``token`` (by default the most likely) at ``row`` (by default the last): a
     /// :class:`Table` whose ``writes`` add up to the logit.
     #[pyo3(signature = (text_or_ids, row = None, token = None, edits = ""))]
     fn attribute(

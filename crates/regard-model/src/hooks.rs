@@ -6,11 +6,7 @@
 //!
 //! In models that read attention and network from the same rows, `resid_mid` is the stream between the two sums.
 
-use crate::edits::{Edits, Sources};
-use crate::error::{Error, Result};
-use crate::model::{Model, Remember};
-use crate::run::Run;
-use ndarray::{Array3, ArrayViewMutD};
+use ndarray::ArrayViewMutD;
 
 /// An activation of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -71,32 +67,4 @@ pub trait Hook: Sync {
 
     /// The activation, which may be changed; returns whether it was.
     fn at(&self, layer: usize, site: Site, x: ArrayViewMutD<'_, f32>) -> bool;
-}
-
-impl Model {
-    /// [`Model::run`] with hooks. What a site has is seen after edits of it; `attn_out` and `mlp_out` are added to the stream apart from
-    /// the products that make them, which may change the last bits.
-    ///
-    /// # Errors
-    /// As [`Model::run`]; a hook of `pattern` in a layer that has edits.
-    pub fn run_with(&self, ids: &[u32], edits: &Edits, sources: &Sources, hook: &dyn Hook) -> Result<Run> {
-        for layer in (0..self.shape().layers).filter(|layer| hook.wants(*layer, Site::Pattern)) {
-            if let Some(edit) = edits.list().iter().find(|edit| edit.on_layer(layer)) {
-                let reason = format!("layer {layer} has a hook of its pattern, which an edit cannot be combined with");
-                return Err(Error::Edit { edit: edit.to_string(), reason });
-            }
-        }
-        let (hidden, memory) = self.forward_with(ids, edits, sources, Remember { heads: true, ..Remember::default() }, Some(hook))?;
-        Ok(Run::new(self.with_cancel(&crate::Cancel::new()), ids.to_vec(), edits.clone(), hidden, memory.heads))
-    }
-
-    /// Copies of a layer's projections of queries, keys and values, `[heads, width, head_dim]`, and of the output, `[heads, head_dim,
-    /// width]`.
-    ///
-    /// # Errors
-    /// [`Error::Outside`].
-    pub fn projections(&self, layer: usize) -> Result<[Array3<f32>; 4]> {
-        let attention = self.layer(layer).ok_or(Error::Outside { what: "layer", number: layer, count: self.shape().layers })?;
-        Ok(attention.projections(&self.weights()?))
-    }
 }

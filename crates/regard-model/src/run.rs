@@ -4,9 +4,10 @@
 //! made the output: a head, a row, a rectangle, or a picture of any length.
 
 use crate::cancel::Cancel;
-use crate::edits::{Edits, LayerActivations, head_changes, layer_change};
+use crate::edits::{Edits, LayerActivations, Sources, head_changes, layer_change};
 use crate::error::{Error, Result};
-use crate::model::Model;
+use crate::hooks::{Hook, Site};
+use crate::model::{Model, Remember};
 use crate::tiles::Sink;
 use ndarray::{Array1, Array2, Array3, ArrayView2, ArrayView4, Axis};
 use regard::{HeatMap, Rectangle, RowStats, StatsOptions};
@@ -300,6 +301,34 @@ impl Run {
             })?;
         }
         Ok((stats, lse))
+    }
+}
+
+impl Model {
+    /// [`Model::run`] with hooks. What a site has is seen after edits of it; `attn_out` and `mlp_out` are added to the stream apart from
+    /// the products that make them, which may change the last bits.
+    ///
+    /// # Errors
+    /// As [`Model::run`]; a hook of `pattern` in a layer that has edits.
+    pub fn run_with(&self, ids: &[u32], edits: &Edits, sources: &Sources, hook: &dyn Hook) -> Result<Run> {
+        for layer in (0..self.shape().layers).filter(|layer| hook.wants(*layer, Site::Pattern)) {
+            if let Some(edit) = edits.list().iter().find(|edit| edit.on_layer(layer)) {
+                let reason = format!("layer {layer} has a hook of its pattern, which an edit cannot be combined with");
+                return Err(Error::Edit { edit: edit.to_string(), reason });
+            }
+        }
+        let (hidden, memory) = self.forward_with(ids, edits, sources, Remember { heads: true, ..Remember::default() }, Some(hook))?;
+        Ok(Run::new(self.with_cancel(&Cancel::new()), ids.to_vec(), edits.clone(), hidden, memory.heads))
+    }
+
+    /// Copies of a layer's projections of queries, keys and values, `[heads, width, head_dim]`, and of the output, `[heads, head_dim,
+    /// width]`.
+    ///
+    /// # Errors
+    /// [`Error::Outside`].
+    pub fn projections(&self, layer: usize) -> Result<[Array3<f32>; 4]> {
+        let attention = self.layer(layer).ok_or(Error::Outside { what: "layer", number: layer, count: self.shape().layers })?;
+        Ok(attention.projections(&self.weights()?))
     }
 }
 
