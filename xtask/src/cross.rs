@@ -1,7 +1,7 @@
 //! `cargo xtask cross`: 64-bit ARM under an emulator, and a type check for Windows and macOS.
 //!
-//! The bits are compared by one hash over 15,360 results (`crates/regard/examples/level_hash.rs`): equal on every level with fused multiply-adds,
-//! of this CPU and of the emulated one.
+//! The bits are compared by one hash over 15,360 results (`crates/regard/examples/level_hash.rs`): equal on every level with fused
+//! multiply-adds, of this CPU and of the emulated one.
 
 use std::process::{Command, ExitCode};
 

@@ -87,7 +87,8 @@ macro_rules! lane_ops {
     (
         $lane:expr;
         $add:ident $sub:ident $mul:ident $div:ident $mul_add:ident $abs:ident $lt:ident $eq:ident $select:ident
-        $and:ident $clear:ident $or:ident $sum:ident $test:ident $fill:ident $as_bits:ident $as_numbers:ident $shift:expr, $one:expr, $plus:ident
+        $and:ident $clear:ident $or:ident $sum:ident $test:ident $fill:ident $as_bits:ident $as_numbers:ident
+        $shift:expr, $one:expr, $plus:ident
     ) => {
         methods! {
             fn add(self, a: Self::V, b: Self::V) -> Self::V = both!($add, a, b);
