@@ -17,7 +17,8 @@ function! {
     ///
     /// q is ``[batch, heads_q, seq_q, head_dim]``, k ``[batch, heads_kv, seq_kv, head_dim]`` and
     /// v ``[batch, heads_kv, seq_kv, value_dim]``, all float32, float64, float16 or bfloat16 (ml_dtypes), with any strides;
-    /// they are read in place. The batch, or batch and heads, may be left out of all three, and then of the results. Query head ``h`` reads key/value head ``h // (heads_q // heads_kv)``.
+    /// they are read in place. The batch, or batch and heads, may be left out of all three, and then of the results. Query head ``h`` reads
+    /// key/value head ``h // (heads_q // heads_kv)``.
     ///
     /// Which keys a query attends to. All conditions must hold:
     ///
@@ -36,12 +37,13 @@ function! {
     /// * ``softcap``: ``cap * tanh(score / cap)``, before bias and masks; None or 0: off.
     /// * ``bias``: float, added; broadcast as ``mask`` is.
     /// * ``alibi``: slopes, one per query head, or True for :func:`alibi_slopes`; adds ``-slope * distance``.
-    /// * ``relative``: float32 ``[heads_q, 2 r + 1]`` (or without the heads), a number per distance: adds ``relative[h, clip(j - i, -r, r) + r]``.
+    /// * ``relative``: float32 ``[heads_q, 2 r + 1]`` (or without the heads), a number per distance: adds
+    ///   ``relative[h, clip(j - i, -r, r) + r]``.
     /// * ``sink``: one more logit per query head, which takes part in the softmax and has no value.
     ///
     /// Dropout: ``dropout_p`` is the probability that a weight is dropped after the softmax; the others are multiplied
-    /// with ``1 / (1 - dropout_p)``. Which ones is a function of ``seed`` (an int from 0 on, required) and of the position of the weight: the same
-    /// here, in :func:`attention_vjp`, and on any number of threads. The same seed drops the same weights in every call.
+    /// with ``1 / (1 - dropout_p)``. Which ones is a function of ``seed`` (an int from 0 on, required) and of the position of the weight:
+    /// the same here, in :func:`attention_vjp`, and on any number of threads. The same seed drops the same weights in every call.
     ///
     /// Returns ``out`` ``[batch, heads_q, seq_q, value_dim]``, alone or first in a tuple with the requested results:
     ///
@@ -49,10 +51,10 @@ function! {
     /// * ``return_scores``: the scores before it: ``'raw'`` (scaled), ``'softcap'`` or ``'bias'`` (hidden keys: ``-inf``).
     /// * ``return_lse``: ``ln(sum(exp(scores)))`` of each row, ``[batch, heads_q, seq_q]``, as the last element.
     ///
-    /// Execution: ``threads``, without any effect on the result, and ``level`` (``'portable'``, ``'avx2'``, ``'avx512'``, ``'avx512bf16'``), whose
-    /// bits are its own for ``'portable'``, and for ``'avx512bf16'`` where the elements are bfloat16.
-    /// A row without any visible key gives exactly zero. A hidden key never contributes, even where it is NaN. The bits of
-    /// the result depend neither on the threads nor on the rest of the batch.
+    /// Execution: ``threads``, without any effect on the result, and ``level`` (``'portable'``, ``'avx2'``, ``'avx512'``,
+    /// ``'avx512bf16'``), whose bits are its own for ``'portable'``, and for ``'avx512bf16'`` where the elements are bfloat16. A row
+    /// without any visible key gives exactly zero. A hidden key never contributes, even where it is NaN. The bits of the result depend
+    /// neither on the threads nor on the rest of the batch.
     ///
     /// >>> import numpy as np, regard
     /// >>> q = k = np.zeros((1, 1, 4, 8), np.float32)
@@ -147,8 +149,8 @@ fn forward<'py, E: Scalar>(py: Python<'py>, inputs: &Inputs<'py>, settings: &Set
 function! {
     /// The weights that :func:`attention` sums the values with, ``[batch, heads_q, seq_q, seq_kv]``, or a part of them.
     ///
-    /// ``region`` is ``(queries, keys)``, each a slice or a pair ``(start, stop)``: the weights of these only, at the cost of these, if ``states``
-    /// gives the softmax denominators of the rows (see :func:`row_states`). Options as for :func:`attention`.
+    /// ``region`` is ``(queries, keys)``, each a slice or a pair ``(start, stop)``: the weights of these only, at the cost of these, if
+    /// ``states`` gives the softmax denominators of the rows (see :func:`row_states`). Options as for :func:`attention`.
     ///
     /// >>> import numpy as np, regard
     /// >>> x = np.zeros((1, 1, 1000, 8), np.float32)

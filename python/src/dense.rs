@@ -91,8 +91,8 @@ pub(crate) fn truth<'py>(array: &Bound<'py, PyUntypedArray>) -> PyResult<PyReado
     readonly(array)
 }
 
-/// Whether any byte is neither 0 nor 1. Every byte is looked at once, in the order of memory, whatever the strides: along an axis of stride 0 there
-/// is but one.
+/// Whether any byte is neither 0 nor 1. Every byte is looked at once, in the order of memory, whatever the strides: along an axis of stride
+/// 0 there is but one.
 fn has_odd_bytes(mut bytes: ArrayViewD<'_, u8>) -> bool {
     if bytes.is_empty() {
         return false;

@@ -13,8 +13,8 @@ use pyo3::types::{PyDict, PyTuple};
 use regard::{Gradients, Saved, SavedView};
 
 function! {
-    /// The gradients of :func:`attention`: given ``dout``, the gradient of a loss on ``out``, the tuple ``(dq, dk, dv)`` of its gradients on
-    /// q, k and v, in their shapes and element types. Linear memory: the weights are made anew, tile by tile.
+    /// The gradients of :func:`attention`: given ``dout``, the gradient of a loss on ``out``, the tuple ``(dq, dk, dv)`` of its gradients
+    /// on q, k and v, in their shapes and element types. Linear memory: the weights are made anew, tile by tile.
     ///
     /// After these three come the gradients of what else a gradient can be taken of, where it is given, in this order; each is also an
     /// attribute of the tuple, None where it is not there:
@@ -28,8 +28,9 @@ function! {
     ///
     /// ``mask_gradient=False`` leaves out the gradients of mask, bias, slopes and table.
     ///
-    /// q, k, v and the options are those of :func:`attention` (which it names): with the same ``seed``, the same weights are dropped. A row without any visible key has
-    /// gradients of zero, and a hidden key gets none. The bits depend neither on the threads nor on the rest of the batch.
+    /// q, k, v and the options are those of :func:`attention` (which it names): with the same ``seed``, the same weights are dropped. A row
+    /// without any visible key has gradients of zero, and a hidden key gets none. The bits depend neither on the threads nor on the rest of
+    /// the batch.
     ///
     /// >>> import numpy as np, regard
     /// >>> q = k = np.zeros((1, 1, 3, 8), np.float32)
@@ -164,7 +165,8 @@ fn statistics<'py>(py: Python<'py>, [q, k, v, dout]: [&Bound<'py, PyAny>; 4], ke
 }
 
 function! {
-    /// ``(out, out_unrounded, row_max, row_sum)``: a forward pass, and what :func:`_backward` needs of it; ``out_unrounded`` is None where nothing is rounded.
+    /// ``(out, out_unrounded, row_max, row_sum)``: a forward pass, and what :func:`_backward` needs of it; ``out_unrounded`` is None where
+    /// nothing is rounded.
     fn _forward_saved(q, k, v;) => forward_saved
 }
 

@@ -31,8 +31,8 @@ pub(crate) fn field<T: numpy::Element, D: Dimension>(
 function_without_dropout! {
     /// Statistics of the weights, row by row, in the pass that computes attention: linear memory, no weight matrix.
     ///
-    /// q, k, v and the options are those of :func:`attention`, dropout apart. Without v there are statistics only. Returns a :class:`Statistics`: with ``w``
-    /// the weights of a row, ``i`` the query's position on the key axis and ``j`` the key,
+    /// q, k, v and the options are those of :func:`attention`, dropout apart. Without v there are statistics only. Returns a
+    /// :class:`Statistics`: with ``w`` the weights of a row, ``i`` the query's position on the key axis and ``j`` the key,
     ///
     /// * ``entropy``: ``-sum(w ln w)``, in nats
     /// * ``max_weight``, ``argmax``: the largest weight, and the lowest key that has it (-1: no visible key)

@@ -1,7 +1,7 @@
 //! Calls into the library without the GIL; Ctrl-C ends long calls.
 //!
-//! Python's signal handlers run on the main thread, when it checks for signals. A long call therefore runs on its own thread, while this one
-//! checks every [`POLL`]; a handler that raises sets the flag that the library reads between tiles. A short call runs on this thread.
+//! Python's signal handlers run on the main thread, when it checks for signals. A long call therefore runs on its own thread, while this
+//! one checks every [`POLL`]; a handler that raises sets the flag that the library reads between tiles. A short call runs on this thread.
 
 use crate::parse::refused;
 use crate::settings::Settings;

@@ -206,7 +206,8 @@ fn first_line(message: &str) -> String {
     message.lines().next().unwrap_or(message).trim_start_matches("error: ").to_owned()
 }
 
-/// Runs an experiment with the arguments of its command line; `watch(kind, what)` is called with `expect`, `advance` and `warn`. Ctrl-C ends it.
+/// Runs an experiment with the arguments of its command line; `watch(kind, what)` is called with `expect`, `advance` and `warn`. Ctrl-C
+/// ends it.
 #[pyfunction]
 pub(crate) fn _experiment(
     py: Python<'_>,

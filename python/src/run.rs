@@ -225,7 +225,7 @@ impl Run {
     }
 
     /// How one score of a head comes about: a :class:`Table` along the numbers of the vectors, with query and key before and after rotary
-    /// positions, their products and the sums of these.
+    /// positions, their products and their sums.
     fn neuron(&self, py: Python<'_>, layer: i64, head: i64, query: i64, key: i64) -> PyResult<Py<PyAny>> {
         let (layer, head) = (self.layer(layer)?, self.head(head)?);
         let (query, key) = (self.token("query", query)?, self.token("key", key)?);

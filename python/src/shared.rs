@@ -1,5 +1,5 @@
-//! Attention of tokens that several processes share, for `regard.torch`: an object of the package with `send` and `receive` carries the messages of
-//! `regard_dist` by torch.distributed.
+//! Attention of tokens that several processes share, for `regard.torch`: an object of the package with `send` and `receive` carries the
+//! messages of `regard_dist` by torch.distributed.
 
 use crate::arrays::{Inputs, Scalar, with_dtype};
 use crate::gradients::{SavedArrays, give_saved, named};

@@ -51,11 +51,11 @@ impl<'py> Call<'py> {
 function! {
     /// Attention for packed sequences of different lengths, without padding.
     ///
-    /// q is ``[tokens, heads_q, head_dim]``, k and v are ``[tokens, heads_kv, dim]``: the sequences one after the other. Sequence ``i`` has the
-    /// queries ``cu_seqlens_q[i]`` to ``cu_seqlens_q[i + 1]`` and the keys ``cu_seqlens_k[i]`` to ``cu_seqlens_k[i + 1]``, and attends to itself
-    /// only. Options are those of :func:`attention` for each sequence; where these have one entry per batch entry, they have one per
-    /// sequence here. Masks are described (``causal``, ``window``, a :class:`Mask`), biases are ``alibi`` and ``relative``: an array with an entry
-    /// per pair has no shape that suits all sequences.
+    /// q is ``[tokens, heads_q, head_dim]``, k and v are ``[tokens, heads_kv, dim]``: the sequences one after the other. Sequence ``i`` has
+    /// the queries ``cu_seqlens_q[i]`` to ``cu_seqlens_q[i + 1]`` and the keys ``cu_seqlens_k[i]`` to ``cu_seqlens_k[i + 1]``, and attends
+    /// to itself only. Options are those of :func:`attention` for each sequence; where these have one entry per batch entry, they have one
+    /// per sequence here. Masks are described (``causal``, ``window``, a :class:`Mask`), biases are ``alibi`` and ``relative``: an array
+    /// with an entry per pair has no shape that suits all sequences.
     ///
     /// Returns ``out``, ``[tokens, heads_q, value_dim]``; with ``return_lse``, also ``[heads_q, tokens]``.
     ///
@@ -88,8 +88,8 @@ fn forward<'py>(
 }
 
 function! {
-    /// The gradients of :func:`attention_varlen`, as :func:`attention_vjp` gives them: given ``dout``, ``(dq, dk, dv)``, then those of slopes,
-    /// table and sinks where they are given.
+    /// The gradients of :func:`attention_varlen`, as :func:`attention_vjp` gives them: given ``dout``, ``(dq, dk, dv)``, then those of
+    /// slopes, table and sinks where they are given.
     ///
     /// >>> import numpy as np, regard
     /// >>> x = np.zeros((3, 1, 4), np.float32)

@@ -62,7 +62,7 @@ pub enum Error {
         /// What it said.
         reason: String,
     },
-    /// A process or socket cannot be had.
+    /// A process or socket could not be created.
     #[error("cannot start the learner's program: {reason}")]
     Process {
         /// Why not.

@@ -1,4 +1,5 @@
-//! The learner's files, through the file layer: regular files are read up to a limit, nothing foreign is replaced, no link is written through.
+//! The learner's files, through the file layer: regular files are read up to a limit, nothing foreign is replaced, no link is written
+//! through.
 
 use crate::error::{Error, Result};
 use regard_files::FolderLock;

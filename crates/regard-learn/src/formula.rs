@@ -1,7 +1,7 @@
 //! Attention as a formula, once, with the known mistakes at the places where they are made.
 //!
-//! An exercise evaluates this in f64 (the oracle), in f32 in four orders (the honest error), with tracked magnitudes (what cancels), and with mistakes
-//! switched on (the mutants).
+//! An exercise evaluates this in f64 (the oracle), in f32 in four orders (the honest error), with tracked magnitudes (what cancels), and
+//! with mistakes switched on (the mutants).
 
 use crate::real::Real;
 use crate::value::{Trouble, Value};

@@ -1,7 +1,7 @@
 //! The number types that one formula is evaluated in.
 //!
-//! `f64` is the oracle. `f32` is an honest evaluation, whose error says how much rounding an answer may have. [`Tracked`] carries beside the value the
-//! value of the same formula with absolute values, so that a sum that cancels keeps a tolerance.
+//! `f64` is the oracle. `f32` is an honest evaluation, whose error says how much rounding an answer may have. [`Tracked`] carries beside
+//! the value the value of the same formula with absolute values, so that a sum that cancels keeps a tolerance.
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 

@@ -50,12 +50,13 @@ impl Rng {
         (radius * (std::f64::consts::TAU * self.uniform()).cos()) as f32
     }
 
-    /// So many standard normal numbers.
+    /// `n` standard normal samples.
     pub fn normals(&mut self, count: usize) -> Vec<f32> {
         (0..count).map(|_| self.normal()).collect()
     }
 
-    /// So many whole numbers within `-bound..=bound`, times `unit`: with a power of two as unit, sums of products are exact in f32 in any order.
+    /// `n` integers within `-bound..=bound`, times `unit`: with a power of two as unit, sums of products are exact in f32 in any
+    /// order.
     pub fn wholes(&mut self, count: usize, bound: i64, unit: f32) -> Vec<f32> {
         (0..count).map(|_| self.whole(-bound, bound) as f32 * unit).collect()
     }

@@ -135,7 +135,7 @@ fn what_is_no_array_is_told() {
 fn long_exceptions_are_cut_and_have_their_line() {
     let verdict = told(Lang::Python, &python("raise ValueError('x' * 10**7)"), "ValueError at answer0.py:4");
     assert!(verdict.is_none_or(|v| v.message.is_some_and(|m| m.len() < 4000)));
-    told(Lang::Python, &python("class E(Exception):\n    def __str__(self): raise self\nraise E"), "whose text cannot be had");
+    told(Lang::Python, &python("class E(Exception):\n    def __str__(self): raise self\nraise E"), "whose text is unavailable");
     told(Lang::Python, "def softmax(x)\n    return x\n", "SyntaxError at answer0.py:1");
     told(Lang::Python, "import nowhere\n", "ModuleNotFoundError at answer0.py:1");
 }

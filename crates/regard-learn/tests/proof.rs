@@ -1,4 +1,5 @@
-//! What is claimed of the judge, in both languages: solutions pass, stubs are `todo`, every listed wrong answer fails with its id first, odd but right answers pass.
+//! What is claimed of the judge, in both languages: solutions pass, stubs are `todo`, every listed wrong answer fails with its id first,
+//! odd but right answers pass.
 //!
 //! `REGARD_LEARN_PYTHON` names a Python with NumPy; what is missing is skipped aloud.
 

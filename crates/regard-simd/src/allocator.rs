@@ -48,7 +48,7 @@ struct Block {
 unsafe impl Send for Kept {}
 
 impl Kept {
-    /// A block of exactly this layout, the youngest: it is the likeliest to be in a cache.
+    /// A block of exactly this layout, the youngest: it is most probably in a cache.
     fn take(&mut self, layout: Layout) -> Option<*mut u8> {
         let at = (0..self.count).rev().find(|&i| self.blocks[i].is_some_and(|b| b.layout == layout))?;
         self.remove(at).map(|block| block.address)

@@ -1,5 +1,5 @@
-//! Request authentication: Host, Origin, token and size checks, before any handler runs. Every page in the browser and every program of every
-//! user of the machine can reach a local server.
+//! Request authentication: Host, Origin, token and size checks, before any handler runs. Every page in the browser and every program of
+//! every user of the machine can reach a local server.
 //!
 //! ```text
 //! Host            127.0.0.1, localhost or [::1], with our port       else 403: a foreign name that resolves to this machine (rebinding)

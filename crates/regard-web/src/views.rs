@@ -207,8 +207,8 @@ pub(crate) fn expectation(d_k: usize, seq: usize, scale: f64) -> Value {
     json!({ "score_std": spread, "mean_entropy": row.entropy, "mean_max_weight": row.max_weight })
 }
 
-/// Edits as the page's controls show them. Scale, temperature, mask and the first key of all heads have one entry each; heads that are zeroed
-/// or replaced by their mean are listed one by one; other edits stay strings.
+/// Edits as the page's controls show them. Scale, temperature, mask and the first key of all heads have one entry each; heads that are
+/// zeroed or replaced by their mean are listed one by one; other edits stay strings.
 fn controls(edits: &Edits) -> Value {
     let mut all = json!({ "scale": "", "temp": "", "mask": "", "hide": false, "heads": [], "rest": [] });
     let mut push = |key: &str, value: Value| {

@@ -63,7 +63,7 @@ class Partition:
 
     @classmethod
     def snake(cls, seq: int, group: Any = None, block: int = 512) -> Partition:
-        """Blocks of so many tokens, a multiple of 256, go round the ranks, forwards and backwards in turn."""
+        """Blocks of ``block`` tokens, a multiple of 256, go round the ranks, forwards and backwards in turn."""
         return cls(seq, group, block)
 
     def positions(self) -> Tensor:
@@ -209,7 +209,7 @@ _FORM = struct.Struct("<?QIb1000s")
 def _call(partition: Partition, told: Callable[[], _Told]) -> Iterator[_Told]:
     """One call of a group at a time, of which all ranks mean the same: what the first token's rank told is given.
 
-    A rank that refuses its part (``told`` raises) makes all others refuse theirs, so that nobody waits for it.
+    A rank that refuses its part (``told`` raises) makes all others refuse theirs, so that no rank waits for it.
     """
     there = distributed.is_available() and distributed.is_initialized()
     ranks = distributed.get_world_size(partition.group) if there else 1

@@ -1,4 +1,5 @@
-//! What the heads of a language model look at, token by token: maps, patterns with names, and what is left when each row keeps a few keys only.
+//! What the heads of a language model look at, token by token: maps, patterns with names, and what is left when each row keeps a few keys
+//! only.
 
 use super::attention_stats::visible_keys;
 use ndarray::{Array4, ArrayViewMut4};

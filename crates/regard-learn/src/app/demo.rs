@@ -9,8 +9,8 @@ use crate::value::{Call, Value, array, number};
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
-/// Expectations of entropy, largest weight and slack of a row of 8 keys, without and with the scale, by quadrature; checked against the laboratory's in the
-/// tests of the command.
+/// Expectations of entropy, largest weight and slack of a row of 8 keys, without and with the scale, by quadrature; checked against the
+/// laboratory's in the tests of the command.
 pub const EXPECTED: [(usize, [f64; 3], [f64; 3]); 4] = [
     (4, [1.28766, 0.52721, 0.60353], [1.74770, 0.34339, 0.77362]),
     (16, [0.67279, 0.74822, 0.34780], [1.72896, 0.35645, 0.76930]),

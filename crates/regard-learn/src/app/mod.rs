@@ -70,7 +70,7 @@ pub enum Outcome {
     Done,
     /// Something did not pass.
     NotPassed,
-    /// Told to stop.
+    /// Stop was requested.
     Stopped,
 }
 

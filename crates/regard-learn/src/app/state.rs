@@ -1,7 +1,7 @@
 //! The learner's folder: files that are never overwritten, and progress that survives a kill at any moment.
 //!
-//! `progress.json` is replaced as a whole by a rename, under a lock. It carries a MAC under a key of the user: passes in a file that was edited, or
-//! written by a program under judgement, do not count.
+//! `progress.json` is replaced as a whole by a rename, under a lock. It carries a MAC under a key of the user: passes in a file that was
+//! edited, or written by a program under judgement, do not count.
 
 use crate::error::{Error, Result};
 use crate::exercise::{Exercise, Lang};
@@ -211,8 +211,8 @@ impl Folder {
         Ok(path)
     }
 
-    /// Moves the learner's file aside, writes the stub again, and returns the new place of the file. The stub is written first: on a full disk nothing
-    /// moves.
+    /// Moves the learner's file aside, writes the stub again, and returns the new place of the file. The stub is written first: on a full
+    /// disk nothing moves.
     pub fn reset(&self, exercise: &Exercise, lang: Lang) -> Result<Option<PathBuf>> {
         let path = self.file(exercise, lang);
         let folder = self.root.join(lang.name());

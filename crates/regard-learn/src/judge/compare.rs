@@ -1,7 +1,7 @@
 //! Whether numbers are right: |yours - oracle| <= 4 E + 16 eps A, NaN exactly where the oracle has NaN, zeros where zeros are demanded.
 //!
-//! E is the largest error of four honest f32 evaluations (sums forwards and backwards, the scale on q and on the scores), A the largest value of the formula with
-//! absolute values; both per result.
+//! E is the largest error of four honest f32 evaluations (sums forwards and backwards, the scale on q and on the scores), A the largest
+//! value of the formula with absolute values; both per result.
 
 use crate::exercise::{Exercise, Judging, shape_text};
 use crate::formula::{How, Manners};

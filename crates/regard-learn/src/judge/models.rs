@@ -1,4 +1,4 @@
-//! Exercise 14: models with and without a defect, questions counted, and who was taken for whom.
+//! Exercise 14: models with and without a defect, questions counted, and which model was mistaken for which.
 
 use super::mutants::Diagnosis;
 use super::{NoVerdict, Status, Task, Verdict, blank};
@@ -123,7 +123,7 @@ fn swap_moves_last(x: &[usize], y: &[usize]) -> Option<bool> {
     (x.len() == y.len() && x[a] == y[b] && x[b] == y[a]).then_some(b + 1 == x.len())
 }
 
-/// Who was taken for whom.
+/// Which model was mistaken for which.
 fn confusion(all: &[Asked]) -> Vec<String> {
     let mut counts: BTreeMap<(&str, &str), usize> = BTreeMap::new();
     for asked in all.iter().filter(|a| a.taken_for != a.name) {

@@ -1,4 +1,5 @@
-//! Which known mistake gives the learner's numbers: a mutant makes the mistake on every case, and is named only if it gives these numbers on every case.
+//! Which known mistake gives the learner's numbers: a mutant makes the mistake on every case, and is named only if it gives these numbers
+//! on every case.
 
 use super::Seen;
 use super::compare::{Expected, close, evaluate};
@@ -7,7 +8,7 @@ use crate::formula::{How, MANNERS, Manners};
 use crate::value::{Reply, Trouble, Value};
 use std::time::{Duration, Instant};
 
-/// Sets of one, two, three and four mistakes are made of so many mutants, from the front of the list: what is often wrong together stands there.
+/// Sets of one, two, three and four mistakes are drawn from this number of mutants at the front of the list, where frequent ones are.
 const FROM: [usize; 4] = [usize::MAX, 40, 20, 12];
 
 /// Cases with more input values than this are compared last.
@@ -24,7 +25,7 @@ pub struct Diagnosis {
     pub mistakes: Vec<Mistake>,
     /// How the program is written otherwise.
     pub manners: Manners,
-    /// On so many cases, which is all of them.
+    /// Number of cases that it explains: all of them.
     pub explains: usize,
 }
 
@@ -41,7 +42,8 @@ fn gives(lang: Lang, expected: &Result<Expected, Trouble>, reply: &Reply<f64>) -
     }
 }
 
-/// Same shape and numbers; an answer in Rust has a length, but no shape. Past an overflow the order of operations decides between inf and NaN.
+/// Same shape and numbers; an answer in Rust has a length, but no shape. Past an overflow the order of operations decides between inf and
+/// NaN.
 fn alike(lang: Lang, way: &Value<f64>, got: &Value<f64>, tolerance: f64) -> bool {
     let flat = lang == Lang::Rust && way.data.len() == got.data.len();
     (way.shape == got.shape || flat)
@@ -54,8 +56,8 @@ impl Diagnosis {
         !self.far_off(exercise, seen) && gives(lang, &evaluate(exercise, &seen.case, &self.mutants, self.manners), &seen.reply)
     }
 
-    /// Most sets are refuted by two evaluations: a finite number that is a hundredth off in f64 and in f32 is not rounding. Neither alone will do: where
-    /// exp overflows or underflows in f32 only, a mutant has other numbers in f64, and the learner may compute in either.
+    /// Most sets are refuted by two evaluations: a finite number that is a hundredth off in f64 and in f32 is not rounding. Neither alone
+    /// will do: where exp overflows or underflows in f32 only, a mutant has other numbers in f64, and the learner may compute in either.
     fn far_off(&self, exercise: &Exercise, seen: &Seen) -> bool {
         let Judging::Numbers { formula, session } = &exercise.judging else { return true };
         let Ok(got) = &seen.reply else { return false };
@@ -127,7 +129,7 @@ pub fn diagnose(exercise: &'static Exercise, lang: Lang, seen: &[Seen]) -> Optio
     None
 }
 
-/// Sets of so many mutants, no two forms of one mistake, until told to stop.
+/// Sets of a given number of mutants, no two forms of one mistake, until the callback stops.
 fn for_each_set(mutants: &[&'static str], size: usize, visit: &mut dyn FnMut(&[&'static str]) -> bool) {
     fn go(mutants: &[&'static str], size: usize, set: &mut Vec<&'static str>, visit: &mut dyn FnMut(&[&'static str]) -> bool) -> bool {
         if set.len() == size {

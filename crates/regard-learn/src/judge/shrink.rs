@@ -3,7 +3,7 @@
 use crate::exercise::{Exercise, Kind};
 use crate::value::{Case, Value};
 
-/// At most so many calls are spent on it.
+/// Upper bound on calls.
 const CALLS: usize = 240;
 
 /// Shrinks a case; `still` says whether a smaller one fails in the same way.

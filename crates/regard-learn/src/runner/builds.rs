@@ -1,7 +1,7 @@
 //! What is compiled for the learners' Rust files, in a private folder that is removed at the end of the process.
 //!
-//! The SHA-256 of each file is kept in memory, out of reach of the programs that are judged, and compared before each use: a file that was replaced is
-//! compiled again. There is no cache on disk that could be planted.
+//! The SHA-256 of each file is kept in memory, out of reach of the programs that are judged, and compared before each use: a file that was
+//! replaced is compiled again. There is no cache on disk that could be planted.
 
 use super::StartError;
 use crate::error::Error;

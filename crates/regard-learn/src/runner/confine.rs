@@ -3,8 +3,8 @@
 use std::path::Path;
 use std::process::{Child, Command};
 
-/// Starts `command`. On Linux with Landlock the program and its children can read everything and write only below `writable` (and to `/dev/null` and
-/// `/dev/shm`), and cannot signal or trace processes outside. Elsewhere nothing is restricted.
+/// Starts `command`. On Linux with Landlock the program and its children can read everything and write only below `writable` (and to
+/// `/dev/null` and `/dev/shm`), and cannot signal or trace processes outside. Elsewhere nothing is restricted.
 ///
 /// The restriction is that of a thread, which the child inherits: the thread ends here, the judge itself stays unrestricted.
 pub(super) fn spawn(command: &mut Command, writable: &[&Path]) -> std::io::Result<Child> {

@@ -135,7 +135,7 @@ def describe(error):
     try:
         return _str(error)[:LONGEST_TEXT]
     except BaseException:
-        return "(an exception whose text cannot be had)"
+        return "(an exception whose text is unavailable)"
 
 
 def line_in(path, error):

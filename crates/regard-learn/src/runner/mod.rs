@@ -1,7 +1,7 @@
 //! The learner's program as a child process with limits on time, memory and (on Linux) writing.
 //!
-//! A call has two seconds, the process a gibibyte; a call without an answer never passes. Dropping a `Runner` ends its process group and, on Linux, the
-//! processes that left the group.
+//! A call has two seconds, the process a gibibyte; a call without an answer never passes. Dropping a `Runner` ends its process group and,
+//! on Linux, the processes that left the group.
 
 mod builds;
 mod confine;
@@ -30,7 +30,7 @@ const LOAD_LIMIT: Duration = Duration::from_secs(5);
 const START_LIMIT: Duration = Duration::from_secs(20);
 const CHECK_LIMIT: Duration = Duration::from_secs(20);
 const MEMORY_LIMIT: u64 = 1 << 30;
-/// However busy the machine is, a call ends after so many times its limit.
+/// On a busy machine, a call ends after this multiple of its limit.
 const MOST_PATIENT: u32 = 10;
 
 /// What a runner is started with.

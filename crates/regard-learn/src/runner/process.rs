@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 
 /// How often the judge looks up while it waits for an answer.
 const TICK: Duration = Duration::from_millis(10);
-/// So many lines of a runner are kept, so long.
+/// Bounds on the lines of output that are kept, and on their length.
 const LINES: usize = 200;
 const LINE_LENGTH: usize = 300;
 /// In the environment of a runner and of all that it starts.
@@ -106,7 +106,7 @@ impl Door {
     }
 }
 
-/// Words that nobody else knows.
+/// A secret of this process.
 fn token() -> String {
     use std::hash::{BuildHasher, RandomState};
     format!("{:016x}{:016x}", RandomState::new().hash_one(0), RandomState::new().hash_one(1))
@@ -291,7 +291,7 @@ impl Process {
         self.resident > 200 << 20 && self.grew.elapsed() < Duration::from_millis(500)
     }
 
-    /// Time since it was started, without the time that it waited for a processor: on a busy machine nobody runs out of time for that.
+    /// Time since it was started, without the time that it waited for a processor: load on the machine does not count.
     pub(super) fn clock(&self) -> Duration {
         self.born.elapsed().saturating_sub(system::queued(self.child.id()))
     }

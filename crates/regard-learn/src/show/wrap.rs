@@ -15,8 +15,8 @@ pub fn columns(text: &str) -> usize {
     count
 }
 
-/// A line in pieces of at most `width` columns. Items of a list hang; parts of a preformatted line (four spaces, parts apart by two or more) get a line
-/// each; pictures stay as they are.
+/// A line in pieces of at most `width` columns. Items of a list hang; parts of a preformatted line (four spaces, parts apart by two or
+/// more) get a line each; pictures stay as they are.
 pub fn wrap(line: &str, width: usize) -> Vec<String> {
     if columns(line) <= width || line.contains('▀') {
         return vec![line.to_owned()];

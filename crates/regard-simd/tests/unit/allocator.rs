@@ -57,7 +57,7 @@ fn no_more_is_kept_than_promised() {
             assert!(!block.is_null());
             // SAFETY: it was allocated with this layout, and is given back once.
             unsafe { memory.dealloc(block, layout(size)) };
-            let kept = memory.kept().expect("nobody else is at it");
+            let kept = memory.kept().expect("no other thread holds it");
             assert!(kept.bytes <= CachingAllocator::KEPT && kept.count <= PLACES);
             assert_eq!(kept.blocks.iter().flatten().map(|b| b.layout.size()).sum::<usize>(), kept.bytes);
         }

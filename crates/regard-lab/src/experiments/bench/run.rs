@@ -17,10 +17,9 @@ use std::time::Instant;
 
 /// Time attention at your shape against the ceiling of this machine
 ///
-/// Time, GFLOP/s, GB/s and memory. The ceilings are measured on the same threads, before and after: multiply-adds in registers (in pairs for
-/// scores of bf16, where the CPU has AVX512_BF16), exponentials, and reading as many bytes as q, k, v and out have. The largest of the three times
-/// is the bound.
-/// Other programs on the machine make all of these slower. Writes bench.csv.
+/// Time, GFLOP/s, GB/s and memory. The ceilings are measured on the same threads, before and after: multiply-adds in registers (in pairs
+/// for scores of bf16, where the CPU has AVX512_BF16), exponentials, and reading as many bytes as q, k, v and out have. The largest of the
+/// three times is the bound. Other programs on the machine make all of these slower. Writes bench.csv.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
 #[command(
     after_help = "Example:\n  regard lab bench --heads 32 --kv-heads 8 --seq 4096 --head-dim 128 --causal\n  regard lab bench --heads 32 \

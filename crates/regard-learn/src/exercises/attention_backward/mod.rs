@@ -156,7 +156,7 @@ fn cases(rng: &mut Rng) -> Vec<Case> {
         if label.contains("sees nothing") {
             mask[..m].fill(false);
         }
-        if label.contains("nobody sees") {
+        if label.contains("no query sees") {
             (0..n).for_each(|i| mask[i * m] = false);
         }
         let args = vec![q, k, normal(rng, &[m, dv]), normal(rng, &[n, dv]), flags(&[n, m], mask)];
@@ -169,7 +169,7 @@ fn cases(rng: &mut Rng) -> Vec<Case> {
     add(rng, "everything is visible", [3, 4, 5, 2], 1.0, None);
     add(rng, "row 0 sees nothing", [3, 4, 2, 5], 0.7, None);
     add(rng, "row 0 sees nothing, square", [3, 3, 3, 3], 0.8, None);
-    add(rng, "a key that nobody sees", [4, 3, 5, 2], 0.7, None);
+    add(rng, "a key that no query sees", [4, 3, 5, 2], 0.7, None);
     add(rng, "nothing is visible", [2, 3, 4, 5], 0.0, None);
     for _ in 0..7 {
         let sizes = different(rng, 2, 7);

@@ -41,7 +41,7 @@ pub(super) static EXERCISE: Exercise = Exercise {
         "results-swapped", "negated", "empty-first", "reversed/transposed", "reversed/transposed-raises", "two-ahead", "empty-all", "offset-clipped",
         "scale-inverted/root", "scale-after", "hard", "hard/last", "base-2", "unnormalised", "weights-transposed", "queries-as-keys", "sigmoid", "twice", "clipped",
     ],
-    hints: ["Draw who sees whom.", "Scores become -inf where hidden.", "A row without keys is a case of its own: zeros."],
+    hints: ["Draw which query sees which key.", "Scores become -inf where hidden.", "A row without keys is a case of its own: zeros."],
     idea: "Hidden before the softmax, so that what is visible still sums to 1; a row without keys is exactly 0.",
     floor: 0.0,
     cases,

@@ -17,7 +17,7 @@ pub fn diagnose(
     }
 
     let at = |h: usize, i: usize, j: usize| weights[(h * n + i) * n + j];
-    // Whether any head gives weight to a pair of these.
+    // Whether any head gives weight to such a pair.
     let some = |pair: &dyn Fn(usize, usize) -> bool| {
         (0..heads * n * n).any(|x| pair(x / n % n, x % n) && at(x / n / n, x / n % n, x % n) > TOLERANCE)
     };
