@@ -1,12 +1,11 @@
 //! The process behind `regard judge`: a Python harness of its own, or one that runs already.
 
 use super::process::{Launch, Process};
-use super::{frame, printable, python};
+use super::{frame, printable, python, system};
 use crate::error::{Error, Result};
 use crate::kernels::Failure;
 use serde_json::{Value as Json, json};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -20,7 +19,7 @@ pub(crate) struct PythonHarness<'a> {
 enum Other {
     Child(Box<Process>),
     /// A harness in the process that called this one.
-    Attached(UnixStream, Vec<u8>),
+    Attached(system::LocalStream, Vec<u8>),
 }
 
 /// A harness that answers requests.
@@ -45,7 +44,7 @@ impl<'a> HarnessProcess<'a> {
     }
 
     pub(crate) fn attach(socket: &Path, stop: &'a AtomicBool) -> Result<Self> {
-        let link = UnixStream::connect(socket).map_err(|reason| Error::file("read", socket, reason))?;
+        let link = system::connect(socket).map_err(|reason| Error::file("read", socket, reason))?;
         link.set_read_timeout(Some(Duration::from_millis(20))).map_err(|reason| Error::Process { reason })?;
         let mut started = Self { other: Other::Attached(link, Vec::new()), stop, next_id: 0 };
         started.wait(Duration::from_secs(60)).map_err(|failure| started.no_start(&failure))?;

@@ -14,6 +14,13 @@ mod unix {
     use std::process::{Child, Command, ExitStatus};
     use std::time::Duration;
 
+    pub(in crate::runner) type LocalStream = std::os::unix::net::UnixStream;
+
+    /// The socket of a harness that runs already.
+    pub(in crate::runner) fn connect(socket: &std::path::Path) -> std::io::Result<LocalStream> {
+        LocalStream::connect(socket)
+    }
+
     /// The child leads a process group of its own.
     pub(in crate::runner) fn set_group(command: &mut Command) {
         command.process_group(0);
@@ -75,6 +82,12 @@ mod unix {
 mod without_signals {
     use std::process::{Child, Command, ExitStatus};
     use std::time::Duration;
+
+    pub(in crate::runner) type LocalStream = std::net::TcpStream;
+
+    pub(in crate::runner) fn connect(_: &std::path::Path) -> std::io::Result<LocalStream> {
+        Err(std::io::Error::new(std::io::ErrorKind::Unsupported, "there are no Unix sockets on this system"))
+    }
 
     pub(in crate::runner) fn set_group(_: &mut Command) {}
 
