@@ -241,7 +241,7 @@ fn help_has_an_example_for_every_command() {
         assert!(help.contains("Example") && help.contains(&format!("regard lab {command}")), "{help}");
         assert_eq!(help.replace("regard lab ", "regard "), old.replace("regard lab ", "regard "), "the old name is the same command");
     }
-    for command in ["report", "plot", "serve", "look", "train", "merge", "attend", "eval", "generate"] {
+    for command in ["report", "plot", "serve", "judge", "look", "train", "merge", "attend", "eval", "generate"] {
         let help = works(&[command, "--help"], dir.path());
         assert!(help.contains("Example") && help.contains(&format!("regard {command}")), "{help}");
     }
@@ -265,7 +265,7 @@ fn the_start_page_and_the_help_list_the_commands_in_groups() {
     let listed: Vec<&str> =
         help.lines().filter_map(|line| line.strip_prefix("  ")).filter(|line| line.starts_with(|c: char| c.is_ascii_lowercase())).collect();
     let names: Vec<&str> = listed.iter().filter_map(|line| line.split_whitespace().next()).collect();
-    assert_eq!(names.len(), 20, "{names:?}");
+    assert_eq!(names.len(), 21, "{names:?}");
     assert!(listed.iter().all(|line| line.split_whitespace().count() > 3), "{help}");
     assert!(!names.contains(&"sweep") && names.contains(&"bench"), "{names:?}");
     let experiments = works(&["lab"], dir.path());

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{command, files, refused, regard, works};
-use regard_files::names::{EXPERIMENT, MANIFEST, PLOT, SCREEN, UNFINISHED, WRITERS, fits, model};
+use regard_files::names::{EXPERIMENT, HANDOUT, MANIFEST, PLOT, SCREEN, UNFINISHED, WRITERS, fits, model};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -98,6 +98,7 @@ fn cases() -> Vec<Case> {
             &["report", "--seeds", "2", "--no-timing", "--out", "o"],
             owned(&["index.html", "attention_sweep_results.csv", "attention_robustness.png", "attention_robustness.svg", MANIFEST]),
         ),
+        case("report", &["report", "--seeds", "2", "--no-timing", "--handout", "--out", "o"], owned(&HANDOUT)),
     ]
 }
 

@@ -284,9 +284,13 @@ fn rows_of(table: &Table, caption: &str, columns: &[&str], keep: impl Fn(&Table,
     Shown { table: part, columns: columns.iter().map(|&column| column.to_owned()).collect() }
 }
 
-/// Worked example, gradients, masks: what a lesson needs, from the tables.
+type MakeTopic = fn(&Tables) -> Result<Topic>;
+
+/// Worked example, gradients, masks: what a lesson needs, from the tables. Reports of earlier versions lack some of them.
 fn core(tables: &Tables) -> Result<Vec<Topic>> {
-    Ok(vec![core_example(tables)?, core_gradients(tables)?, core_masks(tables)?])
+    let topics: [(&str, MakeTopic); 3] =
+        [("worked_example", core_example), ("attention_gradient_positions", core_gradients), ("mask_training", core_masks)];
+    topics.iter().filter(|(table, _)| tables.find(table).is_some()).map(|(_, topic)| topic(tables)).collect()
 }
 
 fn core_example(tables: &Tables) -> Result<Topic> {
