@@ -227,7 +227,7 @@ impl Checkpoint {
         M::deserialize(&self.model).map_err(|e| self.refused(format!("it is of another kind of model ({e})")))
     }
 
-    /// Where it comes from, as it was given to [`save_with`].
+    /// Where it comes from, as it was given to [`save`].
     ///
     /// # Errors
     /// [`Error::Checkpoint`] when that was something else, or nothing.
