@@ -51,6 +51,11 @@ impl How {
         self.wrong.contains(&mistake)
     }
 
+    /// The number of a mistake in numbered forms, such as 1e-8 of `added-epsilon/1e-8`.
+    pub fn number(&self, prefix: &str) -> Option<f64> {
+        self.wrong.iter().find_map(|wrong| wrong.strip_prefix(prefix)?.parse().ok())
+    }
+
     /// The same with one more mistake.
     pub fn and(&self, mistake: &'static str) -> Self {
         Self { wrong: [&self.wrong[..], &[mistake]].concat(), ..self.clone() }
@@ -107,6 +112,9 @@ pub fn scores<T: Real>(how: &How, q: &Value<T>, k: &Value<T>, scale: T) -> Resul
         () if how.is("scale-twice") => scale * scale,
         () if how.is("scale-rooted") => scale.sqrt(),
         () if how.is("negated") => -scale,
+        () if how.is("scale-truncated") => T::of(scale.value().trunc()),
+        () if how.is("scale-absolute") => scale.abs(),
+        () if how.is("scale-halved") => scale / T::of(2.0),
         () => scale,
     };
     let score = |i: usize, j: usize| {
@@ -126,6 +134,17 @@ pub fn scores<T: Real>(how: &How, q: &Value<T>, k: &Value<T>, scale: T) -> Resul
             dot(how, q.row(i), k.row(j)) * scale
         }
     };
+    let components = match () {
+        () if how.is("component-last-only") => q.width() - 1..q.width(),
+        () if how.is("component-missing") => 0..q.width() - 1,
+        () if how.is("component-missing/first") => 1..q.width(),
+        () => 0..q.width(),
+    };
+    if components.len() < q.width() {
+        let part = |x: &[T]| x[components.clone()].to_vec();
+        let data = (0..n * m).map(|at| dot(how, &part(q.row(at / m)), &part(k.row(at % m))) * scale).collect();
+        return Ok(Value::new(&[n, m], data));
+    }
     Ok(Value::new(&[n, m], (0..n * m).map(|at| score(at / m, at % m)).collect()))
 }
 
@@ -134,7 +153,9 @@ pub fn softmax_row<T: Real>(how: &How, x: &[T], sees: &[bool]) -> Vec<T> {
     let all = |value: f64| vec![T::of(value); x.len()];
     let visible: Vec<usize> = (0..x.len()).filter(|&j| sees[j]).collect();
     let over: Vec<usize> = if how.is("max-hidden") { (0..x.len()).collect() } else { visible.clone() };
-    let top = over.iter().fold(T::of(f64::NEG_INFINITY), |top, &j| how.max(top, x[j]));
+    let size = |y: T| if how.is("absolute-max") { y.abs() } else { y };
+    let top = over.iter().fold(T::of(f64::NEG_INFINITY), |top, &j| how.max(top, size(x[j])));
+    let top = if how.is("absolute-max") && top.value() == f64::INFINITY { T::of(0.0) } else { top };
     if visible.iter().all(|&j| x[j].value() == f64::NEG_INFINITY) {
         return all(if how.is("empty-nan") { f64::NAN } else { 0.0 });
     }
@@ -168,6 +189,15 @@ pub fn softmax_row<T: Real>(how: &How, x: &[T], sees: &[bool]) -> Vec<T> {
         return weights;
     }
     let total = sum(how, visible.len(), |at| weights[visible[at]]);
+    let total = match () {
+        () if how.is("one-in-sum") => total + T::of(1.0),
+        () => total + T::of(how.number("added-epsilon/").unwrap_or(0.0)),
+    };
+    let total =
+        if how.is("l2-normalised") { sum(how, visible.len(), |at| weights[visible[at]] * weights[visible[at]]).sqrt() } else { total };
+    if how.is("numerator-unshifted") {
+        visible.iter().for_each(|&j| weights[j] = power(x[j]));
+    }
     if how.manners.guarded && total.value() == 0.0 {
         return weights;
     }
@@ -190,6 +220,13 @@ pub fn softmax<T: Real>(how: &How, x: &Value<T>, sees: &[bool]) -> Value<T> {
     if how.is("all-at-once") {
         return Value::new(&[n, m], softmax_row(how, &x.data, sees));
     }
+    if how.is("uniform") {
+        let share = |i: usize| sees[i * m..(i + 1) * m].iter().filter(|seen| **seen).count().max(1) as f64;
+        return Value::new(&[n, m], (0..n * m).map(|at| T::of(if sees[at] { 1.0 / share(at / m) } else { 0.0 })).collect());
+    }
+    if let Some(lost) = ["keepdims-lost", "keepdims-lost/max", "keepdims-lost/both"].into_iter().find(|form| how.is(form)) {
+        return keepdims_lost(&how.without(lost), x, sees, lost);
+    }
     if how.is("twice") {
         let bare = how.without("twice");
         return softmax_rows(&bare, &softmax_rows(&bare, x, sees), sees);
@@ -210,6 +247,11 @@ pub fn softmax<T: Real>(how: &How, x: &Value<T>, sees: &[bool]) -> Value<T> {
         };
         return Value::new(&[n, m], (0..n * m).map(|at| e.data[at] / totals[at % m]).collect());
     }
+    if how.is("one-max/hidden") {
+        let top = x.data.iter().fold(T::of(f64::NEG_INFINITY), |top, y| how.max(top, *y));
+        let moved = Value::new(&[n, m], x.data.iter().map(|y| *y - top).collect());
+        return softmax_rows(&how.and("no-max"), &moved, sees);
+    }
     if how.is("one-max") {
         // Rows share a maximum: those far below underflow to 0 / 0.
         let top = (0..n * m).filter(|&at| sees[at]).fold(T::of(f64::NEG_INFINITY), |top, at| how.max(top, x.data[at]));
@@ -217,6 +259,31 @@ pub fn softmax<T: Real>(how: &How, x: &Value<T>, sees: &[bool]) -> Value<T> {
         return softmax_rows(&how.and("no-max"), &moved, sees);
     }
     softmax_rows(how, x, sees)
+}
+
+/// What NumPy makes of a row's maximum or sum without `keepdims`: an array of n numbers is taken for a row, which fits if n = m or n = 1,
+/// and makes `[n, n]` of `[n, 1]`. An empty value stands for an exception.
+fn keepdims_lost<T: Real>(how: &How, x: &Value<T>, sees: &[bool], form: &str) -> Value<T> {
+    let (n, m) = (x.rows(), x.width());
+    let width = if m == 1 { n } else { m };
+    if n != 1 && n != width {
+        return Value { shape: vec![0, 0], data: Vec::new(), zeros: Vec::new() };
+    }
+    let low = T::of(f64::NEG_INFINITY);
+    let top = |i: usize| (0..m).filter(|j| sees[i * m + j]).fold(low, |top, j| how.max(top, x.data[i * m + j]));
+    let tops: Vec<T> = (0..n).map(top).collect();
+    let column = |j: usize| if n == 1 { 0 } else { j };
+    let (sums, maxima) = (form != "keepdims-lost/max", form != "keepdims-lost");
+    let entry = |i: usize, j: usize| {
+        let from = i * m + if m == 1 { 0 } else { j };
+        if sees[from] { (x.data[from] - tops[if maxima { column(j) } else { i }]).exp() } else { T::of(0.0) }
+    };
+    // Without the loss in the maximum, exp still has m columns, and only the division widens it.
+    let inner = if maxima { width } else { m };
+    let total = |i: usize| sum(how, inner, |j| entry(i, j));
+    let totals: Vec<T> = (0..n).map(total).collect();
+    let share = |i: usize, j: usize| entry(i, j) / totals[if sums { column(j) } else { i }];
+    Value::new(&[n, width], (0..n * width).map(|at| share(at / width, at % width)).collect())
 }
 
 fn softmax_rows<T: Real>(how: &How, x: &Value<T>, sees: &[bool]) -> Value<T> {
@@ -296,7 +363,16 @@ pub fn attention<T: Real>(how: &How, [q, k, v]: [&Value<T>; 3], scale: T, sees: 
         return Err(Trouble::Shapes);
     }
     let one = T::of(1.0);
+    let finite = |x: &Value<T>| {
+        let bound = |y: T| if y.value().is_nan() { 0.0 } else { y.value().clamp(f64::from(f32::MIN), f64::from(f32::MAX)) };
+        Value::new(&x.shape, x.data.iter().map(|y| T::of(bound(*y))).collect())
+    };
+    let swallows = how.is("nan-swallowed/inputs");
+    let (keys, v) = if swallows { (&finite(keys), &finite(v)) } else { (keys, v) };
     let mut s = scores(how, q, keys, scale)?;
+    if how.is("relu-scores") {
+        s.data.iter_mut().filter(|x| x.value() < 0.0).for_each(|x| *x = T::of(0.0));
+    }
     let taken = hide(how, &mut s, sees);
     let mut weights = if how.is("no-softmax") {
         Value::new(&[n, m], (0..n * m).map(|at| if taken[at] { s.data[at] } else { T::of(0.0) }).collect())
@@ -305,6 +381,12 @@ pub fn attention<T: Real>(how: &How, [q, k, v]: [&Value<T>; 3], scale: T, sees: 
     } else {
         softmax(how, &s, &taken)
     };
+    if weights.shape != [n, m] {
+        return Err(Trouble::Shapes);
+    }
+    if how.is("nan-swallowed/weights") {
+        weights.data.iter_mut().filter(|w| w.value().is_nan()).for_each(|w| *w = T::of(0.0));
+    }
     if how.is("mask-after") {
         (0..n * m).filter(|&at| !sees[at]).for_each(|at| weights.data[at] = T::of(0.0));
     }
@@ -315,6 +397,18 @@ pub fn attention<T: Real>(how: &How, [q, k, v]: [&Value<T>; 3], scale: T, sees: 
     let mut out = mix(how, &weights, values, sees)?;
     if how.is("scale-after/out") {
         out.data.iter_mut().for_each(|x| *x = *x * scale);
+    }
+    if how.is("nan-swallowed/out") || how.is("nan-swallowed/results") {
+        out.data.iter_mut().filter(|x| x.value().is_nan()).for_each(|x| *x = T::of(0.0));
+    }
+    if how.is("nan-swallowed/results") {
+        weights.data.iter_mut().filter(|w| w.value().is_nan()).for_each(|w| *w = T::of(0.0));
+    }
+    if how.is("scores-returned") {
+        weights.data.clone_from(&s.data);
+    }
+    if how.is("exp-returned") {
+        weights = softmax(&how.and("unnormalised"), &s, &taken);
     }
     let blind: Vec<bool> = (0..n).map(|i| !sees[i * m..(i + 1) * m].contains(&true)).collect();
     let out_zeros = (0..out.data.len()).map(|at| blind[at / out.width().max(1)]).collect();
@@ -330,6 +424,11 @@ pub fn mix<T: Real>(how: &How, weights: &Value<T>, v: &Value<T>, sees: &[bool]) 
             return Err(Trouble::Shapes);
         }
         return mix(&how.without("weights-transposed"), &weights.transposed(), v, &vec![true; n * m]);
+    }
+    if how.is("out-overwritten") {
+        let last = |i: usize| (0..m).rev().find(|j| sees[i * m + j]);
+        let entry = |i: usize, c: usize| last(i).map_or(T::of(0.0), |j| weights.data[i * m + j] * v.data[j * dv + c]);
+        return Ok(Value::new(&[n, dv], (0..n * dv).map(|at| entry(at / dv, at % dv)).collect()));
     }
     let counts = |i: usize, j: usize| sees[i * m + j] || how.is("nan-from-value") || weights.data[i * m + j].value() != 0.0;
     let entry = |i: usize, c: usize| {

@@ -132,8 +132,8 @@ pub fn compare(exercise: &Exercise, case: &Case, expected: &Expected, reply: &Re
     first
 }
 
-/// Whether two results agree in every bit where they must.
-pub fn same_bits(case: &Case, first: &[Value<f64>], second: &Reply<f64>) -> Option<Failure> {
+/// Whether two results agree where they must: in every bit, or within a tolerance per result.
+pub fn same_bits(case: &Case, first: &[Value<f64>], second: &Reply<f64>, tolerance: &[f64]) -> Option<Failure> {
     let again = case.again.as_ref()?;
     let second = match second {
         Ok(second) => second,
@@ -141,8 +141,8 @@ pub fn same_bits(case: &Case, first: &[Value<f64>], second: &Reply<f64>) -> Opti
     };
     for (result, keep) in again.keeps.iter().enumerate() {
         let (a, b) = (&first[result].data, &second[result].data);
-        let changed =
-            (0..keep.len().min(a.len()).min(b.len())).find(|&at| keep[at] && a[at] != b[at] && !(a[at].is_nan() && b[at].is_nan()));
+        let changed = (0..keep.len().min(a.len()).min(b.len()))
+            .find(|&at| keep[at] && !close(a[at], b[at], tolerance.get(result).copied().unwrap_or(0.0)));
         if let Some(at) = changed {
             return Some(Failure::Bits { result, at, by: (a[at] - b[at]).abs(), what: again.what.clone() });
         }

@@ -54,6 +54,7 @@ pub(super) fn judge(task: &Task<'_>, runner: &mut Runner<'_>, seed: u64) -> Resu
         let exact = ask_all(runner, seed, false).ok()?;
         (!exact.iter().any(wrong)).then_some("no-tolerance")
     });
+    let id = id.or_else(|| by_names(&all));
     verdict.diagnosis = id.map(|id| diagnosis(task, id));
     Ok(verdict)
 }
@@ -114,6 +115,21 @@ fn known(all: &[Asked]) -> Option<&'static str> {
     };
     let taken = |a: &&Asked| a.name == "no_positions" && a.taken_for == "healthy";
     (missed.iter().all(taken) && missed.iter().all(traded)).then_some("moves-the-last-token")
+}
+
+/// What the names say that were given, where no better known mistake explains them.
+fn by_names(all: &[Asked]) -> Option<&'static str> {
+    let missed: Vec<&Asked> = all.iter().filter(|a| wrong(a)).collect();
+    let given: Vec<&str> = all.iter().map(|a| a.taken_for.as_str()).collect();
+    let names: Vec<&str> = missed.iter().map(|a| a.name).collect();
+    let calls: BTreeMap<&str, Vec<&str>> =
+        names.iter().map(|name| (*name, all.iter().filter(|a| a.name == *name).map(|a| &*a.taken_for).collect())).collect();
+    let one_to_one = calls.values().all(|calls| calls.iter().all(|call| call == &calls[0] && names.contains(call)));
+    let different: std::collections::BTreeSet<&str> = calls.values().map(|calls| calls[0]).collect();
+    if one_to_one && different.len() == calls.len() {
+        return Some("names-exchanged");
+    }
+    names.iter().all(|name| !given.contains(name)).then_some("names-missing")
 }
 
 /// Whether two questions differ by two tokens that trade places, and then whether the last one is among these.

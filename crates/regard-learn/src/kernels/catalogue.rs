@@ -19,7 +19,7 @@ pub struct Entry {
 macro_rules! catalogue {
     ($($variant:ident $id:literal $group:literal $forms:expr, $text:literal, $formula:literal, $seen:literal;)*) => {
         /// Names of the mistakes.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Mistake { $($variant),* }
 
         /// All of them, the likelier first.

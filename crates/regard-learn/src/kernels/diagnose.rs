@@ -3,10 +3,15 @@
 use super::catalogue::{CATALOGUE, HARD, Mistake, Switches};
 use super::problem::{Problem, RESULTS, Results};
 use super::program::{Precision, Run, evaluate};
-use std::time::{Duration, Instant};
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
 
-/// The search for a set of mistakes ends after this time.
-const TIME_LIMIT: Duration = Duration::from_secs(20);
+/// The search for a set of mistakes ends after this many steps, some 20 s; not after a time, so that a busy machine finds the same.
+const STEPS: usize = 1_500_000_000;
+/// Cases of at most this much work are run with every known mistake.
+const SMALL: usize = 15_000;
+/// Mistakes that hard cases add to a set, at most.
+const DEEPEST: usize = 5;
 /// Sets that explain everything equally well, at most this many are kept.
 const MOST: usize = 6;
 
@@ -219,26 +224,30 @@ pub type Found = Vec<(Mistake, u32)>;
 
 /// The sets of known mistakes that explain every case: none, one, or several that these cases cannot tell apart.
 pub fn diagnose(seen: &[Seen], precision: Precision) -> Vec<Found> {
-    let judge = Search { precision, start: Instant::now() };
-    let (mut core, mut hard): (Vec<&Seen>, Vec<&Seen>) = (Vec::new(), Vec::new());
-    for one in seen.iter().filter(|one| !matches!(one.got, Err(Failure::Refused(_)))) {
-        if matches!(one.got, Err(Failure::Raised(_) | Failure::Gone(_))) {
-            return Vec::new();
-        }
-        if one.problem.hard { hard.push(one) } else { core.push(one) }
+    let mut cases: Vec<&Seen> = seen.iter().filter(|one| !matches!(one.got, Err(Failure::Refused(_)))).collect();
+    if cases.iter().any(|one| matches!(one.got, Err(Failure::Raised(_) | Failure::Gone(_)))) {
+        return Vec::new();
     }
     // Failed cases refute most sets; small ones do it fast, the smallest hardly at all.
-    let order = |one: &&Seen| (!one.wrong(), one.problem.work() < 100, one.problem.work());
-    core.sort_by_key(order);
-    hard.sort_by_key(order);
-    let mut found = Vec::new();
-    for set in judge.core(&core) {
-        if let Some(all) = judge.extend(&set, &hard, 0)
-            && judge.all(&core, &all)
-        {
-            found.push(all.all().collect::<Found>());
+    cases.sort_by_key(|one| (!one.wrong(), one.problem.work() < 100, one.problem.work()));
+    let of = |hard: bool| (0..cases.len()).filter(|&at| cases[at].problem.hard == hard).collect::<Vec<usize>>();
+    let (core, hard) = (of(false), of(true));
+    let search = Search { precision, cases, core, hard, steps: Cell::new(0), explained: RefCell::default() };
+    let mut found: Vec<Found> = Vec::new();
+    let sets = search.core();
+    for depth in 0..=DEEPEST {
+        for set in &sets {
+            search.extend(set, [0, depth], &mut found);
+        }
+        if found.iter().any(|set| !set.is_empty()) {
+            break;
         }
     }
+    simplest(found)
+}
+
+/// The sets of the fewest mistakes, each once.
+fn simplest(mut found: Vec<Found>) -> Vec<Found> {
     found.retain(|set| !set.is_empty());
     // Forms of the same mistakes are one answer.
     let ids = |set: &Found| set.iter().map(|(mistake, _)| *mistake).collect::<Vec<_>>();
@@ -248,7 +257,7 @@ pub fn diagnose(seen: &[Seen], precision: Precision) -> Vec<Found> {
             different.push(set);
         }
     }
-    // One side of a window explains as much as both: the simpler mistake is the answer.
+    // One side of a window explains as much as both, and a hidden NaN as much as any that leaks: the simpler mistake is the answer.
     let simpler = |set: &Found| -> Found {
         let side = |mistake: Mistake| match mistake {
             Mistake::WindowBothLong => Mistake::WindowLeftLong,
@@ -259,23 +268,51 @@ pub fn diagnose(seen: &[Seen], precision: Precision) -> Vec<Found> {
     };
     let copy = different.clone();
     different.retain(|set| simpler(set) == *set || !copy.iter().any(|other| ids(other) == ids(&simpler(set))));
-    let fewest = different.iter().map(Vec::len).min().unwrap_or(0);
-    different.retain(|set| set.len() == fewest);
+    // What may be anything explains more than what is exact: it is the answer only where nothing exact is.
+    let vague = |set: &Found| set.iter().filter(|one| VAGUE.contains(one)).count();
+    let rank = |set: &Found| (set.len(), vague(set));
+    let best = different.iter().map(rank).min().unwrap_or_default();
+    different.retain(|set| rank(set) == best);
+    different.truncate(MOST);
     different
 }
 
-struct Search {
+/// Mistakes whose results may be anything.
+const VAGUE: &[(Mistake, u32)] = &[(Mistake::EmptyOther, 0), (Mistake::EmptyNan, 1), (Mistake::NanLeak, 0), (Mistake::NanSwallowed, 3)];
+
+type Key = (Vec<(Mistake, u32)>, usize);
+
+struct Search<'a> {
     precision: Precision,
-    start: Instant,
+    /// Judged cases in the order in which they are tried.
+    cases: Vec<&'a Seen>,
+    /// Places of the ordinary and of the hard ones.
+    core: Vec<usize>,
+    hard: Vec<usize>,
+    steps: Cell<usize>,
+    /// Whether a set explains a case.
+    explained: RefCell<HashMap<Key, bool>>,
 }
 
-impl Search {
+impl Search<'_> {
     fn late(&self) -> bool {
-        self.start.elapsed() > TIME_LIMIT
+        self.steps.get() > STEPS
     }
 
-    fn all(&self, seen: &[&Seen], switches: &Switches) -> bool {
-        seen.iter().all(|one| explains(one, switches, self.precision))
+    fn explains(&self, set: &Switches, case: usize) -> bool {
+        let key = (set.all().collect(), case);
+        if let Some(known) = self.explained.borrow().get(&key) {
+            return *known;
+        }
+        let seen = self.cases[case];
+        self.steps.set(self.steps.get() + 200 + 2 * seen.problem.work());
+        let holds = explains(seen, set, self.precision);
+        self.explained.borrow_mut().insert(key, holds);
+        holds
+    }
+
+    fn all(&self, cases: &[usize], set: &Switches) -> bool {
+        cases.iter().all(|&case| self.explains(set, case))
     }
 
     fn forms(hard: bool) -> Vec<(Mistake, u32)> {
@@ -289,116 +326,126 @@ impl Search {
     }
 
     /// Sets that explain all ordinary cases.
-    fn core(&self, core: &[&Seen]) -> Vec<Switches> {
+    fn core(&self) -> Vec<Switches> {
         let none = Switches::default();
-        if core.iter().all(|one| !one.wrong()) {
+        if self.core.iter().all(|&case| !self.cases[case].wrong()) {
             return vec![none];
         }
-        let forms = Self::forms(false);
-        let mut found: Vec<Switches> = Vec::new();
-        for (mistake, form) in &forms {
-            let set = none.with(*mistake, *form);
-            if self.all(core, &set) {
-                found.push(set);
-            }
-        }
-        if !found.is_empty() {
-            return found;
-        }
-        let wrong: Vec<&Seen> = core.iter().copied().filter(|one| one.wrong()).collect();
-        self.unions(core, &wrong, &forms, &mut found);
+        let sets: Vec<Switches> = Self::forms(false).iter().map(|(mistake, form)| none.with(*mistake, *form)).collect();
+        let mut found: Vec<Switches> = sets.iter().filter(|set| self.all(&self.core, set)).cloned().collect();
         if found.is_empty() {
-            self.pairs(core, &forms, &mut found);
+            let table = self.table(&sets);
+            for size in 2..=4 {
+                self.cover(&Cover { sets: &sets, table: &table, size }, &mut Vec::new(), &mut found);
+                if size == 2 && found.is_empty() {
+                    self.pairs(&sets, &table, &mut found);
+                }
+                if !found.is_empty() {
+                    break;
+                }
+            }
         }
         found
     }
 
-    /// Mistakes that each explain some failed cases and together all: independent ones.
-    fn unions(&self, core: &[&Seen], wrong: &[&Seen], forms: &[(Mistake, u32)], found: &mut Vec<Switches>) {
-        let none = Switches::default();
-        let sets: Vec<Switches> = forms.iter().map(|(mistake, form)| none.with(*mistake, *form)).collect();
-        let explained: Vec<Vec<bool>> =
-            sets.iter().map(|set| wrong.iter().map(|one| explains(one, set, self.precision)).collect()).collect();
-        let useful: Vec<usize> = (0..sets.len()).filter(|&at| explained[at].contains(&true)).collect();
-        for size in 2..=4 {
-            let mut chosen = Vec::new();
-            self.cover(core, &Cover { sets: &sets, explained: &explained, useful: &useful, size }, &mut chosen, found);
-            if !found.is_empty() {
-                return;
-            }
-        }
+    /// What each mistake alone does to the small ordinary cases.
+    fn table(&self, sets: &[Switches]) -> Vec<Vec<Effect>> {
+        let small: Vec<usize> = self.core.iter().copied().filter(|&case| self.cases[case].problem.work() <= SMALL).collect();
+        let effect = |set: &Switches, case: usize| {
+            let seen = self.cases[case];
+            let results = evaluate(&seen.problem, Run { switches: set, precision: Precision::F64, backwards: false });
+            let same = compare(&seen.problem, &results, &seen.expected.tolerance, &seen.expected.results, &Switches::default()).is_none();
+            Effect { case, touches: !same, explains: if same { !seen.wrong() } else { self.explains(set, case) } }
+        };
+        sets.iter().map(|set| small.iter().map(|&case| effect(set, case)).collect()).collect()
     }
 
-    fn cover(&self, core: &[&Seen], cover: &Cover<'_>, chosen: &mut Vec<usize>, found: &mut Vec<Switches>) {
+    /// Whether two mistakes may explain the small cases: exact where only one of them changes a case.
+    fn may(&self, [a, b]: [&[Effect]; 2], union: &Switches) -> bool {
+        let one = |(a, b): (&Effect, &Effect)| match [a.touches, b.touches] {
+            [true, true] => true,
+            [true, false] => a.explains,
+            [false, true] => b.explains,
+            [false, false] => !self.cases[a.case].wrong(),
+        };
+        let both = |(a, b): (&Effect, &Effect)| !(a.touches && b.touches) || self.explains(union, a.case);
+        a.iter().zip(b).all(one) && a.iter().zip(b).all(both)
+    }
+
+    /// Mistakes that each explain some failed cases and together all: independent ones.
+    fn cover(&self, cover: &Cover<'_>, chosen: &mut Vec<usize>, found: &mut Vec<Switches>) {
         if found.len() >= MOST || self.late() {
             return;
         }
-        let open = (0..cover.explained[0].len()).find(|&case| !chosen.iter().any(|&at| cover.explained[at][case]));
+        let rows = cover.table[0].len();
+        let wrong = |row: usize| self.cases[cover.table[0][row].case].wrong();
+        let explained = |at: usize, row: usize| cover.table[at][row].touches && cover.table[at][row].explains;
+        let open = (0..rows).filter(|&row| wrong(row)).find(|&row| !chosen.iter().any(|&at| explained(at, row)));
         if chosen.len() == cover.size {
             let sets = chosen.iter().map(|&at| &cover.sets[at]);
             let union = sets.clone().try_fold(Switches::default(), |all, set| all.union(set));
-            if let Some(union) = union.filter(|union| !found.contains(union) && self.all(core, union)) {
+            if let Some(union) = union.filter(|union| open.is_none() && !found.contains(union) && self.all(&self.core, union)) {
                 found.push(union);
             }
             return;
         }
-        // A case that none of the chosen explains needs another mistake; without such a case any may be added.
-        for &at in cover.useful.iter().filter(|&&at| open.is_none_or(|case| cover.explained[at][case])) {
+        // A case that none of the chosen explains needs another mistake.
+        let Some(row) = open else { return };
+        for at in (0..cover.sets.len()).filter(|&at| explained(at, row)) {
             if !chosen.contains(&at) {
                 chosen.push(at);
-                self.cover(core, cover, chosen, found);
+                self.cover(cover, chosen, found);
                 chosen.pop();
             }
         }
     }
 
     /// Any two mistakes.
-    fn pairs(&self, core: &[&Seen], forms: &[(Mistake, u32)], found: &mut Vec<Switches>) {
-        let none = Switches::default();
-        for (at, (first, form)) in forms.iter().enumerate() {
-            for (second, other) in &forms[at + 1..] {
-                if first.entry().group == second.entry().group {
-                    continue;
-                }
+    fn pairs(&self, sets: &[Switches], table: &[Vec<Effect>], found: &mut Vec<Switches>) {
+        for first in 0..sets.len() {
+            for second in first + 1..sets.len() {
                 if found.len() >= MOST || self.late() {
                     return;
                 }
-                let set = none.with(*first, *form).with(*second, *other);
-                if self.all(core, &set) {
-                    found.push(set);
+                let Some(union) = sets[first].union(&sets[second]) else { continue };
+                if self.may([&table[first], &table[second]], &union) && self.all(&self.core, &union) {
+                    found.push(union);
                 }
             }
         }
     }
 
-    /// Adds what hard cases need.
-    fn extend(&self, set: &Switches, hard: &[&Seen], depth: usize) -> Option<Switches> {
-        let Some(open) = hard.iter().find(|one| !explains(one, set, self.precision)) else { return Some(set.clone()) };
-        if depth >= 5 || self.late() {
-            return None;
-        }
-        let mut forms = Self::forms(true);
-        if depth < 2 {
-            forms.extend(Self::forms(false));
-        }
-        for (mistake, form) in &forms {
-            if set.has_group(mistake.entry().group) {
-                continue;
+    /// Adds what hard cases need: so far `added` mistakes, up to `depth`.
+    fn extend(&self, set: &Switches, [added, depth]: [usize; 2], found: &mut Vec<Found>) {
+        let Some(&open) = self.hard.iter().find(|&&case| !self.explains(set, case)) else {
+            let whole: Found = set.all().collect();
+            if !found.contains(&whole) && self.all(&self.core, set) {
+                found.push(whole);
             }
-            let more = set.with(*mistake, *form);
-            if explains(open, &more, self.precision)
-                && let Some(all) = self.extend(&more, hard, depth + 1)
-            {
-                return Some(all);
+            return;
+        };
+        if added == depth || self.late() {
+            return;
+        }
+        let ordinary = if added < 2 { Self::forms(false) } else { Vec::new() };
+        for (mistake, form) in Self::forms(true).into_iter().chain(ordinary) {
+            let more = set.with(mistake, form);
+            if !set.has_group(mistake.entry().group) && self.explains(&more, open) {
+                self.extend(&more, [added + 1, depth], found);
             }
         }
-        None
     }
+}
+
+/// What a mistake alone does to a case: whether its results change, and whether they are then the kernel's.
+struct Effect {
+    case: usize,
+    touches: bool,
+    explains: bool,
 }
 
 struct Cover<'a> {
     sets: &'a [Switches],
-    explained: &'a [Vec<bool>],
-    useful: &'a [usize],
+    table: &'a [Vec<Effect>],
     size: usize,
 }

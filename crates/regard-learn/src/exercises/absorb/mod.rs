@@ -43,12 +43,22 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "acc-unweighted", text: "acc gets the plain sum of the rows of v: weight them by exp(score - maximum)" },
         Mistake { id: "sum-counts", text: "row_sum counts keys: it is the sum of exp(score - maximum)" },
         Mistake { id: "base-2", text: "powers of 2 instead of e" },
+        Mistake { id: "acc-normalised", text: "acc is kept divided by row_sum: keep the plain sum, the judge divides once, at the end" },
+        Mistake { id: "tile-max/guarded", text: "the maximum is that of the tile alone, also if the tile is hidden: it is that of all tiles so far" },
+        Mistake { id: "tile-shift", text: "the new tile is shifted by its own maximum, not by the maximum so far" },
+        Mistake { id: "sum-not-rescaled/by-key", text: "the older sum is not shrunk when a key raises the maximum: it needs exp(old - new) like acc" },
+        Mistake { id: "acc-not-rescaled/by-key", text: "the older acc is not shrunk when a key raises the maximum: it needs exp(old - new) like the sum" },
+        Mistake { id: "never-rescaled/by-key", text: "older sums are not shrunk when a key raises the maximum: multiply them by exp(old - new)" },
+        Mistake { id: "acc-mean", text: "acc gets the tile's weighted mean of v: it must get the plain sum of exp(score - maximum) v" },
+        Mistake { id: "sum-mean", text: "row_sum gets the mean of exp over the tile: it must get their sum" },
+        Mistake { id: "last-key-missing", text: "the last key of a tile is left out: all t keys enter" },
         Mistake { id: "no-max", text: "exp of the plain scores overflows at 1e4: subtract the maximum so far" },
     ],
     mutants: &[
         "sum-not-rescaled", "alpha-inverted", "hidden-nan", "normalised-each-time", "one-max", "alpha-on-the-new", "acc-not-rescaled", "never-rescaled",
         "tile-max", "forgets", "no-max", "old-max", "max-kept", "sum-forgets", "acc-forgets", "max-from-zero", "rescaled-twice", "acc-unweighted",
-        "sum-counts", "base-2",
+        "sum-counts", "base-2", "acc-normalised", "tile-shift", "sum-not-rescaled/by-key", "acc-not-rescaled/by-key", "never-rescaled/by-key",
+        "acc-mean", "sum-mean", "last-key-missing", "tile-max/guarded",
     ],
     hints: ["What if the maximum rises?", "Older sums shrink by exp(old - new).", "Skip a row while its maximum is -inf."],
     idea: "row_max, row_sum and acc, and a tile at a time: softmax over any number of keys without ever holding its scores.",
@@ -60,6 +70,22 @@ pub(super) static EXERCISE: Exercise = Exercise {
 };
 
 fn absorb<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
+    let by_key = ["sum-not-rescaled", "acc-not-rescaled", "never-rescaled"].into_iter().find(|id| how.is(&format!("{id}/by-key")));
+    let Some(id) = by_key else { return absorb_tile(call, how) };
+    // The same mistake in a loop that takes each key for a tile.
+    let [n, t, dv] = call.dims[..] else { return Err(Trouble::Shapes) };
+    let how = How { wrong: how.wrong.iter().copied().filter(|wrong| !wrong.ends_with("/by-key")).chain([id]).collect(), ..how.clone() };
+    let mut state = call.args[..3].to_vec();
+    for j in 0..t {
+        let mut args = state;
+        args.push(Value::new(&[n, 1], (0..n).map(|i| call.args[3].data[i * t + j]).collect()));
+        args.push(call.args[4].slice(j, j + 1));
+        state = absorb_tile(&Call { dims: vec![n, 1, dv], args }, &how)?;
+    }
+    Ok(state)
+}
+
+fn absorb_tile<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let [row_max, row_sum, acc, scores, v] = [0, 1, 2, 3, 4].map(|at| &call.args[at]);
     let [n, t, dv] = call.dims[..] else { return Err(Trouble::Shapes) };
     let (mut row_max, mut row_sum, mut acc) = (row_max.clone(), row_sum.clone(), acc.clone());
@@ -70,21 +96,27 @@ fn absorb<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
         let old = row_max.data[i];
         let new = match () {
             () if how.is("one-max") => highest,
-            () if how.is("tile-max") => *top,
+            () if how.is("tile-max") || how.is("tile-max/guarded") => *top,
             () if how.is("max-from-zero") => how.max(how.max(old, *top), T::of(0.0)),
             () => how.max(old, *top),
         };
         let blind = new.value() == f64::NEG_INFINITY;
-        if blind && !how.is("hidden-nan") {
+        if blind && !how.is("hidden-nan") && !how.is("tile-max/guarded") {
             continue;
         }
         let shift = match () {
             () if how.is("no-max") => T::of(0.0),
             () if how.is("old-max") => old,
+            () if blind && how.is("tile-max/guarded") => T::of(0.0),
+            () if how.is("tile-shift") => if top.value() == f64::NEG_INFINITY { T::of(0.0) } else { *top },
             () => new,
         };
         let power = |x: T| if how.is("base-2") { (x * T::of(std::f64::consts::LN_2)).exp() } else { x.exp() };
-        let alpha = if how.is("alpha-inverted") { power(new - old) } else { power(old - new) };
+        let alpha = match () {
+            () if how.is("alpha-inverted") => power(new - old),
+            () if how.is("tile-max/guarded") => power(old - shift),
+            () => power(old - new),
+        };
         let alpha = if how.is("rescaled-twice") { alpha * alpha } else { alpha };
         let alpha = if how.is("forgets") { T::of(0.0) } else if how.is("no-max") { T::of(1.0) } else { alpha };
         let fresh = if how.is("alpha-on-the-new") { alpha } else { T::of(1.0) };
@@ -92,12 +124,25 @@ fn absorb<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
         let p = |j: usize| power(scores.data[i * t + j] - shift) * fresh;
         let one = T::of(1.0);
         let older = if how.is("sum-forgets") { T::of(0.0) } else { row_sum.data[i] * kept(how.is("sum-not-rescaled")) };
-        row_sum.data[i] = older + if how.is("sum-counts") { T::of(t as f64) } else { sum(how, t, p) };
+        let fully = if how.is("last-key-missing") { t - 1 } else { t };
+        let fresh_sum = sum(how, fully, p);
+        let before = row_sum.data[i];
+        row_sum.data[i] = older
+            + match () {
+                () if how.is("sum-counts") => T::of(t as f64),
+                () if how.is("sum-mean") => fresh_sum / T::of(t as f64),
+                () => fresh_sum,
+            };
         for c in 0..dv {
             let at = i * dv + c;
             let older = if how.is("acc-forgets") { T::of(0.0) } else { acc.data[at] * kept(how.is("acc-not-rescaled")) };
             let weight = |j: usize| if how.is("acc-unweighted") { one } else { p(j) };
-            acc.data[at] = older + sum(how, t, |j| weight(j) * v.data[j * dv + c]);
+            let older = if how.is("acc-normalised") { older * before } else { older };
+            let mixed = sum(how, fully, |j| weight(j) * v.data[j * dv + c]);
+            acc.data[at] = older + if how.is("acc-mean") { mixed / fresh_sum } else { mixed };
+            if how.is("acc-normalised") && row_sum.data[i].value() != 0.0 {
+                acc.data[at] = acc.data[at] / row_sum.data[i];
+            }
             if how.is("normalised-each-time") {
                 acc.data[at] = acc.data[at] / row_sum.data[i];
             }

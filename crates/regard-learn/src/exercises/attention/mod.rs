@@ -1,7 +1,7 @@
 //! 03: attention.
 
 use super::{different, normal, strided, whole};
-use crate::exercise::{Exercise, Judging, Kind, input, param, plain};
+use crate::exercise::{Exercise, Judging, Kind, Mistake, input, param, plain};
 use crate::formula::{How, attention as attend};
 use crate::real::Real;
 use crate::rng::Rng;
@@ -17,12 +17,22 @@ pub(super) static EXERCISE: Exercise = Exercise {
     results: &[("out", &["n", "dv"]), ("weights", &["n", "m"])],
     inputs: &[],
     judged: &[],
-    mistakes: &[],
+    mistakes: &[
+        Mistake { id: "own-scale/width", text: "the scale that is given is not used: the numbers are those of 1/d" },
+        Mistake { id: "own-scale/values", text: "the scale that is given is not used: the numbers are those of 1/sqrt(dv)" },
+        Mistake { id: "own-scale/keys", text: "the scale that is given is not used: the numbers are those of 1/sqrt(m)" },
+        Mistake { id: "weights-transposed/returned", text: "the weights are returned transposed: rows are queries, columns keys" },
+    ],
     mutants: &[
         "columns", "no-softmax", "no-scale", "scale-after", "keys-as-values", "no-max", "transposed-scores", "scale-inverted", "scale-twice",
         "scale-rooted", "all-at-once", "one-max", "hard", "base-2", "unnormalised", "weights-transposed", "queries-as-keys", "clipped",
         "own-scale", "results-swapped", "negated", "sigmoid", "hard/last", "hard/all", "hard/shared", "column-max", "column-sum", "one-sum", "twice",
-        "scale-after/out", "scale-and-root", "values-as-keys", "cosine-scores", "distance-scores",
+        "scale-after/out", "scale-and-root", "values-as-keys", "cosine-scores", "distance-scores", "scores-returned", "exp-returned",
+        "scale-truncated", "scale-absolute", "one-in-sum", "uniform", "keepdims-lost", "keepdims-lost/max", "keepdims-lost/both",
+        "numerator-unshifted", "absolute-max", "own-scale/width", "own-scale/values", "own-scale/keys", "component-missing",
+        "component-missing/first", "scale-halved", "added-epsilon/1e-3", "added-epsilon/1e-4", "added-epsilon/1e-5",
+        "weights-transposed/returned",
+        "l2-normalised", "relu-scores", "out-overwritten", "component-last-only",
     ],
     hints: ["Write the shape of each step beside it.", "q k^T is [n, m]: a score for each query and key.", "softmax(q k^T scale) v, softmax by rows."],
     idea: "Each row of out is an average of rows of v: the weights are positive and sum to 1.",
@@ -35,8 +45,18 @@ pub(super) static EXERCISE: Exercise = Exercise {
 
 fn attention<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let [q, k, v] = [&call.args[0], &call.args[1], &call.args[2]];
-    let scale = if how.is("own-scale") { crate::formula::root_scale(q.width()) } else { call.args[3].scalar() };
-    let (out, weights) = attend(how, [q, k, v], scale, &vec![true; q.rows() * k.rows()])?;
+    let root = crate::formula::root_scale::<T>;
+    let scale = match () {
+        () if how.is("own-scale") => root(q.width()),
+        () if how.is("own-scale/width") => T::of(1.0) / T::of(q.width() as f64),
+        () if how.is("own-scale/values") => root(v.width()),
+        () if how.is("own-scale/keys") => root(k.rows()),
+        () => call.args[3].scalar(),
+    };
+    let (out, mut weights) = attend(how, [q, k, v], scale, &vec![true; q.rows() * k.rows()])?;
+    if how.is("weights-transposed/returned") {
+        weights = weights.transposed();
+    }
     Ok(if how.is("results-swapped") { vec![weights, out] } else { vec![out, weights] })
 }
 

@@ -33,6 +33,8 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "delta-missing", text: "the softmax's gradient lacks delta: the weights of a row compete" },
         Mistake { id: "unnormalised", text: "the weights are exp without its sum" },
         Mistake { id: "empty-nan", text: "a row that sees no key divides 0 by 0: its gradients are exactly 0" },
+        Mistake { id: "dv-overwritten", text: "dv is overwritten in its loop, and only the last query that sees a key counts: add them up" },
+        Mistake { id: "dk-overwritten", text: "dk is overwritten in its loop, and only the last query that sees a key counts: add them up" },
         Mistake { id: "forward-unscaled", text: "the weights are made of scores without the scale" },
         Mistake { id: "scale-twice", text: "dq and dk have the scale twice" },
         Mistake { id: "softmax-skipped", text: "d_scores is d_weights: the softmax is not differentiated" },
@@ -45,6 +47,24 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "dv-scaled", text: "dv has the factor 1/sqrt(d): only dq and dk have it" },
         Mistake { id: "width-scale", text: "the factor is 1/d: it is 1/sqrt(d)" },
         Mistake { id: "delta-outside", text: "d_scores is w d_weights - delta: delta is subtracted before the weights multiply" },
+        Mistake { id: "dq-scaled-twice", text: "dq has the factor 1/sqrt(d) twice" },
+        Mistake { id: "dk-scaled-twice", text: "dk has the factor 1/sqrt(d) twice" },
+        Mistake {
+            id: "empty-mean/masked",
+            text: "a finite number such as -1e9 is not -inf: a row that sees no key averages all the same, and dv is not 0 there",
+        },
+        Mistake {
+            id: "empty-mean/lowest-masked",
+            text: "the smallest float is not -inf: a row that sees no key averages all the same, and dv is not 0 there",
+        },
+        Mistake { id: "no-mask/forward", text: "the weights are made without the mask: it hides d_scores only" },
+        Mistake { id: "ds-transposed", text: "d_scores is transposed: dq is d_scores k, dk is d_scores^T q" },
+        Mistake { id: "delta-keepdims", text: "the deltas of rows are taken for a row of numbers, one for each column: use keepdims=True" },
+        Mistake { id: "delta-unmasked", text: "delta sums w^2 d_weights: it is the sum of w d_weights" },
+        Mistake { id: "weights-twice", text: "d_scores is multiplied by the weights twice: once is enough" },
+        Mistake { id: "weights-missing", text: "d_scores is d_weights - delta: multiply by the weights" },
+        Mistake { id: "dv-d-weights", text: "dv is d_weights^T d_out: it must be weights^T d_out" },
+        Mistake { id: "dv-values", text: "dv is weights^T v: it must be weights^T d_out" },
         Mistake { id: "dk-keys", text: "dk is d_scores^T k: it must be d_scores^T q" },
         Mistake { id: "dq-queries", text: "dq is d_scores q: it must be d_scores k" },
         Mistake { id: "dv-untransposed/flat", text: "dv reads the weights as [m, n]: it must be weights^T d_out" },
@@ -54,6 +74,10 @@ pub(super) static EXERCISE: Exercise = Exercise {
         "dq-unscaled", "delta-missing", "forward-unscaled", "scale-twice", "softmax-skipped", "no-mask", "kv-exchanged", "no-max", "columns",
         "empty-mean", "empty-mean/lowest", "order-reversed", "diagonal-only", "delta-unweighted", "delta-mean", "sign", "dv-scaled", "width-scale",
         "delta-outside", "dk-keys", "dq-queries", "one-max", "all-at-once",
+        "dq-scaled-twice", "dk-scaled-twice", "empty-mean/masked", "empty-mean/lowest-masked", "no-mask/forward", "ds-transposed", "delta-keepdims",
+        "delta-unmasked", "weights-twice", "weights-missing", "dv-d-weights", "dv-values", "zero-scores", "mask-after",
+        "base-2", "uniform", "scale-inverted/root",
+        "dv-overwritten", "dk-overwritten",
     ],
     hints: ["dv and d_weights come first.", "Derive the softmax for two keys.", "Subtract from d_weights its weighted mean, then multiply by the weights."],
     idea: "The weights of a row compete: what one gains the others lose, which is what delta subtracts.",
@@ -69,19 +93,27 @@ fn forward<T: Real>(how: &How, [q, k]: [&Value<T>; 2], sees: &[bool]) -> Result<
     let scale = match () {
         () if how.is("forward-unscaled") => T::of(1.0),
         () if how.is("width-scale") => T::of(1.0) / T::of(q.width() as f64),
+        () if how.is("scale-inverted/root") => T::of(1.0) / root_scale(q.width()),
         () => root_scale(q.width()),
     };
     let mut s = scores(&How { wrong: Vec::new(), ..how.clone() }, q, k, scale)?;
     let mut taken = sees.to_vec();
-    if how.is("empty-mean") || how.is("empty-mean/lowest") {
-        let low = if how.is("empty-mean") { -1e9 } else { f64::from(f32::MIN) };
+    if how.wrong.iter().any(|wrong| wrong.starts_with("empty-mean")) {
+        let low = if how.is("empty-mean") || how.is("empty-mean/masked") { -1e9 } else { f64::from(f32::MIN) };
         (0..sees.len()).filter(|&at| !sees[at]).for_each(|at| s.data[at] = T::of(low));
         taken.fill(true);
     }
-    if how.is("no-mask") {
+    if how.is("zero-scores") {
+        (0..sees.len()).filter(|&at| !sees[at]).for_each(|at| s.data[at] = T::of(0.0));
+    }
+    if ["no-mask", "no-mask/forward", "zero-scores", "mask-after"].iter().any(|wrong| how.is(wrong)) {
         taken.fill(true);
     }
-    Ok(softmax(how, &s, &taken))
+    let mut weights = softmax(how, &s, &taken);
+    if how.is("mask-after") {
+        (0..sees.len()).filter(|&at| !sees[at]).for_each(|at| weights.data[at] = T::of(0.0));
+    }
+    Ok(weights)
 }
 
 fn attention_backward<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
@@ -98,8 +130,17 @@ fn attention_backward<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let rows: Vec<T> = (0..n).map(of_row).collect();
     let columns: Vec<T> = (0..m).map(of_column).collect();
     let d_score = |i: usize, j: usize| {
-        let delta = if how.is("delta-columns") { columns[j] } else { rows[i] };
+        let delta = match () {
+            () if how.is("delta-columns") => columns[j],
+            () if how.is("delta-keepdims") => rows[if n == 1 { 0 } else { j }],
+            () if how.is("delta-unmasked") => sum(how, m, |j| weight(i, j) * weight(i, j) * d_weight(i, j)),
+            () => rows[i],
+        };
+        let hidden = !sees[i * m + j] && ["empty-mean/masked", "empty-mean/lowest-masked", "no-mask/forward"].iter().any(|w| how.is(w));
         match () {
+            () if hidden => T::of(0.0),
+            () if how.is("weights-twice") => weight(i, j) * weight(i, j) * (d_weight(i, j) - delta),
+            () if how.is("weights-missing") => d_weight(i, j) - delta,
             () if how.is("softmax-skipped") => d_weight(i, j),
             () if how.is("delta-missing") => weight(i, j) * d_weight(i, j),
             () if how.is("delta-added") => weight(i, j) * (d_weight(i, j) + delta),
@@ -111,8 +152,18 @@ fn attention_backward<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
             () => weight(i, j) * (d_weight(i, j) - delta),
         }
     };
-    let ds: Vec<T> = (0..n * m).map(|at| d_score(at / m, at % m)).collect();
+    if (how.is("delta-keepdims") && n != m && n != 1) || (how.is("ds-transposed") && n != m) {
+        return Err(Trouble::Shapes);
+    }
+    let mut ds: Vec<T> = (0..n * m).map(|at| d_score(at / m, at % m)).collect();
+    if how.is("ds-transposed") {
+        ds = Value::new(&[n, m], ds).transposed().data;
+    }
     let (one, scale) = (T::of(1.0), root_scale::<T>(d));
+    let zero = T::of(0.0);
+    let last = |j: usize| (0..n).rev().find(|i| sees[i * m + j]);
+    let in_dk = |i: usize, j: usize| !how.is("dk-overwritten") || last(j) == Some(i);
+    let in_dv = |i: usize, j: usize| !how.is("dv-overwritten") || last(j) == Some(i);
     let scale = if how.is("scale-twice") || how.is("width-scale") { scale * scale } else { scale };
     if (how.is("dk-keys") || how.is("dq-queries")) && n != m {
         return Err(Trouble::Shapes);
@@ -120,10 +171,19 @@ fn attention_backward<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let (for_dq, for_dk) = (if how.is("dq-queries") { q } else { k }, if how.is("dk-keys") { k } else { q });
     let q_scale = if how.is("no-scale") || how.is("dq-unscaled") { one } else { scale };
     let k_scale = if how.is("no-scale") || how.is("dk-unscaled") { one } else { scale };
+    let q_scale = if how.is("dq-scaled-twice") { scale * scale } else { q_scale };
+    let k_scale = if how.is("dk-scaled-twice") { scale * scale } else { k_scale };
     let dq = Value::new(&[n, d], (0..n * d).map(|at| sum(how, m, |j| ds[at / d * m + j] * for_dq.data[j * d + at % d]) * q_scale).collect());
-    let dk = Value::new(&[m, d], (0..m * d).map(|at| sum(how, n, |i| ds[i * m + at / d] * for_dk.data[i * d + at % d]) * k_scale).collect());
+    let dk = Value::new(&[m, d], (0..m * d).map(|at| sum(how, n, |i| if in_dk(i, at / d) { ds[i * m + at / d] * for_dk.data[i * d + at % d] } else { zero }) * k_scale).collect());
     let value_scale = if how.is("dv-scaled") { scale } else { one };
-    let of_value = |j: usize, c: usize| sum(how, n, |i| weight(i, j) * d_out.data[i * dv + c]) * value_scale;
+    if how.is("dv-values") && n != m {
+        return Err(Trouble::Shapes);
+    }
+    let of_value = |j: usize, c: usize| match () {
+        () if how.is("dv-d-weights") => sum(how, n, |i| d_weight(i, j) * d_out.data[i * dv + c]),
+        () if how.is("dv-values") => sum(how, n, |i| weight(i, j) * v.data[i * dv + c]),
+        () => sum(how, n, |i| if in_dv(i, j) { weight(i, j) * d_out.data[i * dv + c] } else { zero }) * value_scale,
+    };
     let mut d_v = Value::new(&[m, dv], (0..m * dv).map(|at| of_value(at / dv, at % dv)).collect());
     if how.is("dv-untransposed") || how.is("dv-untransposed/flat") {
         let in_range = how.is("dv-untransposed/flat") && (m - 1) * m + n <= n * m;

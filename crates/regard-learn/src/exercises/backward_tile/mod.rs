@@ -59,13 +59,26 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "softmax-skipped", text: "d_scores is d_weights: the softmax is not differentiated" },
         Mistake { id: "width-scale", text: "the factor is 1/d: it is 1/sqrt(d)" },
         Mistake { id: "divided-by-p/raises", text: "kept weights are divided by p, which fails for p = 0: divide by 1 - p" },
+        Mistake { id: "tile-softmax", text: "the weights are a softmax over this tile alone: exp(score - row_max) / row_sum, of the whole row" },
+        Mistake { id: "delta-scaled", text: "delta is multiplied by 1 - p: d_out . out is already that of the dropped forward pass" },
+        Mistake { id: "delta-unscaled", text: "delta is divided by 1 - p: d_out . out is already that of the dropped forward pass" },
+        Mistake { id: "delta-outside", text: "d_scores is w d_weights - delta: delta is subtracted before the weights multiply" },
+        Mistake { id: "delta-dropped", text: "delta is dropped, too: it is subtracted for dropped keys as well" },
+        Mistake { id: "dq-scaled-twice", text: "dq has the factor 1/sqrt(d) twice" },
+        Mistake { id: "dk-scaled-twice", text: "dk has the factor 1/sqrt(d) twice" },
+        Mistake { id: "dv-values", text: "dv is weights^T out: it must be weights^T d_out" },
+        Mistake { id: "dv-scaled", text: "dv has the factor 1/sqrt(d): only dq and dk have it" },
+        Mistake { id: "dv-overwritten", text: "dv is overwritten in its loop, and only the last query counts: add them up" },
+        Mistake { id: "dk-overwritten", text: "dk is overwritten in its loop, and only the last query counts: add them up" },
         Mistake { id: "forward-unscaled", text: "the weights are made of scores without the scale" },
     ],
     mutants: &[
         "tile-delta", "dv-undropped", "ds-dropped", "dk-unscaled", "divided-by-p", "divided-by-p/raises", "max-forgotten", "sum-forgotten",
         "unscaled-dropout", "dp-undropped", "delta-missing", "delta-added", "keep-inverted", "no-dropout", "no-scale", "forward-unscaled",
         "multiplied-by-keep", "dp-unscaled", "dv-unscaled", "dq-unscaled", "scale-twice", "swapped", "diagonal-only", "sign", "softmax-skipped",
-        "width-scale",
+        "width-scale", "tile-softmax", "delta-scaled", "delta-unscaled", "delta-outside", "delta-dropped", "dq-scaled-twice", "dk-scaled-twice",
+        "dv-values", "dv-scaled",
+        "dv-overwritten", "dk-overwritten",
     ],
     hints: ["Make the weights again from the scores, row_max and row_sum.", "The delta of a row hides in d_out and out.", "Drop d_weights as the weights were dropped."],
     idea: "Nothing n x n is kept: weights are made again tile by tile, and delta = d_out . out knows the whole row.",
@@ -109,7 +122,12 @@ fn backward_tile<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
             () => one / (one - p),
         }
     };
-    let weights: Vec<T> = (0..n * t).map(|at| weight(at / t, at % t)).collect();
+    let mut weights: Vec<T> = (0..n * t).map(|at| weight(at / t, at % t)).collect();
+    if how.is("tile-softmax") {
+        let scores = Value::new(&[n, t], (0..n * t).map(|at| score(at / t, at % t)).collect());
+        weights = crate::formula::softmax(&How::default(), &scores, &vec![true; n * t]).data;
+    }
+    let weights = weights;
     let factors: Vec<T> = (0..n * t).map(|at| factor(at / t, at % t)).collect();
     let d_weight = |i: usize, j: usize| {
         let plain = dot(how, d_out.row(i), v.row(j));
@@ -122,6 +140,8 @@ fn backward_tile<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let delta = |i: usize| match () {
         () if how.is("tile-delta") => sum(how, t, |j| weights[i * t + j] * d_weight(i, j)),
         () if how.is("delta-missing") => zero,
+        () if how.is("delta-scaled") => dot(how, d_out.row(i), out.row(i)) * (one - p),
+        () if how.is("delta-unscaled") => dot(how, d_out.row(i), out.row(i)) / (one - p),
         () if how.is("delta-added") => -dot(how, d_out.row(i), out.row(i)),
         () => dot(how, d_out.row(i), out.row(i)),
     };
@@ -131,6 +151,8 @@ fn backward_tile<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
         let plain = weight * (d_weight(i, j) - deltas[i]);
         match () {
             () if how.is("ds-dropped") => plain * factors[i * t + j],
+            () if how.is("delta-outside") => weight * d_weight(i, j) - deltas[i],
+            () if how.is("delta-dropped") => if keep.flag(i * t + j) { plain } else { zero },
             () if how.is("diagonal-only") => weight * (one - weight) * d_weight(i, j),
             () if how.is("sign") => -plain,
             () if how.is("softmax-skipped") => d_weight(i, j),
@@ -141,14 +163,19 @@ fn backward_tile<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let scale = if how.is("scale-twice") { scale * scale } else { scale };
     let q_scale = if how.is("no-scale") || how.is("dq-unscaled") { one } else { scale };
     let k_scale = if how.is("no-scale") || how.is("dk-unscaled") { one } else { scale };
+    let q_scale = if how.is("dq-scaled-twice") { scale * scale } else { q_scale };
+    let k_scale = if how.is("dk-scaled-twice") { scale * scale } else { k_scale };
+    let v_scale = if how.is("dv-scaled") { scale } else { one };
+    let of_values = if how.is("dv-values") { out } else { d_out };
+    let (dk_from, dv_from) = (if how.is("dk-overwritten") { n - 1 } else { 0 }, if how.is("dv-overwritten") { n - 1 } else { 0 });
     let dropped = |at: usize| match () {
         () if how.is("dv-undropped") => weights[at],
         () if how.is("dv-unscaled") => if keep.flag(at) { weights[at] } else { zero },
         () => weights[at] * factors[at],
     };
     let dq = (0..n * d).map(|at| sum(how, t, |j| ds[at / d * t + j] * k.data[j * d + at % d]) * q_scale).collect();
-    let dk = (0..t * d).map(|at| sum(how, n, |i| ds[i * t + at / d] * q.data[i * d + at % d]) * k_scale).collect();
-    let d_v = (0..t * dv).map(|at| sum(how, n, |i| dropped(i * t + at / dv) * d_out.data[i * dv + at % dv])).collect();
+    let dk = (0..t * d).map(|at| sum(how, n - dk_from, |i| ds[(dk_from + i) * t + at / d] * q.data[(dk_from + i) * d + at % d]) * k_scale).collect();
+    let d_v = (0..t * dv).map(|at| sum(how, n - dv_from, |i| dropped((dv_from + i) * t + at / dv) * of_values.data[(dv_from + i) * dv + at % dv]) * v_scale).collect();
     let (dq, dk, d_v) = (Value::new(&[n, d], dq), Value::new(&[t, d], dk), Value::new(&[t, dv], d_v));
     if how.is("swapped") {
         // The judge adds up dq: other shapes end the session.

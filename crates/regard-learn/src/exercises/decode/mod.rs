@@ -50,6 +50,14 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "all-at-p", text: "every new token is turned as if it stood at p: they stand at p, p+1, .." },
         Mistake { id: "one-speed", text: "all pairs are turned by the angle position: pair i has position / base^(2i/d)" },
         Mistake { id: "unturned", text: "neither queries nor keys are turned" },
+        Mistake { id: "cache-unturned/all", text: "the cache keeps keys unturned, and turns all of them in each call: past keys come turned, and new ones are kept turned" },
+        Mistake { id: "halves-mixed", text: "the second half is a cos + b sin: it is a sin + b cos" },
+        Mistake { id: "first-half-sign", text: "the first half is a cos + b sin: it is a cos - b sin" },
+        Mistake { id: "second-half-sign", text: "the second half is b cos - a sin: it is a sin + b cos" },
+        Mistake { id: "degrees", text: "the angles are taken for degrees: sine and cosine take radians" },
+        Mistake { id: "output-turned", text: "out is turned, too: only q and k are" },
+        Mistake { id: "value-past-first", text: "the new values stand before the past ones: past first, like the keys" },
+        Mistake { id: "speed-from-one", text: "pair i has the speed of pair i + 1: i starts from 0" },
         Mistake { id: "double-speed", text: "the angle is position / base^(4i/d): i runs over d/2 pairs, and the power is 2i/d" },
     ],
     mutants: &[
@@ -57,6 +65,9 @@ pub(super) static EXERCISE: Exercise = Exercise {
         "keys-unturned", "neighbours-paired", "turned-backwards", "one-late", "base-ignored", "past-unused", "past-uncounted", "double-speed", "no-scale", "width-scale", "value-width", "columns",
         "keys-as-values", "keys-restart", "queries-restart", "speed-inverted", "sin-cos-exchanged", "self-unseen", "one-ahead", "one-early", "all-at-p",
         "one-speed", "unturned", "scale-inverted/root", "hard", "hard/last", "unnormalised", "zero-scores", "mask-after",
+        "halves-mixed", "first-half-sign", "second-half-sign", "degrees", "value-past-first", "speed-from-one", "uniform", "no-softmax",
+        "queries-as-keys", "scale-after", "base-2", "negated", "all-at-once", "output-turned", "component-missing",
+        "cache-unturned/all", "relu-scores", "out-overwritten",
     ],
     hints: ["Which rows are new?", "Turn, append, attend.", "Key j is visible to new token i iff j <= p + i."],
     idea: "A turned key knows where it stands, so the past is never touched again: decoding token by token gives what a prefill gives.",
@@ -88,13 +99,19 @@ fn turned<T: Real>(how: &How, x: &Value<T>, first: usize, base: T) -> Value<T> {
             () => T::of(row_position),
         };
         for i in 0..half {
-            let angle = position / base.powf(T::of(speed * i as f64 / d as f64));
+            let pair = if how.is("speed-from-one") { i + 1 } else { i } as f64;
+            let angle = position / base.powf(T::of(speed * pair / d as f64));
+            let angle = if how.is("degrees") { angle * T::of(std::f64::consts::PI / 180.0) } else { angle };
             let (one, two) = if how.is("neighbours-paired") { (2 * i, 2 * i + 1) } else { (i, i + half) };
             let (a, b) = (x.data[row * d + one], x.data[row * d + two]);
             let angle = if how.is("sin-cos-exchanged") { T::of(std::f64::consts::FRAC_PI_2) - angle } else { angle };
             let (cos, sin) = (angle.cos(), if how.is("turned-backwards") { -angle.sin() } else { angle.sin() });
-            result.data[row * d + one] = a * cos - b * sin;
-            result.data[row * d + two] = a * sin + b * cos;
+            result.data[row * d + one] = if how.is("first-half-sign") { a * cos + b * sin } else { a * cos - b * sin };
+            result.data[row * d + two] = match () {
+                () if how.is("halves-mixed") => a * cos + b * sin,
+                () if how.is("second-half-sign") => b * cos - a * sin,
+                () => a * sin + b * cos,
+            };
         }
     }
     result
@@ -110,11 +127,12 @@ fn decode<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let query = if how.is("queries-unturned") || how.is("unturned") { q.clone() } else { turned(how, q, query_first, base) };
     let key = if how.is("keys-unturned") || how.is("unturned") { k.clone() } else { turned(how, k, key_first, base) };
     let value = if how.is("values-turned") { turned(how, v, first, base) } else { v.clone() };
-    let past = if how.is("past-turned-again") { turned(how, past_k, 0, base) } else { past_k.clone() };
+    let past = if how.is("past-turned-again") || how.is("cache-unturned/all") { turned(how, past_k, 0, base) } else { past_k.clone() };
     let joined = |past: &Value<T>, new: &Value<T>| {
         if how.is("new-first") { Value::join(&[new.clone(), past.clone()]) } else { Value::join(&[past.clone(), new.clone()]) }
     };
     let (keys, values) = (joined(&past, &key), joined(past_v, &value));
+    let values = if how.is("value-past-first") { Value::join(&[value.clone(), past_v.clone()]) } else { values };
     let triangle = |i: usize, j: usize| match () {
         () if how.is("no-triangle") => true,
         () if how.is("past-uncounted") => j <= i,
@@ -125,7 +143,12 @@ fn decode<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let sees = |i: usize, j: usize| triangle(i, j) && !(how.is("past-unused") && j < p);
     let visible: Vec<bool> = (0..t * (p + t)).map(|at| sees(at / (p + t), at % (p + t))).collect();
     let (out, _) = attend(how, [&query, &keys, &values], usual_scale(how, d, v.width()), &visible)?;
-    let kept = if how.is("cache-unturned") { joined(&past, k) } else { keys };
+    let kept = match () {
+        () if how.is("cache-unturned") => joined(&past, k),
+        () if how.is("cache-unturned/all") => joined(past_k, k),
+        () => keys,
+    };
+    let out = if how.is("output-turned") { turned(how, &out, first, base) } else { out };
     Ok(vec![Value { zeros: Vec::new(), ..out }, kept, values])
 }
 

@@ -30,6 +30,13 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "heads-averaged", text: "all key/value heads are averaged into one: each group reads its own" },
         Mistake { id: "last-for-all", text: "every query head reads the last key/value head" },
         Mistake { id: "own-index", text: "query head i reads head min(i, hk - 1): neighbours share, so it is i // (h/hk)" },
+        Mistake { id: "keys-modulo", text: "query head i reads the keys of head i % hk: neighbours share, so it is i // (h/hk), as for the values" },
+        Mistake { id: "values-modulo", text: "query head i reads the values of head i % hk: neighbours share, so it is i // (h/hk), as for the keys" },
+        Mistake { id: "order-exchanged", text: "the results stand in the order [group, hk]: they belong in that of the queries, [hk, group]" },
+        Mistake { id: "one-late", text: "query head i reads head (i + 1) // (h/hk): it is i // (h/hk)" },
+        Mistake { id: "divided-by-hk/clipped", text: "query head i reads head min(i // hk, hk - 1): divide by the size of a group, h/hk" },
+        Mistake { id: "group-first", text: "the result of the first query head of a group is repeated: each query head has its own" },
+        Mistake { id: "group-first/front", text: "only the first hk query heads attend, and their results are repeated: each query head has its own" },
         Mistake { id: "group-scale", text: "the scale is 1/sqrt(h/hk): it is 1/sqrt(d)" },
         Mistake { id: "group-averaged", text: "the results of a group are averaged: each query head keeps its own" },
     ],
@@ -38,6 +45,9 @@ pub(super) static EXERCISE: Exercise = Exercise {
         "value-width", "group-averaged", "width-scale", "columns", "keys-as-values", "no-softmax", "all-at-once", "transposed-scores",
         "heads-averaged", "last-for-all", "own-index", "group-scale", "hard", "hard/last", "base-2", "unnormalised", "negated", "twice",
         "weights-transposed", "scale-inverted/root", "scale-after", "queries-as-keys", "sigmoid",
+        "keys-modulo", "values-modulo", "order-exchanged", "one-late", "uniform", "keepdims-lost", "one-in-sum", "component-missing", "column-max",
+        "column-sum", "one-sum", "scale-after/out", "values-as-keys", "added-epsilon/1e-3",
+        "divided-by-hk/clipped", "group-first", "group-first/front", "out-overwritten", "relu-scores",
     ],
     hints: ["How many query heads are there per key head?", "What does head 3 of 6 read when hk = 2?", "q as [hk, group, n, d]."],
     idea: "The cache holds hk heads instead of h: the same attention, a fraction of the memory.",
@@ -54,9 +64,11 @@ fn reads(how: &How, i: usize, h: usize, hk: usize) -> usize {
     match () {
         () if how.is("first-for-all") => 0,
         () if how.is("divided-by-hk") => i / hk,
+        () if how.is("divided-by-hk/clipped") => (i / hk).min(hk - 1),
         () if how.is("backwards") => hk - 1 - i / group,
         () if how.is("modulo") => i % hk,
         () if how.is("last-for-all") => hk - 1,
+        () if how.is("one-late") => (i + 1) / group,
         () if how.is("own-index") => i.min(hk - 1),
         () => i / group,
     }
@@ -72,12 +84,16 @@ fn grouped_attention<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
         let by = T::of(if divide { parts.len() } else { 1 } as f64);
         Value::new(&parts[0].shape, (0..parts[0].data.len()).map(|at| sum(how, parts.len(), |p| parts[p].data[at]) / by).collect())
     };
-    let attended = |query: &Value<T>, head: usize| -> Result<Value<T>, Trouble> {
+    let attended = |query: &Value<T>, head: usize, i: usize| -> Result<Value<T>, Trouble> {
         if head >= hk {
             return Err(Trouble::Shapes);
         }
-        let read = |x: &Value<T>| if how.is("heads-averaged") { mean_of(0..hk, &|i| x.part(i), true) } else { x.part(head) };
-        let (out, _) = attend(how, [query, &read(k), &read(v)], scale, &vec![true; n * m])?;
+        let read = |x: &Value<T>, modulo: bool| match () {
+            () if how.is("heads-averaged") => mean_of(0..hk, &|i| x.part(i), true),
+            () if modulo => x.part(i % hk),
+            () => x.part(head),
+        };
+        let (out, _) = attend(how, [query, &read(k, how.is("keys-modulo")), &read(v, how.is("values-modulo"))], scale, &vec![true; n * m])?;
         Ok(Value { zeros: Vec::new(), ..out })
     };
     let mut outs = Vec::new();
@@ -88,17 +104,25 @@ fn grouped_attention<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
                 () if how.is("few-heads") => q.part(head * group),
                 () => mean_of(head * group..(head + 1) * group, &|i| q.part(i), how.is("few-heads/mean")),
             };
-            outs.push(attended(&query, head)?);
+            outs.push(attended(&query, head, head)?);
         }
         return Ok(vec![Value::stack(&outs)]);
     }
     for i in 0..h {
         let start = i / group * group;
-        let query = if how.is("queries-averaged") { mean_of(start..start + group, &|i| q.part(i), true) } else { q.part(i) };
-        outs.push(attended(&query, reads(how, i, h, hk))?);
+        let query = match () {
+            () if how.is("queries-averaged") => mean_of(start..start + group, &|i| q.part(i), true),
+            () if how.is("group-first") => q.part(start),
+            () if how.is("group-first/front") => q.part(i / group),
+            () => q.part(i),
+        };
+        outs.push(attended(&query, reads(how, i, h, hk), i)?);
     }
     if how.is("group-averaged") {
         outs = (0..h).map(|i| mean_of(i / group * group..(i / group + 1) * group, &|i| outs[i].clone(), true)).collect();
+    }
+    if how.is("order-exchanged") {
+        outs = (0..h).map(|i| outs[i % hk * group + i / hk].clone()).collect();
     }
     Ok(vec![Value::stack(&outs)])
 }

@@ -37,6 +37,7 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "lengths-on-queries", text: "the lengths hide queries (i < length): they hide keys (j < length)" },
         Mistake { id: "first-entry", text: "every entry of the batch reads the keys and values of entry 0" },
         Mistake { id: "empty-all", text: "a row that sees no key is given all of them: it must be exactly 0" },
+        Mistake { id: "weights-compacted", text: "the weights of visible keys stand at the front of the row: each belongs in the column of its key" },
         Mistake { id: "last-length", text: "the last length is used for all of the batch" },
         Mistake { id: "lengths-front", text: "the length is counted from the end: padding stands behind" },
     ],
@@ -44,10 +45,13 @@ pub(super) static EXERCISE: Exercise = Exercise {
     mutants: &[
         "nan-from-value", "empty-nan", "nan-spreads", "nan-from-key", "empty-mean", "inverted", "either", "length-inclusive", "padding-hides-queries",
         "mask-transposed", "mask-transposed/flat", "no-scale", "columns", "lengths-ignored", "mask-ignored", "no-mask", "nan-swallowed",
+        "nan-swallowed/weights", "nan-swallowed/out", "nan-swallowed/results",
         "empty-mean/lowest", "empty-mean/add", "empty-mean/1e10", "empty-mean/1e6", "empty-mean/1e4", "first-length", "length-exclusive",
         "lengths-front", "mask-after", "zero-scores", "max-hidden", "no-max", "inverted/with-lengths", "no-softmax", "width-scale", "value-width", "keys-as-values",
         "lengths-on-queries", "first-entry", "empty-all", "last-length", "one-max", "all-at-once", "results-swapped", "negated",
         "scale-inverted/root", "scale-after", "hard", "hard/last", "base-2", "unnormalised", "weights-transposed", "queries-as-keys", "sigmoid", "twice", "clipped",
+        "scores-returned", "exp-returned", "uniform", "one-in-sum", "component-missing", "column-max", "column-sum", "one-sum",
+        "one-max/hidden", "nan-swallowed/inputs", "out-overwritten", "weights-compacted", "relu-scores",
     ],
     hints: ["One row at a time.", "Select the visible keys first.", "Only they enter maximum, sum and product."],
     idea: "0 times NaN is NaN: what is hidden must be left out, not multiplied by 0.",
@@ -99,6 +103,15 @@ fn masked_attention<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
         let visible = sees(how, mask, length(b), [length(0), length(call.dims[0] - 1)])?;
         let entry = if how.is("first-entry") { 0 } else { b };
         let (out, weights) = attend(how, [&q.part(b), &k.part(entry), &v.part(entry)], usual_scale(how, q.width(), v.width()), &visible)?;
+        let mut weights = weights;
+        if how.is("weights-compacted") {
+            let m = weights.width();
+            for (row, seen) in weights.data.chunks_mut(m).zip(visible.chunks(m)) {
+                let front: Vec<T> = (0..m).filter(|&j| seen[j]).map(|j| row[j]).collect();
+                row.fill(T::of(0.0));
+                row[..front.len()].copy_from_slice(&front);
+            }
+        }
         outs.push(out);
         all.push(weights);
     }

@@ -48,6 +48,16 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "first-head-only", text: "every head has the columns of head 0" },
         Mistake { id: "keys-from-x", text: "keys come from x: they must come from y, like the values" },
         Mistake { id: "values-from-x", text: "values come from x: they must come from y, like the keys" },
+        Mistake { id: "heads-for-width", text: "head h has the columns from h heads to (h + 1) heads: its width is d = e/heads" },
+        Mistake { id: "heads-softmax", text: "the softmax runs over the heads: it runs over the keys of each head" },
+        Mistake { id: "output-blocks", text: "each head is multiplied by its own block of w_o: join the heads first, w_o mixes them" },
+        Mistake { id: "input-blocks", text: "a head takes its columns of x and y and a block of the matrices: project all columns first, then split" },
+        Mistake { id: "kv-exchanged", text: "w_k and w_v are exchanged" },
+        Mistake { id: "qk-exchanged", text: "w_q and w_k are exchanged" },
+        Mistake { id: "qv-exchanged", text: "w_q and w_v are exchanged" },
+        Mistake { id: "weights-averaged", text: "the weights are averaged over the heads: return those of each head" },
+        Mistake { id: "weights-axes", text: "the weights are [n, heads, m]: return [heads, n, m]" },
+        Mistake { id: "residual-added", text: "x is added to the result: that belongs to the block around it" },
         Mistake { id: "heads-scale", text: "the scale is 1/sqrt(heads): it is 1/sqrt(d), with d = e/heads" },
     ],
     mutants: &[
@@ -56,6 +66,9 @@ pub(super) static EXERCISE: Exercise = Exercise {
         "heads-scale", "columns", "keys-as-values", "no-softmax", "one-head", "matrices-transposed/output", "values-unprojected", "keys-unprojected",
         "queries-unprojected", "output-first", "first-head-only", "keys-from-x", "values-from-x", "width-scale", "scale-inverted/root", "hard",
         "hard/last", "unnormalised", "all-at-once", "negated", "weights-transposed", "transposed-scores", "results-swapped", "twice",
+        "heads-softmax", "output-blocks", "input-blocks", "kv-exchanged", "qk-exchanged", "qv-exchanged", "weights-averaged", "weights-axes",
+        "residual-added", "scores-returned", "exp-returned", "uniform", "queries-as-keys", "sigmoid", "base-2", "scale-after",
+        "heads-for-width", "out-overwritten",
     ],
     hints: ["One head by slicing columns.", "Reshape to [n, heads, d], then exchange two axes.", "Exchange back, join, multiply by w_o."],
     idea: "A head is a slice of columns with a softmax of its own; w_o lets the heads talk to each other afterwards.",
@@ -117,6 +130,29 @@ fn combined<T: Real>(how: &How, mixed: &[Value<T>], w_o: &Value<T>) -> Reply<T> 
     }])
 }
 
+/// The softmax over the heads of each score.
+fn over_heads<T: Real>(
+    how: &How,
+    [q, k, v]: [&Value<T>; 3],
+    scale: T,
+    heads: usize,
+    mixed: &mut [Value<T>],
+    all: &mut [Value<T>],
+) -> Result<(), Trouble> {
+    let (n, m) = (q.rows(), k.rows());
+    let of_head = |h: usize| crate::formula::scores(how, &split(how, q, h, heads), &split(how, k, h, heads), scale);
+    let scores = (0..heads).map(of_head).collect::<Result<Vec<_>, Trouble>>()?;
+    for at in 0..n * m {
+        let row: Vec<T> = scores.iter().map(|s| s.data[at]).collect();
+        let weights = crate::formula::softmax_row(&How::default(), &row, &vec![true; heads]);
+        (0..heads).for_each(|h| all[h].data[at] = weights[h]);
+    }
+    for h in 0..heads {
+        mixed[h] = crate::formula::mix(how, &all[h], &split(how, v, h, heads), &vec![true; n * m])?;
+    }
+    Ok(())
+}
+
 fn multi_head<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let [x, y, w_q, w_k, w_v, w_o] = [0, 1, 2, 3, 4, 5].map(|at| call.args[at].clone());
     let heads = if how.is("one-head") { 1 } else { call.dims[3] };
@@ -124,8 +160,28 @@ fn multi_head<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let (x, y) = if how.is("exchanged") { (y, x) } else { (x, y) };
     let turned = |w: Value<T>| if how.is("matrices-transposed") { w.transposed() } else { w };
     let input = |w: Value<T>| if how.is("matrices-transposed/inputs") { w.transposed() } else { turned(w) };
-    let [w_q, w_k, w_v] = [w_q, w_k, w_v].map(input);
-    let w_o = if how.is("matrices-transposed/output") { w_o.transposed() } else { turned(w_o) };
+    let [mut w_q, mut w_k, mut w_v] = [w_q, w_k, w_v].map(input);
+    if how.is("kv-exchanged") {
+        std::mem::swap(&mut w_k, &mut w_v);
+    }
+    if how.is("qk-exchanged") {
+        std::mem::swap(&mut w_q, &mut w_k);
+    }
+    if how.is("qv-exchanged") {
+        std::mem::swap(&mut w_q, &mut w_v);
+    }
+    let in_block = |at: usize, e: usize| at / e / (e / heads) == at % e / (e / heads);
+    if how.is("input-blocks") {
+        for w in [&mut w_q, &mut w_k, &mut w_v] {
+            let e = w.width();
+            (0..e * e).filter(|&at| !in_block(at, e)).for_each(|at| w.data[at] = T::of(0.0));
+        }
+    }
+    let mut w_o = if how.is("matrices-transposed/output") { w_o.transposed() } else { turned(w_o) };
+    if how.is("output-blocks") {
+        let e = w_o.width();
+        (0..e * e).filter(|&at| !in_block(at, e)).for_each(|at| w_o.data[at] = T::of(0.0));
+    }
     if (how.is("keys-from-x") || how.is("values-from-x")) && x.rows() != y.rows() {
         return Err(Trouble::Shapes);
     }
@@ -143,14 +199,51 @@ fn multi_head<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     };
     let (mut mixed, mut all) = (Vec::new(), Vec::new());
     for h in 0..heads {
+        if how.is("heads-for-width") {
+            let (from, to) = ((h * heads).min(q.width()), ((h + 1) * heads).min(q.width()));
+            let columns = |x: &Value<T>| {
+                let data = (0..x.rows()).flat_map(|i| x.row(i)[from..to].to_vec()).collect();
+                Value::new(&[x.rows(), to - from], data)
+            };
+            let (out, mut weights) = attend(how, [&columns(&q), &columns(&k), &columns(&v)], scale, &vec![true; q.rows() * k.rows()])?;
+            weights.zeros.clear();
+            mixed.push(Value { zeros: Vec::new(), ..out });
+            all.push(weights);
+            continue;
+        }
         let parts = [split(how, &q, h, heads), split(how, &k, h, heads), split(how, &v, h, heads)];
         let (out, mut weights) = attend(how, [&parts[0], &parts[1], &parts[2]], scale, &vec![true; q.rows() * k.rows()])?;
         weights.zeros.clear();
         mixed.push(Value { zeros: Vec::new(), ..out });
         all.push(weights);
     }
+    if how.is("heads-for-width") {
+        let (n, e) = (q.rows(), q.width());
+        if heads * heads < e {
+            return Err(Trouble::Shapes);
+        }
+        let joined = (0..n).flat_map(|i| mixed.iter().flat_map(move |head| head.row(i).to_vec())).collect();
+        return Ok(vec![matmul(how, &Value::new(&[n, e], joined), &w_o), Value::stack(&all)]);
+    }
+    if how.is("heads-softmax") {
+        over_heads(how, [&q, &k, &v], scale, heads, &mut mixed, &mut all)?;
+    }
     let mut results = combined(how, &mixed, &w_o)?;
-    results.push(Value::stack(&all));
+    if how.is("residual-added") {
+        results[0].data.iter_mut().zip(&x.data).for_each(|(out, x)| *out = *out + *x);
+    }
+    let (n, m) = (q.rows(), k.rows());
+    results.push(match () {
+        () if how.is("weights-averaged") => {
+            let mean = |at: usize| crate::formula::sum(how, heads, |h| all[h].data[at]) / T::of(heads as f64);
+            Value::new(&[n, m], (0..n * m).map(mean).collect())
+        }
+        () if how.is("weights-axes") => {
+            let at = |place: usize| all[place / m % heads].data[place / (heads * m) * m + place % m];
+            Value::new(&[n, heads, m], (0..n * heads * m).map(at).collect())
+        }
+        () => Value::stack(&all),
+    });
     if how.is("results-swapped") {
         results.swap(0, 1);
     }

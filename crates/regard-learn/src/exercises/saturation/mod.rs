@@ -35,12 +35,30 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "rows-over-t", text: "the deviation is that of all rows, over sqrt(t): take the deviation of the draws' means" },
         Mistake { id: "medians-of-draws", text: "the median is taken of the draws' medians: take it over all rows" },
         Mistake { id: "lower-median", text: "with an even number of rows the median is the mean of the middle two" },
+        Mistake { id: "columns-exchanged", text: "the standard error and the median have changed places: mean, standard error, median" },
+        Mistake { id: "columns-exchanged/first", text: "the mean and the median have changed places: mean, standard error, median" },
+        Mistake { id: "rows-exchanged", text: "largest weight and slack have changed places: entropy, largest weight, slack" },
+        Mistake { id: "rows-exchanged/first", text: "entropy and largest weight have changed places: entropy, largest weight, slack" },
+        Mistake { id: "slack-each", text: "the slack sums 1 - w^2 over the keys: it is 1 minus the sum of w^2" },
+        Mistake { id: "slack-rooted", text: "the slack is 1 minus the root of the sum of squares: the root is too much" },
+        Mistake { id: "error-over-n", text: "the standard error divides by sqrt(n): it is the deviation of the draws' means over sqrt(t)" },
+        Mistake { id: "error-over-rows", text: "the standard error divides by sqrt(t n): only the t draws are independent" },
+        Mistake { id: "error-over-t", text: "the standard error divides by t: divide by sqrt(t)" },
+        Mistake { id: "error-over-less", text: "the standard error divides by sqrt(t - 1): the deviation has t - 1 already; divide by sqrt(t)" },
+        Mistake { id: "log-epsilon", text: "a number is added inside the logarithm: that moves the entropy; 0 ln 0 is 0" },
+        Mistake { id: "means-over-draws", text: "means are taken over the draws, and their deviation over the rows: average the rows of each draw first" },
+        Mistake { id: "means-over-draws/n", text: "means are taken over the draws, and their standard error over the n rows: average the rows of each draw first" },
+        Mistake { id: "entropy-mean", text: "the entropy is the mean over keys of -w ln w: it is their sum" },
         Mistake { id: "entropy-negated", text: "the entropy is negative: a sign is missing" },
     ],
     mutants: &[
         "bits", "zero-log-zero", "rows-independent", "deviation", "largest-of-draw", "relative-entropy", "no-scale", "divided-by-t",
         "median-of-means", "upper-median", "sum-of-squares", "variance", "entropy-negated", "transposed", "columns", "no-max", "scale-inverted",
         "unnormalised", "decimal", "slack-largest", "over-queries", "rows-over-t", "medians-of-draws", "lower-median",
+        "columns-exchanged", "columns-exchanged/first", "rows-exchanged", "rows-exchanged/first", "slack-each", "slack-rooted", "error-over-n",
+        "error-over-rows", "error-over-t", "error-over-less", "log-epsilon/1e-3", "log-epsilon/1e-4", "log-epsilon/1e-5", "log-epsilon/1e-6",
+        "log-epsilon/1e-2", "entropy-mean", "scale-twice", "all-at-once", "one-max", "scale-halved", "base-2", "twice", "component-missing",
+        "means-over-draws", "means-over-draws/n", "component-last-only",
     ],
     hints: ["What is independent of what?", "Reduce over keys, then rows, then draws.", "The logarithm of where(w > 0, w, 1)."],
     idea: "Rows of a draw share their keys, so only draws are independent: an error bar that forgets it is too small.",
@@ -55,7 +73,13 @@ pub(super) static EXERCISE: Exercise = Exercise {
 fn measures<T: Real>(how: &How, w: &[T]) -> [T; 3] {
     let skipped = |x: T| x.value() == 0.0 && !how.is("zero-log-zero");
     let term = |j: usize| if skipped(w[j]) { T::of(0.0) } else { w[j] * w[j].ln() };
-    let mut entropy = -sum(how, w.len(), term);
+    let mut entropy = match how.number("log-epsilon/") {
+        Some(epsilon) => -sum(how, w.len(), |j| w[j] * (w[j] + T::of(epsilon)).ln()),
+        None => -sum(how, w.len(), term),
+    };
+    if how.is("entropy-mean") {
+        entropy = entropy / T::of(w.len() as f64);
+    }
     if how.is("bits") {
         entropy = entropy / T::of(2.0).ln();
     }
@@ -72,6 +96,8 @@ fn measures<T: Real>(how: &How, w: &[T]) -> [T; 3] {
     let squares = sum(how, w.len(), |j| w[j] * w[j]);
     let slack = match () {
         () if how.is("sum-of-squares") => squares,
+        () if how.is("slack-each") => T::of(w.len() as f64) - squares,
+        () if how.is("slack-rooted") => T::of(1.0) - squares.sqrt(),
         () if how.is("slack-largest") => T::of(1.0) - largest,
         () => T::of(1.0) - squares,
     };
@@ -109,6 +135,9 @@ fn saturation<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let mut draws: [Vec<Vec<T>>; 3] = [Vec::new(), Vec::new(), Vec::new()];
     for draw in 0..t {
         let weights = softmax(how, &scores(how, &q.part(draw), &k.part(draw), scale)?, &vec![true; n * m]);
+        if weights.shape != [n, m] {
+            return Err(crate::value::Trouble::Shapes);
+        }
         let weights = if how.is("over-queries") { weights.transposed() } else { weights };
         let rows: Vec<[T; 3]> = (0..weights.rows()).map(|i| measures(how, weights.row(i))).collect();
         for (at, measure) in draws.iter_mut().enumerate() {
@@ -125,16 +154,38 @@ fn saturation<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
         let all: Vec<T> = measure.iter().flatten().copied().collect();
         let independent = if how.is("rows-independent") || how.is("rows-over-t") { &all } else { &means };
         let count = T::of(if how.is("rows-over-t") { t } else { independent.len() } as f64);
+        let over_draws = how.is("means-over-draws") || how.is("means-over-draws/n");
+        let across: Vec<T> = (0..if over_draws { measure[0].len() } else { 0 })
+            .map(|i| mean(how, &measure.iter().map(|rows| rows[i]).collect::<Vec<T>>()))
+            .collect();
+        let independent = if over_draws { &across } else { independent };
+        let count = if how.is("means-over-draws/n") { T::of(n as f64) } else { count };
         let error = if independent.len() < 2 { T::of(f64::NAN) } else { deviation(how, independent) };
-        let error = if how.is("deviation") { error } else { error / count.sqrt() };
+        let error = match () {
+            () if how.is("deviation") => error,
+            () if how.is("error-over-n") => error / T::of(n as f64).sqrt(),
+            () if how.is("error-over-rows") => error / T::of((t * n) as f64).sqrt(),
+            () if how.is("error-over-t") => error / count,
+            () if how.is("error-over-less") => error / (count - T::of(1.0)).sqrt(),
+            () => error / count.sqrt(),
+        };
         let middle = match () {
             () if how.is("median-of-means") => median(how, &means),
             () if how.is("medians-of-draws") => median(how, &measure.iter().map(|rows| median(how, rows)).collect::<Vec<T>>()),
             () => median(how, &all),
         };
-        table.extend([mean(how, &means), error, middle]);
+        let centre = mean(how, &means);
+        table.extend(match () {
+            () if how.is("columns-exchanged") => [centre, middle, error],
+            () if how.is("columns-exchanged/first") => [middle, error, centre],
+            () => [centre, error, middle],
+        });
     }
-    let table = Value::new(&[3, 3], table);
+    let mut table = Value::new(&[3, 3], table);
+    if how.is("rows-exchanged") || how.is("rows-exchanged/first") {
+        let first = if how.is("rows-exchanged") { 3 } else { 0 };
+        (0..3).for_each(|c| table.data.swap(first + c, first + 3 + c));
+    }
     Ok(vec![if how.is("transposed") { table.transposed() } else { table }])
 }
 

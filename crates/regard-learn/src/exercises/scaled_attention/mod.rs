@@ -48,6 +48,30 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "query-count/without-variances", text: "`1 / sqrt(n)`: n is the number of queries; scores are sums over d" },
         Mistake { id: "variances-multiplied", text: "`sqrt(var_q * var_k) / sqrt(d)`: the variances multiply; the scale divides by their root" },
         Mistake { id: "variances-multiplied/plain", text: "`var_q * var_k / sqrt(d)`: the variances multiply; the scale divides by their root" },
+        Mistake { id: "d-unrooted", text: "`1 / (d * sqrt(var_q * var_k))`: d belongs under the root, like the variances" },
+        Mistake { id: "one-root-missing", text: "`1 / (sqrt(d) * sqrt(var_q) * var_k)`: var_k belongs under the root, too" },
+        Mistake { id: "one-root-missing/q", text: "`1 / (sqrt(d) * var_q * sqrt(var_k))`: var_q belongs under the root, too" },
+        Mistake { id: "variances-added/mean", text: "`1 / sqrt(d * (var_q + var_k) / 2)`: a product of independent numbers has the product of their variances" },
+        Mistake { id: "variances-added/roots", text: "`1 / (sqrt(d) * (sqrt(var_q) + sqrt(var_k)))`: a product of independent numbers has the product of their variances" },
+        Mistake { id: "variances-added/unrooted", text: "`1 / (sqrt(d) * (var_q + var_k))`: a product of independent numbers has the product of their variances, under the root" },
+        Mistake { id: "width-missing", text: "`1 / sqrt(var_q * var_k)`: a score is a sum of d products: d is missing under the root" },
+        Mistake { id: "width-missing/no-root", text: "`1 / (var_q * var_k)`: a score is a sum of d products: d is missing, and the root" },
+        Mistake { id: "one-variance/q-twice", text: "`1 / (sqrt(d) * var_q)`: a product has the variance var_q var_k: var_k is not used, and var_q not under the root" },
+        Mistake { id: "one-variance/k-twice", text: "`1 / (sqrt(d) * var_k)`: a product has the variance var_q var_k: var_q is not used, and var_k not under the root" },
+        Mistake { id: "one-variance/no-root", text: "`1 / (d * var_q)`: it divides by d var_q; divide by the root of d var_q var_k" },
+        Mistake { id: "one-variance/no-root-k", text: "`1 / (d * var_k)`: it divides by d var_k; divide by the root of d var_q var_k" },
+        Mistake { id: "times/no-root", text: "`d * var_q * var_k`: it multiplies by the variance; divide by its root" },
+        Mistake { id: "times/width", text: "`d`: it multiplies by d; divide by the root of d var_q var_k" },
+        Mistake { id: "times/root-of-width", text: "`sqrt(d) / sqrt(var_q * var_k)`: d multiplies; it belongs under the root that divides" },
+        Mistake { id: "squared", text: "`1 / (d * d * var_q * var_k)`: it divides by d squared; divide by the root of d var_q var_k" },
+        Mistake { id: "variance-ratio", text: "`sqrt(var_q / var_k) / sqrt(d)`: var_q multiplies; both variances belong under the root that divides" },
+        Mistake { id: "variance-ratio/inverted", text: "`sqrt(var_k / var_q) / sqrt(d)`: var_k multiplies; both variances belong under the root that divides" },
+        Mistake { id: "both-widths", text: "`1 / sqrt(2 * d * var_q * var_k)`: the width of q and k counts once: a score is a sum of d products" },
+        Mistake { id: "one-less", text: "`1 / sqrt((d + 1) * var_q * var_k)`: a score is a sum of d products, not d + 1" },
+        Mistake { id: "no-root/value-width", text: "`1 / (dv * var_q * var_k)`: dv is the width of the values, and the root is missing" },
+        Mistake { id: "no-root/keys", text: "`1 / m`: m is the number of keys; divide by the root of d var_q var_k" },
+        Mistake { id: "scale-twice", text: "the scale is right, but out has it twice" },
+        Mistake { id: "returned-root-only", text: "out is right, but the scale that is returned is 1/sqrt(d): the variances belong to it" },
         Mistake { id: "fourth-root", text: "`1 / sqrt(sqrt(d * var_q * var_k))`: one root is enough" },
     ],
     mutants: &[
@@ -56,6 +80,13 @@ pub(super) static EXERCISE: Exercise = Exercise {
         "no-root/without-variances", "times/without-variances", "columns", "no-softmax", "keys-as-values", "transposed-scores", "all-at-once",
         "unnormalised", "key-count/without-variances", "query-count", "query-count/without-variances", "measured", "measured/scores",
         "variances-multiplied", "variances-multiplied/plain", "fourth-root", "hard", "hard/last", "negated",
+        "d-unrooted", "one-root-missing", "one-root-missing/q", "variances-added/mean", "variances-added/roots",
+        "variances-added/unrooted", "width-missing", "width-missing/no-root", "one-variance/q-twice", "one-variance/k-twice",
+        "one-variance/no-root", "one-variance/no-root-k", "times/no-root", "times/width", "times/root-of-width", "squared",
+        "variance-ratio", "variance-ratio/inverted", "both-widths", "one-less", "no-root/value-width", "no-root/keys", "keepdims-lost",
+        "keepdims-lost/max", "keepdims-lost/both", "uniform", "one-in-sum", "component-missing", "queries-as-keys", "weights-transposed",
+        "twice", "base-2", "sigmoid",
+        "scale-twice", "scale-inverted", "scale-rooted", "scale-halved", "returned-root-only", "relu-scores", "out-overwritten",
     ],
     hints: ["What is the variance of a sum of d products?", "It is d var_q var_k.", "Divide by its root, before the softmax."],
     idea: "A sum of d independent products has variance d var_q var_k. Dividing by its root keeps the softmax awake at any width.",
@@ -70,6 +101,7 @@ fn chosen<T: Real>(how: &How, [n, m, d, dv]: [usize; 4], var_q: T, var_k: T) -> 
     let one = T::of(1.0);
     let [n, m, d, dv] = [n, m, d, dv].map(|x| T::of(x as f64));
     let right = one / (d * var_q * var_k).sqrt();
+    let root = |x: T| x.sqrt();
     match () {
         () if how.is("none") => one,
         () if how.is("times") => (d * var_q * var_k).sqrt(),
@@ -91,6 +123,28 @@ fn chosen<T: Real>(how: &How, [n, m, d, dv]: [usize; 4], var_q: T, var_k: T) -> 
         () if how.is("query-count/without-variances") => one / n.sqrt(),
         () if how.is("variances-multiplied") => (var_q * var_k).sqrt() / d.sqrt(),
         () if how.is("variances-multiplied/plain") => var_q * var_k / d.sqrt(),
+        () if how.is("d-unrooted") => T::of(1.0) / (d * root(var_q * var_k)),
+        () if how.is("one-root-missing") => T::of(1.0) / (root(d) * root(var_q) * var_k),
+        () if how.is("one-root-missing/q") => T::of(1.0) / (root(d) * var_q * root(var_k)),
+        () if how.is("variances-added/mean") => T::of(1.0) / root(d * (var_q + var_k) / T::of(2.0)),
+        () if how.is("variances-added/roots") => T::of(1.0) / (root(d) * (root(var_q) + root(var_k))),
+        () if how.is("variances-added/unrooted") => T::of(1.0) / (root(d) * (var_q + var_k)),
+        () if how.is("width-missing") => T::of(1.0) / root(var_q * var_k),
+        () if how.is("width-missing/no-root") => T::of(1.0) / (var_q * var_k),
+        () if how.is("one-variance/q-twice") => T::of(1.0) / (root(d) * var_q),
+        () if how.is("one-variance/k-twice") => T::of(1.0) / (root(d) * var_k),
+        () if how.is("one-variance/no-root") => T::of(1.0) / (d * var_q),
+        () if how.is("one-variance/no-root-k") => T::of(1.0) / (d * var_k),
+        () if how.is("times/no-root") => d * var_q * var_k,
+        () if how.is("times/width") => d,
+        () if how.is("times/root-of-width") => root(d) / root(var_q * var_k),
+        () if how.is("squared") => T::of(1.0) / (d * d * var_q * var_k),
+        () if how.is("variance-ratio") => root(var_q / var_k) / root(d),
+        () if how.is("variance-ratio/inverted") => root(var_k / var_q) / root(d),
+        () if how.is("both-widths") => T::of(1.0) / root(T::of(2.0) * d * var_q * var_k),
+        () if how.is("one-less") => T::of(1.0) / root((d + T::of(1.0)) * var_q * var_k),
+        () if how.is("no-root/value-width") => T::of(1.0) / (dv * var_q * var_k),
+        () if how.is("no-root/keys") => T::of(1.0) / m,
         () if how.is("fourth-root") => one / (d * var_q * var_k).sqrt().sqrt(),
         () => right,
     }
@@ -113,7 +167,11 @@ fn scaled_attention<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let applied = if how.is("scale-unused") { T::of(1.0) } else { scale };
     let (mut out, _) = attend(how, [q, k, v], applied, &vec![true; q.rows() * k.rows()])?;
     out.zeros.clear();
-    let said = if how.is("root-returned") { T::of(1.0) / scale } else { scale };
+    let said = match () {
+        () if how.is("root-returned") => T::of(1.0) / scale,
+        () if how.is("returned-root-only") => crate::formula::root_scale(q.width()),
+        () => scale,
+    };
     Ok(vec![Value::number(said), out])
 }
 

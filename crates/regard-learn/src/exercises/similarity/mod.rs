@@ -38,6 +38,28 @@ pub(super) static EXERCISE: Exercise = Exercise {
             id: "product-floor",
             text: "a product of lengths below a small number is raised to it: very short rows lose their direction; only a length of 0 is special",
         },
+        Mistake {
+            id: "length-threshold",
+            text: "rows shorter than a small number get cosine 0: very short rows have a direction, too; only a length of 0 is special",
+        },
+        Mistake {
+            id: "product-threshold",
+            text: "where the product of lengths is below a small number the cosine is set to 0: only a length of 0 is special",
+        },
+        Mistake {
+            id: "rooted-epsilon",
+            text: "a small number is added under the root of the lengths: very short rows lose their direction; only a length of 0 is special",
+        },
+        Mistake {
+            id: "squares-multiplied",
+            text: "the squares of both lengths are multiplied before the root, which leaves the range of float32 for very short and very long rows: take each root first",
+        },
+        Mistake { id: "clamped", text: "negative cosines become 0: opposite rows have cosine -1" },
+        Mistake { id: "rms-norm", text: "lengths are roots of the mean square: a length is the root of the sum of squares" },
+        Mistake { id: "centred", text: "the mean of each row is subtracted first: that is a correlation, not a cosine" },
+        Mistake { id: "component-missing", text: "the last component is left out of the dot products: the sum runs over all d" },
+        Mistake { id: "component-missing/first", text: "the first component is left out of the dot products: the sum runs over all d" },
+        Mistake { id: "cosines-transposed", text: "the cosines have rows and columns exchanged" },
         Mistake { id: "max-norm", text: "lengths are the largest |x|: a length is the root of the sum of squares" },
         Mistake { id: "column-norms", text: "lengths are taken over columns (axis 0): each row has its own" },
         Mistake { id: "angle", text: "these are angles: return their cosine, without arccos" },
@@ -48,12 +70,24 @@ pub(super) static EXERCISE: Exercise = Exercise {
     ],
     mutants: &[
         "only-q-norm", "l1-norm", "zero-nan", "distance", "dots-normalised", "transposed", "only-k-norm", "no-norm", "squared-norm",
-        "one-norm-for-all", "by-width", "results-swapped", "added-epsilon/1e-6", "added-epsilon/1e-7", "added-epsilon/1e-8",
-        "added-epsilon/1e-9", "added-epsilon/1e-10", "added-epsilon/1e-12", "length-floor/1e-8", "length-floor/1e-6",
-        "length-floor/1e-7", "length-floor/1e-9", "length-floor/1e-10", "length-floor/1e-5", "product-floor/1e-8",
-        "product-floor/1e-12", "product-floor/1e-6", "product-floor/1e-9", "product-floor/1e-10",
-        "added-epsilon/each-1e-8", "added-epsilon/each-1e-12", "added-epsilon/each-1e-6", "added-epsilon/each-1e-9", "added-epsilon/each-1e-10",
-        "max-norm", "column-norms", "angle", "absolute", "root-width", "cosine-squared", "zero-one",
+        "one-norm-for-all", "by-width", "results-swapped", "max-norm", "column-norms", "angle", "absolute", "root-width",
+        "cosine-squared", "zero-one", "squares-multiplied", "clamped", "rms-norm", "centred", "component-missing",
+        "component-missing/first", "cosines-transposed", "added-epsilon/1e-6", "added-epsilon/1e-8", "added-epsilon/1e-12",
+        "added-epsilon/1e-9", "added-epsilon/1e-10", "added-epsilon/1e-7", "added-epsilon/1e-5", "added-epsilon/1e-4",
+        "added-epsilon/1e-3", "added-epsilon/1e-16", "length-floor/1e-6", "length-floor/1e-8", "length-floor/1e-9",
+        "length-floor/1e-10", "length-floor/1e-7", "length-floor/1e-5", "length-floor/1e-4", "length-floor/1e-3",
+        "product-floor/1e-6", "product-floor/1e-8", "product-floor/1e-12", "product-floor/1e-9", "product-floor/1e-10",
+        "product-floor/1e-7", "product-floor/1e-5", "product-floor/1e-4", "product-floor/1e-16", "added-epsilon/each-1e-6",
+        "added-epsilon/each-1e-8", "added-epsilon/each-1e-12", "added-epsilon/each-1e-9", "added-epsilon/each-1e-10",
+        "added-epsilon/each-1e-7", "added-epsilon/each-1e-5", "added-epsilon/each-1e-4", "added-epsilon/each-1e-3",
+        "added-epsilon/each-1e-16", "length-threshold/1e-6", "length-threshold/1e-8", "length-threshold/1e-9",
+        "length-threshold/1e-10", "length-threshold/1e-7", "length-threshold/1e-5", "length-threshold/1e-4", "length-threshold/1e-3",
+        "product-threshold/1e-6", "product-threshold/1e-8", "product-threshold/1e-12", "product-threshold/1e-9",
+        "product-threshold/1e-10", "product-threshold/1e-7", "product-threshold/1e-5", "product-threshold/1e-4",
+        "product-threshold/1e-16", "rooted-epsilon/1e-6", "rooted-epsilon/1e-8", "rooted-epsilon/1e-12", "rooted-epsilon/1e-9",
+        "rooted-epsilon/1e-10", "rooted-epsilon/1e-7", "rooted-epsilon/1e-5", "rooted-epsilon/1e-4", "rooted-epsilon/1e-3",
+        "rooted-epsilon/1e-16",
+        "component-last-only", "added-epsilon/1.1920929e-7", "added-epsilon/2.220446e-16", "added-epsilon/each-1.1920929e-7", "added-epsilon/each-2.220446e-16", "product-floor/1.1920929e-7", "product-floor/2.220446e-16", "length-floor/1.1920929e-7",
     ],
     hints: ["What is q.q, the dot product of a row with itself?", "A length per row: sqrt(q.q).", "Divide by both lengths where they are not 0."],
     idea: "q.k = |q| |k| cos: the dot product knows direction and length, the cosine forgets length. Attention uses the dot product.",
@@ -64,26 +98,6 @@ pub(super) static EXERCISE: Exercise = Exercise {
     files: files!(),
 };
 
-/// Raised to at least this: each length, or their product.
-const FLOORS: [(&str, f64, bool); 11] = [
-    ("length-floor/1e-5", 1e-5, true), ("length-floor/1e-6", 1e-6, true), ("length-floor/1e-7", 1e-7, true), ("length-floor/1e-8", 1e-8, true),
-    ("length-floor/1e-9", 1e-9, true), ("length-floor/1e-10", 1e-10, true),
-    ("product-floor/1e-6", 1e-6, false), ("product-floor/1e-8", 1e-8, false), ("product-floor/1e-9", 1e-9, false),
-    ("product-floor/1e-10", 1e-10, false), ("product-floor/1e-12", 1e-12, false),
-];
-
-/// Added to each length.
-const EACH: [(&str, f64); 5] = [
-    ("added-epsilon/each-1e-6", 1e-6), ("added-epsilon/each-1e-8", 1e-8), ("added-epsilon/each-1e-9", 1e-9),
-    ("added-epsilon/each-1e-10", 1e-10), ("added-epsilon/each-1e-12", 1e-12),
-];
-
-/// Added to the product of the lengths.
-const EPSILONS: [(&str, f64); 6] = [
-    ("added-epsilon/1e-6", 1e-6), ("added-epsilon/1e-7", 1e-7), ("added-epsilon/1e-8", 1e-8),
-    ("added-epsilon/1e-9", 1e-9), ("added-epsilon/1e-10", 1e-10), ("added-epsilon/1e-12", 1e-12),
-];
-
 fn length<T: Real>(how: &How, row: &[T]) -> T {
     if how.is("l1-norm") {
         return sum(how, row.len(), |c| row[c].abs());
@@ -91,14 +105,21 @@ fn length<T: Real>(how: &How, row: &[T]) -> T {
     if how.is("max-norm") {
         return row.iter().fold(T::of(0.0), |top, x| how.max(top, x.abs()));
     }
-    let square = dot(how, row, row);
+    let square = dot(how, row, row) + T::of(how.number("rooted-epsilon/").unwrap_or(0.0));
+    let square = if how.is("rms-norm") { square / T::of(row.len() as f64) } else { square };
     if how.is("squared-norm") { square } else { square.sqrt() }
 }
 
 fn similarity<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let [q, k] = [&call.args[0], &call.args[1]];
     let (n, m, zero) = (q.rows(), k.rows(), T::of(0.0));
-    let epsilon = EPSILONS.iter().find(|e| how.is(e.0)).map(|e| T::of(e.1));
+    let centred = |x: &Value<T>| {
+        let mean = |i: usize| sum(how, x.width(), |c| x.row(i)[c]) / T::of(x.width() as f64);
+        Value::new(&x.shape, (0..x.data.len()).map(|at| x.data[at] - mean(at / x.width())).collect())
+    };
+    let (q_plain, k_plain) = (q, k);
+    let (q, k) = if how.is("centred") { (&centred(q), &centred(k)) } else { (q, k) };
+    let epsilon = how.number("added-epsilon/").map(T::of);
     let lengths = |x: &Value<T>, rows: usize| -> Vec<T> {
         if how.is("one-norm-for-all") {
             return vec![length(how, &x.data); rows];
@@ -106,35 +127,48 @@ fn similarity<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
         (0..rows).map(|i| length(how, x.row(i))).collect()
     };
     let (mut q_lengths, mut k_lengths) = (lengths(q, n), lengths(k, m));
-    if let Some(each) = EACH.iter().find(|e| how.is(e.0)) {
-        q_lengths.iter_mut().chain(&mut k_lengths).for_each(|x| *x = *x + T::of(each.1));
+    if let Some(each) = how.number("added-epsilon/each-") {
+        q_lengths.iter_mut().chain(&mut k_lengths).for_each(|x| *x = *x + T::of(each));
     }
-    let floor = FLOORS.iter().find(|e| how.is(e.0));
-    if let Some(floor) = floor.filter(|floor| floor.2) {
-        q_lengths.iter_mut().chain(&mut k_lengths).for_each(|x| *x = how.max(*x, T::of(floor.1)));
+    if let Some(floor) = how.number("length-floor/") {
+        q_lengths.iter_mut().chain(&mut k_lengths).for_each(|x| *x = how.max(*x, T::of(floor)));
     }
+    let shortest = how.number("length-threshold/").unwrap_or(0.0);
+    let smallest = how.number("product-threshold/").unwrap_or(0.0);
+    let product_floor = how.number("product-floor/").map(T::of);
+    let squares = |i: usize, j: usize| dot(how, q.row(i), q.row(i)) * dot(how, k.row(j), k.row(j));
+    let part = |x: &[T]| match () {
+        () if how.is("component-missing") => x[..x.len() - 1].to_vec(),
+        () if how.is("component-missing/first") => x[1..].to_vec(),
+        () if how.is("component-last-only") => x[x.len() - 1..].to_vec(),
+        () => x.to_vec(),
+    };
     let (q_units, k_units) = (by_columns(how, q), by_columns(how, k));
     let (mut dots, mut cosines) = (Vec::new(), Vec::new());
     for at in 0..n * m {
         let (i, j) = (at / m, at % m);
-        let product = dot(how, q.row(i), k.row(j));
+        let product = dot(how, &part(q.row(i)), &part(k.row(j)));
         let by_q = if how.is("only-k-norm") || how.is("no-norm") { T::of(1.0) } else { q_lengths[i] };
         let by_k = if how.is("only-q-norm") || how.is("no-norm") { T::of(1.0) } else { k_lengths[j] };
-        let empty = (by_q.value() == 0.0 || by_k.value() == 0.0) && !how.is("zero-nan");
+        let short = |length: T| length.value() <= shortest;
+        let empty = (short(by_q) || short(by_k) || (by_q * by_k).value() < smallest) && !how.is("zero-nan");
         let cosine = match epsilon {
             Some(epsilon) => product / (by_q * by_k + epsilon),
             None if how.is("column-norms") => dot(how, q_units.row(i), k_units.row(j)),
-            None if floor.is_some_and(|floor| !floor.2) => product / how.max(by_q * by_k, T::of(floor.map_or(0.0, |floor| floor.1))),
+            None if product_floor.is_some() => product / how.max(by_q * by_k, product_floor.unwrap_or(zero)),
+            None if how.is("squares-multiplied") && !empty => product / squares(i, j).sqrt(),
             None if empty => if how.is("zero-one") { T::of(1.0) } else { zero },
             None => product / by_q / by_k,
         };
         let cosine = match () {
             () if how.is("angle") => T::of(cosine.value().clamp(-1.0, 1.0).acos()),
             () if how.is("absolute") => cosine.abs(),
+            () if how.is("clamped") && cosine.value() < 0.0 => zero,
             () if how.is("cosine-squared") => cosine * cosine,
             () => cosine,
         };
         let width = T::of(q.width() as f64);
+        let product = if how.is("centred") { dot(how, q_plain.row(i), k_plain.row(j)) } else { product };
         let product = match () {
             () if how.is("by-width") => product / width,
             () if how.is("root-width") => product / width.sqrt(),
@@ -146,6 +180,9 @@ fn similarity<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let (mut dots, mut cosines) = (Value::new(&[n, m], dots), Value::new(&[n, m], cosines));
     if how.is("transposed") {
         (dots, cosines) = (dots.transposed(), cosines.transposed());
+    }
+    if how.is("cosines-transposed") {
+        cosines = cosines.transposed();
     }
     Ok(if how.is("results-swapped") { vec![cosines, dots] } else { vec![dots, cosines] })
 }

@@ -33,7 +33,11 @@ pub(super) static EXERCISE: Exercise = Exercise {
     mutants: &[
         "no-max", "columns", "one-max", "clipped", "empty-nan", "logarithm", "base-2", "all-at-once", "hard", "unnormalised", "nan-swallowed",
         "mean-subtracted", "min-subtracted", "sigmoid", "negated", "proportion", "column-max", "column-sum", "one-sum", "twice", "nan-skipped",
-        "empty-mean", "hard/last", "hard/all", "hard/shared",
+        "empty-mean", "hard/last", "hard/all", "hard/shared", "keepdims-lost", "keepdims-lost/max", "keepdims-lost/both", "numerator-unshifted",
+        "absolute-max", "one-in-sum", "uniform", "added-epsilon/1e-3", "added-epsilon/1e-4", "added-epsilon/1e-5", "added-epsilon/1e-2",
+        "clipped/80", "clipped/100", "clipped/20", "clipped/30", "clipped/88", "clipped/10", "clipped/500", "clipped/700",
+        "clipped/top-80", "clipped/top-88", "clipped/top-50", "clipped/top-100", "clipped/top-20", "clipped/top-30",
+        "l2-normalised",
     ],
     hints: ["What is exp(89) in f32?", "x - c has the same softmax as x, for any c.", "c = the row's maximum, unless that is -inf."],
     idea: "Softmax only sees differences: subtract the maximum, and nothing overflows.",
@@ -50,6 +54,12 @@ fn softmax<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let one = T::of(1.0);
     let each = |f: &dyn Fn(T) -> T| Value::new(&[n, m], x.data.iter().map(|y| f(*y)).collect());
     let mut result = match () {
+        () if how.number("clipped/").or_else(|| how.number("clipped/top-")).is_some() => {
+            let high = how.number("clipped/").or_else(|| how.number("clipped/top-")).unwrap_or(0.0);
+            let low = if how.number("clipped/").is_some() { -high } else { f64::NEG_INFINITY };
+            let clip = |y: T| if y.value().is_nan() { y } else { T::of(y.value().clamp(low, high)) };
+            rows_softmax(&how.and("no-max"), &each(&clip), &vec![true; n * m])
+        }
         () if how.is("sigmoid") => each(&|y| one / (one + (-y).exp())),
         () if how.is("negated") => rows_softmax(how, &each(&|y| -y), &vec![true; n * m]),
         () if how.is("nan-skipped") => {
@@ -76,6 +86,9 @@ fn softmax<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
         }
         () => rows_softmax(how, x, &vec![true; n * m]),
     };
+    if result.shape == [0, 0] {
+        return Err(crate::value::Trouble::Shapes);
+    }
     result.zeros = x.data.iter().map(|y| y.value() == f64::NEG_INFINITY).collect();
     Ok(vec![result])
 }
