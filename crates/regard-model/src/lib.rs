@@ -28,6 +28,7 @@
 //! lens        behind each layer               evidence    intervals and p                settings    config.json, with limits
 //! view        tiles and means for viewers     steps       a head number by number
 //! hooks       activations, read and changed
+//! unusual     rows unlike a head's usual ones
 //! neuron      one query and one key           evaluate    the loss of a long text        direct      heads without what follows
 //! ```
 
@@ -56,6 +57,7 @@ pub mod settings;
 mod steps;
 pub mod tokens;
 mod tiles;
+mod unusual;
 
 pub use cancel::Cancel;
 pub use edits::{Edits, Reference, Shape, Sources};
@@ -71,3 +73,4 @@ pub use scores::HeadScores;
 pub use screen::{Outcome, Screened};
 pub use steps::Steps;
 pub use tiles::{HeadStates, HeadSummary, Pool, Sink};
+pub use unusual::{Unusual, UnusualRow};

@@ -121,6 +121,11 @@ impl Generation {
     }
 }
 
+/// A story for at least this number of tokens.
+fn story(seed: usize, tokens: usize) -> String {
+    regard_nn::stories::write(8 * tokens, 0x5707 + seed as u64)
+}
+
 impl Model {
     /// Load whatever is at a path: a file, a folder, or a name in the local Hugging Face cache. Weights are mapped, not read.
     ///
@@ -537,12 +542,20 @@ impl Model {
     /// When there is no tokenizer.
     pub fn own_texts(&self, count: usize, tokens: usize) -> Result<Vec<Vec<u32>>> {
         let text = |seed: usize| {
-            let story = regard_nn::stories::write(8 * tokens, 0x5707 + seed as u64);
-            let mut ids = self.ids(Input::Text(&story))?;
+            let mut ids = self.ids(Input::Text(&story(seed, tokens)))?;
             ids.truncate(tokens.min(self.loaded.context));
             Ok(ids)
         };
         (0..count).map(text).collect()
+    }
+
+    /// The stories of [`Model::own_texts`] as texts that have about as many tokens.
+    ///
+    /// # Errors
+    /// When there is no tokenizer.
+    pub fn own_stories(&self, count: usize, tokens: usize) -> Result<Vec<String>> {
+        let stories = (0..count).map(|seed| self.passages(&story(seed, tokens), tokens, 1));
+        Ok(stories.collect::<Result<Vec<_>>>()?.concat())
     }
 
     /// Write tokens behind `ids`; writing stops behind a token that ends texts, or when `watch` returns false.

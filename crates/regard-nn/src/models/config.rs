@@ -48,6 +48,9 @@ pub struct ModelConfig {
     pub dropout: f64,
     /// What scores are scaled by.
     pub scale: ScaleKind,
+    /// Rows of tokens are multiplied by this before positions are added; the original transformer has sqrt(width).
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub embedding_scale: Option<f64>,
 }
 
 impl Default for ModelConfig {
@@ -70,6 +73,7 @@ impl Default for ModelConfig {
             attention_bias: false,
             dropout: 0.0,
             scale: ScaleKind::InvSqrtDim,
+            embedding_scale: None,
         }
     }
 }
@@ -97,6 +101,7 @@ impl ModelConfig {
             width: self.width,
             positions: self.positions,
             context: self.context,
+            scale: self.embedding_scale,
             dropout: self.dropout,
             ..EmbeddingConfig::default()
         }

@@ -113,8 +113,8 @@ impl InputEmbedding {
     }
 
     pub(crate) fn untrainable(&self) -> Option<&'static str> {
-        let plain = self.types.is_none() && self.norm.is_none() && self.widen.is_none() && self.scale.is_none();
-        (!plain).then_some("an embedding with types, a norm, a scale or a layer")
+        let plain = self.types.is_none() && self.norm.is_none() && self.widen.is_none();
+        (!plain).then_some("an embedding with types, a norm or a layer")
     }
 
     /// Are these tokens, and do they fit?
@@ -176,6 +176,10 @@ impl InputEmbedding {
             drop.apply(0, dx);
         }
         self.added.backward(g, dx, pass, self.width);
+        if let Some(scale) = self.scale {
+            let scale = T::from_f64(scale);
+            dx.iter_mut().for_each(|x| *x *= scale);
+        }
         self.tokens.backward(g, ids, dx);
     }
 }

@@ -64,7 +64,13 @@ fn gradients_of_every_kind_of_part_are_differences() {
     );
     check_language_model(ModelConfig { positions: Positions::Alibi, tied: true, attention_bias: true, ..small() }, 2, None, 3);
     check_language_model(
-        ModelConfig { positions: Positions::Sinusoidal, norm_place: NormPlace::Post, head_dim: Some(5), ..small() },
+        ModelConfig {
+            positions: Positions::Sinusoidal,
+            norm_place: NormPlace::Post,
+            head_dim: Some(5),
+            embedding_scale: Some(2.5),
+            ..small()
+        },
         2,
         None,
         3,
