@@ -222,10 +222,10 @@ fn stored_note(table: &Table) -> Option<String> {
     let (version, simd) = (of("regard").unwrap_or("?"), of("simd").unwrap_or("?"));
     if of(STORED_KEY)? == FETCHED {
         let command = of("command").unwrap_or("?");
-        return Some(format!("Stored with the program, made by regard {version} ({simd}) with `{command}`."));
+        return Some(format!("Stored result of `{command}` (regard {version}, {simd})."));
     }
     let seed = of("seed").unwrap_or("?");
-    Some(format!("Stored with the program (regard {version}, {simd}, seed {seed}); `regard report --train` trains again."))
+    Some(format!("Stored result (regard {version}, {simd}, seed {seed})."))
 }
 
 fn lead(tables: &Tables) -> Result<Lead> {

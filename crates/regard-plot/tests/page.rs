@@ -248,6 +248,6 @@ fn a_handout_has_questions_without_answers_and_its_second_file_has_them() {
     }
     assert!(!room.contains("Forty-two.") && room.contains("class=\"room\""));
     assert!(open.contains("Forty-two.") && !open.contains("<details"));
-    assert!(whole.contains("<details><summary>Answer</summary>"), "the answer is folded on the page");
+    assert!(whole.contains("<details class=\"answered\"><summary>Answer</summary>"), "the answer is folded on the page");
     assert!(!room.contains("<script") && !open.contains("<script"));
 }

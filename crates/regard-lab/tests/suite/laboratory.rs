@@ -442,3 +442,36 @@ fn impossible_settings_are_refused_with_their_name() {
     refused(BenchConfig { heads: 6, kv_heads: Some(4), ..BenchConfig::default() }.run(&Unwatched), "a divisor of heads");
     refused(BenchConfig { head_dim: 0, ..BenchConfig::default() }.run(&Unwatched), "invalid head_dim: 0");
 }
+
+/// Words that a reader of the page meets outside tables, drawings and folded answers.
+fn words_outside_tables(html: &str) -> usize {
+    const SKIPPED: [&str; 6] = ["head", "script", "style", "svg", "table", "details class=\"answered\""];
+    let mut text = String::new();
+    let mut rest = html;
+    while let Some(at) = rest.find('<') {
+        text.push_str(&rest[..at]);
+        let tag = &rest[at + 1..];
+        let starts = |name: &&str| tag.strip_prefix(*name).is_some_and(|after| after.starts_with(['>', ' ', '\n']));
+        let end = match SKIPPED.iter().find(|name| starts(name)) {
+            Some(name) => {
+                let close = format!("</{}>", name.split(' ').next().unwrap_or_default());
+                rest.find(&close).map_or(rest.len(), |end| end + close.len())
+            }
+            None => at + rest[at..].find('>').map_or(rest.len() - at, |end| end + 1),
+        };
+        // Scripts stay with their letter; other tags separate words.
+        if !["sub>", "/sub>", "sup>", "/sup>"].iter().any(|script| tag.starts_with(script)) {
+            text.push(' ');
+        }
+        rest = &rest[end..];
+    }
+    text.push_str(rest);
+    text.split_whitespace().count()
+}
+
+#[test]
+fn the_page_has_at_most_5500_words_outside_tables() {
+    assert_eq!(words_outside_tables("<head><title>a b</title></head><p>one d<sub>k</sub></p><table><td>no</table>three"), 3);
+    let words = words_outside_tables(&render(report()).unwrap().0.html().unwrap());
+    assert!((3000..=5500).contains(&words), "{words} words");
+}

@@ -115,13 +115,14 @@ fn the_page_says_what_is_stored_and_how_to_make_it_again() {
     let (page, figures) = render(report()).unwrap();
     for id in LEARNT {
         let section = page.sections.iter().find(|s| s.id == id).unwrap_or_else(|| panic!("no section {id}"));
-        assert!(section.notes.iter().any(|n| n.contains("Stored with the program") && n.contains("`regard report --train`")), "{id}");
+        assert!(section.notes.iter().any(|n| n.contains("Stored result (regard ")), "{id}");
         assert!(!section.figures.is_empty() && section.figures.iter().all(|f| figures.contains(f)), "{id}");
         assert!(section.tables.iter().all(|t| !t.table.rows.is_empty()), "{id}");
     }
+    assert!(page.html().unwrap().contains("<code>regard report --train</code>"), "the methods box says how to repeat trainings");
     // What was made of models that are not here names the command that made it, and nothing that a report could do.
     let section = page.sections.iter().find(|s| s.id == "real-heads").expect("a section");
-    let note = section.notes.iter().find(|n| n.contains("Stored with the program")).expect("a note");
+    let note = section.notes.iter().find(|n| n.contains("Stored result")).expect("a note");
     assert!(note.contains("`regard lab real-heads --model ") && !note.contains("--train"), "{note}");
     // Names of heads are words: 4.10 as a number would be another head.
     for name in ["real_kinds", "real_relations", "real_screen"] {
@@ -136,7 +137,7 @@ fn the_page_says_what_is_stored_and_how_to_make_it_again() {
         fresh.put(table);
     }
     let (page, _) = render(&fresh).unwrap();
-    assert!(page.sections.iter().all(|s| s.notes.iter().all(|n| !n.contains("Stored with the program"))));
+    assert!(page.sections.iter().all(|s| s.notes.iter().all(|n| !n.contains("Stored result"))));
 }
 
 #[test]

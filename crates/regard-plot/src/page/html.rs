@@ -103,7 +103,7 @@ fn exercise(exercise: &Exercise, answers: Answers) -> Markup {
         div.exercise {
             p { span.tag { "Question" } " " (prose(&exercise.question)) }
             @match answers {
-                Answers::Folded => { details { summary { "Answer" } p { (prose(&exercise.answer)) } } }
+                Answers::Folded => { details.answered { summary { "Answer" } p { (prose(&exercise.answer)) } } }
                 Answers::Open => { p { span.tag { "Answer" } " " (prose(&exercise.answer)) } }
                 Answers::Room => { div.room {} }
             }
@@ -144,14 +144,19 @@ fn small_table(Shown { table, columns }: &Shown) -> Markup {
 fn main(page: &Page) -> Result<Markup, FigureError> {
     let lead = lead(&page.lead, Answers::Folded)?;
     let core = page.core.iter().map(|topic| self::topic(topic, Answers::Folded)).collect::<Result<Vec<_>, _>>()?;
-    let sections = page.sections.iter().map(section).collect::<Result<Vec<_>, _>>()?;
+    let mut sections = Vec::new();
+    let mut first = 1;
+    for section in &page.sections {
+        sections.push(self::section(section, first)?);
+        first += section.claims.len();
+    }
     Ok(html! {
         main #main {
             (lead)
             @for topic in &core { (topic) }
             (glance(page))
-            (methods(page))
             @if !page.core.is_empty() && !sections.is_empty() { h2.appendix { "Appendix: every experiment" } }
+            (methods(page))
             @for section in &sections { (section) }
         }
     })
@@ -212,7 +217,7 @@ fn contents(page: &Page) -> Markup {
                 ol {
                     @if !page.lead.question.is_empty() { li { a href="#answer" { (prose(&page.lead.question)) } } }
                     @for topic in &page.core { li { a href=(link(&topic.id)) { (prose(&topic.title)) } } }
-                    @if page.sections.iter().any(|s| !s.claims.is_empty()) { li { a href="#glance" { "Every claim at a glance" } } }
+                    @if page.sections.iter().any(|s| !s.claims.is_empty()) { li { a href="#glance" { "Every claim and its verdict" } } }
                     @for section in &page.sections { li { a href=(link(&section.id)) { (prose(&section.title)) } } }
                 }
             }
@@ -277,17 +282,16 @@ fn counts(page: &Page) -> Markup {
     }
 }
 
-/// Every claim with its verdict, on one screen.
+/// Every claim with its source, verdict and evidence: the only place where they are stated.
 fn glance(page: &Page) -> Markup {
     if page.sections.iter().all(|s| s.claims.is_empty()) {
         return Markup::default();
     }
     html! {
         section.glance #glance {
-            h2 { "Every claim at a glance" }
+            h2 { "Every claim and its verdict" }
             @if !page.documents.is_empty() {
-                p { "Claims of these documents, and the verdict on each:" }
-                ul.documents { @for (name, title) in &page.documents { li { (prose(title)) @if name != title { " (here: " strong { (prose(name)) } ")" } } } }
+                ul.documents { @for (name, title) in &page.documents { li { (prose(title)) @if name != title { " (" strong { (prose(name)) } ")" } } } }
             }
             (counts(page))
             div.filter hidden {
@@ -295,19 +299,32 @@ fn glance(page: &Page) -> Markup {
                 label { "Verdict " select #by-verdict { option value="" { "all" } @for (verdict, _) in &tally(page) { option { (verdict.words()) } } } }
                 output #shown aria-live="polite" {}
             }
-            ul.claims {
-                @for section in &page.sections {
-                    @for claim in &section.claims {
-                        li data-document=(claim.document) data-verdict=(claim.verdict.words()) {
-                            (badge(claim.verdict))
-                            a href=(link(&section.id)) { @if !claim.document.is_empty() { (prose(&claim.document)) ": " } (prose(&claim.text)) }
-                            @if !claim.section.is_empty() { span.source { (prose(&claim.section)) } }
+            table.verdicts {
+                thead { tr { th scope="col" { "No." } th scope="col" { "Claim, document and section" } th scope="col" { "Verdict" } th scope="col" { "Evidence" } } }
+                tbody {
+                    @for (number, section, claim) in numbered(page) {
+                        tr id=(format!("claim-{number}")) data-document=(claim.document) data-verdict=(claim.verdict.words()) {
+                            td { (number) }
+                            td {
+                                a href=(link(&section.id)) { (prose(&claim.text)) }
+                                @if !claim.document.is_empty() {
+                                    span.source { (prose(&claim.document)) @if !claim.section.is_empty() { ", " (prose(&claim.section)) } }
+                                }
+                            }
+                            td { (badge(claim.verdict)) }
+                            td { (prose(&claim.because)) }
                         }
                     }
                 }
             }
         }
     }
+}
+
+/// The claims in the order of their sections, numbered from 1.
+fn numbered(page: &Page) -> impl Iterator<Item = (usize, &Section, &Claim)> {
+    let claims = page.sections.iter().flat_map(|section| section.claims.iter().map(move |claim| (section, claim)));
+    claims.enumerate().map(|(i, (section, claim))| (i + 1, section, claim))
 }
 
 /// The rules of all verdicts, folded.
@@ -318,20 +335,22 @@ fn methods(page: &Page) -> Markup {
     html! {
         details.methods #methods {
             summary { "Methods: the rule of each verdict" }
-            p { "A verdict is given where the evidence is clear of the edge of its rule, and is undecided otherwise. The false rate is \
-                 the probability that a quantity exactly at the edge is decided either way; a simulation tests it." }
+            p { "A verdict needs evidence clear of its edge; otherwise the claim is undecided. False rate: how often a quantity exactly \
+                 at the edge is decided, tested by simulation." }
             table {
                 thead { tr { th { "Decides" } th { "Edge" } th { "False rate" } } }
                 tbody { @for [decides, edge, rate] in &page.methods { tr { td { (prose(decides)) } td { (prose(edge)) } td { (prose(rate)) } } } }
             }
-            p { "Each text or training is one observation. Intervals: 95 %, Student's t for means, Wilson's for shares, Woodruff's for \
-                 quantiles, bootstrap over texts. p: sign-flip test. q: Benjamini-Hochberg. Trainings take minutes: their results are \
-                 stored, and are the same on any number of threads." }
+            p { (prose("\u{b1} and bands: 95 % intervals, by Student's t for means, Wilson for shares, Woodruff for quantiles, bootstrap over \
+                 texts. Observations are draws, trainings (seeds) or texts. p: sign-flip test; q: Benjamini-Hochberg. Heat maps: rows are \
+                 queries, columns keys. Losses: nats per token. Stored results come with the program; `regard report --train` repeats \
+                 the trainings. The same command gives the same tables, except for times and memory.")) }
         }
     }
 }
 
-fn section(section: &Section) -> Result<Markup, FigureError> {
+/// One experiment; its first claim has the number `first`.
+fn section(section: &Section, first: usize) -> Result<Markup, FigureError> {
     let id = anchor(&section.id);
     let figures = section.figures.iter().enumerate().map(|(i, figure)| self::figure(figure, &format!("{id}-figure{}", i + 1)));
     let figures = figures.collect::<Result<Vec<_>, _>>()?;
@@ -339,31 +358,25 @@ fn section(section: &Section) -> Result<Markup, FigureError> {
         section id=(id) {
             h2 { a.self href=(link(&id)) { (prose(&section.title)) } }
             @if !section.intro.is_empty() { p { (prose(&section.intro)) } }
-            @for claim in &section.claims { (self::claim(claim)) }
+            @if !section.claims.is_empty() {
+                p.judged {
+                    span.tag { @if section.claims.len() == 1 { "Claim" } @else { "Claims" } }
+                    @for (claim, number) in section.claims.iter().zip(first..) {
+                        " " a href=(format!("#claim-{number}")) title=(plain(&claim.text)) { (number) } " " (badge(claim.verdict))
+                    }
+                }
+            }
             @for figure in &figures { (figure) }
             @for shown in &section.tables { (table(shown)) }
             @for note in &section.notes { p.remark { (prose(note)) } }
             @if !section.command.is_empty() {
                 div.rerun {
-                    span.tag { "Run it" }
                     pre tabindex="0" { code { (section.command) } }
                     button.copy type="button" { "Copy" }
                 }
             }
         }
     })
-}
-
-fn claim(claim: &Claim) -> Markup {
-    html! {
-        div.claim {
-            p.said {
-                span.tag { "Claim" } " " @if !claim.document.is_empty() { (prose(&claim.document)) ": " } (prose(&claim.text))
-                @if !claim.section.is_empty() { " " span.source { "(" (prose(&claim.section)) ")" } }
-            }
-            p.verdict { (badge(claim.verdict)) " " (prose(&claim.because)) }
-        }
-    }
 }
 
 fn figure(figure: &Figure, id: &str) -> Result<Markup, FigureError> {
@@ -407,7 +420,7 @@ fn table(Shown { table, columns }: &Shown) -> Markup {
     html! {
         details class=(wide) open[rows <= OPEN_ROWS] {
             summary {
-                span.tag { "Table" } " " (prose(&table.caption)) " "
+                (prose(&table.caption)) " "
                 span.count { (rows) " row" @if rows != 1 { "s" } }
             }
             div.scroll tabindex="0" role="region" aria-label=(plain(&table.caption)) {
@@ -428,7 +441,7 @@ fn table(Shown { table, columns }: &Shown) -> Markup {
                 }
             }
             p.take {
-                a download=(format!("{}.csv", file_name(&table.name))) href=(format!("data:text/csv;charset=utf-8;base64,{csv}")) { "Download CSV" }
+                a download=(format!("{}.csv", file_name(&table.name))) href=(format!("data:text/csv;charset=utf-8;base64,{csv}")) { "CSV" }
             }
         }
     }

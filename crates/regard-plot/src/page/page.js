@@ -146,7 +146,7 @@
   if (filter) {
     filter.hidden = false;
     const picks = { document: document.getElementById("by-document"), verdict: document.getElementById("by-verdict") };
-    const claims = [...document.querySelectorAll(".glance .claims li")];
+    const claims = [...document.querySelectorAll(".verdicts tbody tr")];
     const apply = () => {
       const fits = claim => Object.entries(picks).every(([key, pick]) => !pick.value || claim.dataset[key] === pick.value);
       claims.forEach(claim => { claim.hidden = !fits(claim); });

@@ -25,7 +25,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         CheckedFigure::new("broadcast", "Broadcast and phrase scores of trained heads")
             .title(format!("Of {all} heads {broadcast} broadcast a letter and {phrase} stay within the word"), counted)
             .panel(plot.vertical(ENOUGH, "edge").horizontal(ENOUGH, "edge"))
-            .shows("A point is a head of one of the trainings; a pattern needs the lower end of its interval beyond the edge.")
+            .shows("A point is a trained head; its interval must lie beyond the edge.")
             .drawn(),
     ])
 }

@@ -27,7 +27,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             .title("Scores grow as the square root of the width; heads side by side can raise the rank", root && raised && one_head)
             .panel(plot)
             .panel(bars)
-            .shows("a: dot products of random vectors. b: ranks at 12 tokens, by singular values in double precision.")
+            .shows("a: random vectors. b: ranks at 12 tokens.")
             .drawn(),
     ])
 }

@@ -39,20 +39,14 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             .title("Dropping leaves weights right on average and scatters every row", unbiased && expected)
             .panel(scatter)
             .panel(change)
-            .shows(
-                "a: rows sum to 1 before; dashed: sqrt(p / (1 - p) \u{d7} sum of squared weights). b: |after - before| / |before|. \
-                 Means over draws with 95 % intervals, narrower than the lines.",
-            )
+            .shows("a: rows sum to 1 before; dashed: sqrt(p / (1 - p) \u{d7} sum of squared weights). b: |after - before| / |before|.")
             .drawn(),
         CheckedFigure::new("dropout_training", "A short text learnt with dropout")
             .title("In this training dropout costs held-out loss", costs)
             .panel(end)
             .panel(learning)
-            .shows(
-                "a: loss on the text that was learnt and on text that was not, nothing dropped. b: the loss that training sees, \
-                 named by the probability of dropping. Means over trainings with 95 % intervals.",
-            )
-            .says("b: the more is dropped, the higher the loss that training sees.", rises(&final_losses(tables)?))
+            .shows("a: evaluated without dropout. b: training loss, by dropout probability.")
+            .says("More dropout, higher training loss.", rises(&final_losses(tables)?))
             .drawn(),
     ])
 }

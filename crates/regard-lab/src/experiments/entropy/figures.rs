@@ -38,8 +38,8 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             .title("Entropy falls with the width without the scale, and stays where it is with it", says)
             .panel(plot)
             .panel(bars)
-            .shows("a: lines are exact expectations, bands hold 95 % of single matrices, points are published draws.")
-            .says("b: the same row without and with the scale; without it the largest weight is larger.", sharper)
+            .shows("a: lines are exact expectations, bands hold 95 % of single matrices.")
+            .says("b: one row; without the scale its largest weight is larger.", sharper)
             .drawn(),
     ])
 }

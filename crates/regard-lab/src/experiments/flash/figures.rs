@@ -28,11 +28,8 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             .title("Tiled attention needs a fraction of the memory: it never forms the weight matrix", less)
             .panel(memory)
             .panel(time)
-            .shows(
-                "a: solid lines are measured, dashed ones what must be held (the output, and the weights where they are laid out). \
-                 b: the textbook version uses one thread.",
-            )
-            .says("Both give the same output, to rounding.", same)
+            .shows("a: solid: measured; dashed: what must be held. b: the textbook version uses one thread.")
+            .says("Outputs agree to rounding.", same)
             .drawn(),
     ])
 }

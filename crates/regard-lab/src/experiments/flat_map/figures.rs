@@ -16,10 +16,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     Ok(vec![
         CheckedFigure::grid("flat_map", "3 tokens, with projections of four sizes", maps, 4)
             .title("Projections of 0.01 make every weight 1/3: there is nothing to see", deviation.high < 1e-3)
-            .shows(
-                "Attention weights of one draw of 3 tokens of width 4; named by the size of the projections; the first map is the \
-                 notebook's. One colour scale, from 0 to 1.",
-            )
+            .shows("One draw, by the size of the projections; the first map is the notebook's.")
             .drawn(),
     ])
 }

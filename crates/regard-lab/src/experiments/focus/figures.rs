@@ -47,21 +47,15 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             .panel(by_length("Recall", "recall")?)
             .panel(by_length("Copy", "copy")?)
             .panel(lines(distance, "recall", by_distance, "distance", "right")?)
-            .shows("a, b: tested with as many positions as trained (16) and more. c: recall among 16 pairs, by the pair's distance.")
-            .shows("The dotted line is chance; bands are 95 % intervals of the mean over trainings.")
+            .shows("a, b: trained with up to 16 positions. c: recall among 16 pairs, by distance. Dotted: chance.")
             .says(format!("c: local attention loses what lies beyond its {WINDOW} positions."), beyond)
             .drawn(),
         CheckedFigure::new("focus_curves", "Loss and gradient norm side by side")
             .title("A large gradient norm is no sign of learning: the GRU's is larger and its loss stays higher", gradients)
             .panel(curve("Recall: loss", "recall", Axis::linear("training loss (nats)").limits(0.0, 4.5), "loss")?)
             .panel(curve("Recall: gradient", "recall", Axis::log10("norm of the gradient").limits(1e-3, 10.0), "gradient")?)
-            .shows("Means over trainings, bands their 95 % intervals.")
             .says(
-                format!(
-                    "At the end the norm is {} for the GRU and {} for attention.",
-                    last(end("GRU", "gradient")),
-                    last(end("attention", "gradient"))
-                ),
+                format!("Final norms: GRU {}, attention {}.", last(end("GRU", "gradient")), last(end("attention", "gradient"))),
                 gradients,
             )
             .drawn(),

@@ -57,7 +57,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
                 "median norm of a row",
                 [("dv_favoured", "favoured"), ("dv_other", "other keys")],
             )?)
-            .shows("Medians over draws; solid: dominant or favoured keys, dashed: the others; cut at 10^{-12}.")
+            .shows("Medians over draws. Solid: dominant or favoured keys; dashed: the others. Smaller values are drawn at 10^{-12}.")
             .drawn(),
         CheckedFigure::new("attention_gradients", "Gradients against the width of a head")
             .title("The mean norm of dQ grows without the scale, carried by few rows; the median row vanishes", grows && vanishes && few)
@@ -65,11 +65,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             .panel(median)
             .panel(lines("Rows that hold 90 % of the square", Axis::linear("share of rows").limits(0.0, 1.0), "rows_holding_90_percent")?)
             .panel(lines("Rows without a gradient", Axis::linear("share of rows below 10^{-8}").limits(0.0, 1.0), "rows_below_1e_8")?)
-            .shows(
-                "Gradients of a loss in a random direction. a, c, d: lines are means over draws, bands their 95 % intervals, mostly \
-                 narrower than the line.",
-            )
-            .says("a: the mean grows without the scale.", grows)
+            .says("a: mean over draws; it grows without the scale.", grows)
             .says(
                 format!(
                     "At d_{{k}} = {widest} the mean rests on rare draws: 1 % of them contribute {}. The typical draw is smaller.",
@@ -77,8 +73,8 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
                 ),
                 heavy.low > 0.03,
             )
-            .says("b: median of all rows, the band holds the middle 80 %; both are cut at 10^{-12}.", vanishes)
-            .says("c: the smallest share of rows that holds 90 % of the squared norm.", few)
+            .says("b: median row; the band holds the middle 80 %.", vanishes)
+            .says("c: share of rows that holds 90 % of the squared norm.", few)
             .drawn(),
     ])
 }

@@ -47,8 +47,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             .panel(bars)
             .panel(plot)
             .shows(
-                "a: means over many untrained models, whiskers hold 95 % of them. b: the same heads with their scores multiplied by \
-                 0.01 to 8; dashed: 1 / (tokens \u{d7} sum of squares).",
+                "a: whiskers hold 95 % of untrained models. b: scores multiplied by 0.01 to 8; dashed: 1 / (tokens \u{d7} sum of squares).",
             )
             .drawn(),
     ];
@@ -60,7 +59,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         figures.push(
             CheckedFigure::grid("head_maps", "The heads of one untrained model", maps, 4)
                 .title("The heads of one untrained model look different because they are random", cosine.abs() < 0.05)
-                .shows("Weights of each head of the first draw.")
+                .shows("First draw.")
                 .drawn(),
         );
     }

@@ -35,11 +35,8 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             )
             .panel(bars)
             .panel(line)
-            .shows(
-                "a: exact expectations. b: distance of the weights from the tangent's, as a share of their distance from even \
-                 weights, both axes logarithmic; with the scale scores have standard deviation 1.",
-            )
-            .says("b: only scores of an eighth and less are nearly on the line.", at_small.high < 0.15)
+            .shows("a: exact expectations. b: error of the straight-line approximation; with the scale, scores have standard deviation 1.")
+            .says("Only scores of 1/8 and less are nearly on the line.", at_small.high < 0.15)
             .drawn(),
     ])
 }

@@ -66,11 +66,8 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             )
             .panel(training)
             .panel(use_)
-            .shows(
-                "a: training loss. b: the same models on held-out text, given only the tokens that exist during generation. Means \
-                 over trainings, bands are their 95 % intervals; both axes are logarithmic.",
-            )
-            .says("a: no model that sees only the past can stay below the entropy of the text; the reverse mask does.", below)
+            .shows("a: training. b: held-out text, from the prefix alone.")
+            .says("The reverse mask falls below the entropy of the text, which no model of the past can.", below)
             .drawn(),
         masks_in_use(tables)?,
     ])
@@ -108,10 +105,9 @@ fn masks_in_use(tables: &Tables) -> Result<Drawn> {
         .panel(losses)
         .panel(words)
         .shows(
-            "a: the loss on held-out windows, with the whole window in sight of the mask (as models are validated), and with the \
-             prefix alone (as models are used); `uniform` is uniform guessing. b: the share of written words that the training text has. \
-             Whiskers are 95 % intervals of the mean over trainings.",
+            "a: held-out loss with the whole window (validation) and from the prefix alone (in use); `uniform` is uniform guessing. \
+             b: written words that are real.",
         )
-        .says("A mask without a leak has two equal bars.", equal)
+        .says("Without a leak both bars are equal.", equal)
         .drawn())
 }

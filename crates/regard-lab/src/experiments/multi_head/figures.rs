@@ -15,7 +15,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     Ok(vec![
         CheckedFigure::grid("multi_head", "Weights of four heads", plots, 4)
             .title("Four heads weigh the same tokens four ways; W_{O} adds them up", same)
-            .shows("Six tokens, one sequence; each head has its own quarter of the width.")
+            .shows("Six tokens; each head has a quarter of the width.")
             .drawn(),
     ])
 }

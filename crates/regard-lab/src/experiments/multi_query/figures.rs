@@ -26,10 +26,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             .title("One key/value head needs a fraction of the cache; the loss does not change measurably", proportional && unchanged)
             .panel(loss)
             .panel(cache)
-            .shows(
-                "a: mean over trainings with its 95 % interval, and single trainings. b: keys and values of all blocks in single \
-                 precision.",
-            )
+            .shows("a: mean and single trainings. b: all blocks, single precision.")
             .drawn(),
     ])
 }

@@ -22,13 +22,10 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             .title("Eight nearest keys are nearly as good as all, for a trained model", enough)
             .panel(loss)
             .panel(error)
-            .shows(
-                "a: a language model trained with all keys and used with few; means over trainings with 95 % intervals. b: random \
-                 queries, keys and values.",
-            )
-            .says("a: the nearest keys serve better than as many of the latest.", better)
+            .shows("a: trained with all keys, used with few. b: random vectors.")
+            .says("a: the nearest keys beat as many latest ones.", better)
             .says(
-                "b: for random vectors the error falls with every doubling, and is still above 0.1 at 16 of 64 keys.",
+                "b: at 16 of 64 keys the error is still above 0.1.",
                 falls(&numbers(random, "error")?) && estimate_at(random, &[("keys", 16usize.into())], "error").low > 0.1,
             )
             .drawn(),

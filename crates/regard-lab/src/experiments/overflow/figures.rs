@@ -24,8 +24,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             .title("Without the scale, wide heads lose rows to overflow unless the maximum is subtracted", loses && stable)
             .panel(lines("Single precision", "lost")?)
             .panel(lines("Half precision", "lost_half")?)
-            .shows("a, b: rows of 8 random keys; bands are 95 % intervals, narrower than the lines.")
-            .says("With the maximum subtracted first no row is lost.", stable)
+            .says("Rows of 8 random keys; with the maximum subtracted none is lost.", stable)
             .drawn(),
     ])
 }

@@ -54,14 +54,12 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
                     apart,
                 )
                 .shows(format!(
-                    "First map: how much each prediction changes when a read {place} is exchanged, as a share of the row. \
-                     Others: cross-attention of every head of the decoder on the same held-out input, one training. Rows are written, \
-                     columns read."
+                    "First map: change of each prediction when a {place} of the input is replaced. Others: cross-attention of every head, \
+                     one input, one training. Rows are written, columns read."
                 ))
                 .says(
                     format!(
-                        "Over all trainings {} of the influence is of the {place} that a word is for; the head that looks there most \
-                         has {} of its weight on it.",
+                        "Over all trainings {} of the influence is the matching {place}'s; the best head puts {} of its weight there.",
                         percent(of("influence")),
                         percent(of("weight"))
                     ),
@@ -79,10 +77,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         CheckedFigure::new("pairs_learning", "Training loss of two tasks")
             .title("Learning to read one sequence and write another", falls)
             .panel(learning)
-            .shows(
-                "Training loss per written token, logarithmic, means over trainings with 95 % intervals. Inputs are drawn afresh at \
-                 every step; one in ten is never trained on.",
-            )
+            .shows("Training loss per written token; one input in ten is held out.")
             .drawn(),
     );
     Ok(figures)
@@ -124,9 +119,8 @@ fn explained(tables: &Tables) -> Result<Drawn> {
         .panel(bars("On the token that the answer is for", "share", &own)?)
         .panel(bars("Operated on", "share of tokens right", &right)?)
         .shows(
-            "a: how much weight, value-weighted weight and influence is on the read token that a written one is for. b: how many \
-             tokens are right when cross-attention is operated on. Whiskers are 95 % intervals of the mean over trainings.",
+            "a: weight, value-weighted weight and influence of the matching input token. b: tokens right after edits of cross-attention.",
         )
-        .says("b: with the weights shuffled among the read tokens fewer are right: where they go matters.", needed)
+        .says("Shuffled weights give fewer right tokens.", needed)
         .drawn())
 }

@@ -21,10 +21,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     let mut figures = vec![
         CheckedFigure::grid("attention_patterns", "Eight masks, one draw", maps, 4)
             .title("Eight masks, one draw: what is hidden has no weight", nothing_hidden)
-            .shows(
-                "Weights of the same queries and keys under each mask; hatched cells are hidden. The colours end at 0.5, so that \
-                 small weights can be distinguished.",
-            )
+            .shows("Hatched cells are hidden; colours end at 0.5.")
             .drawn(),
     ];
     let (Some(times), Some(exponents)) = (tables.find("patterns_time"), tables.find("patterns_exponents")) else { return Ok(figures) };
@@ -45,8 +42,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             .panel(pairs)
             .panel(time)
             .shows(format!(
-                "a: pairs that each pattern needs. b: measured time, median of the rounds; bands reach from the fastest to \
-                 the slowest. Exponents of n fitted to the times, with 95 % intervals: {}.",
+                "b: median time; bands reach from the fastest to the slowest round. Fitted exponents of n: {}.",
                 fitted.join(", ")
             ))
             .drawn(),

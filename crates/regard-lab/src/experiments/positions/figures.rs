@@ -1,5 +1,6 @@
 //! What is learnt with which positions, and what shuffling does.
 
+use super::run::SCALED;
 use crate::drawing::{CheckedFigure, estimate_at, with_ends};
 use crate::error::Result;
 use crate::experiment::Drawn;
@@ -21,17 +22,14 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         BarPlot::new("Shuffled input", "positions", kinds, Axis::log10("relative change of the outputs")).bars("change", moved).as_dots();
     let of = |kind: &str, column: &str| estimate_at(table, &[("positions", kind.into())], column);
     let blind = of("none", "exact_match").high < 0.05 && of("none", "moved").value < 1e-5;
-    let seeing = ["learned", "sinusoidal", "rotary"].iter().any(|kind| of(kind, "exact_match").low > 0.5);
+    let seeing = ["learned", SCALED, "rotary"].iter().any(|kind| of(kind, "exact_match").low > 0.5);
     Ok(vec![
         CheckedFigure::new("positions", "What is learnt with which positions")
             .title("Without positions a model sees a set: it cannot write a word backwards", blind && seeing)
             .panel(learnt)
             .panel(shuffled)
-            .shows(
-                "a: held-out words written backwards, means over trainings with 95 % intervals. b: how far outputs move when the \
-                 input is shuffled and each is compared with that of its own token; untrained models, nothing masked.",
-            )
-            .says("b: without positions they do not move, but for rounding.", of("none", "moved").value < 1e-5)
+            .shows("a: held-out words written backwards. b: change of each token's output when the input is shuffled; untrained models.")
+            .says("Without positions it is rounding.", of("none", "moved").value < 1e-5)
             .drawn(),
     ])
 }

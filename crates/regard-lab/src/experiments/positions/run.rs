@@ -21,7 +21,8 @@ use serde::{Deserialize, Serialize};
 /// Take positions away: shuffled input gives shuffled output, and words cannot be written backwards
 ///
 /// Attention by itself sees a set, not a sequence. Two tests: the output of a model whose input is shuffled, and the task of writing
-/// letters backwards, learnt without positions, with learned ones, with sinusoidal waves and with rotary angles. Writes positions.csv and
+/// letters backwards, learnt without positions, with learned ones, with sinusoidal waves (embeddings multiplied by sqrt(width),
+/// as in the original, and as they start) and with rotary angles. Writes positions.csv and
 /// positions_seeds.csv.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
 #[command(after_help = "Example:\n  regard lab positions --steps 2000 --seeds 3")]
@@ -48,12 +49,22 @@ impl Default for PositionsConfig {
 }
 
 /// The kinds that are compared, as the table names them.
-pub(super) const KINDS: [(&str, Positions); 4] = [
+pub(super) const KINDS: [(&str, Positions); 5] = [
     ("none", Positions::None),
     ("learned", Positions::Learned),
+    (SCALED, Positions::Sinusoidal),
     ("sinusoidal", Positions::Sinusoidal),
     ("rotary", Positions::Rotary(10_000.0)),
 ];
+
+/// Sinusoidal positions as the original has them: embeddings multiplied by sqrt(width).
+pub(super) const SCALED: &str = "sinusoidal, scaled";
+
+fn model(kind: &str, positions: Positions) -> ModelConfig {
+    let default = ModelConfig::default();
+    let embedding_scale = (kind == SCALED).then(|| (default.width as f64).sqrt());
+    ModelConfig { positions, embedding_scale, ..default }
+}
 
 /// One training, and how far a shuffled input moves the outputs.
 #[derive(Serialize, Deserialize)]
@@ -66,9 +77,9 @@ struct Run {
 
 /// The largest change of an output when the tokens are shuffled and each output is compared with that of its own token, as a share of the
 /// largest output: of an untrained model without a mask.
-fn moved_by_shuffling(positions: Positions, seed: u64) -> Result<f64> {
+fn moved_by_shuffling(config: ModelConfig, seed: u64) -> Result<f64> {
     let (seq, vocab) = (16, 26);
-    let model = LanguageModel::new(ModelConfig { vocab, context: seq, positions, ..ModelConfig::default() })?;
+    let model = LanguageModel::new(ModelConfig { vocab, context: seq, ..config })?;
     let p: Vec<f32> = model.layout().init(seed);
     let mut draws = Draws::at(seed, &[0x5A0F]);
     let ids: Vec<u32> = (0..seq).map(|_| draws.below(vocab) as u32).collect();
@@ -97,18 +108,14 @@ impl PositionsConfig {
         require((1..=4096).contains(&self.batch), "batch", self.batch, "from 1 to 4096 pairs")?;
         require((1..=100_000).contains(&self.held_out), "held_out", self.held_out, "from 1 to 100000")?;
         let jobs = self.seeds.jobs(&KINDS, self.steps, |(name, _)| name.to_owned());
-        let results = Jobs::new(progress, Experiment_::ID, self, "").run(&jobs, |&((_, positions), seed), watch| {
-            let model = ModelConfig { positions, ..ModelConfig::default() };
+        let results = Jobs::new(progress, Experiment_::ID, self, "").run(&jobs, |&((kind, positions), seed), watch| {
+            let model = model(kind, positions);
+            let moved = moved_by_shuffling(model.clone(), seed)?;
             let train = TrainConfig { steps: self.steps, batch: self.batch, seed, ..TrainConfig::default() };
             let config = PairsConfig { kind: PairKind::Reverse, model, train, held_out: self.held_out, curve_every: self.steps };
             let learnt = learn_pairs(&config, watch)?;
             let train_loss = learnt.curve.last().map_or(f64::NAN, |point| point.loss);
-            Ok(Run {
-                exact_match: learnt.exact_match,
-                right: learnt.explained.right,
-                train_loss,
-                moved: moved_by_shuffling(positions, seed)?,
-            })
+            Ok(Run { exact_match: learnt.exact_match, right: learnt.explained.right, train_loss, moved })
         })?;
         let runs: Vec<(&str, u64, Run)> = jobs.iter().zip(results).map(|(job, run)| (job.what.0.0, job.what.1, run)).collect();
         let numbers = "letters drawn by Regard, from the seed and the step";
@@ -123,7 +130,7 @@ fn outcome(runs: &[(&str, u64, Run)], held_out: usize) -> Table {
         ("held_out", "held-out inputs"),
         ("~moved", "change of the outputs when the input is shuffled"),
         ("~exact_match", "written backwards without a mistake"),
-        ("~right", "letters right, those before given"),
+        ("~right", "letters right, teacher-forced"),
     ];
     let caption = "Letters to be written backwards, by how the model is told positions; and whether shuffling the input of an untrained \
          model only shuffles its outputs";
@@ -167,7 +174,7 @@ mod tests {
     #[test]
     fn only_a_model_without_positions_sees_a_set() {
         for (name, kind) in KINDS {
-            let moved = moved_by_shuffling(kind, 3).unwrap();
+            let moved = moved_by_shuffling(model(name, kind), 3).unwrap();
             assert_eq!(moved < 1e-5, name == "none", "{name}: {moved}");
         }
     }

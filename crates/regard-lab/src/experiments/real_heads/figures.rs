@@ -47,8 +47,8 @@ fn edit_costs(edits: &Table) -> Result<Drawn> {
     Ok(CheckedFigure::new("real_edits", "What edits of all heads cost")
         .title("Trained models are worse without their scale", scale)
         .panel(costs.lying())
-        .shows("Change of the loss over texts with its 95 % interval. Without the mask a token sees the word that it predicts.")
-        .says("Tokens more than 15 back are worth something to each model.", window)
+        .shows("Change of the loss. Without the mask a token sees the word that it predicts.")
+        .says("Each model uses tokens more than 15 back.", window)
         .drawn())
 }
 
@@ -74,18 +74,14 @@ fn heads(rows: &Table, model: &str) -> Result<Drawn> {
         plot = plot.bars_with_intervals(label, values, ends);
     }
     Ok(CheckedFigure::new("real_screen", format!("What each head of {model} is worth"))
-        .title(
-            format!("{costly} of the {} heads of {model} are worth something for certain", total.len()),
-            costly > 0 && costly < total.len(),
-        )
+        .title(format!("{costly} of the {} heads of {model} lower its loss significantly", total.len()), costly > 0 && costly < total.len())
         .panel(plot.lying())
         .shows(format!(
-            "The {} costliest heads: loss without the head less the loss with it, over texts, with 95 % intervals. Certain is q below \
-             {CERTAIN}.",
+            "The {} costliest heads: loss without the head less the loss with it. Significant: q below {CERTAIN}.",
             costliest.rows.len()
         ))
-        .says("None lowers the loss for certain where it is taken out.", harmful == 0 && q.iter().all(|q| q.is_finite()))
-        .says(format!("Of all heads, {apart} have a direct effect whose interval does not meet that of the total."), apart > 0)
+        .says("Removing a head lowers the loss significantly in no case.", harmful == 0 && q.iter().all(|q| q.is_finite()))
+        .says(format!("For {apart} heads direct and total effect differ."), apart > 0)
         .drawn())
 }
 
@@ -112,8 +108,8 @@ fn looks(relations: &Table) -> Result<Drawn> {
         figure = figure.panel(plot.lying());
     }
     Ok(figure
-        .shows("The head in brackets is chosen with half of the words and judged with the other half; 95 % intervals over sentences.")
-        .says("A subject gets more than the other noun in both orders.", differ(RELATIONS[0]))
-        .says("A synonym gets more than the other adjective in both orders.", differ(RELATIONS[1]))
+        .shows("The head (in brackets) is chosen on half of the words and tested on the other half.")
+        .says("The subject gets more than the other noun in both orders.", differ(RELATIONS[0]))
+        .says("So does the synonym.", differ(RELATIONS[1]))
         .drawn())
 }

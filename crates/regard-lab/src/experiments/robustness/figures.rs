@@ -23,7 +23,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             .title(format!("Single draws scatter by a tenth and more: {seq} tokens"), wide(false) && wide(true))
             .panel(weight)
             .panel(entropy)
-            .shows("a, b: lines are exact expectations; bands hold 95 % of single matrices; points are published single draws.")
+            .shows("Lines are exact expectations; bands hold 95 % of single matrices.")
             .drawn(),
     ];
     let quoted = with(table, "percentile");
@@ -81,10 +81,7 @@ fn percentiles(quoted: &Table) -> Result<Drawn> {
     Ok(CheckedFigure::new("published_percentiles", "Where the published draws lie among all draws")
         .title(format!("Of {count} published numbers {outside} lie outside the central 95 % of their distributions"), outside > 0)
         .panel(plot)
-        .shows(
-            "Share of independent draws below each published number. A typical number lies anywhere in the shaded band; lines \
-             through the dots are 95 % intervals.",
-        )
+        .shows("Share of draws below each published number; the band is the central 95 %.")
         .drawn())
 }
 

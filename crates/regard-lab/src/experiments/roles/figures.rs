@@ -24,7 +24,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         CheckedFigure::new("roles", "Right answers with projections shared or exchanged")
             .title("Exchanged projections answer wrongly: queries, keys and values are three roles", lost)
             .panel(bars.reference(1.0 / 16.0, "chance").lying())
-            .shows("Recall among 16 pairs; intervals are 95 % over trainings.")
+            .shows("Recall among 16 pairs.")
             .says("One matrix for Q and K cannot ask for the next key: its scores are symmetric.", tied)
             .drawn(),
     ])

@@ -30,13 +30,13 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     Ok(vec![
         CheckedFigure::grid("scale_place_maps", "One draw at three widths", plots, 3)
             .title("Without the scale each row has one winner at 64 already; with it the maps look alike at every width", sharp)
-            .shows("8 tokens, one draw each; rows are queries, one colour scale from 0 to 1.")
+            .shows("8 tokens, one draw each.")
             .drawn(),
         CheckedFigure::new("scale_place", "Weights and outputs by the place of the scale")
             .title("After the softmax the scale keeps the winner and only makes the output small", shrinks)
             .panel(lines("Largest weight", Axis::linear("share of its row").limits(0.0, 1.0), "largest")?)
             .panel(lines("Outputs", Axis::log10("RMS of the outputs"), "output")?)
-            .shows("Means over draws; a: after the softmax and no scale are the same line.")
+            .shows("a: scaled after the softmax and not at all are the same line.")
             .drawn(),
     ])
 }

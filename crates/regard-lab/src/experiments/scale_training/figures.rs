@@ -49,11 +49,8 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             .panel(difference)
             .panel(loss)
             .panel(query)
-            .shows(
-                "a: loss on held-out text at the end; points are single trainings. b: the same, paired. c, d: the widest heads over \
-                 time. Bands are 95 % intervals of the mean over trainings.",
-            )
-            .says("d: without the scale the gradient on queries begins larger, not smaller.", larger)
+            .shows("a: final held-out loss; points are single trainings. b: the same, paired by seed. c, d: the widest heads.")
+            .says("d: without the scale the norm of dQ begins larger.", larger)
             .drawn(),
     ];
     for (name, column, ends, title, plain, axis, holds) in [
@@ -86,7 +83,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             }
             figure = figure.panel(plot);
         }
-        figures.push(figure.shows("Mean over all heads of all trainings; the bands reach from the lowest head to the highest.").drawn());
+        figures.push(figure.shows("Mean over heads and trainings; bands reach from the lowest head to the highest.").drawn());
     }
     Ok(figures)
 }

@@ -23,13 +23,13 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             .title("In every cell attention is sharper without the scale", above("mean_max_weight")?)
             .panel(lines("mean_max_weight", Axis::linear("mean largest weight").limits(0.0, 1.0), "Largest weight")?)
             .panel(lines("mean_entropy", Axis::linear("mean entropy (nats)"), "Entropy")?)
-            .shows("Means over the rows of each cell's draws; one draw per cell by default.")
+            .shows("Means over rows.")
             .drawn(),
         CheckedFigure::new("gradient_norms_vs_dk", "Gradient norms against d_{k}")
-            .title("Without the scale gradients are larger, not smaller", above("grad_norm_q")? && above("grad_norm_k")?)
+            .title("In these draws the norms of dQ and dK are larger without the scale", above("grad_norm_q")? && above("grad_norm_k")?)
             .panel(lines("grad_norm_q", Axis::log10("norm of dQ"), "Queries")?)
             .panel(lines("grad_norm_k", Axis::log10("norm of dK"), "Keys")?)
-            .shows("a, b: Frobenius norms of the gradients, averaged over the draws.")
+            .shows("Frobenius norms.")
             .drawn(),
     ];
     if let Some(weights) = tables.find("attention_sweep_weights") {
@@ -64,6 +64,6 @@ fn gallery(weights: &Table) -> Result<Drawn> {
     let collapses = sharpness(false)? > 1.5 * sharpness(true)?;
     Ok(CheckedFigure::grid("attention_heatmap_gallery", "The same draws without (top) and with the scale (bottom)", maps, d_k.len())
         .title("The same draws: without the scale (top) rows choose one key, with it (bottom) they do not", collapses)
-        .shows("Attention weights of the first draw of each cell, named by d_{k}: rows are queries, columns keys.")
+        .shows("First draw of each cell, by d_{k}.")
         .drawn())
 }

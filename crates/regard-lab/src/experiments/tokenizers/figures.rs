@@ -20,7 +20,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         CheckedFigure::new("tokenizers", "Tokens per word")
             .title("Both need far fewer tokens than there are characters", fewer)
             .panel(plot.horizontal(characters, "characters"))
-            .shows("Held-out text; a space belongs to the word that follows it in BPE and to no token in WordPiece.")
+            .shows("Held-out text. A space is part of a BPE token, and of no WordPiece token.")
             .drawn(),
     ])
 }

@@ -51,10 +51,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             .title("Heads begin alike and part as the model learns", parted)
             .panel(cosine)
             .panel(divergence)
-            .shows(
-                "a, b: how alike and how different two heads of a block are, mean over pairs and trainings; bands are 95 % \
-                 intervals. Heads that all are nearly uniform are alike under a causal mask, whose triangle they share.",
-            )
+            .shows("Means over pairs of heads of a block and trainings. Two uniform heads count as identical here.")
             .drawn(),
     ];
     let tokens: Vec<String> =
@@ -103,7 +100,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
                 CheckedFigure::new("trained_heads_one", "One trained head on held-out text")
                     .title("One trained head: each row is a character that looks at those before it", sums)
                     .panel(map)
-                    .shows("Rows are queries, columns keys, \u{2423} is a space; hatched cells are hidden by the causal mask.")
+                    .shows("\u{2423} is a space; hatched cells are hidden by the causal mask.")
                     .says("Each row sums to 1.", sums)
                     .drawn(),
             );
@@ -120,9 +117,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
                     count(order) > 0 && count(order) == recount(order),
                 )
                 .shows(
-                    "Named by block and head, with the pattern that the head has over many windows: diagonal (itself, or a fixed \
-                     step back), vertical (spaces and marks), horizontal (even rows, where no weight pattern is reached), block (the \
-                     other letters of the word). Uniform heads have none.",
+                    "Diagonal: itself or a fixed step back; vertical: spaces and marks; horizontal: even rows; block: letters of its word.",
                 )
                 .drawn(),
         );

@@ -28,7 +28,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     Ok(vec![
         CheckedFigure::grid("worked_example", "Attention weights of three tokens", maps, 3)
             .title("Three tokens: the mask hides the future, and without the scale the weights are sharper", sharper)
-            .shows("Rows are queries, columns keys; each row sums to 1. The third map has neither scale nor mask.")
+            .shows("The third map has neither scale nor mask.")
             .drawn(),
     ])
 }
