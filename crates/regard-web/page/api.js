@@ -81,6 +81,8 @@ export function endViewRequests() {
   ended.abort();
 }
 
+export const viewSignal = () => viewRequests.signal;
+
 /** A GET of JSON; `lasting` ones go on when the view changes. */
 export async function ask(path, lasting = false) {
   if (frozen) {

@@ -3,6 +3,7 @@ import { el, label, put, short, svg } from './base.js';
 import { image } from './colour.js';
 import { frozen } from './api.js';
 import { colourBar, difference, largest, model, rowsOfHead, scaleKind, sinkWords, table } from './draw.js';
+import { examplesBox } from './examples.js';
 import { nameOf } from './labels.js';
 import { grouping, merged } from './words.js';
 import { choose, tokenTexts } from './text.js';
@@ -256,6 +257,7 @@ export const headView = {
           { pick: (row) => go({ key: String(row[0]) }) },
         ),
       ),
+      examplesBox(),
     );
     if (only.length) drawing.querySelector(`[data-token="${only[0]}"]`)?.scrollIntoView({ block: 'nearest' });
     const all = () => rows.flatMap(([i, row]) => Array.from(row, (x, j) => [i, names[i], j, names[j], x]));

@@ -5,6 +5,7 @@ import { ask, frozen, numbers } from './api.js';
 import { colourBar, difference, largest, model, ofSide, scaleKind, scaleWords, sinkWords, table } from './draw.js';
 import { NAMES, nameHeads, nameOf, namesKnown } from './labels.js';
 import { choice } from './controls.js';
+import { addPictures, comparison, otherField, otherText } from './compare.js';
 import { gridSvg, scatter, WORDS } from './heads_drawn.js';
 import { STATISTICS, go, runs, state } from './state.js';
 import { headEdits } from './surgery.js';
@@ -199,6 +200,9 @@ function nameButton() {
   return el('button', { id: 'label', title, onclick: click }, 'Name the heads');
 }
 
+const secondWords = ({ n }) =>
+  el('p', { class: 'quiet' }, `Left: this text; right: the second text (${counted(n, 'token')}), in the same colours.`);
+
 const byName = () => [['', 'all'], ...NAMES.map((name) => [name.replace(/[^a-z]/g, ''), name])];
 
 export const headsView = {
@@ -213,6 +217,7 @@ export const headsView = {
     option('sink', ['show', 'hide', 'renormalise'], 'first token'),
     option('pool', ['mean', 'max'], 'cells'),
     option('colour', ['auto', 'linear', 'root', 'log'], 'colour'),
+    frozen ? null : otherField(),
   ],
   async render(box, current, task) {
     const { layers, heads } = model();
@@ -255,10 +260,16 @@ export const headsView = {
     const means = (await Promise.all(all.map(layer))).flat();
     if (!current()) return null;
     grid.describe(means);
+    const second = state.other && !frozen && !difference() ? await otherText() : null;
+    if (!current()) return null;
+    if (second) addPictures(grid.buttons, second, grid.most);
     const { names, rows, nodes } = statisticsShown(grid, means);
-    put(box, words(), grid.node, nodes);
+    const compared = second ? comparison(means, second) : null;
+    put(box, words(), second ? secondWords(second) : null, grid.node, compared?.nodes, nodes);
     const pictures = () => all.map((at) => grid.loaded.get(at));
-    return { table: () => ({ columns: names, rows }), svg: () => gridSvg(pictures(), grid.columns, grid.most, heads) };
+    const saved = compared ?? { columns: names, rows };
+    const { columns, rows: cells } = saved;
+    return { table: () => ({ columns, rows: cells }), svg: () => gridSvg(pictures(), grid.columns, grid.most, heads) };
   },
 };
 

@@ -4,6 +4,7 @@ import { ask } from './api.js';
 import { side } from './draw.js';
 import { mask, products, queries, scale, tokens } from './lesson_scores.js';
 import { prediction, softmax, together, values } from './lesson_outputs.js';
+import { follow } from './lesson_trail.js';
 import { tokenTexts } from './text.js';
 import { go, runs, state } from './state.js';
 
@@ -19,6 +20,9 @@ const STEPS = [
   ['All heads together', together],
   ['The prediction', prediction],
 ];
+
+/** Steps whose numbers say where they come from. */
+const HAS_TRAIL = [1, 2, 3, 4, 5, 6];
 
 /** The head on the first tokens of the text, as the server computed it. */
 let data = null;
@@ -43,15 +47,16 @@ function show(box, focus) {
         String(i + 1),
       ),
     );
+  const article = el('article', { class: 'lesson', 'data-step': state.step });
   put(
     box,
-    el(
-      'article',
-      { class: 'lesson', 'data-step': state.step },
+    put(
+      article,
       el('nav', { 'aria-label': 'steps of the lesson' }, el('ol', { class: 'dots' }, STEPS.map(dot))),
       el('h2', { tabindex: -1 }, `${state.step + 1}. ${title}`),
       state.side === 'D' && state.edits ? el('p', { class: 'quiet' }, 'The lesson shows B, the edited model.') : null,
       content(data, id),
+      HAS_TRAIL.includes(state.step) ? follow(article, data) : null,
       el(
         'div',
         { class: 'row turn' },

@@ -1,6 +1,6 @@
 // The last steps of the lesson: softmax, values, heads together, the prediction. Every number is the library's.
 import { el, label, put, short } from './base.js';
-import { among, atLargest, dims, matrix, norm, others, paragraph, question, quoted } from './lesson_parts.js';
+import { among, atLargest, dims, matrix, norm, others, pairAt, paragraph, question, quoted } from './lesson_parts.js';
 import { shareBar, shownNumber, strip } from './lesson_parts.js';
 import { explained } from './terms.js';
 import { runs } from './state.js';
@@ -53,7 +53,7 @@ export function softmax({ names, steps }, id) {
             {},
             el('th', { scope: 'row' }, names[j]),
             [moved[i], plain[i], safe[i], without[i], withMax[i]].map((x) => el('td', {}, word(x))),
-            el('td', { 'data-value': weights[j], 'data-weight': j }, short(weights[j])),
+            el('td', { 'data-value': weights[j], 'data-weight': j, ...pairAt(n - 1, j) }, short(weights[j])),
           );
         put(
           box,
@@ -113,9 +113,9 @@ export function values({ names, pieces, steps }, id) {
       'tr',
       {},
       el('th', { scope: 'row' }, names[j]),
-      el('td', {}, shownNumber(weights[j])),
+      el('td', pairAt(n - 1, j), shownNumber(weights[j])),
       el('td', { class: 'wide' }, shareBar(weights[j], 1)),
-      el('td', {}, strip(steps.v[j], most, `value of ${names[j]}`)),
+      el('td', {}, strip(steps.v[j], most, `value of ${names[j]}`, 'v', j)),
       el(
         'td',
         {},
@@ -167,11 +167,11 @@ export function values({ names, pieces, steps }, id) {
                 el('td', {}),
                 el('td', {}),
                 el('td', {}),
-                el('td', {}, strip(steps.out[n - 1], most, 'output')),
+                el('td', {}, strip(steps.out[n - 1], most, 'output', 'out', n - 1)),
               ),
             ),
           ),
-          matrix([steps.out[n - 1]], ['output'], dims(steps.out[0], 'z'), { name: 'output of the head' }),
+          matrix([steps.out[n - 1]], ['output'], dims(steps.out[0], 'z'), { name: 'output of the head', kind: 'out', first: n - 1 }),
         ),
     ),
   ];

@@ -22,12 +22,18 @@ export function matrix(
   values,
   rowNames,
   columnNames,
-  { name, signed = true, most = largest(values), hover, hidden = 'hidden' },
+  { name, signed = true, most = largest(values), hover, hidden = 'hidden', kind = null, first = 0 },
 ) {
   const cell = (x, i, j) => {
     const td = el(
       'td',
-      { 'data-row': i, 'data-column': j, 'data-value': x, tabindex: hover && i === values.length - 1 ? 0 : null },
+      {
+        'data-row': first + i,
+        'data-column': j,
+        'data-kind': kind,
+        'data-value': x,
+        tabindex: hover && i === values.length - 1 ? 0 : null,
+      },
       x === null ? hidden : short(x),
     );
     return x === null ? Object.assign(td, { className: 'unseen' }) : paint(td, x, most, signed);
@@ -42,7 +48,7 @@ export function matrix(
     el(
       'tr',
       {},
-      el('th', { scope: 'row', 'data-row': i }, rowNames[i]),
+      el('th', { scope: 'row', 'data-row': first + i }, rowNames[i]),
       row.map((x, j) => cell(x, i, j)),
     ),
   );
@@ -63,10 +69,14 @@ export function matrix(
   return el('div', { class: 'scroll', tabindex: 0, role: 'group', 'aria-label': name }, table);
 }
 
+/** A weight, as the trail knows it. */
+export const pairAt = (row, column) => ({ 'data-kind': 'weights', 'data-row': row, 'data-column': column });
+
 /** A vector as a strip of coloured cells. */
-export function strip(values, most, name) {
+export function strip(values, most, name, kind = null, row = null) {
   const cells = values.map((x, i) => {
-    const cell = el('i', { title: `${name}, coordinate ${i}: ${short(x)}`, 'data-value': x });
+    const place = { 'data-kind': kind, 'data-row': row, 'data-column': kind ? i : null };
+    const cell = el('i', { title: `${name}, coordinate ${i}: ${short(x)}`, 'data-value': x, ...place });
     cell.style.background = colour(x, most, { kind: 'linear' }, true);
     return cell;
   });

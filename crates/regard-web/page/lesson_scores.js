@@ -56,7 +56,8 @@ export function tokens({ pieces, ids }, id) {
 export function queries({ names, steps }, id) {
   const d = steps.q[0].length;
   const options = count([d, 2 * d, model().width === d ? 4 * d : model().width]).map((x) => [String(x), x === d]);
-  const shown = (rows, letter, word) => matrix(rows, names, dims(rows[0], letter), { name: `${word} of every token` });
+  const shown = (rows, kind, word) =>
+    matrix(rows, names, dims(rows[0], kind), { name: `${word} of every token`, kind });
   return [
     paragraph(
       explained(
@@ -113,6 +114,7 @@ export function products({ names, pieces, steps }, id) {
         {},
         matrix(steps.raw, names, names, {
           name: 'dot products: rows are queries, columns keys',
+          kind: 'raw',
           hover: (i, j) => put(said, product(steps, names, i, j)),
         }),
         said,
@@ -167,7 +169,7 @@ export function scale({ names, steps }, id) {
           numbers,
           scaleBox(),
           el('h3', {}, 'Your text, after the scale'),
-          matrix(steps.scaled, names, names, { name: 'scaled scores' }),
+          matrix(steps.scaled, names, names, { name: 'scaled scores', kind: 'scaled' }),
         ),
     ),
   ];
@@ -190,6 +192,7 @@ export function mask({ names, steps }, id) {
           box,
           matrix(on ? steps.masked : steps.scaled, names, names, {
             name: on ? 'scores behind the mask' : 'scores without the mask',
+            kind: on ? 'masked' : 'scaled',
           }),
         );
       draw(true);

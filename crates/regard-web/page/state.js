@@ -25,6 +25,7 @@ const FIELDS = {
   only: ['f', '', /^[a-z]{0,12}$/],
   scatterX: ['x', 'entropy', STATISTICS],
   scatterY: ['y', 'previous', STATISTICS],
+  other: ['t2', '', /^[^]{0,4000}$/],
   beside: ['hs', '', /^(\d{1,4}\.\d{1,4}(,\d{1,4}\.\d{1,4}){0,6})?$/],
   place: ['at', '', /^(-?[\d.e+-]+,-?[\d.e+-]+,[\d.e+-]+)?$/],
   width: ['d', 64, WIDTHS],

@@ -13,6 +13,7 @@
 //! GET  /api/run/ID/steps?layer=&head=                     every step of a short text
 //! GET  /api/text/HASH                                     a text by the hash in a link
 //! POST /api/labels     {model}                            events: progress, then the labels of the heads
+//! POST /api/examples   {model, layer, head, text}         events: progress, then where the head attends least as usual
 //! POST /api/edits      {model, edits}                     canonical form, explanation, controls
 //! POST /api/surgery    {model, edits, texts, tokens}      events: progress, then the outcome
 //! POST /api/generate   {model, text, edits, count}        events: tokens
@@ -35,6 +36,8 @@ use std::sync::{Arc, RwLock};
 const GENERATED: usize = 1000;
 const TEXTS: usize = 64;
 const TOKENS: usize = 1024;
+/// Examples of a head.
+const EXAMPLES: usize = 12;
 
 /// HTTP status and message of a failed request.
 #[derive(Debug)]
@@ -232,6 +235,16 @@ pub struct LabelsRequest {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+pub struct ExamplesRequest {
+    model: usize,
+    layer: usize,
+    head: usize,
+    /// A corpus; stories without one.
+    text: Option<String>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct SurgeryRequest {
     model: usize,
     edits: String,
@@ -268,6 +281,8 @@ pub struct GenerateRequest {
 pub enum OperationRequest {
     /// Labels of all heads, over the same texts as `regard classify`.
     Labels(LabelsRequest),
+    /// Rows in which a head attends unlike itself.
+    Examples(ExamplesRequest),
     Surgery(SurgeryRequest),
     Generate(GenerateRequest),
 }
@@ -310,6 +325,7 @@ impl Call {
             ["api", "text", hash] => request.query().map(|Nothing {}| Self::Text { hash: (*hash).to_owned() })?,
             ["api", "edits"] => Self::Edits(request.posted()?),
             ["api", "labels"] => Self::Operation(OperationRequest::Labels(request.posted()?)),
+            ["api", "examples"] => Self::Operation(OperationRequest::Examples(request.posted()?)),
             ["api", "surgery"] => Self::Operation(OperationRequest::Surgery(request.posted()?)),
             ["api", "generate"] => Self::Operation(OperationRequest::Generate(request.posted()?)),
             ["api", "sweep"] => Self::Sweep(request.query()?),
@@ -414,6 +430,7 @@ impl Api {
     pub(crate) fn operation(&self, request: OperationRequest) -> ApiResult<Operation> {
         let (model, edits) = match &request {
             OperationRequest::Labels(request) => (request.model, ""),
+            OperationRequest::Examples(request) => (request.model, ""),
             OperationRequest::Surgery(request) => (request.model, request.edits.as_str()),
             OperationRequest::Generate(request) => (request.model, request.edits.as_str()),
         };
@@ -443,6 +460,14 @@ impl Api {
             OperationRequest::Labels(_) => {
                 let heads = model.classify(&model.own_texts(sixteen(), short())?, progress)?;
                 Ok(json!({ "heads": heads }))
+            }
+            OperationRequest::Examples(ExamplesRequest { layer, head, text, .. }) => {
+                let texts = match text {
+                    Some(text) => model.passages(text, short(), TEXTS)?,
+                    None => model.own_stories(sixteen(), short())?,
+                };
+                let found = model.unusual(&texts, [*layer, *head], EXAMPLES, progress)?;
+                views::examples(&model, &texts, &found)
             }
             OperationRequest::Surgery(SurgeryRequest { texts, tokens, .. }) => {
                 let outcome = model.surgery(&model.own_texts(*texts, *tokens)?, edits, &model.sources_of(edits)?, progress)?;

@@ -6,7 +6,7 @@ use crate::run_cache::{View, hash};
 use regard::Rectangle;
 use regard_lab::theory;
 use regard_model::edits::{Action, Part, Rows};
-use regard_model::{Edits, Model, Pool, Sink};
+use regard_model::{Edits, Model, Pool, Sink, Unusual, UnusualRow};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::ops::Range;
@@ -56,12 +56,15 @@ pub(crate) fn model(number: usize, model: &Model) -> Value {
     })
 }
 
+/// The tokens of a text.
+fn pieces(model: &Model, text: &str) -> ApiResult<Vec<Value>> {
+    let described = |token: &regard_model::tokens::Token| json!({ "id": token.id, "piece": model.piece(token.id), "from": token.bytes.start, "to": token.bytes.end, "added": token.added });
+    Ok(model.tokens(text)?.iter().map(described).collect())
+}
+
 /// Tokens, losses and edits of a run.
 pub(crate) fn summary(run: &View<'_>) -> ApiResult<Value> {
-    let tokens = run.model.tokens(&run.text)?;
-    let pieces = tokens.iter().map(|token| {
-        json!({ "id": token.id, "piece": run.model.piece(token.id), "from": token.bytes.start, "to": token.bytes.end, "added": token.added })
-    });
+    let pieces = pieces(&run.model, &run.text)?;
     let loss = number(run.losses.iter().sum::<f64>() / run.losses.len() as f64);
     Ok(json!({
         "run": run.id,
@@ -71,7 +74,7 @@ pub(crate) fn summary(run: &View<'_>) -> ApiResult<Value> {
         "explained": if run.edits.is_empty() { String::new() } else { run.edits.explain() },
         "controls": controls(&run.edits),
         "each": run.edits.list().iter().map(ToString::to_string).collect::<Vec<_>>(),
-        "tokens": pieces.collect::<Vec<_>>(),
+        "tokens": pieces,
         "losses": run.losses.iter().copied().map(number).collect::<Vec<_>>(),
         "loss": loss,
         "next": if !writes(&run.model) { Value::Null } else { next(run, run.ids.len() - 1)? },
@@ -91,6 +94,16 @@ fn predicted(model: &Model, top: &[(u32, f64)]) -> Value {
 /// The most likely tokens after a token.
 pub(crate) fn next(run: &View<'_>, row: usize) -> ApiResult<Value> {
     Ok(predicted(&run.model, &run.with(|run| run.next_tokens(row, NEXT))?))
+}
+
+/// Unusual rows of a head, each with its text and tokens.
+pub(crate) fn examples(model: &Model, texts: &[String], found: &Unusual) -> ApiResult<Value> {
+    let example = |row: &UnusualRow| {
+        let text = &texts[row.text];
+        Ok(json!({ "text": text, "tokens": pieces(model, text)?, "row": row.row, "surprise": number(row.surprise), "keys": row.keys }))
+    };
+    let examples = found.examples.iter().map(example).collect::<ApiResult<Vec<_>>>()?;
+    Ok(json!({ "texts": texts.len(), "rows": found.rows, "usual": found.usual, "examples": examples }))
 }
 
 /// Means of the heads of a layer.

@@ -56,6 +56,21 @@ assert.ok(moved.plain.every((x) => x === Infinity) && moved.without.every(Number
 still.withMax.forEach((x, i) => assert.ok(Math.abs(x - moved.withMax[i]) < 1e-6));
 assert.ok(Math.abs(still.withMax.reduce((sum, x) => sum + x, 0) - 1) < 1e-6);
 
+const { relation, trail } = await page('lesson_trail');
+assert.deepEqual([relation(['raw', 2, 1], ['q', 2, 0]), relation(['raw', 2, 1], ['k', 1, 3]), relation(['raw', 2, 1], ['k', 2, 3])], ['from', 'from', null]);
+assert.deepEqual([relation(['raw', 2, 1], ['scaled', 2, 1]), relation(['raw', 2, 1], ['scaled', 1, 2])], ['to', null]);
+assert.deepEqual([relation(['weights', 2, 1], ['masked', 2, 0]), relation(['v', 1, 3], ['out', 9, 3]), relation(['out', 9, 3], ['v', 1, 2])], ['from', 'to', null]);
+const small = { names: ['a', 'b'], steps: { raw: [[1, 2], [3, 4]], scaled: [[0.5, 1], [1.5, 2]], masked: [[0.5, null], [1.5, 2]], weights: [[1, 0], [0.25, 0.75]] } };
+assert.ok(trail(['raw', 1, 0], small)[2].includes('1.5') && trail(['scaled', 0, 1], small)[2].startsWith('hidden'));
+
+const { around } = await page('examples');
+assert.deepEqual(around(30, [[2, 0.5], [29, 0.2]], 32).slice(0, 5), [1, 2, 3, 12, 13]);
+assert.equal(around(30, [[2, 0.5]], 32).at(-1), 31);
+
+const { changes } = await page('compare');
+const mean = (layer, head, entropy) => ({ layer, head, entropy });
+assert.deepEqual(changes([mean(0, 0, 1), mean(0, 1, 2)], [mean(0, 0, 1.25), mean(0, 1, 1)], 'entropy'), [[0, 1, 2, 1, -1], [0, 0, 1, 1.25, 0.25]]);
+
 const { TERMS } = await page('terms');
 const { readdirSync, readFileSync } = await import('node:fs');
 const folder = new URL('../page/', import.meta.url);

@@ -7,4 +7,5 @@ mod first_look;
 mod lesson;
 mod newcomer;
 mod served;
+mod two_texts;
 mod views;
