@@ -5,7 +5,7 @@ use crate::dense;
 use crate::parse::{count, counts, is_integer, refused, wrong_type};
 use ndarray::{Array2, Array3, Array4, Axis, Ix2, Ix3};
 use numpy::{IntoPyArray, PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::exceptions::{PyMemoryError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use regard::{Attention, Mask, Stage};
 use std::sync::Arc;
@@ -237,10 +237,13 @@ impl PyMask {
     ) -> PyResult<Bound<'py, PyAny>> {
         let (flat, keys) = (batch.is_none() && heads.is_none(), keys.unwrap_or(queries));
         let shape = (batch.unwrap_or(1), heads.unwrap_or(1));
-        // Scores of zeros: finite where a key is visible.
-        let (q, k) = (Array4::<f32>::zeros((shape.0, shape.1, queries, 1)), Array4::<f32>::zeros((shape.0, 1, keys, 1)));
+        // Scores of zeros: finite where a key is visible. One zero is broadcast: a size that cannot be addressed is an error.
+        let zero = Array4::<f32>::zeros((1, 1, 1, 1));
+        let too_large = || PyMemoryError::new_err(format!("a mask of {queries} queries and {keys} keys is too large to address"));
+        let q = zero.broadcast((shape.0, shape.1, queries, 1)).ok_or_else(too_large)?;
+        let k = zero.broadcast((shape.0, 1, keys, 1)).ok_or_else(too_large)?;
         let attention = Attention::new().mask(self.mask()).q_offset(q_offset);
-        let scores = py.detach(|| attention.scores(&q, &k, Stage::Masked)).map_err(refused)?;
+        let scores = py.detach(|| attention.scores(q, k, Stage::Masked)).map_err(refused)?;
         let dense = scores.mapv(|x| x == 0.0);
         if flat {
             return Ok(dense.index_axis_move(Axis(0), 0).index_axis_move(Axis(0), 0).into_pyarray(py).into_any());

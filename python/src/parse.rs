@@ -1,10 +1,11 @@
 //! Python objects as numbers, strings and short lists; errors name the argument.
 
 use crate::arrays;
-use numpy::{PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyKeyboardInterrupt, PyMemoryError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::types::PyBool;
 
 /// The library's error as a Python exception.
 pub(crate) fn refused(error: regard::Error) -> PyErr {
@@ -24,7 +25,11 @@ pub(crate) fn number(name: &str, object: &Bound<'_, PyAny>) -> PyResult<f64> {
     object.extract().map_err(|_| wrong_type(name, "a number", object))
 }
 
+/// An integer; a bool, which Python counts as one, is refused.
 pub(crate) fn integer(name: &str, object: &Bound<'_, PyAny>) -> PyResult<i64> {
+    if object.is_instance_of::<PyBool>() {
+        return Err(wrong_type(name, "an integer", object));
+    }
     object.extract::<i64>().map_err(|error| {
         if error.is_instance_of::<PyOverflowError>(object.py()) {
             PyValueError::new_err(format!("{name} is {object}; it must fit into 64 bits"))
@@ -54,6 +59,9 @@ pub(crate) fn pair<'py>(name: &str, wanted: &str, object: &Bound<'py, PyAny>) ->
 
 /// One number per query head, or one for all.
 pub(crate) fn per_head(name: &str, object: &Bound<'_, PyAny>, heads: usize) -> PyResult<Vec<f64>> {
+    if object.is_instance_of::<PyBool>() {
+        return Err(wrong_type(name, "a number per query head", object));
+    }
     if let Ok(one) = object.extract::<f64>() {
         return Ok(vec![one; heads]);
     }
@@ -90,6 +98,12 @@ fn line<T: numpy::Element + Copy>(name: &str, wanted: &str, array: &Bound<'_, Py
     static ASCONTIGUOUS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     if array.ndim() != 1 {
         return Err(PyValueError::new_err(format!("{name} has shape {:?}; it must be {wanted}, in one axis", array.shape())));
+    }
+    if dtype == "int64" && array.dtype().getattr("kind")?.extract::<String>()? == "u" && array.dtype().itemsize() == 8 {
+        let largest = array.call_method0("max").ok().and_then(|x| x.extract::<u64>().ok()).unwrap_or(0);
+        if largest > i64::MAX as u64 {
+            return Err(PyValueError::new_err(format!("{name} has the value {largest}; values must be below 2**63")));
+        }
     }
     let array = arrays::numpy_function(&ASCONTIGUOUS, array.py(), "ascontiguousarray")?.call1((array, dtype))?;
     Ok(array.cast::<numpy::PyArray1<T>>()?.try_readonly()?.as_slice()?.to_vec())

@@ -10,6 +10,7 @@ use ndarray::{Axis, Ix2};
 use numpy::{IntoPyArray, PyReadonlyArrayDyn, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyOverflowError, PyTypeError, PyUserWarning, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyBool;
 use regard::{Attention, Bias, BiasGradient, Level, Mask, Scale, alibi_slopes};
 use std::sync::atomic::AtomicBool;
 
@@ -324,6 +325,9 @@ fn window(object: &Bound<'_, PyAny>) -> PyResult<Mask<'static>> {
             .map(Some)
             .map_err(|_| PyValueError::new_err(format!("window has a side of {n}; it must be 0 or more, or None (or -1): unbounded"))),
     };
+    if object.is_instance_of::<PyBool>() {
+        return Err(wrong_type("window", "an integer, or a pair (left, right)", object));
+    }
     if let Ok(both) = object.extract::<i64>() {
         if both < 0 {
             return Err(PyValueError::new_err(format!("window is {both}; it must be 0 or more, or a pair (left, right)")));

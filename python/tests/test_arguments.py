@@ -248,3 +248,12 @@ def test_every_function_takes_every_option():
     options = {"mask", "causal", "window", "relative", "sink", "threads"}
     for name in ("attention", "attention_vjp", "attention_varlen", "statistics", "heat_map", "weights", "column_sums", "row_states"):
         assert options <= set(inspect.signature(getattr(regard, name)).parameters), name
+
+
+@pytest.mark.parametrize("value", [True, False])
+@pytest.mark.parametrize("name", ["window", "top_k", "q_offset", "threads", "sink"])
+def test_a_bool_is_no_number(normal, name, value):
+    """``window=False`` was a window of the own key alone, ``sink=False`` a sink of logit 0."""
+    q, k, v, _ = arrays(normal)
+    with pytest.raises(TypeError, match=f"{name} must be .* not bool"):
+        regard.attention(q, k, v, **{name: value})

@@ -158,3 +158,9 @@ def test_a_masked_array_is_refused(normal):
 def test_a_mask_has_no_truth_value(join):
     with pytest.raises(TypeError, match="&, \\| and ~"):
         join(regard.Mask.causal(), regard.Mask.first_keys(2))
+
+
+@pytest.mark.parametrize("size", [{"queries": 2**62}, {"queries": 1, "keys": 2**63}, {"queries": 3, "batch": 2**61, "heads": 2**61}])
+def test_a_mask_too_large_to_address_is_a_memory_error(size):
+    with pytest.raises(MemoryError, match="too large|no memory"):
+        regard.Mask.causal().to_dense(**size)
