@@ -30,8 +30,11 @@ const SIZES: [usize; 4] = [4, 2, 5000, 32];
 #[derive(Args)]
 pub(crate) struct Options {
     /// Only processes of torch.distributed (gloo), without MPI
-    #[arg(long)]
+    #[arg(long, conflicts_with = "only_mpi")]
     only_torch: bool,
+    /// Only processes of MPI, without PyTorch
+    #[arg(long)]
+    only_mpi: bool,
     #[command(flatten)]
     torch: TorchPython,
 }
@@ -41,7 +44,9 @@ pub(crate) fn run_all(options: &Options) -> Result<ExitCode> {
     if !options.only_torch {
         add_mpi(&mut steps)?;
     }
-    gloo::add_steps(&mut steps, &options.torch);
+    if !options.only_mpi {
+        gloo::add_steps(&mut steps, &options.torch);
+    }
     Ok(steps.finish())
 }
 
@@ -52,8 +57,12 @@ fn add_mpi(steps: &mut Steps) -> Result<()> {
         run(install).with_context(|| format!("MPI is needed: install {}", PACKAGES.join(", ")))?;
     }
     steps.step("programs with MPI", || {
-        run(cargo(&["build", "--quiet", "--package", "regard-dist", "--features", "mpi", "--examples"]))?;
-        run(cargo(&["build", "--quiet", "--package", "regard-cli", "--features", "mpi", "--bins", "--examples"]))
+        let build = |package, more: &[&str]| {
+            run(cargo(&[&["build", "--quiet", "--package", package, "--features", "mpi", "--examples"], more].concat()))
+        };
+        build("regard-dist", &[])
+            .and_then(|()| build("regard-cli", &["--bins"]))
+            .with_context(|| format!("these must be installed: {}", PACKAGES.join(", ")))
     });
     steps.step("an MPI library with the smallest bound of tags", tags::build);
     for ranks in 1..=4 {
