@@ -13,7 +13,7 @@ use std::io::{ErrorKind, Write};
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Let a model write
+/// Generate text with a model
 ///
 /// The text appears as it is written, and is all that is printed. With temperature 0 the most likely token is taken each time; below 1 the
 /// distribution is sharper than the model's, above 1 flatter. --top-k and --top-p leave the unlikely tokens out. When the context of a

@@ -1,4 +1,4 @@
-//! The start page, and the list of commands in groups.
+//! The start page, the list of commands in groups, and examples that fit the terminal.
 
 use clap::Command;
 
@@ -35,8 +35,39 @@ fn wrapped(text: &str, width: usize, indent: usize) -> String {
     out
 }
 
+/// Width of help texts: the terminal's, else that of the variable COLUMNS.
 fn line_width() -> usize {
-    crate::output::line_width().unwrap_or(LINE).clamp(40, LINE)
+    let variable = || std::env::var("COLUMNS").ok()?.parse().ok();
+    crate::output::line_width().or_else(variable).unwrap_or(LINE).clamp(40, LINE)
+}
+
+/// One example: a command and, separated by two or more spaces, what it does.
+fn example(line: &str) -> Option<(&str, &str)> {
+    let line = line.strip_prefix("  ")?;
+    Some(line.split_once("  ").map_or((line, ""), |(command, comment)| (command, comment.trim_start())))
+}
+
+/// Examples on lines of at most `width` characters: comments go above their commands where they do not fit beside them, and long commands
+/// continue on the next line as a shell reads them.
+fn fitted_examples(text: &str, width: usize) -> String {
+    if text.lines().all(|line| line.chars().count() <= width) {
+        return text.to_owned();
+    }
+    let fitted = |line: &str| match example(line) {
+        None => wrapped(line, width, 0),
+        Some((command, comment)) => {
+            let comment = if comment.is_empty() { String::new() } else { format!("  # {}\n", wrapped(comment, width - 4, 4)) };
+            format!("{comment}  {}", wrapped(command, width - 8, 6).replace('\n', " \\\n"))
+        }
+    };
+    text.lines().map(fitted).collect::<Vec<_>>().join("\n")
+}
+
+/// The command with the examples of all its sub-commands fitted to the terminal.
+fn with_fitted_examples(command: Command) -> Command {
+    let examples = command.get_after_help().map(|text| fitted_examples(&text.to_string(), line_width()));
+    let command = examples.into_iter().fold(command, Command::after_help);
+    command.mut_subcommands(with_fitted_examples)
 }
 
 /// One line per command: its name and its first sentence.
@@ -58,7 +89,7 @@ fn groups(command: &Command) -> String {
 pub(crate) fn grouped(command: Command) -> Command {
     let template = "{about-with-newline}\n{usage-heading} {usage}{after-help}\n\nOptions:\n{options}";
     let text = format!("{}\nHelp on one command: regard look --help", groups(&command));
-    command.help_template(template).after_help(text)
+    with_fitted_examples(command).help_template(template).after_help(text).term_width(line_width())
 }
 
 /// Printed by `regard` without arguments.
@@ -73,4 +104,25 @@ pub(crate) fn start_page(command: &Command) -> String {
         GROUPS[0].0,
         listed(command, GROUPS[0].1)
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::fitted_examples;
+
+    const EXAMPLES: &str = "Examples:\n  regard look                      every head\n  regard look model.bin --text \"Once upon a time\"";
+
+    #[test]
+    fn examples_that_fit_are_unchanged() {
+        assert_eq!(fitted_examples(EXAMPLES, 80), EXAMPLES);
+    }
+
+    #[test]
+    fn long_examples_fold_as_a_shell_reads_them() {
+        let folded = fitted_examples(EXAMPLES, 40);
+        assert!(folded.lines().all(|line| line.chars().count() <= 40), "{folded}");
+        assert!(folded.contains("  # every head\n  regard look\n"), "{folded}");
+        let joined = folded.replace(" \\\n      ", " ");
+        assert!(joined.contains("  regard look model.bin --text \"Once upon a time\""), "{folded}");
+    }
 }

@@ -8,10 +8,10 @@ use regard_lab::Table;
 use regard_lab::experiments::Progress;
 use std::path::PathBuf;
 
-/// What every head does: previous token, induction, first token, ..., each with its baseline and an interval over texts
+/// Name what every head does: previous token, induction, first token, ..., with baselines and intervals
 ///
-/// A label needs the lower end of the 95 % interval of its lift above 0.4. Induction is measured on text, and on random tokens that come
-/// twice.
+/// A label needs the lower end of the 95 % interval of its lift above 0.4. Induction is measured on text, and on a repeated
+/// random sequence.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  regard classify\n  regard classify model.gguf --texts 8 --tokens 128 --json")]
 pub(crate) struct Classify {

@@ -9,7 +9,7 @@ use regard_lab::Table;
 use regard_model::hub::Hub;
 use std::path::{Path, PathBuf};
 
-/// What a model's files say: family, shape, tensors
+/// Show what a model's files contain: family, shape, tensors
 ///
 /// Nothing is run. Tensors are listed with --tensors.
 #[derive(Args, Debug)]

@@ -8,7 +8,7 @@ use regard_lab::Table;
 use regard_model::{Edits, Input};
 use std::path::PathBuf;
 
-/// What the model would say if it stopped behind each layer
+/// Show the logit lens: the prediction after each layer
 #[derive(Args, Debug)]
 #[command(
     after_help = "Examples:\n  regard lens --text \"Emma and David went to the m\"\n  regard lens model.gguf --text \"The capital of France is\" --edits L9=zero"

@@ -21,8 +21,8 @@ use std::time::SystemTime;
 ///
 /// Statistics are collected in one pass, in memory that grows with the text and not with its square; weights come from the kernel that made
 /// the output. The first token often takes most of the weight and hides the rest: --sink hide leaves it out of pictures and weights, --sink
-/// renormalise divides by what remains. --neuron shows how one score comes about, number by number. --generate lets the model write first,
-/// and looks at that too.
+/// renormalise divides by what remains. --neuron shows how one score is computed, element by element. --generate lets the model
+/// continue the text first.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   regard look
@@ -43,13 +43,13 @@ pub(crate) struct Look {
     /// Edits, as in L3.H1=zero/scale=off
     #[arg(long, default_value = "", value_name = "EDITS")]
     edits: String,
-    /// Draw this layer's head alone, with tokens, and write its weights down (needs --head)
+    /// Draw this layer's head alone, with tokens, and write its weights (needs --head)
     #[arg(long, requires = "head", value_name = "N")]
     layer: Option<usize>,
     /// Which head of the layer; or both at once, as in 3.1
     #[arg(long, value_name = "N|L.H")]
     head: Option<HeadAt>,
-    /// How one score of the head comes about: the numbers of two tokens, as in 12,7
+    /// Show how one score of the head is computed: positions of the query and key tokens, as in 12,7
     #[arg(long, requires = "head", value_name = "QUERY,KEY")]
     neuron: Option<Pair>,
     /// The first token in pictures and in the weights of a head

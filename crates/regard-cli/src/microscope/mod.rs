@@ -62,7 +62,7 @@ struct Texts {
     /// A file with a text; may be given several times
     #[arg(long, value_name = "FILE")]
     file: Vec<PathBuf>,
-    /// Stories of our own where no text is given: how many
+    /// Number of built-in stories, where no text is given
     #[arg(long, default_value_t = 16, value_name = "N")]
     texts: usize,
     /// Tokens of each text, at most

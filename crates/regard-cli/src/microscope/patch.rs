@@ -9,19 +9,20 @@ use regard_lab::experiments::Progress;
 use regard_model::{Edits, Input, Sources};
 use std::path::PathBuf;
 
-/// Put what each head did on one text into a run of another, and see which head carries the difference
+/// Patch activations: put each head's output on one text into a run of another, and rank the heads
 ///
-/// Both texts must have as many tokens. For each head: the logit of the clean text's next token less that of the corrupt one's, of the
-/// corrupt run with this head's z from the clean run, as a share of the whole difference.
+/// Both texts must have the same number of tokens. For each head: the logit of the clean text's
+/// next token less that of the corrupt one's, of the corrupt run with this head's z from the clean
+/// run, as a share of the whole difference.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  regard patch model.gguf --clean \"The capital of France is\" --corrupt \"The capital of Italy is\"")]
 pub(crate) struct Patch {
     #[arg(value_name = "MODEL", help = ABOUT_MODEL)]
     model: Option<PathBuf>,
-    /// The text whose heads are taken
+    /// The text that head outputs are taken from
     #[arg(long, value_name = "TEXT")]
     clean: String,
-    /// The text that they are put into
+    /// The text that they are put into, with the same number of tokens
     #[arg(long, value_name = "TEXT")]
     corrupt: String,
     #[command(flatten)]

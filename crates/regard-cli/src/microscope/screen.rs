@@ -11,13 +11,13 @@ use regard_lab::{Folder, Table};
 use regard_model::{Model, Screened};
 use std::path::PathBuf;
 
-/// Take every head out, one by one, on several texts; an interrupted run is resumed
+/// Ablate every head, one at a time, and measure the loss over several texts; an interrupted run is resumed
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  regard screen\n  regard screen stories15M/model.bin --texts 16 --tokens 256 --out screened")]
 pub(crate) struct Screen {
     #[arg(value_name = "MODEL", help = ABOUT_MODEL)]
     model: Option<PathBuf>,
-    /// Beside it the direct effect: the head taken out of the last stream alone, so that later layers can neither miss nor repair it
+    /// Also measure the direct effect: the head's output is removed from the last residual stream only, so later layers do not react
     #[arg(long)]
     direct: bool,
     #[command(flatten)]

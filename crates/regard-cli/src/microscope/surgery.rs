@@ -12,9 +12,9 @@ use regard_model::edits::{Action, Edit};
 use regard_model::{Edits, Generation, Input, Model};
 use std::path::Path;
 
-/// Edit a model and see what it costs: loss, predictions and text, on several texts, with an interval
+/// Edit a model and measure the change of loss, predictions and text over several texts, with an interval
 ///
-/// The unit of the evidence is the text: differences are paired, the interval is a bootstrap over texts, p is that of flipped signs. An
+/// Each text is one observation: differences are paired, the interval is over texts, p is from a sign-flip test. An
 /// edit that matches nothing is an error; one that changes no bit says so. The grammar:
 ///
 ///   L3.H1=zero/L5.H1,5=mean     scale=off     temp=2     mask=window:15,0~or~first:4     heads=hide:first     heads=uniform     L2.mlp=gain:0.5

@@ -7,7 +7,7 @@ use clap::Args;
 use regard_lab::Table;
 use std::path::PathBuf;
 
-/// The tokens of a text: number, piece, bytes, and who added it
+/// Show the tokens of a text: id, piece, bytes, and which ones the tokenizer added
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:\n  regard tokens --text \"Emma and David\"\n  regard tokens stories15M/model.bin --text \"caf\u{e9}\"")]
 pub(crate) struct Tokens {
