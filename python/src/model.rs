@@ -380,7 +380,7 @@ impl Model {
         table(&fields)
     }
 
-    /// What the model would say behind each layer: a :class:`Lens` with the ``top`` likeliest tokens of each place.
+    /// The logit lens, the prediction after each layer: a :class:`Lens` with the ``top`` most likely tokens of each place.
     #[pyo3(signature = (text_or_ids, edits = "", top = 5))]
     fn lens(&self, py: Python<'_>, text_or_ids: &Bound<'_, PyAny>, edits: &str, top: usize) -> PyResult<Py<PyAny>> {
         static CLASS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();

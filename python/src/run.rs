@@ -154,7 +154,7 @@ impl Run {
         Ok(self.look(py, |run| run.losses())?.into_pyarray(py).into_any().unbind())
     }
 
-    /// The final hidden states, behind the last norm, float32 ``[n, width]``.
+    /// The final hidden states, after the last norm, float32 ``[n, width]``.
     #[getter]
     fn hidden(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         Ok(self.look(py, |run| Ok(run.hidden().to_owned()))?.into_pyarray(py).into_any().unbind())

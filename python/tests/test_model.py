@@ -142,7 +142,7 @@ def test_a_screen_has_totals_and_direct_effects():
     other = "Anna and Ben went to the river."
     cut = (cut + model.run(other, edits="L1.H2=zero").loss - model.run(other).loss) / 2
     assert screen.change[model.heads + 2] == pytest.approx(cut, abs=1e-6)
-    # Nothing comes behind the last layer's heads but its network: for the earlier ones the two differ.
+    # Nothing comes after the last layer's heads but its network: for the earlier ones the two differ.
     assert np.all(np.isfinite(screen.direct)) and not np.allclose(screen.direct, screen.change)
 
 

@@ -129,7 +129,7 @@ fn missing_paths(files: &[(String, String)]) -> Vec<Finding> {
     found
 }
 
-/// The number of arguments of a function, from the text behind its opening bracket; `self` is not counted.
+/// The number of arguments of a function, from the text after its opening bracket; `self` is not counted.
 fn arguments(rest: &str) -> usize {
     let (mut depth, mut list, mut previous) = (0i32, String::new(), ' ');
     for c in rest.chars() {

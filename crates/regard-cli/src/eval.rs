@@ -1,5 +1,6 @@
 //! `regard eval`.
 
+use crate::microscope::{ABOUT_MODEL, load};
 use crate::options::{Common, Outcome, Unusable};
 use crate::train::warn_unverified;
 use anyhow::Result;
@@ -16,20 +17,20 @@ use std::path::PathBuf;
 /// Measure a model: loss, perplexity, bits per character, accuracy
 ///
 /// A model of `regard train` is measured on the last tenth of its training text, which it has not learned; any model on the whole of
-/// another text (--text). Every token is predicted exactly once, from at most a context of tokens before it; without a BOS token, all but
+/// another text (--text); the built-in model on stories. Every token is predicted exactly once, from at most a context of tokens before it; without a BOS token, all but
 /// the first. Where the text is the stories that a grammar writes, its entropy stands beside the loss: no model can stay below it.
 ///
 /// With --edits there are two rows: the model as it is, and edited.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
+  regard eval --edits L1.H2=zero
   regard eval model
   regard eval model --stride 16                 more context for each token, and more work
   regard eval model --text other.txt --json
   regard eval stories15M/model.bin --text book.txt --edits scale=off")]
 pub(crate) struct Eval {
-    /// A folder that `regard train` wrote, or any model that `regard look` can read
-    #[arg(value_name = "DIR")]
-    folder: PathBuf,
+    #[arg(value_name = "MODEL", help = ABOUT_MODEL)]
+    model: Option<PathBuf>,
     /// Another text, or the same one where it has moved; - is the standard input [default: the text that it was trained on]
     #[arg(long, value_name = "FILE")]
     text: Option<PathBuf>,
@@ -57,6 +58,10 @@ const COLUMNS: [(&str, &str); 12] = [
     ("floor_bits_per_character", "entropy of the text (bits per character), where it is known"),
     ("accuracy", "share of tokens that were the most likely"),
 ];
+
+/// Stories that the built-in model is judged on, and the tokens of each.
+const STORIES: usize = 16;
+const STORY_TOKENS: usize = 256;
 
 /// A text to judge a model on.
 struct Judged {
@@ -86,7 +91,8 @@ impl Eval {
     /// The last tenth of the text that the model was trained on, or all of another one.
     fn judged(&self, model: &Model) -> Result<Judged> {
         let trained = model.trained();
-        let text = self.source(trained)?.read()?;
+        let stories = self.text.is_none() && model.is_built_in();
+        let text = if stories { model.own_stories(STORIES, STORY_TOKENS)?.join("\n") } else { self.source(trained)?.read()? };
         let ids = model.ids(Input::Text(&text))?;
         let bos = model.tokenizer()?.first().filter(|bos| ids.first() == Some(bos));
         let origin = trained.map(|trained| &trained.origin).filter(|origin| origin.text_sha256 == text_digest(&text));
@@ -95,7 +101,7 @@ impl Eval {
                 let unseen = Text::split(ids[usize::from(bos.is_some())..].to_vec(), model.context())?.validation;
                 ("validation", bos.into_iter().chain(unseen).collect())
             }
-            None => ("whole text", ids),
+            None => (if stories { "built-in stories" } else { "whole text" }, ids),
         };
         // All tokens but the first are predicted.
         let characters = model.tokenizer()?.decode(&ids[1.min(ids.len())..])?.chars().count();
@@ -106,9 +112,9 @@ impl Eval {
 
     pub(crate) fn run(self) -> Result<Outcome> {
         let bar = self.common.start("eval")?;
-        let model = Model::load(&self.folder)?;
-        if model.trained().is_some_and(|trained| !trained.verified) {
-            warn_unverified(&self.folder);
+        let model = load(self.model.as_deref())?;
+        if let Some(folder) = self.model.as_deref().filter(|_| model.trained().is_some_and(|trained| !trained.verified)) {
+            warn_unverified(folder);
         }
         let edits = Edits::parse(&self.edits)?;
         let sources = model.sources_of(&edits)?;

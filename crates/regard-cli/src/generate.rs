@@ -1,5 +1,6 @@
 //! `regard generate`.
 
+use crate::microscope::{ABOUT_MODEL, load};
 use crate::options::{Common, Outcome, Sizes, Unusable};
 use crate::train::warn_unverified;
 use anyhow::{Context, Result};
@@ -21,15 +22,15 @@ use std::time::Instant;
 /// text, with and without the cache of keys and values.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
+  regard generate --prompt \"Anna and Ben went to\"
   regard generate model
   regard generate model --prompt \"Anna and Ben went to\" --tokens 500 --temperature 0.8
   regard generate model --top-k 20 --top-p 0.9 --seed 7
   regard generate model --temperature 0 --json
   regard generate stories15M/model.bin --prompt \"Once upon a time\" --edits scale=off")]
 pub(crate) struct Generate {
-    /// A folder that `regard train` wrote, or any model that `regard look` can read
-    #[arg(value_name = "DIR")]
-    folder: PathBuf,
+    #[arg(value_name = "MODEL", help = ABOUT_MODEL)]
+    model: Option<PathBuf>,
     /// Edits of the model, as in L3.H1=zero/scale=off: see `regard surgery --help`
     #[arg(long, default_value = "", value_name = "EDITS")]
     edits: String,
@@ -92,9 +93,9 @@ impl Generate {
 
     pub(crate) fn run(self) -> Result<Outcome> {
         let bar = Common { json: self.json, quiet: !self.json, wide: false, threads: self.threads }.start("generate")?;
-        let model = Model::load(&self.folder)?;
-        if model.trained().is_some_and(|trained| !trained.verified) {
-            warn_unverified(&self.folder);
+        let model = load(self.model.as_deref())?;
+        if let Some(folder) = self.model.as_deref().filter(|_| model.trained().is_some_and(|trained| !trained.verified)) {
+            warn_unverified(folder);
         }
         let edits = Edits::parse(&self.edits)?;
         let sources = model.sources_of(&edits)?;

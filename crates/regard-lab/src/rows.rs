@@ -81,7 +81,7 @@ fn brief(e: Estimate) -> Estimate {
     Estimate { value: brief(e.value), low: brief(e.low), high: brief(e.high) }
 }
 
-/// The estimate that a row has in a column and the two behind it.
+/// The estimate that a row has in a column and the two after it.
 pub(crate) fn estimate(table: &Table, row: &[Value], column: &str) -> Estimate {
     let end = |which: &str| table.number(row, &format!("{column}_{which}"));
     Estimate { value: table.number(row, column), low: end("low"), high: end("high") }

@@ -1,7 +1,7 @@
 //! Wrong answers, kept as changes of the solution: what people write instead of a line.
 //!
 //! ```text
-//! == no-max                                        an id; with the word `whole` behind it, the lines are the answer
+//! == no-max                                        an id; with the word `whole` after it, the lines are the answer
 //! -    e = np.exp(x - top)                         lines of the solution, in a row
 //! +    e = np.exp(x)                               what stands there instead
 //! ```

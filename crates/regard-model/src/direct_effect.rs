@@ -20,7 +20,7 @@ impl Model {
     /// texts.
     ///
     /// # Errors
-    /// As [`Model::losses`]; [`Error::NoHead`] for models whose norms stand behind sums, where a head has no writing of its own.
+    /// As [`Model::losses`]; [`Error::NoHead`] for models whose norms stand after sums, where a head has no writing of its own.
     pub fn direct_effects(&self, texts: &[Vec<u32>], mut watch: impl FnMut(usize, usize)) -> Result<Vec<Evidence>> {
         if !self.is_linear() {
             return Err(Error::NoHead { what: "a direct effect: its norms or its head are not linear" });

@@ -79,7 +79,7 @@ pub enum Error {
         what: &'static str,
     },
     /// A model that reads in both directions was asked to write.
-    #[error("the model reads in both directions and cannot write: its tokens see those behind them")]
+    #[error("the model is bidirectional and cannot generate; use a causal model")]
     Encoder,
     /// The work was cancelled.
     #[error("stopped")]

@@ -1,4 +1,4 @@
-//! What the model would say if it stopped behind each layer: the logit lens, and what each part writes to one logit.
+//! The logit lens: the prediction after each layer; and direct logit attribution by part.
 //!
 //! ```text
 //! lens           logits of norm(stream after layer l), with the last norm's own scale of that stream
@@ -15,7 +15,7 @@ use ndarray::{Array2, Array3, Axis};
 use regard_nn::linear::Write;
 use std::ops::Range;
 
-/// What a model would say behind each layer.
+/// Predictions after each layer.
 #[derive(Debug, Clone)]
 pub struct Lens {
     /// The most likely tokens, best first, `[layers + 1, tokens, top]`; layer 0 is the embedding.
@@ -86,7 +86,7 @@ impl Run {
 }
 
 impl Model {
-    /// The lens of a text, with the `top` likeliest tokens of each place.
+    /// The lens of a text, with the `top` most likely tokens of each place.
     ///
     /// # Errors
     /// As [`Model::run`], and [`Error::NoHead`].

@@ -25,7 +25,7 @@
 //! open        from a path to files            formats/   one reader per format          families/   names and parts
 //! tokens/     texts to tokens                 model       load, run, write               run         what can be asked of a run
 //! edits/      grammar, and edits at work      scores      what heads do                  screen      what edits cost, on several texts
-//! lens        behind each layer               evidence    intervals and p                settings    config.json, with limits
+//! lens        after each layer               evidence    intervals and p                settings    config.json, with limits
 //! view        tiles and means for viewers     steps       a head number by number
 //! hooks       activations, read and changed
 //! unusual     rows unlike a head's usual ones

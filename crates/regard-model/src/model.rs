@@ -148,6 +148,11 @@ impl Model {
         Self::new(open::built_in()?, PathBuf::from(Self::BUILT_IN))
     }
 
+    /// Whether this is [`Model::built_in`].
+    pub fn is_built_in(&self) -> bool {
+        self.path() == Path::new(Self::BUILT_IN)
+    }
+
     pub(crate) fn new(opened: Opened, path: PathBuf) -> Result<Self> {
         let Opened { format, archive, architecture, tokenizer, eos_ids, pooling, trained } = opened;
         let transformer = Transformer::new(&architecture.parts);
@@ -384,7 +389,7 @@ impl Model {
         Ok(self.loaded.transformer.embedded(weights, ids, &self.pass(ids.len()))?)
     }
 
-    /// Some sublayers, two of them per layer: from rows of the stream before the first of them to those behind the last; behind the last of
+    /// Some sublayers, two of them per layer: from rows of the stream before the first of them to those after the last; after the last of
     /// all they are the final rows.
     pub(crate) fn through(
         &self,
@@ -558,7 +563,7 @@ impl Model {
         Ok(stories.collect::<Result<Vec<_>>>()?.concat())
     }
 
-    /// Write tokens behind `ids`; writing stops behind a token that ends texts, or when `watch` returns false.
+    /// Generate tokens after `ids`, up to an end-of-text token, or until `watch` returns false.
     ///
     /// A model whose positions end with its context, and one that `regard train` made, drops the older half of the text when the context is
     /// full. Rows that edits name are rows of the whole text.

@@ -225,7 +225,7 @@ fn of_config(config: &ModelConfig, params: Vec<f32>, tokenizer: regard_nn::token
 
 /// The model inside the crate: `examples/default_model.rs` says how it was made.
 pub(crate) fn built_in() -> Result<Opened> {
-    let path = Path::new("regard's own model");
+    let path = Path::new(crate::Model::BUILT_IN);
     let config: ModelConfig = serde_json::from_slice(include_bytes!("default/config.json")).map_err(|e| Error::damaged(path, e))?;
     let file = SafetensorsFile::new(path, include_bytes!("default/model.safetensors").as_slice())?;
     let layout = Transformer::new(&config.parts()).layout().clone();

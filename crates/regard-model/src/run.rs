@@ -78,7 +78,7 @@ impl Run {
         &self.made.edits
     }
 
-    /// The final hidden states, behind the last norm, `[tokens, width]`.
+    /// The final hidden states, after the last norm, `[tokens, width]`.
     pub fn hidden(&self) -> ArrayView2<'_, f32> {
         ArrayView2::from_shape((self.len(), self.model.width()), &self.made.hidden).expect("a row per token")
     }

@@ -116,7 +116,7 @@ fn of_weights(weights: ArrayView2<'_, f32>, ids: &[u32], marks: &Marks, visible:
     scores
 }
 
-/// Less of a row than this, behind its first key, is no pattern.
+/// Less of a row than this, after its first key, is no pattern.
 const REST: f64 = 0.01;
 
 /// How much the same rows have in common on two texts, without their first keys: 1 where they are equal, 0 where they share nothing.
@@ -342,7 +342,7 @@ mod tests {
         assert_eq!((previous.values[0], previous.values[1]), (1.0, 0.0));
         // Uniform: (i + 1)^-1 each.
         assert!((previous.bases[0] - (1..40).map(|i| 1.0 / f64::from(i + 1)).sum::<f64>() / 39.0).abs() < 1e-12);
-        // The second half looks at what came behind the same token before.
+        // The second half looks at what came after the same token before.
         let induction = pattern(&ids, |i| if i >= 20 { i - 19 } else { 0 });
         assert_eq!((induction.values[5], induction.values[4]), (1.0, 0.0));
         let duplicate = pattern(&ids, |i| i.saturating_sub(20));
@@ -364,7 +364,7 @@ mod tests {
 
     #[test]
     fn runs_of_equal_tokens_are_no_induction() {
-        // Whatever a head looks at: behind an earlier copy comes the same token again, so there is nothing to copy.
+        // Whatever a head looks at: after an earlier copy comes the same token again, so there is nothing to copy.
         for back in 0..3 {
             assert!(pattern(&[7; 30], |i| i.saturating_sub(back)).values[5].is_nan(), "{back} back");
         }

@@ -23,7 +23,7 @@ pub struct Outcome {
     pub difference: Evidence,
     /// Mean Kullback-Leibler divergence of the predictions, in nats a token; not for screens.
     pub divergence: Option<f64>,
-    /// Share of tokens whose likeliest successor changed; not for screens.
+    /// Share of tokens whose most likely successor changed; not for screens.
     pub changed: Option<f64>,
     /// Benjamini-Hochberg, of screens.
     pub q: Option<f64>,

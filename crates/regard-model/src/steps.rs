@@ -18,7 +18,7 @@ pub struct Steps {
     pub k: Vec<Vec<f64>>,
     /// `q . k`.
     pub raw: Vec<Vec<f64>>,
-    /// Times the scale; behind a softcap, where the model has one.
+    /// Times the scale; after a softcap, where the model has one.
     pub scaled: Vec<Vec<f64>>,
     /// What goes into the softmax: biases added; nothing where a key is hidden.
     pub masked: Vec<Vec<Option<f64>>>,

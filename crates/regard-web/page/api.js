@@ -5,7 +5,7 @@ import { answeredHere, inTab } from './tab.js';
 const element = byId('frozen');
 export const frozen = element ? JSON.parse(element.textContent) : null;
 
-/** The token stands behind # in the printed address; it is kept by the tab and taken out of the address. */
+/** The token stands after # in the printed address; it is kept by the tab and taken out of the address. */
 let token = '';
 
 export function useToken(given) {

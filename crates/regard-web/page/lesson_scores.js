@@ -191,7 +191,7 @@ export function mask({ names, steps }, id) {
         put(
           box,
           matrix(on ? steps.masked : steps.scaled, names, names, {
-            name: on ? 'scores behind the mask' : 'scores without the mask',
+            name: on ? 'scores after the mask' : 'scores without the mask',
             kind: on ? 'masked' : 'scaled',
           }),
         );

@@ -43,7 +43,7 @@ export function trail([kind, a, b], { names, steps }) {
       return [
         pair('scaled score'),
         `the dot product ${value('raw')} (step ${STEP.raw})`,
-        `${value('masked')} behind the mask (step ${STEP.masked})`,
+        `${value('masked')} after the mask (step ${STEP.masked})`,
       ];
     case 'masked':
       return [

@@ -22,7 +22,7 @@ import regard
 __all__ = ["attention"]
 
 _DTYPES = ("float32", "float64", "float16", "bfloat16")
-#: Options that may be arrays, in the order of the arguments behind q, k and v.
+#: Options that may be arrays, in the order of the arguments after q, k and v.
 _ARRAYS = ("mask", "bias")
 
 

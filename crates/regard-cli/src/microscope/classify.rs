@@ -28,6 +28,7 @@ impl Classify {
         let bar = self.common.start("classify")?;
         let model = load(self.model.as_deref())?;
         let texts = self.texts.ids(&model)?;
+        self.texts.warn_foreign(&model, &bar);
         let mut seen = 0;
         let heads = model.classify(&texts, |done, all| {
             if seen == 0 {
@@ -41,7 +42,9 @@ impl Classify {
         let mut columns = vec![("layer", "layer"), ("head", "head"), ("labels", "labels")];
         columns.extend(regard_model::scores::NAMES.map(|name| (name, name)));
         columns.extend([("broad", "broad"), ("column", "largest column"), ("positional", "positional"), ("writes", "share of writing")]);
-        let mut table = Table::new("classify", "Mean scores of every head; a label needs its lift's lower 95 % bound above 0.4.", &columns);
+        let caption =
+            format!("Mean scores of every head {}; a label needs its lift's lower 95 % bound above 0.4.", self.texts.described(&texts));
+        let mut table = Table::new("classify", &caption, &columns);
         for head in heads {
             let labels = if head.labels.is_empty() { "mixed".to_owned() } else { head.labels.join(" ") };
             let mut row = vec![head.layer.into(), head.head.into(), labels.into()];

@@ -34,7 +34,7 @@ impl Inspect {
     /// Nothing where it is there already.
     fn fetch(&self, name: &Path) -> Result<()> {
         let hub = Hub::from_env()
-            .ok_or_else(|| Unusable("there is no home folder, and HF_HUB_CACHE is not set: a model has no place".to_owned()))?;
+            .ok_or_else(|| Unusable("no folder for downloads: neither a home folder nor HF_HUB_CACHE; set HF_HUB_CACHE".to_owned()))?;
         if name.exists() || hub.cached(name).is_some() {
             return Ok(());
         }
@@ -52,7 +52,7 @@ impl Inspect {
             self.fetch(name)?;
         }
         let (model, mut tables) = (load(self.model.as_deref())?, Vec::new());
-        let mut table = Table::new("model", "What the files of the model say.", &[("what", "what"), ("value", "value")]);
+        let mut table = Table::new("model", "Contents of the model's files.", &[("what", "what"), ("value", "value")]);
         let (shape, attention) = (model.shape(), model.attention());
         let tokenizer = model.tokenizer().map_or_else(|e| e.to_string(), |t| format!("{} tokens", t.vocab()));
         for (what, value) in [
@@ -63,11 +63,11 @@ impl Inspect {
             ("layers", shape.layers.to_string()),
             ("query heads", shape.heads.to_string()),
             ("key and value heads", shape.kv_heads.to_string()),
-            ("width of a head", model.head_dim().to_string()),
+            ("head dimension", model.head_dim().to_string()),
             ("width", model.width().to_string()),
             ("vocabulary", model.vocab().to_string()),
             ("context", model.context().to_string()),
-            ("reads", if model.is_causal() { "forwards" } else { "in both directions" }.to_owned()),
+            ("attention", if model.is_causal() { "causal" } else { "bidirectional" }.to_owned()),
             ("rotary base", attention.rotary.map_or("none".to_owned(), |rotary| rotary.base.to_string())),
             ("predicts tokens", model.has_head().to_string()),
             ("tokenizer", tokenizer),
@@ -76,8 +76,8 @@ impl Inspect {
         }
         tables.push(table);
         if self.tensors {
-            let columns = [("name", "tensor"), ("shape", "shape"), ("kind", "numbers"), ("bytes", "bytes")];
-            let mut list = Table::new("tensors", "Its tensors.", &columns);
+            let columns = [("name", "tensor"), ("shape", "shape"), ("kind", "type"), ("bytes", "bytes")];
+            let mut list = Table::new("tensors", "Tensors of the model.", &columns);
             for tensor in model.tensors() {
                 list.push(vec![tensor.name.into(), format!("{:?}", tensor.shape).into(), tensor.kind.into(), tensor.bytes.into()]);
             }

@@ -1,4 +1,4 @@
-//! `regard lens`: what a model would say behind each layer.
+//! `regard lens`: the prediction after each layer.
 
 use super::{ABOUT_MODEL, load, sources};
 use crate::options::{Common, Outcome};
@@ -16,7 +16,7 @@ use std::path::PathBuf;
 pub(crate) struct Lens {
     #[arg(value_name = "MODEL", help = ABOUT_MODEL)]
     model: Option<PathBuf>,
-    /// The text; its last token is looked at
+    /// The text; the prediction is that after its last token
     #[arg(long, value_name = "TEXT", default_value = "Emma and David went to the market. David said, ")]
     text: String,
     /// Edits, as in L3.H1=zero/scale=off
@@ -34,15 +34,15 @@ impl Lens {
         let lens = model.lens(&ids, &edits, &sources(&model, &edits)?, 3)?;
         let columns = [
             ("layer", "after layer"),
-            ("first", "likeliest"),
-            ("probability", "probability"),
-            ("second", "then"),
-            ("third", "then"),
+            ("first", "most likely token"),
+            ("probability", "its probability"),
+            ("second", "second"),
+            ("third", "third"),
             ("entropy", "entropy (nats)"),
         ];
         let mut table = Table::new(
             "lens",
-            "The last norm and the head on the stream behind each layer, at the last token; row 0 is the embedding.",
+            "The prediction after the last token, read from the residual stream after each layer; layer 0 is the embedding.",
             &columns,
         );
         for layer in 0..=model.shape().layers {

@@ -73,6 +73,9 @@ pub(crate) struct Look {
     common: Common,
 }
 
+/// Characters of a text that are printed.
+const EXCERPT: usize = 400;
+
 /// A head by its number in a layer, or with its layer.
 #[derive(Clone, Copy, Debug)]
 struct HeadAt {
@@ -139,11 +142,11 @@ fn statistics(run: &Run, caption: &str, bar: &Bar) -> Result<Table> {
         ("head", "head"),
         ("entropy", "entropy (nats)"),
         ("max_weight", "largest weight"),
-        ("own", "own token"),
-        ("previous", "previous token"),
-        ("first", "first token"),
-        ("local", "within 3"),
-        ("distance", "mean distance"),
+        ("diagonal_mass", "weight of the own token"),
+        ("previous_token_mass", "weight of the previous token"),
+        ("first_token_mass", "weight of the first token"),
+        ("local_mass", "weight within 3 tokens"),
+        ("mean_distance", "mean distance (tokens)"),
     ];
     let shape = run.model().shape();
     let mut table = Table::new("look", caption, &columns);
@@ -167,6 +170,17 @@ fn statistics(run: &Run, caption: &str, bar: &Bar) -> Result<Table> {
         bar.advance(1);
     }
     Ok(table)
+}
+
+/// A text on the terminal: all of it, or its first and last characters.
+fn excerpt(text: &str) -> String {
+    let characters: Vec<char> = text.chars().collect();
+    let (n, end) = (characters.len(), EXCERPT / 4);
+    if n <= EXCERPT {
+        return format!("{text:?}");
+    }
+    let [first, last] = [&characters[..EXCERPT - end], &characters[n - end..]].map(|part| part.iter().collect::<String>());
+    format!("{first:?} ... {last:?} ({n} characters)")
 }
 
 impl Look {
@@ -266,12 +280,13 @@ impl Look {
             None => figures.push(picture::heads(&run, self.sink.sink())?),
         }
         drop(bar);
-        self.common.show(&tables)?;
-        if written > 0 && !self.common.quiet && !self.common.json {
-            print(model.tokenizer()?.decode(&ids)?)?;
+        let talks = !self.common.quiet && !self.common.json;
+        if let (true, Ok(tokenizer)) = (talks, model.tokenizer()) {
+            print(format_args!("text: {}\n", excerpt(&tokenizer.decode(&ids)?)))?;
         }
-        if model.has_head() && model.is_causal() && ids.len() > 1 && !self.common.quiet && !self.common.json {
-            print(format_args!("loss {:.4} nats a token", run.loss()?))?;
+        self.common.show(&tables)?;
+        if model.has_head() && model.is_causal() && ids.len() > 1 && talks {
+            print(format_args!("loss {:.4} nats per token", run.loss()?))?;
         }
         let mut files = table_files(&tables);
         files.extend(figure_files(&figures)?);

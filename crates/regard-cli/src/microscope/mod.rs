@@ -12,13 +12,15 @@ mod surgery;
 mod tokens;
 
 use crate::options::Outcome;
+use crate::progress::Bar;
 use anyhow::Result;
 use clap::{Args, Subcommand};
 use regard_files::limits;
+use regard_lab::experiments::Progress;
 use regard_model::{Edits, Model, Sources};
 use std::path::{Path, PathBuf};
 
-const ABOUT_MODEL: &str = "A model: a file (GGUF, safetensors, llama2.c's .bin, PyTorch's .bin), a folder, or a name in the local Hugging Face cache [default: the small model that comes with regard]";
+pub(crate) const ABOUT_MODEL: &str = "A model: a file (GGUF, safetensors, llama2.c's .bin, PyTorch's .bin), a folder, or a name in the local Hugging Face cache [default: the small model that comes with regard]";
 
 /// Real models under the microscope.
 #[derive(Subcommand)]
@@ -49,7 +51,7 @@ impl Microscope {
 }
 
 /// The model at a path, or the one that comes with regard.
-fn load(path: Option<&Path>) -> Result<Model> {
+pub(crate) fn load(path: Option<&Path>) -> Result<Model> {
     Ok(path.map_or_else(Model::built_in, Model::load)?)
 }
 
@@ -82,6 +84,23 @@ impl Texts {
         }
         Ok(model.cut_texts(&texts.iter().map(String::as_str).collect::<Vec<_>>(), self.tokens)?)
     }
+
+    /// The texts in words, for captions: "over 16 built-in stories".
+    fn described(&self, ids: &[Vec<u32>]) -> String {
+        let n = ids.len();
+        match (self.text.is_empty() && self.file.is_empty(), n) {
+            (true, _) => format!("over {n} built-in stories"),
+            (false, 1) => "over 1 text".to_owned(),
+            (false, _) => format!("over {n} texts"),
+        }
+    }
+
+    /// A warning for a model of others that is judged on our stories.
+    fn warn_foreign(&self, model: &Model, bar: &Bar) {
+        if self.text.is_empty() && self.file.is_empty() && !model.is_built_in() {
+            bar.warn("no text is given: the built-in stories of children are used; give texts that the model knows with --text or --file");
+        }
+    }
 }
 
 /// What an edit needs from other texts: for `mean` and `resample` stories that are not judged.
@@ -89,7 +108,7 @@ pub(crate) fn sources(model: &Model, edits: &Edits) -> Result<Sources> {
     Ok(model.sources_of(edits)?)
 }
 
-/// Edits in words, as a sentence behind others.
+/// Edits in words, as a further sentence.
 fn said(edits: &Edits) -> String {
     if edits.is_empty() { String::new() } else { format!(" {}", edits.explain().replace('\n', " ")) }
 }

@@ -47,7 +47,11 @@ impl Patch {
         let (a, b) = (last(&clean, &Edits::default())?, last(&corrupt, &Edits::default())?);
         let (right, wrong) = (regard_nn::generate::argmax(&a), regard_nn::generate::argmax(&b));
         if right == wrong {
-            return Err(Unusable(format!("both texts go on with {:?}: there is no difference to carry", model.piece(right as u32))).into());
+            return Err(Unusable(format!(
+                "both texts have the same most likely next token: {:?}; give texts that differ in it",
+                model.piece(right as u32)
+            ))
+            .into());
         }
         let margin = |logits: &[f32]| f64::from(logits[right]) - f64::from(logits[wrong]);
         let (high, low) = (margin(&a), margin(&b));

@@ -43,6 +43,7 @@ impl Screen {
         let bar = bar.resuming(&self.out.out)?;
         let model = load(self.model.as_deref())?;
         let texts = self.texts.ids(&model)?;
+        self.texts.warn_foreign(&model, &bar);
         let shape = model.shape();
         let setting = setting(&model, &texts)?;
         let step = |layer: usize, head: usize| format!("{setting} L{layer}.H{head}");
@@ -74,17 +75,17 @@ impl Screen {
         let mut columns = vec![
             ("layer", "layer"),
             ("head", "head"),
-            ("change", "change of the loss (nats a token)"),
-            ("low", "95 % from"),
-            ("high", "to"),
-            ("worse", "texts worse"),
+            ("change", "change of the loss (nats per token)"),
+            ("low", "lower 95 % bound"),
+            ("high", "upper 95 % bound"),
+            ("worse", "texts with a higher loss"),
             ("p", "p"),
             ("q", "q"),
         ];
         if direct.is_some() {
-            columns.extend([("direct", "direct effect"), ("direct_low", "95 % from"), ("direct_high", "to")]);
+            columns.extend([("direct", "direct effect"), ("direct_low", "lower 95 % bound"), ("direct_high", "upper 95 % bound")]);
         }
-        let caption = format!("The loss without each head, less the loss with it, over {} texts; q is Benjamini-Hochberg's.", texts.len());
+        let caption = format!("Change of the loss when the head is ablated, {}; q is Benjamini-Hochberg's.", self.texts.described(&texts));
         let mut table = Table::new("screen", &caption, &columns);
         for (i, outcome) in outcomes.iter().enumerate() {
             let d = &outcome.difference;
@@ -104,7 +105,7 @@ impl Screen {
             table.push(row);
         }
         let names = (0..outcomes.len()).map(|i| format!("{}.{}", i / shape.heads, i % shape.heads)).collect();
-        let mut bars = BarPlot::new("", "head", names, Axis::linear("change of the loss (nats a token)")).bars_with_intervals(
+        let mut bars = BarPlot::new("", "head", names, Axis::linear("change of the loss (nats per token)")).bars_with_intervals(
             "without the head",
             outcomes.iter().map(|o| o.difference.mean).collect(),
             outcomes.iter().map(|o| (o.difference.low, o.difference.high)).collect(),

@@ -61,20 +61,21 @@ fn ablations(edits: &Edits) -> Result<Vec<Edits>> {
 
 impl Surgery {
     /// Several edits, a row each.
+    /// Each ablation of the same heads, a row each.
     fn compare(&self, model: &Model, texts: &[Vec<u32>], ablations: &[Edits], bar: Bar) -> Result<Outcome> {
         let columns = [
             ("edits", "edits"),
-            ("change", "change of the loss (nats a token)"),
-            ("low", "95 % from"),
-            ("high", "to"),
-            ("worse", "texts worse"),
-            ("p", "p"),
-            ("divergence", "divergence (nats a token)"),
-            ("changed", "share of likeliest tokens that changed"),
+            ("change", "change of the loss (nats per token)"),
+            ("low", "lower 95 % bound"),
+            ("high", "upper 95 % bound"),
+            ("worse", "texts with a higher loss"),
+            ("p", "p (sign-flip test)"),
+            ("divergence", "KL divergence of predictions (nats per token)"),
+            ("changed", "share of changed top predictions"),
         ];
         let caption = format!(
-            "What each way to take it out costs, over {} texts; mean and resample take from texts that are not judged.",
-            texts.len()
+            "Change of the loss by each ablation, {}; mean and resample take activations from other stories.",
+            self.texts.described(texts)
         );
         let mut table = Table::new("ablations", &caption, &columns);
         bar.expect((ablations.len() * texts.len()) as u64);
@@ -114,6 +115,7 @@ impl Surgery {
         }
         let model = load(path)?;
         let texts = self.texts.ids(&model)?;
+        self.texts.warn_foreign(&model, &bar);
         if self.ablations {
             return self.compare(&model, &texts, &ablations(&edits)?, bar);
         }
@@ -125,21 +127,22 @@ impl Surgery {
         })?;
         let difference = &outcome.difference;
         let columns = [("what", "what"), ("value", "value")];
-        let mut table = Table::new("surgery", &format!("What it costs.{}", said(&edits)), &columns);
+        let mut table =
+            Table::new("surgery", &format!("Loss with and without the edits, {}.{}", self.texts.described(&texts), said(&edits)), &columns);
         let mean = |x: &[f64]| x.iter().sum::<f64>() / x.len().max(1) as f64;
         for (what, value) in [
-            ("loss as it is (nats a token)", mean(&outcome.intact)),
-            ("loss with the edits", mean(&outcome.edited)),
+            ("loss without the edits (nats per token)", mean(&outcome.intact)),
+            ("loss with the edits (nats per token)", mean(&outcome.edited)),
             ("change", difference.mean),
-            ("95 % from", difference.low),
-            ("to", difference.high),
+            ("change, lower 95 % bound", difference.low),
+            ("change, upper 95 % bound", difference.high),
             ("standard deviation over texts", difference.deviation),
             ("texts", difference.texts as f64),
-            ("of these worse", difference.worse as f64),
-            ("p (flipped signs)", difference.p),
-            ("smallest p that this number of texts can give", difference.least_p),
-            ("divergence of predictions (nats a token)", outcome.divergence.unwrap_or(f64::NAN)),
-            ("share of likeliest tokens that changed", outcome.changed.unwrap_or(f64::NAN)),
+            ("texts with a higher loss", difference.worse as f64),
+            ("p (sign-flip test)", difference.p),
+            ("smallest p with this number of texts", difference.least_p),
+            ("KL divergence of predictions (nats per token)", outcome.divergence.unwrap_or(f64::NAN)),
+            ("share of changed top predictions", outcome.changed.unwrap_or(f64::NAN)),
         ] {
             table.push(vec![what.into(), value.into()]);
         }
@@ -147,12 +150,12 @@ impl Surgery {
         self.common.show_whole(&[table])?;
         if difference.least_p > 0.05 {
             note(format_args!(
-                "{} texts can give no p below {:.3}: more texts are needed to be sure of anything",
+                "{} texts cannot give a p below {:.3}; use more texts (--texts, --text, --file)",
                 difference.texts, difference.least_p
             ));
         }
         if outcome.divergence == Some(0.0) && outcome.intact == outcome.edited {
-            note("the edits changed nothing, not one bit of a loss");
+            note("the edits changed no bit of any loss");
         }
         if let (Some(prompt), false) = (&self.prompt, self.common.json) {
             let ids = model.ids(Input::Text(prompt))?;

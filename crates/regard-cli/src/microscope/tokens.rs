@@ -24,11 +24,17 @@ impl Tokens {
     pub(super) fn run(self) -> Result<Outcome> {
         let _bar = self.common.start("tokens")?;
         let model = load(self.model.as_deref())?;
-        let columns =
-            [("number", "number"), ("id", "id"), ("piece", "piece"), ("first_byte", "from byte"), ("last_byte", "up to"), ("from", "from")];
-        let mut table = Table::new("tokens", "The tokens of the text; bytes are counted from 0.", &columns);
+        let columns = [
+            ("number", "number"),
+            ("id", "id"),
+            ("piece", "piece"),
+            ("start", "first byte"),
+            ("end", "byte after the last"),
+            ("origin", "added by"),
+        ];
+        let mut table = Table::new("tokens", "Tokens of the text, with their bytes start..end.", &columns);
         for (number, token) in model.tokens(&self.text)?.into_iter().enumerate() {
-            let from = if token.added { "the tokenizer" } else { "the text" };
+            let origin = if token.added { "tokenizer" } else { "text" };
             let piece = format!("{:?}", model.piece(token.id));
             table.push(vec![
                 number.into(),
@@ -36,7 +42,7 @@ impl Tokens {
                 piece.into(),
                 token.bytes.start.into(),
                 token.bytes.end.into(),
-                from.into(),
+                origin.into(),
             ]);
         }
         self.common.show_whole(&[table])?;

@@ -145,7 +145,7 @@ impl Chrome {
 
     /// Open an address in the tab.
     pub fn open(&self, address: &str) {
-        // Only what comes behind # may differ: through another page, so that it is loaded anew.
+        // Only what comes after # may differ: through another page, so that it is loaded anew.
         self.call("Page.navigate", json!({ "url": "about:blank" }));
         self.call("Page.navigate", json!({ "url": address }));
         self.wait("document.readyState === 'complete' && document.getElementById('view')");

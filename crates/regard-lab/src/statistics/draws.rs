@@ -42,7 +42,7 @@ impl Draw {
     }
 }
 
-/// `vectors` independent vectors of `d` standard normal numbers, turned so that vector i has zeros behind its first i + 1 numbers: a
+/// `vectors` independent vectors of `d` standard normal numbers, turned so that vector i has zeros after its first i + 1 numbers: a
 /// triangle (Bartlett's decomposition). Dot products among the vectors are invariant under rotation, so everything computed from them has
 /// exactly the distribution that it has for the vectors themselves, at a cost that does not grow with `d`. More dimensions than vectors
 /// are needed.

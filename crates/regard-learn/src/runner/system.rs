@@ -44,7 +44,7 @@ mod unix {
         let Ok(folder) = std::fs::read_dir("/proc") else { return resident_by_ps(pid) };
         let page = rustix::param::page_size() as u64;
         let pages = |stat: &str| {
-            // The name, in brackets, may contain anything: numbers start behind it. State, parent, group are the first three, resident
+            // The name, in brackets, may contain anything: numbers start after it. State, parent, group are the first three, resident
             // pages the 22nd.
             let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
             (fields.get(2)?.parse() == Ok(pid)).then(|| fields.get(21)?.parse::<u64>().ok()).flatten()

@@ -35,7 +35,7 @@ impl MaskExpr {
         let mask = Self::either(&mut rest, 0)?;
         match rest.first() {
             None => Ok(mask),
-            Some(word) => Err(format!("behind a mask there is {word:?}; ~and~ or ~or~ joins two")),
+            Some(word) => Err(format!("after a mask there is {word:?}; ~and~ or ~or~ joins two")),
         }
     }
 

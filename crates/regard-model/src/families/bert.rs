@@ -1,4 +1,4 @@
-//! BERT and RoBERTa: learned positions and token types, a norm of the embedding, norms of sums, GELU. RoBERTa's positions begin behind its
+//! BERT and RoBERTa: learned positions and token types, a norm of the embedding, norms of sums, GELU. RoBERTa's positions begin after its
 //! padding token.
 
 use super::{Architecture, Table, activation, divides};

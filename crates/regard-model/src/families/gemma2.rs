@@ -1,4 +1,4 @@
-//! Gemma 2: a scaled embedding, norms before and behind each branch, softcaps, a window in every other block, gated GELU by tanh, tied.
+//! Gemma 2: a scaled embedding, norms before and after each branch, softcaps, a window in every other block, gated GELU by tanh, tied.
 //! Files of transformers have the gains of norms less one; GGUF files have them whole.
 
 use super::{Architecture, Sizes, Table, activation, divides, llama, rotary};

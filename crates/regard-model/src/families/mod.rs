@@ -183,8 +183,8 @@ fn unknown(name: &str, place: &str) -> Error {
         ("phi3", "a table of names, q, k and v in one matrix, gate and up in another"),
         ("phimoe", "a mixture of experts"),
         ("phi", "a table of names, parallel wiring with one norm"),
-        ("opt", "positions that begin at 2 behind a layer norm before blocks: a table of names"),
-        ("bloom", "ALiBi behind a norm of the embedding: a table of names"),
+        ("opt", "positions that begin at 2 after a layer norm before blocks: a table of names"),
+        ("bloom", "ALiBi after a norm of the embedding: a table of names"),
         ("gemma", "a table of names for this version"),
         ("falcon", "q, k and v fused by groups, parallel wiring"),
     ];

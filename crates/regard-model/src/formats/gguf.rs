@@ -198,7 +198,7 @@ fn parse(bytes: &[u8]) -> std::result::Result<(HashMap<String, Value>, Vec<Place
         place.bytes = range
             .map(|(a, b)| a..b)
             .filter(|range| range.end <= bytes.len())
-            .ok_or_else(|| format!("its tensor {} ends behind the {} bytes of the file: it is cut short", place.name, bytes.len()))?;
+            .ok_or_else(|| format!("its tensor {} ends past the {} bytes of the file: the file is truncated", place.name, bytes.len()))?;
     }
     Ok((values, places))
 }

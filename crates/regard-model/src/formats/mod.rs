@@ -114,7 +114,7 @@ impl Place {
         if cfg!(target_endian = "big") {
             return Err(refused("its numbers are little-endian, which this machine is not"));
         }
-        let bytes = file.get(self.bytes.clone()).ok_or_else(|| refused("it ends behind its file"))?;
+        let bytes = file.get(self.bytes.clone()).ok_or_else(|| refused("it ends past the end of its file"))?;
         let numbers = self.kind.numbers(bytes).ok_or_else(|| refused("its last block is cut short"))?;
         Ok(regard_nn::tensors::Tensor { shape: self.shape.clone(), numbers })
     }

@@ -6,7 +6,7 @@
 //! ```text
 //! layer 0, head 0    previous token: the ones, turned by one position in planes that turn with the position, match one token back; copies the code
 //! layer 0, head 1    nothing: all scores are 0
-//! layer 1, head 0    induction: a token's code matches the copied code of the token behind it, in planes that do not turn
+//! layer 1, head 0    induction: a token's code matches the copied code of the token after it, in planes that do not turn
 //! layer 1, head 1    nothing
 //! ```
 

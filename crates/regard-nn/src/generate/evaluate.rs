@@ -18,7 +18,7 @@ use std::ops::Range;
 pub struct Split {
     /// Tokens of the text.
     pub tokens: usize,
-    /// The first token that is predicted: 1, or 0 behind a BOS token.
+    /// The first token that is predicted: 1, or 0 after a BOS token.
     pub first: usize,
     /// Predictions of a window.
     pub predictions: usize,

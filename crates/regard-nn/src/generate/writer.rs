@@ -16,7 +16,7 @@ use std::ops::Range;
 pub struct Sampling {
     /// Logits are divided by it; 0 takes the most likely token.
     pub temperature: f64,
-    /// Only the k likeliest tokens.
+    /// Only the k most likely tokens.
     pub top_k: Option<usize>,
     /// Only the most likely tokens that together have this probability.
     pub top_p: Option<f64>,
@@ -120,7 +120,7 @@ pub struct Writer<'m, T: Float> {
     tokens: Vec<u32>,
     /// 1 where the prompt begins with BOS.
     kept: usize,
-    /// The first token that the model still sees, behind those that are kept.
+    /// The first token that the model still sees, after those that are kept.
     first: usize,
     cache: StackCache<T>,
     logits: Vec<T>,

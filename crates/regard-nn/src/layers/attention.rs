@@ -356,7 +356,7 @@ impl MultiHeadAttention {
         for (row, numbers) in (first..).zip(rows.chunks_exact_mut(self.input.outputs().max(1))) {
             let position = pass.position(row);
             if operands.q.stride == dim {
-                // Keys lie behind the queries.
+                // Keys follow the queries in memory.
                 let end = (self.config.heads + self.config.kv_heads) * dim;
                 angles.rotate_heads(&mut numbers[..end], dim, position, back);
             } else {

@@ -52,7 +52,7 @@ impl<T: Float> KvCache<T> {
         self.capacity = capacity;
     }
 
-    /// Add the keys and values of a pass, each sequence's behind its own past.
+    /// Append the keys and values of a pass, each sequence's after its own past.
     pub(crate) fn push(&mut self, pass: &Pass<'_>, k: ArrayView4<'_, T>, v: ArrayView4<'_, T>) {
         self.reserve(pass.end());
         self.longest = self.longest.max(pass.end());
@@ -69,7 +69,7 @@ impl<T: Float> KvCache<T> {
         }
     }
 
-    /// Keys and values up to the end of the longest sequence; behind a shorter one's end they are of no meaning, and a mask by
+    /// Keys and values up to the end of the longest sequence; after a shorter one's end they are of no meaning, and a mask by
     /// position hides them.
     pub(crate) fn views(&self) -> (ArrayView4<'_, T>, ArrayView4<'_, T>) {
         let per_head = self.capacity * self.dim;

@@ -23,7 +23,7 @@ use std::sync::atomic::AtomicBool;
 pub struct Change<'a> {
     /// Instead of the model's scale.
     pub scale: Option<Scale>,
-    /// Scores are divided by this, behind all that is done to them before the mask.
+    /// Scores are divided by this, after all that is done to them before the mask.
     pub temperature: Option<f64>,
     /// Instead of the model's mask and window.
     pub mask: Option<Mask<'a>>,

@@ -1,4 +1,4 @@
-//! [`ScaledAttention`]: one head, three projections, nothing behind it. The module that teaching texts begin with.
+//! [`ScaledAttention`]: one head, three projections, nothing after it. The module that teaching texts begin with.
 //!
 //! ```text
 //! out = softmax(x Wq (x Wk)^T / sqrt(d_k)) x Wv

@@ -54,7 +54,7 @@ pub struct BlockConfig {
     pub eps: f64,
     /// Self-attention.
     pub attention: AttentionConfig,
-    /// Cross-attention behind it, of the same options.
+    /// Cross-attention after it, of the same options.
     pub cross: bool,
     /// The network.
     pub mlp: MlpConfig,
@@ -82,7 +82,7 @@ pub struct Stack {
 pub struct Activations<T: Float> {
     keep: Keep,
     rows: usize,
-    /// The residual stream: before each sublayer and behind the last; or three that go round.
+    /// The residual stream: before each sublayer and after the last; or three that go round.
     stream: Vec<Vec<T>>,
     sublayers: Vec<SublayerSaved<T>>,
     /// Which of them a sublayer has.
@@ -98,7 +98,7 @@ pub struct Activations<T: Float> {
 }
 
 impl<T: Float> Activations<T> {
-    /// Go through these sublayers only: rows go in as they are before the first of them, and come out as they are behind the last. The last
+    /// Go through these sublayers only: rows go in as they are before the first of them, and come out as they are after the last. The last
     /// norm belongs to the last sublayer.
     ///
     /// # Panics
@@ -114,7 +114,7 @@ impl<T: Float> Activations<T> {
         &mut self.stream[first]
     }
 
-    /// The residual stream behind sublayer `number`.
+    /// The residual stream after sublayer `number`.
     fn stream(&self, number: usize) -> &[T] {
         &self.stream[number % self.stream.len()]
     }
@@ -452,7 +452,7 @@ impl<T: Float> StackCache<T> {
         self.len() == 0
     }
 
-    /// Forget the tokens of one sequence behind the first `length`.
+    /// Forget the tokens of one sequence after the first `length`.
     pub fn truncate(&mut self, sequence: usize, length: usize) {
         self.lengths[sequence] = self.lengths[sequence].min(length);
     }

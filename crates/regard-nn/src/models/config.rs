@@ -133,7 +133,7 @@ impl ModelConfig {
         (0..self.layers).map(block).collect()
     }
 
-    /// The norm behind its last block: with pre-norm the stream itself has none.
+    /// The norm after its last block: with pre-norm the stream itself has none.
     pub(crate) fn last_norm(&self) -> Option<(NormKind, f64)> {
         (self.norm_place == NormPlace::Pre).then_some((self.norm, EPS))
     }

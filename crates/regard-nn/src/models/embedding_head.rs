@@ -269,7 +269,7 @@ impl OutputHead {
         Cow::Owned(act)
     }
 
-    /// What is done to logits of these columns behind the last matrix.
+    /// What is done to logits of these columns after the last matrix.
     fn finish<T: Float>(&self, w: &Weights<'_, T>, columns: Range<usize>, logits: &mut [T]) {
         if let Some(bias) = self.bias {
             add_to_rows(logits, &w.own(bias)[columns]);

@@ -29,13 +29,13 @@ pub struct EncoderDecoder {
 pub struct Pairs {
     /// Sequences.
     pub batch: usize,
-    /// `[batch, source_seq]`, filled up behind each length.
+    /// `[batch, source_seq]`, filled up after each length.
     pub source: Vec<u32>,
     /// How many tokens of each source exist.
     pub source_lengths: Vec<usize>,
     /// `[batch, target_seq]`: a start token, then what was written.
     pub written: Vec<u32>,
-    /// `[batch, target_seq]`: the next token; [`crate::IGNORE`] behind the end.
+    /// `[batch, target_seq]`: the next token; [`crate::IGNORE`] after the end.
     pub targets: Vec<u32>,
 }
 

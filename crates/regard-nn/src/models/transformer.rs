@@ -35,7 +35,7 @@ pub struct TransformerConfig {
     pub embedding: EmbeddingConfig,
     /// In order.
     pub blocks: Vec<BlockConfig>,
-    /// A norm behind the last block.
+    /// A norm after the last block.
     pub last_norm: Option<(NormKind, f64)>,
     /// At the end; models that only read have none.
     pub head: Option<HeadConfig>,
@@ -78,7 +78,7 @@ impl<T: Float> LmActivations<T> {
         self.shape
     }
 
-    /// The rows behind the last block, `[batch, seq, width]`.
+    /// The rows after the last block, `[batch, seq, width]`.
     pub fn rows(&self) -> &[T] {
         self.stack.output()
     }
@@ -165,7 +165,7 @@ impl Transformer {
         self.logits(w, pass, acts.stack.output(), &mut acts.logits)
     }
 
-    /// The logits of rows behind the last block; none where there is no head.
+    /// The logits of rows after the last block; none where there is no head.
     pub fn logits_of<T: Float>(&self, w: &Weights<'_, T>, rows: &[T]) -> Vec<T> {
         let Some(exit) = &self.exit else { return Vec::new() };
         let mut logits = vec![T::ZERO; rows.len() / self.width.max(1) * self.vocab];
@@ -173,7 +173,7 @@ impl Transformer {
         logits
     }
 
-    /// The loss of each row's target in nats, from rows behind the last block; logits are never all there at once. What comes of a row does
+    /// The loss of each row's target in nats, from rows after the last block; logits are never all there at once. What comes of a row does
     /// not depend on the others.
     ///
     /// # Errors
@@ -215,7 +215,7 @@ impl Transformer {
         Ok(exit)
     }
 
-    /// Some sublayers of the stack: from rows of the stream as they are before the first of these to rows as they are behind the last.
+    /// Some sublayers of the stack: from rows of the stream as they are before the first of these to rows as they are after the last.
     ///
     /// # Errors
     /// When attention refuses the pass.

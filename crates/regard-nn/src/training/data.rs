@@ -80,7 +80,7 @@ impl Windows {
         Self::at((0..count).map(start), tokens, seq, target)
     }
 
-    /// The same windows behind a token that begins texts: each loses its last target, and its first token becomes one.
+    /// The same windows after a token that begins texts: each loses its last target, and its first token becomes one.
     #[must_use]
     pub fn begun(mut self, bos: Option<u32>, seq: usize) -> Self {
         let Some(bos) = bos else { return self };

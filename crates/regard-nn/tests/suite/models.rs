@@ -97,7 +97,7 @@ fn encoder_decoder_writes_what_its_logits_say() {
     let p: Vec<f64> = parameters(model.layout());
     let mut pairs = Pairs { batch: 2, source: tokens(12, 1, 11), source_lengths: vec![6, 3], ..Pairs::default() };
     let written = model.write(&model.weights(&p), &pairs, 0, 99, 9).expect("shapes fit");
-    // Fed with what it wrote, every likeliest next token must be the one that it wrote.
+    // Fed with what it wrote, every most likely next token must be the one that it wrote.
     for w in &written {
         pairs.written.push(0);
         pairs.written.extend(&w[..8]);
@@ -157,7 +157,7 @@ fn windows_predict_every_token_once() {
                     assert!(window.targets.start <= window.new.start && window.targets.end == window.new.end && window.targets.len() <= 6);
                     assert!(!whole_last || window.targets.len() == 6.min(tokens - first), "{windows:?}");
                 }
-                // The shorter the stride, the more context: at least `predictions - stride` tokens behind the first window.
+                // The shorter the stride, the more context: at least `predictions - stride` tokens after the first window.
                 let context = |window: &Window| window.new.start - window.targets.start;
                 assert!(windows[1..].iter().all(|window| context(window) >= 6 - stride.unwrap_or(6)));
             }

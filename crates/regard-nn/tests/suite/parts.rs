@@ -381,7 +381,7 @@ fn taking_a_head_away_takes_exactly_its_part_of_the_output_projection() {
     };
     let intact = Surgeon::default();
     let logits = look(&intact);
-    assert_eq!(intact.streams.borrow().len(), 5, "before each of four sublayers, and behind the last");
+    assert_eq!(intact.streams.borrow().len(), 5, "before each of four sublayers, and after the last");
     assert_eq!(*intact.keys.borrow(), [6, 6]);
     let mut acts = model.plan(1, 6, Keep::Discard);
     model.forward(&w, &ids, &Pass::new(1, 6, MaskKind::Causal), &mut acts).expect("shapes fit");

@@ -188,7 +188,7 @@ fn block(w: &Tensors<'_>, config: &BlockConfig, x: Vec<Row>, causal: bool) -> Ve
     }
 }
 
-/// The rows behind the last block, and their logits where there is a head.
+/// The rows after the last block, and their logits where there is a head.
 pub fn transformer(w: &Tensors<'_>, config: &TransformerConfig, ids: &[u32], causal: bool) -> (Vec<Row>, Vec<Row>) {
     let e = &config.embedding;
     let table = |name: &str, row: usize| &w.get(&format!("{name}.table"))[row * e.width..(row + 1) * e.width];

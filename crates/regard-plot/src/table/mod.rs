@@ -179,7 +179,7 @@ impl Table {
         self.rows.iter().filter(move |row| at.is_some_and(|at| row[at] == value))
     }
 
-    /// The ends of a number's 95 % interval, where the table has them: in the columns of the same name with `_low` and `_high` behind it.
+    /// The ends of a number's 95 % interval, where the table has them: in the columns of the same name with `_low` and `_high` after it.
     pub fn interval(&self, row: &[Value], column: &str) -> Option<(f64, f64)> {
         let end = |which: &str| self.position(&format!("{column}_{which}")).and_then(|at| row.get(at)).and_then(Value::number);
         Some((end("low")?, end("high")?))

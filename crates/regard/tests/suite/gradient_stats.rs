@@ -76,7 +76,7 @@ fn norms_of_gradients_are_those_of_the_textbook() {
     check("spans over threads", &Recipe::new().with(|a| a.threads(3)), &Inputs::<f32>::normal(Shape::single(30, 700, 9), 1));
 }
 
-/// `d_scores` is what enters the softmax: behind the softcap, in front of the scale.
+/// `d_scores` is what enters the softmax: after the softcap, in front of the scale.
 #[test]
 fn the_norm_of_d_scores_does_not_know_of_scale_and_softcap_slopes() {
     // Scores far beyond the cap: their slope is nothing, and dq is nothing; d_scores is not.

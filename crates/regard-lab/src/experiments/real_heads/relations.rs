@@ -54,7 +54,7 @@ const SYNONYMS: [(&str, &str, &str); 16] = [
 ];
 /// The relations that are tested.
 pub(super) const RELATIONS: [&str; 2] = ["subject", "synonym"];
-/// The word that belongs there comes before the other one, or behind it.
+/// The word that belongs there comes before the other one, or after it.
 pub(super) const ORDERS: [&str; 2] = ["before", "behind"];
 
 /// A sentence with three marked words: the query, the related word, and the distractor.

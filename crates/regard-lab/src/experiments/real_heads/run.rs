@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
 #[command(after_help = "Examples:\n  regard lab real-heads\n  regard lab real-heads --model target/models/stories15M/model.bin")]
 pub struct RealHeadsConfig {
-    /// Models, as `regard look` takes them; several behind commas
+    /// Models, as `regard look` takes them; several separated by commas
     #[arg(long, value_name = "FILE", value_delimiter = ',')]
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub model: Vec<PathBuf>,
@@ -67,7 +67,7 @@ fn estimate(evidence: &Evidence) -> Estimate {
     Estimate { value: evidence.mean, low: evidence.low, high: evidence.high }
 }
 
-/// What a model is called: a file that is called as every other of its kind goes by its folder, and what a name has behind a dot is about
+/// What a model is called: a file that is called as every other of its kind goes by its folder, and what a name has after a dot is about
 /// the file.
 fn name(path: &Path) -> String {
     let named = |part: Option<&std::ffi::OsStr>| part.map(|name| name.to_string_lossy().split('.').next().unwrap_or("").to_owned());

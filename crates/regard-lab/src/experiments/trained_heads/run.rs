@@ -22,7 +22,7 @@ use serde::{Deserialize, Serialize};
 ///
 /// For every block over time: how alike its heads are, by centred cosine and Jensen-Shannon divergence. For every head at the end: its
 /// map, token by token, and which of four patterns it has: diagonal, vertical, horizontal, block. Both orders of layers are trained: the
-/// norm before each layer, and behind it. (`regard lab heads` does the same for untrained heads.) Writes trained_heads_named.csv and four
+/// norm before each layer, and after it. (`regard lab heads` does the same for untrained heads.) Writes trained_heads_named.csv and four
 /// tables that it rests on.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
 #[command(
@@ -72,7 +72,7 @@ struct Named {
     run: Run,
 }
 
-/// The first characters of the held-out text that begin behind a full stop or a line end.
+/// The first characters of the held-out text that begin after a full stop or a line end.
 fn shown(text: &Text, tokenizer: &Tokenizer, most: usize) -> Result<Vec<u32>> {
     let ids = &text.validation;
     let ends: Vec<u32> = [". ", "\n"].iter().filter_map(|end| tokenizer.encode(end).ok()).filter_map(|ids| ids.last().copied()).collect();
