@@ -85,7 +85,7 @@ pub enum Error {
     #[error("stopped")]
     Stopped,
     /// Numbers that are none.
-    #[error("{what} of the model are not numbers: its weights are damaged, or the edit has made them too large")]
+    #[error("{what} of the model are not finite: its weights are damaged, or the edit has made them too large")]
     NotNumbers {
         /// Which.
         what: &'static str,

@@ -195,7 +195,7 @@ pub enum Error {
         problem: String,
     },
     /// Logits that no token can be drawn from.
-    #[error("the logits of the next token are not numbers: the model's weights are damaged or have diverged")]
+    #[error("the logits of the next token are not finite: the model's weights are damaged or have diverged")]
     Logits,
     /// The loss is not a number any more.
     #[error("the loss is {loss} at step {step}; lower the learning rate or clip gradients")]

@@ -14,22 +14,22 @@ pub trait Float: regard::Real + regard::Element + Default + Sum + std::fmt::Disp
     fn mul_add(self, a: Self, b: Self) -> Self;
     /// Square root.
     fn sqrt(self) -> Self;
-    /// The larger; for ordinary numbers.
+    /// The larger of two values; neither is NaN.
     fn larger(self, other: Self) -> Self;
     /// e^x; f32 to two units in the last place, and 0 below -87.
     fn exp(self) -> Self;
     /// The standard normal distribution function and density at x.
     fn normal(self) -> (Self, Self);
-    /// Numbers of this type.
+    /// A tensor's elements of this type.
     fn numbers(x: &[Self]) -> Numbers<'_>;
-    /// The reverse; numbers of another type are given back.
+    /// The reverse of [`Float::numbers`].
     ///
     /// # Errors
-    /// The numbers themselves.
+    /// Returns elements of another type unchanged.
     fn own(numbers: Numbers<'_>) -> Result<Cow<'_, [Self]>, Numbers<'_>>;
-    /// A row and the numbers that something makes of it, where both are f32.
+    /// Input and output as f32, where this type is f32.
     fn as_f32s<'a>(from: &'a [Self], to: &'a mut [Self]) -> Option<(&'a [f32], &'a mut [f32])>;
-    /// Let something that writes f32 write these.
+    /// Fill with the f32 values that `write` produces.
     fn from_f32s(to: &mut [Self], write: impl FnOnce(&mut [f32]));
 }
 

@@ -4,14 +4,14 @@
 //!
 //! 1. **Explicit gradients**, checked by finite differences and against PyTorch's. No tape of operations.
 //! 2. **Bits that do not move**: work is cut into fixed pieces, so losses and weights are the same for any number of threads.
-//! 3. **Weights apart from layers**: a layer keeps names of tensors; the numbers come from a training's buffer or a file, in f32, f64, f16,
+//! 3. **Weights apart from layers**: a layer keeps names of tensors; the elements come from a training's buffer or a file, in f32, f64, f16,
 //!    bf16 or quantised blocks, and are read where they lie.
 //! 4. **One implementation**: inference is the training's forward pass with [`Keep::Discard`].
 //!
 //! Rows are `[batch, seq, width]`, row-major.
 //!
 //! ```text
-//! tensors/   names, numbers, where they come from        layers/   parts: one file each        models/     whole models, as lists of parts
+//! tensors/   names, elements, where they come from        layers/   parts: one file each        models/     whole models, as lists of parts
 //! training/  one loop, its folder and checkpoints        text/     tokenizers, stories         generate/   writing and judging
 //! ```
 

@@ -133,7 +133,7 @@ impl<T: Real> PackedMatrix<T> {
 
     fn matmul_at(&self, level: Level, mut dst: ArrayViewMut2<'_, T>, write: Write, lhs: ArrayView2<'_, T>) {
         check(&dst, &lhs, (self.depth, self.columns));
-        assert!(has_rows(&dst), "the numbers of a row of dst are not neighbours");
+        assert!(has_rows(&dst), "the elements of a row of dst are not neighbours");
         clear_without_depth(&mut dst, write, &lhs);
         let depth = chunk_depth(self.depth);
         let mut memory = Scratch::take();
@@ -234,7 +234,7 @@ impl<T: Real> Kernel<T> for Pack<'_, T> {
     fn run<S: Simd<T = T>>(self, simd: S) {
         let (depth, columns) = self.rhs.dim();
         let (down, along) = (self.rhs.strides()[0], self.rhs.strides()[1]);
-        assert!(self.panels.len() >= depth * columns.next_multiple_of(S::LANES), "too few numbers for the panels");
+        assert!(self.panels.len() >= depth * columns.next_multiple_of(S::LANES), "too few elements for the panels");
         // A row of rhs is read in strips of depths; where the depths are the neighbours, each panel is packed as a whole.
         let strip = if along == 1 { PACK_DEPTH } else { depth.max(1) };
         for first_depth in (0..depth).step_by(strip) {
@@ -313,9 +313,9 @@ impl<T: Real> Kernel<T> for Chunk<'_, T> {
         let ((rows, depth), columns) = (self.lhs.dim(), self.dst.ncols());
         let (down, along) = (self.lhs.strides()[0], self.lhs.strides()[1]);
         let ld = self.dst.strides()[0];
-        assert!(self.panels.len() >= depth * columns.next_multiple_of(S::LANES), "too few numbers for the panels");
+        assert!(self.panels.len() >= depth * columns.next_multiple_of(S::LANES), "too few elements for the panels");
         assert!(self.block.len() >= MC * depth, "no room for a block of rows");
-        assert!(has_rows(&self.dst), "numbers of a row are neighbours");
+        assert!(has_rows(&self.dst), "elements of a row are neighbours");
         for first_row in (0..rows).step_by(MC) {
             let count = MC.min(rows - first_row);
             // SAFETY: the rows from `first_row` on, all depths and all columns are of lhs and dst, whose strides these are. The panels and the

@@ -300,7 +300,7 @@ impl Gguf {
         self.values(key)?.into_iter().map(|x| if let Value::Integer(x) = x { Some(x) } else { None }).collect()
     }
 
-    /// A list of numbers.
+    /// A list of elements.
     pub fn numbers(&self, key: &str) -> Option<Vec<f64>> {
         self.values(key)?.into_iter().map(|x| if let Value::Number(x) = x { Some(x) } else { None }).collect()
     }

@@ -16,7 +16,7 @@ use regard::MappedFile;
 use regard_nn::tensors::{Source, Tensor};
 use std::path::Path;
 
-/// The seven numbers of the header.
+/// The seven fields of the header.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// Width of the stream.

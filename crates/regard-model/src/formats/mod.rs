@@ -26,7 +26,7 @@ pub struct TensorInfo {
     pub name: String,
     /// Row-major.
     pub shape: Vec<usize>,
-    /// Its numbers: `f32`, `Q4_1`, ...
+    /// Its elements: `f32`, `Q4_1`, ...
     pub kind: &'static str,
     /// What it takes in the file.
     pub bytes: usize,
@@ -42,7 +42,7 @@ pub trait Archive: Source + Send + Sync + std::fmt::Debug {
     fn files(&self) -> Vec<&MappedFile>;
 }
 
-/// How the numbers of a tensor lie in a file.
+/// How the elements of a tensor lie in a file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {
     F64,
@@ -73,11 +73,11 @@ impl Kind {
         }
     }
 
-    /// The numbers in these bytes; not for blocks that are cut short.
+    /// The elements in these bytes; not for blocks that are cut short.
     pub(crate) fn numbers(self, bytes: &[u8]) -> Option<Numbers<'_>> {
         Some(match self {
             Self::F64 => Numbers::F64(cast(bytes)),
-            // Old pickles have their numbers at odd places: these are read where they lie too.
+            // Old pickles have their elements at odd places: these are read where they lie too.
             Self::F32 => bytemuck::try_cast_slice(bytes).map_or(Numbers::Unaligned(bytes), |x| Numbers::F32(Cow::Borrowed(x))),
             Self::F16 => Numbers::F16(cast::<f16>(bytes)),
             Self::Bf16 => Numbers::Bf16(cast::<bf16>(bytes)),
@@ -86,7 +86,7 @@ impl Kind {
     }
 }
 
-/// Bytes as numbers: where they lie, or copied where they do not lie at a multiple of the number's size.
+/// Bytes as elements: where they lie, or copied where they do not lie at a multiple of the element size.
 fn cast<N: bytemuck::AnyBitPattern>(bytes: &[u8]) -> Cow<'_, [N]> {
     match bytemuck::try_cast_slice(bytes) {
         Ok(numbers) => Cow::Borrowed(numbers),
@@ -112,7 +112,7 @@ impl Place {
     pub(crate) fn tensor<'s>(&self, file: &'s [u8]) -> regard_nn::Result<regard_nn::tensors::Tensor<'s>> {
         let refused = |reason: &str| regard_nn::Error::Tensor { name: self.name.clone(), reason: reason.to_owned() };
         if cfg!(target_endian = "big") {
-            return Err(refused("its numbers are little-endian, which this machine is not"));
+            return Err(refused("its elements are little-endian; this machine is big-endian"));
         }
         let bytes = file.get(self.bytes.clone()).ok_or_else(|| refused("it ends past the end of its file"))?;
         let numbers = self.kind.numbers(bytes).ok_or_else(|| refused("its last block is cut short"))?;

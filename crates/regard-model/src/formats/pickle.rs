@@ -2,9 +2,9 @@
 //! executed.
 //!
 //! ```text
-//! new      a zip file: NAME/data.pkl, and the numbers of each storage in NAME/data/KEY, not compressed
+//! new      a zip file: NAME/data.pkl, and the elements of each storage in NAME/data/KEY, not compressed
 //! old      four pickles (a magic number, a version, a note on the machine, the tensors), a list of keys, then of each
-//!          key in that order the count as i64 and its numbers
+//!          key in that order the count as i64 and its elements
 //! ```
 
 use super::{Archive, Cursor, Kind, Place, Places, TensorInfo, map, missing};
@@ -61,7 +61,7 @@ struct Stored {
     key: String,
     offset: usize,
     shape: Vec<usize>,
-    /// Where its numbers do not lie one after the other.
+    /// Where its elements do not lie one after the other.
     strides: Option<Vec<usize>>,
 }
 
@@ -127,7 +127,7 @@ impl Machine<'_, '_> {
 
     fn line(&mut self) -> Parsed<String> {
         let rest = &self.cursor.bytes[self.cursor.at..];
-        // Names are short; a file of numbers without a line's end is not searched through.
+        // Names are short; a file of elements without a line's end is not searched through.
         let len = rest.iter().take(1024).position(|b| *b == b'\n').ok_or_else(cut)?;
         let line = self.string(len)?;
         self.take(1)?;
@@ -361,7 +361,7 @@ pub struct Pickle {
     places: Places,
     /// Tensors that are there and cannot be used, and why.
     refused: HashMap<String, String>,
-    /// Tensors whose numbers did not lie one after the other: in order, once.
+    /// Tensors whose elements did not lie one after the other: in order, once.
     ordered: HashMap<usize, Vec<f32>>,
 }
 
@@ -373,7 +373,7 @@ struct Found {
     refused: HashMap<String, String>,
 }
 
-/// The numbers of a tensor with strides, in order; those of `place` begin where its bytes do.
+/// The elements of a tensor with strides, in order; those of `place` begin where its bytes do.
 fn in_order(place: &Place, strides: &[usize], file: &[u8]) -> Option<Vec<f32>> {
     let numbers = place.kind.numbers(file.get(place.bytes.clone())?)?;
     let mut all = vec![0f32; numbers.len()];
@@ -399,11 +399,11 @@ fn place(tensors: Vec<(String, Stored)>, storages: &HashMap<String, Range<usize>
             found.refused.insert(name, "its elements are integers".to_owned());
             continue;
         };
-        let storage = storages.get(&tensor.key).ok_or_else(|| format!("the numbers of {name} are not there"))?;
+        let storage = storages.get(&tensor.key).ok_or_else(|| format!("the data of {name} is missing"))?;
         let count = tensor.shape.iter().try_fold(1usize, |n, d| n.checked_mul(*d)).ok_or_else(odd)?;
         let start = kind.bytes(tensor.offset).and_then(|n| n.checked_add(storage.start)).ok_or_else(odd)?;
         let end = kind.bytes(count).and_then(|n| n.checked_add(start)).filter(|end| *end <= storage.end);
-        let end = end.ok_or_else(|| format!("its tensor {name} of shape {:?} is longer than its numbers", tensor.shape))?;
+        let end = end.ok_or_else(|| format!("its tensor {name} of shape {:?} is longer than its data", tensor.shape))?;
         if let Some(strides) = tensor.strides {
             found.strided.push((found.places.len(), strides));
         }
@@ -499,8 +499,7 @@ impl Pickle {
         for (number, strides) in strided {
             let place = &places[number];
             let all = in_order(place, &strides, bytes.as_ref());
-            ordered
-                .insert(number, all.ok_or_else(|| Error::damaged(path, format!("its tensor {} reaches beyond its numbers", place.name)))?);
+            ordered.insert(number, all.ok_or_else(|| Error::damaged(path, format!("its tensor {} reaches beyond its data", place.name)))?);
         }
         Ok(Self { bytes, places: Places::new(places), refused, ordered })
     }

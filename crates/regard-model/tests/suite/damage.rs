@@ -104,7 +104,7 @@ fn weights_that_are_no_numbers_are_said() {
         });
         let error = outcome(nan.path()).expect_err(name);
         assert!(
-            error.contains("not numbers") || error.contains("damaged") || error.contains("cut short") || error.contains("cannot be used"),
+            error.contains("not finite") || error.contains("damaged") || error.contains("cut short") || error.contains("cannot be used"),
             "{name}: {error}"
         );
     }

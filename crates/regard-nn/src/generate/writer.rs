@@ -31,7 +31,7 @@ impl Default for Sampling {
 }
 
 impl Sampling {
-    /// Do the numbers make sense?
+    /// Whether the settings are valid.
     ///
     /// # Errors
     /// [`Error::Config`].

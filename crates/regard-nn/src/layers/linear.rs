@@ -63,7 +63,7 @@ impl Amount {
     }
 }
 
-/// A packed matrix, in strips of columns that threads pack side by side; numbers of few bits are widened a strip at a time.
+/// A packed matrix, in strips of columns that threads pack side by side; elements of few bits are widened a strip at a time.
 #[derive(Debug, Clone)]
 pub(crate) struct Strips<T: Float>(Vec<PackedMatrix<T>>);
 
@@ -114,7 +114,7 @@ fn columns_mut<T>(rows: &mut [T], width: usize, first: usize, count: usize) -> A
     matrix_mut(rows, width).slice_axis_move(Axis(1), Slice::from(first..first + count))
 }
 
-/// A matrix that is ready for products: packed; to be packed strip by strip while it is used, so that numbers of few bits are never all
+/// A matrix that is ready for products: packed; to be packed strip by strip while it is used, so that elements of few bits are never all
 /// there widened; or as it is for few rows.
 #[derive(Debug)]
 pub(crate) enum Prepared<'w, T: Float> {

@@ -27,7 +27,7 @@ pub enum NormKind {
 /// What most models keep small variances from dividing by zero with.
 pub const EPS: f64 = 1e-5;
 
-/// Normalisation of each row of `width` numbers.
+/// Normalisation of each row of `width` elements.
 #[derive(Debug, Clone)]
 pub struct Norm {
     kind: NormKind,
@@ -62,7 +62,7 @@ impl Norm {
         self.width
     }
 
-    /// Normalise rows on the calling thread; `stats` gets [`NORM_STATS`] numbers per row.
+    /// Normalise rows on the calling thread; `stats` gets [`NORM_STATS`] elements per row.
     pub fn forward<T: Float>(&self, w: &Weights<'_, T>, x: &[T], y: &mut [T], stats: &mut [T]) {
         let eps = T::from_f64(self.eps);
         match self.shift {

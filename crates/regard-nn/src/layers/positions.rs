@@ -128,7 +128,7 @@ pub fn sinusoidal<T: Float>(offset: usize, seq: usize, width: usize) -> Vec<T> {
     (0..seq).flat_map(|t| (0..width).map(move |d| at(t, d))).collect()
 }
 
-/// Which two numbers of a head are rotated together.
+/// Which two elements of a head are rotated together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Pairs {
     /// `(i, i + dims / 2)`.
@@ -181,7 +181,7 @@ pub struct Rotary {
     pub base: f64,
     /// The number of rotated elements per head; all when `None`.
     pub dims: Option<usize>,
-    /// Which numbers go together.
+    /// Which elements go together.
     pub pairs: Pairs,
     /// For longer contexts.
     pub scaling: Scaling,
@@ -190,7 +190,7 @@ pub struct Rotary {
 }
 
 impl Rotary {
-    /// All numbers of a head, in halves.
+    /// All elements of a head, in halves.
     pub fn new(base: f64) -> Self {
         Self { base, dims: None, pairs: Pairs::Halves, scaling: Scaling::None, rounded: false }
     }

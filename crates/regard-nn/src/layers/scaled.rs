@@ -39,7 +39,7 @@ fn head<'r, T>(rows: &'r [T], pass: &Pass<'_>, width: usize) -> ArrayView4<'r, T
 }
 
 impl ScaledAttention {
-    /// Queries and keys of `key_dim`, values of `value_dim` numbers.
+    /// Queries and keys of `key_dim`, values of `value_dim` elements.
     pub fn new(layout: &mut Layout, width: usize, key_dim: usize, value_dim: usize, bias: bool, scale: ScaleKind) -> Self {
         Self {
             q: Linear::new(layout, "q", width, key_dim, bias),

@@ -307,7 +307,7 @@ impl Transformer {
     /// [`Error::Untrainable`].
     pub fn check_trainable<T: Float>(&self, w: &Weights<'_, T>) -> Result<()> {
         if !w.is_trainable() {
-            return Err(Error::Untrainable { part: "a matrix of other numbers than those of the computation" });
+            return Err(Error::Untrainable { part: "a matrix of another element type than the computation" });
         }
         match self.entry.untrainable().or(self.exit.as_ref().and_then(OutputHead::untrainable)) {
             Some(part) => Err(Error::Untrainable { part }),

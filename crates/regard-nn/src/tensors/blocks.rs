@@ -1,20 +1,20 @@
 //! Numbers of a few bits in blocks with scales of their own, as GGUF files have them.
 //!
 //! ```text
-//! Q4_0 Q5_0 Q8_0     x = scale q                      32 numbers, one scale
+//! Q4_0 Q5_0 Q8_0     x = scale q                      32 elements, one scale
 //! Q4_1 Q5_1          x = scale q + least
-//! Q2_K Q4_K Q5_K     x = scale s q - least m          256 numbers in groups; s and m are a group's own small integers
+//! Q2_K Q4_K Q5_K     x = scale s q - least m          256 elements in groups; s and m are a group's own small integers
 //! Q3_K Q6_K          x = scale s q
 //! IQ4_NL IQ4_XS      x = scale (s) table[q]           16 values that lie closer around zero
 //! ```
 //!
-//! A kind is one function from the bytes of a block to its numbers; it is compiled for every SIMD level, into a loop that writes the
-//! numbers of as many blocks as it is given, and into one that multiplies them with a row as they come, without writing them.
+//! A kind is one function from the bytes of a block to its elements; it is compiled for every SIMD level, into a loop that writes the
+//! elements of as many blocks as it is given, and into one that multiplies them with a row as they come, without writing them.
 
 use crate::float::{WIDE, fold_wide};
 use regard_simd::matmul::Write;
 
-/// How a block of numbers is packed.
+/// How a block of elements is packed.
 #[derive(Debug, Clone, Copy)]
 pub struct BlockKind {
     /// For people.
@@ -23,9 +23,9 @@ pub struct BlockKind {
     pub numbers: usize,
     /// Its bytes.
     pub bytes: usize,
-    /// From the bytes of whole blocks to their numbers.
+    /// From the bytes of whole blocks to their elements.
     pub widen: fn(&[u8], &mut [f32]),
-    /// `y = w x` or `y += w x` for as many rows w of whole blocks as y has numbers, x being as long as one of them.
+    /// `y = w x` or `y += w x` for as many rows w of whole blocks as y has elements, x being as long as one of them.
     pub dots: fn(&[u8], &[f32], &mut [f32], Write),
 }
 
@@ -261,28 +261,28 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// 32 numbers of 8 bits with a scale in f16.
+    /// 32 elements of 8 bits with a scale in f16.
     Q8_0 = q8_0(34 -> 32);
-    /// 32 numbers of 4 bits around zero with a scale in f16.
+    /// 32 elements of 4 bits around zero with a scale in f16.
     Q4_0 = q4_0(18 -> 32);
-    /// 32 numbers of 4 bits with a scale and a smallest number in f16.
+    /// 32 elements of 4 bits with a scale and a smallest number in f16.
     Q4_1 = q4_1(20 -> 32);
-    /// 32 numbers of 5 bits around zero with a scale in f16.
+    /// 32 elements of 5 bits around zero with a scale in f16.
     Q5_0 = q5_0(22 -> 32);
-    /// 32 numbers of 5 bits with a scale and a smallest number in f16.
+    /// 32 elements of 5 bits with a scale and a smallest number in f16.
     Q5_1 = q5_1(24 -> 32);
-    /// 16 groups of 16 numbers of 2 bits, each with a scale and a smallest number.
+    /// 16 groups of 16 elements of 2 bits, each with a scale and a smallest number.
     Q2_K = q2_k(84 -> 256);
-    /// 16 groups of 16 numbers of 3 bits around zero, each with a scale.
+    /// 16 groups of 16 elements of 3 bits around zero, each with a scale.
     Q3_K = q3_k(110 -> 256);
-    /// 8 groups of 32 numbers of 4 bits, each with a scale and a smallest number.
+    /// 8 groups of 32 elements of 4 bits, each with a scale and a smallest number.
     Q4_K = q4_k(144 -> 256);
-    /// 8 groups of 32 numbers of 5 bits, each with a scale and a smallest number.
+    /// 8 groups of 32 elements of 5 bits, each with a scale and a smallest number.
     Q5_K = q5_k(176 -> 256);
-    /// 16 groups of 16 numbers of 6 bits around zero, each with a scale.
+    /// 16 groups of 16 elements of 6 bits around zero, each with a scale.
     Q6_K = q6_k(210 -> 256);
-    /// 32 numbers of 4 bits that stand for values of a table, with a scale.
+    /// 32 elements of 4 bits that stand for values of a table, with a scale.
     IQ4_NL = iq4_nl(18 -> 32);
-    /// 8 groups of 32 such numbers, each with a scale.
+    /// 8 groups of 32 such elements, each with a scale.
     IQ4_XS = iq4_xs(136 -> 256);
 }

@@ -1,6 +1,6 @@
 //! The tensors of a model by name, and where each lies when all are side by side in one buffer.
 //!
-//! A part asks a [`Layout`] for its tensors when it is built and keeps their [`TensorId`]s; the numbers themselves are handed in
+//! A part asks a [`Layout`] for its tensors when it is built and keeps their [`TensorId`]s; the elements themselves are handed in
 //! with each call. In a training parameters, gradients and moments are such buffers: an optimiser is one loop over one slice, and a
 //! gradient is summed over micro-batches by not clearing it.
 

@@ -1,4 +1,4 @@
-//! Tensors by name: how they are laid out in a training's buffer, what numbers they are made of, and where they come from.
+//! Tensors by name: how they are laid out in a training's buffer, what elements they are made of, and where they come from.
 
 pub mod blocks;
 pub mod layout;

@@ -7,7 +7,7 @@ use regard_simd::matmul::Write;
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// The numbers of a tensor, row-major; borrowed from a buffer or a file where they lie well there.
+/// The elements of a tensor, row-major; borrowed from a buffer or a file where they lie well there.
 #[derive(Debug, Clone)]
 pub enum Numbers<'w> {
     /// 32 bits.
@@ -18,13 +18,13 @@ pub enum Numbers<'w> {
     F16(Cow<'w, [f16]>),
     /// 16 bits, 8 of them the number.
     Bf16(Cow<'w, [bf16]>),
-    /// 32 bits in little-endian bytes, at a place where they cannot be read as numbers: for use, not for training.
+    /// 32 bits in little-endian bytes, at a place where they cannot be read as elements: for use, not for training.
     Unaligned(&'w [u8]),
     /// Blocks of a few bits per number, with a scale each: for use, not for training.
     Quantised(Blocks<'w>),
 }
 
-/// Quantised numbers.
+/// Quantised elements.
 #[derive(Debug, Clone)]
 pub struct Blocks<'w> {
     kind: BlockKind,
@@ -42,7 +42,7 @@ impl<'w> Blocks<'w> {
         self.bytes.len() / self.kind.bytes * self.kind.numbers
     }
 
-    /// `y (+)= w x` for the rows from `first` on, as many as y has numbers; false where rows are not whole blocks.
+    /// `y (+)= w x` for the rows from `first` on, as many as y has elements; false where rows are not whole blocks.
     fn dots(&self, first: usize, x: &[f32], y: &mut [f32], write: Write) -> bool {
         let BlockKind { numbers, bytes, dots, .. } = self.kind;
         if !x.len().is_multiple_of(numbers) {
@@ -109,7 +109,7 @@ impl Numbers<'_> {
         }
     }
 
-    /// `y = w x` or `y += w x`, where w are rows as long as x: those from `first` on, as many as y has numbers. False, and nothing done,
+    /// `y = w x` or `y += w x`, where w are rows as long as x: those from `first` on, as many as y has elements. False, and nothing done,
     /// where widening them first is the way.
     pub(crate) fn dots<T: Float>(&self, first: usize, x: &[T], y: &mut [T], write: Write) -> bool {
         match (self, T::as_f32s(x, y)) {
@@ -123,7 +123,7 @@ impl Numbers<'_> {
     /// # Panics
     /// When `to` is not as long as the range, or the range is not within.
     pub fn widen<T: Float>(&self, range: Range<usize>, to: &mut [T]) {
-        assert_eq!(range.len(), to.len(), "as many places as numbers");
+        assert_eq!(range.len(), to.len(), "as many places as elements");
         match self {
             Self::F32(x) => to.iter_mut().zip(&x[range]).for_each(|(to, &x)| *to = T::from_f64(f64::from(x))),
             Self::F64(x) => to.iter_mut().zip(&x[range]).for_each(|(to, &x)| *to = T::from_f64(x)),

@@ -117,7 +117,7 @@ impl<B: AsRef<[u8]>> SafetensorsFile<B> {
     }
 }
 
-/// Bytes as numbers: where they lie, or copied where they do not lie at a multiple of the number's size.
+/// Bytes as elements: where they lie, or copied where they do not lie at a multiple of the element size.
 fn cast<N: AnyBitPattern>(bytes: &[u8]) -> Cow<'_, [N]> {
     match bytemuck::try_cast_slice(bytes) {
         Ok(numbers) => Cow::Borrowed(numbers),
@@ -132,7 +132,7 @@ impl<B: AsRef<[u8]>> Source for SafetensorsFile<B> {
         let bytes = &self.bytes.as_ref()[self.data + start..self.data + end];
         let refused = |reason: &str| Error::Tensor { name: name.to_owned(), reason: reason.to_owned() };
         if cfg!(target_endian = "big") {
-            return Err(refused("its numbers are little-endian, which this machine is not"));
+            return Err(refused("its elements are little-endian; this machine is big-endian"));
         }
         let numbers = match info.dtype {
             Dtype::F32 => Numbers::F32(cast(bytes)),

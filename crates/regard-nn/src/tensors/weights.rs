@@ -11,7 +11,7 @@ use regard::matmul::{PackedMatrix, Write};
 use std::borrow::Cow;
 use std::ops::Range;
 
-/// How the numbers of a matrix lie.
+/// How the elements of a matrix lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Order {
     /// `[inputs, outputs]`: ours, and GPT-2's.
@@ -58,7 +58,7 @@ impl<'w, T: Float> Weights<'w, T> {
                 return Err(refused(format!("it has shape {:?}, the model needs {:?}", tensor.shape, entry.shape)));
             }
             if tensor.numbers.len() != entry.range.len() {
-                return Err(refused(format!("it has {} numbers for its shape {:?}", tensor.numbers.len(), tensor.shape)));
+                return Err(refused(format!("it has {} elements for its shape {:?}", tensor.numbers.len(), tensor.shape)));
             }
             tensors.push(match T::own(tensor.numbers) {
                 Ok(own) => Held::Own(own),
@@ -91,11 +91,11 @@ impl<'w, T: Float> Weights<'w, T> {
     /// A vector, or any tensor of a training.
     ///
     /// # Panics
-    /// When it is a matrix of other numbers: see [`Weights::is_trainable`].
+    /// When it is a matrix of another element type: see [`Weights::is_trainable`].
     pub fn own(&self, id: TensorId) -> &[T] {
         match &self.tensors[id.index()] {
             Held::Own(x) => x,
-            Held::Other(x) => panic!("a matrix of {} numbers is used as a vector", x.kind()),
+            Held::Other(x) => panic!("a matrix of {} is used as a vector", x.kind()),
         }
     }
 
@@ -115,7 +115,7 @@ enum MatrixNumbers<'m, T> {
     Other(&'m Numbers<'m>),
 }
 
-/// A matrix of any numbers and order: `y = x W`, for one row or many.
+/// A matrix of any element type and order: `y = x W`, for one row or many.
 #[derive(Debug, Clone, Copy)]
 pub struct Matrix<'m, T> {
     numbers: MatrixNumbers<'m, T>,
@@ -126,13 +126,13 @@ pub struct Matrix<'m, T> {
 
 /// From this number of weights on, a one-row product uses several threads.
 pub(crate) const PARALLEL_WEIGHTS: usize = 1 << 18;
-/// Rows of other numbers that are widened at a time for a one-row product.
+/// Rows of another element type that are widened at a time for a one-row product.
 const WIDENED_ROWS: usize = 4;
 /// Columns that one thread takes of a one-row product.
 const ROW_COLUMNS: usize = 256;
 
 impl<'m, T: Float> Matrix<'m, T> {
-    /// One output per row of `inputs` numbers.
+    /// One output per row of `inputs` elements.
     pub(crate) fn of_rows(rows: &'m [T], inputs: usize) -> Self {
         Self { numbers: MatrixNumbers::Own(rows), inputs, outputs: rows.len() / inputs.max(1), order: Order::OutIn }
     }
@@ -147,7 +147,7 @@ impl<'m, T: Float> Matrix<'m, T> {
         self.outputs
     }
 
-    /// Its numbers are of the type of the computation.
+    /// Its elements are of the type of the computation.
     pub(crate) fn is_own(&self) -> bool {
         matches!(self.numbers, MatrixNumbers::Own(_))
     }
@@ -273,7 +273,7 @@ kernel! {
 }
 
 kernel! {
-    /// y = x . w for as many rows w as y has numbers.
+    /// y = x . w for as many rows w as y has elements.
     fn dots<'a, T>(x: &'a [T], w: &'a [T], y: &'a mut [T], write: Write) -> () {
         for (y, w) in y.iter_mut().zip(w.chunks_exact(x.len().max(1))) {
             let mut lanes = [T::ZERO; WIDE];

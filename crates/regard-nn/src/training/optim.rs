@@ -56,7 +56,7 @@ impl Default for OptimConfig {
 }
 
 impl OptimConfig {
-    /// Do the numbers make sense?
+    /// Whether the settings are valid.
     ///
     /// # Errors
     /// [`Error::Config`].

@@ -322,7 +322,7 @@ fn quantised_blocks_are_used_as_they_are_and_refused_for_training() {
         let refused = model.loss_and_gradient(&w, &mut g, &ids, &ids, &Pass::new(1, 9, MaskKind::Causal), 9.0, &mut acts);
         assert_eq!(
             refused.expect_err("no gradients").to_string(),
-            "a matrix of other numbers than those of the computation can be used, but not trained"
+            "a matrix of another element type than the computation can be used, but not trained"
         );
     }
 }
