@@ -18,14 +18,14 @@ pub(crate) struct Options {
     /// Only workloads whose name matches; `model` is a training step of whole models
     #[arg(long, value_name = "REGEX")]
     only: Option<String>,
-    /// Further libraries beside PyTorch: ort ort-mha openvino (all three unless told otherwise) flex, or none
+    /// Further libraries beside PyTorch: ort ort-mha openvino (default: all three) flex, or none
     #[arg(long, num_args = 1.., value_name = "PEER")]
     peers: Vec<String>,
     #[command(flatten)]
     torch: TorchPython,
 }
 
-/// A program of ours that prints its times, and the script that runs it in turns with its peers.
+/// A benchmark program that prints its times, and the script that alternates it with its peers.
 struct Pair {
     /// What `--only` calls it.
     name: &'static str,

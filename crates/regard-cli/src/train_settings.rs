@@ -272,7 +272,7 @@ fn word<A: ValueEnum + Copy, S: PartialEq>(setting: &S, of: impl Fn(A) -> S) -> 
     named.map_or_else(|| "other".to_owned(), |value| value.get_name().to_owned())
 }
 
-/// Settings as they are said on a command line.
+/// Settings as command-line options.
 pub(crate) trait CommandLine {
     /// Every setting as an option and its value, the text first.
     fn options(&self) -> Vec<(&'static str, String)>;

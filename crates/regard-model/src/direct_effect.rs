@@ -16,7 +16,7 @@ use ndarray::Axis;
 use regard_nn::linear::Write;
 
 impl Model {
-    /// The direct effect of every head on the losses of texts, head by head; `watch` is told how many heads are done, of how many, over all
+    /// The direct effect of every head on the losses of texts, head by head; `watch` gets the number of finished heads and their total, over all
     /// texts.
     ///
     /// # Errors

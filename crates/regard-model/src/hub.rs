@@ -37,7 +37,7 @@ impl Hub {
         Some(folder.join("snapshots").join(main.trim())).filter(|snapshot| snapshot.is_dir())
     }
 
-    /// Download the files of `org/model` that a loader reads, into the cache; `say` is told the name of each before it comes.
+    /// Download the files of `org/model` that a loader reads, into the cache; `say` gets the name of each file before its download.
     ///
     /// # Errors
     /// [`Error::NoModel`], also in a program that was built without the feature `hub`.

@@ -15,7 +15,7 @@
 //! # What it promises
 //!
 //! 1. **No second transformer**: a family is a table of names and a list of parts; computing is regard-nn's and regard's.
-//! 2. **Nothing is folded or centred**: the numbers are those of the checkpoint. Files are mapped; quantised weights are widened a piece at
+//! 2. **Nothing is folded or centred**: weights are those of the checkpoint. Files are mapped; quantised weights are widened a piece at
 //!    a time.
 //! 3. **Weights on demand**, from the kernel that made the output: a head, a row, a picture. Statistics of all heads are linear in memory.
 //! 4. **A head is z, before W_O**: see [`edits`]. An edit that matches nothing is an error; null edits change exactly nothing.

@@ -143,7 +143,7 @@ impl Model {
     /// said again and again.
     ///
     /// # Errors
-    /// None, short of a defect.
+    /// Never: its files are part of the crate and tested.
     pub fn built_in() -> Result<Self> {
         Self::new(open::built_in()?, PathBuf::from(Self::BUILT_IN))
     }
@@ -157,7 +157,7 @@ impl Model {
         let Opened { format, archive, architecture, tokenizer, eos_ids, pooling, trained } = opened;
         let transformer = Transformer::new(&architecture.parts);
         let source = RenamedTensors::new(archive, &architecture);
-        // Once now, so that what is missing is said before anything is run.
+        // Bound once here, so that a missing tensor is an error before anything runs.
         transformer.bind::<f32>(&source)?;
         source.check_all_used(transformer.layout(), architecture.parts.blocks.len())?;
         let first = architecture
@@ -290,7 +290,7 @@ impl Model {
         self.tokenizer()?.encode(text)
     }
 
-    /// The numbers of these tokens, or the ids themselves.
+    /// The ids of these tokens.
     ///
     /// # Errors
     /// When there is no tokenizer for a text.

@@ -29,7 +29,7 @@ pub(crate) struct Opened {
     pub(crate) trained: Option<TrainedOn>,
 }
 
-/// A model of ours: its parameters under their own names.
+/// A model that `regard train` wrote: its parameters under their own names.
 #[derive(Debug)]
 struct Ours {
     layout: Layout,

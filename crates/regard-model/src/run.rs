@@ -177,7 +177,7 @@ impl Run {
         heads
     }
 
-    /// A query or key of one token, before it was turned.
+    /// A query or key of one token, before rotation.
     pub(crate) fn before_positions(&self, row: &[f32], position: usize) -> Vec<f32> {
         let mut row = row.to_vec();
         if let Some(angles) = self.angles() {

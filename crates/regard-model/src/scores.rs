@@ -72,7 +72,7 @@ pub struct HeadScores {
     pub labels: Vec<&'static str>,
 }
 
-/// What tokens are, apart from their numbers.
+/// Properties of tokens besides their ids.
 struct Marks {
     /// Punctuation.
     delimiters: Vec<bool>,
@@ -199,7 +199,7 @@ impl Model {
         bos.into_iter().chain(half.iter().copied()).chain(half.iter().copied()).collect()
     }
 
-    /// What every head does on texts, and on random tokens that come twice; `watch` is told how many runs are done, of how many, and may
+    /// Scores of every head on texts and on repeated random tokens; `watch` gets the number of finished runs and their total, and may
     /// stop it by returning false.
     ///
     /// # Errors

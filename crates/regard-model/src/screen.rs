@@ -51,7 +51,7 @@ fn log_softmax(logits: &[f32]) -> Vec<f64> {
 }
 
 impl Model {
-    /// What edits do to the losses of texts, to predictions, and how sure that is; `watch` is told how many texts are done, and may
+    /// The effect of edits on losses and predictions of texts, with intervals; `watch` gets the number of finished texts, and may
     /// stop it by returning false.
     ///
     /// # Errors

@@ -1,4 +1,4 @@
-//! What a viewer asks of a run: means of every head, tiles of a head's weights at any zoom, and one pair of tokens in all its numbers.
+//! Data for a viewer of a run: means of every head, tiles of a head's weights at any zoom, and all values of one pair of tokens.
 //!
 //! A tile costs its own pairs: what the rows of a head are divided by is made once, as [`HeadStates`]. Cells are `step x step` tokens;
 //! those at the edge of the text are smaller.

@@ -131,7 +131,7 @@ impl Model {
         Ok(passages)
     }
 
-    /// The rows of texts in which a head attends least as usual, at most `count`. `watch` is told how many texts are done, of how many, and
+    /// The rows of texts in which a head attends most unusually, at most `count`. `watch` gets the number of finished texts and their total, and
     /// stops it by returning false.
     ///
     /// # Errors

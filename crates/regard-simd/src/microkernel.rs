@@ -4,7 +4,7 @@
 //! c[row][0..NR] = sum over depth of a[row, depth] * b[depth][0..NR]
 //! ```
 //!
-//! Forward, `b` is a panel with one query per lane, NR vectors wide, in a buffer of ours; `a` is K (a row is a key, depth runs over
+//! Forward, `b` is a panel with one query per lane, NR vectors wide, in a packed buffer; `a` is K (a row is a key, depth runs over
 //! the head dimension) or V transposed (a row is a value dimension, depth runs over the keys), read straight from
 //! the caller's memory. Backward, the gradients of K and V have `a` = weights (a row is a key, depth runs over the queries) and
 //! `b` = rows of queries. A register tile of TILE_ROWS x NR accumulators does per depth step TILE_ROWS broadcasts, NR loads

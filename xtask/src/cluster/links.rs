@@ -26,7 +26,7 @@ const SIZES: [usize; 4] = [2, 2, 20_000, 64];
 /// Bytes of a packet at the most. 66 of them are Ethernet's, IP's and TCP's, a thousandth; each is acknowledged by another 66 at the most.
 const MTU: &str = "65000";
 
-/// Every namespace of ours begins so; then comes the process that made it.
+/// Prefix of the network namespaces made here; the process id follows.
 const PREFIX: &str = "regard-";
 
 pub(super) fn steps(steps: &mut Steps) {
@@ -145,7 +145,7 @@ impl Network {
         devices.iter().try_for_each(|device| run_quietly(command("ip", &["-n", &hub, "link", "set", &format!("{device}-{rank}"), state])))
     }
 
-    /// Processes of ours that are ranks: neither mpirun nor what it has on each machine.
+    /// Processes that are ranks: neither mpirun nor what it has on each machine.
     fn ranks_alive() -> usize {
         let ours = |id: &&str| std::fs::read_to_string(format!("/proc/{id}/comm")).is_ok_and(|program| program.trim() == "regard");
         let of = |rank: usize| text(command("ip", &["netns", "pids", &name(&(rank + 1).to_string())])).unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The picture and the numbers of one query and one key: `regard look --neuron QUERY,KEY`.
+//! Picture and values of one query and one key: `regard look --neuron QUERY,KEY`.
 
 use super::picture::shown;
 use anyhow::Result;
@@ -28,7 +28,7 @@ impl FromStr for Pair {
     }
 }
 
-/// How one score of a head comes about: along the numbers of its vectors, and along the keys of its row.
+/// How one score of a head is computed: by elements of its vectors, and over the keys of its row.
 ///
 /// # Errors
 /// When there are no such tokens or no such head.
@@ -91,8 +91,8 @@ pub fn neuron(run: &Run, layer: usize, head: usize, pair: Pair) -> Result<(Figur
     cells.extend(&neuron.products);
     let most = cells.iter().fold(0f64, |most, x| most.max(x.abs())).max(f64::MIN_POSITIVE);
     let mut map =
-        HeatPlot::new("numbers of the vectors", 5, dim, cells)?.map(ColourMap::PurpleOrange).limits(-most, most).value_title("value");
-    map.row_labels = ["q, not turned", "k, not turned", "q", "k", "q times k"].map(str::to_owned).to_vec();
+        HeatPlot::new("elements of the vectors", 5, dim, cells)?.map(ColourMap::PurpleOrange).limits(-most, most).value_title("value");
+    map.row_labels = ["q before rotation", "k before rotation", "q", "k", "q times k"].map(str::to_owned).to_vec();
     (map.row_title, map.col_title) = (String::new(), "number of the vectors".to_owned());
     let d: Vec<f64> = (0..dim).map(|d| d as f64).collect();
     let dot = neuron.sums.last().copied().unwrap_or(0.0);

@@ -71,7 +71,7 @@ pub fn head(run: &Run, layer: usize, head: usize, sink: Sink) -> Result<Figure> 
 /// Every head, one beside the other.
 ///
 /// # Errors
-/// None, short of a defect.
+/// Never for a run that succeeded.
 pub fn heads(run: &Run, sink: Sink) -> Result<Figure> {
     let shape = run.model().shape();
     let mut maps = Vec::new();

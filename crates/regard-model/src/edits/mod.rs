@@ -12,7 +12,7 @@
 //! ```
 //!
 //! `scale=off`, `temp=2` and `mask=full` are short for all heads. The order of things is scale, softcap, bias, temperature, mask, softmax,
-//! weights, times v, z, W_O; biases of W_O are never touched. Two edits that say different things about the same numbers are an error. The
+//! weights, times v, z, W_O; biases of W_O are never touched. Two different edits of the same values are an error. The
 //! [canonical form](Edits::canonical) is sorted and merged: two strings that mean the same have the same one.
 
 mod apply;
@@ -289,7 +289,7 @@ impl Edits {
         for (i, a) in self.edits.iter().enumerate() {
             for b in &self.edits[i + 1..] {
                 if a.meets(b, shape) && a.action.clashes(&b.action) {
-                    let reason = format!("it clashes with {:?}: both change the same numbers, and neither comes first", a.to_string());
+                    let reason = format!("it clashes with {:?}: both change the same values, in no defined order", a.to_string());
                     return Err(Error::Edit { edit: b.to_string(), reason });
                 }
             }

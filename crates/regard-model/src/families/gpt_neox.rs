@@ -60,7 +60,7 @@ fn parts(s: &GptNeoX) -> TransformerConfig {
     }
 }
 
-/// The even number of a head's numbers that are turned.
+/// Number of a head's elements that are rotated; even.
 fn turned(share: f64, head_dim: usize) -> usize {
     ((head_dim as f64 * share) as usize).min(head_dim) / 2 * 2
 }

@@ -9,7 +9,7 @@
 //!
 //! Settings stay in the file: an array is a range of its bytes until it is read.
 
-use super::{Archive, Cursor, Kind, Place, Places, TensorInfo, map, missing};
+use super::{Cursor, Kind, Place, Places, map, missing, one_file_archive};
 use crate::error::{Error, Result};
 use regard::MappedFile;
 use regard_nn::tensors::{BlockKind, Source, Tensor};
@@ -313,16 +313,4 @@ impl Source for Gguf {
     }
 }
 
-impl Archive for Gguf {
-    fn has(&self, name: &str) -> bool {
-        self.places.has(name)
-    }
-
-    fn list(&self) -> Vec<TensorInfo> {
-        self.places.list()
-    }
-
-    fn files(&self) -> Vec<&MappedFile> {
-        vec![&self.bytes]
-    }
-}
+one_file_archive!(Gguf);

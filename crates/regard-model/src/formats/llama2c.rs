@@ -10,7 +10,7 @@
 //!
 //! Tensors get the names that GGUF has for them.
 
-use super::{Archive, Cursor, Kind, Place, Places, TensorInfo, map, missing};
+use super::{Cursor, Kind, Place, Places, map, missing, one_file_archive};
 use crate::error::{Error, Result};
 use regard::MappedFile;
 use regard_nn::tensors::{Source, Tensor};
@@ -145,16 +145,4 @@ impl Source for Llama2c {
     }
 }
 
-impl Archive for Llama2c {
-    fn has(&self, name: &str) -> bool {
-        self.places.has(name)
-    }
-
-    fn list(&self) -> Vec<TensorInfo> {
-        self.places.list()
-    }
-
-    fn files(&self) -> Vec<&MappedFile> {
-        vec![&self.bytes]
-    }
-}
+one_file_archive!(Llama2c);

@@ -42,6 +42,26 @@ pub trait Archive: Source + Send + Sync + std::fmt::Debug {
     fn files(&self) -> Vec<&MappedFile>;
 }
 
+/// Implements [`Archive`] for a type with the fields `bytes`, a mapped file, and `places`, its tensors.
+macro_rules! one_file_archive {
+    ($archive:ty) => {
+        impl super::Archive for $archive {
+            fn has(&self, name: &str) -> bool {
+                self.places.has(name)
+            }
+
+            fn list(&self) -> Vec<super::TensorInfo> {
+                self.places.list()
+            }
+
+            fn files(&self) -> Vec<&regard::MappedFile> {
+                vec![&self.bytes]
+            }
+        }
+    };
+}
+pub(crate) use one_file_archive;
+
 /// How the elements of a tensor lie in a file.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Kind {

@@ -7,7 +7,7 @@
 //!          key in that order the count as i64 and its elements
 //! ```
 
-use super::{Archive, Cursor, Kind, Place, Places, TensorInfo, map, missing};
+use super::{Cursor, Kind, Place, Places, map, missing, one_file_archive};
 use crate::error::{Error, Result};
 use regard::MappedFile;
 use regard_nn::tensors::{Source, Tensor};
@@ -518,16 +518,4 @@ impl Source for Pickle {
     }
 }
 
-impl Archive for Pickle {
-    fn has(&self, name: &str) -> bool {
-        self.places.has(name)
-    }
-
-    fn list(&self) -> Vec<TensorInfo> {
-        self.places.list()
-    }
-
-    fn files(&self) -> Vec<&MappedFile> {
-        vec![&self.bytes]
-    }
-}
+one_file_archive!(Pickle);

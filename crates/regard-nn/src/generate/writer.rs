@@ -171,7 +171,7 @@ impl<'m, T: Float> Writer<'m, T> {
     /// Write one more token.
     ///
     /// # Errors
-    /// None after [`Writer::new`] succeeded, short of a defect.
+    /// None after [`Writer::new`] succeeded, except by a defect.
     pub fn next_token(&mut self) -> Result<u32> {
         self.next_token_probed(&NoProbe)
     }

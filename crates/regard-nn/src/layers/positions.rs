@@ -1,4 +1,4 @@
-//! Where a token stands: added to its embedding, turned into its queries and keys, or added to the scores.
+//! Position encodings: added to the embedding, applied to queries and keys as rotations, or added to the scores.
 //!
 //! ```text
 //! sinusoidal   x[t, 2 i] += sin(t / 10000^(2 i / d)),  x[t, 2 i + 1] += cos(the same)
@@ -13,7 +13,7 @@ use crate::tensors::layout::{Gradients, Init, Layout, TensorId};
 use crate::tensors::{Order, Weights};
 use serde::{Deserialize, Serialize};
 
-/// How positions are told.
+/// Kind of position encoding.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Positions {
@@ -24,7 +24,7 @@ pub enum Positions {
     /// A learned row per position that is added to the embedding.
     #[default]
     Learned,
-    /// Queries and keys are turned; the number is the base of the angles, usually 10000.
+    /// Queries and keys are rotated (RoPE); the number is the base of the angles, usually 10000.
     Rotary(f64),
     /// A penalty on the distance, by head.
     Alibi,

@@ -93,7 +93,7 @@ pub struct Activations<T: Float> {
     packs: [Strips<T>; 4],
     scratch: Option<Scratch<T>>,
     d: Vec<T>,
-    /// The sublayers that a pass goes through: all, unless it was told otherwise.
+    /// The sublayers of a pass; all by default.
     part: Range<usize>,
 }
 
@@ -173,7 +173,7 @@ impl Stack {
         self.sublayers.len()
     }
 
-    /// The attention sublayers with their numbers, as probes are told them.
+    /// The attention sublayers with the indices that probes get.
     pub fn attention_sublayers(&self) -> impl Iterator<Item = (usize, &MultiHeadAttention)> {
         self.sublayers.iter().enumerate().filter_map(|(i, sublayer)| match &sublayer.branch {
             Branch::Attention(attention) => Some((i, &**attention)),

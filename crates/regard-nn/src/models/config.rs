@@ -38,7 +38,7 @@ pub struct ModelConfig {
     pub norm_place: NormPlace,
     /// Which network.
     pub mlp: MlpKind,
-    /// How positions are told.
+    /// Position encoding.
     pub positions: Positions,
     /// The last layer is the embedding's table.
     pub tied: bool,

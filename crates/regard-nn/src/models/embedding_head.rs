@@ -26,7 +26,7 @@ pub struct EmbeddingConfig {
     pub vocab: usize,
     /// Of the table; another width than the stream's is mapped to it by a layer.
     pub width: usize,
-    /// How positions are told: only what is added counts here.
+    /// Position encoding; only additive ones matter here.
     pub positions: Positions,
     /// Positions of a learned table.
     pub context: usize,

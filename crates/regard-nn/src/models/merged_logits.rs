@@ -1,4 +1,4 @@
-//! Tokens that training never told apart share one logit.
+//! Tokens that training never distinguished share one logit.
 //!
 //! A vocabulary may have tokens that were in no text. Their rows of the last matrix all went the same way, and are the same but for
 //! rounding: three in five of the 32,000 that llama2.c's stories15M has. Losses need the sum of exponentials over them, not each one. With

@@ -41,7 +41,7 @@ pub struct TransformerConfig {
     pub head: Option<HeadConfig>,
 }
 
-/// Embedding, blocks and head. The mask is said with each pass, so that it can be the wrong one.
+/// Embedding, blocks and head. The mask is an argument of each pass.
 #[derive(Debug, Clone)]
 pub struct Transformer {
     layout: Layout,
@@ -190,7 +190,7 @@ impl Transformer {
         Ok(self.losing(rows, targets)?.judged(w, rows, targets))
     }
 
-    /// Tokens that training never told apart, where there are many: [`Transformer::losses_merged`] takes them together.
+    /// Tokens that training never distinguished, where there are many: [`Transformer::losses_merged`] takes them together.
     pub fn merged_logits<T: Float>(&self, w: &Weights<'_, T>) -> Option<MergedLogits<T>> {
         self.exit.as_ref().and_then(|exit| exit.merged_logits(w))
     }

@@ -7,11 +7,11 @@ use std::sync::Once;
 use tokenizers::Result;
 
 thread_local! {
-    /// Whether this thread's panics are caught and told by us.
+    /// Whether panics of this thread are caught and returned as errors.
     static TOLD: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on nothing is printed of panics that are caught here; others are told as before.
+/// Installs a panic hook that is silent for panics caught here and unchanged for others.
 fn keep_quiet() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

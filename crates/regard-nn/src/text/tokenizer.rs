@@ -69,7 +69,7 @@ impl Characters {
         })
     }
 
-    /// The reverse, if it is one of ours.
+    /// The reverse, for ids of this tokenizer.
     fn from_json(json: &Value) -> Option<Self> {
         if json["model"]["type"] != "WordLevel" || json["decoder"]["type"] != "Fuse" {
             return None;

@@ -5,7 +5,7 @@ use crate::loss::IGNORE;
 use crate::random::Draws;
 use serde::{Deserialize, Serialize};
 
-/// Tokens of the shortest segment that is said again and again, where a window has room for it: short ones could be told by counting back.
+/// Tokens of the shortest repeated segment, where a window has room for it: shorter ones could be predicted by a fixed offset.
 pub const SHORTEST_SEGMENT: usize = 24;
 
 /// Tokens to learn from and tokens to be judged by.
@@ -92,7 +92,7 @@ impl Windows {
         self
     }
 
-    /// Put tokens at random that are said again and again in the place of some windows: each with probability `share`, a segment of
+    /// Replace some windows by repeated random tokens: each with probability `share`, a segment of
     /// different tokens, of any length from [`SHORTEST_SEGMENT`] to half of a window, repeated to the end. The first time nothing can be
     /// known; from then on, what followed the same token before is what follows now, however far back that is. With `known` only that
     /// counts. `draws` are those of a window by its number.

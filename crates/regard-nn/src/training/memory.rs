@@ -28,7 +28,7 @@ pub fn worker_bytes(config: &ModelConfig, parameters: usize, batch: usize) -> u1
     training_bytes(config, parameters, batch) - F32 * CHECKPOINT * parameters as u128
 }
 
-/// Bytes that can be had, where the system tells.
+/// Available memory in bytes, where the system reports it.
 pub fn available_bytes() -> Option<u128> {
     let meminfo = std::fs::read_to_string("/proc/meminfo").ok()?;
     let line = meminfo.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;

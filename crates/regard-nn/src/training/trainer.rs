@@ -43,7 +43,7 @@ pub struct TrainConfig {
     pub repeats_first: u64,
 }
 
-#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde wants it so")]
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "signature required by serde")]
 fn is_one(x: &usize) -> bool {
     *x == 1
 }
@@ -298,7 +298,7 @@ impl Trainer {
     }
 }
 
-/// The sums of squares of all slices, and whether a rank wants to stop.
+/// The sums of squares of all slices, and whether a rank requests a stop.
 fn all_sums(ranks: &dyn Ranks, step: u64, parameters: usize, mine: Vec<f64>, stop: bool) -> Result<(Vec<f64>, bool)> {
     if ranks.ranks() == 1 {
         return Ok((mine, stop));
@@ -339,7 +339,7 @@ fn all_weights(ranks: &dyn Ranks, step: u64, params: &mut [f32]) -> Result<()> {
 
 /// Where windows are drawn.
 const WINDOWS: u64 = 0x817D;
-/// Where sequences that are said again are drawn.
+/// Random stream of the repeated segments.
 const REPEATS: u64 = 0x2E9E;
 /// Where dropout is drawn.
 const DROPOUT: u64 = 0xD80F;
@@ -355,7 +355,7 @@ pub struct TextTask<'t> {
 }
 
 impl<'t> TextTask<'t> {
-    /// Next tokens with a causal mask, if nothing else is said.
+    /// Next-token prediction with a causal mask by default.
     pub fn new(model: &'t LanguageModel, text: &'t Text, mask: MaskKind, target: Target) -> Self {
         Self { model, text, mask, target, pass: None }
     }

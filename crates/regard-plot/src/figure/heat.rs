@@ -511,7 +511,7 @@ fn axis_labels(tokens: &[String], cells: usize, span: Option<usize>, length: f64
         .collect()
 }
 
-/// Must labels below columns that are `length` wide together be turned?
+/// Whether column labels of this total length must be rotated.
 fn turned(labels: &[AxisLabel], length: f64) -> bool {
     let gap = labels.windows(2).map(|p| p[1].share - p[0].share).fold(1.0, f64::min) * length;
     labels.iter().any(|l| raw_width(&l.text, l.size) > gap - 4.0)

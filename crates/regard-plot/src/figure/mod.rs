@@ -165,7 +165,7 @@ impl Panel {
     }
 }
 
-/// A figure: panels, and what is said about them.
+/// A figure: panels with title and caption.
 #[derive(Debug, Clone, PartialEq, Default)]
 pub struct Figure {
     /// File stem, `snake_case`.

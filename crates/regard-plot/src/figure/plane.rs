@@ -94,7 +94,7 @@ impl Plane {
         x_title(svg, e, &x_axis.title, e.bottom + 40.0);
     }
 
-    /// The vertical axis alone: grid, tick labels, turned title.
+    /// The vertical axis alone: grid, tick labels, rotated title.
     pub(crate) fn draw_y(&self, svg: &mut Svg, axis: &Axis, label_width: f64) {
         let e = self.edges;
         for tick in &self.y.ticks {

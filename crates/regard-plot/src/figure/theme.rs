@@ -34,7 +34,7 @@ pub(crate) enum Ink {
     Hidden,
     /// Lines over hidden cells.
     Hatch,
-    /// Values that are not finite.
+    /// NaN and infinite values.
     Alarm,
     /// A series, by its place in the palette.
     Series(usize),

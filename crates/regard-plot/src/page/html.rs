@@ -1,4 +1,4 @@
-//! The page's markup. Everything that is not markup of ours is escaped by the templates; drawings are XML that [`Figure`] has escaped.
+//! The page's markup. Inserted text is escaped by the templates; drawings are XML that [`Figure`] has escaped.
 
 use super::{Claim, Exercise, Lead, Page, Section, Shown, Topic, Verdict};
 use crate::figure::{ColourMap, Figure, FigureError, Level, cell_text, painted_by_variables, plain, runs, variables};
