@@ -1,4 +1,4 @@
-//! Output on the terminal. A closed pipe (`regard sweep | head`) is not an error; a full disk is.
+//! Output on the terminal. A closed pipe (`regard lab sweep | head`) is not an error; a full disk is.
 
 use anyhow::{Context, Result};
 use std::fmt::Display;
