@@ -17,8 +17,9 @@ use std::path::PathBuf;
 /// Measure a model: loss, perplexity, bits per character, accuracy
 ///
 /// A model of `regard train` is measured on the last tenth of its training text, which it has not learned; any model on the whole of
-/// another text (--text); the built-in model on stories. Every token is predicted exactly once, from at most a context of tokens before it; without a BOS token, all but
-/// the first. Where the text is the stories that a grammar writes, its entropy stands beside the loss: no model can stay below it.
+/// another text (--text); the built-in model on stories. Every token is predicted exactly once, from at most a context of tokens before it;
+/// without a BOS token, all but the first. Where the text is the stories that a grammar writes, its entropy stands beside the loss: no
+/// model can stay below it.
 ///
 /// With --edits there are two rows: the model as it is, and edited.
 #[derive(Args, Debug)]

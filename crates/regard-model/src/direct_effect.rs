@@ -16,8 +16,8 @@ use ndarray::Axis;
 use regard_nn::linear::Write;
 
 impl Model {
-    /// The direct effect of every head on the losses of texts, head by head; `watch` gets the number of finished heads and their total, over all
-    /// texts.
+    /// The direct effect of every head on the losses of texts, head by head; `watch` gets the number of finished heads and their total,
+    /// over all texts.
     ///
     /// # Errors
     /// As [`Model::losses`]; [`Error::NoHead`] for models whose norms stand after sums, where a head has no writing of its own.

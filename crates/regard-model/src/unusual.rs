@@ -1,7 +1,8 @@
 //! Where a head attends unlike itself: rows of texts whose weights are far from the head's usual ones.
 //!
-//! The usual weights are a mean over all rows, by the place of a key: the first token of the text, the token itself, and distances in classes that
-//! double (1, 2, 3 to 4, 5 to 8 ...). A row is as unusual as its relative entropy to them: the sum of `w ln(w / usual)`, in nats.
+//! The usual weights are a mean over all rows, by the place of a key: the first token of the text, the token itself, and distances in
+//! classes that double (1, 2, 3 to 4, 5 to 8 ...). A row is as unusual as its relative entropy to them: the sum of `w ln(w / usual)`, in
+//! nats.
 
 use crate::{Edits, Error, Input, Model, Result, Sources};
 use ndarray::ArrayView1;
@@ -131,8 +132,8 @@ impl Model {
         Ok(passages)
     }
 
-    /// The rows of texts in which a head attends most unusually, at most `count`. `watch` gets the number of finished texts and their total, and
-    /// stops it by returning false.
+    /// The rows of texts in which a head attends most unusually, at most `count`. `watch` gets the number of finished texts and their
+    /// total, and stops it by returning false.
     ///
     /// # Errors
     /// As [`Model::run`], and when there are no texts.

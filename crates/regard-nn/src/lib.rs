@@ -4,8 +4,8 @@
 //!
 //! 1. **Explicit gradients**, checked by finite differences and against PyTorch's. No tape of operations.
 //! 2. **Bits that do not move**: work is cut into fixed pieces, so losses and weights are the same for any number of threads.
-//! 3. **Weights apart from layers**: a layer keeps names of tensors; the elements come from a training's buffer or a file, in f32, f64, f16,
-//!    bf16 or quantised blocks, and are read where they lie.
+//! 3. **Weights apart from layers**: a layer keeps names of tensors; the elements come from a training's buffer or a file, in f32, f64,
+//!    f16, bf16 or quantised blocks, and are read where they lie.
 //! 4. **One implementation**: inference is the training's forward pass with [`Keep::Discard`].
 //!
 //! Rows are `[batch, seq, width]`, row-major.

@@ -1,7 +1,7 @@
 //! An allocator that keeps large blocks for the next call, instead of handing them back to the system.
 //!
-//! Results of attention are megabytes, and made anew by every call. The system's allocator returns such blocks to the kernel as soon as they are
-//! dropped, and the next call gets its memory page by page, each with a fault and a clearing: a quarter of the time of forward
+//! Results of attention are megabytes, and made anew by every call. The system's allocator returns such blocks to the kernel as soon as
+//! they are dropped, and the next call gets its memory page by page, each with a fault and a clearing: a quarter of the time of forward
 //! and backward at (8, 12, 128, 64). A program that calls attention in a loop can declare
 //!
 //! ```
@@ -10,7 +10,8 @@
 //! # fn main() {}
 //! ```
 //!
-//! and blocks are reused. The Python package does. At most [`CachingAllocator::KEPT`] bytes are kept; smaller blocks are the system's as ever.
+//! and blocks are reused. The Python package does. At most [`CachingAllocator::KEPT`] bytes are kept; smaller blocks are the system's as
+//! ever.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::{Mutex, MutexGuard, TryLockError};
@@ -95,8 +96,8 @@ impl CachingAllocator {
         self.kept().and_then(|mut kept| kept.take(rounded))
     }
 
-    /// The layout that is requested from the system for a block: the size is rounded up by an eighth at most, so that blocks of about a size
-    /// are of one size. It depends on the layout alone, so that it is the same when the block comes back.
+    /// The layout that is requested from the system for a block: the size is rounded up by an eighth at most, so that blocks of about a
+    /// size are of one size. It depends on the layout alone, so that it is the same when the block comes back.
     fn rounded(layout: Layout) -> Option<Layout> {
         if layout.size() < LARGE {
             return None;
@@ -113,8 +114,8 @@ impl Default for CachingAllocator {
     }
 }
 
-// SAFETY: a block comes from the system's allocator, with a layout that is at least as large and as aligned as the requested one and that is
-// a function of it; it is in `kept` only after it was given back, and leaves it when it is handed out.
+// SAFETY: a block comes from the system's allocator, with a layout that is at least as large and as aligned as the requested one and that
+// is a function of it; it is in `kept` only after it was given back, and leaves it when it is handed out.
 unsafe impl GlobalAlloc for CachingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller guarantees the layout, and the rounded one is larger.

@@ -10,7 +10,8 @@
 //! (a transposed matrix) are packed, the rows of a tile contiguously. Weights that many products share are packed once ([`PackedMatrix`]).
 //!
 //! Every element is one chain of multiply-adds per chunk, and chunks are added in order: its bits depend on its row, its column and
-//! the depth, not on the other rows and columns of the call. One thread computes one call; callers share work out in pieces of their choice.
+//! the depth, not on the other rows and columns of the call. One thread computes one call; callers share work out in pieces of their
+//! choice.
 
 use crate::float::Real;
 use crate::level::Level;
@@ -126,7 +127,8 @@ impl<T: Real> PackedMatrix<T> {
     /// `dst = lhs rhs`, or `dst += lhs rhs`, on the calling thread.
     ///
     /// # Panics
-    /// When the shapes do not fit together, the elements of a row of dst are not neighbours, or `REGARD_SIMD` names a level that is not available.
+    /// When the shapes do not fit together, the elements of a row of dst are not neighbours, or `REGARD_SIMD` names a level that is not
+    /// available.
     pub fn matmul(&self, dst: ArrayViewMut2<'_, T>, write: Write, lhs: ArrayView2<'_, T>) {
         self.matmul_at(Level::preferred_or_panic(), dst, write, lhs);
     }
@@ -255,8 +257,8 @@ impl<T: Real> Kernel<T> for Pack<'_, T> {
 /// Write some depths of a panel.
 ///
 /// # Safety
-/// `from` must be valid for reading at `depth * down + column * along` for these depths and the panel's columns, `to` for writing all rows of
-/// the panel up to the last of these depths.
+/// `from` must be valid for reading at `depth * down + column * along` for these depths and the panel's columns, `to` for writing all rows
+/// of the panel up to the last of these depths.
 #[inline(always)]
 unsafe fn pack_panel<S: Simd>(simd: S, panel: Panel, depths: Range<usize>, from: *const S::T, down: isize, along: isize, to: *mut S::T) {
     let Panel { columns, width } = panel;
@@ -318,8 +320,8 @@ impl<T: Real> Kernel<T> for Chunk<'_, T> {
         assert!(has_rows(&self.dst), "elements of a row are neighbours");
         for first_row in (0..rows).step_by(MC) {
             let count = MC.min(rows - first_row);
-            // SAFETY: the rows from `first_row` on, all depths and all columns are of lhs and dst, whose strides these are. The panels and the
-            // block are as long as was asserted: a panel begins at `first * depth`, and a packed tile is TILE_ROWS * depth elements.
+            // SAFETY: the rows from `first_row` on, all depths and all columns are of lhs and dst, whose strides these are. The panels and
+            // the block are as long as was asserted: a panel begins at `first * depth`, and a packed tile is TILE_ROWS * depth elements.
             unsafe {
                 let lhs = self.lhs.as_ptr().offset(first_row as isize * down);
                 if along != 1 {

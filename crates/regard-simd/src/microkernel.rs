@@ -8,8 +8,8 @@
 //! the head dimension) or V transposed (a row is a value dimension, depth runs over the keys), read straight from
 //! the caller's memory. Backward, the gradients of K and V have `a` = weights (a row is a key, depth runs over the queries) and
 //! `b` = rows of queries. A register tile of TILE_ROWS x NR accumulators does per depth step TILE_ROWS broadcasts, NR loads
-//! and TILE_ROWS * NR multiply-adds: 8 loads for 12 with AVX2 (6 x 2 of 16 registers), 10 for 16 with AVX-512 (8 x 2 of 32), 8 for 16 with NEON (4 x 2 pairs of 32),
-//! so that the multiply-add ports are the limit and not the load ports.
+//! and TILE_ROWS * NR multiply-adds: 8 loads for 12 with AVX2 (6 x 2 of 16 registers), 10 for 16 with AVX-512 (8 x 2 of 32), 8 for 16 with
+//! NEON (4 x 2 pairs of 32), so that the multiply-add ports are the limit and not the load ports.
 //!
 //! Every element is one chain of multiply-adds in the order of depth, whatever the tile: its bits do not depend on where in a
 //! tile it was computed. A dot product (HALVES) is two such chains, one for each half of the head dimension, added at the end:

@@ -11,8 +11,8 @@ pub const LOW: u64 = 0xffff_ffff;
 /// Words of a counter and of its output.
 pub const WORDS: usize = 4;
 
-/// N counters side by side. Each word lies in the lower half of a lane, where the CPU multiplies it in one instruction; what the upper half holds
-/// has no meaning, before and after.
+/// N counters side by side. Each word lies in the lower half of a lane, where the CPU multiplies it in one instruction; what the upper half
+/// holds has no meaning, before and after.
 #[inline(always)]
 pub fn philox<const N: usize>(counter: &mut [[u64; N]; WORDS], key: u64) {
     let mut key = [key as u32, (key >> 32) as u32];

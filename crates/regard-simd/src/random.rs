@@ -12,9 +12,10 @@
 //! assert_eq!(numbers, again);
 //! ```
 //!
-//! Words come from [`crate::philox`]: the seed is its key, a place and a running number its counter. A pair of normal numbers is a point of the plane
-//! in polar coordinates (Box and Muller): 32 bits for the radius, 32 for the angle. The elementary functions are written out here, without fused
-//! multiply-adds, so that no CPU and no library rounds them in its own way; they are right to 1e-9, which is about what 32 bits tell apart.
+//! Words come from [`crate::philox`]: the seed is its key, a place and a running number its counter. A pair of normal numbers is a point of
+//! the plane in polar coordinates (Box and Muller): 32 bits for the radius, 32 for the angle. The elementary functions are written out
+//! here, without fused multiply-adds, so that no CPU and no library rounds them in its own way; they are right to 1e-9, which is about what
+//! 32 bits tell apart.
 
 use crate::float::Real;
 use crate::level::Level;
@@ -42,7 +43,8 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The sequence of a seed and a place, for example which experiment, which of its cases, and which draw. It has 2^34 numbers, and begins anew.
+    /// The sequence of a seed and a place, for example which experiment, which of its cases, and which draw. It has 2^34 numbers, and
+    /// begins anew.
     pub fn new(seed: u64, place: [u32; 3]) -> Self {
         Self { seed, place, counters: 0, made: [0.0; BLOCK], left: 0 }
     }
@@ -132,8 +134,8 @@ fn to_normal(words: &[u64], to: &mut [f64; BLOCK]) {
 /// 2^52: with this exponent an integer below it stands in the low bits of a number as it is.
 const SHIFT: f64 = 4_503_599_627_370_496.0;
 
-// Polynomials in x^2 for artanh(x) / x up to 0.172, and for sin(x) / x and cos(x) up to pi / 4: interpolated at the Chebyshev nodes; errors 7e-10,
-// 4e-12 and 5e-11.
+// Polynomials in x^2 for artanh(x) / x up to 0.172, and for sin(x) / x and cos(x) up to pi / 4: interpolated at the Chebyshev nodes; errors
+// 7e-10, 4e-12 and 5e-11.
 const ARTANH: [f64; 4] = [0.999_999_999_315_659, 0.333_334_076_690_847_9, 0.199_874_252_578_584_93, 0.149_621_952_609_911_2];
 const SIN: [f64; 5] =
     [0.999_999_999_995_672_6, -0.166_666_666_315_890_03, 0.008_333_328_782_299_36, -1.983_920_217_215_978_4e-4, 2.717_345_361_627_713e-6];

@@ -7,7 +7,8 @@ use std::cell::RefCell;
 #[derive(Debug, Clone, Copy)]
 struct Line(#[expect(dead_code, reason = "only the bytes are used")] [u8; 64]);
 
-/// Buffers that a thread keeps, and their lines in all: attention takes two or three at a time, a matrix product of 2048 columns needs 4.2 MiB.
+/// Buffers that a thread keeps, and their lines in all: attention takes two or three at a time, a matrix product of 2048 columns needs 4.2
+/// MiB.
 const KEPT_BUFFERS: usize = 4;
 const KEPT_LINES: usize = (16 << 20) / size_of::<Line>();
 
@@ -15,8 +16,8 @@ thread_local! {
     static BUFFERS: RefCell<Vec<Vec<Line>>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Memory of the thread, taken for a while and given back when dropped. Taken within each other, several are a stack: the same code gets the
-/// same buffers the next time.
+/// Memory of the thread, taken for a while and given back when dropped. Taken within each other, several are a stack: the same code gets
+/// the same buffers the next time.
 ///
 /// A guard rather than a function that takes a closure: a closure would not be compiled for the SIMD level.
 #[derive(Debug)]

@@ -1,7 +1,7 @@
 //! The lanes: one trait for all CPU levels.
 //!
-//! Every kernel is written once, generic over [`Simd`]. A value of a lanes type can only be had from `detect`, so holding one proves that the CPU
-//! has the instructions, and the arithmetic on it is safe to call. [`crate::Real::dispatch`] chooses the level, once per task;
+//! Every kernel is written once, generic over [`Simd`]. A value of a lanes type can only be had from `detect`, so holding one proves that
+//! the CPU has the instructions, and the arithmetic on it is safe to call. [`crate::Real::dispatch`] chooses the level, once per task;
 //! [`Simd::call`] enters a [`Kernel`] compiled for it: whatever is `#[inline(always)]` below is part of the kernel. Closures are not:
 //! use a trait or a macro there.
 
@@ -87,8 +87,8 @@ pub trait Simd: Sealed + Copy + Send + Sync + 'static {
     /// `2^n`, where `t = n + Coefficients::ROUNDING` holds the integer n in its low bits, and the result is a normal number.
     fn power_of_two(self, t: Self::V) -> Self::V;
 
-    /// `(c + a.1 * b.1) + a.0 * b.0` where each lane of `a` and `b` is a pair of bf16, element 0 in the low half. Each step is rounded once;
-    /// subnormal elements and results are taken as zero. Only with [`Simd::PAIRS`].
+    /// `(c + a.1 * b.1) + a.0 * b.0` where each lane of `a` and `b` is a pair of bf16, element 0 in the low half. Each step is rounded
+    /// once; subnormal elements and results are taken as zero. Only with [`Simd::PAIRS`].
     fn dot_pairs(self, _a: Self::V, _b: Self::V, _c: Self::V) -> Self::V {
         unreachable!("PAIRS was checked")
     }

@@ -18,9 +18,9 @@ impl From<&[usize]> for Shape4 {
     }
 }
 
-/// Why a call failed. All but [`Error::Interrupted`], [`Error::Threads`] and [`Error::OutOfMemory`] are found before any work: buffers of the caller's
-/// are then as they were. After these three, buffers that were given to an `*_into` call or to `backward_part` hold unspecified values; states of
-/// pieces are as they were after any error.
+/// Why a call failed. All but [`Error::Interrupted`], [`Error::Threads`] and [`Error::OutOfMemory`] are found before any work: buffers of
+/// the caller's are then as they were. After these three, buffers that were given to an `*_into` call or to `backward_part` hold
+/// unspecified values; states of pieces are as they were after any error.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the message of a variant says what its fields are")]

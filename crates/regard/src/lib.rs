@@ -31,14 +31,15 @@
 //!
 //! # The order of things
 //!
-//! `q.k * scale -> softcap -> + bias -> masks -> top-k -> softmax (with sink) -> dropout -> @ v`. Tensors are `[batch, head, seq, dim]` views with any
-//! strides, of f32 or f64, or of f16 or bf16 with f32 arithmetic. Query head `h` reads key/value head `h / (heads_q / heads_kv)`.
+//! `q.k * scale -> softcap -> + bias -> masks -> top-k -> softmax (with sink) -> dropout -> @ v`. Tensors are `[batch, head, seq, dim]`
+//! views with any strides, of f32 or f64, or of f16 or bf16 with f32 arithmetic. Query head `h` reads key/value head `h / (heads_q /
+//! heads_kv)`.
 //!
 //! # Gradients
 //!
-//! [`Attention::forward_saved`] keeps what [`Attention::backward`] needs: the result and two values per row. Every option of the forward pass
-//! has its gradient, in linear memory: masks, bias (in its own broadcast shape), softcap, sinks, top-k, dropout, grouped heads. The order of every
-//! sum is fixed there too; what a gradient's bits depend on is the head, not the batch or the threads.
+//! [`Attention::forward_saved`] keeps what [`Attention::backward`] needs: the result and two values per row. Every option of the forward
+//! pass has its gradient, in linear memory: masks, bias (in its own broadcast shape), softcap, sinks, top-k, dropout, grouped heads. The
+//! order of every sum is fixed there too; what a gradient's bits depend on is the head, not the batch or the threads.
 
 #![warn(missing_docs)]
 #![deny(clippy::too_many_arguments)]
@@ -54,7 +55,8 @@ mod mask;
 mod plan;
 mod mainloop;
 
-/// Sizes that decide the order of sums, for callers that share a call among several: pieces that end at these bounds have the bits of one call.
+/// Sizes that decide the order of sums, for callers that share a call among several: pieces that end at these bounds have the bits of one
+/// call.
 pub mod tiling {
     pub use crate::mainloop::tiling::{GRADIENT_SPLIT, KV_SPLIT, Q_TILE, tile_queries};
 }

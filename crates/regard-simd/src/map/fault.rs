@@ -1,5 +1,5 @@
-//! A handler of SIGBUS that names the mapped file which another program has shortened. Signals of other addresses go to the handler that was
-//! there before.
+//! A handler of SIGBUS that names the mapped file which another program has shortened. Signals of other addresses go to the handler that
+//! was there before.
 
 use std::ffi::{c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
@@ -68,7 +68,8 @@ impl Drop for Watched {
         self.0.end.store(0, Ordering::Release);
         self.0.start.store(0, Ordering::Release);
         let name = self.0.path.swap(ptr::null_mut(), Ordering::AcqRel);
-        // SAFETY: made by `Box::into_raw` in `new`; the handler reads names only of maps that are being read, which are not dropped meanwhile.
+        // SAFETY: made by `Box::into_raw` in `new`; the handler reads names only of maps that are being read, which are not dropped
+        // meanwhile.
         drop(unsafe { Box::from_raw(name) });
     }
 }

@@ -1,5 +1,5 @@
-//! Any call that can be written down: shapes, strides, masks, biases and options. It is refused with an error, or every pass over it gives what the judge
-//! gives. It does not panic. The calls and their judge are those of the tests.
+//! Any call that can be written down: shapes, strides, masks, biases and options. It is refused with an error, or every pass over it gives
+//! what the judge gives. It does not panic. The calls and their judge are those of the tests.
 //!
 //! ```text
 //! cd crates/regard && cargo +nightly fuzz run attention -- -len_control=0 -max_len=600

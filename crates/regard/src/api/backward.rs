@@ -60,8 +60,8 @@ impl Attention<'_> {
         Ok((gradients, GradientStats { dq_rows, dk_rows, dv_rows, d_scores_rows, dq, dk, dv }))
     }
 
-    /// [`Attention::backward`] into the caller's buffers. Where they are f32 or f64 in the standard layout, with `head_dim` and `value_dim` multiples
-    /// of 16 (8 in f64), sums are made in place.
+    /// [`Attention::backward`] into the caller's buffers. Where they are f32 or f64 in the standard layout, with `head_dim` and `value_dim`
+    /// multiples of 16 (8 in f64), sums are made in place.
     ///
     /// # Errors
     /// As [`Attention::backward`], and when a buffer has another shape; it is then untouched.

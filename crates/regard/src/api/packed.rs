@@ -1,4 +1,5 @@
-//! Entry points for packed sequences: contiguous on the token axis, without padding. Each attends to itself, with its own positions, masks and dropout.
+//! Entry points for packed sequences: contiguous on the token axis, without padding. Each attends to itself, with its own positions, masks
+//! and dropout.
 //! Sequence `i` is batch entry `i` for options with one value per batch entry.
 
 use super::{Element, View};
@@ -46,7 +47,8 @@ impl Attention<'_> {
     /// [`Attention::backward`] for packed sequences.
     ///
     /// # Errors
-    /// As [`Attention::backward`] and [`Attention::forward_packed`]; and [`Error::Unsupported`] when the gradient of a dense bias is wanted.
+    /// As [`Attention::backward`] and [`Attention::forward_packed`]; and [`Error::Unsupported`] when the gradient of a dense bias is
+    /// wanted.
     pub fn backward_packed<'x, E: Element>(
         &self,
         q: impl View<'x, E>,

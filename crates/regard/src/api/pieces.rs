@@ -44,8 +44,8 @@ pub struct PartInputs<'x, E> {
 /// Sums of [`Attention::backward_part`].
 #[derive(Debug)]
 pub struct PartSums<'s, 'v, T> {
-    /// Written. The sum over all keys, in order, times the scale is the gradient on q; that sum times q, summed over all rows in f64, is the gradient on the
-    /// scale.
+    /// Written. The sum over all keys, in order, times the scale is the gradient on q; that sum times q, summed over all rows in f64, is
+    /// the gradient on the scale.
     pub dq: &'s mut ArrayViewMut4<'v, T>,
     /// Written by the first queries of the whole, and added to by the others, in order.
     pub dk: &'s mut ArrayViewMut4<'v, T>,
@@ -57,13 +57,13 @@ pub struct PartSums<'s, 'v, T> {
 pub type Finished<E> = (Saved<E>, Option<RowStats<<E as Storage>::Real>>);
 
 impl Attention<'_> {
-    /// Attend to some of the keys of a whole. They come in order, cut at multiples of 256; with the last ones there are results. Pieces before the first
-    /// key that any of the rows sees, and after the last one, may be left out, but for the last piece.
+    /// Attend to some of the keys of a whole. They come in order, cut at multiples of 256; with the last ones there are results. Pieces
+    /// before the first key that any of the rows sees, and after the last one, may be left out, but for the last piece.
     ///
     /// # Errors
-    /// As [`Attention::forward`]; [`Error::Piece`] for keys that are not such; [`Error::PieceOrder`] for a piece that comes again, too early or after the
-    /// last one; [`Error::State`] for a state of other rows; [`Error::Unsupported`] with top-k. After an error, [`Error::Interrupted`] too, `so_far` is as it
-    /// was before the call: the piece can be given again.
+    /// As [`Attention::forward`]; [`Error::Piece`] for keys that are not such; [`Error::PieceOrder`] for a piece that comes again, too
+    /// early or after the last one; [`Error::State`] for a state of other rows; [`Error::Unsupported`] with top-k. After an error,
+    /// [`Error::Interrupted`] too, `so_far` is as it was before the call: the piece can be given again.
     pub fn forward_part<'x, E: Element>(
         &self,
         part: GlobalOffset,
@@ -124,8 +124,8 @@ impl Attention<'_> {
         Ok(())
     }
 
-    /// The share of [`Attention::backward`]'s gradients for the pairs of some queries and 256 keys of a whole (fewer at its end). Queries are cut as keys are
-    /// in [`Attention::forward_part`]. Returns the gradient on the sink logits of these rows.
+    /// The share of [`Attention::backward`]'s gradients for the pairs of some queries and 256 keys of a whole (fewer at its end). Queries
+    /// are cut as keys are in [`Attention::forward_part`]. Returns the gradient on the sink logits of these rows.
     ///
     /// # Errors
     /// As [`Attention::backward`]; and [`Error::Unsupported`] with top-k, a scale beyond 4, or the gradient of a bias.
@@ -148,7 +148,8 @@ impl Attention<'_> {
         Ok(E::backward_part(&plan, inputs, saved, d_out, GradientOutputs { dq, dk, dv, adds: true }, false)?.options.d_sink)
     }
 
-    /// [`Attention::heat_map`] for some queries and keys of a whole of `cells` cells: `states` are those of the queries, and keys come in order, cut at multiples of 256.
+    /// [`Attention::heat_map`] for some queries and keys of a whole of `cells` cells: `states` are those of the queries, and keys come in
+    /// order, cut at multiples of 256.
     /// After the last piece, [`HeatMapCells::add`](crate::HeatMapCells::add) adds what the queries have to the map.
     ///
     /// # Errors
@@ -179,7 +180,8 @@ impl Attention<'_> {
         Ok(())
     }
 
-    /// A function from (queries, keys) to the part of the keys outside which none of the queries sees anything, in any batch entry and head, for scores of this shape.
+    /// A function from (queries, keys) to the part of the keys outside which none of the queries sees anything, in any batch entry and
+    /// head, for scores of this shape.
     ///
     /// # Errors
     /// As [`Attention::forward`].

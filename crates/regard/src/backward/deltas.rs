@@ -12,8 +12,8 @@ use regard_simd::{Driver, Real, Simd, Storage};
 
 /// `delta = sum(p * d_p)` of every row of a query tile, by a pass of its own.
 ///
-/// `d_out . out` is the same number, but its rounding is not that of `d_p`. In a row that is nearly certain of one key, `d_p - delta` is what is left
-/// when both are nearly equal, and the scale multiplies it: with this sum, what `d_p` is off by cancels.
+/// `d_out . out` is the same number, but its rounding is not that of `d_p`. In a row that is nearly certain of one key, `d_p - delta` is
+/// what is left when both are nearly equal, and the scale multiplies it: with this sum, what `d_p` is off by cancels.
 pub(super) struct TileDeltas<'u, 'c, 'x, E: Storage> {
     pub(super) given: &'u Given<'c, 'x, E>,
     pub(super) tile: QueryTile,

@@ -16,8 +16,8 @@
 //! `p` and `ds` are laid out `[key][row]`: seen from the queries they are panels, and seen from the keys they are rows of
 //! elements to broadcast. So all five products read their operands in place.
 //!
-//! Hidden means hidden here as well: a zero of `ds` or `p` must not meet an infinity. Where something is hidden, elements of k, q and d_out that are not
-//! finite are left out of the products, and given to the pairs that are visible afterwards.
+//! Hidden means hidden here as well: a zero of `ds` or `p` must not meet an infinity. Where something is hidden, elements of k, q and d_out
+//! that are not finite are left out of the products, and given to the pairs that are visible afterwards.
 
 use super::kernels::{
     AddAndClear, AddRows, AddSquares, Delta, Destination, RecomputeWeights, ScoreGradients, ThroughSoftcap, score_gradients,
@@ -67,7 +67,8 @@ impl<'x, E: Storage> Given<'_, 'x, E> {
     }
 }
 
-/// Sums over the keys that are kept row by row, where they are wanted: of the squares of `d_scores`, and of the share of the scale's gradient.
+/// Sums over the keys that are kept row by row, where they are wanted: of the squares of `d_scores`, and of the share of the scale's
+/// gradient.
 pub(super) type RowSums<A> = [Option<A>; 2];
 
 /// Query heads that share a key/value head: some of their queries against some keys.

@@ -28,8 +28,8 @@ impl<T: Real> Kernel<T> for AddAndClear<'_, T> {
 
 /// `delta[lane] = sum over dim of out[dim][lane] * d_out[dim][lane]`, for a panel; d_out is in pairs where the lanes multiply pairs.
 ///
-/// In the very chains of `d_p = v . d_out`: in a row whose weight is all on one key, `out` is that key's value, `delta` is its `d_p`, and their
-/// difference is exactly zero, whatever the scale then multiplies it with.
+/// In the very chains of `d_p = v . d_out`: in a row whose weight is all on one key, `out` is that key's value, `delta` is its `d_p`, and
+/// their difference is exactly zero, whatever the scale then multiplies it with.
 pub(super) struct Delta<'k, T> {
     pub(super) out: &'k [T],
     pub(super) d_out: &'k [T],
@@ -45,7 +45,8 @@ impl<T: Real> Kernel<T> for Delta<'_, T> {
         let steps = if S::PAIRS { dims.div_ceil(2) } else { dims };
         assert!(width.is_multiple_of(S::LANES) && out.len() >= dims * width && d_out.len() >= steps * width);
         for lane in (0..width).step_by(S::LANES) {
-            // SAFETY: `out` and `d_out` have `dims` rows of `width` elements, `delta` one (just checked), of which `lane` is the start of a vector.
+            // SAFETY: `out` and `d_out` have `dims` rows of `width` elements, `delta` one (just checked), of which `lane` is the start of a
+            // vector.
             unsafe {
                 let mut chains = [simd.splat(T::ZERO); 2];
                 for step in 0..steps {
@@ -87,8 +88,8 @@ impl<T: Real, const NR: usize> Kernel<T> for RecomputeWeights<'_, T, NR> {
         assert!(keys > 0 && p.len() >= (keys - 1) * ld + width && row_max.len() >= width && inv_row_sum.len() >= width);
         assert!(factors.is_none_or(|f| f.len() >= scores.len()));
         for n in 0..NR {
-            // SAFETY: n vectors are in row_max and inv_row_sum; `scores` (and `factors`) have `keys` rows of `width`, `p` has `keys` rows, `ld`
-            // apart, the last of which holds `width` elements. All of it was just checked.
+            // SAFETY: n vectors are in row_max and inv_row_sum; `scores` (and `factors`) have `keys` rows of `width`, `p` has `keys` rows,
+            // `ld` apart, the last of which holds `width` elements. All of it was just checked.
             unsafe {
                 let (top, inv) = (simd.load(row_max.as_ptr().add(n * S::LANES)), simd.load(inv_row_sum.as_ptr().add(n * S::LANES)));
                 // Also lanes past the last row, whose scores have no meaning.

@@ -1,7 +1,7 @@
 //! The backward pass: gradients in linear memory, the scores recomputed tile by tile.
 //!
-//! Every sum has a fixed order: dq over tiles of keys within a split, then over splits; dk and dv over tiles of queries; so that bits depend neither
-//! on threads nor on what else is in the batch.
+//! Every sum has a fixed order: dq over tiles of keys within a split, then over splits; dk and dv over tiles of queries; so that bits
+//! depend neither on threads nor on what else is in the batch.
 
 mod deltas;
 mod differentiate;

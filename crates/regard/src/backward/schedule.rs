@@ -1,8 +1,8 @@
 //! Backward scheduling: units of work over threads.
 //!
 //! A *unit* of work is the query heads that share one key/value head of one batch entry, against some splits of keys: it alone adds to
-//! dk and dv there (see [`super::differentiate`]). Where there are few heads, each split of keys is a unit, and its share of dq is kept apart, for a
-//! chunk of queries at a time, and added up in the order of the keys.
+//! dk and dv there (see [`super::differentiate`]). Where there are few heads, each split of keys is a unit, and its share of dq is kept
+//! apart, for a chunk of queries at a time, and added up in the order of the keys.
 
 use super::deltas::TileDeltas;
 use super::differentiate::{Given, RowSums, Unit, padded};
@@ -180,8 +180,8 @@ struct Pieces {
     keys: usize,
     /// Queries that are worked on before the next ones are begun.
     chunk: usize,
-    /// Several units of a task add to the same elements of a bias for all queries: they alternate after every query tile, an order that does
-    /// not depend on how many queries there are at a time.
+    /// Several units of a task add to the same elements of a bias for all queries: they alternate after every query tile, an order that
+    /// does not depend on how many queries there are at a time.
     in_turns: bool,
 }
 

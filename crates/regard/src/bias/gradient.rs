@@ -1,8 +1,8 @@
 //! The gradient of a bias: that of the scores, summed over whatever the bias is the same for.
 //!
-//! A bias with a value per pair gets sums of the type that is computed in; where queries or keys share one, sums are f64, as many as the bias has
-//! elements (times batch entries and heads for slopes and tables, which are added up at the end). Sums are made in a fixed order, row by row, so
-//! that neither threads nor the width of a vector change a bit.
+//! A bias with a value per pair gets sums of the type that is computed in; where queries or keys share one, sums are f64, as many as the
+//! bias has elements (times batch entries and heads for slopes and tables, which are added up at the end). Sums are made in a fixed order,
+//! row by row, so that neither threads nor the width of a vector change a bit.
 
 use super::{Bias, match_dense};
 use crate::arrays::{cut, filled};
@@ -246,13 +246,15 @@ impl<T: Real> Kernel<T> for AddTransposed<'_, T> {
         let ((rows, keys), stride) = (to.dim(), to.strides()[0]);
         assert!(keys == 0 || ds.len() >= (keys - 1) * ld + rows);
         assert!(to.strides()[1] == 1 || keys <= 1);
-        // SAFETY: `to` has these rows and keys, contiguous in a row; `ds` has a row of `rows` elements for each key. Both were just checked.
+        // SAFETY: `to` has these rows and keys, contiguous in a row; `ds` has a row of `rows` elements for each key. Both were just
+        // checked.
         unsafe { add_transposed(simd.narrow(), ds, ld, [rows, keys], to.as_mut_ptr(), stride) };
     }
 }
 
 /// # Safety
-/// `to` must be valid for `keys` contiguous elements in each of `rows` rows, `stride` apart, and `ds` have `rows` elements at each `key * ld`.
+/// `to` must be valid for `keys` contiguous elements in each of `rows` rows, `stride` apart, and `ds` have `rows` elements at each `key *
+/// ld`.
 #[inline(always)]
 unsafe fn add_transposed<S: Transpose>(simd: S, ds: &[S::T], ld: usize, [rows, keys]: [usize; 2], to: *mut S::T, stride: isize) {
     let (whole_rows, whole_keys) = (rows - rows % S::LANES, keys - keys % S::LANES);

@@ -217,7 +217,8 @@ impl<E: Storage, O: Observer<E::Real>> Attend<'_, '_, E, O> {
     }
 }
 
-/// `acc[dim][lane] = acc[dim][lane] * alpha[lane] + sum over keys of v[key, dim] * weights[key * ld + lane]`, for a panel of `alpha`'s lanes.
+/// `acc[dim][lane] = acc[dim][lane] * alpha[lane] + sum over keys of v[key, dim] * weights[key * ld + lane]`, for a panel of `alpha`'s
+/// lanes.
 pub(crate) fn add_products<S: Simd>(simd: S, v: Rows<'_, S::T>, weights: &[S::T], ld: usize, alpha: &[S::T], acc: &mut [S::T]) {
     let width = acc.len() / v.cols().max(1);
     if width > 0 {
@@ -241,8 +242,8 @@ impl<T: Real, const NR: usize> Kernel<T> for AddProducts<'_, T, NR> {
         let (width, rows, depth) = (NR * S::LANES, v.cols(), v.len());
         assert!(v.has_unit_cols() && depth > 0);
         assert!(weights.len() >= (depth - 1) * ld + width && acc.len() >= rows * width && alpha.len() >= width);
-        // SAFETY: rows of v have as many contiguous elements as the result has rows; `weights` has a row of `width` for each key, `acc` one for
-        // each dimension, `alpha` one. All of it was just checked.
+        // SAFETY: rows of v have as many contiguous elements as the result has rows; `weights` has a row of `width` for each key, `acc` one
+        // for each dimension, `alpha` one. All of it was just checked.
         unsafe {
             let mut by = [simd.splat(T::ZERO); NR];
             for (n, by) in by.iter_mut().enumerate() {

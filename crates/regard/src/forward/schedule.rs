@@ -58,8 +58,8 @@ pub(crate) fn run_splits_ahead<E: Storage>(plan: &Plan<'_>, inputs: Inputs<'_, E
     call.splits(&scorers)
 }
 
-/// [`run`] for keys that are a part of a whole: updates the states, and finishes them if there are outputs. `ahead` has the precomputed splits of these
-/// keys from [`run_splits_ahead`], or is empty. After an error, states are unchanged.
+/// [`run`] for keys that are a part of a whole: updates the states, and finishes them if there are outputs. `ahead` has the precomputed
+/// splits of these keys from [`run_splits_ahead`], or is empty. After an error, states are unchanged.
 pub(crate) fn run_part<E: Storage, O: Observer<E::Real>>(
     plan: &Plan<'_>,
     inputs: &Inputs<'_, E>,

@@ -36,7 +36,8 @@ pub(crate) trait Observer<T: Real>: Clone + Send + Sync {
     /// The strip is done: `weights` are the `p`.
     #[inline(always)]
     fn weights<S: Simd<T = T>>(&mut self, _simd: S, _strip: &Strip<'_>, _weights: &[T], _update: &Update<S::V>, _sums: Self::Sums<S>) {}
-    /// Take in what another saw of later keys. `states` are (row_max, row_sum) of both before that, `factors` what their sums are multiplied with.
+    /// Take in what another saw of later keys. `states` are (row_max, row_sum) of both before that, `factors` what their sums are
+    /// multiplied with.
     fn combine(&mut self, _later: &Self, _states: [[&[T]; 2]; 2], _factors: [&[T]; 2]) {}
     /// One row, from (row_max, row_sum) of its keys, and of these and the sink.
     fn finish(&self, row: usize, keys: [T; 2], all: [T; 2]) -> Self::Row;
@@ -317,7 +318,8 @@ fn finite_max<S: Simd>(simd: S, top: S::V) -> S::V {
     simd.select(simd.eq(top, simd.splat(S::T::NEG_INFINITY)), simd.splat(S::T::ZERO), top)
 }
 
-/// Scores become `p`; maximum, sum and what the observer keeps are brought up to date. `alpha[..width]` is what older sums are to be multiplied with.
+/// Scores become `p`; maximum, sum and what the observer keeps are brought up to date. `alpha[..width]` is what older sums are to be
+/// multiplied with.
 pub(crate) struct SoftmaxUpdate<'k, 's, T, O, const NR: usize> {
     pub(crate) need: &'k Need,
     pub(crate) scores: &'k mut [T],
@@ -365,8 +367,8 @@ fn update<S: Simd, O: Observer<S::T>>(simd: S, strip: &Strip<'_>, scores: &mut [
     let row_max = state.row_max[lane..lane + S::LANES].as_mut_ptr();
     let row_sum = state.row_sum[lane..lane + S::LANES].as_mut_ptr();
     let hidden = simd.splat(S::T::NEG_INFINITY);
-    // SAFETY: `scores` has `count` rows of `width`, each of which holds a vector at `offset`; row_max, row_sum and alpha are vectors. All of it
-    // was just checked.
+    // SAFETY: `scores` has `count` rows of `width`, each of which holds a vector at `offset`; row_max, row_sum and alpha are vectors. All
+    // of it was just checked.
     unsafe {
         let first = scores.as_mut_ptr().add(offset);
         let at = |key: usize| first.add(key * width);
@@ -405,8 +407,8 @@ fn update<S: Simd, O: Observer<S::T>>(simd: S, strip: &Strip<'_>, scores: &mut [
 }
 
 /// Join attention over two disjoint sets of keys, each given by its normalised output and its log-sum-exp (natural
-/// logarithm). Rows that saw nothing (`lse = -inf`) give way to the other side; two of them are zero. Symmetric, bit for bit: a NaN of either side
-/// shows, also where the weight of that side underflows to zero.
+/// logarithm). Rows that saw nothing (`lse = -inf`) give way to the other side; two of them are zero. Symmetric, bit for bit: a NaN of
+/// either side shows, also where the weight of that side underflows to zero.
 ///
 /// ```
 /// use regard::{Attention, merge};

@@ -15,8 +15,8 @@ pub struct HeadSimilarity {
     /// Correlation of the weights of two heads, over the pairs that either may see: 1 for equal maps, about 0 for
     /// unrelated ones. (The cosine without centring measures how sharp the maps are, not how alike.)
     pub centred_cosine: Array3<f64>,
-    /// Jensen-Shannon divergence of two heads' rows in nats, averaged over the rows in which both heads see a key: 0 for equal, ln 2 for disjoint; NaN
-    /// where there is no such row.
+    /// Jensen-Shannon divergence of two heads' rows in nats, averaged over the rows in which both heads see a key: 0 for equal, ln 2 for
+    /// disjoint; NaN where there is no such row.
     pub jensen_shannon: Array3<f64>,
 }
 

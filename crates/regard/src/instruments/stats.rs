@@ -15,8 +15,8 @@
 //! | `top_keys` | the keys with the largest weights, and these |
 //!
 //! The weights are those of the keys. With a sink logit they sum to less than one, and so do the masses.
-//! A row without any visible key has zeros throughout; a row that a NaN or an infinity spoils has NaN, and the key that did it as `argmax`. Distances are exact up to
-//! 2^24 keys in f32.
+//! A row without any visible key has zeros throughout; a row that a NaN or an infinity spoils has NaN, and the key that did it as `argmax`.
+//! Distances are exact up to 2^24 keys in f32.
 
 use crate::arrays::filled;
 use crate::error::Result;

@@ -1,8 +1,8 @@
 //! Dropout as a pure function: whether a weight is dropped depends on (seed, batch, head, query, key) and on nothing else, so
 //! the forward pass, the backward pass and the laid-out weights agree, whatever the tiles and the threads.
 //!
-//! The random numbers are those of [`regard_simd::philox`]. The seed is the key; the counter is `(key / 4, query, head, batch)`, and its four words serve
-//! four neighbouring keys.
+//! The random numbers are those of [`regard_simd::philox`]. The seed is the key; the counter is `(key / 4, query, head, batch)`, and its
+//! four words serve four neighbouring keys.
 
 use super::tiling::{Need, QueryTile};
 use crate::plan::Dropout;

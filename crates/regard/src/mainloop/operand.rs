@@ -1,8 +1,8 @@
 //! Operand K or V of a key tile: decides whether rows are read in place or copied, and finds non-finite elements.
 //!
-//! A weight of zero does not hide an infinity: `0 * inf` is NaN. So where a tile is partly visible and holds non-finite elements, a panel gets
-//! rows with zeros in their place, and the list of them, so that the rows that do see them get them afterwards. A panel that sees everything
-//! gets the rows as they are, whatever the panel before it got.
+//! A weight of zero does not hide an infinity: `0 * inf` is NaN. So where a tile is partly visible and holds non-finite elements, a panel
+//! gets rows with zeros in their place, and the list of them, so that the rows that do see them get them afterwards. A panel that sees
+//! everything gets the rows as they are, whatever the panel before it got.
 
 use super::tiling::{KV_TILE, Need};
 use regard_simd::strided::Rows;

@@ -246,8 +246,8 @@ impl<'a, E: Storage> Scorer<'a, E> {
         }
     }
 
-    /// Bit `r` of the j-th word: row `r` of the panel sees the j-th key. Not read off the scores alone: the score of a visible key may be `-inf` of
-    /// its own. `scores` are those of [`Stage::Masked`], for top-k.
+    /// Bit `r` of the j-th word: row `r` of the panel sees the j-th key. Not read off the scores alone: the score of a visible key may be
+    /// `-inf` of its own. `scores` are those of [`Stage::Masked`], for top-k.
     pub(crate) fn visible<S: Simd<T = E::Real>>(&self, simd: S, need: &Need, scores: &[E::Real]) -> [u32; KV_TILE] {
         let Panel { rows, width, .. } = need.panel;
         let mut visible = [0; KV_TILE];

@@ -54,7 +54,8 @@ macro_rules! by_width {
 pub(crate) use by_width;
 
 /// Rows of a task: `queries` of them from `first` on, in each of `heads` neighbouring query heads that read the same keys. Row `r` is query
-/// `first + r % queries` of head `head + r / queries`. Batch entry and queries are counted in the whole (see [`crate::plan::GlobalOffset`]).
+/// `first + r % queries` of head `head + r / queries`. Batch entry and queries are counted in the whole (see
+/// [`crate::plan::GlobalOffset`]).
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct QueryTile {
     pub(crate) batch: usize,

@@ -8,11 +8,11 @@ use regard_simd::{Level, Real, Storage};
 use std::any::TypeId;
 
 impl Attention<'_> {
-    /// The options of a call with scores of this shape, separated by `"; "`: equal texts compute the same function of q, k and v. Callers that
-    /// must agree, such as the ranks of a job, compare them.
+    /// The options of a call with scores of this shape, separated by `"; "`: equal texts compute the same function of q, k and v. Callers
+    /// that must agree, such as the ranks of a job, compare them.
     ///
-    /// Arrays are given by shape and digest, and [custom](crate::Mask::custom) masks by a sample of their pairs. The number of threads and the interrupt
-    /// flag change no result and are left out; so is the difference of AVX2, AVX-512 and NEON, which have the same bits.
+    /// Arrays are given by shape and digest, and [custom](crate::Mask::custom) masks by a sample of their pairs. The number of threads and
+    /// the interrupt flag change no result and are left out; so is the difference of AVX2, AVX-512 and NEON, which have the same bits.
     /// [`Level::Avx512Bf16`] has its own where elements `E` are bf16.
     ///
     /// # Errors

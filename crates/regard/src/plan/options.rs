@@ -142,7 +142,8 @@ impl<'a> Attention<'a> {
         self.mask(Mask::window(Some(left), Some(right)))
     }
 
-    /// Only the first `lengths[b]` keys of batch entry `b` exist: the others are hidden, and [`Attention::align_end`] ends at the last one that exists.
+    /// Only the first `lengths[b]` keys of batch entry `b` exist: the others are hidden, and [`Attention::align_end`] ends at the last one
+    /// that exists.
     pub fn key_lengths(mut self, lengths: impl Into<Cow<'a, [usize]>>) -> Self {
         let lengths = lengths.into();
         self.key_lengths.push(lengths.clone());
@@ -161,8 +162,8 @@ impl<'a> Attention<'a> {
         self
     }
 
-    /// The last query stands at the last key; with [`Attention::key_lengths`], at the last key that exists. What a mask hides, [`Mask::key_lengths`] too,
-    /// does not move the queries.
+    /// The last query stands at the last key; with [`Attention::key_lengths`], at the last key that exists. What a mask hides,
+    /// [`Mask::key_lengths`] too, does not move the queries.
     pub fn align_end(mut self) -> Self {
         self.offsets.push(Offset::End);
         self
