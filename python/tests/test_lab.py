@@ -102,8 +102,8 @@ def test_analyze_is_the_same_of_weights_and_of_queries_and_keys():
         assert np.abs(plain[name] - streamed[name]).max() < 1e-12, name
     # By hand.
     row = weights[0, 0]
-    assert abs(plain.first[0] - row[:, 0].mean()) < 1e-12
-    assert abs(plain.previous[0] - np.mean([0] + [row[i, i - 1] for i in range(1, 40)])) < 1e-12
+    assert abs(plain.first_token_mass[0] - row[:, 0].mean()) < 1e-12
+    assert abs(plain.previous_token_mass[0] - np.mean([0] + [row[i, i - 1] for i in range(1, 40)])) < 1e-12
     for wrong in (-weights, weights * 2, np.full((3, 3), np.nan)):
         with pytest.raises(ValueError):
             regard.analyze(wrong)

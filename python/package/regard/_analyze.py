@@ -62,16 +62,16 @@ def _ratio(local: np.ndarray) -> np.ndarray:
 
 
 def analyze(weights: Any = None, *, q: Any = None, k: Any = None, local: int = 3, **options: Any) -> Table:
-    """Statistics of each head, one row per head: ``max_weight``, ``entropy`` (nats), ``diagonal`` (own token), ``previous``, ``first``, ``local`` (within
-    ``local`` of the query), ``beyond`` (the rest), ``local_vs_global`` (``local / (1 - local)``), ``distance``, ``nearest_head`` (the
-    Jensen-Shannon divergence, in nats, from the most similar other head: 0 for equal, ln 2 for disjoint; over rows in which both see a key), as means over
-    rows that see any key.
+    """Statistics of each head, one row per head, by the names of :func:`regard.statistics`: ``max_weight``, ``entropy`` (nats), ``diagonal_mass``
+    (own token), ``previous_token_mass``, ``first_token_mass``, ``local_mass`` (within ``local`` of the query), ``beyond`` (the rest), ``local_vs_global``
+    (``local_mass / (1 - local_mass)``), ``mean_distance``, ``nearest_head`` (the Jensen-Shannon divergence, in nats, from the most similar other head: 0 for
+    equal, ln 2 for disjoint; over rows in which both see a key), as means over rows that see any key.
 
     From weights, or from queries and keys in linear memory: ``analyze(q=q, k=k, causal=True)`` takes the options of
     :func:`regard.statistics`.
 
     >>> import numpy as np, regard
-    >>> regard.analyze(np.eye(4)).diagonal.tolist()
+    >>> regard.analyze(np.eye(4)).diagonal_mass.tolist()
     [1.0]
     """
     if weights is None:
@@ -81,11 +81,12 @@ def analyze(weights: Any = None, *, q: Any = None, k: Any = None, local: int = 3
         found = statistics(q, k, local_window=local, **options).heads
         heads = found.entropy.shape[1]
         columns = {
-            "max_weight": found.max_weight, "entropy": found.entropy, "diagonal": found.diagonal_mass, "previous": found.previous_token_mass,
-            "first": found.first_token_mass, "local": found.local_mass, "beyond": 1 - found.local_mass, "distance": found.mean_distance,
+            "max_weight": found.max_weight, "entropy": found.entropy, "diagonal_mass": found.diagonal_mass,
+            "previous_token_mass": found.previous_token_mass, "first_token_mass": found.first_token_mass, "local_mass": found.local_mass,
+            "beyond": 1 - found.local_mass, "mean_distance": found.mean_distance,
         }
         columns = {name: np.asarray(values).ravel() for name, values in columns.items()}
-        columns["local_vs_global"] = _ratio(columns["local"])
+        columns["local_vs_global"] = _ratio(columns["local_mass"])
         columns["nearest_head"] = np.full(found.entropy.size, np.nan)
         if heads > 1:
             columns["nearest_head"] = _nearest(np.array(head_similarity(q, k, **options).jensen_shannon))
@@ -127,7 +128,7 @@ def analyze(weights: Any = None, *, q: Any = None, k: Any = None, local: int = 3
         nearest = _nearest(apart[None])
     near = (maps * (away <= local)).sum(axis=2)
     return Table(
-        head=np.arange(heads), max_weight=mean(maps.max(axis=2)), entropy=mean(entropy), diagonal=mean((maps * (i == j)).sum(axis=2)),
-        previous=mean((maps * (i - j == 1)).sum(axis=2)), first=mean(maps[:, :, 0]), local=mean(near), beyond=mean(total - near),
-        distance=mean((maps * away).sum(axis=2)), local_vs_global=_ratio(mean(near)), nearest_head=nearest,
+        head=np.arange(heads), max_weight=mean(maps.max(axis=2)), entropy=mean(entropy), diagonal_mass=mean((maps * (i == j)).sum(axis=2)),
+        previous_token_mass=mean((maps * (i - j == 1)).sum(axis=2)), first_token_mass=mean(maps[:, :, 0]), local_mass=mean(near),
+        beyond=mean(total - near), mean_distance=mean((maps * away).sum(axis=2)), local_vs_global=_ratio(mean(near)), nearest_head=nearest,
     )

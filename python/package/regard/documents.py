@@ -107,11 +107,11 @@ def analyze_attention_patterns(attention_weights: Any) -> dict[str, float]:
     found = analyze(attention_weights)
     rows = as_heads(attention_weights).sum(axis=2) > 0
     share = rows.sum(axis=1) / max(1, rows.sum())
-    local = float(share @ found.local)
+    local = float(share @ found.local_mass)
     return {
         "max_attention": float(as_heads(attention_weights).max()),
         "entropy": float(share @ found.entropy),
-        "diagonal_mass": float(share @ found.diagonal),
+        "diagonal_mass": float(share @ found.diagonal_mass),
         "local_vs_global": local / (1 - local) if local < 1 else float("inf"),
     }
 
