@@ -315,7 +315,7 @@ fn plot_draws_weights_with_their_tokens_and_statistics() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("w.csv"), "1,0,0\n0.5,0.5,0\n0.25,0.25,0.5\n").unwrap();
     let text = works(&["plot", "w.csv", "--tokens", "the,cat,sat", "--out", "p"], dir.path());
-    for column in ["max_attention", "entropy", "diagonal_mass", "local_vs_global"] {
+    for column in ["max_weight", "entropy", "diagonal_mass", "local_vs_global"] {
         assert!(text.contains(column), "{text}");
     }
     let out = dir.path().join("p");

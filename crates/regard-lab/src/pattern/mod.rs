@@ -5,7 +5,7 @@
 //!
 //! | column | definition |
 //! |---|---|
-//! | `max_attention` | the largest weight of the row |
+//! | `max_weight` | the largest weight of the row |
 //! | `entropy` | `-sum(w ln w)`, in nats |
 //! | `effective_keys` | the inverse of the mean of `sum(w^2)` |
 //! | `diagonal_mass`, `previous_token_mass`, `first_token_mass` | weight of key `i`, of key `i - 1`, of key 0 |
@@ -171,7 +171,7 @@ pub fn origin(command: &[String]) -> crate::Result<Vec<(String, String)>> {
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 struct HeadSums {
     rows: f64,
-    max_attention: f64,
+    max_weight: f64,
     entropy: f64,
     sum_of_squares: f64,
     diagonal: f64,
@@ -337,7 +337,7 @@ fn vector_sums<T: Real + regard::Element>(
             let at = [0, 0, i];
             sums.add(&HeadSums {
                 rows: 1.0,
-                max_attention: rows.max_weight[at].to_f64(),
+                max_weight: rows.max_weight[at].to_f64(),
                 entropy: rows.entropy[at].to_f64(),
                 sum_of_squares: rows.sum_of_squares[at].to_f64(),
                 diagonal: rows.diagonal_mass[at].to_f64(),
@@ -363,7 +363,7 @@ fn weight_sums<T: Real>(map: &ArrayView2<'_, T>, options: &PlotOptions) -> HeadS
         for (key, w) in row.iter().map(|w| w.to_f64()).enumerate().filter(|(_, w)| *w > 0.0) {
             let away = (position - key as i64).unsigned_abs();
             one.rows = 1.0;
-            one.max_attention = one.max_attention.max(w);
+            one.max_weight = one.max_weight.max(w);
             one.entropy -= w * w.ln();
             one.sum_of_squares += w * w;
             one.distance += w * away as f64;
@@ -380,7 +380,7 @@ fn weight_sums<T: Real>(map: &ArrayView2<'_, T>, options: &PlotOptions) -> HeadS
 impl HeadSums {
     fn add(&mut self, other: &Self) {
         self.rows += other.rows;
-        self.max_attention += other.max_attention;
+        self.max_weight += other.max_weight;
         self.entropy += other.entropy;
         self.sum_of_squares += other.sum_of_squares;
         self.diagonal += other.diagonal;
@@ -490,7 +490,7 @@ fn table(heads: &[(usize, HeadSums)], (queries, keys): (usize, usize), options: 
         let far = (1.0 - local).max(0.0);
         vec![
             Value::Integer(*head as i64),
-            mean(s.max_attention),
+            mean(s.max_weight),
             mean(s.entropy),
             Value::Number(if s.sum_of_squares > 0.0 { s.rows / s.sum_of_squares } else { 0.0 }),
             mean(s.diagonal),
@@ -506,7 +506,7 @@ fn table(heads: &[(usize, HeadSums)], (queries, keys): (usize, usize), options: 
         caption: format!("Means over the rows of each head, {queries} queries and {keys} keys"),
         columns: vec![
             column("head", "head"),
-            column("max_attention", "largest weight"),
+            column("max_weight", "largest weight"),
             column("entropy", "entropy (nats)"),
             column("effective_keys", "effective keys"),
             column("diagonal_mass", "diagonal mass"),

@@ -292,7 +292,7 @@ fn large_vectors_are_computed_in_their_own_precision_or_refused() {
     let path = files.write("q.npy", npy("<f8", false, "(4, 3)", &bytes));
     let double = read_vectors(&path, &path, &Names::default()).unwrap();
     let table = draw(&double.pattern, &PlotOptions::default()).table;
-    assert!((number(&table, 0, "max_attention") - 0.875).abs() < 1e-9, "one key takes all of three rows, and two share the third one");
+    assert!((number(&table, 0, "max_weight") - 0.875).abs() < 1e-9, "one key takes all of three rows, and two share the third one");
     let single: Vec<f32> = large.iter().map(|&x| x as f32).collect();
     let path = files.write("q.npy", npy("<f4", false, "(4, 3)", &f32s(&single)));
     let single = read_vectors(&path, &path, &Names::default()).unwrap();
@@ -402,7 +402,7 @@ fn statistics_from_vectors_equal_those_from_weights_and_the_library() {
         }
         for (column, expected) in [
             ("entropy", stats.entropy[[1, head]]),
-            ("max_attention", stats.max_weight[[1, head]]),
+            ("max_weight", stats.max_weight[[1, head]]),
             ("diagonal_mass", stats.diagonal_mass[[1, head]]),
             ("previous_token_mass", stats.previous_token_mass[[1, head]]),
             ("first_token_mass", stats.first_token_mass[[1, head]]),
@@ -422,7 +422,7 @@ fn statistics_of_known_patterns() {
     let diagonal = Array4::from_shape_fn((1, 1, 5, 5), |(_, _, i, j)| f64::from(u8::from(i == j)));
     let table = draw(&Pattern::Weights(diagonal.into()), &PlotOptions { local_window: 0, ..PlotOptions::default() }).table;
     let expected = [
-        ("max_attention", 1.0),
+        ("max_weight", 1.0),
         ("entropy", 0.0),
         ("effective_keys", 1.0),
         ("diagonal_mass", 1.0),
