@@ -252,6 +252,17 @@ class Kernel:
         return ["bhsd", "bshd", "hsd", "shd", "sd"]
 
 
+def words_of(function):
+    """Names that the code of a function uses, its inner functions included."""
+    codes, found = [getattr(getattr(function, "__wrapped__", function), "__code__", None)], set()
+    while codes:
+        code = codes.pop()
+        if code is not None:
+            found |= set(code.co_names)
+            codes += [one for one in code.co_consts if inspect.iscode(one)]
+    return found
+
+
 def frameworks(function):
     """The frameworks that the function may expect, the most likely first."""
     module = getattr(function, "__module__", "") or ""
@@ -259,8 +270,13 @@ def frameworks(function):
     kinds = {getattr(value, "__name__", "").split(".")[0] for value in list(names.values()) if inspect.ismodule(value)}
     kinds |= {(getattr(value, "__module__", "") or "").split(".")[0] for value in list(names.values()) if callable(value)}
     found = []
-    for name, words in (("torch", ("torch",)), ("jax", ("jax",)), ("numpy", ("numpy",))):
-        if module.split(".")[0] in words or any(word in kinds for word in words):
+    used = {getattr(names.get(word), "__name__", word).split(".")[0] for word in words_of(function)}
+    libraries = ("torch", "jax", "numpy")
+    # What the function itself uses says more than what its file imports.
+    if any(name in used for name in libraries):
+        found += [name for name in libraries if name in used]
+    for name in libraries:
+        if name not in found and (module.split(".")[0] == name or name in kinds):
             found.append(name)
     if "jax" in found and "torch" not in found:
         found = ["jax"] + [f for f in found if f != "jax"]
@@ -701,7 +717,9 @@ class Harness:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
-            return {"id": identity, "error": {"kind": "raised", "text": f"{type(error).__name__}: {error}"[:600]}}, b""
+            # Exceptions of a library's own refuse what it does not support.
+            kind = "refused" if type(error).__module__.split(".")[0] in LIBRARIES else "raised"
+            return {"id": identity, "error": {"kind": kind, "text": f"{type(error).__name__}: {error}"[:600]}}, b""
 
     def serve(self):
         self.link.send({"id": 0, "results": []})
