@@ -193,7 +193,8 @@ class Kernel:
             return None
         if name == "window_left":
             return "left"
-        if isinstance(default, (tuple, list)) or name in ("local_window_size",):
+        documented = "(left, right)" in (getattr(self.function, "__doc__", None) or "")
+        if isinstance(default, (tuple, list)) or name in ("local_window_size",) or documented:
             return "pair"
         if name == "window_size" and not isinstance(default, int):
             return "pair"
@@ -475,6 +476,8 @@ class Call:
                     continue
                 raise Unusable(f"the function has no argument for {name}")
             out[self.kernel.meant[name]] = value
+        if self.scalars["dropout"] and "seed" in self.kernel.has:
+            out["seed"] = 7
         out.update(self.kernel.fixed)
         for name, parameter in self.kernel.has.items():
             if parameter.default is parameter.empty and name not in out:
