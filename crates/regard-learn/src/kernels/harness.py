@@ -193,7 +193,7 @@ class Kernel:
             return None
         if name == "window_left":
             return "left"
-        documented = "(left, right)" in (getattr(self.function, "__doc__", None) or "")
+        documented = self.ours() or "(left, right)" in (getattr(self.function, "__doc__", None) or "")
         if isinstance(default, (tuple, list)) or name in ("local_window_size",) or documented:
             return "pair"
         if name == "window_size" and not isinstance(default, int):
@@ -234,8 +234,13 @@ class Kernel:
             return "scaled_dot_product_attention"
         return "own"
 
+    def ours(self):
+        return (getattr(self.function, "__module__", "") or "").split(".")[0] == "regard"
+
     def align(self):
         style = self.style()
+        if self.ours():
+            return "top-left"
         if style.startswith("flash"):
             return "bottom-right"
         if style in ("onnx", "jax.nn.dot_product_attention", "scaled_dot_product_attention"):
@@ -472,8 +477,13 @@ class Call:
             if name == "causal" and self.kernel.always_causal:
                 continue
             if name not in self.kernel.meant:
-                if name == "causal" and not value:
+                # What the other arguments say already.
+                if name in ("max_q", "max_k") or (name == "causal" and not value):
                     continue
+                if name == "cu_k" and self.given["cu_q"].tolist() == self.given["cu_k"].tolist():
+                    continue
+                if name == "cu_k":
+                    raise NotImplementedError("one list of cumulative lengths for queries and keys")
                 raise Unusable(f"the function has no argument for {name}")
             out[self.kernel.meant[name]] = value
         if self.scalars["dropout"] and "seed" in self.kernel.has:
