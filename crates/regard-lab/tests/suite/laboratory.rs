@@ -153,7 +153,7 @@ fn verdicts_are_the_known_ones() {
         ("several experts", "holds in part"),
         ("four patterns", "holds in part"),
         ("patterns between two", "holds"),
-        ("sinusoidal encodings", "undecided"),
+        ("sinusoidal encodings", "holds"),
         ("apply the same operation", "holds in part"),
         ("loses the global context", "holds"),
         ("broadcast from important", "holds in part"),
