@@ -381,7 +381,12 @@ impl Model {
         self.check(ids, edits, sources)?;
         let weights = self.weights()?;
         let probe = EditProbe::new(edits, sources, self.shape(), remember, &self.cancel).with_hook(hook);
-        self.through(&weights, &self.embedded(&weights, ids)?, 0..self.loaded.transformer.stack().sublayers(), probe)
+        self.through(&weights, &self.embedded(&weights, ids)?, 0..self.sublayers(), probe)
+    }
+
+    /// Sublayers, two of them per layer.
+    pub(crate) fn sublayers(&self) -> usize {
+        self.loaded.transformer.stack().sublayers()
     }
 
     /// Tokens as rows of the stream before the first layer.

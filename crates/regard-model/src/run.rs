@@ -4,7 +4,7 @@
 //! made the output: a head, a row, a rectangle, or a picture of any length.
 
 use crate::cancel::Cancel;
-use crate::edits::{Edits, LayerActivations, Sources, head_changes, layer_change};
+use crate::edits::{EditProbe, Edits, LayerActivations, Sources, head_changes, layer_change};
 use crate::error::{Error, Result};
 use crate::hooks::{Hook, Site};
 use crate::model::{Model, Remember};
@@ -29,7 +29,7 @@ struct Made {
     ids: Vec<u32>,
     edits: Edits,
     hidden: Vec<f32>,
-    layers: Vec<LayerActivations>,
+    layers: Vec<Arc<LayerActivations>>,
 }
 
 /// The loss of each next token, in nats.
@@ -44,6 +44,10 @@ fn four<'a>(x: ArrayView2<'a, f32>) -> ArrayView4<'a, f32> {
 
 impl Run {
     pub(crate) fn new(model: Model, ids: Vec<u32>, edits: Edits, hidden: Vec<f32>, layers: Vec<LayerActivations>) -> Self {
+        Self::of_layers(model, ids, edits, hidden, layers.into_iter().map(Arc::new).collect())
+    }
+
+    fn of_layers(model: Model, ids: Vec<u32>, edits: Edits, hidden: Vec<f32>, layers: Vec<Arc<LayerActivations>>) -> Self {
         Self { model, made: Arc::new(Made { ids, edits, hidden, layers }) }
     }
 
@@ -126,7 +130,11 @@ impl Run {
     }
 
     fn tape(&self, layer: usize) -> Result<&LayerActivations> {
-        self.made.layers.get(layer).ok_or(Error::Outside { what: "layer", number: layer, count: self.made.layers.len() })
+        self.made.layers.get(layer).map(|layer| &**layer).ok_or(Error::Outside {
+            what: "layer",
+            number: layer,
+            count: self.made.layers.len(),
+        })
     }
 
     /// Queries of a layer, `[heads, tokens, head_dim]`, as they attended: after norms and positions; before positions with `rotated` false.
@@ -319,6 +327,29 @@ impl Model {
         }
         let (hidden, memory) = self.forward_with(ids, edits, sources, Remember { heads: true, ..Remember::default() }, Some(hook))?;
         Ok(Run::new(self.with_cancel(&Cancel::new()), ids.to_vec(), edits.clone(), hidden, memory.heads))
+    }
+
+    /// [`Model::run`], layer by layer, to the same bits: after each layer `done` gets a run with the heads of the layers so far and without
+    /// final rows, whose maps and statistics of heads can be looked at.
+    ///
+    /// # Errors
+    /// As [`Model::run`].
+    pub fn run_by_layers(&self, ids: &[u32], edits: &Edits, sources: &Sources, mut done: impl FnMut(&Run)) -> Result<Run> {
+        self.check(ids, edits, sources)?;
+        let weights = self.weights()?;
+        let sublayers = self.sublayers();
+        let handle = self.with_cancel(&Cancel::new());
+        let of_layers = |hidden, layers: &[_]| Run::of_layers(handle.clone(), ids.to_vec(), edits.clone(), hidden, layers.to_vec());
+        let (mut rows, mut layers) = (self.embedded(&weights, ids)?, Vec::new());
+        for first in (0..sublayers).step_by(2) {
+            let remember = Remember { heads: true, ..Remember::default() };
+            let probe = EditProbe::new(edits, sources, self.shape(), remember, self.cancel());
+            let (next, memory) = self.through(&weights, &rows, first..sublayers.min(first + 2), probe)?;
+            rows = next;
+            layers.extend(memory.heads.into_iter().map(Arc::new));
+            done(&of_layers(Vec::new(), &layers));
+        }
+        Ok(of_layers(rows, &layers))
     }
 
     /// Copies of a layer's projections of queries, keys and values, `[heads, width, head_dim]`, and of the output, `[heads, head_dim,

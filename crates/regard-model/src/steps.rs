@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::run::Run;
 use ndarray::{Array2, ArrayView2, Axis};
-use regard::{Scale, Stage};
+use regard::Stage;
 use serde::Serialize;
 
 /// Tokens of which every step is shown, at most.
@@ -16,7 +16,7 @@ pub struct Steps {
     pub q: Vec<Vec<f64>>,
     /// Keys, the same.
     pub k: Vec<Vec<f64>>,
-    /// `q . k`.
+    /// `q . k`, in f64 as in [`crate::Neuron`].
     pub raw: Vec<Vec<f64>>,
     /// Times the scale; after a softcap, where the model has one.
     pub scaled: Vec<Vec<f64>>,
@@ -39,6 +39,12 @@ fn matrix(x: ndarray::Array4<f32>) -> Array2<f32> {
     x.index_axis_move(Axis(0), 0).index_axis_move(Axis(0), 0)
 }
 
+/// Every query with every key.
+fn dot_products(q: &[Vec<f64>], k: &[Vec<f64>]) -> Vec<Vec<f64>> {
+    let dot = |a: &[f64], b: &[f64]| a.iter().zip(b).map(|(a, b)| a * b).sum();
+    q.iter().map(|q| k.iter().map(|k| dot(q, k)).collect()).collect()
+}
+
 impl Run {
     /// Every step of a head, of at most 64 tokens.
     ///
@@ -49,7 +55,6 @@ impl Run {
             return Err(Error::Tokens { reason: format!("steps are shown of at most {MOST} tokens") });
         }
         let mut all = self.each_group(layer, head, 0..self.len(), None, |attention, [q, k, v], _| {
-            let raw = matrix(attention.clone().scale(Scale::Off).scores(q, k, Stage::Raw)?);
             let (scaled, masked) = (matrix(attention.scores(q, k, Stage::Softcap)?), matrix(attention.scores(q, k, Stage::Masked)?));
             let (weights, out) = (matrix(attention.weights(q, k)?), matrix(attention.forward(q, k, v)?.out));
             let seen = |x: f64| x.is_finite().then_some(x);
@@ -57,7 +62,7 @@ impl Run {
             Ok(Steps {
                 q: of_head(q),
                 k: of_head(k),
-                raw: lists(raw.view()),
+                raw: dot_products(&of_head(q), &of_head(k)),
                 scaled: lists(scaled.view()),
                 masked: lists(masked.view()).into_iter().map(|row| row.into_iter().map(seen).collect()).collect(),
                 weights: lists(weights.view()),

@@ -360,13 +360,28 @@ impl Tokenizer {
                     return written;
                 }
                 match guarded(|| tokenizer.decode(&[id], false)) {
-                    // Half a character: its bytes, as the file writes them.
                     Ok(text) if !text.is_empty() && !text.contains('\u{fffd}') => text,
-                    _ => written,
+                    // Half a character: its bytes.
+                    _ => match byte_level(&written).filter(|bytes| std::str::from_utf8(bytes).is_err()) {
+                        Some(bytes) => bytes.iter().map(|byte| format!("<0x{byte:02X}>")).collect(),
+                        None => written,
+                    },
                 }
             }
             Kind::Pieces(pieces) => pieces.piece(id),
             Kind::Ours(tokenizer) => tokenizer.decode(&[id]).unwrap_or_else(|_| format!("<{id}>")),
         }
     }
+}
+
+/// The bytes that the letters of a byte-level vocabulary stand for; `None` where one is not of its alphabet.
+fn byte_level(written: &str) -> Option<Vec<u8>> {
+    let byte = |letter: char| match u32::from(letter) {
+        code @ (33..=126 | 161..=172 | 174..=255) => Some(code),
+        code @ 256..=288 => Some(code - 256),
+        code @ 289..=322 => Some(code - 289 + 127),
+        323 => Some(173),
+        _ => None,
+    };
+    written.chars().map(|letter| byte(letter).and_then(|byte| u8::try_from(byte).ok())).collect()
 }
