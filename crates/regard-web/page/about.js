@@ -15,8 +15,18 @@ export function describe() {
   byId('example').closest('label').hidden = Boolean(frozen) || one.examples.length === 0;
   const shared = one.kv_heads < one.heads ? ` (${one.kv_heads} for keys and values)` : '';
   const size = `${(one.parameters / 1e6).toPrecision(3)} M parameters`;
-  put(byId('about'), `${one.family}, ${one.layers} layers of ${one.heads} heads of ${one.head_dim}${shared}, ${size}`);
-  if (!frozen) showTries();
+  const heads = `${one.heads} heads${shared} in each of ${one.layers} layers`;
+  put(byId('about'), `${one.family}: ${heads}, d_k = ${one.head_dim}, ${size}`);
+  if (frozen) return;
+  put(
+    byId('intro'),
+    one.writes
+      ? 'A language model reads your text and predicts what comes next: each picture shows which earlier tokens one ' +
+          'of its attention heads looks at, and every change under Surgery shows what that part is worth.'
+      : 'A language model reads your text in both directions and turns each token into a vector: each picture shows ' +
+          'which tokens one of its attention heads looks at, and Surgery changes them.',
+  );
+  showTries();
 }
 
 /** A file says what it is, and hides what it has not. */

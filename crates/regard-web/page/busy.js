@@ -14,7 +14,8 @@ function show() {
   for (const id of ['tokens', 'next', 'view']) byId(id).setAttribute('aria-busy', shown ? 'true' : 'false');
   if (shown) {
     const seconds = (now - shown.begun) / 1000;
-    put(byId('busy-words'), `${shown.words}${seconds >= 1 ? `, ${Math.floor(seconds)} s` : ''}`);
+    const far = shown.all ? `, ${shown.done} of ${shown.all}` : '';
+    put(byId('busy-words'), `${shown.words}${far}${seconds >= 1 ? `, ${Math.floor(seconds)} s` : ''}`);
     const bar = byId('busy-bar');
     if (shown.all) Object.assign(bar, { max: shown.all, value: shown.done });
     else bar.removeAttribute('value');

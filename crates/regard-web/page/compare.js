@@ -4,7 +4,7 @@ import { ask, numbers, send, viewSignal } from './api.js';
 import { image } from './colour.js';
 import { model, scaleKind, side, table } from './draw.js';
 import { choice } from './controls.js';
-import { WORDS } from './heads_drawn.js';
+import { WORDS, dotLabels } from './heads_drawn.js';
 import { STATISTICS, go, state } from './state.js';
 
 /** The field for the second text. */
@@ -81,8 +81,8 @@ function drawing(rows, name) {
         svg('title', {}, `head ${layer}.${head}: ${short(x)}, then ${short(y)}`),
       ),
     );
-    if (rows.length <= 24) out.append(svg('text', { x: px(x) + 8, y: py(y) + 4, 'font-size': 10 }, `${layer}.${head}`));
   }
+  out.append(...dotLabels(rows.map(([layer, head, x, y]) => [px(x), py(y), `${layer}.${head}`])));
   return out;
 }
 
@@ -96,7 +96,15 @@ export function comparison(first, second) {
       'section',
       { id: 'comparison', 'aria-label': 'comparison of two texts' },
       el('h3', {}, 'The same heads on both texts'),
-      el('div', { class: 'row' }, choice('scatterX', STATISTICS, 'statistic')),
+      el(
+        'div',
+        { class: 'row' },
+        choice(
+          'scatterX',
+          STATISTICS.map((one) => [one, WORDS[one]]),
+          'statistic',
+        ),
+      ),
       el(
         'div',
         { class: 'side-by-side' },

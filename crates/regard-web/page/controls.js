@@ -4,6 +4,40 @@ import { frozen } from './api.js';
 import { model } from './draw.js';
 import { go, runs, state } from './state.js';
 
+/** The first token in pictures, cells that stand for several tokens, and colours; a file has one of the first two. */
+export const sinkChoice = (option) =>
+  !frozen &&
+  option(
+    'sink',
+    [
+      ['show', 'shown'],
+      ['hide', 'left out'],
+      ['renormalise', 'left out, the rest rescaled'],
+    ],
+    'first token',
+  );
+export const cellChoice = (option) =>
+  !frozen &&
+  option(
+    'pool',
+    [
+      ['mean', 'their mean'],
+      ['max', 'the largest'],
+    ],
+    'several weights in a cell',
+  );
+export const colourChoice = (option) =>
+  option(
+    'colour',
+    [
+      ['auto', 'automatic'],
+      ['linear', 'linear'],
+      ['root', 'square root'],
+      ['log', 'logarithmic'],
+    ],
+    'colours',
+  );
+
 /** A list of values for a field of the state. */
 export function choice(name, values, words) {
   const options = values.map((value) =>
@@ -13,7 +47,11 @@ export function choice(name, values, words) {
     'label',
     {},
     `${words} `,
-    el('select', { value: state[name], onchange: (event) => go({ [name]: event.target.value }) }, options),
+    el(
+      'select',
+      { value: state[name], 'data-field': name, onchange: (event) => go({ [name]: event.target.value }) },
+      options,
+    ),
   );
 }
 
@@ -66,6 +104,20 @@ function sides() {
   );
 }
 
+/** Whether the further options are open. */
+let unfolded = false;
+
+/** Options that few need, folded away. */
+function further(options) {
+  const shown = options.filter(Boolean);
+  if (!shown.length) return null;
+  const more = el('details', { class: 'further', open: unfolded }, el('summary', {}, 'Options'), el('div', {}, shown));
+  more.addEventListener('toggle', () => {
+    unfolded = more.open;
+  });
+  return more;
+}
+
 /** Controls of a view. */
 export function showControls(view) {
   const box = byId('controls');
@@ -78,12 +130,14 @@ export function showControls(view) {
     frozen ? null : sides(),
     view.ofOneHead ? [numberField('layer', layers), numberField('head', heads)] : null,
     view.controls(choice, check),
+    further(view.options?.(choice, check) ?? []),
   );
   if (focus >= 0) fields()[focus]?.focus();
 }
 
 /** Tabs of the views. */
 export function showTabs(views) {
+  document.body.dataset.view = state.view;
   const tabs = views.map((view, i) =>
     el(
       'button',
@@ -94,7 +148,11 @@ export function showTabs(views) {
         'aria-controls': 'view',
         tabindex: state.view === view.name ? 0 : -1,
         title: `key ${i + 1}`,
-        onclick: () => go({ view: view.name }),
+        onclick: () => {
+          go({ view: view.name });
+          // In one column the view is below the text.
+          if (matchMedia('(max-width: 960px)').matches) byId('centre').scrollIntoView({ block: 'start' });
+        },
       },
       view.title,
     ),

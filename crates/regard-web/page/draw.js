@@ -53,12 +53,12 @@ export async function rowsOfHead(layer, head, start, rows, n) {
 export const largest = (list) => list.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
 
 /** A table whose columns can be sorted by; `pick` is told the row that was chosen. */
-export function table(columns, rows, { sorted, sort, pick, current, caption } = {}) {
+export function table(columns, rows, { sorted, sort, pick, current, caption, words = {} } = {}) {
   const head = columns.map((name, i) =>
     el(
       'th',
       { scope: 'col', 'aria-sort': sorted === name ? 'descending' : null },
-      sort ? el('button', { onclick: () => sort(name, i) }, name) : name,
+      sort ? el('button', { onclick: () => sort(name, i) }, words[name] ?? name) : (words[name] ?? name),
     ),
   );
   const body = rows.map((row) => {
@@ -136,9 +136,15 @@ export function cellsSvg(values, columns, most, { rowNames, columnNames, title }
 /** Texts that are longer have logarithmic colours. */
 const LONG_TEXT = 256;
 
+/** The number of tokens that colours are for, while it is not that of the run. */
+let coloursFor = null;
+export function colourFor(n) {
+  coloursFor = n;
+}
+
 /** How weights become colours. Logarithms reach a tenth of the uniform weight. */
 export function scaleKind() {
-  const n = runs.B?.tokens.length ?? 1;
+  const n = coloursFor ?? runs.B?.tokens.length ?? 1;
   const kind = state.colour !== 'auto' ? state.colour : n > LONG_TEXT && !difference() ? 'log' : 'root';
   return { kind, decades: Math.max(4, Math.ceil(Math.log10(10 * n))) };
 }

@@ -3,6 +3,7 @@ import { el, label, put, short, svg } from './base.js';
 import { image } from './colour.js';
 import { frozen } from './api.js';
 import { colourBar, difference, largest, model, rowsOfHead, scaleKind, sinkWords, table } from './draw.js';
+import { colourChoice, sinkChoice } from './controls.js';
 import { examplesBox } from './examples.js';
 import { nameOf } from './labels.js';
 import { grouping, merged } from './words.js';
@@ -178,7 +179,7 @@ function besideField() {
   return el(
     'label',
     {},
-    'with heads ',
+    'together with heads ',
     el('input', {
       id: 'beside',
       value: state.beside.replaceAll(',', ' '),
@@ -211,11 +212,8 @@ export const headView = {
   what:
     'Lines from a [query] (left) to the keys it attends to (right), as wide as their ' +
     '[weight|weights]; weights below 0.02 are not drawn. Hover or click a token; several heads have several colours.',
-  controls: (option, check) => [
-    frozen ? null : besideField(),
-    option('sink', ['show', 'hide', 'renormalise'], 'first token'),
-    check('words', 'words instead of tokens'),
-  ],
+  controls: (option, check) => [frozen ? null : besideField(), check('words', 'words instead of tokens')],
+  options: (option) => [sinkChoice(option), colourChoice(option)],
   async render(box, current) {
     const run = runs.B;
     const drawn = await pattern(run, run.tokens.length);
@@ -250,9 +248,9 @@ export const headView = {
       el(
         'details',
         { open: only.length > 0 },
-        el('summary', {}, `Where ${who} look${only.length === 1 ? 's' : ''}`),
+        el('summary', {}, only.length ? `Where ${who} look${only.length === 1 ? 's' : ''}` : 'The mean row as a table'),
         table(
-          ['key', 'token', 'mean weight'],
+          ['key', 'token', only.length === 1 ? 'weight' : 'mean weight'],
           top.slice(0, 200).map(([j, key, x]) => [j, label(key), x]),
           { pick: (row) => go({ key: String(row[0]) }) },
         ),

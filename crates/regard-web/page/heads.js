@@ -4,7 +4,7 @@ import { image, colour } from './colour.js';
 import { ask, frozen, numbers } from './api.js';
 import { colourBar, difference, largest, model, ofSide, scaleKind, scaleWords, sinkWords, table } from './draw.js';
 import { NAMES, nameHeads, nameOf, namesKnown } from './labels.js';
-import { choice } from './controls.js';
+import { cellChoice, choice, colourChoice, sinkChoice } from './controls.js';
 import { addPictures, comparison, otherField, otherText } from './compare.js';
 import { gridSvg, scatter, WORDS } from './heads_drawn.js';
 import { STATISTICS, go, runs, state } from './state.js';
@@ -52,8 +52,11 @@ function headButton(layer, head, edit) {
   );
 }
 
+/** Cells of a thumbnail on a side. */
+export const cellsAcross = (n) => Math.ceil(n / Math.ceil(n / 32));
+
 /** The grid of all heads: layers come as they are ready, in the colours of the largest weight so far. */
-class Grid {
+export class Grid {
   constructor(columns) {
     const { layers, heads } = model();
     const edited = headEdits();
@@ -65,7 +68,8 @@ class Grid {
       return headButton(layer, head, edited.get(`${layer}.${head}`) ?? '');
     });
     this.node = el('div', { class: 'heads', role: 'group', 'aria-label': 'thumbnails of every head' }, this.buttons);
-    this.node.style.gridTemplateColumns = `repeat(${heads}, minmax(48px, ${layers * heads <= 16 ? 220 : 110}px))`;
+    const widest = layers * heads <= 16 ? 'min(200px, 17vh)' : '110px';
+    this.node.style.gridTemplateColumns = `repeat(${heads}, minmax(48px, ${widest}))`;
     this.node.addEventListener('keydown', (event) => moveFocus(event, this.node, heads));
   }
 
@@ -81,8 +85,8 @@ class Grid {
     }
   }
 
-  async load(layer) {
-    const values = await thumbnailsOf(layer);
+  async load(layer, asked = thumbnailsOf(layer)) {
+    const values = await asked;
     this.loaded.set(layer, values);
     const most = largest(values);
     if (most > this.most) {
@@ -160,31 +164,23 @@ function statisticsShown(grid, means) {
     pick: (row) => go({ layer: row[0], head: row[1], view: 'head' }),
     current: (row) => row[0] === state.layer && row[1] === state.head,
     caption: 'Means over the rows of each head; a click on a column sorts',
+    words: WORDS,
   });
   return {
     names,
     rows,
-    nodes: [
-      el(
-        'div',
-        { class: 'side-by-side' },
-        shown,
-        el(
-          'div',
-          {},
-          el(
-            'div',
-            { class: 'row' },
-            choice('scatterX', STATISTICS, 'scatter by'),
-            choice('scatterY', STATISTICS, 'and'),
-          ),
-          scatter(means),
-          el('p', { class: 'quiet' }, 'Each dot is a head; the brighter, the later its layer.'),
-        ),
-      ),
-    ],
+    shown,
+    drawing: el(
+      'div',
+      {},
+      el('div', { class: 'row' }, choice('scatterX', named(), 'every head by'), choice('scatterY', named(), 'and')),
+      scatter(means),
+      el('p', { class: 'quiet' }, 'Each dot is a head; the brighter, the later its layer.'),
+    ),
   };
 }
+
+const named = () => STATISTICS.map((name) => [name, WORDS[name]]);
 
 function nameButton() {
   const click = async (event) => {
@@ -197,7 +193,7 @@ function nameButton() {
     }
   };
   const title = 'previous token, repeats, first token ...: as regard classify says, on 16 stories';
-  return el('button', { id: 'label', title, onclick: click }, 'Name the heads');
+  return el('button', { id: 'label', title, onclick: click }, 'Name the heads: what each does on 16 stories');
 }
 
 const secondWords = ({ n }) =>
@@ -209,20 +205,21 @@ export const headsView = {
   name: 'heads',
   title: 'Heads',
   what:
-    'Each picture is a [head]: its rows are queries, its columns keys, and bright is a large ' +
-    '[weight]. A click opens a head.',
+    'Each picture is one [head]; 1.2 is [layer] 1, head 2. Its rows are tokens that look ([query|queries]), its ' +
+    'columns those looked at ([key|keys]); bright is a large [weight]. A click opens it.',
   controls: (option) => [
-    option('order', ['layer', ...STATISTICS], 'order'),
+    option(
+      'order',
+      ['layer', ...STATISTICS].map((name) => [name, WORDS[name] ?? name]),
+      'order',
+    ),
     namesKnown() ? option('only', byName(), 'show') : null,
-    option('sink', ['show', 'hide', 'renormalise'], 'first token'),
-    option('pool', ['mean', 'max'], 'cells'),
-    option('colour', ['auto', 'linear', 'root', 'log'], 'colour'),
-    frozen ? null : otherField(),
   ],
+  options: (option) => [sinkChoice(option), cellChoice(option), colourChoice(option), frozen ? null : otherField()],
   async render(box, current, task) {
     const { layers, heads } = model();
     const n = runs.B.tokens.length;
-    const grid = new Grid(Math.ceil(n / Math.ceil(n / 32)));
+    const grid = new Grid(cellsAcross(n));
     const side = difference() ? ', with the edits less without' : '';
     const words = () => [
       el(
@@ -263,9 +260,10 @@ export const headsView = {
     const second = state.other && !frozen && !difference() ? await otherText() : null;
     if (!current()) return null;
     if (second) addPictures(grid.buttons, second, grid.most);
-    const { names, rows, nodes } = statisticsShown(grid, means);
+    const { names, rows, shown, drawing } = statisticsShown(grid, means);
     const compared = second ? comparison(means, second) : null;
-    put(box, words(), second ? secondWords(second) : null, grid.node, compared?.nodes, nodes);
+    const together = el('div', { class: 'all-heads' }, grid.node, compared?.nodes ?? drawing, shown);
+    put(box, words(), second ? secondWords(second) : null, together);
     const pictures = () => all.map((at) => grid.loaded.get(at));
     const saved = compared ?? { columns: names, rows };
     const { columns, rows: cells } = saved;

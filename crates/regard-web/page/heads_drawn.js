@@ -14,6 +14,39 @@ export const WORDS = {
   distance: 'mean distance',
 };
 
+/** Dots that are labelled, at most. */
+const LABELLED = 24;
+
+/** Labels of dots `[x, y, words]`: beside, above or below, where they cover no dot, no other label and no edge. */
+export function dotLabels(dots, [width, height] = [420, 270]) {
+  if (dots.length > LABELLED) return [];
+  const taken = dots.map(([x, y]) => [x - 5, y - 5, x + 5, y + 5]);
+  const free = ([l, t, r, b]) =>
+    l >= 46 &&
+    r <= width &&
+    t >= 0 &&
+    b <= height &&
+    taken.every((o) => r <= o[0] || l >= o[2] || b <= o[1] || t >= o[3]);
+  return dots.flatMap(([x, y, words]) => {
+    const w = 6.2 * words.length;
+    const ways = [
+      [x + 8, y + 4],
+      [x - 8 - w, y + 4],
+      [x - w / 2, y - 9],
+      [x - w / 2, y + 16],
+      [x + 6, y - 7],
+      [x + 6, y + 15],
+      [x - 6 - w, y - 7],
+      [x - 6 - w, y + 15],
+    ];
+    const box = ([left, base]) => [left, base - 9, left + w, base + 1];
+    const way = ways.find((one) => free(box(one)));
+    if (!way) return [];
+    taken.push(box(way));
+    return [svg('text', { x: way[0], y: way[1], 'font-size': 10 }, words)];
+  });
+}
+
 /** Every head by two statistics. */
 export function scatter(heads) {
   const [xs, ys] = [heads.map((h) => h[state.scatterX]), heads.map((h) => h[state.scatterY])];
@@ -45,8 +78,9 @@ export function scatter(heads) {
     word(46, 250, short(Math.min(...ys)), 'end'),
     word(46, 20, short(Math.max(...ys)), 'end'),
   );
+  const places = heads.map((_, i) => [60 + 340 * sx(xs[i]), 242 - 224 * sy(ys[i])]);
   heads.forEach((head, i) => {
-    const [x, y] = [60 + 340 * sx(xs[i]), 242 - 224 * sy(ys[i])];
+    const [x, y] = places[i];
     const here = head.layer === state.layer && head.head === state.head;
     const dot = svg(
       'circle',
@@ -64,9 +98,8 @@ export function scatter(heads) {
       svg('title', {}, `L${head.layer}.H${head.head}: ${short(xs[i])}, ${short(ys[i])}`),
     );
     out.append(dot);
-    if (heads.length <= 24)
-      out.append(svg('text', { x: x + 8, y: y + 4, 'font-size': 10 }, `${head.layer}.${head.head}`));
   });
+  out.append(...dotLabels(places.map(([x, y], i) => [x, y, `${heads[i].layer}.${heads[i].head}`])));
   return out;
 }
 

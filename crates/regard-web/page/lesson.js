@@ -8,18 +8,41 @@ import { follow } from './lesson_trail.js';
 import { tokenTexts } from './text.js';
 import { go, runs, state } from './state.js';
 
-/** Title and content of each step. */
+/** Title and content of each step, and its name in the list of steps. */
 const STEPS = [
-  ['Tokens', tokens],
-  ['Queries and keys', queries],
-  ['Dot products', products],
-  ['The scale', scale],
-  ['The mask', mask],
-  ['Softmax', softmax],
-  ['A weighted sum of values', values],
-  ['All heads together', together],
-  ['The prediction', prediction],
+  ['Tokens', tokens, 'Tokens'],
+  ['Queries and keys', queries, 'Queries, keys'],
+  ['Dot products', products, 'Dot products'],
+  ['The scale', scale, 'Scale'],
+  ['The mask', mask, 'Mask'],
+  ['Softmax', softmax, 'Softmax'],
+  ['A weighted sum of values', values, 'Weighted sum'],
+  ['All heads together', together, 'All heads'],
+  ['The prediction', prediction, 'Prediction'],
 ];
+
+/** The formula in parts, each with the steps that it belongs to. */
+const FORMULA = [
+  ['softmax', [5]],
+  [' (', []],
+  ['Q Kᵀ', [1, 2]],
+  [' · ', []],
+  ['1/√d_k', [3]],
+  [' + ', []],
+  ['mask', [4]],
+  [') · ', []],
+  ['V', [6]],
+  [' · ', []],
+  ['W_O', [7]],
+];
+
+/** The formula with the part of this step marked. */
+const formula = (step) =>
+  el(
+    'p',
+    { class: 'formula' },
+    FORMULA.map(([words, steps]) => (steps.includes(step) ? el('mark', {}, words) : words)),
+  );
 
 /** Steps whose numbers say where they come from. */
 const HAS_TRAIL = [1, 2, 3, 4, 5, 6];
@@ -32,7 +55,7 @@ const to = (step) => go({ step: clamp(step, 0, STEPS.length - 1) });
 function show(box, focus) {
   const [title, content] = STEPS[state.step];
   const id = `${data.run} ${state.layer}.${state.head} ${state.step}`;
-  const dot = ([name], i) =>
+  const dot = ([title, , name], i) =>
     el(
       'li',
       {},
@@ -40,11 +63,12 @@ function show(box, focus) {
         'button',
         {
           'aria-label': `step ${i + 1}: ${name}`,
-          title: name,
+          title,
           'aria-current': i === state.step ? 'step' : null,
           onclick: () => to(i),
         },
-        String(i + 1),
+        el('b', {}, String(i + 1)),
+        el('span', {}, ` ${name}`),
       ),
     );
   const article = el('article', { class: 'lesson', 'data-step': state.step });
@@ -54,6 +78,7 @@ function show(box, focus) {
       article,
       el('nav', { 'aria-label': 'steps of the lesson' }, el('ol', { class: 'dots' }, STEPS.map(dot))),
       el('h2', { tabindex: -1 }, `${state.step + 1}. ${title}`),
+      state.step > 0 && state.step < STEPS.length - 1 ? formula(state.step) : null,
       state.side === 'D' && state.edits ? el('p', { class: 'quiet' }, 'The lesson shows B, the edited model.') : null,
       content(data, id),
       HAS_TRAIL.includes(state.step) ? follow(article, data) : null,
@@ -82,8 +107,8 @@ export const lessonView = {
   ofOneHead: true,
   title: 'Lesson',
   what:
-    'softmax(Q Kᵀ / √d_k) V in nine steps, on the beginning of your text and the chosen [head]. Next ' +
-    'and back, or the arrow keys.',
+    'Attention in nine steps, on the beginning of your text and the chosen [head]; each asks a question first. ' +
+    'Next and Back, or the arrow keys.',
   controls: () => [],
   keeps: ['step', 'width'],
   follow(changes) {

@@ -2,6 +2,8 @@
 import { el, label, put, short } from './base.js';
 import { among, atLargest, dims, matrix, norm, others, pairAt, paragraph, question, quoted } from './lesson_parts.js';
 import { shareBar, shownNumber, strip } from './lesson_parts.js';
+import { flowPicture } from './lesson_pictures.js';
+import { nameOf } from './labels.js';
 import { explained } from './terms.js';
 import { runs } from './state.js';
 
@@ -46,6 +48,7 @@ export function softmax({ names, steps }, id) {
           'weight without',
           'weight with',
           'weight of the library',
+          'as a bar',
         ];
         const line = ([, j], i) =>
           el(
@@ -54,6 +57,7 @@ export function softmax({ names, steps }, id) {
             el('th', { scope: 'row' }, names[j]),
             [moved[i], plain[i], safe[i], without[i], withMax[i]].map((x) => el('td', {}, word(x))),
             el('td', { 'data-value': weights[j], 'data-weight': j, ...pairAt(n - 1, j) }, short(weights[j])),
+            el('td', { class: 'wide' }, shareBar(weights[j], 1)),
           );
         put(
           box,
@@ -108,24 +112,20 @@ export function values({ names, pieces, steps }, id) {
   const right = atLargest(parts);
   const options = among(pieces, right, others(n, right), (piece, i) => `${quoted(piece)} (token ${i})`);
   const most = Math.max(...steps.v.flat().map(Math.abs), 1e-12);
-  const line = (j) =>
+  const seen = weights.map((w, j) => [w, j]).filter(([w]) => w > 0);
+  const line = ([w, j], i) =>
     el(
       'tr',
-      {},
+      { 'data-key-row': j },
       el('th', { scope: 'row' }, names[j]),
-      el('td', pairAt(n - 1, j), shownNumber(weights[j])),
-      el('td', { class: 'wide' }, shareBar(weights[j], 1)),
+      el('td', pairAt(n - 1, j), shownNumber(w)),
+      el('td', { class: 'wide' }, shareBar(w, 1)),
       el('td', {}, strip(steps.v[j], most, `value of ${names[j]}`, 'v', j)),
-      el(
-        'td',
-        {},
-        strip(
-          steps.v[j].map((x) => x * weights[j]),
-          most,
-          `weight times value of ${names[j]}`,
-        ),
-      ),
+      i === 0 ? el('td', { class: 'flows', rowspan: seen.length }, flowPicture(seen.map(([x]) => x))) : null,
+      i === 0 ? el('td', { rowspan: seen.length }, strip(steps.out[n - 1], most, 'output', 'out', n - 1)) : null,
     );
+  const heading = ['key', 'weight', 'as a bar', 'value', 'weight × value', 'sum: the output'];
+  const title = { name: 'output of the head', kind: 'out', first: n - 1 };
   return [
     paragraph(
       explained('What a token takes with it is the mean of the [value|values] of all tokens, by their weights.'),
@@ -138,40 +138,27 @@ export function values({ names, pieces, steps }, id) {
       () =>
         el(
           'div',
-          { class: 'scroll', tabindex: 0, role: 'group', 'aria-label': 'weighted values' },
+          {},
           el(
-            'table',
-            { class: 'values' },
+            'div',
+            { class: 'scroll', tabindex: 0, role: 'group', 'aria-label': 'weighted values' },
             el(
-              'thead',
-              {},
+              'table',
+              { class: 'values' },
               el(
-                'tr',
+                'thead',
                 {},
-                ['key', 'weight', 'as a bar', 'value', 'weight × value'].map((name) =>
-                  el('th', { scope: 'col' }, name),
+                el(
+                  'tr',
+                  {},
+                  heading.map((name) => el('th', { scope: 'col' }, name)),
                 ),
               ),
-            ),
-            el(
-              'tbody',
-              {},
-              weights
-                .map((w, j) => [w, j])
-                .filter(([w]) => w > 0)
-                .map(([, j]) => line(j)),
-              el(
-                'tr',
-                { class: 'sum' },
-                el('th', { scope: 'row' }, 'sum: the output'),
-                el('td', {}),
-                el('td', {}),
-                el('td', {}),
-                el('td', {}, strip(steps.out[n - 1], most, 'output', 'out', n - 1)),
-              ),
+              el('tbody', {}, seen.map(line)),
             ),
           ),
-          matrix([steps.out[n - 1]], ['output'], dims(steps.out[0], 'z'), { name: 'output of the head', kind: 'out', first: n - 1 }),
+          paragraph('The output in numbers, coordinate by coordinate:'),
+          matrix([steps.out[n - 1]], ['output'], dims(steps.out[0], 'z'), title),
         ),
     ),
   ];
@@ -180,7 +167,10 @@ export function values({ names, pieces, steps }, id) {
 /** A part of the model in words. */
 const partName = (part) =>
   part
-    .replace(/^L(\d+)\.H(\d+)$/, 'head $1.$2')
+    .replace(/^L(\d+)\.H(\d+)$/, (_, l, h) => {
+      const name = nameOf(Number(l), Number(h));
+      return `head ${l}.${h}${name ? `, ${name}` : ''}`;
+    })
     .replace(/^L(\d+)\.mlp$/, 'network of layer $1')
     .replace(/^L(\d+)\.bias$/, 'bias of layer $1')
     .replace(/^last$/, 'constant of the output')

@@ -117,7 +117,13 @@ export function question(id, words, options, answer) {
       );
     const right = options.find((option) => option[1])[0];
     const verdict =
-      mine === undefined ? null : mine >= 0 && options[mine][1] ? 'Right.' : mine >= 0 ? `No: ${right}.` : `${right}.`;
+      mine === undefined
+        ? null
+        : mine >= 0 && options[mine][1]
+          ? 'Right.'
+          : mine >= 0
+            ? `No: ${right}.`
+            : `The answer: ${right}.`;
     put(
       box,
       el('p', {}, el('b', {}, words)),

@@ -15,6 +15,18 @@ const KINDS = [
   ['norm of the gradient on Q', 'grad_norm_q'],
 ];
 
+/** The colour of each side, in the order of the sweep's rows. */
+const SIDES = [
+  ['#c4610a', 'without'],
+  ['#2d74c4', 'with'],
+];
+
+function square(colour) {
+  const node = el('span', { class: 'square' });
+  node.style.background = colour;
+  return node;
+}
+
 /** Answers by path: each is fetched once. */
 const known = new Map();
 
@@ -60,10 +72,7 @@ function curveOf(title, name, all, exact, d) {
   out.append(
     svg('line', { x1: x(d), x2: x(d), y1: 18, y2: h - 26, stroke: 'currentColor', 'stroke-dasharray': '3 3' }),
   );
-  [
-    ['#c4610a', 'without'],
-    ['#2d74c4', 'with'],
-  ].forEach(([stroke, which], i) => {
+  SIDES.forEach(([stroke, which], i) => {
     const points = all.map((rows, j) => [x(WIDTHS[j]), y(rows[i][name]), rows[i]]);
     points.forEach(([px, , row]) =>
       out.append(svg('line', { x1: px, x2: px, y1: y(row[`${name}_low`]), y2: y(row[`${name}_high`]), stroke })),
@@ -87,8 +96,6 @@ function curveOf(title, name, all, exact, d) {
           ),
         );
     });
-    const [px, py] = points.at(-1);
-    out.append(word(px - 2, py - 5, which, 10));
   });
   return out;
 }
@@ -113,6 +120,7 @@ async function showSweep(box, d) {
   });
   put(
     box,
+    el('p', { class: 'quiet' }, ...SIDES.map(([stroke, which]) => [square(stroke), ` ${which} the scale `]).flat()),
     el(
       'div',
       { class: 'row curves' },

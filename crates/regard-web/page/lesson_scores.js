@@ -14,6 +14,7 @@ import {
   quoted,
   shownNumber,
 } from './lesson_parts.js';
+import { productPicture } from './lesson_pictures.js';
 import { scaleBox, sweep } from './lesson_scale.js';
 import { explained } from './terms.js';
 import { runs, state } from './state.js';
@@ -82,8 +83,13 @@ export function queries({ names, steps }, id) {
   ];
 }
 
-/** How one score comes about. */
+/** How one score comes about: a picture, and the beginning of the sum in numbers. */
 function product(steps, names, i, j) {
+  const picture = productPicture(steps.q[i], steps.k[j], [names[i], names[j]], steps.raw[i][j]);
+  return [picture, el('p', {}, inNumbers(steps, names, i, j))];
+}
+
+function inNumbers(steps, names, i, j) {
   const terms = steps.q[i].map((x, c) => [x, steps.k[j][c]]);
   const first = terms
     .slice(0, 4)
@@ -100,7 +106,7 @@ export function products({ names, pieces, steps }, id) {
   const row = steps.raw[n - 1];
   const right = atLargest(row);
   const options = among(pieces, right, others(n, right), (piece, i) => `${quoted(piece)} (token ${i})`);
-  const said = el('p', { role: 'status', id: 'product' });
+  const said = el('div', { role: 'status', id: 'product', class: 'scroll' });
   return [
     paragraph(
       explained(
@@ -112,13 +118,13 @@ export function products({ names, pieces, steps }, id) {
       return el(
         'div',
         {},
+        said,
+        paragraph('All of them: rows are queries, columns are keys. Point at a number to see how it comes about.'),
         matrix(steps.raw, names, names, {
           name: 'dot products: rows are queries, columns keys',
           kind: 'raw',
           hover: (i, j) => put(said, product(steps, names, i, j)),
         }),
-        said,
-        paragraph('Rows are queries, columns are keys. Point at a number to see where it comes from.'),
       );
     }),
   ];
@@ -175,42 +181,46 @@ export function scale({ names, steps }, id) {
   ];
 }
 
+/** What the mask of the model does; of the edited one, when an edit changes it. */
+function maskWords(all) {
+  if (all && model().causal)
+    return 'An edit took the mask away: every token sees the later ones, which this model has never learned to use.';
+  if (all) return 'This model reads in both directions: no token is hidden.';
+  if (!model().causal) return 'This model reads in both directions; an edit hides some tokens.';
+  return 'Later tokens are hidden: a model that predicts the next token must not read ahead.';
+}
+
 export function mask({ names, steps }, id) {
   const n = names.length;
   const seen = steps.masked.flat().filter((x) => x !== null).length;
   const options = count([n, seen, n * n, (n * (n + 1)) / 2]).map((x) => [String(x), x === seen]);
-  const words =
-    seen === n * n
-      ? 'This model reads in both directions: no token is hidden, unless an edit hides it.'
-      : 'Later tokens are hidden: a model that predicts the next token must not read ahead.';
+  const words = maskWords(seen === n * n);
   return [
     paragraph(explained('The [mask] says which keys a query may see.'), ` There are ${n} × ${n} = ${n * n} scores.`),
     question(id, 'How many of them go into the softmax?', options, () => {
       const box = el('div', {});
-      const draw = (on) =>
+      const slider = el('input', { type: 'range', id: 'lesson-mask', min: 0, max: n, step: 1, value: n });
+      const draw = () => {
+        const rows = Number(slider.value);
+        const shown = steps.scaled.map((row, i) => (i < rows ? steps.masked[i] : row));
+        const visible = shown.flat().filter((x) => x !== null).length;
+        const said = `the mask is on ${rows} of ${n} rows: ${visible} scores are seen`;
+        slider.setAttribute('aria-valuetext', said);
+        const all = rows === n;
+        const name = all ? 'scores after the mask' : 'scores, the first rows after the mask';
         put(
           box,
-          matrix(on ? steps.masked : steps.scaled, names, names, {
-            name: on ? 'scores after the mask' : 'scores without the mask',
-            kind: on ? 'masked' : 'scaled',
-          }),
+          el('p', { class: 'quiet', id: 'mask-said' }, `${said[0].toUpperCase()}${said.slice(1)}.`),
+          matrix(shown, names, names, { name, kind: all ? 'masked' : 'scaled' }),
         );
-      draw(true);
+      };
+      draw();
+      slider.addEventListener('input', draw);
       return el(
         'div',
         {},
         paragraph(words),
-        el(
-          'label',
-          {},
-          el('input', {
-            type: 'checkbox',
-            id: 'lesson-mask',
-            checked: true,
-            onchange: (event) => draw(event.target.checked),
-          }),
-          ' the mask is on',
-        ),
+        el('label', { class: 'row' }, 'drag the mask off and on, row by row ', slider),
         box,
       );
     }),

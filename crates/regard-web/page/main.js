@@ -11,6 +11,7 @@ import { follow, listenToTour, startTour } from './tour.js';
 import { describe, showFile } from './about.js';
 import { explained, showGlossary } from './terms.js';
 import { listenToKeys, showKeys } from './keyboard.js';
+import { showSame } from './command.js';
 import { prepare } from './runner.js';
 import { showControls, showTabs } from './controls.js';
 import { headsView } from './heads.js';
@@ -63,6 +64,7 @@ async function showView() {
   endViewRequests();
   showTabs(VIEWS);
   showControls(view);
+  showSame();
   put(byId('what'), explained(view.what));
   const box = byId('view');
   const begun = performance.now();
@@ -138,6 +140,7 @@ async function update(changes) {
   // Some views follow these by themselves.
   if (names.length && view.keeps && names.every((name) => view.keeps.includes(name))) {
     view.follow?.(changes);
+    showSame();
     return;
   }
   await showView();
@@ -226,7 +229,7 @@ function listen() {
   byId('export').addEventListener('change', save);
   byId('link').addEventListener('click', copyLink);
   byId('help').addEventListener('click', showKeys);
-  byId('glossary').addEventListener('click', showGlossary);
+  byId('glossary').addEventListener('click', () => showGlossary());
   byId('start-tour').addEventListener('click', startTour);
   byId('tabs').addEventListener('keydown', (event) => {
     const step = { ArrowRight: 1, ArrowLeft: VIEWS.length - 1 }[event.key];

@@ -1,9 +1,40 @@
 // One head as a map of any length, zoomed and panned.
-import { clamp, counted, el, label, put } from './base.js';
+import { clamp, counted, el, label, put, short } from './base.js';
 import { frozen } from './api.js';
-import { cellsSvg, colourBar, largest, scaleWords, sinkWords, tile } from './draw.js';
+import { shareBar } from './lesson_parts.js';
+import { cellChoice, colourChoice, sinkChoice } from './controls.js';
+import { cellsSvg, colourBar, difference, largest, rowsOfHead, scaleWords, sinkWords, tile } from './draw.js';
 import { CELLS, MapOf, rounded } from './map_tiles.js';
-import { go, runs, state } from './state.js';
+import { chosen, go, runs, state } from './state.js';
+
+/** Keys of the chosen row that are listed. */
+const LISTED = 12;
+
+/** Where the chosen token looks: the largest weights of its row. */
+async function showRow(box, map, n) {
+  const row = Math.min(n - 1, chosen()[0] ?? n - 1);
+  const weights = await rowsOfHead(state.layer, state.head, row, 1, n);
+  if (here !== map || row !== Math.min(n - 1, chosen()[0] ?? n - 1)) return;
+  const top = Array.from(weights, (x, j) => [x, j])
+    .filter(([x]) => x !== 0)
+    .sort((a, b) => Math.abs(b[0]) - Math.abs(a[0]))
+    .slice(0, LISTED);
+  const most = Math.max(...top.map(([x]) => Math.abs(x)), difference() ? 0 : 1e-12, 1e-12);
+  const line = ([x, j]) =>
+    el(
+      'li',
+      { 'data-key': j, 'data-value': x },
+      el('span', { class: 'piece' }, label(map.texts[j])),
+      shareBar(x, difference() ? most : 1, x < 0 ? 'less' : 'after'),
+      el('span', { class: 'percent' }, short(x), el('small', {}, ` token ${j}`)),
+    );
+  put(
+    box,
+    el('h3', {}, `Where token ${row} ${label(map.texts[row])} looks`),
+    el('ol', { class: 'next two' }, top.map(line)),
+    el('p', { class: 'quiet' }, `The ${top.length} largest weights of its row. A click in the map chooses another.`),
+  );
+}
 
 let here = null;
 /** The map that is shown, for keys and tests. */
@@ -16,12 +47,12 @@ export const mapView = {
   what:
     'The weights of one head: rows are queries, columns are keys. The wheel zooms, dragging moves, a ' +
     'click chooses the query; arrows move a cell, + and - zoom. Zoomed in, each cell is one weight.',
-  controls: (option) => [
-    option('sink', ['show', 'hide', 'renormalise'], 'first token'),
-    option('pool', ['mean', 'max'], 'cells'),
-    option('colour', ['auto', 'linear', 'root', 'log'], 'colour'),
-  ],
+  controls: () => [],
+  options: (option) => [sinkChoice(option), cellChoice(option), colourChoice(option)],
   keeps: ['place', 'queries', 'key'],
+  follow(changes) {
+    if ('queries' in changes) here?.showRow();
+  },
   async render(box) {
     const n = runs.B.tokens.length;
     const canvas = el('canvas', {
@@ -35,7 +66,8 @@ export const mapView = {
     const said = el('p', { role: 'status', class: 'quiet' }, '');
     const words = el('p', { class: 'quiet', id: 'map-words' });
     const bar = el('div', { id: 'map-bar' });
-    put(box, words, bar, canvas, said);
+    const row = el('section', { class: 'row-list', 'aria-label': 'the chosen row' });
+    put(box, words, bar, el('div', { class: n <= CELLS ? 'map-and-row small' : 'map-and-row' }, canvas, row), said);
     let described = '';
     const describe = (most, step) => {
       const now = `${most} ${step}`;
@@ -50,11 +82,13 @@ export const mapView = {
     };
     const map = new MapOf(canvas, n, (text) => put(said, text), describe);
     here = map;
+    map.showRow = () => showRow(row, map, n).catch(() => {});
     // The first picture is there when this is done.
     const coarse = frozen ? frozen.step : 2 ** Math.max(0, Math.ceil(Math.log2(n / CELLS)));
     const whole = await tile(0, n, 0, n, coarse);
     const mostOfAll = rounded(largest(whole));
     map.draw();
+    map.showRow();
     let drag = null;
     canvas.addEventListener('pointerdown', (event) => {
       drag = [event.clientX, event.clientY, false];

@@ -209,9 +209,9 @@ export class MapOf {
     const size = 1 / this.zoom;
     const { ink, room } = this;
     const line = 13 * this.ratio;
-    const every = size >= 11 * this.ratio ? 1 : 10 ** Math.ceil(Math.log10((4 * line) / size));
+    const every = size >= 8 * this.ratio ? 1 : 10 ** Math.ceil(Math.log10((4 * line) / size));
     const name = (i) => (every === 1 ? label(this.texts[i]) : String(i));
-    ink.font = `${11 * this.ratio}px monospace`;
+    ink.font = `${Math.min(11 * this.ratio, every === 1 ? size : Infinity)}px monospace`;
     ink.fillStyle = getComputedStyle(this.canvas).color;
     const shown = (from, pixels) => {
       const [first, last] = [

@@ -1,7 +1,7 @@
 // One query and one key, coordinate by coordinate.
 import { el, label, put, short, signed, svg } from './base.js';
 import { ask } from './api.js';
-import { difference, side, table } from './draw.js';
+import { difference, model, side, table } from './draw.js';
 import { chosen, go, runs, state } from './state.js';
 
 function bars(values, name, y, x0, width) {
@@ -33,13 +33,19 @@ function bars(values, name, y, x0, width) {
   return group;
 }
 
+const NAMES = {
+  'q before': 'q, no position',
+  'k before': 'k, no position',
+  sum: 'running sum',
+};
+
 export const neuronView = {
   name: 'neuron',
   ofOneHead: true,
   title: 'Neuron',
   what:
-    'One query and one key: before and after rotary positions, their products coordinate by ' +
-    'coordinate, the running sum (whose end is q · k), times the scale, and the weight after the softmax.',
+    'One [query] and one [key], coordinate by coordinate: their products, and the running sum, which ends at the ' +
+    'dot product q · k. The [scale] and the [softmax] make the [weight] of it.',
   controls: () => [],
   async render(box, current) {
     const n = runs.B.tokens.length;
@@ -80,7 +86,9 @@ export const neuronView = {
       role: 'img',
       'aria-label': 'bars of every coordinate; the table below has the numbers',
     });
-    kinds.forEach(([name, values], i) => drawing.append(bars(values, name, 34 + i * 54, 70, 500)));
+    // Without rotary positions the first two are the same as the next.
+    const drawn = model().rotary ? kinds : kinds.slice(2);
+    drawn.forEach(([name, values], i) => drawing.append(bars(values, NAMES[name] ?? name, 34 + i * 54, 130, 440)));
     const rows = data.products.map((_, i) => [i, ...kinds.map(([, values]) => values[i])]);
     const columns = ['coordinate', ...kinds.map(([name]) => name)];
     const row = data.keys
@@ -112,17 +120,21 @@ export const neuronView = {
         `q · k = ${short(at.dot)}; times the scale ${short(at.scaled)}; ` +
           `${at.score === null ? 'the key is hidden by the mask' : soft}.`,
       ),
-      drawing,
-      el('details', {}, el('summary', {}, 'Every coordinate'), table(columns, rows)),
       el(
-        'details',
-        { open: true },
-        el('summary', {}, `Every key of query ${named(query)}`),
-        table(['key', 'token', 'q · k', 'scaled', 'score', 'weight'], row.slice(0, 300), {
-          pick: (r) => go({ key: String(r[0]) }),
-          current: (r) => r[0] === key,
-        }),
+        'div',
+        { class: 'side-by-side' },
+        drawing,
+        el(
+          'details',
+          { open: true, class: 'beside' },
+          el('summary', {}, `Every key of query ${named(query)}`),
+          table(['key', 'token', 'q · k', 'scaled', 'score', 'weight'], row.slice(0, 300), {
+            pick: (r) => go({ key: String(r[0]) }),
+            current: (r) => r[0] === key,
+          }),
+        ),
       ),
+      el('details', {}, el('summary', {}, 'Every coordinate as a table'), table(columns, rows)),
     );
     return { svg: () => drawing, table: () => ({ columns, rows }) };
   },

@@ -29,7 +29,8 @@ function bar(kind, probability) {
   return filled;
 }
 
-function row(one, edited) {
+/** One token with its bar; with edits, the bar from before them below it. */
+export function barRow(one, edited) {
   const was = one.before === null ? 'not among the first ten' : percent(one.before);
   const words = `${label(one.piece)}: ${percent(one.probability)}${edited ? `, before the edits ${was}` : ''}`;
   return el(
@@ -87,11 +88,13 @@ export async function showNext() {
             ' without.',
           ]
         : '.',
+      rows.some((one) => /^ | $/.test(one.piece)) ? ' ␣ is a space.' : '',
+      rows.some((one) => one.piece.includes('\n')) ? ' ↵ is a new line.' : '',
     ),
     el(
       'ol',
-      { class: 'next', 'data-run': B.run },
-      rows.map((one) => row(one, edited)),
+      { class: edited ? 'next two' : 'next', 'data-run': B.run },
+      rows.map((one) => barRow(one, edited)),
     ),
     edited && state.side === 'A' ? el('p', { class: 'quiet' }, 'The views show A, the model as it is.') : null,
   );

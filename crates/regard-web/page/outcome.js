@@ -3,6 +3,7 @@ import { el, label, put, short, signed } from './base.js';
 import { events } from './api.js';
 import { LONG_COMMAND, commandLine } from './command.js';
 import { model } from './draw.js';
+import { barRow, barsOf } from './next.js';
 import { term } from './terms.js';
 import { go, runs, state } from './state.js';
 
@@ -98,7 +99,8 @@ function losses() {
       el(
         'tr',
         {},
-        ['what', 'A: before', 'B: after', 'B − A'].map((name) => el('th', { scope: 'col' }, name)),
+        el('td', {}),
+        ['before', 'after', 'change'].map((name) => el('th', { scope: 'col' }, name)),
       ),
     ),
     el(
@@ -119,6 +121,19 @@ function losses() {
     ),
   );
 }
+
+/** Next tokens that the card shows. */
+const CARD_BARS = 3;
+
+/** The most likely next tokens with the edits, and what they were before. */
+const cardBars = (before, after) =>
+  el(
+    'ol',
+    { class: 'next two' },
+    barsOf(before, after)
+      .slice(0, CARD_BARS)
+      .map((one) => barRow(one, true)),
+  );
 
 /** Loss, prediction and text before and after the edits, and the command that gives them. */
 export function outcomeCard() {
@@ -148,6 +163,7 @@ export function outcomeCard() {
     { class: 'outcome', 'aria-label': 'before and after' },
     el('h3', {}, 'Before and after'),
     losses(),
+    a.run !== b.run && a.next ? cardBars(a.next, b.next) : null,
     same ? el('p', { class: 'quiet' }, 'The edits change nothing, not one bit of a loss.') : null,
     el(
       'div',
@@ -171,14 +187,14 @@ export function outcomeCard() {
           el(
             'div',
             { class: 'row' },
-            el('button', { id: 'write', onclick: both }, 'Continue the text: before and after'),
+            el('button', { id: 'write', onclick: both }, `Continue the text${state.edits ? ': before and after' : ''}`),
             el(
               'button',
               { id: 'grow', title: 'with the edits; the text grows, and the view with it', onclick: grow },
               'Grow the text',
             ),
           ),
-          el('h4', {}, 'before'),
+          el('h4', {}, state.edits ? 'before' : 'continued'),
           before,
           state.edits ? [el('h4', {}, 'after'), after] : null,
         )

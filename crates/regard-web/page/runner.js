@@ -2,6 +2,7 @@
 import { counted } from './base.js';
 import { frozen, send } from './api.js';
 import { begin } from './busy.js';
+import { followRun } from './preview.js';
 import { runs, state } from './state.js';
 
 /** The request that is under way: aborting it cancels the work on the server. */
@@ -53,7 +54,12 @@ export async function prepare() {
     cancelled = true;
     runRequest.abort();
   };
-  const task = begin(`The model reads ${counted(state.text.length, 'character')}`, frozen ? null : cancel);
+  const task = begin(
+    `The model reads ${counted(state.text.length, 'character')}, layer by layer`,
+    frozen ? null : cancel,
+  );
+  const stopFollowing = followRun(task);
+  let wanted = false;
   const now = runBoth();
   working = now.then(
     () => {},
@@ -62,6 +68,7 @@ export async function prepare() {
   try {
     const [A, B, wrong] = await now;
     if (mine !== asked) return null;
+    wanted = true;
     Object.assign(runs, { A, B });
     return { wrong };
   } catch (error) {
@@ -74,6 +81,7 @@ export async function prepare() {
     }
     throw error;
   } finally {
+    stopFollowing(wanted);
     task.end();
   }
 }

@@ -70,7 +70,7 @@ function scaleControls(now) {
   const scale = now.scale === '' ? own : now.scale === 'off' ? 1 : Number(now.scale);
   const temp = now.temp === '' ? 1 : Number(now.temp);
   const words =
-    now.scale === 'off' ? 'scale: off (1)' : `scale: ${short(scale)}${now.scale ? '' : `, 1/√${model().head_dim}`}`;
+    now.scale === 'off' ? 'scale: off (1)' : `scale: ${short(scale)}${now.scale ? '' : ` = 1/√${model().head_dim}`}`;
   const near = (x, value) => (Math.abs(x) < 0.03 ? '' : String(Number(value.toPrecision(4))));
   return [
     range('scale', words, Math.log2(scale / own), [-4, 6], (x) => set({ scale: near(x, own * 2 ** x) })),
@@ -214,8 +214,8 @@ export function showSurgery() {
       'div',
       { class: 'row' },
       el('span', {}, term('ablate', 'Ablate'), ` head ${layer}.${head}: `),
-      action('zero', 'z', 'zero'),
-      action('mean', 'm', 'mean'),
+      action('zero', 'key z: what this head writes becomes zero', 'zero'),
+      action('mean', 'key m: what this head writes becomes its mean over other texts', 'mean'),
     ),
     scaleControls(now),
     maskControls(now),

@@ -30,7 +30,7 @@ export const TERMS = {
 
 /** A term with its meaning on hover. */
 export function term(name, words = name) {
-  return el('abbr', { class: 'term', title: TERMS[name] }, words);
+  return el('abbr', { class: 'term', title: TERMS[name], onclick: () => showGlossary(name) }, words);
 }
 
 /** A sentence in which `[term]` and `[term|words]` are explained on hover. */
@@ -42,9 +42,14 @@ export function explained(sentence) {
   });
 }
 
-export function showGlossary() {
+/** The list, opened at a term when one was clicked. */
+export function showGlossary(name = '') {
   const dialog = byId('keys');
-  const list = Object.entries(TERMS).flatMap(([name, meaning]) => [el('dt', {}, name), el('dd', {}, meaning)]);
+  const list = Object.entries(TERMS).flatMap(([term, meaning]) => [
+    el('dt', { 'data-term': term }, term),
+    el('dd', {}, meaning),
+  ]);
   put(dialog, el('h2', {}, 'Glossary'), el('dl', {}, list), el('button', { onclick: () => dialog.close() }, 'Close'));
   dialog.showModal();
+  dialog.querySelector(`[data-term="${name}"]`)?.scrollIntoView({ block: 'center' });
 }

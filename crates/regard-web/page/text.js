@@ -22,18 +22,22 @@ function legend(run, changes) {
 
 /**
  * The text of every token. A token of a model on bytes may be a part of a character: its first part shows the
- * character, the others a dot.
+ * character, the others a dot. Tokenizers say of such parts where they are, or where the whole character is.
  */
 export function tokenTexts(run) {
   const bytes = new TextEncoder().encode(run.of ?? '');
   const whole = new TextDecoder('utf-8', { fatal: true });
   const starts = (at) => at >= bytes.length || (bytes[at] & 0xc0) !== 0x80;
-  return run.tokens.map((token) => {
+  return run.tokens.map((token, i) => {
     const { from, to, added } = token;
-    if (added || to <= from || to > bytes.length || (starts(from) && starts(to))) return token.piece;
+    if (added) return token.piece.trim() || token.piece;
+    if (to <= from || to > bytes.length) return token.piece;
+    const [before, after] = [run.tokens[i - 1], run.tokens[i + 1]];
+    if (!starts(from) || (before && !before.added && before.to > from && before.from < to)) return '·';
+    const shared = after && !after.added && after.from < to && after.to > from;
+    if (starts(to) && !shared) return token.piece;
     let end = to;
     while (!starts(end)) end += 1;
-    if (!starts(from)) return '·';
     try {
       return whole.decode(bytes.subarray(from, end));
     } catch {
@@ -85,6 +89,8 @@ export function showText() {
       },
       shown(texts[i]) || '∅',
     );
+    // Some tokenizers leave spaces out.
+    if (i > from && token.from > run.tokens[i - 1].to) span.className = 'apart';
     span.style.background = loss === null ? '#e4e6ea' : changes ? changeColour(loss) : lossColour(loss);
     return span;
   });
@@ -104,7 +110,8 @@ export function showText() {
     run.loss === null ? '' : `, loss ${short(run.loss)} nats a token`,
     run.warning ? `. ${run.warning}` : '',
   );
-  put(byId('legend'), legend(run, changes), ' Click: choose a token; shift: several.');
+  const start = run.tokens[0]?.added && texts[0] ? ` ${shown(texts[0])} marks the beginning.` : '';
+  put(byId('legend'), legend(run, changes), start, ' Click: choose a token; shift: several.');
 }
 
 export function listenToTokens() {

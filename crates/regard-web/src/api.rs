@@ -4,6 +4,7 @@
 //! ```text
 //! GET  /api/models                                        loaded models and example texts
 //! POST /api/run        {model, text, edits}               tokens, losses, edits, the name of the run
+//! GET  /api/running                                       the run under way: its name, tokens and layers that are done
 //! GET  /api/run/ID/heads?layer=                           means of each head
 //! GET  /api/run/ID/thumbnails?layer=&pool=&sink=          f32, little-endian
 //! GET  /api/run/ID/tile?layer=&head=&row=&rows=&key=&keys=&step=&pool=&sink=     f32, little-endian
@@ -214,6 +215,15 @@ impl ViewRequest {
         })
     }
 
+    /// The layer of a view that needs nothing but the heads of one layer.
+    fn layer_of_heads(self) -> Option<usize> {
+        match self {
+            Self::Heads(at) | Self::Thumbnails(at, _) => Some(at.layer),
+            Self::Tile(tile, _) => Some(tile.layer),
+            _ => None,
+        }
+    }
+
     pub(crate) fn answer(self, run: &View<'_>) -> ApiResult<Answer> {
         match self {
             Self::Heads(at) => views::heads(run, at.layer).map(Answer::Json),
@@ -300,6 +310,7 @@ pub(crate) struct Operation {
 pub enum Call {
     Models,
     Run(RunRequest),
+    Running,
     View { run: String, view: ViewRequest },
     Text { hash: String },
     Edits(EditsRequest),
@@ -321,6 +332,7 @@ impl Call {
         Ok(match parts.as_slice() {
             ["api", "models"] => request.query().map(|Nothing {}| Self::Models)?,
             ["api", "run"] => Self::Run(request.posted()?),
+            ["api", "running"] => request.query().map(|Nothing {}| Self::Running)?,
             ["api", "run", run, view] => Self::View { run: (*run).to_owned(), view: ViewRequest::parse(view, request)? },
             ["api", "text", hash] => request.query().map(|Nothing {}| Self::Text { hash: (*hash).to_owned() })?,
             ["api", "edits"] => Self::Edits(request.posted()?),
@@ -372,8 +384,9 @@ impl Api {
         match Call::parse(request)? {
             Call::Models => Ok(Answer::Json(self.describe())),
             Call::Run(request) => self.run(request, cancel).map(Answer::Json),
+            Call::Running => Ok(Answer::Json(self.running())),
             Call::View { run, view } => {
-                let made = view.answer(&self.cached(&run)?.view(cancel));
+                let made = view.answer(&self.cached(&run, view)?.view(cancel));
                 self.runs.trim();
                 made
             }
@@ -405,16 +418,31 @@ impl Api {
                 let RunRequest { model: number, text, edits } = request;
                 let model = self.model(number)?;
                 let edits = views::edits(&model, &edits)?.0;
-                self.runs.insert(CachedRun::make(number, &model, text, edits, self.runs.limits, cancel)?)
+                let made = CachedRun::make(number, &model, text, edits, self.runs.limits, cancel, |run| self.runs.set_under_way(Some(run)));
+                // Inserted before it is forgotten as under way: it is found at any time.
+                let cached = made.map(|run| self.runs.insert(run));
+                self.runs.set_under_way(None);
+                cached?
             }
         };
         views::summary(&cached.view(cancel))
     }
 
-    /// A run by its name.
-    pub(crate) fn cached(&self, id: &str) -> ApiResult<Arc<CachedRun>> {
+    /// A run by its name; one that is under way for views of heads whose layer is done.
+    pub(crate) fn cached(&self, id: &str, view: ViewRequest) -> ApiResult<Arc<CachedRun>> {
         let gone = || ApiError(ApiError::GONE, "the run is no longer cached; run the text again".to_owned());
-        self.runs.get(id).ok_or_else(gone)
+        let partial = || self.runs.under_way().filter(|run| run.id == id && view.layer_of_heads().is_some_and(|layer| layer < run.layers));
+        self.runs.get(id).or_else(partial).ok_or_else(gone)
+    }
+
+    /// How far the run is that is under way; null without one.
+    pub(crate) fn running(&self) -> Value {
+        let far = |run: Arc<CachedRun>| {
+            let (text, edits) = (crate::run_cache::hash(&[run.text.as_bytes()]), run.edits.canonical());
+            let (tokens, all) = (run.ids.len(), run.model.shape().layers);
+            json!({ "run": run.id, "model": run.number, "text": text, "edits": edits, "tokens": tokens, "done": run.layers, "all": all })
+        };
+        self.runs.under_way().map_or(Value::Null, far)
     }
 
     pub(crate) fn text(&self, hash: &str) -> ApiResult<Value> {

@@ -5,19 +5,53 @@ use serde_json::{Value, json};
 
 /// A text in the language of the built-in model, and one in plain English.
 const STORY: &str = "Leo and Ben went to the library. The lazy cat sees the happy horses. They sleep at the library.";
-const ENGLISH: &str = "Emma and David went to the market. Emma and David saw a red apple. Emma said, I like the red apple.";
-const STORY_TWICE: &str = "Leo and Ben went to the library. Leo and Ben went to the library.";
+const ENGLISH: &str =
+    "Once upon a time, there was a little girl named Lily. She loved to play with her toys in the park. One day, she saw a big red ball.";
+/// Words that it never saw: the second time they can only be looked up.
+const STORY_TWICE: &str = "Zorb quix met Vlad jump kiwi. Zorb quix met Vlad jump kiwi.";
 const ENGLISH_TWICE: &str = "The quick green fox sold seven lamps. The quick green fox sold seven lamps.";
 
 /// Title, explanation, whether the text repeats itself, the head of the built-in model, the view, the edits, the side.
 struct Example(&'static str, &'static str, bool, [usize; 2], &'static str, &'static str, &'static str);
 
 const EXAMPLES: [Example; 5] = [
-    Example("Previous token", "This head attends to the token before: lines go one step up.", false, [1, 2], "head", "", "B"),
-    Example("Induction", "The sentence is repeated: this head finds what followed last time.", true, [2, 2], "map", "", "B"),
-    Example("First-token sink", "Most of this head's weight is on the first token.", false, [2, 3], "map", "", "B"),
-    Example("Without the scale", "B is computed without 1/sqrt(d_k): compare the losses.", false, [1, 0], "heads", "scale=off", "B"),
-    Example("Without the mask", "B sees later tokens, which it was never trained for.", false, [1, 2], "map", "mask=full", "B"),
+    Example("Previous token", "This head looks at the token before: every line goes one step up.", false, [1, 2], "head", "", "B"),
+    Example(
+        "Induction",
+        "Unknown words, twice: this head looks up what followed the first time, so the second time surprises less.",
+        true,
+        [2, 0],
+        "map",
+        "",
+        "B",
+    ),
+    Example(
+        "First-token sink",
+        "With nothing to look for, this head rests on the first token: a bright first column.",
+        false,
+        [2, 3],
+        "map",
+        "",
+        "B",
+    ),
+    Example(
+        "Without the scale",
+        "Scores are not divided by √d_k: the next tokens and the loss get worse.",
+        false,
+        [1, 0],
+        "heads",
+        "scale=off",
+        "B",
+    ),
+    Example(
+        "Without the mask",
+        "Every token sees the later ones, which the model never learned to use.",
+        false,
+        [1, 2],
+        "map",
+        "mask=full",
+        "B",
+    ),
 ];
 
 pub(crate) fn is_built_in(model: &Model) -> bool {
@@ -41,7 +75,11 @@ pub(crate) fn of(model: &Model) -> Value {
             (false, true) => ENGLISH_TWICE,
         };
         let ([layer, head], view) = if own { (*head, *view) } else { ([0, 0], if edits.is_empty() { "heads" } else { *view }) };
-        let what = if own || !edits.is_empty() { *what } else { "All heads of the model; Name the heads labels those that do this." };
+        let what = match (model.is_causal(), own || !edits.is_empty()) {
+            (false, _) => "Scores are not divided by √d_k: each token looks at fewer others.",
+            (true, true) => *what,
+            (true, false) => "A text for this on all heads: Name the heads finds those that do it.",
+        };
         json!({ "title": title, "what": what, "text": text, "layer": layer, "head": head, "view": view, "edits": edits, "side": side })
     };
     // A mask of its own and a sink are properties of models that read forwards.

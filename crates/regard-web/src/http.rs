@@ -22,7 +22,7 @@ use tokio::sync::Semaphore;
 const COMPUTED: usize = 2;
 const WAITING: usize = 64;
 /// A run that takes longer is cancelled.
-const RUN_TIMEOUT: Duration = Duration::from_secs(60);
+const RUN_TIMEOUT: Duration = Duration::from_secs(300);
 
 #[derive(Clone)]
 struct Shared(Arc<Inner>);
@@ -77,6 +77,7 @@ async fn answer(State(shared): State<Shared>, method: Method, uri: Uri, headers:
     match Call::parse(&Request { target, body: (method == Method::POST).then_some(&*body) })? {
         Call::Models => Ok(Json(api.describe()).into_response()),
         Call::Run(request) => shared.run(request).await.map(|summary| Json(summary).into_response()),
+        Call::Running => Ok(Json(api.running()).into_response()),
         Call::View { run, view } => shared.view(&run, &headers, view).await,
         Call::Text { hash } => api.text(&hash).map(|text| Json(text).into_response()),
         Call::Edits(request) => api.edits(&request).map(|said| Json(said).into_response()),
@@ -122,7 +123,7 @@ impl Shared {
 
     /// Computes a view of a run; the ETag spares the page a second transfer of the same view. The work ends when the client disconnects.
     async fn view(self, id: &str, headers: &HeaderMap, view: ViewRequest) -> ApiResult<Response> {
-        let cached = self.0.api.cached(id)?;
+        let cached = self.0.api.cached(id, view)?;
         let tag = format!("\"{}\"", crate::run_cache::hash(&[id.as_bytes(), format!("{view:?}").as_bytes()]));
         if headers.get(header::IF_NONE_MATCH).is_some_and(|known| known.as_bytes() == tag.as_bytes()) {
             return Ok((StatusCode::NOT_MODIFIED, [(header::ETAG, tag)]).into_response());

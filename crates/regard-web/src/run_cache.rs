@@ -111,11 +111,15 @@ pub(crate) struct CachedRun {
     run: Run,
     limits: Limits,
     run_bytes: usize,
-    states: Mutex<HashMap<(usize, usize, Sink), Arc<HeadStates>>>,
+    /// Layers that are done; all of them but for a run that is under way.
+    pub(crate) layers: usize,
+    states: Arc<States>,
 }
 
+type States = Mutex<HashMap<(usize, usize, Sink), Arc<HeadStates>>>;
+
 impl CachedRun {
-    /// Runs a text, until `cancel` is set.
+    /// Runs a text, until `cancel` is set. `done` gets the run after each layer: its heads can be looked at, and nothing else.
     pub(crate) fn make(
         number: usize,
         model: &Model,
@@ -123,14 +127,24 @@ impl CachedRun {
         edits: Edits,
         limits: Limits,
         cancel: &Cancel,
+        done: impl Fn(Self),
     ) -> Result<Self, ApiError> {
         let ids = ids_within(model, &text, limits)?;
         let cancelled = model.with_cancel(cancel);
-        let run = cancelled.run(&ids, &edits, &cancelled.sources_of(&edits)?)?;
+        let (id, run_bytes) = (name(number, &text, &edits), Cost::of(model).token_bytes * ids.len());
+        let states = Arc::<States>::default();
+        let of_run = |run: Run, losses, layers| {
+            let (id, text, ids, edits) = (id.clone(), text.clone(), ids.clone(), edits.clone());
+            Self { id, number, model: model.clone(), text, edits, ids, losses, run, limits, run_bytes, layers, states: states.clone() }
+        };
+        let layers = std::cell::Cell::new(0);
+        let run = cancelled.run_by_layers(&ids, &edits, &cancelled.sources_of(&edits)?, |run| {
+            layers.set(layers.get() + 1);
+            done(of_run(run.clone(), Vec::new(), layers.get()));
+        })?;
         let predicts = model.has_head() && model.is_causal() && ids.len() > 1;
         let losses = if predicts { run.with_cancel(cancel).losses()? } else { Vec::new() };
-        let (id, run_bytes) = (name(number, &text, &edits), Cost::of(model).token_bytes * ids.len());
-        Ok(Self { id, number, model: model.clone(), text, edits, ids, losses, run, limits, run_bytes, states: Mutex::default() })
+        Ok(of_run(run, losses, layers.get()))
     }
 
     /// Access for the views, whose work ends when `cancel` is set.
@@ -194,11 +208,13 @@ pub(crate) fn name(number: usize, text: &str, edits: &Edits) -> String {
 pub(crate) struct RunCache {
     pub(crate) limits: Limits,
     runs: Mutex<Vec<Arc<CachedRun>>>,
+    /// The run that is under way, as far as it is done.
+    under_way: Mutex<Option<Arc<CachedRun>>>,
 }
 
 impl RunCache {
     pub(crate) fn new(limits: Limits) -> Self {
-        Self { limits, runs: Mutex::default() }
+        Self { limits, runs: Mutex::default(), under_way: Mutex::default() }
     }
 
     fn find(&self, is: impl Fn(&CachedRun) -> bool) -> Option<Arc<CachedRun>> {
@@ -211,6 +227,15 @@ impl RunCache {
 
     pub(crate) fn get(&self, id: &str) -> Option<Arc<CachedRun>> {
         self.find(|run| run.id == id)
+    }
+
+    /// The run that is under way.
+    pub(crate) fn under_way(&self) -> Option<Arc<CachedRun>> {
+        lock(&self.under_way).clone()
+    }
+
+    pub(crate) fn set_under_way(&self, run: Option<CachedRun>) {
+        *lock(&self.under_way) = run.map(Arc::new);
     }
 
     /// A text by its hash.
@@ -244,7 +269,7 @@ mod tests {
 
     fn made(text: &str, limits: Limits) -> Result<CachedRun, ApiError> {
         let model = Model::built_in().expect("it is in the crate");
-        CachedRun::make(0, &model, text.to_owned(), Edits::default(), limits, &Cancel::new())
+        CachedRun::make(0, &model, text.to_owned(), Edits::default(), limits, &Cancel::new(), |_| ())
     }
 
     #[test]
@@ -276,6 +301,6 @@ mod tests {
         let (model, cancel) = (Model::built_in().expect("it is in the crate"), Cancel::new());
         cancel.cancel();
         let limits = Limits::of_cache(1 << 30);
-        assert!(CachedRun::make(0, &model, "Emma".to_owned(), Edits::default(), limits, &cancel).is_err());
+        assert!(CachedRun::make(0, &model, "Emma".to_owned(), Edits::default(), limits, &cancel, |_| ()).is_err());
     }
 }

@@ -84,7 +84,7 @@ fn import_map() -> Value {
 pub fn standalone(model: &Model, text: &str, edits: &Edits, about: &About) -> Result<String, String> {
     let build = || -> ApiResult<String> {
         let (described, cancel) = (views::model(0, model), Cancel::new());
-        let cached = CachedRun::make(0, model, text.to_owned(), edits.clone(), Limits::of_this_machine(), &cancel)?;
+        let cached = CachedRun::make(0, model, text.to_owned(), edits.clone(), Limits::of_this_machine(), &cancel, |_| ())?;
         let run = cached.view(&cancel);
         let (mut all, step) = responses(&run)?;
         let (name, version) = (described["name"].as_str().unwrap_or_default().to_owned(), env!("CARGO_PKG_VERSION"));

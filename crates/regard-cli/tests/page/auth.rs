@@ -183,8 +183,15 @@ fn long_runs_are_refused_or_end_with_their_client() {
     let begun = Instant::now();
     let (status, answer) = served.asked("POST", "/api/run", &body(1_000_000));
     assert!(status == 422 && answer.contains("; use at most "), "{status} {answer}");
-    assert!(begun.elapsed() < Duration::from_secs(10), "{:?} for a refusal", begun.elapsed());
+    // Without the run, which takes hours.
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?} for a refusal", begun.elapsed());
     // A run of a minute and more, whose client disconnects.
+    let short = |text: &str| {
+        let begun = Instant::now();
+        assert_eq!(served.asked("POST", "/api/run", &serde_json::json!({ "model": 0, "text": text }).to_string()).0, 200);
+        begun.elapsed()
+    };
+    let usual = short("Emma and David");
     let (host, long) = (format!("127.0.0.1:{}", served.port), body(80_000));
     let head = format!(
         "POST /api/run HTTP/1.1\r\nhost: {host}\r\nx-regard-token: {}\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
@@ -195,9 +202,8 @@ fn long_runs_are_refused_or_end_with_their_client() {
     stream.write_all(format!("{head}{long}").as_bytes()).expect("it reads");
     std::thread::sleep(Duration::from_secs(1));
     drop(stream);
-    let begun = Instant::now();
-    assert_eq!(served.asked("POST", "/api/run", "{\"model\":0,\"text\":\"Emma and David\"}").0, 200);
-    assert!(begun.elapsed() < Duration::from_secs(5), "{:?} after the client of a long run disconnected", begun.elapsed());
+    let after = short("David and Emma");
+    assert!(after < Duration::from_secs(5) + 20 * usual, "{after:?} after the client of a long run disconnected, usually {usual:?}");
     assert!(served.memory() < before + (800 << 20), "memory grew from {before} to {}", served.memory());
 }
 

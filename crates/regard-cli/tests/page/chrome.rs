@@ -8,8 +8,8 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 use tungstenite::{Message, WebSocket};
 
-/// Timeout of every step.
-const TIMEOUT: Duration = Duration::from_secs(60);
+/// Timeout of every step: it ends a test that hangs, and leaves room on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(180);
 
 /// A browser with a profile of its own, and one tab.
 pub struct Chrome {

@@ -63,10 +63,7 @@ fn the_lesson_is_walked_by_keyboard_and_every_number_is_the_librarys() {
                 let name = ["dot", "scaled", "score"][step - 2];
                 for (key, row) in keys.as_array().expect("rows").iter().enumerate() {
                     let (shown, wanted) = (cell(11, key), printed(&row[name]));
-                    let near = shown
-                        .parse::<f64>()
-                        .is_ok_and(|shown| (shown - number(&row[name])).abs() <= 2e-6 * (1.0 + number(&row[name]).abs()));
-                    assert!(shown == wanted || near, "{title}, key {key}: {shown} is not {wanted}");
+                    assert_eq!(shown, wanted, "{title}, key {key}");
                 }
             }
             5 => {
@@ -97,8 +94,7 @@ fn the_lesson_is_walked_by_keyboard_and_every_number_is_the_librarys() {
                     .last()
                     .expect("a layer")
                     .clone();
-                let shown = number(&chrome.eval("Number(document.querySelector('#view .next .number').dataset.value)"));
-                assert!((shown - number(&last["probability"])).abs() < 1e-6, "{shown} is not {last}");
+                assert_eq!(words(&chrome, "#view .next .number"), printed(&last["probability"]));
                 assert!(words(&chrome, ".ending").contains("regard learn softmax"));
             }
             _ => {}
@@ -128,5 +124,53 @@ fn the_lesson_says_what_happens_to_the_gradient() {
     chrome.wait("document.getElementById('scale-said').textContent.includes('exact')");
     let said = words(&chrome, "#scale-said");
     assert!(said.contains("entropy of a row is 1.724 nats") && said.contains("largest weight 0.36"), "{said}");
+    is_quiet(&served, &chrome);
+}
+
+/// Pictures of the lesson have the library's numbers, the mask is dragged by keyboard, and nothing moves where motion is reduced.
+#[test]
+fn pictures_of_the_lesson_follow_the_numbers() {
+    let Some((served, chrome)) = opened(&[("v", "lesson"), ("n", "2"), ("l", "1"), ("h", "2")]) else { return };
+    let step = |at: usize| {
+        chrome.eval(&format!("document.querySelectorAll('.dots button')[{at}].click()"));
+        chrome.wait(&format!("document.querySelector('.lesson')?.dataset.step === '{at}'"));
+        assert_eq!(words(&chrome, ".formula mark"), ["Q K\u{1d40}", "1/\u{221a}d_k", "mask", "softmax", "V"][at - 2]);
+        chrome.eval("document.querySelector('.question .plain').click()");
+    };
+    let steps = "Promise.all(['/state.js', '/api.js'].map((name) => import(name))).then(([{ runs }, { ask }]) => ask(`/api/run/${runs.B.run}/steps?layer=1&head=2`)).then(({ steps }) => steps)";
+    // Pointing at a dot product shows its query, its key and their products, which add up to it.
+    step(2);
+    chrome.eval("document.querySelector('#view td[data-row=\"5\"][data-column=\"3\"]').dispatchEvent(new PointerEvent('pointerover', { bubbles: true }))");
+    let wrong = chrome.eval(&format!(
+        "{steps}.then((steps) => {{
+            const titles = Array.from(document.querySelectorAll('.product-picture .grow title'), (title) => Number(title.textContent.split('= ')[1]));
+            const sum = titles.reduce((all, x) => all + x, 0);
+            const near = titles.length === steps.q[5].length && titles.every((x, i) => Math.abs(x - steps.q[5][i] * steps.k[3][i]) <= 1e-3 * Math.abs(x));
+            return near && Math.abs(sum - steps.raw[5][3]) < 0.02 * titles.length ? '' : `${{titles}} is not ${{steps.raw[5][3]}}`;
+        }})"
+    ));
+    assert_eq!(wrong, json!(""));
+    // The mask is dragged off and on; what it hides is counted.
+    step(4);
+    let visible = "document.querySelectorAll('#view .steps td[data-value]').length";
+    assert_eq!(chrome.eval(visible), json!(78));
+    chrome.eval("document.getElementById('lesson-mask').focus()");
+    for _ in 0..6 {
+        chrome.key("ArrowLeft");
+    }
+    assert_eq!(chrome.eval(visible), json!(21 + 6 * 12));
+    assert!(words(&chrome, "#mask-said").contains("6 of 12 rows: 93 scores"), "{}", words(&chrome, "#mask-said"));
+    assert_eq!(chrome.eval("document.querySelector('.lesson').dataset.step"), json!("4"), "the arrows are the slider's");
+    // Lines of the weighted sum are as wide as the weights.
+    step(6);
+    let wrong = chrome.eval(&format!(
+        "{steps}.then((steps) => Array.from(document.querySelectorAll('.flow .pipe'), (line, i) => [Number(line.getAttribute('stroke-width')), 0.5 + 19 * steps.weights[11][i]]).filter(([a, b]) => Math.abs(a - b) > 1e-6))"
+    ));
+    assert_eq!(wrong, json!([]));
+    let moving = "getComputedStyle(document.querySelector('.flow .moving')).animationName";
+    assert_eq!(chrome.eval(moving), json!("flowing"));
+    chrome.shot("flow");
+    chrome.call("Emulation.setEmulatedMedia", json!({ "features": [{ "name": "prefers-reduced-motion", "value": "reduce" }] }));
+    assert_eq!(chrome.eval(moving), json!("none"));
     is_quiet(&served, &chrome);
 }

@@ -3,9 +3,12 @@
 mod accessibility;
 mod auth;
 mod chrome;
+mod commands;
 mod first_look;
 mod lesson;
+mod models;
 mod newcomer;
+mod scripts;
 mod served;
 mod two_texts;
 mod views;

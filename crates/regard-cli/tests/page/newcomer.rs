@@ -3,7 +3,7 @@
 use crate::chrome::Chrome;
 use crate::first_look::{LOSS_A, LOSS_B, number, typed, words};
 use crate::served::{Served, regard, said};
-use crate::views::{TEXT, and_drawn, is_quiet, opened};
+use crate::views::{TEXT, and_drawn, fragment, is_quiet, opened, settled};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ fn a_newcomer_reads_one_sentence_and_the_first_suggestion_changes_bars_and_loss(
     let Some(chrome) = Chrome::start() else { return };
     let served = Served::start(0);
     chrome.open(&served.address);
-    chrome.wait("document.getElementById('view').dataset.drawn");
+    settled(&chrome);
     assert!(words(&chrome, "#intro").contains("predicts what comes next"));
     assert_eq!(chrome.eval("document.querySelectorAll('#tries button').length"), json!(3));
     let text = chrome.eval("document.getElementById('text').value").as_str().expect("a text").to_owned();
@@ -70,45 +70,122 @@ fn the_tour_has_six_steps_can_be_left_and_taken_again_and_terms_are_explained() 
     is_quiet(&served, &chrome);
 }
 
-/// The text box is filled without waiting.
-fn fill(chrome: &Chrome, text: &str) {
-    chrome.eval(&format!("{{ const box = document.getElementById('text'); box.value = {}; box.dispatchEvent(new Event('input')); window.begun = performance.now() }}", json!(text)));
+/// A text of some thousand tokens.
+fn long_text(sentences: usize) -> String {
+    "Leo and Ben went to the library. The lazy cat sees the happy horses. ".repeat(sentences)
 }
 
+/// The text box is filled without waiting; the page's clock says when, and how late it is itself.
+fn fill(chrome: &Chrome, text: &str) {
+    chrome.eval(&format!(
+        "{{
+            const box = document.getElementById('text');
+            delete window.shown;
+            box.value = {};
+            box.dispatchEvent(new Event('input'));
+            window.begun = performance.now();
+            window.timer = new Promise((done) => setTimeout(() => done(performance.now() - window.begun), 180));
+        }}",
+        json!(text)
+    ));
+}
+
+/// How long a short text takes now, on a machine that may be busy with other tests.
+fn asked_shortly(served: &Served, text: &str) -> Duration {
+    let begun = Instant::now();
+    assert_eq!(served.asked("POST", "/api/run", &json!({ "model": 0, "text": text, "edits": "" }).to_string()).0, 200);
+    begun.elapsed()
+}
+
+/// Bounds are relative to what the machine does beside it: a timer of the page, and a short text; cancelling may take three attempts.
 #[test]
 fn long_work_is_visible_and_can_be_cancelled() {
     let Some((served, chrome)) = opened(&[]) else { return };
     let before = chrome.eval("document.getElementById('about-text').textContent");
     // When the sign appears, by the page's own clock.
     chrome.eval("new MutationObserver(() => { if (!document.getElementById('busy').hidden) window.shown ??= performance.now() - window.begun }).observe(document.getElementById('busy'), { attributes: true })");
-    // A short text, on a machine that may be busy with other tests.
-    let ask = |text: &str| {
-        let begun = Instant::now();
-        let status = served.asked("POST", "/api/run", &json!({ "model": 0, "text": text, "edits": "" }).to_string()).0;
-        assert_eq!(status, 200);
-        begun.elapsed()
-    };
-    let usual = ask("David");
-    let long = "Leo and Ben went to the library. The lazy cat sees the happy horses. ".repeat(800);
-    fill(&chrome, &long);
-    chrome.wait("window.shown !== undefined");
-    let shown = number(&chrome.eval("window.shown"));
-    // 200 ms is the aim on a quiet machine; here other tests run beside it.
-    assert!(shown < 2000.0, "a sign of work after {shown} ms");
-    assert_eq!(
-        chrome.eval("['view', 'tokens', 'next'].map((id) => document.getElementById(id).getAttribute('aria-busy'))"),
-        json!(["true", "true", "true"])
+    let long = long_text(800);
+    let cancelled = (0..3).any(|attempt| {
+        let usual = asked_shortly(&served, &format!("David{}", " went".repeat(attempt)));
+        fill(&chrome, &long);
+        chrome.wait("window.shown !== undefined");
+        let (shown, timer) = (number(&chrome.eval("window.shown")), number(&chrome.eval("window.timer")));
+        assert!(shown < timer + 150.0, "a sign of work after {shown} ms, a timer of 180 ms after {timer} ms");
+        assert_eq!(
+            chrome.eval("['view', 'tokens', 'next'].map((id) => document.getElementById(id).getAttribute('aria-busy'))"),
+            json!(["true", "true", "true"])
+        );
+        if attempt == 0 {
+            chrome.shot("busy");
+        }
+        // The server ends the work: another text is answered at once.
+        chrome.eval("document.getElementById('cancel').click()");
+        let answered = asked_shortly(&served, &format!("Emma{}", " went".repeat(attempt)));
+        eprintln!("a sign of work after {shown} ms (a timer of 180 ms: {timer} ms), another text after {answered:?} (usually {usual:?})");
+        // The text from before is back.
+        chrome.wait("document.getElementById('busy').hidden");
+        chrome.wait(&format!("document.getElementById('text').value === {}", json!(TEXT)));
+        assert_eq!(chrome.eval("document.getElementById('about-text').textContent"), before);
+        // 300 ms on a quiet machine; the whole text takes ten seconds and more.
+        answered < Duration::from_secs(2) + 5 * usual
+    });
+    assert!(cancelled, "another text waits for {} letters that were cancelled", long.len());
+    is_quiet(&served, &chrome);
+}
+
+#[test]
+fn pictures_of_a_long_text_come_layer_by_layer() {
+    let Some((served, chrome)) = opened(&[]) else { return };
+    // Whether the first layer was drawn while the run was under way.
+    chrome.eval(
+        "import('/state.js').then(({ runs, state }) => {
+            const view = document.getElementById('view');
+            new MutationObserver(() => {
+                const drawn = [...view.querySelectorAll('.heads canvas')].slice(0, 4);
+                if (view.dataset.preview && drawn.length === 4 && drawn.every((canvas) => canvas.width > 1))
+                    window.early ??= runs.B.of !== state.text && document.getElementById('busy-bar').hasAttribute('value');
+            }).observe(view, { attributes: true, childList: true, subtree: true });
+        })",
     );
-    chrome.shot("busy");
-    // The server ends the work: another text is answered at once.
+    fill(&chrome, &long_text(700));
+    chrome.wait("window.early !== undefined");
+    assert_eq!(chrome.eval("window.early"), json!(true), "the first picture came after the run");
+    let style = chrome.eval("getComputedStyle(document.getElementById('view')).opacity");
+    assert!(style == "1" || chrome.eval("document.getElementById('view').dataset.preview === undefined") == true, "dimmed: {style}");
+    chrome.shot("preview");
     chrome.eval("document.getElementById('cancel').click()");
-    let answered = ask("Emma");
-    eprintln!("a sign of work after {shown} ms, another text {answered:?} (usually {usual:?}) after cancelling {} letters", long.len());
-    assert!(answered < Duration::from_secs(3) + 10 * usual, "{answered:?}, usually {usual:?}");
-    // The text from before is back.
-    chrome.wait("document.getElementById('busy').hidden");
     chrome.wait(&format!("document.getElementById('text').value === {}", json!(TEXT)));
-    assert_eq!(chrome.eval("document.getElementById('about-text').textContent"), before);
+    is_quiet(&served, &chrome);
+}
+
+/// On a telephone a tab brings its view into sight, and no label of a drawing is cut off.
+#[test]
+fn a_narrow_screen_shows_the_view_that_was_chosen() {
+    let Some((served, chrome)) = opened(&[]) else { return };
+    chrome.size(390, 844, false);
+    let cut = chrome.eval("Array.from(document.querySelectorAll('#view svg[role=img]')).flatMap((drawing) => { const { width, height } = drawing.viewBox.baseVal; return Array.from(drawing.querySelectorAll('text:not([transform])')).filter((text) => { const box = text.getBBox(); return box.x < -0.5 || box.y < -2 || box.x + box.width > width + 0.5 || box.y + box.height > height + 2; }).map((text) => text.textContent); })");
+    assert_eq!(cut, json!([]), "labels that are cut off");
+    and_drawn(&chrome, |chrome| {
+        chrome.eval("document.getElementById('tab-map').click()");
+    });
+    let top = number(&chrome.eval("document.getElementById('centre').getBoundingClientRect().top"));
+    assert!(top.abs() < 60.0, "the view is {top} pixels away");
+    is_quiet(&served, &chrome);
+}
+
+/// Every slider says its value in words, on the page and in the lesson.
+#[test]
+fn sliders_have_value_texts() {
+    let Some((served, chrome)) = opened(&[]) else { return };
+    let silent = "Array.from(document.querySelectorAll('input[type=range]')).filter((one) => !one.getAttribute('aria-valuetext')).map((one) => one.id)";
+    assert_eq!(chrome.eval(silent), json!([]));
+    for (step, sliders) in [(3, 2), (4, 1), (5, 1)] {
+        chrome.open(&format!("{}{}", served.address, fragment(&[("v", "lesson"), ("n", &step.to_string())])));
+        chrome.wait("document.querySelector('.question .plain')");
+        chrome.eval("document.querySelector('.question .plain').click()");
+        assert_eq!(chrome.eval("document.querySelectorAll('#view input[type=range]').length"), json!(sliders), "step {step}");
+        assert_eq!(chrome.eval(silent), json!([]), "step {step}");
+    }
     is_quiet(&served, &chrome);
 }
 
@@ -204,16 +281,12 @@ fn a_file_has_a_title_a_note_a_head_and_says_where_it_comes_from() {
 fn all_scripts_and_a_large_zoom_fit() {
     let Some((served, chrome)) = opened(&[]) else { return };
     chrome.size(640, 450, false);
-    for view in ["heads", "head", "lens", "lesson", "map", "neuron"] {
+    for view in ["head", "lens", "lesson", "map", "neuron", "heads"] {
         and_drawn(&chrome, |chrome| {
             chrome.eval(&format!("document.getElementById('tab-{view}').click()"));
         });
         let wide = number(&chrome.eval("document.documentElement.scrollWidth - window.innerWidth"));
         assert!(wide <= 1.0, "{view} is {wide} pixels too wide at 200 %");
-        if view == "heads" {
-            chrome.eval("document.getElementById('tab-map').click()");
-            chrome.wait("document.querySelector('#view canvas.map')");
-        }
     }
     typed(&chrome, "Emma");
     is_quiet(&served, &chrome);

@@ -5,7 +5,8 @@ use crate::served::said;
 use crate::views::{TEXT, and_drawn, is_quiet, opened};
 use serde_json::json;
 
-const EXAMPLES: &str = "Array.from(document.querySelectorAll('#examples li'), (li) => [Number(li.dataset.surprise), li.querySelector('.looking').textContent, Number(li.dataset.row)])";
+const EXAMPLES: &str = "Array.from(document.querySelectorAll('#examples li'),
+    (li) => [Number(li.dataset.surprise), li.querySelector('.looking').textContent, Number(li.dataset.row)])";
 
 #[test]
 fn a_head_has_unusual_examples_with_links_into_their_text() {
@@ -16,7 +17,10 @@ fn a_head_has_unusual_examples_with_links_into_their_text() {
     let found = chrome.eval(EXAMPLES);
     let surprises: Vec<f64> = found.as_array().expect("examples").iter().map(|one| number(&one[0])).collect();
     assert!(surprises[0] > 1.0 && surprises.windows(2).all(|pair| pair[0] >= pair[1]), "{surprises:?}");
-    let largest = chrome.eval("Math.max(...Array.from(document.querySelectorAll('#examples li:first-child .looked-at'), (key) => Number(key.title.replace('weight ', ''))))");
+    let largest = chrome.eval(
+        "Math.max(...Array.from(document.querySelectorAll('#examples li:first-child .looked-at'),
+            (key) => Number(key.title.replace('weight ', ''))))",
+    );
     chrome.shot("examples");
     and_drawn(&chrome, |chrome| {
         chrome.eval("document.querySelector('#examples .open').click()");
@@ -47,7 +51,7 @@ fn two_texts_are_compared_head_by_head() {
     let out = folder.path().to_str().expect("UTF-8");
     let means = |text: &str| {
         let tables = said(&["look", "--text", text, "--json", "--quiet", "--out", out]);
-        let table = tables.as_array().expect("tables").iter().find(|table| table["name"] == "heads").expect("a table").clone();
+        let table = tables.as_array().expect("tables").iter().find(|table| table["name"] == "look").expect("a table").clone();
         table["rows"].as_array().expect("rows").clone()
     };
     for (column, text) in [(2, TEXT), (3, other)] {
@@ -75,7 +79,12 @@ fn a_number_of_the_lesson_says_where_it_comes_from_and_goes_to() {
     let said = point("td[data-row=\"5\"][data-column=\"3\"]");
     assert!(said.contains("step 4") && said.contains("step 6"), "{said}");
     // The values of the other steps are those of the library.
-    let steps = chrome.eval("import('/state.js').then(async ({ runs }) => { const { ask } = await import('/api.js'); const { short } = await import('/base.js'); const { steps } = await ask(`/api/run/${runs.B.run}/steps?layer=1&head=2`); return [short(steps.scaled[5][3]), short(steps.weights[5][3])] })");
+    let steps = chrome.eval(
+        "Promise.all(['/state.js', '/api.js', '/base.js'].map((name) => import(name))).then(async ([{ runs }, { ask }, { short }]) => {
+            const { steps } = await ask(`/api/run/${runs.B.run}/steps?layer=1&head=2`);
+            return [short(steps.scaled[5][3]), short(steps.weights[5][3])];
+        })",
+    );
     for value in steps.as_array().expect("values") {
         assert!(said.contains(value.as_str().expect("a number")), "{value}: {said}");
     }

@@ -23,8 +23,14 @@ pub fn opened(words: &[(&str, &str)]) -> Option<(Served, Chrome)> {
     let mut all = vec![("t", TEXT)];
     all.extend(words);
     chrome.open(&format!("{}{}", served.address, fragment(&all)));
-    chrome.wait("document.getElementById('view').dataset.drawn");
+    settled(&chrome);
     Some((served, chrome))
+}
+
+/// Wait until the first view is drawn, and the names of the heads have come, which draw it again.
+pub fn settled(chrome: &Chrome) {
+    chrome.wait("document.getElementById('view').dataset.drawn && import('/labels.js').then(({ namesKnown }) => namesKnown())");
+    chrome.wait("!document.querySelector('#view .heads') || document.querySelector('#view .heads .label')");
 }
 
 /// Nothing was asked of any other machine, and nothing was complained about.
