@@ -18,13 +18,17 @@ fn in_ci() -> bool {
     std::env::var("CI").is_ok_and(|value| value == "true")
 }
 
+/// A package of the distribution. An image may have no package lists, or old ones.
+fn install_package(name: &str) {
+    for words in [&["update"][..], &["install", "--yes", "--no-install-recommends", name]] {
+        let _ = run_quietly(command("apt-get", words));
+    }
+}
+
 /// Installs the browser in continuous integration, where its absence is a failure; elsewhere the page's tests are skipped aloud.
 pub(crate) fn prepare(steps: &mut Steps) {
     if !found() && in_ci() {
-        // An image may have no package lists, or old ones.
-        for words in [&["update"][..], &["install", "--yes", "--no-install-recommends", "chromium"]] {
-            let _ = run_quietly(command("apt-get", words));
-        }
+        install_package("chromium");
         if !found() {
             steps.step("the page in a browser", || bail!("chromium cannot be installed; REGARD_BROWSER names another browser"));
         }
@@ -36,15 +40,24 @@ pub(crate) fn prepare(steps: &mut Steps) {
     }
 }
 
-/// axe-core, which the page's tests look for accessibility with: from npm, once per target folder; none where there is no npm.
+/// axe-core, which the page's tests look for accessibility with: from npm, once per target folder. Without npm there is none; in continuous
+/// integration npm is installed, and its absence is a failure.
 pub(crate) fn axe(steps: &mut Steps) -> Option<PathBuf> {
     let folder = target_dir().join("axe");
     let file = folder.join("node_modules/axe-core/axe.min.js");
     if file.is_file() {
         return Some(file);
     }
-    if run_quietly(command("npm", &["--version"])).is_err() {
-        skipped("accessibility of the page", "npm is not installed");
+    let has_npm = || run_quietly(command("npm", &["--version"])).is_ok();
+    if !has_npm() && in_ci() {
+        install_package("npm");
+    }
+    if !has_npm() {
+        if in_ci() {
+            steps.step("accessibility of the page", || bail!("npm cannot be installed; axe-core comes from it"));
+        } else {
+            skipped("accessibility of the page", "npm is not installed");
+        }
         return None;
     }
     let install = || -> Result<()> {
