@@ -42,3 +42,59 @@ def test_a_mistake_is_named():
 def test_what_cannot_be_called_is_an_error():
     with pytest.raises(ValueError, match="cannot be judged"):
         regard.judge(lambda one: one)
+
+
+def weights_of(scores):
+    top = scores.max(-1, keepdims=True)
+    e = np.exp(scores - np.where(np.isneginf(top), 0, top))
+    total = e.sum(-1, keepdims=True)
+    return e / np.where(total == 0, 1, total)
+
+
+def visible_only(weights, v):
+    return np.where(weights[..., None] == 0, 0, weights[..., None] * v[..., None, :, :]).sum(-2)
+
+
+def two_sides(q, k, v, causal=False, window_left=-1, window_right=-1):
+    n, m, group = q.shape[2], k.shape[2], q.shape[1] // k.shape[1]
+    scores = q @ np.repeat(k, group, 1).swapaxes(-1, -2) * np.float32(q.shape[-1] ** -0.5)
+    i, j = np.arange(n)[:, None] + m - n, np.arange(m)
+    hidden = (causal & (j > i)) | ((window_left >= 0) & (i - j > window_left)) | ((window_right >= 0) & (j - i > window_right))
+    return visible_only(weights_of(np.where(hidden, -np.inf, scores)), np.repeat(v, group, 1))
+
+
+def scale_required(q, k, v, *, scale, mask=None):
+    group = q.shape[1] // k.shape[1]
+    scores = q @ np.repeat(k, group, 1).swapaxes(-1, -2) * np.float32(scale)
+    return visible_only(weights_of(scores if mask is None else np.where(mask, scores, -np.inf)), np.repeat(v, group, 1))
+
+
+def packed(q, k, v, cu_seqlens_q, cu_seqlens_k):
+    out, group = np.zeros(q.shape[:2] + v.shape[-1:], q.dtype), q.shape[1] // k.shape[1]
+    for s in range(len(cu_seqlens_q) - 1):
+        rows, keys = slice(*cu_seqlens_q[s : s + 2]), slice(*cu_seqlens_k[s : s + 2])
+        scores = np.einsum("qhd,khd->hqk", q[rows], np.repeat(k[keys], group, 1)) * np.float32(q.shape[-1] ** -0.5)
+        out[rows] = np.einsum("hqk,khd->qhd", weights_of(scores), np.repeat(v[keys], group, 1))
+    return out
+
+
+def layer(module, query, key, value, attention_mask, scaling, **kwargs):
+    """As in transformers: a layer, an additive mask, the output with heads behind the sequence."""
+    group = module.num_key_value_groups
+    scores = query @ np.repeat(key, group, 1).swapaxes(-1, -2) * np.float32(scaling)
+    if attention_mask is not None:
+        scores = np.where(attention_mask, scores, -np.inf) if attention_mask.dtype == bool else scores + attention_mask
+    weights = weights_of(scores)
+    return visible_only(weights, np.repeat(value, group, 1)).swapaxes(1, 2), weights
+
+
+@pytest.mark.parametrize("function", [two_sides, scale_required, packed, layer])
+def test_signatures_of_other_libraries_are_understood(function):
+    verdict = regard.judge(function)
+    assert verdict.right, verdict.text
+
+
+@pytest.mark.parametrize("function", [regard.attention, regard.attention_varlen, regard.merge])
+def test_functions_of_this_package_are_right(function):
+    verdict = regard.judge(function)
+    assert verdict.right and verdict.limits == [], verdict.text

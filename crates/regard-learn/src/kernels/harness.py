@@ -13,25 +13,29 @@ import sys
 import tempfile
 import threading
 import time
+import types
 
 # What an argument means, by its usual names. The first that the function has is used.
 NAMES = {
     "q": ("q", "query", "queries", "Q", "xq", "q_states", "query_states", "query_layer"),
-    "k": ("k_cache", "key_cache", "k", "key", "keys", "K", "xk", "k_int8", "k_quant", "key_states", "key_layer"),
+    "k": ("k_cache", "key_cache", "k", "key", "keys", "K", "xk", "k_int8", "k_quant", "k_q", "k_i8", "key_states",
+          "key_layer"),
     "v": ("v_cache", "value_cache", "v", "value", "values", "V", "xv", "value_states", "value_layer"),
     "mask": ("attn_mask", "mask", "attention_mask", "visible", "key_mask", "bool_mask"),
     "bias": ("bias", "attn_bias", "attention_bias", "position_bias", "rel_bias"),
     "causal": ("is_causal", "causal", "use_causal_mask"),
     "scale": ("scale", "softmax_scale", "sm_scale", "scaling", "qk_scale"),
     "window": ("window_size", "local_window_size", "window", "sliding_window", "sliding_window_size", "window_left", "local_window"),
-    "softcap": ("softcap", "logits_soft_cap", "logit_softcapping", "soft_cap", "logit_cap", "logits_softcap", "attn_logit_softcapping"),
+    "window_right": ("window_right", "window_size_right", "right_window"),
+    "softcap": ("softcap", "logits_soft_cap", "logit_softcapping", "soft_cap", "logit_cap", "logits_softcap", "attn_logit_softcapping",
+                "logit_softcap", "logit_soft_cap", "attn_softcap"),
     "alibi": ("alibi_slopes", "alibi", "slopes"),
     "sinks": ("sinks", "sink", "s_aux", "attention_sinks", "sink_logits", "learnable_sink"),
     "lengths": ("key_value_seq_lengths", "cache_seqlens", "nonpad_kv_seqlen", "key_lengths", "kv_lens", "kv_lengths", "seqused_k", "seq_lens",
                 "lengths", "seqlens_k", "valid_lens", "context_lens", "kv_len", "seqlens", "seq_lengths", "kv_seq_lens"),
     "offset": ("q_offset", "offset", "start_pos", "query_offset", "past_len", "position_offset", "q_start", "cache_position", "past_length",
                "kv_offset", "pos", "past_kv_len"),
-    "dropout": ("dropout_p", "dropout", "p_dropout", "dropout_prob", "dropout_rate"),
+    "dropout": ("dropout_p", "dropout", "p_dropout", "dropout_prob", "dropout_rate", "p"),
     "gqa": ("enable_gqa",),
     "cu_q": ("cu_seqlens_q", "cu_seq_q", "qo_indptr", "cu_seqlens", "q_indptr", "cu_q"),
     "cu_k": ("cu_seqlens_k", "cu_seq_k", "kv_indptr", "cu_seqlens_kv", "k_indptr", "cu_k"),
@@ -48,6 +52,8 @@ NAMES = {
     "lse_b": ("lse_b", "s_b", "suffix_lse", "lse2", "l2", "l_b"),
 }
 FEATURES = ("mask", "bias", "causal", "scale", "softcap", "alibi", "sinks", "lengths", "offset", "dropout", "k_scale")
+# Arguments for an object with settings, such as a layer of transformers.
+SETTINGS = ("module", "layer", "config")
 REFUSALS = (NotImplementedError, ValueError, TypeError, AssertionError, RuntimeError)
 # Libraries whose limits are documented, by the module of a frame or the name of a C function.
 LIBRARIES = {"onnxruntime": "onnxruntime", "openvino": "openvino", "regard": "regard", "flash_attn": "flash_attn", "xformers": "xformers"}
@@ -166,8 +172,11 @@ class Kernel:
             for meaning in ("out_a", "lse_a", "out_b", "lse_b"):
                 self.meant.pop(meaning, None)
         self.always_causal = ("causal" in name.lower() or "offset" in self.meant) and "causal" not in self.meant
+        if "window" not in self.meant:
+            self.meant.pop("window_right", None)
         self.check()
-        self.library, self.profiled = None, False
+        # Whether the output has the other order of heads and sequence: known after the first case that shows it.
+        self.swapped = None
 
     def check(self):
         if not self.merge and not all(meaning in self.meant for meaning in "qkv"):
@@ -176,7 +185,7 @@ class Kernel:
                 raise Unusable(f"the function takes {order}; q, k and v are expected")
             for meaning, name in zip("qkv", order):
                 self.meant.setdefault(meaning, name)
-        known = set(self.meant.values()) | set(self.fixed)
+        known = set(self.meant.values()) | set(self.fixed) | set(SETTINGS)
         open_ = [name for name, p in self.has.items() if p.default is p.empty and name not in known]
         if open_:
             raise Unusable(f"unknown argument {open_[0]}; say what it is with --arg MEANING={open_[0]} "
@@ -185,6 +194,11 @@ class Kernel:
     def default(self, meaning):
         parameter = self.has.get(self.meant.get(meaning))
         return None if parameter is None or parameter.default is parameter.empty else parameter.default
+
+    def needs(self, meaning):
+        """Whether an argument has no default."""
+        parameter = self.has.get(self.meant.get(meaning))
+        return parameter is not None and parameter.default is parameter.empty
 
     def window_kind(self):
         """`pair` (left, right), `count` (keys with one's own), `left`."""
@@ -211,7 +225,8 @@ class Kernel:
         if "mask" in self.meant and "bias" not in self.meant and self.meant["mask"] in ("attn_mask", "attention_mask"):
             found.append("bias")
         if "window" in self.meant:
-            found.append("window" if self.window_kind() == "pair" else "window_left")
+            both = self.window_kind() == "pair" or "window_right" in self.meant
+            found.append("window" if both else "window_left")
         if self.meant.get("mask") != "attn_mask" or self.style() == "onnx":
             found.append("causal+mask")
         return found
@@ -371,6 +386,11 @@ class Call:
         heads = (self.given["k"] if name in ("dk", "dv") else self.given["q"] if "q" in self.given else self.given["out_a"]).shape[1]
         tokens = (self.given["k"] if name in ("dk", "dv") else self.given["q"] if "q" in self.given else self.given["out_a"]).shape[0]
         like = self.laid(self.tools.np.zeros((tokens, heads, width)))
+        other = (like.shape[:-3] + (like.shape[-2], like.shape[-3], like.shape[-1])) if len(like.shape) > 2 else like.shape
+        if name == "out" and other != like.shape and array.shape in (like.shape, other):
+            self.kernel.swapped = array.shape == other
+        if name == "out" and self.kernel.swapped and array.shape == other:
+            array = array.swapaxes(-3, -2)
         if array.shape != like.shape:
             raise Unusable(f"{name} has the shape {list(array.shape)}; it must be {list(like.shape)}")
         if self.batch == 0 or self.kernel.merge:
@@ -448,6 +468,9 @@ class Call:
         for name in ("scale", "softcap", "offset", "max_q", "max_k"):
             if s.get(name) is not None:
                 values[name] = s[name]
+        if values.get("scale") is None and "scale" in meant and kernel.default("scale") is not None or kernel.needs("scale"):
+            # Without a default that means 1/sqrt(d) the caller gives it.
+            values.setdefault("scale", float(self.given["q"].shape[2]) ** -0.5)
         if s["causal"] or ("causal" in meant and kernel.default("causal") is None):
             values["causal"] = bool(s["causal"])
         if "causal" in meant and not s["causal"]:
@@ -466,6 +489,8 @@ class Call:
                 n = self.given["k"].shape[0]
                 pair = tuple(n if side < 0 else side for side in pair)
             values["window"] = pair if kind == "pair" else left + 1 if kind == "count" else left
+            if kind != "pair" and "window_right" in meant:
+                values["window"], values["window_right"] = left, right
         if self.header["lse"] and "want_lse" in meant:
             values["want_lse"] = True
         return values
@@ -491,8 +516,15 @@ class Call:
         out.update(self.kernel.fixed)
         for name, parameter in self.kernel.has.items():
             if parameter.default is parameter.empty and name not in out:
-                out[name] = None
+                out[name] = self.settings() if name in SETTINGS else None
         return out
+
+    def settings(self):
+        """What a layer of transformers tells its attention function."""
+        q, k = self.given["q"], self.given["k"]
+        return types.SimpleNamespace(num_key_value_groups=q.shape[1] // k.shape[1], num_attention_heads=q.shape[1],
+                                     num_key_value_heads=k.shape[1], head_dim=q.shape[2], training=bool(self.scalars["dropout"]),
+                                     is_causal=bool(self.scalars["causal"]), layer_idx=0, sliding_window=None)
 
     def invoke(self, function, values):
         words = self.passed(values)
