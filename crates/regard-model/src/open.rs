@@ -216,6 +216,7 @@ fn of_config(config: &ModelConfig, params: Vec<f32>, tokenizer: regard_nn::token
         causal: true,
         context: config.context,
         gains_plus_one: false,
+        zero_shifts: false,
     };
     let layout = Transformer::new(&architecture.parts).layout().clone();
     let archive = Box::new(Ours { layout, params });

@@ -69,5 +69,6 @@ pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Arch
         causal: false,
         context,
         gains_plus_one: false,
+        zero_shifts: false,
     })
 }

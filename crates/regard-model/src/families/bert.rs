@@ -147,5 +147,6 @@ pub fn of_settings(name: &str, settings: Settings<'_>, archive: &dyn Archive) ->
         causal: false,
         context: encoder.context,
         gains_plus_one: false,
+        zero_shifts: false,
     })
 }

@@ -1,7 +1,7 @@
 //! GPT-NeoX and Pythia: a part of each head is rotated, attention and network read the same rows. Files of transformers fuse q, k and v
 //! head by head, GGUF's one after another.
 
-use super::{Architecture, Sizes, Table, activation, divides, rotary};
+use super::{Architecture, Sizes, Table, activation, divides, partial_rotary, rotary, rotated};
 use crate::error::Result;
 use crate::formats::{Archive, Gguf};
 use crate::settings::Settings;
@@ -60,11 +60,6 @@ fn parts(s: &GptNeoX) -> TransformerConfig {
     }
 }
 
-/// Number of a head's elements that are rotated; even.
-fn turned(share: f64, head_dim: usize) -> usize {
-    ((head_dim as f64 * share) as usize).min(head_dim) / 2 * 2
-}
-
 /// Of a `config.json`.
 ///
 /// # Errors
@@ -72,15 +67,10 @@ fn turned(share: f64, head_dim: usize) -> usize {
 pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Architecture> {
     let sizes = Sizes::of_settings(settings)?;
     let head_dim = divides("num_attention_heads", sizes.width, sizes.heads)?;
-    let share = settings.number(&["rotary_pct", "partial_rotary_factor"], 0.25)?;
-    let share = match settings.within("rope_parameters") {
-        Some(inner) => inner.number(&["partial_rotary_factor"], share)?,
-        None => share,
-    };
     let model = GptNeoX {
         sizes,
         eps: settings.epsilon(&["layer_norm_eps"], 1e-5)?,
-        rotary: Rotary { dims: Some(turned(share, head_dim)), ..rotary(settings, 1e4)? },
+        rotary: Rotary { dims: Some(rotated(partial_rotary(settings, 0.25)?, head_dim)), ..rotary(settings, 1e4)? },
         bias: settings.flag("attention_bias", true),
         parallel: settings.flag("use_parallel_residual", true),
         activation: activation(settings, &["hidden_act"], "gelu")?,

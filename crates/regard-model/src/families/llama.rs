@@ -22,7 +22,7 @@ use regard_nn::layers::stack::{BlockConfig, BlockWiring};
 use regard_nn::models::transformer::{EmbeddingConfig, HeadConfig, TransformerConfig};
 use regard_nn::tensors::{Order, Source};
 
-/// Names in files of transformers that Gemma has too.
+/// Names in files of transformers that many families have.
 pub(super) const SHARED_NAMES: Table = &[
     ("tokens", "embed_tokens"),
     ("blocks.#.attention.norm", "layers.#.input_layernorm"),

@@ -6,19 +6,30 @@
 
 pub mod albert;
 pub mod bert;
+pub mod bloom;
 pub mod distilbert;
-pub mod gemma2;
+pub mod gemma;
 pub mod gpt2;
 pub mod gpt_neox;
+pub mod gptj;
 pub mod llama;
+pub mod mpt;
+pub mod opt;
+pub mod phi;
+pub mod stablelm;
+pub mod starcoder2;
 
 use crate::error::{Error, Result};
 use crate::formats::{Archive, Gguf};
 use crate::settings::Settings;
 use regard_nn::layers::activation::Activation;
+use regard_nn::layers::attention::AttentionConfig;
+use regard_nn::layers::mlp::MlpConfig;
+use regard_nn::layers::norm::NormKind;
 use regard_nn::layers::positions::{Rotary, Scaling};
-use regard_nn::models::transformer::TransformerConfig;
-use regard_nn::tensors::{Layout, Numbers, Source, Tensor};
+use regard_nn::layers::stack::{BlockConfig, BlockWiring};
+use regard_nn::models::transformer::{EmbeddingConfig, HeadConfig, TransformerConfig};
+use regard_nn::tensors::{Layout, Numbers, Order, Source, Tensor};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -43,12 +54,14 @@ pub struct Architecture {
     pub context: usize,
     /// Gains of norms are one more than what the file has.
     pub gains_plus_one: bool,
+    /// Layer norms have no shift in the file: it is zero.
+    pub zero_shifts: bool,
 }
 
 impl Architecture {
     /// Tokens see only what is before them, gains are what the file has.
     fn decoder(family: &str, parts: TransformerConfig, names: &'static [Table], prefixes: &'static [&'static str], context: usize) -> Self {
-        Self { family: family.to_owned(), parts, names, prefixes, causal: true, context, gains_plus_one: false }
+        Self { family: family.to_owned(), parts, names, prefixes, causal: true, context, gains_plus_one: false, zero_shifts: false }
     }
 
     /// A decoder under GGUF's names.
@@ -92,6 +105,45 @@ impl Sizes {
     }
 }
 
+/// A setting that has no part here unless it has one value.
+fn needs(settings: Settings<'_>, name: &str, value: bool, otherwise: bool) -> Result<()> {
+    if settings.flag(name, otherwise) == value {
+        return Ok(());
+    }
+    Err(Error::Setting { name: name.to_owned(), value: (!value).to_string(), reason: format!("only {value} is supported") })
+}
+
+/// A decoder whose blocks differ in their windows only.
+struct Decoder {
+    sizes: Sizes,
+    wiring: BlockWiring,
+    norm: (NormKind, f64),
+    attention: AttentionConfig,
+    /// Of each block; none where empty.
+    windows: Vec<Option<usize>>,
+    mlp: MlpConfig,
+    embedding: EmbeddingConfig,
+    head: HeadConfig,
+}
+
+impl Decoder {
+    fn parts(self) -> Result<TransformerConfig> {
+        let (Self { wiring, norm, attention, mlp, .. }, Sizes { vocab, width, layers, .. }) = (&self, self.sizes);
+        divides("num_key_value_heads", attention.heads, attention.kv_heads)?;
+        let block = |number: usize| {
+            let attention = AttentionConfig { window: self.windows.get(number).copied().flatten(), ..*attention };
+            BlockConfig::new(format!("blocks.{number}"), *wiring, *norm, attention, *mlp)
+        };
+        Ok(TransformerConfig {
+            width,
+            blocks: (0..layers).map(block).collect(),
+            last_norm: Some(*norm),
+            embedding: EmbeddingConfig { vocab, width, ..self.embedding },
+            head: Some(HeadConfig { order: Order::OutIn, ..self.head }),
+        })
+    }
+}
+
 /// The names of decoders in GGUF files, and in our view of llama2.c's.
 pub const GGUF_DECODER: Table = &[
     ("tokens", "token_embd"),
@@ -126,7 +178,15 @@ pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Arch
     match name {
         "gpt2" => gpt2::of_settings(settings, archive),
         "llama" | "mistral" | "qwen2" | "qwen3" => llama::of_settings(name, settings, archive),
-        "gemma2" => gemma2::of_settings(settings),
+        "gemma" | "gemma2" | "gemma3" | "gemma3_text" => gemma::of_settings(name, settings),
+        "phi" => phi::of_settings(settings),
+        "phi3" => phi::of_settings_3(settings, archive),
+        "stablelm" => stablelm::of_settings(settings, archive),
+        "starcoder2" => starcoder2::of_settings(settings, archive),
+        "gptj" => gptj::of_settings(settings),
+        "opt" => opt::of_settings(settings),
+        "bloom" => bloom::of_settings(settings),
+        "mpt" => mpt::of_settings(settings),
         "gpt_neox" => gpt_neox::of_settings(settings, archive),
         "bert" | "roberta" | "camembert" | "xlm-roberta" => bert::of_settings(name, settings, archive),
         "distilbert" => distilbert::of_settings(settings, archive),
@@ -164,7 +224,7 @@ pub fn of_gguf(file: &Gguf) -> Result<Architecture> {
     let settings = Settings(&object);
     match name {
         "llama" | "qwen2" | "qwen3" => llama::of_gguf(name, settings, file),
-        "gemma2" => gemma2::of_gguf(settings),
+        "gemma2" => gemma::of_gguf(settings),
         "gpt2" => gpt2::of_gguf(settings, file),
         "gptneox" => gpt_neox::of_gguf(settings, file),
         _ => Err(unknown(name, "general.architecture")),
@@ -172,7 +232,8 @@ pub fn of_gguf(file: &Gguf) -> Result<Architecture> {
 }
 
 fn unknown(name: &str, place: &str) -> Error {
-    const KNOWN: &str = "gpt2, llama, mistral, qwen2, qwen3, gemma2, gpt_neox, bert, roberta, distilbert, albert";
+    const KNOWN: &str = "gpt2, llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3, phi, phi3, stablelm, starcoder2, gptj, gpt_neox, opt, \
+                         bloom, mpt, bert, roberta, distilbert, albert";
     let known_missing = [
         ("t5", "relative position buckets and an encoder with a decoder"),
         ("bart", "an encoder with a decoder"),
@@ -180,12 +241,10 @@ fn unknown(name: &str, place: &str) -> Error {
         ("mixtral", "a mixture of experts"),
         ("deepseek", "latent attention and a mixture of experts"),
         ("mamba", "a state space instead of attention"),
-        ("phi3", "a table of names, q, k and v in one matrix, gate and up in another"),
         ("phimoe", "a mixture of experts"),
-        ("phi", "a table of names, parallel wiring with one norm"),
-        ("opt", "positions that begin at 2 after a layer norm before blocks: a table of names"),
-        ("bloom", "ALiBi after a norm of the embedding: a table of names"),
+        ("phi", "a table of names for this version"),
         ("gemma", "a table of names for this version"),
+        ("olmo2", "norms of whole queries and keys, and of results alone"),
         ("falcon", "q, k and v fused by groups, parallel wiring"),
     ];
     let missing = known_missing.iter().find(|(family, _)| name.starts_with(family)).map_or("a list of its parts", |(_, missing)| missing);
@@ -217,6 +276,17 @@ pub(crate) fn activation(settings: Settings<'_>, names: &[&str], otherwise: &str
             Err(Error::Setting { name, value, reason: "gelu, gelu_new, gelu_pytorch_tanh, gelu_fast, silu and relu are known".to_owned() })
         }
     }
+}
+
+/// The even number of a head's elements that are rotated, of a share.
+fn rotated(share: f64, head_dim: usize) -> usize {
+    ((head_dim as f64 * share) as usize).min(head_dim) / 2 * 2
+}
+
+/// The share of a head that is rotated.
+fn partial_rotary(settings: Settings<'_>, otherwise: f64) -> Result<f64> {
+    let share = settings.number(&["rotary_pct", "partial_rotary_factor"], otherwise)?;
+    settings.within("rope_parameters").map_or(Ok(share), |inner| inner.number(&["partial_rotary_factor"], share))
 }
 
 /// Rotary positions of a `config.json`: of transformers 5 (`rope_parameters`) or before (`rope_theta`, `rope_scaling`).
@@ -272,12 +342,14 @@ pub struct RenamedTensors {
     names: &'static [Table],
     prefix: &'static str,
     gains_plus_one: bool,
+    zero_shifts: bool,
 }
 
 impl RenamedTensors {
-    /// The tensors of a architecture.
+    /// The tensors of an architecture.
     pub fn new(archive: Box<dyn Archive>, architecture: &Architecture) -> Self {
-        let mut named = Self { archive, names: architecture.names, prefix: "", gains_plus_one: architecture.gains_plus_one };
+        let Architecture { names, gains_plus_one, zero_shifts, .. } = *architecture;
+        let mut named = Self { archive, names, prefix: "", gains_plus_one, zero_shifts };
         for prefix in architecture.prefixes {
             named.prefix = prefix;
             if named.theirs("tokens.table").is_some_and(|name| named.archive.has(&name)) {
@@ -344,6 +416,11 @@ impl RenamedTensors {
 impl Source for RenamedTensors {
     fn tensor(&self, name: &str) -> regard_nn::Result<Tensor<'_>> {
         let refused = |reason: String| regard_nn::Error::Tensor { name: name.to_owned(), reason };
+        if let (true, Some(norm)) = (self.zero_shifts, name.strip_suffix(".shift")) {
+            let gain = self.tensor(&format!("{norm}.gain"))?;
+            let zeros = vec![0f32; gain.numbers.len()];
+            return Ok(Tensor { shape: gain.shape, numbers: Numbers::F32(Cow::Owned(zeros)) });
+        }
         let theirs = self.theirs(name).ok_or_else(|| refused("the family has no name for it".to_owned()))?;
         let tensor = self.archive.tensor(&theirs).map_err(|error| match error {
             regard_nn::Error::Tensor { reason, .. } => regard_nn::Error::Tensor { name: theirs.clone(), reason },

@@ -168,9 +168,11 @@ fn files_that_cannot_be_run_name_what_is_missing() {
     let object = [b"}(".as_slice(), &text("epoch"), b"K\x03", &text("model_state_dict"), &inner, b"u"].concat();
     let error = Model::load(old_file(dir.path(), &object, &[("0", 2, vec![0; 8])])).expect_err("which?").to_string();
     assert!(error.contains("config.json"), "{error}");
-    let phi = replaced("llama3", "config.json", |bytes| *bytes = br#"{"model_type": "phi3"}"#.to_vec());
-    let error = Model::load(phi.path()).expect_err("phi3").to_string();
-    assert!(error.contains("q, k and v in one matrix") && !error.contains("parallel"), "{error}");
+    for (name, missing) in [("phimoe", "experts"), ("olmo2", "norms of whole queries"), ("gemma3n_text", "this version")] {
+        let model = replaced("llama3", "config.json", |bytes| *bytes = format!(r#"{{"model_type": "{name}"}}"#).into_bytes());
+        let error = Model::load(model.path()).expect_err(name).to_string();
+        assert!(error.contains(missing) && error.contains("phi3"), "{error}");
+    }
 }
 
 #[test]
