@@ -3,7 +3,7 @@ import { counted, el, put, short, svg } from './base.js';
 import { image, colour } from './colour.js';
 import { ask, frozen, numbers } from './api.js';
 import { colourBar, difference, largest, model, ofSide, scaleKind, scaleWords, sinkWords, table } from './draw.js';
-import { NAMES, nameHeads, nameOf, namesKnown } from './labels.js';
+import { NAMES, nameHeads, nameOf, namesComing, namesKnown } from './labels.js';
 import { cellChoice, choice, colourChoice, sinkChoice } from './controls.js';
 import { addPictures, comparison, otherField, otherText } from './compare.js';
 import { gridSvg, scatter, WORDS } from './heads_drawn.js';
@@ -228,7 +228,7 @@ export const headsView = {
         `${counted(layers * heads, 'head')} on ${counted(n, 'token')}${side}: ${scaleWords(grid.most)}.${sinkWords()}`,
       ),
       colourBar(grid.most),
-      namesKnown() || frozen ? null : nameButton(),
+      namesKnown() || namesComing() || frozen ? null : nameButton(),
     ];
     const sortable = n <= LONG || state.order !== 'layer';
     const all = Array.from({ length: layers }, (_, layer) => layer);

@@ -53,9 +53,12 @@ export async function nameHeads(far = () => {}) {
 
 const begun = new Set();
 
+/** Whether the names come without being asked. */
+export const namesComing = () => !known.has(state.model) && model().parameters <= SMALL;
+
 /** A small model has its names without being asked. */
 export function nameWhenSmall() {
-  if (frozen || known.has(state.model) || begun.has(state.model) || model().parameters > SMALL) return;
+  if (frozen || begun.has(state.model) || !namesComing()) return;
   begun.add(state.model);
   nameHeads().catch(() => begun.delete(state.model));
 }

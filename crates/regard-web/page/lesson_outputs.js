@@ -241,10 +241,12 @@ export function prediction({ pieces, next }, id) {
       ),
       ending(),
     ];
+  // Words rather than bytes, and not the second best, which may be as good.
+  const lettered = [...next.keys()].filter((i) => /^[^<]*\p{L}/u.test(next[i].piece) && i > 0);
   const options = among(
     next,
     0,
-    [4, 8, 2].filter((i) => i < next.length),
+    [...lettered.slice(1), 2, 4, 8].filter((i) => i > 0 && i < next.length),
     (one) => quoted(one.piece),
   ).sort((a, b) => a[0].localeCompare(b[0]));
   const following = runs.B.tokens[pieces.length];
