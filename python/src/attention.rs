@@ -52,7 +52,7 @@ function! {
     /// * ``return_lse``: ``ln(sum(exp(scores)))`` of each row, ``[batch, heads_q, seq_q]``, as the last element.
     ///
     /// Execution: ``threads``, without any effect on the result, and ``level`` (``'portable'``, ``'avx2'``, ``'avx512'``,
-    /// ``'avx512bf16'``), whose bits are its own for ``'portable'``, and for ``'avx512bf16'`` where the elements are bfloat16. A row
+    /// ``'avx512bf16'``, ``'amx'``), whose bits are its own for ``'portable'``, and for the last two where the elements are bfloat16. A row
     /// without any visible key gives exactly zero. A hidden key never contributes, even where it is NaN. The bits of the result depend
     /// neither on the threads nor on the rest of the batch.
     ///

@@ -56,7 +56,7 @@ fn alibi_slopes(heads: i64) -> PyResult<Vec<f64>> {
 /// The SIMD level that calls use: the environment variable ``REGARD_SIMD``, else the best of this CPU.
 ///
 /// >>> import regard
-/// >>> regard.simd_level() in ("portable", "avx2", "avx512", "avx512bf16")
+/// >>> regard.simd_level() in ("portable", "avx2", "avx512", "avx512bf16", "amx")
 /// True
 #[pyfunction]
 fn simd_level() -> PyResult<&'static str> {

@@ -87,7 +87,7 @@ def test_calls_from_many_python_threads_agree(normal):
         np.testing.assert_array_equal(got, expected)
 
 
-@pytest.mark.parametrize("level", ["portable", "avx2", "avx512", "avx512bf16"])
+@pytest.mark.parametrize("level", ["portable", "avx2", "avx512", "avx512bf16", "amx"])
 def test_a_level_is_right_or_refused(normal, level):
     q, k, v = (normal(1, 4, 77, 40) for _ in range(3))
     try:

@@ -12,6 +12,8 @@ use std::mem::MaybeUninit;
 
 #[cfg(target_arch = "aarch64")]
 use crate::aarch64::neon;
+#[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+use crate::x86::amx;
 #[cfg(target_arch = "x86_64")]
 use crate::x86::{avx2, avx512};
 
@@ -117,7 +119,7 @@ macro_rules! real {
                     #[cfg(target_arch = "x86_64")]
                     Level::Avx2 => driver.run(avx2::$lanes::detect().expect("the level was checked")),
                     #[cfg(target_arch = "x86_64")]
-                    Level::Avx512 | Level::Avx512Bf16 => driver.run(avx512::$lanes::detect().expect("the level was checked")),
+                    Level::Avx512 | Level::Avx512Bf16 | Level::Amx => driver.run(avx512::$lanes::detect().expect("the level was checked")),
                     // Levels of other architectures.
                     _ => unreachable!("the level was checked"),
                 }
@@ -155,7 +157,8 @@ pub trait Storage: Sealed + Copy + Send + Sync + std::fmt::Debug + 'static {
     /// The same for rows.
     #[doc(hidden)]
     fn real_rows(rows: Rows<'_, Self>) -> Option<Rows<'_, Self::Real>>;
-    /// Run `driver` with the lanes of `level` for these elements: [`Real::dispatch`], but for bf16 at [`Level::Avx512Bf16`].
+    /// Run `driver` with the lanes of `level` for these elements: [`Real::dispatch`], but for bf16 at [`Level::Avx512Bf16`] and
+    /// [`Level::Amx`].
     ///
     /// # Panics
     /// If this CPU does not have the level.
@@ -216,6 +219,12 @@ storage!(
         match level {
             #[cfg(target_arch = "x86_64")]
             Level::Avx512Bf16 => driver.run(avx512::Bf16::detect().expect("the level was checked")),
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Level::Amx => {
+                let lanes = amx::Amx::detect().expect("the level was checked");
+                let _release = amx::ReleaseTiles::new(lanes);
+                driver.run(lanes)
+            }
             _ => f32::dispatch(level, driver),
         }
     }

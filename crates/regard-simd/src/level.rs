@@ -17,6 +17,9 @@ pub enum Level {
     /// AVX-512 with AVX512_BF16: where elements are bf16, products of two inputs are made in pairs, with bits of their own. For other
     /// elements it is [`Level::Avx512`].
     Avx512Bf16,
+    /// [`Level::Avx512Bf16`] with AMX, on Linux: where elements are bf16, all products are made of tiles, with bits of their own.
+    /// For other elements it is [`Level::Avx512`].
+    Amx,
 }
 
 /// The requested level does not exist, or this CPU does not have it.
@@ -31,7 +34,7 @@ pub struct MissingLevel {
 
 impl Level {
     /// All levels, lowest first.
-    pub const ALL: [Self; 5] = [Self::Portable, Self::Neon, Self::Avx2, Self::Avx512, Self::Avx512Bf16];
+    pub const ALL: [Self; 6] = [Self::Portable, Self::Neon, Self::Avx2, Self::Avx512, Self::Avx512Bf16, Self::Amx];
 
     /// The name as it is written in `REGARD_SIMD`.
     pub const fn name(self) -> &'static str {
@@ -41,6 +44,7 @@ impl Level {
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",
             Self::Avx512Bf16 => "avx512bf16",
+            Self::Amx => "amx",
         }
     }
 
@@ -56,6 +60,8 @@ impl Level {
             Self::Avx512 => crate::x86::avx512::F32::detect().is_some(),
             #[cfg(target_arch = "x86_64")]
             Self::Avx512Bf16 => crate::x86::avx512::Bf16::detect().is_some(),
+            #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
+            Self::Amx => crate::x86::amx::Amx::detect().is_some(),
             // Levels of other architectures.
             _ => false,
         }

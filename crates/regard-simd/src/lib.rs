@@ -27,12 +27,15 @@ pub mod scratch;
 mod sealed;
 pub mod simd;
 pub mod strided;
+pub mod tiles;
 #[cfg(target_arch = "aarch64")]
 mod aarch64 {
     pub(crate) mod neon;
 }
 #[cfg(target_arch = "x86_64")]
 mod x86 {
+    #[cfg(target_os = "linux")]
+    pub(crate) mod amx;
     pub(crate) mod avx2;
     pub(crate) mod avx512;
 }

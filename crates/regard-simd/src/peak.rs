@@ -1,4 +1,4 @@
-//! Measured ceilings of one thread: multiply-adds, products of bf16 pairs and exponentials per second in registers, and bytes read
+//! Measured ceilings of one thread: multiply-adds, products of bf16 pairs or tiles and exponentials per second in registers, and bytes read
 //! per second.
 //!
 //! The functions are not generic, so the loops are compiled in this crate, with the flags of the kernels that they are compared with.
@@ -7,6 +7,7 @@ use crate::float::{Real, Storage};
 use crate::level::Level;
 use crate::math;
 use crate::simd::{Driver, Kernel, Simd};
+use crate::tiles::{Parts, TILE, TILE_DEPTH, TileProduct};
 use half::bf16;
 use std::time::Instant;
 
@@ -97,14 +98,59 @@ impl<const N: usize> Kernel<f32> for PairChains<'_, N> {
     }
 }
 
-/// Operations per second, if the lanes multiply pairs.
+/// A product of tiles so deep that the rest of it does not count. All rows are the same memory, which stays in the first cache.
+struct DeepTiles<'k> {
+    rounds: u64,
+    operations: &'k mut f64,
+    result: &'k mut f32,
+}
+
+/// The depth of [`DeepTiles`], in tiles.
+const TILES_DEEP: usize = 256;
+
+impl Kernel<f32> for DeepTiles<'_> {
+    #[inline(always)]
+    fn run<S: Simd<T = f32>>(self, simd: S) {
+        let columns = 2 * TILE;
+        // Pairs of 2^-10.
+        let (a, b) = ([f32::from_bits(0x3a80_3a80); TILES_DEEP * TILE], [f32::from_bits(0x3a80_3a80); 2 * TILE]);
+        let mut c = [0.0; 2 * TILE];
+        let product = TileProduct {
+            rows: 2 * TILE,
+            columns,
+            steps: TILES_DEEP,
+            parts: Parts::None,
+            a: a.as_ptr(),
+            a_stride: 0,
+            b: b.as_ptr(),
+            b_stride: 0,
+            c: c.as_mut_ptr(),
+            c_stride: 0,
+        };
+        for _ in 0..self.rounds {
+            // SAFETY: `a` is a row of TILES_DEEP tiles, `b` and `c` are rows of two; each row stands for all rows.
+            unsafe { simd.multiply_tiles(product) };
+        }
+        *self.result += c[0];
+        *self.operations = 2.0 * (2 * TILE * columns * TILE_DEPTH * TILES_DEEP) as f64 * self.rounds as f64;
+    }
+}
+
+/// Operations per second, if the lanes multiply pairs or tiles.
 struct PairFlops;
 
 impl Driver<f32> for PairFlops {
     type Output = Option<f64>;
     fn run<S: Simd<T = f32>>(self, simd: S) -> Option<f64> {
         let mut best: f64 = 0.0;
-        for _ in 0..if S::PAIRS { REPETITIONS } else { 0 } {
+        for _ in 0..if S::TILES { REPETITIONS } else { 0 } {
+            let start = Instant::now();
+            let (mut operations, mut result) = (0.0, 0.0);
+            simd.call(DeepTiles { rounds: 100, operations: &mut operations, result: &mut result });
+            std::hint::black_box(result);
+            best = best.max(operations / start.elapsed().as_secs_f64());
+        }
+        for _ in 0..if S::PAIRS && !S::TILES { REPETITIONS } else { 0 } {
             macro_rules! chains {
                 ($($n:literal)*) => {$(
                     let start = Instant::now();
@@ -120,7 +166,7 @@ impl Driver<f32> for PairFlops {
     }
 }
 
-/// [`flops_f32`] of products of bf16 pairs: four operations per pair and step. `None` where the level has no such products.
+/// [`flops_f32`] of products of bf16 pairs, four operations per pair and step, or of tiles. `None` where the level has no such products.
 ///
 /// # Panics
 /// When this CPU does not have the level.

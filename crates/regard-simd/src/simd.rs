@@ -7,6 +7,7 @@
 
 use crate::float::Real;
 use crate::sealed::Sealed;
+use crate::tiles::TileProduct;
 
 /// Numbers in the widest vector.
 pub const MAX_LANES: usize = 16;
@@ -31,6 +32,8 @@ pub trait Simd: Sealed + Copy + Send + Sync + 'static {
     const TILE_ROWS: usize;
     /// There is [`Simd::dot_pairs`].
     const PAIRS: bool = false;
+    /// There are [`Simd::multiply_tiles`] and [`Simd::split_pairs`]. Such lanes have [`Simd::PAIRS`] too.
+    const TILES: bool = false;
 
     /// The widest vector has room for `LANES` elements, and whole vectors of them fill it.
     const FITS: () =
@@ -95,6 +98,19 @@ pub trait Simd: Sealed + Copy + Send + Sync + 'static {
     /// Elements 0 and elements 1 of pairs of bf16, widened. Only with [`Simd::PAIRS`].
     fn unpair(self, _a: Self::V) -> [Self::V; 2] {
         unreachable!("PAIRS was checked")
+    }
+
+    /// The product of bf16 matrices that the task describes, in tiles. Only with [`Simd::TILES`].
+    ///
+    /// # Safety
+    /// As [`TileProduct`] says.
+    unsafe fn multiply_tiles(self, _task: TileProduct<Self::T>) {
+        unreachable!("TILES was checked")
+    }
+    /// Two vectors as pairs of bf16, `low` in the low halves: their elements clipped to bf16, and what is left of them, rounded to bf16.
+    /// The rest of an element that is not finite is zero. Only with [`Simd::TILES`].
+    fn split_pairs(self, _low: Self::V, _high: Self::V) -> [Self::V; 2] {
+        unreachable!("TILES was checked")
     }
 
     /// # Safety

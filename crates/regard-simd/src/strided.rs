@@ -137,10 +137,23 @@ impl<'a, E: Storage> Rows<'a, E> {
         }
     }
 
-    /// Copy all rows into contiguous rows of pairs.
-    pub fn copy_pairs(&self, to: &mut [E::Real]) {
-        let ld = self.cols.div_ceil(2);
-        self.each_pair(to, |pair, i| i * ld + pair);
+    /// Copy all rows into rows of pairs, `ld` apart; the padding becomes zeros.
+    pub fn copy_pairs(&self, to: &mut [E::Real], ld: usize) {
+        assert!(2 * size_of::<E>() == size_of::<E::Real>(), "16-bit elements");
+        assert!(self.cols.div_ceil(2) <= ld && to.len() >= self.rows * ld);
+        if !self.has_unit_cols() {
+            to[..self.rows * ld].fill(E::Real::ZERO);
+            return self.each_pair(to, |pair, i| i * ld + pair);
+        }
+        for (i, to) in to.chunks_exact_mut(ld.max(1)).take(self.rows).enumerate() {
+            // SAFETY: two elements have the size of one place, of which there are `ld` (just checked): room for the row and the zeros
+            // after it.
+            unsafe {
+                let to = to.as_mut_ptr().cast::<E>();
+                std::ptr::copy_nonoverlapping(self.row(i), to, self.cols);
+                (self.cols..2 * ld).for_each(|col| to.add(col).write(E::STORED_ZERO));
+            }
+        }
     }
 
     /// [`Self::transpose_into`] of pairs: `to[pair * width + first + i]` is a pair of the i-th row.

@@ -1,8 +1,13 @@
-//! 512-bit lanes: AVX-512 F, and the same with products of bf16 pairs (AVX512_BF16). Transposition is left to the 256-bit lanes,
-//! which every such CPU has too.
+//! 512-bit lanes: AVX-512 F, and the same with products of bf16 pairs (AVX512_BF16) and of tiles ([`super::amx`]). Transposition is left
+//! to the 256-bit lanes, which every such CPU has too.
 
 use super::avx2::{self, arithmetic, basics, lane_ops, tokens};
 use crate::simd::{Kernel, Simd};
+#[cfg(target_os = "linux")]
+use crate::{
+    tiles::TileProduct,
+    x86::amx::{self, Amx},
+};
 use std::arch::x86_64::*;
 
 tokens!(F32, F64; is_x86_feature_detected!("avx512f") && avx2::F32::detect().is_some());
@@ -62,15 +67,55 @@ macro_rules! f32_lanes {
     };
 }
 
-f32_lanes!(F32, "avx512f,avx2,fma,f16c", {});
-f32_lanes!(Bf16, "avx512f,avx512bf16,avx2,fma,f16c", {
-    const PAIRS: bool = true;
+/// 16 lanes of f32 that multiply pairs of bf16.
+macro_rules! pair_lanes {
+    ($name:ident, $features:literal, { $($more:tt)* }) => {
+        f32_lanes!($name, $features, {
+            const PAIRS: bool = true;
 
+            lane_ops! {
+                fn dot_pairs(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_dpbf16_ps(c, pairs(a), pairs(b));
+                fn unpair(a: __m512) -> [__m512; 2] = {
+                    let a = _mm512_castps_si512(a);
+                    [
+                        _mm512_castsi512_ps(_mm512_slli_epi32::<16>(a)),
+                        _mm512_castsi512_ps(_mm512_and_si512(a, _mm512_set1_epi32(-1 << 16))),
+                    ]
+                };
+            }
+            $($more)*
+        });
+    };
+}
+
+f32_lanes!(F32, "avx512f,avx2,fma,f16c", {});
+pair_lanes!(Bf16, "avx512f,avx512bf16,avx2,fma,f16c", {});
+#[cfg(target_os = "linux")]
+pair_lanes!(Amx, "avx512f,avx512dq,avx512bf16,avx2,fma,f16c", {
+    const TILES: bool = true;
+
+    #[inline(always)]
+    unsafe fn multiply_tiles(self, task: TileProduct<f32>) {
+        // SAFETY: the caller guarantees the memory; `self` proves the instructions and the permission of the kernel.
+        unsafe { amx::multiply(task) };
+    }
     lane_ops! {
-        fn dot_pairs(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_dpbf16_ps(c, pairs(a), pairs(b));
-        fn unpair(a: __m512) -> [__m512; 2] = {
-            let a = _mm512_castps_si512(a);
-            [_mm512_castsi512_ps(_mm512_slli_epi32::<16>(a)), _mm512_castsi512_ps(_mm512_and_si512(a, _mm512_set1_epi32(-1 << 16)))]
+        fn split_pairs(low: __m512, high: __m512) -> [__m512; 2] = {
+            let upper = _mm512_set1_epi32(-1 << 16);
+            macro_rules! pair {
+                ($low:expr, $high:expr) => {
+                    _mm512_castsi512_ps(_mm512_or_si512(_mm512_srli_epi32::<16>($low), _mm512_and_si512($high, upper)))
+                };
+            }
+            // Half of the last place of bf16 before the rest is clipped as well. NaN and infinity have no rest.
+            macro_rules! rest {
+                ($x:ident) => {{
+                    let clipped = _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512($x), upper));
+                    let finite = _mm512_cmp_ps_mask::<_CMP_LE_OQ>(_mm512_abs_ps($x), _mm512_set1_ps(f32::MAX));
+                    _mm512_add_epi32(_mm512_castps_si512(_mm512_maskz_sub_ps(finite, $x, clipped)), _mm512_set1_epi32(0x8000))
+                }};
+            }
+            [pair!(_mm512_castps_si512(low), _mm512_castps_si512(high)), pair!(rest!(low), rest!(high))]
         };
     }
 });

@@ -35,7 +35,7 @@ fn pair(low: bf16, high: bf16) -> f32 {
 #[test]
 fn products_of_pairs_are_two_multiply_adds_the_second_element_first() {
     let run = |of: &[[f32; 3]]| <bf16 as Storage>::dispatch_stored(Level::Avx512Bf16, Dots(of)).expect("it has pairs");
-    for level in Level::available().filter(|&level| level != Level::Avx512Bf16) {
+    for level in Level::available().filter(|&level| level < Level::Avx512Bf16) {
         assert!(<bf16 as Storage>::dispatch_stored(level, Dots(&[])).is_none(), "{}", level.name());
     }
     if !Level::Avx512Bf16.is_available() {

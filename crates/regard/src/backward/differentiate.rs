@@ -20,7 +20,8 @@
 //! that are not finite are left out of the products, and given to the pairs that are visible afterwards.
 
 use super::kernels::{
-    AddAndClear, AddRows, AddSquares, Delta, Destination, RecomputeWeights, ScoreGradients, ThroughSoftcap, score_gradients,
+    AddAndClear, AddRows, AddSquares, AddTileRows, Delta, Destination, PairRows, ROW_KEYS, RecomputeWeights, ScoreGradients,
+    ThroughSoftcap, score_gradients, tile_rows_len,
 };
 use crate::bias::gradient::{BiasSums, ScoreRows};
 use crate::forward::attend::add_products;
@@ -29,6 +30,7 @@ use crate::forward::{Inputs, SavedView};
 use crate::mainloop::dropout::DropoutFactors;
 use crate::mainloop::operand::{NonFinite, Operand};
 use crate::mainloop::scores::{Scorer, Stage, pack_factor, pack_panels, tile_keys, tile_queries};
+use crate::mainloop::tiles::{AddTileProducts, factor_depth, product_len};
 use crate::mainloop::tiling::{GRADIENT_SPLIT, KV_TILE, MAX_PANEL, Need, Panel, QueryTile, by_width, lanes, tile_shape};
 use crate::mainloop::top_k::Cutoffs;
 use crate::mainloop::{KvTile, Visitor, mainloop};
@@ -215,8 +217,13 @@ struct Buffers<'b, T> {
 struct PanelBuffers<'b, T> {
     /// Panels of d_out.
     d_out_panels: &'b mut [T],
-    /// `q * scale` as rows.
+    /// `q * scale` as rows; without the scale where the lanes multiply tiles.
     q_rows: &'b mut [T],
+    /// Where the lanes multiply tiles: rows of d_out and q as factors of products, and working memory.
+    d_out_pairs: &'b mut [T],
+    q_pairs: &'b mut [T],
+    products: &'b mut [T],
+    tiles: &'b mut [T],
     /// Of one panel: the dropout; scores after the softcap.
     factors: &'b mut [T],
     capped: &'b mut [T],
@@ -257,8 +264,12 @@ impl<'b, T: Real> Buffers<'b, T> {
             value_copy: Operand::copy_len(&Rows::new(&v.slice(ndarray::s![0, 0, .., ..]))),
             rows: lanes * d.head_dim,
             scales: lanes,
-            d_out_panels: lanes * d.value_dim,
+            d_out_panels: lanes * d.value_dim.max(factor_depth::<S>(d.value_dim)),
             q_rows: lanes * padded::<T>(d.head_dim),
+            d_out_pairs: when(S::TILES, lanes / 2 * padded::<T>(d.value_dim)),
+            q_pairs: when(S::TILES, lanes / 2 * padded::<T>(d.head_dim)),
+            products: when(S::TILES, panel),
+            tiles: when(S::TILES, product_len(d.head_dim).max(tile_rows_len(lanes, padded::<T>(d.head_dim.max(d.value_dim))))),
             factors: when(plan.dropout().is_some(), panel),
             capped: when(plan.softcap().is_some(), panel),
             p: KV_TILE * lanes,
@@ -273,7 +284,8 @@ impl<'b, T: Real> Buffers<'b, T> {
         let (non_finite_d_out, non_finite_q, visible) = Default::default();
         #[rustfmt::skip]
         let panels = PanelBuffers {
-            d_out_panels, q_rows, factors, capped, p, ds, row_max, inv_row_sum, delta, acc, total, squares, squares_total, non_finite_d_out, non_finite_q, visible,
+            d_out_panels, q_rows, d_out_pairs, q_pairs, products, tiles, factors, capped, p, ds, row_max, inv_row_sum, delta, acc, total,
+            squares, squares_total, non_finite_d_out, non_finite_q, visible,
         };
         Self { d_out_rows, out_panels, value_copy, rows, scales, panels }
     }
@@ -295,14 +307,15 @@ impl<'b, T: Real> Buffers<'b, T> {
         }
         for panel in Panel::all::<S>(tile.rows()) {
             let part = panel.start * d.value_dim..panel.lanes().end * d.value_dim;
-            let steps = if S::PAIRS { d.value_dim.div_ceil(2) } else { d.value_dim };
+            let steps = factor_depth::<S>(d.value_dim);
             simd.call(Delta {
                 out: &self.out_panels[part],
                 d_out: &panels.d_out_panels[panel.start * steps..panel.lanes().end * steps],
                 delta: &mut panels.delta[panel.lanes()],
             });
         }
-        copy_padded(simd, &scorer.q, Some(T::from_f64(plan.scale)), panels.q_rows);
+        let scale = T::from_f64(plan.scale);
+        copy_padded(simd, &scorer.q, Some(scale).filter(|_| !S::TILES), panels.q_rows);
         (panels.non_finite_d_out, panels.non_finite_q) = (Vec::new(), Vec::new());
         for r in 0..panels.row_max.len() {
             let state = if r < tile.rows() { given.row_state(tile.place(plan, r)) } else { [T::ZERO; 2] };
@@ -324,9 +337,18 @@ impl<'b, T: Real> Buffers<'b, T> {
             return Some(rows);
         }
         copy_padded(simd, d_out, None, self.d_out_rows);
-        if plan.may_hide() {
+        // A weight is two parts where tiles are multiplied: an infinity would meet the zero of the second.
+        if plan.may_hide() || S::TILES {
             panels.non_finite_d_out = take_non_finite(simd, self.d_out_rows, tile.rows(), ld);
             panels.non_finite_q = take_non_finite(simd, panels.q_rows, tile.rows(), padded::<T>(d.head_dim));
+        }
+        if S::TILES {
+            panels.non_finite_q.iter_mut().for_each(|x| x.value = x.value * scale);
+            for (from, dims, to) in
+                [(&*self.d_out_rows, d.value_dim, &mut *panels.d_out_pairs), (&*panels.q_rows, d.head_dim, &mut *panels.q_pairs)]
+            {
+                simd.call(PairRows { from, rows: tile.rows(), ld: padded::<T>(dims), to });
+            }
         }
         None
     }
@@ -347,7 +369,11 @@ pub(super) fn gradient_factors<'f, S: Simd<T = E::Real>, E: Storage>(
     d_out: &'f [E::Real],
     panel: &Panel,
 ) -> (Rows<'f, E::Real>, &'f [E::Real]) {
-    let v = if S::PAIRS { values.pair_rows(keys) } else { values.rows(simd, keys) };
+    let v = match () {
+        () if S::TILES => values.tile_rows(keys),
+        () if S::PAIRS => values.pair_rows(keys),
+        () => values.rows(simd, keys),
+    };
     let d_out = &d_out[panel.start * v.cols()..][..panel.width * v.cols()];
     (v, d_out)
 }
@@ -436,11 +462,11 @@ impl<S: Simd, E: Storage<Real = S::T>> Visitor<S, E> for Differentiate<'_, '_, '
         let (row_max, inv_row_sum) = (&panels.row_max[lanes.clone()], &panels.inv_row_sum[lanes.clone()]);
         let (p, ds) = (&mut panels.p[at..], &mut panels.ds[at..]);
         let (v, d_out) = gradient_factors(simd, &mut self.values, keys, panels.d_out_panels, &panel);
-        let delta = &panels.delta[lanes.clone()];
+        let (delta, products) = (&panels.delta[lanes.clone()], &mut *panels.products);
         let visible = care.then(|| &panels.visible[panels.visible.len() - 1].2[..]);
         by_width!(S, panel.width, NR => {
             simd.call(RecomputeWeights::<_, NR> { scores, factors, row_max, inv_row_sum, ld, p });
-            score_gradients(simd, ScoreGradients::<_, NR, false> { v, d_out, p: scores, factors, delta, visible, ld, ds });
+            score_gradients(simd, ScoreGradients::<_, NR, false> { v, d_out, p: scores, factors, delta, visible, ld, products, ds });
         });
         if self.squares_wanted {
             simd.call(AddSquares { ds, ld, keys: keys.len(), to: &mut panels.squares[lanes] });
@@ -503,10 +529,20 @@ impl<E: Storage> Differentiate<'_, '_, '_, E> {
         // Sums are only added to.
         let (panels, ones) = (&mut *self.panels, &[E::Real::ONE; MAX_PANEL]);
         let (ds, acc) = (&panels.ds[at..], &mut panels.acc[start * dims..][..width * dims]);
-        if !tile.k.needs_care(simd, need) {
-            return add_products(simd, tile.k.rows(simd, &need.keys), ds, ld, ones, acc);
+        let care = tile.k.needs_care(simd, need);
+        if S::TILES {
+            let first = need.keys.start % KV_TILE;
+            let (values, keys, memory) = (tile.k.transposed(simd, care), first..first + need.keys.len(), &mut *panels.tiles);
+            by_width!(S, width, NR => {
+                simd.call(AddTileProducts::<_, NR> { values, dims, keys, weights: ds, ld, alpha: ones, memory, acc });
+            });
+        } else {
+            let k = if care { tile.k.zero_non_finite(simd, &need.keys) } else { tile.k.rows(simd, &need.keys) };
+            add_products(simd, k, ds, ld, ones, acc);
         }
-        add_products(simd, tile.k.zero_non_finite(simd, &need.keys), ds, ld, ones, acc);
+        if !care {
+            return;
+        }
         let (_, _, visible) = &panels.visible[panels.visible.len() - 1];
         for x in tile.k.non_finite(&need.keys) {
             let i = x.key - need.keys.start;
@@ -518,24 +554,31 @@ impl<E: Storage> Differentiate<'_, '_, '_, E> {
 
     /// `dv += p . d_out` and `dk += ds . q` for the keys of a tile.
     fn add_to_keys<S: Simd<T = E::Real>>(&mut self, simd: S, needs: &[Need]) {
-        let (d, ld, seen, panels) = (&self.plan.dims, self.ld, self.seen.clone(), &*self.panels);
+        let (d, ld, seen, panels) = (&self.plan.dims, self.ld, self.seen.clone(), &mut *self.panels);
         let (k_ld, v_ld) = (padded::<E::Real>(d.head_dim), padded::<E::Real>(d.value_dim));
         // Few enough that their rows of p stay in the first cache while all columns are gone through.
-        let step = 4 * S::TILE_ROWS;
+        let step = if S::TILES { ROW_KEYS } else { 4 * S::TILE_ROWS };
+        let scale = E::Real::from_f64(self.plan.scale);
         for first in seen.clone().step_by(step) {
             let keys = first..seen.end.min(first + step);
             let mut here = needs.iter().filter(|n| n.keys.start < keys.end && keys.start < n.keys.end).map(|n| n.panel.rows());
             let Some(first) = here.next() else { continue };
             let rows = first.start..here.next_back().unwrap_or(first).end;
             let at = (keys.start - seen.start) * ld;
-            for (numbers, from, dims, row_ld, sums) in [
-                (&panels.p[at..], self.d_out_rows, d.value_dim, v_ld, &mut *self.dv),
-                (&panels.ds[at..], &*panels.q_rows, d.head_dim, k_ld, &mut *self.dk),
+            for (numbers, from, pairs, factor, dims, row_ld, sums) in [
+                (&panels.p[at..], self.d_out_rows, &*panels.d_out_pairs, E::Real::ONE, d.value_dim, v_ld, &mut *self.dv),
+                (&panels.ds[at..], &*panels.q_rows, &*panels.q_pairs, scale, d.head_dim, k_ld, &mut *self.dk),
             ] {
                 let sums = &mut sums[(keys.start - self.first_key) * row_ld..(keys.end - self.first_key) * row_ld];
                 // SAFETY: once the sums are initialised, all of them hold values.
                 let sums = if self.initialised { Destination::Add(unsafe { sums.assume_init_mut() }) } else { Destination::Write(sums) };
-                simd.call(AddRows { numbers, ld, depth: rows.clone(), keys: keys.len(), from, dims, row_ld, sums });
+                let (depth, keys) = (rows.clone(), keys.len());
+                if S::TILES {
+                    let memory = &mut *panels.tiles;
+                    simd.call(AddTileRows { numbers, ld, depth, keys, from: pairs, factor, row_ld, memory, sums });
+                } else {
+                    simd.call(AddRows { numbers, ld, depth, keys, from, dims, row_ld, sums });
+                }
             }
         }
         for (non_finite, weights, row_ld, sums) in
@@ -546,7 +589,7 @@ impl<E: Storage> Differentiate<'_, '_, '_, E> {
                     continue;
                 };
                 for (key, _) in keys.clone().zip(visible).filter(|(_, word)| *word >> (x.key - panel.start) & 1 == 1) {
-                    // SAFETY: where something is hidden, the sums begin with zeros.
+                    // SAFETY: where something is hidden, the sums begin with zeros; else all keys of the tile were just written.
                     let sum = unsafe { sums[(key - self.first_key) * row_ld + x.dim].assume_init_mut() };
                     *sum += weights[(key - seen.start) * ld + x.key] * x.value;
                 }

@@ -1,8 +1,10 @@
 //! The steps of a backward pass over a tile, each a loop over whole vectors: weights, gradients of the scores, sums over rows and keys. See
 //! [`super::differentiate`].
 
+use crate::mainloop::tiles::{TileDots, factor_depth};
 use regard_simd::microkernel::{Epilogue, GemmOperands, half, product};
 use regard_simd::strided::Rows;
+use regard_simd::tiles::{Parts, TILE, TILE_DEPTH, TileProduct, padded_pairs};
 use regard_simd::{Kernel, Real, Simd, Storage, math};
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -42,14 +44,29 @@ impl<T: Real> Kernel<T> for Delta<'_, T> {
         let Self { out, d_out, delta } = self;
         let width = delta.len();
         let dims = out.len() / width.max(1);
-        let steps = if S::PAIRS { dims.div_ceil(2) } else { dims };
+        let steps = factor_depth::<S>(dims);
         assert!(width.is_multiple_of(S::LANES) && out.len() >= dims * width && d_out.len() >= steps * width);
         for lane in (0..width).step_by(S::LANES) {
             // SAFETY: `out` and `d_out` have `dims` rows of `width` elements, `delta` one (just checked), of which `lane` is the start of a
             // vector.
             unsafe {
                 let mut chains = [simd.splat(T::ZERO); 2];
-                for step in 0..steps {
+                if S::TILES {
+                    // The even and the odd elements of a tile are chains of their own.
+                    for tile in 0..steps / TILE {
+                        let mut sums = [simd.splat(T::ZERO); 2];
+                        for step in tile * TILE..(tile + 1) * TILE {
+                            let parts = simd.unpair(simd.load(d_out.as_ptr().add(step * width + lane)));
+                            for (i, (sum, part)) in sums.iter_mut().zip(parts).enumerate() {
+                                if 2 * step + i < dims {
+                                    *sum = simd.mul_add(simd.load(out.as_ptr().add((2 * step + i) * width + lane)), part, *sum);
+                                }
+                            }
+                        }
+                        chains[0] = simd.add(chains[0], simd.add(sums[0], sums[1]));
+                    }
+                }
+                for step in 0..if S::TILES { 0 } else { steps } {
                     let chain = &mut chains[usize::from(step >= half(steps))];
                     let d_out = simd.load(d_out.as_ptr().add(step * width + lane));
                     if S::PAIRS {
@@ -126,14 +143,16 @@ pub(super) struct ScoreGradients<'k, T: Real, const NR: usize, const PAIRS: bool
     /// Visible pairs, where `p = 0` is not sufficient: a visible weight may be zero in a non-finite row.
     pub(super) visible: Option<&'k [u32]>,
     pub(super) ld: usize,
+    /// Working memory where the lanes multiply tiles, as much as `p`.
+    pub(super) products: &'k mut [T],
     pub(super) ds: &'k mut [T],
 }
 
 /// Run it in pairs where the lanes multiply pairs.
 pub(super) fn score_gradients<S: Simd, const NR: usize>(simd: S, task: ScoreGradients<'_, S::T, NR, false>) {
-    if S::PAIRS {
-        let ScoreGradients { v, d_out, p, factors, delta, visible, ld, ds } = task;
-        simd.call(ScoreGradients::<_, NR, true> { v, d_out, p, factors, delta, visible, ld, ds });
+    if S::PAIRS && !S::TILES {
+        let ScoreGradients { v, d_out, p, factors, delta, visible, ld, products, ds } = task;
+        simd.call(ScoreGradients::<_, NR, true> { v, d_out, p, factors, delta, visible, ld, products, ds });
     } else {
         simd.call(task);
     }
@@ -142,20 +161,21 @@ pub(super) fn score_gradients<S: Simd, const NR: usize>(simd: S, task: ScoreGrad
 impl<T: Real, const NR: usize, const PAIRS: bool> Kernel<T> for ScoreGradients<'_, T, NR, PAIRS> {
     #[inline(always)]
     fn run<S: Simd<T = T>>(self, simd: S) {
-        let Self { v, d_out, p, factors, delta, visible, ld, ds } = self;
-        let (width, rows, depth) = (NR * S::LANES, v.len(), v.cols());
-        assert!(v.has_unit_cols() && rows > 0);
+        let Self { v, d_out, p, factors, delta, visible, ld, products, ds } = self;
+        let (width, depth) = (NR * S::LANES, v.cols());
+        let rows = p.len() / width;
+        assert!(v.has_unit_cols() && rows > 0 && v.len() >= rows);
         assert!(d_out.len() >= depth * width && p.len() >= rows * width && delta.len() >= width);
         assert!(ds.len() >= (rows - 1) * ld + width && factors.is_none_or(|f| f.len() >= rows * width));
         assert!(visible.is_none_or(|v| v.len() >= rows));
         // SAFETY: rows of v have `depth` contiguous elements; d_out has depth * width elements; p, factors, visible and ds have a row
-        // for each key, and delta is one. All of it was just checked.
+        // for each key, and delta is one. All of it was just checked; that of the products is where they are made.
         unsafe {
             let mut deltas = [simd.splat(T::ZERO); NR];
             for (n, d) in deltas.iter_mut().enumerate() {
                 *d = simd.load(delta.as_ptr().add(n * S::LANES));
             }
-            let to = StoreGradients::<S, NR> {
+            let mut to = StoreGradients::<S, NR> {
                 p: p.as_ptr(),
                 factors: factors.map(<[T]>::as_ptr),
                 visible: visible.map(<[u32]>::as_ptr),
@@ -163,8 +183,20 @@ impl<T: Real, const NR: usize, const PAIRS: bool> Kernel<T> for ScoreGradients<'
                 ld,
                 ds: ds.as_mut_ptr(),
             };
-            let operands = GemmOperands { rows, depth, a: v.row(0), stride: v.row_stride(), b: d_out.as_ptr(), ld: width };
-            product::<S, NR, false, true, PAIRS>(simd, operands, to);
+            if S::TILES {
+                let products = &mut products[..rows * width];
+                TileDots { rows: v, count: rows, panel: d_out, width, scale: None, to: &mut *products }.run(simd);
+                for (row, line) in products.chunks_exact(width).enumerate() {
+                    let mut c = [simd.splat(T::ZERO); NR];
+                    for (n, c) in c.iter_mut().enumerate() {
+                        *c = simd.load(line.as_ptr().add(n * S::LANES));
+                    }
+                    to.finish(simd, row, c);
+                }
+            } else {
+                let operands = GemmOperands { rows, depth, a: v.row(0), stride: v.row_stride(), b: d_out.as_ptr(), ld: width };
+                product::<S, NR, false, true, PAIRS>(simd, operands, to);
+            }
         }
     }
 }
@@ -301,6 +333,115 @@ impl<T: Real> Kernel<T> for AddRows<'_, T> {
             }
             if col < dims {
                 product::<S, 1, false, false, false>(simd, operands(col), AddToRows { to: sums.add(col), ld: row_ld, add });
+            }
+        }
+    }
+}
+
+/// Rows of a query tile as a factor of products of tiles: pairs of rows 16 apart, `to[step * TILE + i]` being those of rows `i` and `i +
+/// 16` of 32; zeros past the last row.
+pub(super) struct PairRows<'k, T> {
+    pub(super) from: &'k [T],
+    pub(super) rows: usize,
+    /// From one row to the next in `from` and in `to`: whole vectors.
+    pub(super) ld: usize,
+    pub(super) to: &'k mut [T],
+}
+
+impl<T: Real> Kernel<T> for PairRows<'_, T> {
+    #[inline(always)]
+    fn run<S: Simd<T = T>>(self, simd: S) {
+        let Self { from, rows, ld, to } = self;
+        assert!(from.len() >= rows * ld && ld.is_multiple_of(S::LANES) && to.len() >= padded_pairs(rows) * ld);
+        for (i, to) in to.chunks_exact_mut(ld.max(1)).take(padded_pairs(rows)).enumerate() {
+            let row = i / TILE * TILE_DEPTH + i % TILE;
+            for (n, to) in to.chunks_exact_mut(S::LANES).enumerate() {
+                let mut elements = [simd.splat(T::ZERO); 2];
+                // SAFETY: the rows that are read exist (just checked); the chunk is one whole vector.
+                unsafe {
+                    for (half, x) in elements.iter_mut().enumerate() {
+                        if row + half * TILE < rows {
+                            *x = simd.load(from.as_ptr().add((row + half * TILE) * ld + n * S::LANES));
+                        }
+                    }
+                    // Elements are bf16, of which clipping takes nothing.
+                    simd.store(to.as_mut_ptr(), simd.split_pairs(elements[0], elements[1])[0]);
+                }
+            }
+        }
+    }
+}
+
+/// Keys of [`AddTileRows`] at a time.
+pub(super) const ROW_KEYS: usize = 2 * TILE;
+
+/// Working memory of [`AddTileRows`] for query tiles of `rows` rows and sums of `ld` dimensions.
+pub(super) fn tile_rows_len(rows: usize, ld: usize) -> usize {
+    ROW_KEYS * (2 * padded_pairs(rows) + ld)
+}
+
+/// [`AddRows`] by tiles, for at most [`ROW_KEYS`] keys: `sums[key] += factor * sum over rows of numbers[key][row] * from[row]`.
+pub(super) struct AddTileRows<'k, T> {
+    /// From one key's elements to the next's: whole vectors.
+    pub(super) numbers: &'k [T],
+    pub(super) ld: usize,
+    /// The rows to sum over; their 32s are taken whole.
+    pub(super) depth: Range<usize>,
+    pub(super) keys: usize,
+    /// The result of [`PairRows`].
+    pub(super) from: &'k [T],
+    pub(super) factor: T,
+    /// From one row to the next in `from` and in `sums`: whole vectors.
+    pub(super) row_ld: usize,
+    pub(super) memory: &'k mut [T],
+    pub(super) sums: Destination<'k, T>,
+}
+
+impl<T: Real> Kernel<T> for AddTileRows<'_, T> {
+    #[inline(always)]
+    fn run<S: Simd<T = T>>(self, simd: S) {
+        let Self { numbers, ld, depth, keys, from, factor, row_ld, memory, sums } = self;
+        let first_step = depth.start / TILE_DEPTH;
+        let steps = depth.end.div_ceil(TILE_DEPTH) - first_step;
+        let pairs = steps * TILE;
+        assert!(S::LANES == TILE && keys > 0 && keys <= ROW_KEYS && ld.is_multiple_of(TILE) && row_ld.is_multiple_of(TILE));
+        assert!(depth.end <= ld && numbers.len() >= (keys - 1) * ld + ld.min((first_step + steps) * TILE_DEPTH));
+        let (sums, len, add) = match sums {
+            Destination::Add(sums) => (sums.as_mut_ptr(), sums.len(), true),
+            Destination::Write(sums) => (sums.as_mut_ptr().cast(), sums.len(), false),
+        };
+        assert!(from.len() >= (first_step * TILE + pairs) * row_ld && len >= keys * row_ld);
+        let (a, c) = memory.split_at_mut(ROW_KEYS * 2 * pairs);
+        assert!(c.len() >= ROW_KEYS * row_ld);
+        // SAFETY: `numbers` has `ld` elements for each key, as far as they are read; `a` has 2 * pairs elements for each of ROW_KEYS keys,
+        // `c` a row; `from` has a row for each pair, `sums` one for each key. All of it was just checked.
+        unsafe {
+            for key in 0..keys {
+                for step in 0..steps {
+                    let lane = (first_step + step) * TILE_DEPTH;
+                    let numbers = numbers.as_ptr().add(key * ld + lane);
+                    let high = if lane + TILE < ld { simd.load(numbers.add(TILE)) } else { simd.splat(T::ZERO) };
+                    let [clipped, rest] = simd.split_pairs(simd.load(numbers), high);
+                    simd.store(a.as_mut_ptr().add(key * 2 * pairs + step * TILE), clipped);
+                    simd.store(a.as_mut_ptr().add((key * 2 + 1) * pairs + step * TILE), rest);
+                }
+            }
+            simd.multiply_tiles(TileProduct {
+                rows: keys.max(TILE),
+                columns: row_ld,
+                steps,
+                parts: Parts::A,
+                a: a.as_ptr(),
+                a_stride: (2 * pairs * size_of::<T>()) as isize,
+                b: from.as_ptr().add(first_step * TILE * row_ld),
+                b_stride: row_ld,
+                c: c.as_mut_ptr(),
+                c_stride: row_ld,
+            });
+            let by = simd.splat(factor);
+            for at in (0..keys * row_ld).step_by(S::LANES) {
+                let (c, to) = (simd.load(c.as_ptr().add(at)), sums.add(at));
+                simd.store(to, if add { simd.mul_add(c, by, simd.load(to)) } else { simd.mul(c, by) });
             }
         }
     }

@@ -6,6 +6,7 @@ use crate::mainloop::decode::DecodeValues;
 use crate::mainloop::dropout::apply_dropout;
 use crate::mainloop::operand::{Operand, TileRows};
 use crate::mainloop::scores::{Scorer, Stage};
+use crate::mainloop::tiles::{AddTileProducts, product_len};
 use crate::mainloop::tiling::{KV_SPLIT, KV_TILE, Need, by_width};
 use crate::mainloop::{KvTile, Visitor, mainloop};
 use ndarray::Axis;
@@ -54,6 +55,7 @@ impl<E: Storage, O: Observer<E::Real>> Driver<E::Real> for AttendTile<'_, '_, '_
             dropout: if scorer.plan.dropout().is_some() { KV_TILE * 2 * S::LANES } else { 0 },
             factors: 2 * lanes,
             rows: layout.rows * layout.ld.unwrap_or(layout.dims),
+            tiles: if S::TILES { product_len(layout.dims) } else { 0 },
             row_max: lanes,
             row_sum: lanes,
             acc: layout.acc_len(),
@@ -70,6 +72,7 @@ impl<E: Storage, O: Observer<E::Real>> Driver<E::Real> for AttendTile<'_, '_, '_
             dropout,
             factors,
             rows,
+            tiles,
         };
         let states = [Some(&mut attend.state), attend.total.as_mut()].into_iter().flatten();
         states.zip(before).for_each(|(state, before)| before.restore(&layout, state));
@@ -115,6 +118,8 @@ struct Attend<'w, 'a, E: Storage, O> {
     factors: &'w mut [E::Real],
     /// Finished rows, before they are stored; sums of a tile where rows are few.
     rows: &'w mut [E::Real],
+    /// Working memory of [`AddTileProducts`].
+    tiles: &'w mut [E::Real],
 }
 
 impl<S: Simd, E: Storage<Real = S::T>, O: Observer<S::T>> Visitor<S, E> for Attend<'_, '_, E, O> {
@@ -146,7 +151,7 @@ impl<S: Simd, E: Storage<Real = S::T>, O: Observer<S::T>> Visitor<S, E> for Atte
 impl<E: Storage, O: Observer<E::Real>> Attend<'_, '_, E, O> {
     /// `acc = acc * alpha + values^T . p`. With `visible`, non-finite values are added only to rows that see them.
     fn add_values<S: Simd<T = E::Real>>(&mut self, simd: S, need: &Need, weights: &[S::T], visible: Option<&[u32; KV_TILE]>) {
-        let Self { layout, values, state, factors: alpha, rows: sums, .. } = self;
+        let Self { layout, values, state, factors: alpha, rows: sums, tiles: memory, .. } = self;
         let (panel, dims) = (&need.panel, layout.dims);
         let acc = &mut *state.acc;
         match layout.ld {
@@ -160,6 +165,15 @@ impl<E: Storage, O: Observer<E::Real>> Attend<'_, '_, E, O> {
                     TileRows::Stored(v) => simd.call(DecodeValues { weights, rows, ld, v, alpha, sums, acc }),
                     TileRows::Real(v) => simd.call(DecodeValues { weights, rows, ld, v, alpha, sums, acc }),
                 }
+            }
+            None if S::TILES => {
+                let acc = &mut acc[panel.start * dims..][..panel.width * dims];
+                let v = values.transposed(simd, visible.is_some());
+                let first = need.keys.start % KV_TILE;
+                let (keys, ld) = (first..first + need.keys.len(), panel.width);
+                by_width!(S, panel.width, NR => {
+                    simd.call(AddTileProducts::<_, NR> { values: v, dims, keys, weights, ld, alpha, memory, acc });
+                });
             }
             None => {
                 let acc = &mut acc[panel.start * dims..][..panel.width * dims];

@@ -5,7 +5,7 @@ use super::softmax::{Observer, OwnedState};
 use super::{Inputs, Outputs};
 use crate::error::{Error, Result};
 use crate::mainloop::scores::{Scorer, tile_keys};
-use crate::mainloop::tiling::{KV_SPLIT, QueryTile, query_tiles};
+use crate::mainloop::tiling::{KV_SPLIT, QueryTile, forward_tiles, query_tiles};
 use crate::plan::Plan;
 use regard_simd::strided::Rows;
 use regard_simd::{Real, Storage};
@@ -37,7 +37,9 @@ pub(crate) fn run<E: Storage, O: Observer<E::Real>>(
         row_sum.into_iter().for_each(|mut rows| rows.fill(E::Real::ZERO));
         return Ok(Vec::new());
     }
-    let tasks = tasks(plan, outputs);
+    // What observers say is put together tile by tile.
+    let tiles = if size_of::<O>() == 0 { forward_tiles::<E>(plan) } else { query_tiles(plan, 0..d.seq_q) };
+    let tasks = tasks(plan, tiles, outputs);
     let call = Call { plan, inputs, observer };
     let threads = plan.threads();
     if d.seq_kv > KV_SPLIT && threads > 1 && tasks.len() < 2 * threads {
@@ -73,7 +75,7 @@ pub(crate) fn run_part<E: Storage, O: Observer<E::Real>>(
     if !states.is_empty() {
         fits("query tiles", states.len(), tiles.len())?;
     }
-    let mut outputs = outputs.map(|outputs| tasks(plan, outputs).into_iter().map(|(_, output)| output));
+    let mut outputs = outputs.map(|outputs| tasks(plan, tiles.clone(), outputs).into_iter().map(|(_, output)| output));
     let task = |(t, tile)| {
         let (before, splits) = (states.get(t).map_or(&[][..], Vec::as_slice), ahead.get(t).map_or(&[][..], Vec::as_slice));
         (tile, outputs.as_mut().and_then(Iterator::next), before, splits)
@@ -112,7 +114,7 @@ fn fits(what: &'static str, got: usize, expected: usize) -> Result<()> {
 }
 
 /// Query tiles with the part of the results that is their own, in order of batch entry, head and query.
-fn tasks<'g, E: Storage>(plan: &Plan<'_>, mut outputs: Outputs<'g, E>) -> Vec<(QueryTile, Outputs<'g, E>)> {
+fn tasks<'g, E: Storage>(plan: &Plan<'_>, tiles: Vec<QueryTile>, mut outputs: Outputs<'g, E>) -> Vec<(QueryTile, Outputs<'g, E>)> {
     let (mut of_entry, mut of_heads) = (outputs.take(0, 0), outputs.take(0, 0));
     let task = |tile: QueryTile| {
         let [_, head, first] = tile.place(plan, 0);
@@ -124,7 +126,7 @@ fn tasks<'g, E: Storage>(plan: &Plan<'_>, mut outputs: Outputs<'g, E>) -> Vec<(Q
         }
         (tile, of_heads.take(2, tile.queries))
     };
-    query_tiles(plan, 0..plan.dims.seq_q).into_iter().map(task).collect()
+    tiles.into_iter().map(task).collect()
 }
 
 struct Call<'c, 'x, E, O> {

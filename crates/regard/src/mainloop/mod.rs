@@ -16,6 +16,7 @@ pub(crate) mod decode;
 pub(crate) mod dropout;
 pub(crate) mod operand;
 pub(crate) mod scores;
+pub(crate) mod tiles;
 pub(crate) mod tiling;
 pub(crate) mod top_k;
 

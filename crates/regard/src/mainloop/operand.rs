@@ -4,8 +4,11 @@
 //! gets rows with zeros in their place, and the list of them, so that the rows that do see them get them afterwards. A panel that sees
 //! everything gets the rows as they are, whatever the panel before it got.
 
+use super::tiles::{transpose_keys, transposed_len};
 use super::tiling::{KV_TILE, Need};
+use regard_simd::scratch::Scratch;
 use regard_simd::strided::Rows;
+use regard_simd::tiles::{TILE, TILE_DEPTH, padded_pairs};
 use regard_simd::{Real, Simd, Storage};
 use std::ops::Range;
 
@@ -35,6 +38,9 @@ pub(crate) struct Operand<'a, E: Storage> {
     /// The rows of the tile in pairs, where they do not lie so. Made only where it must be.
     pairs: Vec<E::Real>,
     paired: bool,
+    /// The tile transposed, and the memory to do it; zeros in place of non-finite elements or not.
+    transposed: Option<Scratch>,
+    transposed_clean: Option<bool>,
     /// All elements of the tile are finite; `None`: not looked at yet.
     pub(crate) finite: Option<bool>,
     /// The widened rows with zeros in place of non-finite elements. Made only where it must be.
@@ -54,13 +60,26 @@ impl<'a, E: Storage> Operand<'a, E> {
 
     pub(crate) fn new(source: Rows<'a, E>, first_key: usize, copy: &'a mut [E::Real]) -> Self {
         let (pairs, clean, non_finite) = (Vec::new(), Vec::new(), Vec::new());
-        Self { source, first_key, keys: 0..0, copy, copied: false, pairs, paired: false, finite: None, clean, non_finite }
+        Self {
+            source,
+            first_key,
+            keys: 0..0,
+            copy,
+            copied: false,
+            pairs,
+            paired: false,
+            transposed: None,
+            transposed_clean: None,
+            finite: None,
+            clean,
+            non_finite,
+        }
     }
 
     /// Move to a key tile. `finite`: whether all of it is finite, if known.
     pub(crate) fn begin(&mut self, keys: Range<usize>, finite: Option<bool>) {
         self.keys = keys;
-        (self.copied, self.paired) = (false, false);
+        (self.copied, self.paired, self.transposed_clean) = (false, false, None);
         self.finite = finite;
         self.non_finite.clear();
     }
@@ -91,10 +110,49 @@ impl<'a, E: Storage> Operand<'a, E> {
         if !self.paired {
             let mut pairs = std::mem::take(&mut self.pairs);
             pairs.resize(count * cols, E::Real::ZERO);
-            self.stored(&self.keys.clone()).copy_pairs(&mut pairs);
+            self.stored(&self.keys.clone()).copy_pairs(&mut pairs, cols);
             (self.pairs, self.paired) = (pairs, true);
         }
         Rows::from_slice(&self.pairs, count, cols).slice(self.local(keys))
+    }
+
+    /// The same for lanes that [multiply tiles](Simd::TILES): rows are filled up to whole tiles, and there are as many as a tile has at
+    /// least. Those past the last key have no meaning.
+    pub(crate) fn tile_rows(&mut self, keys: &Range<usize>) -> Rows<'_, E::Real> {
+        let cols = self.source.cols();
+        if cols.is_multiple_of(TILE_DEPTH)
+            && keys.len() >= TILE
+            && let Some(rows) = self.stored(keys).pairs()
+        {
+            return rows;
+        }
+        let (count, ld) = (self.keys.len() + TILE, padded_pairs(cols));
+        if !self.paired {
+            let mut pairs = std::mem::take(&mut self.pairs);
+            pairs.resize(count * ld, E::Real::ZERO);
+            self.stored(&self.keys.clone()).copy_pairs(&mut pairs, ld);
+            (self.pairs, self.paired) = (pairs, true);
+        }
+        let first = keys.start - self.keys.start;
+        Rows::from_slice(&self.pairs, count, ld).slice(first..first + keys.len().max(TILE))
+    }
+
+    /// The tile transposed for lanes that [multiply tiles](Simd::TILES), keys at their places in the whole tile; `clean`: with zeros in
+    /// place of non-finite elements.
+    pub(crate) fn transposed<S: Simd<T = E::Real>>(&mut self, simd: S, clean: bool) -> &[E::Real] {
+        let mut scratch = self.transposed.take().unwrap_or_else(Scratch::take);
+        let [to, memory] = scratch.slices(transposed_len(self.source.cols()));
+        if self.transposed_clean != Some(clean) {
+            let (keys, first) = (self.keys.clone(), self.keys.start % KV_TILE);
+            if clean {
+                transpose_keys(simd, self.zero_non_finite(simd, &keys), first, to, memory);
+            } else {
+                transpose_keys(simd, self.stored(&keys), first, to, memory);
+            }
+            self.transposed_clean = Some(clean);
+        }
+        let [transposed, _] = self.transposed.insert(scratch).slices(transposed_len(self.source.cols()));
+        transposed
     }
 
     /// The same for few rows, which read elements as they are stored where these are neighbours.
@@ -110,9 +168,10 @@ impl<'a, E: Storage> Operand<'a, E> {
         *finite.get_or_insert_with(|| stored.all_finite(simd))
     }
 
-    /// Whether a panel may multiply a non-finite element that is hidden from some of its rows.
+    /// Whether a panel may multiply a non-finite element that is hidden from some of its rows (or by a part of a weight).
     pub(crate) fn needs_care<S: Simd<T = E::Real>>(&mut self, simd: S, need: &Need) -> bool {
-        !need.sees_all() && !self.is_finite(simd)
+        // A weight is two parts where tiles are multiplied: an infinity would meet the zero of the second.
+        (S::TILES || !need.sees_all()) && !self.is_finite(simd)
     }
 
     /// Rows for a panel that [needs care](Self::needs_care), zeros in place of non-finite elements.

@@ -10,6 +10,7 @@
 
 use super::decode::DecodeScores;
 use super::operand::{Operand, TileRows};
+use super::tiles::{TileDots, factor_depth};
 use super::tiling::{DECODE_ROWS, KV_TILE, MASK_STEP, MAX_PANEL, Need, Panel, QueryTile, by_width, lanes};
 use super::top_k::Cutoffs;
 use crate::bias::Region;
@@ -83,7 +84,7 @@ impl<'a, E: Storage> Scorer<'a, E> {
 
     /// So few rows that vectors run along the keys, without a panel (see [`super::decode`]).
     pub(crate) fn decodes<S: Simd<T = E::Real>>(&self) -> bool {
-        !self.panels_only && self.tile.rows() <= DECODE_ROWS.min(S::Narrow::LANES)
+        !self.panels_only && !S::TILES && self.tile.rows() <= DECODE_ROWS.min(S::Narrow::LANES)
     }
 
     /// The keys of the call, counted in the whole.
@@ -122,7 +123,9 @@ impl<'a, E: Storage> Scorer<'a, E> {
 
     /// Length of the buffer for the queries: panels of `[dim][lane]`, or row after row where they are few.
     pub(super) fn queries_len<S: Simd<T = E::Real>>(&self) -> usize {
-        lanes::<S>(self.tile.rows()) * self.plan.dims.head_dim
+        let dim = self.plan.dims.head_dim;
+        // As a factor, or row after row.
+        lanes::<S>(self.tile.rows()) * dim.max(factor_depth::<S>(dim))
     }
 
     /// Length of the buffer that a bias of a panel and a tile is laid out in.
@@ -159,8 +162,13 @@ impl<'a, E: Storage> Scorer<'a, E> {
         let dim = self.plan.dims.head_dim;
         let Panel { start, width, .. } = need.panel;
         let scale = E::Real::from_f64(self.plan.scale);
-        if S::PAIRS {
-            let dim = dim.div_ceil(2);
+        if S::TILES {
+            let dim = factor_depth::<S>(dim);
+            let panel = &queries[start * dim..][..width * dim];
+            let (rows, count) = (k.tile_rows(&need.keys), need.keys.len());
+            simd.call(TileDots { rows, count, panel, width, scale: Some(scale), to: scores });
+        } else if S::PAIRS {
+            let dim = factor_depth::<S>(dim);
             let queries = &queries[start * dim..][..width * dim];
             let k = k.pair_rows(&need.keys);
             by_width!(S, width, NR => simd.call(Dots::<_, NR, true> { queries, k, scale, scores }));
@@ -285,16 +293,18 @@ pub(crate) fn pack_panels<S: Simd, E: Storage<Real = S::T>>(simd: S, tile: &Quer
     pack::<S, E, false>(simd, tile, from, to);
 }
 
-/// The same for rows that are multiplied with rows of K or V: `[dim / 2][lane]` in pairs where the lanes [multiply pairs](Simd::PAIRS).
+/// The same for rows that are multiplied with rows of K or V: `[dim / 2][lane]` in pairs where the lanes [multiply pairs](Simd::PAIRS),
+/// filled up to whole tiles where they [multiply tiles](Simd::TILES).
 pub(crate) fn pack_factor<S: Simd, E: Storage<Real = S::T>>(simd: S, tile: &QueryTile, from: &ArrayView3<'_, E>, to: &mut [S::T]) {
     if S::PAIRS { pack::<S, E, true>(simd, tile, from, to) } else { pack::<S, E, false>(simd, tile, from, to) }
 }
 
 fn pack<S: Simd, E: Storage<Real = S::T>, const PAIRS: bool>(simd: S, tile: &QueryTile, from: &ArrayView3<'_, E>, to: &mut [S::T]) {
-    let (queries, dim) = (tile.queries, from.len_of(Axis(2)).div_ceil(1 + usize::from(PAIRS)));
+    let (queries, elements) = (tile.queries, from.len_of(Axis(2)));
+    let dim = if PAIRS { factor_depth::<S>(elements) } else { elements };
     for panel in Panel::all::<S>(tile.rows()) {
         let to = &mut to[panel.start * dim..][..panel.width * dim];
-        if panel.rows < panel.width {
+        if panel.rows < panel.width || (S::TILES && PAIRS && elements < 2 * dim) {
             to.fill(S::T::ZERO);
         }
         let rows = panel.rows();

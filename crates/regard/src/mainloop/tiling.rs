@@ -9,7 +9,7 @@
 
 use crate::mask::{HeadPosition, TileCoverage};
 use crate::plan::Plan;
-use regard_simd::Simd;
+use regard_simd::{Driver, Simd, Storage};
 use std::ops::Range;
 
 /// Keys per tile. The running softmax is brought up to date once per tile, so this number is part of the result's bits:
@@ -27,6 +27,10 @@ pub const GRADIENT_SPLIT: usize = 2 * KV_TILE;
 
 /// Query rows that share a tile of K and V while it is in the cache.
 pub const Q_TILE: usize = 64;
+
+/// The same in a forward pass of lanes that [multiply tiles](Simd::TILES), where the values of a tile have to be transposed, once for all
+/// its rows.
+const WIDE_Q_TILE: usize = 4 * Q_TILE;
 
 /// Largest number of rows for which vectors run along the keys (see [`super::decode`]); with more, lanes are filled by rows.
 pub(crate) const DECODE_ROWS: usize = 4;
@@ -199,13 +203,38 @@ pub(crate) fn tile_shape(plan: &Plan<'_>) -> (usize, usize) {
 
 /// Queries of a query tile in a call of `n` queries: tiles of equal size, in steps of 16.
 pub fn tile_queries(n: usize) -> usize {
-    let tiles = n.div_ceil(Q_TILE).max(1);
+    equal_tiles(n, Q_TILE)
+}
+
+fn equal_tiles(n: usize, most: usize) -> usize {
+    let tiles = n.div_ceil(most).max(1);
     n.div_ceil(tiles).next_multiple_of(16).clamp(1, n.max(1))
 }
 
 /// The query tiles of some rows, in order of batch entry, head and query.
 pub(crate) fn query_tiles(plan: &Plan<'_>, rows: Range<usize>) -> Vec<QueryTile> {
-    let (heads, queries) = tile_shape(plan);
+    tiles_of_shape(plan, rows, tile_shape(plan))
+}
+
+/// The query tiles of all rows, for a forward pass whose results are those of each row alone: wide ones where that saves work, and there
+/// are enough of them for the threads.
+pub(crate) fn forward_tiles<E: Storage>(plan: &Plan<'_>) -> Vec<QueryTile> {
+    struct MultipliesTiles;
+    impl<T: regard_simd::Real> Driver<T> for MultipliesTiles {
+        type Output = bool;
+        fn run<S: Simd<T = T>>(self, _: S) -> bool {
+            S::TILES
+        }
+    }
+    let (d, (heads, queries)) = (plan.dims, tile_shape(plan));
+    let enough = |most: &usize| d.batch * d.heads_q * d.seq_q.div_ceil(*most) >= 4 * plan.threads();
+    let wide = (heads == 1 && E::dispatch_stored(plan.level, MultipliesTiles))
+        .then(|| [WIDE_Q_TILE, WIDE_Q_TILE / 2].into_iter().find(enough))
+        .flatten();
+    tiles_of_shape(plan, 0..d.seq_q, (heads, wide.map_or(queries, |most| equal_tiles(d.seq_q, most))))
+}
+
+fn tiles_of_shape(plan: &Plan<'_>, rows: Range<usize>, (heads, queries): (usize, usize)) -> Vec<QueryTile> {
     let (d, part) = (plan.dims, plan.part);
     let mut tiles = Vec::new();
     for batch in 0..d.batch {

@@ -13,7 +13,7 @@ impl Attention<'_> {
     ///
     /// Arrays are given by shape and digest, and [custom](crate::Mask::custom) masks by a sample of their pairs. The number of threads and
     /// the interrupt flag change no result and are left out; so is the difference of AVX2, AVX-512 and NEON, which have the same bits.
-    /// [`Level::Avx512Bf16`] has its own where elements `E` are bf16.
+    /// [`Level::Avx512Bf16`] and [`Level::Amx`] have their own where elements `E` are bf16.
     ///
     /// # Errors
     /// When the machine does not have the [level](Attention::level).
@@ -21,6 +21,7 @@ impl Attention<'_> {
         let level = match self.chosen_level()? {
             Level::Portable => "portable",
             Level::Avx512Bf16 if TypeId::of::<E>() == TypeId::of::<half::bf16>() => "pairs of bf16",
+            Level::Amx if TypeId::of::<E>() == TypeId::of::<half::bf16>() => "tiles of bf16",
             _ => "vectors",
         };
         let mut words =

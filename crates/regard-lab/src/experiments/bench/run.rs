@@ -219,7 +219,9 @@ impl BenchConfig {
         let all = rayon::broadcast(|_| match self.dtype {
             Dtype::F64 => (peak::flops_f64(level), peak::exponentials_f64(level)),
             Dtype::Bf16 => {
-                let (values, scores) = (peak::flops_f32(level), peak::flops_bf16(level));
+                let scores = peak::flops_bf16(level);
+                // In tiles, the values are multiplied with weights of two parts.
+                let values = scores.filter(|_| level == Level::Amx).map_or_else(|| peak::flops_f32(level), |scores| scores / 2.0);
                 // Half of the operations are those of the scores, half those of the values.
                 (scores.map_or(values, |scores| 2.0 / (1.0 / scores + 1.0 / values)), peak::exponentials_f32(level))
             }
