@@ -98,3 +98,31 @@ def test_signatures_of_other_libraries_are_understood(function):
 def test_functions_of_this_package_are_right(function):
     verdict = regard.judge(function)
     assert verdict.right and verdict.limits == [], verdict.text
+
+
+def backward(q, k, v, out, lse, dout, softmax_scale=None):
+    """As in flash-attention: `[batch, seq, heads, dim]`, with what the forward pass kept."""
+    group = q.shape[2] // k.shape[2]
+    scale = np.float32(q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale)
+    keys, values = np.repeat(k, group, 2), np.repeat(v, group, 2)
+    weights = np.exp(np.einsum("bqhd,bkhd->bhqk", q, keys) * scale - lse[..., None])
+    delta = np.einsum("bqhd,bqhd->bhq", dout, out)[..., None]
+    d_scores = weights * (np.einsum("bqhd,bkhd->bhqk", dout, values) - delta)
+
+    def summed(x):
+        return x.reshape(x.shape[:2] + (-1, group, x.shape[-1])).sum(3)
+
+    dq = np.einsum("bhqk,bkhd->bqhd", d_scores, keys) * scale
+    dk = np.einsum("bhqk,bqhd->bkhd", d_scores, q) * scale
+    return dq, summed(dk), summed(np.einsum("bhqk,bqhd->bkhd", weights, dout))
+
+
+def backward_unscaled(q, k, v, out, lse, dout, softmax_scale=None):
+    dq, dk, dv = backward(q, k, v, out, lse, dout, softmax_scale)
+    return dq, dk / np.float32(q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale), dv
+
+
+def test_a_backward_function_is_judged_alone():
+    verdict = regard.judge(backward)
+    assert verdict.right, verdict.text
+    assert regard.judge(backward_unscaled).mistakes == ["dk-unscaled"]

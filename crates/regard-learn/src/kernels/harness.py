@@ -685,11 +685,39 @@ class Harness:
             if name in kernel.meant and value is not None:
                 values[name] = value
         names = list(kernel.meant)
-        if ("out" in names and "out" not in values) or ("lse" in names and "lse" not in values):
-            raise Unusable("the gradient needs out or lse; judge the forward function with --backward module:function")
+        if any(name in names and name not in values for name in ("out", "lse")):
+            right = self.forward_pass(call)
+            values.update({name: right[name] for name in ("out", "lse") if name in names and name not in values})
         grads = list(call.invoke(kernel.function, values))
         self.gradient_results(call, ["q", "k", "v", "bias"][:len(grads)], grads, results)
         return results
+
+    def forward_pass(self, call):
+        """The right output and log-sum-exp, for a backward function that is judged alone."""
+        np, given, s = call.tools.np, call.given, call.scalars
+        others = ("alibi", "sinks", "lengths", "cu_q", "k_scale")
+        q, k, v = (given[name].reshape((max(call.batch, 1), -1) + given[name].shape[1:]).swapaxes(1, 2) for name in "qkv")
+        n, m, group = q.shape[2], k.shape[2], q.shape[1] // k.shape[1]
+        if any(name in given for name in others) or s.get("window") or s.get("softcap") or s.get("offset") is not None or s["dropout"]:
+            raise NotImplementedError("the gradient needs out or lse; judge the forward function with --backward module:function")
+        if s["causal"] and n != m:
+            raise NotImplementedError("out and lse of a causal mask with unequal lengths: judge the forward function with --backward")
+        scale = q.shape[-1] ** -0.5 if s.get("scale") is None else s["scale"]
+        scores = q @ np.repeat(k, group, 1).swapaxes(-1, -2) * scale + given.get("bias", 0.0)
+        if "mask" in given:
+            scores = np.where(given["mask"] != 0, scores, -np.inf)
+        if s["causal"]:
+            scores = np.where(np.tri(n, dtype=bool), scores, -np.inf)
+        top = scores.max(-1, keepdims=True)
+        shift = np.where(np.isneginf(top), 0, top)
+        power = np.exp(scores - shift)
+        total = power.sum(-1, keepdims=True)
+        out = power / np.where(total == 0, 1, total) @ np.repeat(v, group, 1)
+        with np.errstate(divide="ignore"):
+            lse = (shift + np.log(total))[..., 0]
+        rows = out.swapaxes(1, 2).reshape((-1,) + (out.shape[1], out.shape[3]))
+        lse = {"hsd": lse[0], "shd": lse[0], "sd": lse[0, 0]}.get(call.layout, lse)
+        return {"out": call.tools.make(call.laid(rows)), "lse": call.tools.make(lse)}
 
     def gradient_results(self, call, inputs, grads, results):
         arrays = call.given
