@@ -85,7 +85,11 @@ pub(crate) fn copy_rows<T: Copy, X>(rows: &[T], mut out: ArrayViewMut3<'_, Maybe
     let mut rows = rows.chunks_exact(dims);
     for mut head in out.outer_iter_mut() {
         for (mut to, from) in head.outer_iter_mut().zip(&mut rows) {
-            to.iter_mut().zip(from).for_each(|(to, &x)| *to = MaybeUninit::new(rounded(x)));
+            // A loop over a slice becomes one over vectors.
+            match to.as_slice_mut() {
+                Some(to) => to.iter_mut().zip(from).for_each(|(to, &x)| *to = MaybeUninit::new(rounded(x))),
+                None => to.iter_mut().zip(from).for_each(|(to, &x)| *to = MaybeUninit::new(rounded(x))),
+            }
         }
     }
 }

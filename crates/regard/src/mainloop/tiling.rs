@@ -28,9 +28,12 @@ pub const GRADIENT_SPLIT: usize = 2 * KV_TILE;
 /// Query rows that share a tile of K and V while it is in the cache.
 pub const Q_TILE: usize = 64;
 
-/// The same in a forward pass of lanes that [multiply tiles](Simd::TILES), where the values of a tile have to be transposed, once for all
-/// its rows.
-const WIDE_Q_TILE: usize = 4 * Q_TILE;
+/// The same, widest first, in a forward pass of lanes that [multiply tiles](Simd::TILES), where the values of a tile are transposed once for
+/// all its rows.
+const WIDE_Q_TILES: [usize; 4] = [16 * Q_TILE, 8 * Q_TILE, 4 * Q_TILE, 2 * Q_TILE];
+
+/// Elements of q, or of out, of a wide query tile at most: both stay in L2.
+const WIDE_ELEMENTS: usize = 1 << 17;
 
 /// Largest number of rows for which vectors run along the keys (see [`super::decode`]); with more, lanes are filled by rows.
 pub(crate) const DECODE_ROWS: usize = 4;
@@ -227,10 +230,11 @@ pub(crate) fn forward_tiles<E: Storage>(plan: &Plan<'_>) -> Vec<QueryTile> {
         }
     }
     let (d, (heads, queries)) = (plan.dims, tile_shape(plan));
-    let enough = |most: &usize| d.batch * d.heads_q * d.seq_q.div_ceil(*most) >= 4 * plan.threads();
-    let wide = (heads == 1 && E::dispatch_stored(plan.level, MultipliesTiles))
-        .then(|| [WIDE_Q_TILE, WIDE_Q_TILE / 2].into_iter().find(enough))
-        .flatten();
+    let enough = |most: &usize| {
+        let fits = most * d.head_dim.max(d.value_dim) <= WIDE_ELEMENTS;
+        fits && d.batch * d.heads_q * d.seq_q.div_ceil(*most) >= 4 * plan.threads()
+    };
+    let wide = (heads == 1 && E::dispatch_stored(plan.level, MultipliesTiles)).then(|| WIDE_Q_TILES.into_iter().find(enough)).flatten();
     tiles_of_shape(plan, 0..d.seq_q, (heads, wide.map_or(queries, |most| equal_tiles(d.seq_q, most))))
 }
 
