@@ -27,7 +27,7 @@
 //! edits/      grammar, and edits at work      scores      what heads do                  screen      what edits cost, on several texts
 //! lens        after each layer               evidence    intervals and p                settings    config.json, with limits
 //! view        tiles and means for viewers     steps       a head number by number
-//! hooks       activations, read and changed
+//! hooks       activations, read and changed           gradients   of a loss or of logits, by activation
 //! unusual     rows unlike a head's usual ones
 //! neuron      one query and one key           evaluate    the loss of a long text        direct      heads without what follows
 //! ```
@@ -42,6 +42,7 @@ mod direct_effect;
 pub mod edits;
 pub mod error;
 mod evaluate;
+mod gradients;
 mod hooks;
 pub mod paired_test;
 pub mod families;
@@ -63,6 +64,7 @@ pub use cancel::Cancel;
 pub use edits::{Edits, Reference, Shape, Sources};
 pub use error::{Error, Result};
 pub use evaluate::Evaluated;
+pub use gradients::{ActivationGradients, Objective};
 pub use hooks::{Hook, Site};
 pub use lens::{Attribution, Lens};
 pub use model::{Generation, Input, Model, Pooling, TrainedOn};

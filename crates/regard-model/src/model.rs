@@ -301,6 +301,21 @@ impl Model {
         }
     }
 
+    /// The only token of a text, without those that the tokenizer adds.
+    ///
+    /// # Errors
+    /// When there is no tokenizer, or the text is not one token.
+    pub fn token(&self, text: &str) -> Result<u32> {
+        let tokens: Vec<u32> = self.tokens(text)?.into_iter().filter(|token| !token.added).map(|token| token.id).collect();
+        match tokens.as_slice() {
+            [token] => Ok(*token),
+            _ => {
+                let reason = format!("{text:?} is {} tokens; give a text that is one token, or its id", tokens.len());
+                Err(Error::Tokens { reason })
+            }
+        }
+    }
+
     /// A token for people; its number where there is no tokenizer.
     pub fn piece(&self, id: u32) -> String {
         self.loaded.tokenizer.as_ref().map_or_else(|_| id.to_string(), |tokenizer| tokenizer.piece(id))

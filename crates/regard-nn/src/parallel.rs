@@ -56,3 +56,8 @@ impl Cut {
         x.chunks_mut((self.piece * width).max(1))
     }
 }
+
+/// Pieces of a buffer that may be empty: then there is nothing for each piece.
+pub(crate) fn pieces_or_none<T>(cut: Cut, x: &mut [T], width: usize) -> Vec<&mut [T]> {
+    if x.is_empty() { (0..cut.count()).map(|_| <&mut [T]>::default()).collect() } else { cut.pieces_mut(x, width).collect() }
+}

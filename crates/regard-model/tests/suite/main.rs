@@ -4,6 +4,7 @@ mod damage;
 mod edits;
 mod formats;
 mod golden;
+mod gradients;
 mod handles;
 mod hub;
 mod known;

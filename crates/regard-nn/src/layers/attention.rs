@@ -12,14 +12,14 @@ use super::cache::KvCache;
 use super::heads::{HeadView, Operands};
 pub use super::heads::{Heads, HeadsMut};
 use super::linear::{Amount, Joined, Linear, Prepared, Strips, packs};
-use super::norm::{Norm, NormKind};
+use super::norm::{NORM_STATS, Norm, NormKind};
 use super::pass::{MaskKind, Pass};
 use super::positions::{Angles, Rotary};
-use super::probe::{Attending, Change, Probe};
+use super::probe::{Attending, Change, GradientProbe, Operand, Probe};
 use super::stack::Keep;
 use crate::error::{Error, Result};
 use crate::float::Float;
-use crate::parallel::{Cut, for_pieces};
+use crate::parallel::{Cut, for_pieces, pieces_or_none};
 use crate::random::Draws;
 use crate::tensors::layout::{Gradients, Layout};
 use crate::tensors::{Order, Weights};
@@ -140,6 +140,8 @@ pub struct AttentionSaved<T: Float> {
     pub(crate) q: Vec<T>,
     /// Rows of `[k | v]` of the memory; empty for self-attention.
     pub(crate) kv: Vec<T>,
+    /// The same rows before the norms of queries and keys; empty without such norms, and where nothing is kept.
+    pub(crate) raw: Vec<T>,
     /// The heads' results, side by side.
     pub(crate) out: Vec<T>,
     angles: Option<Angles<T>>,
@@ -216,7 +218,7 @@ impl MultiHeadAttention {
 
     /// A part that has no backward pass.
     pub(crate) fn untrainable(&self) -> Option<&'static str> {
-        self.norms.as_ref().map(|_| "attention with norms of queries and keys")
+        (self.norms.is_some() && self.is_cross()).then_some("cross-attention with norms of queries and keys")
     }
 
     /// The layers that make queries (and of self-attention keys and values) of rows.
@@ -264,10 +266,38 @@ impl MultiHeadAttention {
         AttentionSaved {
             q: vec![T::ZERO; pass.rows() * self.input.outputs()],
             kv: vec![T::ZERO; pass.memory_rows() * self.memory_width()],
+            raw: vec![T::ZERO; if self.norms.is_some() { pass.rows() * self.input.outputs() } else { 0 }],
             out: vec![T::ZERO; pass.rows() * self.q_width()],
             angles: None,
             ends: None,
         }
+    }
+
+    /// What parts of one row come to in the queries or keys of a head, of `parts` (several, one after the other) that were normalised as
+    /// the row was; the last of them takes the bias. Norms of queries and keys keep the scale of the whole row.
+    pub(crate) fn operand_parts<T: Float>(
+        &self,
+        w: &Weights<'_, T>,
+        operand: Operand,
+        head: usize,
+        position: usize,
+        parts: &[T],
+    ) -> Vec<T> {
+        let dim = self.config.head_dim;
+        let (mut made, bias) = self.input.product_of(w, parts, self.first_of(operand, head), dim);
+        let last = made.len().saturating_sub(dim);
+        made[last..].iter_mut().zip(bias.iter().flatten()).for_each(|(x, b)| *x += *b);
+        if let (Some([q_norm, k_norm]), true) = (&self.norms, operand != Operand::V) {
+            let mut whole = vec![T::ZERO; dim];
+            made.chunks_exact(dim).for_each(|part| whole.iter_mut().zip(part).for_each(|(sum, x)| *sum += *x));
+            let norm = if operand == Operand::Q { q_norm } else { k_norm };
+            norm.apply_parts(w, &whole, &mut made);
+        }
+        if let (Some(rotary), true) = (self.config.rotary, operand != Operand::V) {
+            let angles = Angles::new(rotary, dim, position + 1);
+            made.chunks_exact_mut(dim).for_each(|part| angles.rotate(part, position, false));
+        }
+        made
     }
 
     /// Make sure that there are angles for the positions of a pass.
@@ -334,10 +364,13 @@ impl MultiHeadAttention {
         first: usize,
         pass: &Pass<'_>,
         angles: Option<&Angles<T>>,
-        q: &mut [T],
+        (q, raw): (&mut [T], &mut [T]),
     ) {
         self.input.product(ready, x, q);
         self.input.add_biases(w, q);
+        if !raw.is_empty() {
+            raw.copy_from_slice(q);
+        }
         if let Some([q_norm, k_norm]) = &self.norms {
             let operands = self.operands(pass);
             for row in q.chunks_exact_mut(self.input.outputs().max(1)) {
@@ -391,9 +424,20 @@ impl MultiHeadAttention {
         }
     }
 
-    /// The rows and the rotary angles of a plan.
-    pub(crate) fn split<T: Float>(saved: &mut AttentionSaved<T>) -> (&mut Vec<T>, Option<&Angles<T>>) {
-        (&mut saved.q, saved.angles.as_ref())
+    /// The rows, the same before norms, and the rotary angles of a plan.
+    pub(crate) fn split<T: Float>(saved: &mut AttentionSaved<T>) -> (&mut Vec<T>, &mut Vec<T>, Option<&Angles<T>>) {
+        (&mut saved.q, &mut saved.raw, saved.angles.as_ref())
+    }
+
+    /// The first of the projected columns that are an operand of a head.
+    pub(crate) fn first_of(&self, operand: Operand, head: usize) -> usize {
+        let operands = self.operands(&Pass::new(1, 1, MaskKind::Everything));
+        let view = match operand {
+            Operand::Q => operands.q,
+            Operand::K => operands.k,
+            Operand::V => operands.v,
+        };
+        view.head(head).start
     }
 
     /// Queries, keys and values of the last forward pass, for the instruments of `regard`.
@@ -455,18 +499,20 @@ impl MultiHeadAttention {
     /// Gradients on the projected rows: `d_q` (and of cross-attention `d_kv`), from the gradient on `saved.out`.
     pub(crate) fn attend_backward<T: Float>(
         &self,
-        pass: &Pass<'_>,
-        layer: u64,
+        (w, g): (&Weights<'_, T>, &mut Gradients<'_, T>),
+        (pass, layer): (&Pass<'_>, u64),
         saved: &AttentionSaved<T>,
         d_out: &[T],
-        d_q: &mut [T],
-        d_kv: &mut [T],
+        (d_q, d_kv): (&mut [T], &mut [T]),
+        seen: &dyn GradientProbe<T>,
     ) -> Result<()> {
         let heads = self.heads(pass, saved);
         let [row_max, row_sum] = saved.ends.as_ref().ok_or(Error::BackwardFirst)?;
         let view = self.out_view(pass);
         let kept = SavedView { out: view.of(&saved.out), out_unrounded: None, row_max: row_max.view(), row_sum: row_sum.view() };
         let gradients = self.attention(pass, layer, &Change::default()).backward(heads.q, heads.k, heads.v, kept, view.of(d_out))?;
+        seen.results(layer as usize, &heads, view.of(d_out));
+        seen.heads(layer as usize, &Heads { q: gradients.dq.view(), k: gradients.dk.view(), v: gradients.dv.view() });
         let operands = self.operands(pass);
         operands.q.put(&gradients.dq, d_q);
         let d_kv = if self.is_cross() { d_kv } else { &mut *d_q };
@@ -477,7 +523,33 @@ impl MultiHeadAttention {
             let tasks = cut.pieces_mut(d_q, self.input.outputs()).collect();
             for_pieces(tasks, |i, d_q| self.rotate(saved.angles.as_ref(), cut.first(i), pass, d_q, true));
         }
+        self.norms_backward(w, g, pass, &saved.raw, d_q);
         Ok(())
+    }
+
+    /// Gradients behind the norms of queries and keys become those before them.
+    fn norms_backward<T: Float>(&self, w: &Weights<'_, T>, g: &mut Gradients<'_, T>, pass: &Pass<'_>, raw: &[T], d_q: &mut [T]) {
+        let Some([q_norm, k_norm]) = &self.norms else { return };
+        let (operands, width, dim) = (self.operands(pass), self.input.outputs(), self.config.head_dim);
+        let cut = Cut::new(pass.rows());
+        let mut partials = vec![T::ZERO; cut.count() * 4 * dim];
+        let tasks = cut.pieces(raw, width).zip(cut.pieces_mut(d_q, width)).zip(partials.chunks_mut(4 * dim)).collect();
+        for_pieces(tasks, |_, ((raw, d_q), partial)| {
+            let (of_q, of_k) = partial.split_at_mut(2 * dim);
+            let (mut normed, mut stats) = (vec![T::ZERO; dim], [T::ZERO; NORM_STATS]);
+            for (raw, d_q) in raw.chunks_exact(width).zip(d_q.chunks_exact_mut(width)) {
+                for (norm, view, partial) in [(q_norm, operands.q, &mut *of_q), (k_norm, operands.k, &mut *of_k)] {
+                    for head in (0..view.heads).map(|h| view.head(h)) {
+                        norm.forward(w, &raw[head.clone()], &mut normed, &mut stats);
+                        norm.backward_in_place(w, &raw[head.clone()], &stats, &mut d_q[head], partial);
+                    }
+                }
+            }
+        });
+        for partial in partials.chunks_exact(4 * dim) {
+            q_norm.reduce(g, &partial[..2 * dim]);
+            k_norm.reduce(g, &partial[2 * dim..]);
+        }
     }
 
     /// The whole module: `y = attention(x) Wo`, of a memory where it is cross-attention.
@@ -494,12 +566,13 @@ impl MultiHeadAttention {
         saved: &mut AttentionSaved<T>,
     ) -> Result<()> {
         self.fit(pass, saved);
-        let (q, angles) = Self::split(saved);
+        let (q, raw, angles) = Self::split(saved);
         let cut = Cut::rows_of(x, self.config.width);
-        let tasks = cut.pieces(x, self.config.width).zip(cut.pieces_mut(q, self.input.outputs())).collect();
+        let outputs = self.input.outputs();
+        let tasks = cut.pieces(x, self.config.width).zip(cut.pieces_mut(q, outputs)).zip(pieces_or_none(cut, raw, outputs)).collect();
         let mut packs = packs();
         let ready = self.input.prepare(w, Amount::Many, &mut packs);
-        for_pieces(tasks, |i, (x, q)| self.project(w, &ready, x, cut.first(i), pass, angles, q));
+        for_pieces(tasks, |i, ((x, q), raw)| self.project(w, &ready, x, cut.first(i), pass, angles, (q, raw)));
         self.project_memory(w, memory, &mut saved.kv);
         self.attend(pass, 0, saved, Keep::Tape, None, &super::probe::NoProbe)?;
         self.out.forward(w, &saved.out, y);
@@ -523,7 +596,7 @@ impl MultiHeadAttention {
         let mut d_out = vec![T::ZERO; saved.out.len()];
         let (mut d_q, mut d_kv) = (vec![T::ZERO; saved.q.len()], vec![T::ZERO; saved.kv.len()]);
         self.out.backward(w, g, &saved.out, dy, &mut d_out);
-        self.attend_backward(pass, 0, saved, &d_out, &mut d_q, &mut d_kv)?;
+        self.attend_backward((w, g), (pass, 0), saved, &d_out, (&mut d_q, &mut d_kv), &super::probe::NoProbe)?;
         let mut packs = packs();
         self.input.pack_transposed(w, &mut packs);
         let cut = Cut::rows_of(x, self.config.width);

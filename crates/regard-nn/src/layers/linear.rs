@@ -263,11 +263,30 @@ impl Linear {
         packed.0[0].matmul(matrix_mut(dx, self.inputs), write, columns(dy, width, first, self.outputs));
     }
 
+    /// `dx = dy W^T` of rows of a wide layer, whose weights are widened a strip at a time.
+    pub(crate) fn wide_input_gradient<T: Float>(&self, w: &Weights<'_, T>, dy: &[T], dx: &mut [T]) {
+        let weights = self.matrix(w);
+        dx.fill(T::ZERO);
+        for first in (0..self.outputs).step_by(STRIP) {
+            let count = STRIP.min(self.outputs - first);
+            weights.columns(first..first + count, |weights| {
+                let cut = Cut::rows_of(dx, self.inputs);
+                let tasks = cut.pieces(dy, self.outputs).zip(cut.pieces_mut(dx, self.inputs)).collect();
+                for_pieces(tasks, |_, (dy, dx)| {
+                    matmul(matrix_mut(dx, self.inputs), Write::Add, columns(dy, self.outputs, first, count), weights.t());
+                });
+            });
+        }
+    }
+
     /// `dW += x^T dy` and `db += sum of dy's rows`; dy is columns `first ..` of rows of `width`.
     pub(crate) fn weight_gradient<T: Float>(&self, g: &mut Gradients<'_, T>, x: &[T], dy: &[T], width: usize, first: usize) {
         enum Task<'t, T> {
             Weight(ArrayViewMut2<'t, T>, ArrayView2<'t, T>, ArrayView2<'t, T>),
             Bias(&'t mut [T], usize),
+        }
+        if !g.are_wanted() {
+            return;
         }
         let (inputs, outputs) = (self.inputs, self.outputs);
         let mut tasks = Vec::new();
@@ -422,6 +441,24 @@ impl Joined {
         for ((part, first), packed) in self.placed().zip(packs) {
             part.input_gradient(packed, dy, width, first, dx, Write::Add);
         }
+    }
+
+    /// The gradient of x through outputs `first .. first + dim` alone, of one of the layers.
+    pub(crate) fn gradient_through<T: Float>(&self, w: &Weights<'_, T>, dy: &[T], first: usize, dim: usize, dx: &mut [T]) {
+        let (part, start) = self.placed().filter(|(_, start)| *start <= first).last().expect("the first layer begins at 0");
+        let dy = columns(dy, self.outputs(), first, dim);
+        part.matrix(w).columns(first - start..first - start + dim, |weights| {
+            matmul(matrix_mut(dx, self.inputs), Write::Replace, dy, weights.t());
+        });
+    }
+
+    /// Outputs `first .. first + dim` of one of the layers, without its bias; and that bias.
+    pub(crate) fn product_of<T: Float>(&self, w: &Weights<'_, T>, x: &[T], first: usize, dim: usize) -> (Vec<T>, Option<Vec<T>>) {
+        let (part, start) = self.placed().filter(|(_, start)| *start <= first).last().expect("the first layer begins at 0");
+        let mut y = vec![T::ZERO; x.len() / self.inputs.max(1) * dim];
+        let columns = first - start..first - start + dim;
+        part.matrix(w).columns(columns.clone(), |weights| matmul(matrix_mut(&mut y, dim), Write::Replace, matrix(x, self.inputs), weights));
+        (y, part.bias(w).map(|bias| bias[columns].to_vec()))
     }
 
     pub(crate) fn weight_gradient<T: Float>(&self, g: &mut Gradients<'_, T>, x: &[T], dy: &[T]) {

@@ -110,6 +110,9 @@ impl Norm {
 
     /// Add the partial sums of [`Norm::backward`], `[pieces, 2, width]`, to the gradients.
     pub fn reduce<T: Float>(&self, g: &mut Gradients<'_, T>, partials: &[T]) {
+        if !g.are_wanted() {
+            return;
+        }
         for partial in partials.chunks_exact((2 * self.width).max(1)) {
             let (gain, shift) = partial.split_at(self.width);
             g.of(self.gain).iter_mut().zip(gain).for_each(|(g, &x)| *g += x);

@@ -12,8 +12,11 @@
 //! A head is z, before the output projection: setting it to zero takes away exactly `z_h W_O^h`.
 
 use super::attention::{Heads, HeadsMut, MultiHeadAttention};
+use super::norm::Norm;
 use super::pass::Pass;
-use ndarray::ArrayViewMut4;
+use crate::float::Float;
+use crate::tensors::Weights;
+use ndarray::{ArrayView4, ArrayViewMut4};
 use regard::{Attention, Mask, Scale};
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
@@ -110,8 +113,83 @@ pub trait Probe<T> {
     }
 }
 
-/// Looks at nothing.
+/// Observes a backward pass, from the last sublayer to the first. Every method has a default that does nothing.
+pub trait GradientProbe<T: Float> {
+    /// The gradient of the residual stream before sublayer `number`; with the number of sublayers, after the last.
+    fn stream(&self, number: usize, d: &[T]) {
+        let _ = (number, d);
+    }
+
+    /// The gradient of what attention or network of sublayer `number` adds to the stream.
+    fn branch(&self, number: usize, d: &[T]) {
+        let _ = (number, d);
+    }
+
+    /// The gradient of the heads' results of sublayer `number`, `[batch, head, seq, dim]`, with what they were made from.
+    fn results(&self, number: usize, heads: &Heads<'_, T>, d: ArrayView4<'_, T>) {
+        let _ = (number, heads, d);
+    }
+
+    /// The gradients of queries, keys and values of sublayer `number` as they attend, after norms and positions.
+    fn heads(&self, number: usize, d: &Heads<'_, T>) {
+        let _ = (number, d);
+    }
+
+    /// What sublayer `number` reads of the stream, and the gradients of that.
+    fn reads(&self, number: usize, reads: &Reads<'_, T>) {
+        let _ = (number, reads);
+    }
+}
+
+/// What is made of rows that attention reads.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Operand {
+    /// Queries.
+    Q,
+    /// Keys.
+    K,
+    /// Values.
+    V,
+}
+
+/// A sublayer's reading of the stream in a backward pass: gradients of the stream by one operand of one head, or by the network.
+#[derive(Debug)]
+pub struct Reads<'r, T: Float> {
+    pub(crate) w: &'r Weights<'r, T>,
+    pub(crate) norm: Option<&'r Norm>,
+    /// Rows of the stream that are read, and the numbers of their norm.
+    pub(crate) x: &'r [T],
+    pub(crate) stats: &'r [T],
+    pub(crate) attention: Option<&'r MultiHeadAttention>,
+    /// On the projected rows of attention; on the rows that the network reads.
+    pub(crate) d: &'r [T],
+}
+
+impl<T: Float> Reads<'_, T> {
+    /// Through the queries, keys or values of one head; of attention sublayers, which are not cross-attention.
+    pub fn through(&self, operand: Operand, head: usize) -> Vec<T> {
+        let Some(attention) = self.attention else { return Vec::new() };
+        let mut d = vec![T::ZERO; self.x.len()];
+        attention.input().gradient_through(self.w, self.d, attention.first_of(operand, head), attention.config().head_dim, &mut d);
+        self.before_norm(d)
+    }
+
+    /// Through the network.
+    pub fn network(&self) -> Vec<T> {
+        if self.attention.is_some() { Vec::new() } else { self.before_norm(self.d[..self.x.len()].to_vec()) }
+    }
+
+    fn before_norm(&self, mut d: Vec<T>) -> Vec<T> {
+        if let Some(norm) = self.norm {
+            norm.backward_in_place(self.w, self.x, self.stats, &mut d, &mut vec![T::ZERO; 2 * norm.width()]);
+        }
+        d
+    }
+}
+
+/// No-op hook.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoProbe;
 
 impl<T> Probe<T> for NoProbe {}
+impl<T: Float> GradientProbe<T> for NoProbe {}

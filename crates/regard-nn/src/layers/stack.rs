@@ -8,7 +8,8 @@ use super::linear::{Strips, packs};
 use super::mlp::{Mlp, MlpConfig};
 use super::norm::{NORM_STATS, Norm, NormKind};
 use super::pass::Pass;
-use super::probe::{NoProbe, Probe};
+use super::positions::add;
+use super::probe::{GradientProbe, NoProbe, Operand, Probe};
 use super::sublayer::{Backward, Branch, Forward, Scratch, Shared, Sublayer, SublayerSaved, Wiring};
 use crate::error::{Error, Result};
 use crate::float::Float;
@@ -181,6 +182,59 @@ impl Stack {
         })
     }
 
+    /// Queries, keys and values that attention sublayer `number` makes of rows of the stream, side by side, after norms and positions.
+    pub fn projected<T: Float>(&self, w: &Weights<'_, T>, pass: &Pass<'_>, number: usize, rows: &[T]) -> Vec<T> {
+        self.sublayers[number].projected(w, pass, rows)
+    }
+
+    /// Which of these columns are an operand of a head.
+    pub fn columns_of(&self, number: usize, operand: Operand, head: usize) -> Range<usize> {
+        match &self.sublayers[number].branch {
+            Branch::Attention(attention) => {
+                let first = attention.first_of(operand, head);
+                first..first + attention.config().head_dim
+            }
+            Branch::Mlp(_) => 0..0,
+        }
+    }
+
+    /// The heads' results of such rows, side by side.
+    ///
+    /// # Errors
+    /// When attention refuses the pass.
+    pub fn attended<T: Float>(&self, pass: &Pass<'_>, number: usize, projected: Vec<T>) -> Result<Vec<T>> {
+        self.sublayers[number].attended(pass, projected)
+    }
+
+    /// What the network of sublayer `number` makes of rows of the stream.
+    pub fn network<T: Float>(&self, w: &Weights<'_, T>, number: usize, rows: &[T]) -> Vec<T> {
+        self.sublayers[number].network(w, rows)
+    }
+
+    /// What `parts` of a row of the stream (several, one after the other, whose sum it is) come to in the queries or keys of a head, with
+    /// the scale of the whole row in all norms; one part more is what norm and projection add. Their sum is the query or key.
+    pub fn operand_parts<T: Float>(
+        &self,
+        w: &Weights<'_, T>,
+        number: usize,
+        head: (Operand, usize),
+        position: usize,
+        row: &[T],
+        parts: &[T],
+    ) -> Vec<T> {
+        self.sublayers[number].operand_parts(w, head, position, row, parts)
+    }
+
+    /// Branches are added to the stream as they are, and read it through norms of their own: what heads write can be told apart.
+    pub fn is_additive(&self) -> bool {
+        self.sublayers.iter().all(|s| matches!(s.wiring, Wiring::PreNorm(_) | Wiring::Parallel(_)))
+    }
+
+    /// Sublayer `number` reads what the one before it read.
+    pub fn is_parallel(&self, number: usize) -> bool {
+        self.sublayers[number].is_parallel()
+    }
+
     /// The last norm, of rows of the stream in their own place; nothing where there is none.
     pub fn apply_last_norm<T: Float>(&self, w: &Weights<'_, T>, rows: &mut [T]) {
         if let Some(norm) = &self.last {
@@ -324,6 +378,22 @@ impl Stack {
         d_memory: &mut [T],
         acts: &mut Activations<T>,
     ) -> Result<()> {
+        self.backward_probed(w, g, pass, (memory, d_memory), acts, &NoProbe)
+    }
+
+    /// The same, looked into.
+    ///
+    /// # Errors
+    /// As [`Stack::backward`].
+    pub fn backward_probed<T: Float>(
+        &self,
+        w: &Weights<'_, T>,
+        g: &mut Gradients<'_, T>,
+        pass: &Pass<'_>,
+        (memory, d_memory): (&[T], &mut [T]),
+        acts: &mut Activations<T>,
+        seen: &dyn GradientProbe<T>,
+    ) -> Result<()> {
         self.check_trainable()?;
         if acts.keep != Keep::Tape {
             return Err(Error::BackwardFirst);
@@ -342,9 +412,15 @@ impl Stack {
             for_pieces(tasks, |_, (((x, stats), d), partial)| norm.backward_in_place(w, x, stats, d, partial));
             norm.reduce(g, &partials);
         }
+        seen.stream(self.sublayers.len(), d);
         let shared = Shared { w, pass, memory, keep: Keep::Tape, probe: &NoProbe };
         for (i, (sublayer, saved)) in self.sublayers.iter().zip(sublayers).enumerate().rev() {
-            sublayer.backward(&shared, g, Backward { x: &stream[i], saved, d, d_memory, packs }, scratch)?;
+            let x = &stream[if sublayer.is_parallel() { i - 1 } else { i }];
+            sublayer.backward(&shared, g, Backward { x, saved, d, d_memory, packs, seen }, scratch)?;
+            if self.sublayers.get(i + 1).is_some_and(Sublayer::is_parallel) {
+                add(d, &scratch.d_parallel);
+            }
+            seen.stream(i, d);
         }
         Ok(())
     }

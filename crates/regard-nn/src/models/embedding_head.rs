@@ -8,7 +8,7 @@ use crate::layers::dropout::Dropout;
 use crate::layers::embedding::Embedding;
 use crate::layers::linear::{Linear, add_to_rows};
 use crate::layers::loss::{Share, shares};
-use crate::layers::norm::{Norm, NormKind};
+use crate::layers::norm::{NORM_STATS, Norm, NormKind};
 use crate::layers::pass::Pass;
 use crate::layers::positions::{Added, Positions};
 use crate::tensors::layout::{Gradients, Init, Layout, TensorId};
@@ -277,6 +277,26 @@ impl OutputHead {
         if let Some(cap) = self.softcap {
             logits.iter_mut().for_each(|x| *x = T::from_f64(cap * (x.to_f64() / cap).tanh()));
         }
+    }
+
+    /// The gradient of rows from that of their logits, which are given as well; weights are constant.
+    pub(crate) fn input_gradient<T: Float>(&self, w: &Weights<'_, T>, x: &[T], logits: &[T], d_logits: &mut [T], dx: &mut [T]) {
+        if let Some(cap) = self.softcap {
+            let slope = |logit: &T| T::from_f64(1.0 - (logit.to_f64() / cap).powi(2));
+            d_logits.iter_mut().zip(logits).for_each(|(d, logit)| *d *= slope(logit));
+        }
+        let Some((dense, activation, norm)) = &self.transform else { return self.head.wide_input_gradient(w, d_logits, dx) };
+        let rows = x.len() / dense.inputs().max(1);
+        let mut slopes = vec![T::ZERO; rows * dense.outputs()];
+        let (mut act, mut normed, mut stats) = (slopes.clone(), slopes.clone(), vec![T::ZERO; rows * NORM_STATS]);
+        dense.forward(w, x, &mut slopes);
+        activation.apply(None, &mut slopes, &mut act);
+        norm.forward(w, &act, &mut normed, &mut stats);
+        let mut d = normed;
+        self.head.wide_input_gradient(w, d_logits, &mut d);
+        norm.backward_in_place(w, &act, &stats, &mut d, &mut vec![T::ZERO; 2 * dense.outputs()]);
+        d.iter_mut().zip(&slopes).for_each(|(d, slope)| *d *= *slope);
+        dense.wide_input_gradient(w, &d, dx);
     }
 
     pub(crate) fn backward<T: Float>(

@@ -18,7 +18,7 @@ use crate::float::Float;
 use crate::layers::loss::{Loss, cross_entropy};
 use crate::layers::norm::NormKind;
 use crate::layers::pass::{MaskKind, Pass, Wanted};
-use crate::layers::probe::{NoProbe, Probe};
+use crate::layers::probe::{GradientProbe, NoProbe, Probe};
 use crate::layers::stack::{Activations, BlockConfig, Keep, Stack, StackCache};
 use crate::parallel::in_pool;
 use crate::tensors::layout::{Gradients, Layout};
@@ -341,6 +341,40 @@ impl Transformer {
         self.stack.backward(w, g, pass, &[], &mut [], &mut acts.stack)?;
         self.entry.backward(g, ids, pass, acts.stack.gradient());
         Ok(loss)
+    }
+
+    /// The gradient of rows behind the last block: `d_logits` gets their logits and makes them the gradient of these.
+    ///
+    /// # Errors
+    /// When there is no head.
+    pub fn rows_gradient<T: Float>(&self, w: &Weights<'_, T>, rows: &[T], d_logits: impl FnOnce(&mut [T])) -> Result<Vec<T>> {
+        let exit = self.exit.as_ref().ok_or(Error::Untrainable { part: "a model without a head" })?;
+        let logits = self.logits_of(w, rows);
+        let (mut d, mut d_rows) = (logits.clone(), vec![T::ZERO; rows.len()]);
+        d_logits(&mut d);
+        exit.input_gradient(w, rows, &logits, &mut d, &mut d_rows);
+        Ok(d_rows)
+    }
+
+    /// From the gradient of the rows behind the last block to those of activations, which `seen` gets; weights, of any type, are constant.
+    /// The last forward pass kept what is needed ([`Keep::Tape`]).
+    ///
+    /// # Errors
+    /// When there was no such pass, or the gradient has another length than the rows.
+    pub fn activation_gradients<T: Float>(
+        &self,
+        w: &Weights<'_, T>,
+        pass: &Pass<'_>,
+        acts: &mut LmActivations<T>,
+        d_rows: &[T],
+        seen: &dyn GradientProbe<T>,
+    ) -> Result<()> {
+        let d = acts.stack.gradient();
+        if d.len() != d_rows.len() {
+            return Err(Error::Length { what: "the gradient of the rows", got: d_rows.len(), expected: d.len() });
+        }
+        d.copy_from_slice(d_rows);
+        self.stack.backward_probed(w, &mut Gradients::of_activations(), pass, (&[], &mut []), &mut acts.stack, seen)
     }
 
     /// A cache for decoding.

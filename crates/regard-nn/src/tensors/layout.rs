@@ -125,11 +125,10 @@ impl Layout {
     }
 }
 
-/// Gradients of all tensors side by side, reached by tensor.
+/// Gradients of all tensors side by side, reached by tensor; or none, where only those of activations are wanted.
 #[derive(Debug)]
 pub struct Gradients<'g, T> {
-    layout: &'g Layout,
-    buffer: &'g mut [T],
+    wanted: Option<(&'g Layout, &'g mut [T])>,
 }
 
 impl<'g, T> Gradients<'g, T> {
@@ -139,21 +138,41 @@ impl<'g, T> Gradients<'g, T> {
     /// When it has another length.
     pub fn new(layout: &'g Layout, buffer: &'g mut [T]) -> Self {
         assert_eq!(layout.len(), buffer.len(), "gradients have the layout of the parameters");
-        Self { layout, buffer }
+        Self { wanted: Some((layout, buffer)) }
+    }
+
+    /// Weights are constant: only gradients of activations are computed.
+    pub fn of_activations() -> Self {
+        Self { wanted: None }
+    }
+
+    /// Gradients of tensors are wanted.
+    pub fn are_wanted(&self) -> bool {
+        self.wanted.is_some()
+    }
+
+    fn parts(&mut self) -> (&Layout, &mut [T]) {
+        let (layout, buffer) = self.wanted.as_mut().expect("asked for only where gradients of tensors are wanted");
+        (layout, buffer)
     }
 
     /// The gradient of one tensor, to be added to.
+    ///
+    /// # Panics
+    /// When gradients of tensors are not wanted.
     pub fn of(&mut self, id: TensorId) -> &mut [T] {
-        &mut self.buffer[self.layout.entry(id).range.clone()]
+        let (layout, buffer) = self.parts();
+        &mut buffer[layout.entry(id).range.clone()]
     }
 
     /// Those of two different tensors.
     ///
     /// # Panics
-    /// When they are the same.
+    /// When they are the same, or not wanted.
     pub fn both(&mut self, a: TensorId, b: TensorId) -> (&mut [T], &mut [T]) {
-        let ranges = [a, b].map(|id| self.layout.entry(id).range.clone());
-        let [a, b] = self.buffer.get_disjoint_mut(ranges).expect("two tensors of one layout do not overlap");
+        let (layout, buffer) = self.parts();
+        let ranges = [a, b].map(|id| layout.entry(id).range.clone());
+        let [a, b] = buffer.get_disjoint_mut(ranges).expect("two tensors of one layout do not overlap");
         (a, b)
     }
 }

@@ -154,30 +154,31 @@ impl<'m, T: Float> Matrix<'m, T> {
 
     /// Pack some of the outputs for products with many rows.
     pub fn pack(&self, outputs: Range<usize>, packed: &mut PackedMatrix<T>) {
-        let columns = Slice::from(outputs.clone());
+        self.columns(outputs, |columns| packed.pack(columns));
+    }
+
+    /// Pack the transposed matrix, for gradients of x.
+    pub fn pack_transposed(&self, packed: &mut PackedMatrix<T>) {
+        self.columns(0..self.outputs, |all| packed.pack(all.reversed_axes()));
+    }
+
+    /// Some of the outputs as `[inputs, outputs]` of the type of the computation.
+    pub fn columns<R>(&self, outputs: Range<usize>, what: impl FnOnce(ArrayView2<'_, T>) -> R) -> R {
         match (self.numbers, self.order) {
-            (MatrixNumbers::Own(x), _) => packed.pack(self.view(x).slice_axis(Axis(1), columns)),
+            (MatrixNumbers::Own(x), _) => what(self.view(x).slice_axis(Axis(1), Slice::from(outputs))),
             (MatrixNumbers::Other(x), Order::OutIn) => {
                 let mut widened = vec![T::ZERO; outputs.len() * self.inputs];
                 x.widen(outputs.start * self.inputs..outputs.end * self.inputs, &mut widened);
-                packed.pack(matrix(&widened, self.inputs).reversed_axes());
+                what(matrix(&widened, self.inputs).reversed_axes())
             }
             (MatrixNumbers::Other(x), Order::InOut) => {
                 let mut widened = vec![T::ZERO; outputs.len() * self.inputs];
                 for (input, widened) in widened.chunks_exact_mut(outputs.len().max(1)).enumerate() {
                     x.widen(input * self.outputs + outputs.start..input * self.outputs + outputs.end, widened);
                 }
-                packed.pack(matrix(&widened, outputs.len()));
+                what(matrix(&widened, outputs.len()))
             }
         }
-    }
-
-    /// Pack the transposed matrix, for gradients of x.
-    ///
-    /// # Panics
-    /// When it is not of the type of the computation.
-    pub fn pack_transposed(&self, packed: &mut PackedMatrix<T>) {
-        packed.pack(self.own().reversed_axes());
     }
 
     /// `[inputs, outputs]`.

@@ -1,5 +1,6 @@
 //! Tests of the transformer's parts, models, training and generation, against definitions and against PyTorch.
 
+mod activation_gradients;
 mod merged_logits;
 mod bootstrap;
 mod by_exchange;
