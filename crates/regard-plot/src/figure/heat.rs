@@ -72,6 +72,8 @@ pub(crate) struct Around {
     pub(crate) row_axis: bool,
     pub(crate) col_axis: bool,
     pub(crate) letter: Option<char>,
+    /// Height of the highest heading of its row: the cells of a row are level.
+    pub(crate) heading: f64,
     /// Largest number of cells that are drawn one by one.
     pub(crate) drawn: usize,
 }
@@ -242,17 +244,29 @@ impl HeatPlot {
         ((cell * c).max(least), (cell * r).max(least))
     }
 
+    fn left(&self, around: &Around) -> f64 {
+        if !around.row_axis {
+            return 2.0;
+        }
+        let row_labels = axis_labels(&self.row_labels, self.rows, self.row_span, self.extent(around.side).1);
+        let widest = row_labels.iter().map(|l| raw_width(&l.text, l.size)).fold(0.0, f64::max);
+        widest + 9.0 + if self.row_title.is_empty() { 0.0 } else { 24.0 }
+    }
+
+    fn right(&self, around: &Around) -> f64 {
+        if around.bar { 22.0 + self.bar_width() } else { 4.0 }
+    }
+
+    /// Height of the map's own heading.
+    pub(crate) fn heading(&self, around: &Around) -> f64 {
+        let width = self.extent(around.side).0 + self.right(around) + if around.bar { self.left(around) } else { 0.0 };
+        heading_height(&self.title, around.letter, width).max(4.0)
+    }
+
     fn margins(&self, around: &Around) -> Edges {
-        let (w, h) = self.extent(around.side);
-        let row_labels = axis_labels(&self.row_labels, self.rows, self.row_span, h);
+        let (w, _) = self.extent(around.side);
         let col_labels = axis_labels(&self.col_labels, self.cols, self.col_span, w);
-        let left = if around.row_axis {
-            row_labels.iter().map(|l| raw_width(&l.text, l.size)).fold(0.0, f64::max)
-                + 9.0
-                + if self.row_title.is_empty() { 0.0 } else { 24.0 }
-        } else {
-            2.0
-        };
+        let (left, right) = (self.left(around), self.right(around));
         let bottom = if around.col_axis {
             let turned = turned(&col_labels, w);
             let labels = if turned { col_labels.iter().map(|l| raw_width(&l.text, l.size)).fold(0.0, f64::max) } else { TICK };
@@ -260,13 +274,7 @@ impl HeatPlot {
         } else {
             4.0
         };
-        let right = if around.bar { 22.0 + self.bar_width() } else { 4.0 };
-        Edges {
-            left,
-            top: heading_height(&self.title, around.letter, if around.bar { left + w + right } else { w + right }).max(4.0),
-            right,
-            bottom: bottom + self.note_height(around),
-        }
+        Edges { left, top: self.heading(around).max(around.heading), right, bottom: bottom + self.note_height(around) }
     }
 
     fn note_height(&self, around: &Around) -> f64 {
@@ -292,7 +300,8 @@ impl HeatPlot {
         let m = self.margins(around);
         // In a grid a title belongs to its cells, elsewhere to the whole panel.
         let indent = if around.bar { 0.0 } else { m.left };
-        heading(svg, left + indent, top, m.left + w + m.right - indent, around.letter, &self.title);
+        let above = m.top - self.heading(around);
+        heading(svg, left + indent, top + above, m.left + w + m.right - indent, around.letter, &self.title);
         let e = Edges { left: left + m.left, top: top + m.top, right: left + m.left + w, bottom: top + m.top + h };
         if self.rows * self.cols <= around.drawn {
             self.draw_cells(svg, e)

@@ -377,6 +377,7 @@ impl Figure {
                 row_axis: true,
                 col_axis: true,
                 letter,
+                heading: 0.0,
                 drawn: DRAWN,
             };
         }
@@ -388,14 +389,19 @@ impl Figure {
             _ => 110.0,
         };
         let below = place + columns < self.panels.len();
-        Around {
+        let alone = Around {
             side,
             bar: false,
             row_axis: place.is_multiple_of(columns),
             col_axis: !below,
             letter,
+            heading: 0.0,
             drawn: DRAWN / self.panels.len().max(1),
-        }
+        };
+        let first = place - place % columns.max(1);
+        let row = self.panels.iter().skip(first).take(columns.max(1));
+        let headings = row.filter_map(|panel| if let Panel::Heat(map) = panel { Some(map.heading(&alone)) } else { None });
+        Around { heading: headings.fold(0.0, f64::max), ..alone }
     }
 }
 
