@@ -237,6 +237,7 @@ fn page(figures: Vec<Figure>) -> Page {
         text: text.to_owned(),
         verdict,
         because: because.to_owned(),
+        edge: String::new(),
     };
     let mut sections = vec![
         Section {

@@ -1,6 +1,7 @@
 //! Claims as data: `claims/*.toml` names each document, its section, a statement, the experiment, quantities of its tables, and rules.
 //!
-//! A claim with rules is judged from its file alone. A claim without rules is judged by the experiment's code under the same `id`.
+//! A claim with rules is judged from its file alone. A claim with a `reference` is a statement about other work: the reference is its
+//! evidence. Any other claim is judged by the experiment's code under the same `id`, and `edge` states the rule of that code.
 //!
 //! ```toml
 //! title = "A document"
@@ -21,6 +22,7 @@
 use crate::EXPERIMENTS;
 use crate::error::{Error, Result};
 use crate::judging::percent;
+use crate::rules;
 use crate::statistics::estimate::Estimate;
 use regard_plot::page::Verdict;
 use regard_plot::{Tables, Value, prose_number};
@@ -51,6 +53,12 @@ pub struct Claim {
     /// Reason with `{quantity}` or `{quantity:percent}` in it; required with rules.
     #[serde(default)]
     pub because: String,
+    /// Rule of the experiment's code, in words; `{NAME}` is a constant of `rules.rs`.
+    #[serde(default)]
+    edge: String,
+    /// Published work that a statement about other work rests on.
+    #[serde(default)]
+    pub reference: String,
     /// Verdict where every rule is met.
     #[serde(default = "holds")]
     if_all: String,
@@ -86,6 +94,13 @@ struct Quantity {
     #[serde(default, rename = "where")]
     at: BTreeMap<String, Cell>,
     column: String,
+}
+
+impl Quantity {
+    fn words(&self) -> String {
+        let at: Vec<String> = self.at.iter().map(|(column, cell)| format!("{column} = {}", Value::from(cell).to_field())).collect();
+        format!("`{}.{}` ({})", self.table, self.column, at.join(", "))
+    }
 }
 
 #[derive(Debug, Clone, Deserialize)]
@@ -168,8 +183,8 @@ pub fn read(folder: &Path) -> Result<Vec<Source>> {
         }
         let text = std::fs::read_to_string(path).map_err(|e| refused(path, e.to_string()))?;
         let source = parse(&text).map_err(|reason| refused(path, reason))?;
-        match source.claims.iter().find(|claim| claim.rules.is_empty()) {
-            Some(claim) => Err(refused(path, format!("claim {} has no rule; add [[claim.rule]]", claim.id))),
+        match source.claims.iter().find(|claim| claim.rules.is_empty() && claim.reference.is_empty()) {
+            Some(claim) => Err(refused(path, format!("claim {} has no rule; add [[claim.rule]] or reference", claim.id))),
             None => Ok(source),
         }
     };
@@ -225,6 +240,32 @@ impl Claim {
             }
         }
         Ok(())
+    }
+
+    /// The rule of the verdict, in words.
+    pub fn edge(&self) -> String {
+        if self.has_rules() {
+            let rules = self.rules.iter().map(|rule| self.rule_words(rule)).collect::<Vec<_>>().join("; ");
+            return if self.if_all == holds() { rules } else { format!("{} if {rules}", self.if_all) };
+        }
+        if !self.reference.is_empty() {
+            return "none: by reference".to_owned();
+        }
+        rules::constants().iter().fold(self.edge.clone(), |edge, (name, value)| edge.replace(&format!("{{{name}}}"), value))
+    }
+
+    fn rule_words(&self, rule: &Rule) -> String {
+        let times = if rule.times == 1.0 { String::new() } else { format!("{} x ", prose_number(rule.times)) };
+        let of = |name: &str| self.quantity[name].words();
+        let than = match rule {
+            Rule { above: Some(edge), .. } => format!("above {}", prose_number(*edge)),
+            Rule { below: Some(edge), .. } => format!("below {}", prose_number(*edge)),
+            Rule { within: Some([low, high]), .. } => format!("from {} to {}", prose_number(*low), prose_number(*high)),
+            Rule { exceeds: Some(other), .. } => format!("above {times}{}", of(other)),
+            Rule { falls_below: Some(other), .. } => format!("below {times}{}", of(other)),
+            Rule { .. } => String::new(),
+        };
+        format!("{} {than}", of(&rule.quantity))
     }
 
     fn value(&self, name: &str, tables: &Tables) -> Result<Estimate> {
@@ -341,8 +382,19 @@ mod tests {
     fn every_claim_has_its_own_id_and_section() {
         let claims: Vec<&Claim> = embedded().iter().flat_map(|source| &source.claims).collect();
         let ids: std::collections::BTreeSet<&str> = claims.iter().map(|claim| claim.id.as_str()).collect();
-        assert_eq!((ids.len(), claims.len()), (58, 58));
+        assert_eq!((ids.len(), claims.len()), (60, 60));
         assert!(claims.iter().all(|claim| !claim.section.is_empty() && !claim.statement.is_empty()));
+        // Each states the rule of its verdict, and no constant of it is unknown.
+        for claim in &claims {
+            let edge = claim.edge();
+            let known = edge.split('{').skip(1).all(|rest| !rest.starts_with(|c: char| c.is_ascii_uppercase()));
+            assert!(!edge.is_empty() && known, "{}: {edge:?}", claim.id);
+            assert!(claim.edge.is_empty() || !claim.has_rules(), "{} has rules and an edge", claim.id);
+        }
+        for (name, _) in rules::constants() {
+            let used = claims.iter().any(|claim| claim.edge.contains(&format!("{{{name}}}")));
+            assert!(used || name == "DECISIVE", "no claim uses {name}");
+        }
         assert!(claims.iter().filter(|claim| claim.has_rules()).count() >= 12);
     }
 }

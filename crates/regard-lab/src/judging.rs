@@ -29,6 +29,8 @@ pub struct Judged {
     pub claim: String,
     pub verdict: Verdict,
     pub because: String,
+    /// The rule of the verdict.
+    pub edge: String,
 }
 
 impl Judged {
@@ -40,6 +42,7 @@ impl Judged {
             claim: claim.statement.clone(),
             verdict,
             because,
+            edge: claim.edge(),
         }
     }
 
@@ -51,6 +54,7 @@ impl Judged {
             text: self.claim.clone(),
             verdict: self.verdict,
             because: self.because.clone(),
+            edge: self.edge.clone(),
         }
     }
 }
@@ -66,6 +70,8 @@ fn judge_one(id: &'static str, answers: &[Answer], sources: &[Source], tables: &
             if claim.has_rules() {
                 let (verdict, because) = claim.judge(tables)?;
                 judged.push(Judged::new(source, claim, verdict, because));
+            } else if !claim.reference.is_empty() {
+                judged.push(Judged::new(source, claim, Verdict::ByReference, claim.reference.clone()));
             } else if let Some(answer) = answers.iter().find(|answer| answer.id == claim.id) {
                 judged.push(Judged::new(source, claim, answer.verdict, answer.because.clone()));
             }
@@ -126,10 +132,11 @@ pub fn table(judged: &[(&'static str, Judged)]) -> Table {
         ("claim", "claim"),
         ("verdict", "verdict"),
         ("because", "reason"),
+        ("edge", "rule"),
     ];
     let mut table = Table::new(CLAIMS, "Published claims and their verdicts", &columns);
     for (section, j) in judged {
-        let texts = [*section, &j.title, &j.section, &j.claim, j.verdict.words(), &j.because];
+        let texts = [*section, &j.title, &j.section, &j.claim, j.verdict.words(), &j.because, &j.edge];
         table.push(texts.map(Value::from).to_vec());
     }
     table

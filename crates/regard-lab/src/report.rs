@@ -237,16 +237,22 @@ fn lead(tables: &Tables) -> Result<Lead> {
     };
     let mut answer = vec![
         format!(
-            "Scores of random vectors spread as \u{221a}d_{{k}}: at d_{{k}} = 256 their standard deviation is {}.",
+            "A score is a sum of d_{{k}} products, so scores of random vectors spread as \u{221a}d_{{k}}: at d_{{k}} = 256 their standard \
+             deviation is {}; divided by \u{221a}d_{{k}} it is 1.",
             short(crate::statistics::theory::dot_product_deviation(256))
         ),
-        format!("Without the scale the favourite of 8 keys gets {} % of the weight; with it, {} %.", exact(256, false)?, exact(256, true)?),
         format!(
-            "Most queries then learn nothing: at d_{{k}} = 1024 the median query gets a gradient of {} instead of {}, and {} of the \
-             queries get 90 % of it. That is why we divide.",
-            gradient(false, "row_dq_median")?.words(),
-            gradient(true, "row_dq_median")?.words(),
-            judging::percent(gradient(false, "rows_holding_90_percent")?)
+            "The softmax turns such differences into all or nothing: without the scale the favourite of 8 keys gets {} % of the weight; \
+             with it, {} %.",
+            exact(256, false)?,
+            exact(256, true)?
+        ),
+        format!(
+            "Without the scale most queries learn almost nothing: at d_{{k}} = 1024 the median query gets a gradient of {} instead of {}, \
+             and one query in {} gets 90 % of it. That is why we divide.",
+            rough(gradient(false, "row_dq_median")?.value),
+            rough(gradient(true, "row_dq_median")?.value),
+            short((1.0 / gradient(false, "rows_holding_90_percent")?.value).round())
         ),
     ];
     if let Some(text) = other_text(tables) {
@@ -264,6 +270,11 @@ fn lead(tables: &Tables) -> Result<Lead> {
     let formula = "softmax( Q K^{T} / \u{221a}d_{k} ) V".to_owned();
     let figure = Some(lead_figure(tables)?.figure);
     Ok(Lead { question: "Why divide by \u{221a}d_{k}?".to_owned(), formula, answer, figure, exercise })
+}
+
+/// Two digits that count; the tables have the intervals.
+fn rough(x: f64) -> String {
+    short(format!("{x:.1e}").parse().unwrap_or(x))
 }
 
 /// The text of the language models, where it is not the default one.
@@ -389,7 +400,7 @@ fn core_masks(tables: &Tables) -> Result<Topic> {
         exercise: Exercise {
             question: "Why are hidden scores set to -inf and not to 0?".to_owned(),
             answer: format!(
-                "exp(-inf) = 0, but exp(0) = 1: a score of 0 still gets weight. In our check hidden keys then get {} of it.",
+                "exp(-inf) = 0, but exp(0) = 1: a score of 0 still gets weight. In our check each hidden key then gets {} of it.",
                 judging::percent(leak)
             ),
         },

@@ -26,6 +26,16 @@ pub(crate) const DIFFERENT: (f64, f64) = (0.5, 0.1);
 pub(crate) const COLLAPSED: f64 = 0.9;
 /// Excess weight of a head on the related position, over even weights or over the distractor: one edge for all kinds of heads.
 pub(crate) const HEAD_EXCESS: f64 = 0.0;
+/// Excess over even weights that a pattern of a head needs, at the lower 95 % end over windows.
+pub(crate) const PATTERN_EXCESS: f64 = 0.1;
+/// A head whose rows are even in at least this share of cases is uniform, which is no pattern.
+pub(crate) const UNIFORM_HEAD: f64 = 0.95;
+/// Share of right answers above which a task is done.
+pub(crate) const COPIES: f64 = 0.9;
+/// Distance from the expectation of independent heads within which cosines are explained by it.
+pub(crate) const EXPLAINED: f64 = 0.02;
+/// Slope of the logarithm of the entropy against that of the width, and nats by which it may change with the scale.
+pub(crate) const ENTROPY_FALLS: (f64, f64) = (-0.3, 0.05);
 /// Tail of a distribution on each side, in percent, outside of which a published number is unusual.
 pub(crate) const TAIL: f64 = 2.5;
 /// Several draws together are lucky if chance produces as many unusual draws with a smaller probability.
@@ -44,11 +54,38 @@ pub(crate) struct Rule {
 pub(crate) const RATE_DRAWS: f64 = 1e-3;
 pub(crate) const RATE_TRAININGS: f64 = 0.01;
 pub(crate) const RATE_TEXTS: f64 = 0.01;
+/// Of a pattern in half of 5 trainings of 8 heads.
+pub(crate) const RATE_PATTERNS: f64 = 0.07;
+
+/// Names that the edges of `claims/*.toml` may contain in braces, and their values.
+pub(crate) fn constants() -> Vec<(&'static str, String)> {
+    let number = |x: f64| regard_plot::prose_number(x);
+    vec![
+        ("DECISIVE", number(DECISIVE)),
+        ("SAME_LOSS", number(SAME_LOSS)),
+        ("FAILING_LOSS", number(FAILING_LOSS)),
+        ("LEAKING_LOSS", number(LEAKING_LOSS)),
+        ("CHEAP", number(CHEAP)),
+        ("SHARED", number(SHARED)),
+        ("UNBIASED", number(UNBIASED)),
+        ("DIFFERENT_COSINE", number(DIFFERENT.0)),
+        ("DIFFERENT_DIVERGENCE", number(DIFFERENT.1)),
+        ("COLLAPSED", number(COLLAPSED)),
+        ("HEAD_EXCESS", number(HEAD_EXCESS)),
+        ("PATTERN_EXCESS", number(PATTERN_EXCESS)),
+        ("COPIES", number(COPIES)),
+        ("EXPLAINED", number(EXPLAINED)),
+        ("ENTROPY_SLOPE", number(ENTROPY_FALLS.0)),
+        ("ENTROPY_CHANGE", number(ENTROPY_FALLS.1)),
+        ("LUCKY", number(100.0 * LUCKY)),
+        ("CENTRAL", number(100.0 - 2.0 * TAIL)),
+    ]
+}
 
 /// Every rule, for the methods box.
 pub(crate) fn all() -> Vec<Rule> {
     let rule = |decides, edge: String, rate: f64| {
-        let false_rate = if rate > 0.0 { format!("below {} %", 100.0 * rate) } else { "none: exact".to_owned() };
+        let false_rate = if rate > 0.0 { format!("below {} %", regard_plot::prose_number(100.0 * rate)) } else { "none: exact".to_owned() };
         Rule { decides, edge, false_rate }
     };
     let (draws, trainings, texts, exact) = (RATE_DRAWS, RATE_TRAININGS, RATE_TEXTS, 0.0);
@@ -74,6 +111,11 @@ pub(crate) fn all() -> Vec<Rule> {
         rule("shared keys and values", format!("loss within {SHARED} of the loss"), trainings),
         rule("dropout without bias", format!("relative bias within {UNBIASED}"), draws),
         rule("heads that differ", format!("centred cosine below {}, divergence above {}", DIFFERENT.0, DIFFERENT.1), trainings),
+        rule(
+            "pattern of trained heads",
+            format!("lower 95 % end over windows above {PATTERN_EXCESS}, in some head of half of the trainings"),
+            RATE_PATTERNS,
+        ),
         rule("collapse in training", format!("share of rows with a weight above 0.99 above {COLLAPSED}"), trainings),
         rule("heads of models", format!("excess weight above {HEAD_EXCESS} in the worse order, for every kind"), texts),
     ]
@@ -143,6 +185,23 @@ mod tests {
         }
         let narrow = rate(3000, bootstrap(4, false));
         assert!(narrow > RATE_TEXTS, "{narrow}: a bootstrap of 4 texts is too narrow as it is, so this test can fail");
+    }
+
+    #[test]
+    fn patterns_of_heads_at_the_edge_are_rarely_in_half_of_the_trainings() {
+        // Eight heads exactly at the edge, over 64 windows, in each of five trainings.
+        let present = |at: u64| {
+            let head = |one: u64| {
+                let x = sample(at * 40 + one, 64);
+                let (mean, n) = (x.iter().sum::<f64>() / 64.0, 64.0);
+                let error = (x.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / (n * (n - 1.0))).sqrt();
+                Estimate::around(mean, Z * error).low > 0.0
+            };
+            let trainings = (0..5).filter(|training| (0..8).any(|one| head(training * 8 + one))).count();
+            (2 * trainings >= 5).then_some(true)
+        };
+        let found = rate(4000, present);
+        assert!((0.01..RATE_PATTERNS).contains(&found), "{found}");
     }
 
     #[test]

@@ -53,6 +53,7 @@ fn page(text: &str) -> Page {
                     text: text.to_owned(),
                     verdict: Verdict::LuckyDraw,
                     because: text.to_owned(),
+                    edge: text.to_owned(),
                 }],
                 figures: vec![figure("a", text), Figure::new("b", text).panel(big)],
                 tables: vec![Shown { table, columns: vec!["d_k".to_owned(), "h".to_owned(), "mode".to_owned()] }],
@@ -120,6 +121,7 @@ fn claims_are_counted_by_verdict() {
         text: "so".to_owned(),
         verdict,
         because: "because".to_owned(),
+        edge: String::new(),
     };
     let claims = vec![claim(Verdict::Holds), claim(Verdict::Holds), claim(Verdict::Undecided)];
     let section = Section { id: "s".to_owned(), claims, ..Section::default() };

@@ -178,7 +178,7 @@ fn palettes(page: &str) -> String {
 /// Text with the small markup: scripts and code.
 fn prose(text: &str) -> Markup {
     // A number, its interval and its unit stay on one line.
-    let text = &text.replace(" \u{b1} ", "\u{a0}\u{b1}\u{a0}").replace(" %", "\u{a0}%");
+    let text = &text.replace(" \u{b1} ", "\u{a0}\u{b1}\u{a0}").replace(" %", "\u{a0}%").replace(" x 10^", "\u{a0}\u{d7}\u{a0}10^");
     let ticks = text.matches('`').count();
     html! {
         @for (i, part) in text.split('`').enumerate() {
@@ -252,6 +252,7 @@ fn look(verdict: Verdict) -> (&'static str, &'static str) {
         Verdict::WrongAsWorded => ("bad", "\u{2260}"),
         Verdict::Wrong => ("bad", "\u{2715}"),
         Verdict::Undecided => ("none", "?"),
+        Verdict::ByReference => ("note", "\u{201d}"),
         Verdict::NotChecked => ("none", "\u{2013}"),
     }
 }
@@ -340,6 +341,14 @@ fn methods(page: &Page) -> Markup {
             table {
                 thead { tr { th { "Decides" } th { "Edge" } th { "False rate" } } }
                 tbody { @for [decides, edge, rate] in &page.methods { tr { td { (prose(decides)) } td { (prose(edge)) } td { (prose(rate)) } } } }
+            }
+            @if numbered(page).any(|(_, _, claim)| !claim.edge.is_empty()) {
+                table {
+                    thead { tr { th { "Claim" } th { "Its rule" } } }
+                    tbody { @for (number, _, claim) in numbered(page) {
+                        tr { td { a href=(format!("#claim-{number}")) { (number) } } td { (prose(&claim.edge)) } }
+                    } }
+                }
             }
             p { (prose("\u{b1} and bands: 95 % intervals, by Student's t for means, Wilson for shares, Woodruff for quantiles, bootstrap over \
                  texts. Observations are draws, trainings (seeds) or texts. p: sign-flip test; q: Benjamini-Hochberg. Heat maps: rows are \

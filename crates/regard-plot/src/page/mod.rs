@@ -29,13 +29,15 @@ pub enum Verdict {
     Wrong,
     /// The evidence does not reach: more draws or more trainings are needed.
     Undecided,
+    /// A statement about other work, with its reference.
+    ByReference,
     /// Could not be checked here; the sentence says why.
     NotChecked,
 }
 
 impl Verdict {
     /// All verdicts, from good to bad, then those without a result.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Holds,
         Self::HoldsInPart,
         Self::Illustrative,
@@ -44,6 +46,7 @@ impl Verdict {
         Self::WrongAsWorded,
         Self::Wrong,
         Self::Undecided,
+        Self::ByReference,
         Self::NotChecked,
     ];
 
@@ -58,6 +61,7 @@ impl Verdict {
             Self::WrongAsWorded => "wrong as worded",
             Self::Wrong => "wrong",
             Self::Undecided => "undecided",
+            Self::ByReference => "by reference",
             Self::NotChecked => "not checked",
         }
     }
@@ -75,6 +79,8 @@ pub struct Claim {
     pub verdict: Verdict,
     /// Why, in one sentence.
     pub because: String,
+    /// The rule of the verdict; may be empty.
+    pub edge: String,
 }
 
 /// A table on a page. Its CSV has all columns.

@@ -1,8 +1,9 @@
 //! Whether trained heads broadcast, and whether blocks are phrases.
 
-use super::run::{ENOUGH, PATTERNS};
+use super::run::PATTERNS;
 use crate::error::Result;
 use crate::judging::{Answer, estimate};
+use crate::rules::PATTERN_EXCESS;
 use regard_plot::Tables;
 use regard_plot::page::Verdict;
 
@@ -26,8 +27,8 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Answer>> {
             id,
             verdict,
             because: format!(
-                "{} of {} trained heads have an excess above {ENOUGH}, in {trainings} of {seeds} trainings; the largest of a training \
-                 averages {largest}. In a map with queries as rows {}",
+                "{} of {} trained heads have an excess above {PATTERN_EXCESS}, in {trainings} of {seeds} trainings; the largest of a \
+                 training averages {largest}. In a map with queries as rows {}",
                 heads[0],
                 heads[1],
                 if pattern == "broadcast" {

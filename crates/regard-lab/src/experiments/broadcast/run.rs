@@ -5,6 +5,7 @@ use crate::error::Result;
 use crate::experiment::{Experiment, Progress, defaults, origin, signed};
 use crate::learning::{Job, Jobs, LearningConfig, SeedsConfig};
 use crate::rows::{self, Row};
+use crate::rules::PATTERN_EXCESS;
 use crate::statistics::estimate::Estimate;
 use crate::trainings::heads::maps;
 use crate::trainings::learn::learn;
@@ -44,8 +45,6 @@ impl Default for BroadcastConfig {
     }
 }
 
-/// Excess weight that a pattern needs, at the lower end of its interval.
-pub(super) const ENOUGH: f64 = 0.1;
 pub(super) const PATTERNS: [&str; 2] = ["broadcast", "phrase"];
 /// Queries after the letter, at least.
 const LATER: usize = 6;
@@ -146,10 +145,10 @@ fn named(runs: &[(u64, Vec<Head>)]) -> Table {
         ("seeds", "trainings"),
         ("~largest", "largest excess of a head, mean over trainings"),
     ];
-    let caption = format!("Heads whose excess is above {ENOUGH} at the lower end of its interval over windows");
+    let caption = format!("Heads whose excess is above {PATTERN_EXCESS} at the lower end of its interval over windows");
     let mut table = rows::table("broadcast", &caption, &columns);
     for (which, pattern) in PATTERNS.into_iter().enumerate() {
-        let has = |head: &&Head| head.scores[which][1] > ENOUGH;
+        let has = |head: &&Head| head.scores[which][1] > PATTERN_EXCESS;
         let count = |heads: &Vec<Head>| heads.iter().filter(has).count();
         let all: usize = runs.iter().map(|(_, heads)| heads.len()).sum();
         let largest: Vec<f64> =

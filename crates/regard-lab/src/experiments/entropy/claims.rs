@@ -3,7 +3,7 @@
 use crate::error::Result;
 use crate::judging::{Answer, decided, estimate, holds, lucky_draws, short, tail};
 use crate::published::INSIGHTS_ENTROPY;
-use crate::rules::TAIL;
+use crate::rules::{ENTROPY_FALLS, TAIL};
 use regard_plot::Tables;
 use regard_plot::page::Verdict;
 
@@ -41,7 +41,7 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Answer>> {
         },
         Answer {
             id: "entropy-falls",
-            verdict: holds(slope < -0.3 && (exact(512, true)? - exact(8, true)?).abs() < 0.05),
+            verdict: holds(slope < ENTROPY_FALLS.0 && (exact(512, true)? - exact(8, true)?).abs() < ENTROPY_FALLS.1),
             because: format!(
                 "Exact expectations: from {} to {} nats without the scale, from {} to {} with it. The mean falls as a power of the \
                  width, d_{{k}}^{{{slope:.3}}} fitted over 8 to 512, d_{{k}}^{{{last:.3}}} from 256 to 512, approaching -1/2: rows in \

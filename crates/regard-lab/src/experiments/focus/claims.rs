@@ -3,6 +3,7 @@
 use super::run::WINDOW;
 use crate::error::Result;
 use crate::judging::{Answer, decided, estimate, percent};
+use crate::rules::COPIES;
 use crate::statistics::estimate::all;
 use regard_plot::Tables;
 use regard_plot::page::Verdict;
@@ -17,7 +18,7 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Answer>> {
     let (attention, gru, convolution) = (of("recall", "attention", 16)?, of("recall", "GRU", 16)?, of("recall", "convolution", 16)?);
     let better = all([attention.exceeds(gru), attention.exceeds(convolution)]);
     // The gates of a GRU depend on the input: copying shows whether that suffices to pick a position.
-    let copies = of("copy", "GRU", 16)?.above(0.9);
+    let copies = of("copy", "GRU", 16)?.above(COPIES);
     let words = |task: &str, model: &str| -> Result<String> {
         let shares = [16, 32, 64].map(|length| of(task, model, length).map(percent));
         let [a, b, c] = shares;

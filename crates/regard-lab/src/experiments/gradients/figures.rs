@@ -40,7 +40,8 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     };
     let place = |scaled: bool, column: &str| estimate_at(places, &[("d_k", 1024usize.into()), ("scaled", scaled.into())], column);
     let falls_to = |column: &str, share: f64| place(false, column).high < share * place(true, column).low;
-    let by_position = falls_to("ds_other", 1e-3) && falls_to("dv_other", 0.01);
+    let first = place(false, "ds_other").high < 1e-3 * place(false, "ds_dominant").low;
+    let by_position = falls_to("ds_other", 1e-3) && falls_to("ds_dominant", 0.01) && falls_to("dv_other", 0.01) && first;
     let of = |scaled: bool, column: &str| numbers(&part(table, &[("scaled", scaled.into())]), column);
     let widest = numbers(table, "d_k")?.into_iter().fold(0.0, f64::max) as usize;
     let at = |scaled: bool, column: &str| estimate_at(table, &[("d_k", widest.into()), ("scaled", scaled.into())], column);
@@ -50,7 +51,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     let heavy = at(false, "largest_percent");
     Ok(vec![
         CheckedFigure::new("attention_gradient_positions", "Gradients through the softmax by position")
-            .title("Without the scale the gradient through the softmax vanishes for all but the dominant keys", by_position)
+            .title("Without the scale the gradient through the softmax vanishes, first at the keys that are not dominant", by_position)
             .panel(by_place("Through the softmax: |dS|", "median |dS|", [("ds_dominant", "dominant key"), ("ds_other", "other keys")])?)
             .panel(by_place(
                 "On the values: rows of dV",

@@ -2,6 +2,7 @@
 
 use crate::error::Result;
 use crate::judging::{Answer, decided, estimate, lucky_draws};
+use crate::rules::EXPLAINED;
 use crate::statistics::estimate::{Estimate, all};
 use regard_plot::Tables;
 use regard_plot::page::Verdict;
@@ -15,7 +16,7 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Answer>> {
     let (mean, independent, centred) =
         (of(4, "plain_cosine", "mean")?, of(4, "plain_cosine", "independent")?, of(4, "centred_cosine", "mean")?);
     let apart = Estimate::around(mean.value - independent.value, (mean.high - mean.low).hypot(independent.high - independent.low) / 2.0);
-    let explained = all([apart.within(-0.02, 0.02), centred.within(-0.02, 0.02)]);
+    let explained = all([apart.within(-EXPLAINED, EXPLAINED), centred.within(-EXPLAINED, EXPLAINED)]);
     // One number of one draw is outside in one case of twenty.
     let draws: Vec<_> = percentiles.iter().map(|p| (vec![*p], 0.05)).collect();
     Ok(vec![

@@ -26,18 +26,14 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     let prefix = tables.get("mask_training_prefix")?;
     let mut use_ = LinePlot::new("What use shows", Axis::linear("tokens of the prefix"), Axis::log10("loss from the prefix alone"))
         .names(Names::Legend);
-    for (colour, mask) in masks_of(curves) {
+    // The strictly future mask learns as the reverse one, and reading from right to left as from left to right: both are in the table.
+    for (colour, mask) in masks_of(curves).into_iter().filter(|(_, mask)| !["strictly future", "right to left"].contains(mask)) {
         let of = |table: &Table, x: &str| with_band(mask, &part(table, &[("variant", mask.into())]), x, "loss");
-        let series = of(curves, "step")?.colour(colour).without_markers();
-        // Two curves coincide: the second is dashed, so that both are visible.
-        let line = if mask == "strictly future" || mask == "right to left" { Line::Dashed } else { Line::Solid };
-        training = training.series(series.line(line));
-        use_ = use_.series(of(prefix, "length")?.colour(colour).without_markers().line(line));
+        training = training.series(of(curves, "step")?.colour(colour).without_markers());
+        use_ = use_.series(of(prefix, "length")?.colour(colour).without_markers());
     }
-    for (name, label) in [("bigram", "bigram"), ("five_gram", "5-gram")] {
-        if let Some(value) = baseline(tables, name) {
-            training = training.horizontal(value, label);
-        }
+    if let Some(value) = baseline(tables, "bigram") {
+        training = training.horizontal(value, "bigram");
     }
     let across = |table: &Table, column: &str, label: &str, value: f64| -> Result<Series> {
         let last = numbers(table, column)?.into_iter().fold(1.0, f64::max);

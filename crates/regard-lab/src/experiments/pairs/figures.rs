@@ -33,26 +33,37 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         let own = part(maps, &[("task", task.as_str().into())]);
         let mut heads: Vec<_> = own.rows.iter().map(|row| (own.value(row, "block").clone(), own.value(row, "head").clone())).collect();
         heads.dedup();
-        let mut grid = vec![map_of("influence".to_owned(), numbers(&part(influence, &[("task", task.as_str().into())]), "influence")?)?];
+        let answers = numbers(&part(influence, &[("task", task.as_str().into())]), "influence")?;
+        let (mut grid, mut last) = (vec![map_of("influence".to_owned(), answers.clone())?], Vec::new());
+        let last_block = heads.last().map(|(block, _)| block.clone());
         for (block, head) in heads {
             let title = format!("block {}, head {}", block.to_field(), head.to_field());
-            grid.push(map_of(title, numbers(&part(&own, &[("block", block), ("head", head)]), "weight")?)?);
+            let weights = numbers(&part(&own, &[("block", block.clone()), ("head", head)]), "weight")?;
+            if Some(block) == last_block {
+                last.push(weights.clone());
+            }
+            grid.push(map_of(title, weights)?);
         }
+        // The end has no token of the input.
+        let all = written.len().saturating_sub(1);
+        let near = near(&answers, &last, read.len(), all);
         let apart = of("influence").low > of("weight").high;
         let (name, plain, place) = if task == "reverse" {
             ("pairs_reverse", "Writing a word backwards: influence on the answer, and cross-attention", "letter")
         } else {
             ("pairs_number_words", "Writing a number in words: influence on the answer, and cross-attention", "digit")
         };
+        let title = if 4 * near > 3 * all {
+            format!(
+                "The last block looks within one place of the {place} in {near} of {all} rows; the answer depends mostly on that \
+                 {place}"
+            )
+        } else {
+            format!("The answer depends on its own {place}; the last block looks near it in {near} of {all} rows")
+        };
         figures.push(
             CheckedFigure::grid(name, plain, grid, 3)
-                .title(
-                    format!(
-                        "Weights are not explanations: the answer depends on its own {place} more than any head's weight on it \
-                     shows"
-                    ),
-                    apart,
-                )
+                .title(title, apart)
                 .shows(format!(
                     "First map: change of each prediction when a {place} of the input is replaced. Others: cross-attention of every head, \
                      one input, one training. Rows are written, columns read."
@@ -81,6 +92,13 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             .drawn(),
     );
     Ok(figures)
+}
+
+/// Rows in which every map has its peak at most one place from the input that the answer depends on most.
+fn near(influence: &[f64], maps: &[Vec<f64>], keys: usize, rows: usize) -> usize {
+    let peak = |row: &[f64]| (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap_or(0);
+    let of = |map: &[f64], row: usize| map.get(row * keys..(row + 1) * keys).map_or(0, peak);
+    (0..rows).filter(|&row| maps.iter().all(|map| of(map, row).abs_diff(of(influence, row)) <= 1)).count()
 }
 
 fn percent(e: crate::statistics::estimate::Estimate) -> String {

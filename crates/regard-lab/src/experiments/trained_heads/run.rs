@@ -6,6 +6,7 @@ use crate::error::{Result, require};
 use crate::experiment::{Experiment, Progress, defaults, origin, signed};
 use crate::learning::{Jobs, LearningConfig, SeedsConfig, every};
 use crate::rows::{self, Row};
+use crate::rules::{PATTERN_EXCESS, UNIFORM_HEAD};
 use crate::statistics::estimate::{Estimate, Z};
 use crate::trainings::ablate_scale::{AblateConfig, AblateRun, trained};
 use crate::trainings::heads::{HeadMap, HeadPatterns, Pattern, maps, patterns};
@@ -123,12 +124,6 @@ impl TrainedHeadsConfig {
     }
 }
 
-/// Excess over even weights that a pattern needs, at the lower end of its interval.
-pub(super) const ENOUGH: f64 = 0.1;
-
-/// A head whose rows are even in at least this share of cases is uniform, which is no pattern.
-pub(super) const UNIFORM: f64 = 0.95;
-
 pub(super) const NONE: &str = "none of the four";
 
 fn excess(p: &HeadPatterns, which: usize) -> Estimate {
@@ -141,13 +136,13 @@ fn excess(p: &HeadPatterns, which: usize) -> Estimate {
 /// of even rows: it counts only where no weight pattern is reached and the head is not uniform.
 pub(super) fn name(excess: &[Estimate; 4]) -> &'static str {
     let horizontal = excess[2];
-    if horizontal.low >= UNIFORM {
+    if horizontal.low >= UNIFORM_HEAD {
         return NONE;
     }
-    let reached = [0, 1, 3].into_iter().filter(|&which| excess[which].low > ENOUGH);
+    let reached = [0, 1, 3].into_iter().filter(|&which| excess[which].low > PATTERN_EXCESS);
     match reached.max_by(|&a, &b| excess[a].value.total_cmp(&excess[b].value)) {
         Some(which) => Pattern::ALL[which].name(),
-        None if horizontal.low > ENOUGH => Pattern::Horizontal.name(),
+        None if horizontal.low > PATTERN_EXCESS => Pattern::Horizontal.name(),
         None => NONE,
     }
 }
