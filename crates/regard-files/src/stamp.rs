@@ -90,12 +90,25 @@ impl FolderLock {
     }
 }
 
-/// Lock a directory: wait for another process, or return [`Error::Busy`]. No file is created.
+/// The directory itself.
+#[cfg(unix)]
+fn lock_handle(path: &Path) -> std::io::Result<File> {
+    File::open(path)
+}
+
+/// A file of the system's temporary folder, named by the directory's path: Windows does not lock directories.
+#[cfg(not(unix))]
+fn lock_handle(path: &Path) -> std::io::Result<File> {
+    let name = crate::digest::digest(path.canonicalize()?.as_os_str().as_encoded_bytes());
+    File::options().create(true).append(true).open(std::env::temp_dir().join(format!("regard-{name}.lock")))
+}
+
+/// Lock a directory: wait for another process, or return [`Error::Busy`]. No file is created in it.
 ///
 /// # Errors
 /// [`Error::Busy`].
 pub fn lock_folder(path: &Path, wait: bool) -> Result<FolderLock> {
-    let Ok(directory) = File::open(path) else { return Ok(FolderLock(None)) };
+    let Ok(directory) = lock_handle(path) else { return Ok(FolderLock(None)) };
     if wait {
         return Ok(FolderLock(directory.lock().is_ok().then_some(directory)));
     }
