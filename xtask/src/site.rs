@@ -28,15 +28,17 @@ const STYLE: &str = "body{max-width:46rem;margin:2rem auto;padding:0 1rem;font:1
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Also test the folder in node and in Chromium: the same losses and text as the command, nothing from other machines
+    /// Also test the folder in node and in Chromium: the same losses and text as the command, models dropped into the window,
+    /// nothing from other machines
     #[arg(long)]
     check: bool,
     /// With --check: an existing command `regard` to compare with, instead of building one
     #[arg(long, value_name = "PATH")]
     regard: Option<PathBuf>,
-    /// With --check: a GGUF file, or a llama2.c model with its tokenizer.bin beside it, to be opened in the tab and timed
+    /// With --check: a GGUF file, or a llama2.c model with its tokenizer.bin beside it, to be dropped into the tab and timed; may be
+    /// repeated [default: stories15M and SmolLM2 of target/models, downloaded once]
     #[arg(long, value_name = "PATH")]
-    model: Option<PathBuf>,
+    model: Vec<PathBuf>,
     /// With --check: test the folder as it is, without writing it again
     #[arg(long)]
     no_build: bool,
@@ -53,7 +55,7 @@ pub(crate) fn run_site(options: &Options) -> Result<()> {
         println!("{}: {:.1} MB; any web server can serve it", folder.display(), bytes as f64 / 1e6);
     }
     if options.check {
-        site_check::check(&folder, options.regard.as_deref(), options.model.as_deref())?;
+        site_check::check(&folder, options.regard.as_deref(), &options.model)?;
     }
     Ok(())
 }
@@ -138,7 +140,11 @@ fn write_site(folder: &Path) -> Result<u64> {
         format!("<meta name=\"regard-tab\" content=\"yes\">\n<meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n</head>"),
         format!("<nav class=\"quiet\" aria-label=\"site\">{links}</nav>\n</body>"),
     );
-    site.write("index.html", index.replacen("</head>", &head, 1).replacen("</body>", &links, 1))?;
+    // Removed by the page's scripts; browsers do not run those of a folder.
+    let starting = "<body>\n<p id=\"starting\" role=\"status\">Loading. If this stays, the folder was opened without a web server: run \
+        <code>python3 -m http.server</code> in it and open the address that is printed.</p>";
+    let index = index.replacen("</head>", &head, 1).replacen("<body>", starting, 1).replacen("</body>", &links, 1);
+    site.write("index.html", index)?;
 
     let offline = fs::read_to_string(root().join("crates/regard-wasm/page/offline.js")).context("cannot read offline.js")?;
     let content: Vec<Vec<u8>> = site.files.iter().map(|file| fs::read(folder.join(file))).collect::<std::io::Result<_>>()?;

@@ -1,98 +1,56 @@
 //! `cargo xtask site --check`: the static folder in node and in Chromium, compared with the command.
 
-use std::io::{BufRead, BufReader, Write};
-use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+mod drops;
+mod links;
+mod server;
 
-use anyhow::{Context, Result, ensure};
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::{Value, json};
 
 use crate::chrome::Chrome;
-use crate::command::{cargo, command, root, run, target_dir, text, works};
+use crate::command::{cargo, command, run, target_dir, text, works};
 use crate::steps::skipped;
+use server::Static;
 
 /// The text, the edit and the tokens that the command and the tab are compared on.
 const TEXT: &str = "Leo and Ben went to the library.";
 const EDIT: &str = "L0.H1=zero";
 const WRITTEN: usize = 20;
-/// Bounds: bytes before the first picture, milliseconds of the page's thread at a time, error of attention in f32.
+/// Bounds: seconds and bytes before the first picture, milliseconds of the page's thread at a time, error of attention in f32.
+const FIRST_PICTURE: f64 = 3.0;
 const DOWNLOAD: u64 = 4_000_000;
-const LONGEST_TASK: f64 = 100.0;
+const LONGEST_FRAME: f64 = 100.0;
 const ERROR: f64 = 1e-6;
+/// Another program may take the processor: a time is the best of this many.
+const ATTEMPTS: usize = 3;
 
-/// A plain static server, which counts what it sends.
-struct Static {
-    port: u16,
-    sent: Arc<AtomicU64>,
-    paths: Arc<Mutex<Vec<String>>>,
-    stopped: Arc<AtomicBool>,
+/// What the command and the tab both compute.
+struct Compared<'a> {
+    /// The built-in model without one.
+    model: Option<&'a Path>,
+    /// The same in the page.
+    number: usize,
+    edits: &'a str,
 }
 
-impl Static {
-    fn start(folder: &Path) -> Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0)).context("no free port")?;
-        let server = Self { port: listener.local_addr()?.port(), sent: Arc::default(), paths: Arc::default(), stopped: Arc::default() };
-        let (folder, sent, paths, stopped) = (folder.to_owned(), server.sent.clone(), server.paths.clone(), server.stopped.clone());
-        std::thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                if stopped.load(Ordering::SeqCst) {
-                    return;
-                }
-                let (folder, sent, paths) = (folder.clone(), sent.clone(), paths.clone());
-                std::thread::spawn(move || {
-                    let _ = respond(stream, &folder, &sent, &paths);
-                });
-            }
-        });
-        Ok(server)
-    }
-
-    fn stop(&self) {
-        self.stopped.store(true, Ordering::SeqCst);
-        let _ = TcpStream::connect(("127.0.0.1", self.port));
-    }
-}
-
-fn respond(mut stream: TcpStream, folder: &Path, sent: &AtomicU64, paths: &Mutex<Vec<String>>) -> std::io::Result<()> {
-    let mut line = String::new();
-    BufReader::new(stream.try_clone()?).read_line(&mut line)?;
-    let path = line.split(' ').nth(1).unwrap_or("/").split(['?', '#']).next().unwrap_or("/").trim_start_matches('/').to_owned();
-    let file = folder.join(if path.is_empty() || path.ends_with('/') { format!("{path}index.html") } else { path.clone() });
-    let kind = match file.extension().and_then(|e| e.to_str()) {
-        Some("html") => "text/html; charset=utf-8",
-        Some("js") => "text/javascript",
-        Some("css") => "text/css",
-        Some("wasm") => "application/wasm",
-        Some("json") => "application/json",
-        Some("svg") => "image/svg+xml",
-        _ => "application/octet-stream",
+/// What the command prints: its loss, and the text that it writes.
+fn by_the_command(regard: &Path, what: &Compared<'_>) -> Result<(String, String)> {
+    let look = |words: &[&str]| {
+        let mut look = command(regard, &["look"]);
+        look.args(what.model).args(["--text", TEXT, "--out"]).arg(target_dir().join("site-check")).args(words);
+        if !what.edits.is_empty() {
+            look.args(["--edits", what.edits]);
+        }
+        text(look)
     };
-    let inside = !path.split('/').any(|part| part == "..");
-    let (status, body) = match std::fs::read(file) {
-        Ok(body) if inside => ("200 OK", body),
-        _ => ("404 Not Found", b"not found".to_vec()),
-    };
-    sent.fetch_add(body.len() as u64, Ordering::SeqCst);
-    paths.lock().unwrap_or_else(std::sync::PoisonError::into_inner).push(format!("{path} {status}"));
-    write!(stream, "HTTP/1.1 {status}\r\ncontent-type: {kind}\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len())?;
-    stream.write_all(&body)
-}
-
-/// What the command prints for the text: its loss, and the text that it writes.
-fn by_the_command(regard: &Path, words: &[&str]) -> Result<(String, String)> {
-    let out = target_dir().join("site-check");
-    let mut look = command(regard, &["look", "--text", TEXT, "--out"]);
-    look.arg(&out).args(words);
-    let loss = text(look)?;
+    let loss = look(&[])?;
     let loss = loss.lines().find_map(|line| line.strip_prefix("loss ")).and_then(|line| line.split(' ').next());
-    let mut write = command(regard, &["look", "--text", TEXT, "--generate", &WRITTEN.to_string(), "--out"]);
-    write.arg(&out).args(words);
-    let written = text(write)?;
-    let written = written.lines().find_map(|line| line.strip_prefix(TEXT)).context("the command writes no text")?.to_owned();
-    Ok((loss.context("the command prints no loss")?.to_owned(), written))
+    let written = look(&["--generate", &WRITTEN.to_string()])?;
+    let written = written.split_once(TEXT).and_then(|(_, rest)| rest.rsplit_once("\nloss ")).context("the command writes no text")?.0;
+    Ok((loss.context("the command prints no loss")?.to_owned(), written.to_owned()))
 }
 
 /// Loss and text of the tab, by the page's own modules.
@@ -107,9 +65,41 @@ fn by_the_tab(chrome: &Chrome, model: usize, sent: &str, edits: &str, count: usi
     (loss, written)
 }
 
+/// Fails where a printed digit of the loss or a character of the text differs.
+fn compare(chrome: &Chrome, regard: &Path, what: &Compared<'_>) -> Result<()> {
+    let (loss, written) = by_the_command(regard, what)?;
+    let (tab_loss, tab_written) = by_the_tab(chrome, what.number, TEXT, what.edits, WRITTEN);
+    let digits = loss.split('.').nth(1).map_or(0, str::len);
+    let tab_loss = format!("{:.digits$}", tab_loss.as_f64().context("the tab has no loss")?);
+    println!("loss with edits {:?}: command {loss}, tab {tab_loss}; text: {written:?}", what.edits);
+    ensure!(loss == tab_loss, "the losses differ");
+    ensure!(tab_written == written.as_str(), "the texts differ: {tab_written} in the tab");
+    Ok(())
+}
+
 const DRAWN: &str = "document.getElementById('view').dataset.drawn && document.getElementById('view').getAttribute('aria-busy') !== 'true'";
 
-pub(crate) fn check(folder: &Path, regard: Option<&Path>, model: Option<&Path>) -> Result<()> {
+/// A browser that has loaded the page for the first time, within the bounds.
+fn first_picture(server: &Static) -> Result<Option<Chrome>> {
+    let mut best = f64::INFINITY;
+    for _ in 0..ATTEMPTS {
+        let Some(chrome) = Chrome::start() else { return Ok(None) };
+        let (begun, sent) = (Instant::now(), server.sent());
+        chrome.open(&server.origin());
+        drawn(&chrome)?;
+        let (seconds, bytes) = (begun.elapsed().as_secs_f64(), server.sent() - sent);
+        println!("first picture after {seconds:.2} s, {:.2} MB", bytes as f64 / 1e6);
+        ensure!(bytes <= DOWNLOAD, "{bytes} bytes before the first picture");
+        if seconds <= FIRST_PICTURE {
+            return Ok(Some(chrome));
+        }
+        best = best.min(seconds);
+    }
+    bail!("the first picture took {best:.2} s in the best of {ATTEMPTS} attempts")
+}
+
+pub(crate) fn check(folder: &Path, regard: Option<&Path>, models: &[PathBuf]) -> Result<()> {
+    println!("{} links of the documents lead to files of the site", links::check(folder)?);
     let hash = node_hash(folder)?;
     let regard = match regard {
         Some(path) => path.to_owned(),
@@ -118,26 +108,13 @@ pub(crate) fn check(folder: &Path, regard: Option<&Path>, model: Option<&Path>) 
             target_dir().join("release").join(if cfg!(windows) { "regard.exe" } else { "regard" })
         }
     };
+    let known = if models.is_empty() { drops::known(&["stories15M", "SmolLM2"]) } else { models.to_vec() };
     let server = Static::start(folder)?;
-    let origin = format!("http://127.0.0.1:{}/", server.port);
-    let Some(chrome) = Chrome::start() else { return Ok(()) };
-
-    let begun = Instant::now();
-    chrome.open(&origin);
-    drawn(&chrome)?;
-    let (seconds, bytes) = (begun.elapsed().as_secs_f64(), server.sent.load(Ordering::SeqCst));
-    println!("first picture after {seconds:.2} s, {:.2} MB", bytes as f64 / 1e6);
-    ensure!(bytes <= DOWNLOAD, "{bytes} bytes before the first picture");
+    let origin = server.origin();
+    let Some(chrome) = first_picture(&server)? else { return Ok(()) };
 
     for edits in ["", EDIT] {
-        let words = if edits.is_empty() { vec![] } else { vec!["--edits", edits] };
-        let (loss, written) = by_the_command(&regard, &words)?;
-        let (tab_loss, tab_written) = by_the_tab(&chrome, 0, TEXT, edits, WRITTEN);
-        let digits = loss.split('.').nth(1).map_or(0, str::len);
-        let tab_loss = format!("{:.digits$}", tab_loss.as_f64().context("the tab has no loss")?);
-        println!("loss with edits {edits:?}: command {loss}, tab {tab_loss}; text: {written:?}");
-        ensure!(loss == tab_loss, "the losses differ");
-        ensure!(tab_written == written.as_str(), "the texts differ: {tab_written} in the tab");
+        compare(&chrome, &regard, &Compared { model: None, number: 0, edits })?;
     }
     // By hand, in the address: the page itself has the edit's loss.
     chrome.open(&format!("{origin}#e={EDIT}&v=map"));
@@ -150,9 +127,14 @@ pub(crate) fn check(folder: &Path, regard: Option<&Path>, model: Option<&Path>) 
         println!("hash in node and Chromium: {hash}");
     }
     responsive(&chrome)?;
-    if let Some(model) = model {
-        dropped(&chrome, model)?;
+    limits_are_said(&chrome)?;
+    drops::refused(&chrome)?;
+    drops::folder_of_safetensors(&chrome, &regard)?;
+    for model in &known {
+        drops::model(&chrome, &regard, model)?;
     }
+    let missing = server.missing();
+    ensure!(missing.is_empty(), "the page asks for files that are not there: {missing:?}");
     offline(&chrome, &server, &origin)?;
     let foreign: Vec<String> = chrome.requests.borrow().iter().filter(|url| !allowed(url, &origin)).cloned().collect();
     ensure!(foreign.is_empty(), "requests to others: {foreign:?}");
@@ -184,21 +166,46 @@ fn node_hash(folder: &Path) -> Result<Option<String>> {
 
 /// A text of 2,000 tokens: the page's thread stays free while it is run and drawn.
 fn responsive(chrome: &Chrome) -> Result<()> {
+    // The page's thread is busy in long tasks, and in a long frame with its scripts, layout and drawing. The rest of a frame is waiting for
+    // other threads and programs.
     chrome.eval(
-        "window.longest = 0; new PerformanceObserver((list) => { for (const entry of list.getEntries()) \
-         window.longest = Math.max(window.longest, entry.duration); }).observe({ type: 'longtask' }); 0",
+        "window.longest = 0; const busy = (entry) => entry.entryType === 'longtask' ? entry.duration \
+         : entry.scripts.reduce((sum, script) => sum + script.duration, 0) \
+         + (entry.renderStart > 0 ? entry.startTime + entry.duration - entry.renderStart : 0); \
+         for (const type of ['longtask', 'long-animation-frame']) new PerformanceObserver((list) => { \
+         for (const entry of list.getEntries()) window.longest = Math.max(window.longest, busy(entry)); }).observe({ type }); \
+         PerformanceObserver.supportedEntryTypes.includes('long-animation-frame') || console.error('no frames are measured')",
     );
-    let begun = Instant::now();
-    chrome.eval(&format!(
-        "(() => {{ const box = document.getElementById('text'); box.value = {}; box.dispatchEvent(new Event('input')); }})()",
-        json!("Leo and Ben went to the library. ".repeat(145))
-    ));
-    chrome.wait("import('./state.js').then(({ runs }) => runs.B.tokens.length >= 2000)");
-    drawn(chrome)?;
-    let (seconds, longest) = (begun.elapsed().as_secs_f64(), chrome.eval("window.longest").as_f64().unwrap_or(f64::NAN));
-    let tokens = chrome.eval("import('./state.js').then(({ runs }) => runs.B.tokens.length)");
-    println!("{tokens} tokens: {seconds:.1} s, longest task of the page's thread {longest:.0} ms (0: none above 50 ms)");
-    ensure!(longest <= LONGEST_TASK, "the page's thread was busy for {longest:.0} ms");
+    let mut best = f64::INFINITY;
+    for attempt in 0..ATTEMPTS {
+        // Other texts each time: an answer is not computed twice.
+        let words = ["library. ", "garden. ", "kitchen. "][attempt % 3];
+        chrome.eval("window.longest = 0");
+        let begun = Instant::now();
+        chrome.eval(&format!(
+            "(() => {{ const box = document.getElementById('text'); box.value = {}; box.dispatchEvent(new Event('input')); }})()",
+            json!(format!("Leo and Ben went to the {words}").repeat(145))
+        ));
+        chrome.wait(&format!("import('./state.js').then(({{ runs }}) => runs.B.tokens.length >= 2000 && runs.B.of?.includes('{words}'))"));
+        drawn(chrome)?;
+        let (seconds, longest) = (begun.elapsed().as_secs_f64(), chrome.eval("window.longest").as_f64().unwrap_or(f64::NAN));
+        let tokens = chrome.eval("import('./state.js').then(({ runs }) => runs.B.tokens.length)");
+        println!("{tokens} tokens: {seconds:.1} s, longest frame of the page's thread {longest:.0} ms (0: none above 50 ms)");
+        if longest <= LONGEST_FRAME {
+            return Ok(());
+        }
+        best = best.min(longest);
+    }
+    bail!("the page's thread was busy for {best:.0} ms in the best of {ATTEMPTS} attempts")
+}
+
+/// The page itself says what a tab cannot do.
+fn limits_are_said(chrome: &Chrome) -> Result<()> {
+    let said = chrome.eval("document.getElementById('tab').textContent");
+    let said = said.as_str().context("the page does not say what a tab cannot do")?;
+    for words in ["one thread", "does not train", "2 GB", "regard serve"] {
+        ensure!(said.contains(words), "the page does not say {words:?}: {said}");
+    }
     Ok(())
 }
 
@@ -207,28 +214,6 @@ fn drawn(chrome: &Chrome) -> Result<()> {
     chrome.wait(&format!("({DRAWN}) || document.querySelector('#view .error')"));
     let shown = chrome.eval("document.querySelector('#view .error')?.textContent ?? ''");
     ensure!(shown == "", "the view shows an error: {shown}");
-    Ok(())
-}
-
-/// A model of one file, or of llama2.c with its tokenizer, as if chosen by the visitor.
-fn dropped(chrome: &Chrome, model: &Path) -> Result<()> {
-    let files = [model.to_owned(), model.with_file_name("tokenizer.bin")].map(|path| root().join(path));
-    let files: Vec<PathBuf> = files.into_iter().filter(|path| path.is_file()).collect();
-    let document = chrome.call("DOM.getDocument", json!({}));
-    let picker = chrome.call("DOM.querySelector", json!({ "nodeId": document["root"]["nodeId"], "selector": "#open-model" }));
-    chrome.call("DOM.setFileInputFiles", json!({ "nodeId": picker["nodeId"], "files": files }));
-    chrome.wait("import('./state.js').then(({ runs }) => runs.models.length === 2 && runs.B?.model === 1)");
-    drawn(chrome)?;
-    // The first call also reads the model into the worker of operations.
-    by_the_tab(chrome, 1, "Once upon a time", "", 1);
-    let begun = Instant::now();
-    let ten = by_the_tab(chrome, 1, "Once upon a time", "", 10).1;
-    let short = begun.elapsed();
-    let begun = Instant::now();
-    let hundred = by_the_tab(chrome, 1, "Once upon a time", "", 110).1;
-    let rate = 100.0 / begun.elapsed().saturating_sub(short).max(Duration::from_millis(1)).as_secs_f64();
-    println!("{}: {rate:.1} tokens a second: {hundred}", model.display());
-    ensure!(hundred.as_str().is_some_and(|text| ten.as_str().is_some_and(|start| text.starts_with(start))), "the text is not continued");
     Ok(())
 }
 

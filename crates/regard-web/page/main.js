@@ -296,4 +296,4 @@ if (inTab) {
   });
 }
 await begin();
-if (inTab) keepOffline();
+if (inTab) keepOffline(say);

@@ -132,12 +132,20 @@ async function walkEntry(entry, path, found) {
 
 async function openModel(files, say, done) {
   const bytes = files.reduce((sum, { file }) => sum + file.size, 0);
-  if (files.length === 0) return;
+  if (files.length === 0) {
+    say('There are no files in what was dropped: drop a model file, or a folder with one.');
+    return;
+  }
   if (bytes > MOST_BYTES) {
     say(
       `These files have ${(bytes / 1e9).toPrecision(3)} GB; a tab can hold 2 GB: use a smaller or ` +
         `quantised model, or \`regard serve\`.`,
     );
+    return;
+  }
+  const names = files.map(({ path }) => path.split('/').pop());
+  if (names.includes('model.json') && !names.includes('config.json')) {
+    say('A tab does not read folders of `regard train`: open it with `regard serve` and the name of the folder.');
     return;
   }
   const what = files.length === 1 ? files[0].path : `${files.length} files`;
@@ -148,12 +156,14 @@ async function openModel(files, say, done) {
   const weights = named.filter(
     ({ path }) => /\.(gguf|safetensors|bin|pt|pth)$/.test(path) && !path.endsWith('tokenizer.bin'),
   );
-  const path = weights.length === 1 ? weights[0].path : named[0].path.split('/')[0];
+  const one = weights.length === 1 ? weights[0] : named.length === 1 ? named[0] : null;
+  const path = one?.path ?? named[0].path.split('/')[0];
   const message = { files: named, open: path };
   const { status, bytes: said } = await viewEngine.post(message);
   const made = JSON.parse(new TextDecoder().decode(said));
   if (status !== 200) {
-    say(`${path}: ${made.error}`);
+    // The folder's name is ours: the visitor has not seen it.
+    say(folder ? made.error.replaceAll(folder, '').replaceAll(folder.slice(0, -1), 'what was dropped') : made.error);
     return;
   }
   openedModels.push(message);
@@ -164,6 +174,7 @@ async function openModel(files, say, done) {
 
 /** The controls of the tab: what it cannot do, and a place for model files. */
 export function listenToDrops(say, done) {
+  byId('starting')?.remove();
   const picker = el('input', { type: 'file', id: 'open-model', multiple: true, 'aria-label': 'open a model file' });
   const pick = (list) =>
     openModel(
@@ -172,12 +183,22 @@ export function listenToDrops(say, done) {
       done,
     );
   picker.addEventListener('change', () => pick(picker.files));
-  addEventListener('dragover', (event) => event.preventDefault());
+  // A text that is dragged goes where it is dropped.
+  const hasFiles = (event) => event.dataTransfer.types.includes('Files');
+  addEventListener('dragover', (event) => {
+    if (hasFiles(event)) event.preventDefault();
+  });
   addEventListener('drop', async (event) => {
+    if (!hasFiles(event)) return;
     event.preventDefault();
     const entries = [...event.dataTransfer.items].map((item) => item.webkitGetAsEntry?.()).filter(Boolean);
     const found = [];
-    for (const entry of entries) await walkEntry(entry, '', found);
+    try {
+      for (const entry of entries) await walkEntry(entry, '', found);
+    } catch (error) {
+      say(`The files cannot be read: ${error.message}`);
+      return;
+    }
     await openModel(found, say, done);
   });
   const about = el(
@@ -195,7 +216,12 @@ export function listenToDrops(say, done) {
   byId('intro').after(about);
 }
 
-/** The site opens without a network from now on. */
-export function keepOffline() {
-  navigator.serviceWorker?.register('offline.js').catch(() => {});
+/** The site opens without a network from now on; says so where the browser does not keep it. */
+export async function keepOffline(say) {
+  try {
+    if (!navigator.serviceWorker) throw new Error('the address is neither https nor of this computer');
+    await navigator.serviceWorker.register('offline.js');
+  } catch (error) {
+    say(`This page will not open without a network: ${error.message}`);
+  }
 }

@@ -5,7 +5,7 @@ import { model } from './draw.js';
 import { chosen, go, runs, state } from './state.js';
 
 /** Tokens that are shown at a time. */
-const SHOWN = 1500;
+const SHOWN = 1000;
 
 /** The loss of each token: how surprising it was to what came before. */
 function lossOf(run, i) {

@@ -51,6 +51,8 @@ impl Chrome {
                 "--remote-debugging-port=0",
             ])
             .args(["--disable-background-networking", "--disable-component-update", "--disable-sync", "--mute-audio", "--hide-scrollbars"])
+            // Other machines cannot be reached, from workers neither.
+            .arg("--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost")
             .arg(format!("--user-data-dir={}", profile.path().display()))
             .arg("about:blank")
             .stdin(Stdio::null())
