@@ -1,7 +1,9 @@
-//! `cargo xtask cross`: 64-bit ARM under an emulator, and a type check for Windows and macOS.
+//! `cargo xtask cross`: 64-bit ARM and Windows under emulators, a type check for Windows and macOS, the oldest Rust.
 //!
 //! The bits are compared by one hash over 15,360 results (`crates/regard/examples/level_hash.rs`): equal on every level with fused
 //! multiply-adds, of this CPU and of the emulated one.
+
+mod wine;
 
 use std::process::{Command, ExitCode};
 
@@ -13,11 +15,13 @@ use crate::steps::{Steps, skipped};
 use crate::test::ORDINARY;
 
 /// Run under the emulator.
-const ARM: &str = "aarch64-unknown-linux-gnu";
+pub(crate) const ARM: &str = "aarch64-unknown-linux-gnu";
 /// Of Debian and its kin: linker, emulator, C library.
 const PACKAGES: [&str; 4] = ["gcc-aarch64-linux-gnu", "qemu-user-static", "libc6-arm64-cross", "libc6-dev-arm64-cross"];
 const LINKER: &str = "aarch64-linux-gnu-gcc";
-const EMULATOR: [&str; 3] = ["qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu"];
+pub(crate) const EMULATOR: [&str; 3] = ["qemu-aarch64-static", "-L", "/usr/aarch64-linux-gnu"];
+/// The workspace's `rust-version`.
+const OLDEST_RUST: &str = env!("CARGO_PKG_RUST_VERSION");
 /// Only checked: no linker is needed for that.
 const CHECKED: [&str; 3] = ["x86_64-pc-windows-gnu", "aarch64-apple-darwin", "x86_64-apple-darwin"];
 
@@ -33,9 +37,12 @@ pub(crate) struct Options {
     /// Only the hashes of bits
     #[arg(long)]
     only_hash: bool,
-    /// Only the type checks for Windows and macOS
+    /// Only the type checks: Windows, macOS, and the oldest Rust
     #[arg(long, conflicts_with = "only_hash")]
     only_check: bool,
+    /// Only the tests of Windows programs under wine
+    #[arg(long, conflicts_with_all = ["only_hash", "only_check"])]
+    only_wine: bool,
     /// The whole suite of the library under the emulator, which is slow
     #[arg(long)]
     all_tests: bool,
@@ -43,10 +50,13 @@ pub(crate) struct Options {
 
 pub(crate) fn run_all(options: &Options) -> Result<ExitCode> {
     let mut steps = Steps::default();
-    if !options.only_check {
+    if !options.only_check && !options.only_wine {
         add_arm(&mut steps, options);
     }
-    if !options.only_hash {
+    if !options.only_check && !options.only_hash {
+        wine::add_steps(&mut steps);
+    }
+    if !options.only_hash && !options.only_wine {
         for target in CHECKED {
             let name = format!("every crate and the Python extension check for {target}");
             if has_target(target) {
@@ -54,6 +64,16 @@ pub(crate) fn run_all(options: &Options) -> Result<ExitCode> {
             } else {
                 missing_target(&name, target);
             }
+        }
+        let name = format!("every crate checks with Rust {OLDEST_RUST}");
+        if has_toolchain() {
+            steps.step(&name, || {
+                let mut check = cargo(&[&format!("+{OLDEST_RUST}"), "check", "--quiet"]);
+                check.args(ORDINARY).env("CARGO_TARGET_DIR", target_dir().join("oldest"));
+                run(check)
+            });
+        } else {
+            skipped(&name, &format!("NOT TESTED: `rustup toolchain install {OLDEST_RUST}` does not work here"));
         }
     }
     Ok(steps.finish())
@@ -64,21 +84,31 @@ fn missing_target(name: &str, target: &str) {
 }
 
 /// Whether the standard library of the target is installed; tries once to install it.
-fn has_target(target: &str) -> bool {
+pub(crate) fn has_target(target: &str) -> bool {
     let installed =
         || text(command("rustup", &["target", "list", "--installed"])).is_ok_and(|list| list.lines().any(|line| line == target));
     installed() || (works(command("rustup", &["target", "add", target])) && installed())
 }
 
+fn has_toolchain() -> bool {
+    let toolchain = format!("+{OLDEST_RUST}");
+    let installed = || works(command("rustc", &[&toolchain, "--version"]));
+    installed() || (works(command("rustup", &["toolchain", "install", OLDEST_RUST, "--profile", "minimal"])) && installed())
+}
+
 /// Linker and emulator; installed where they are missing and this is Debian's root.
-fn has_emulator() -> bool {
+pub(crate) fn has_emulator() -> bool {
     let there = || works(command(LINKER, &["--version"])) && works(command(EMULATOR[0], &["--version"]));
     if there() {
         return true;
     }
+    install(&PACKAGES) && there()
+}
+
+fn install(packages: &[&str]) -> bool {
     let mut install = command("apt-get", &["-o", "DPkg::Lock::Timeout=300", "install", "--yes", "--no-install-recommends"]);
-    install.args(PACKAGES);
-    works(install) && there()
+    install.args(packages);
+    works(install)
 }
 
 /// `cargo` for the emulated CPU.
@@ -167,7 +197,29 @@ fn check(target: &str) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::fused;
+    use super::{OLDEST_RUST, fused};
+    use crate::command::{cargo, text};
+    use serde_json::Value;
+
+    /// Major and minor number.
+    fn version(text: &str) -> (u32, u32) {
+        let mut numbers = text.split('.').map(|number| number.parse().expect("a number"));
+        (numbers.next().expect("a major number"), numbers.next().expect("a minor number"))
+    }
+
+    #[test]
+    fn no_dependency_needs_a_newer_rust() {
+        let Ok(all) = text(cargo(&["metadata", "--format-version", "1", "--locked"])) else {
+            assert!(std::env::var("CI").as_deref() != Ok("true"), "cargo metadata fails");
+            eprintln!("SKIPPED: cargo metadata cannot download every package");
+            return;
+        };
+        let all: Value = serde_json::from_str(&all).expect("JSON");
+        let packages = all["packages"].as_array().expect("packages");
+        let needs = |package: &Value| package["rust_version"].as_str().map(|needed| (version(needed), package["name"].to_string()));
+        let newer: Vec<_> = packages.iter().filter_map(needs).filter(|(needed, _)| *needed > version(OLDEST_RUST)).collect();
+        assert!(packages.len() > 100 && newer.is_empty(), "these need a newer Rust than {OLDEST_RUST}: {newer:?}");
+    }
 
     #[test]
     fn only_fused_levels_are_compared() {

@@ -3,7 +3,7 @@
 //! ```text
 //! regard-VERSION-cp310-abi3-manylinux*.whl    the Python package with the command inside
 //! regard-VERSION.tar.gz                       its source
-//! regard-VERSION-PLATFORM.tar.gz              the command
+//! regard-VERSION-PLATFORM.tar.gz              the command, for this processor and on Linux also for 64-bit ARM
 //! regard-site-VERSION.tar.gz                  the page for a browser tab, as `cargo xtask site` wrote it
 //! crates/*.crate                              the packages of Rust
 //! SHA256SUMS
@@ -19,29 +19,31 @@ use sha2::{Digest, Sha256};
 use crate::command::{cargo, command, root, run, target_dir};
 use crate::python::Environment;
 use crate::steps::{Steps, skipped};
+use crate::{cross, installed};
 
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The oldest C library that the wheel and the command run with, as zig and as pip name it.
 const GLIBC: &str = "2.17";
 const COMPATIBILITY: &str = "manylinux2014";
+/// The processor of this machine, and the one that is compiled for across.
+const ARCH: &str = std::env::consts::ARCH;
+const ARM: &str = "aarch64";
 /// Largest wheel, in bytes.
 const WHEEL: u64 = 25_000_000;
 const SUMS: &str = "SHA256SUMS";
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Only these: wheel, source, command, site, crates (all of them where none is named)
+    /// Only these: wheel, source, command, arm, site, crates (all of them where none is named)
     #[arg(value_name = "PART")]
     parts: Vec<String>,
-}
-
-/// Processor and system, as archives are named by.
-fn platform() -> String {
-    format!("{}-{}", std::env::consts::ARCH, std::env::consts::OS)
+    /// Do not install and run what was made
+    #[arg(long)]
+    no_check: bool,
 }
 
 pub(crate) fn run_dist(options: &Options) -> Result<ExitCode> {
-    const PARTS: [&str; 5] = ["wheel", "source", "command", "site", "crates"];
+    const PARTS: [&str; 6] = ["wheel", "source", "command", "arm", "site", "crates"];
     if let Some(unknown) = options.parts.iter().find(|part| !PARTS.contains(&part.as_str())) {
         bail!("unknown part: {unknown}; use {}", PARTS.join(", "));
     }
@@ -52,6 +54,9 @@ pub(crate) fn run_dist(options: &Options) -> Result<ExitCode> {
     let mut steps = Steps::default();
     if wanted("wheel") {
         steps.step("wheel", || wheel(&environment, &dist));
+        if !options.no_check {
+            steps.step("the wheel without Rust: pip install, report, serve, learn", || installed::wheel(&newest_wheel(&dist)?));
+        }
     }
     if wanted("source") {
         steps.step("source of the wheel", || {
@@ -61,7 +66,13 @@ pub(crate) fn run_dist(options: &Options) -> Result<ExitCode> {
         });
     }
     if wanted("command") {
-        steps.step("command", || program(&environment, &dist));
+        steps.step("command", || program(&environment, &dist, ARCH));
+        if !options.no_check {
+            steps.step("the command without Rust", || installed::archive(&tar_of(&dist, ARCH), &folder_of(ARCH), None));
+        }
+    }
+    if wanted("arm") && cfg!(target_os = "linux") && ARCH != ARM {
+        arm(&mut steps, options, &environment, &dist);
     }
     if wanted("site") {
         if root().join("site/files.json").is_file() {
@@ -122,8 +133,39 @@ fn wheel(environment: &Environment, dist: &Path) -> Result<()> {
     Ok(())
 }
 
-fn program(environment: &Environment, dist: &Path) -> Result<()> {
-    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+fn newest_wheel(dist: &Path) -> Result<PathBuf> {
+    let wheel = files(dist)?.into_iter().find(|path| path.extension().is_some_and(|e| e == "whl"));
+    wheel.context("there is no wheel")
+}
+
+/// Processor and system, as archives are named by.
+fn folder_of(arch: &str) -> String {
+    format!("regard-{VERSION}-{arch}-{}", std::env::consts::OS)
+}
+
+fn tar_of(dist: &Path, arch: &str) -> PathBuf {
+    dist.join(format!("{}.tar.gz", folder_of(arch)))
+}
+
+/// The command for 64-bit ARM: linked by zig, run under qemu where it is installed.
+fn arm(steps: &mut Steps, options: &Options, environment: &Environment, dist: &Path) {
+    let name = "command for 64-bit ARM";
+    if !cross::has_target(cross::ARM) {
+        return skipped(name, &format!("`rustup target add {}` does not work here", cross::ARM));
+    }
+    steps.step(name, || program(environment, dist, ARM));
+    if !options.no_check {
+        let name = "the command for 64-bit ARM under qemu";
+        if cross::has_emulator() {
+            steps.step(name, || installed::archive(&tar_of(dist, ARM), &folder_of(ARM), Some(&cross::EMULATOR)));
+        } else {
+            skipped(name, "NOT TESTED: qemu is not installed");
+        }
+    }
+}
+
+fn program(environment: &Environment, dist: &Path, arch: &str) -> Result<()> {
+    let target = format!("{arch}-unknown-linux-gnu");
     let built = if cfg!(target_os = "linux") {
         let mut build = cargo(&["zigbuild", "--quiet", "--release", "--package", "regard-cli", "--target", &format!("{target}.{GLIBC}")]);
         build.env("PATH", path_with(environment)?);
@@ -134,7 +176,7 @@ fn program(environment: &Environment, dist: &Path) -> Result<()> {
         target_dir().join("release")
     };
     let name = if cfg!(windows) { "regard.exe" } else { "regard" };
-    let folder = target_dir().join(format!("regard-{VERSION}-{}", platform()));
+    let folder = target_dir().join(folder_of(arch));
     fs::create_dir_all(&folder)?;
     fs::copy(built.join(name), folder.join(name)).with_context(|| format!("cannot copy {name}"))?;
     for file in
@@ -143,8 +185,7 @@ fn program(environment: &Environment, dist: &Path) -> Result<()> {
         let to = folder.join(Path::new(file).file_name().context("a file has a name")?);
         fs::copy(root().join(file), to).with_context(|| format!("cannot copy {file}"))?;
     }
-    let name = folder.file_name().context("a folder has a name")?.to_string_lossy().into_owned();
-    archive(&dist.join(format!("{name}.tar.gz")), &target_dir(), &[&name])
+    archive(&tar_of(dist, arch), &target_dir(), &[&folder_of(arch)])
 }
 
 /// `tar` is part of Linux, macOS and Windows.

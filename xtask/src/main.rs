@@ -16,6 +16,7 @@ mod dist;
 mod fuzz;
 #[cfg(test)]
 mod import_layers;
+mod installed;
 mod levels;
 mod memcheck;
 mod microscope;
@@ -81,14 +82,16 @@ enum Command {
     /// Needs MPI with its headers, and libclang; where they are missing, it installs the distribution's packages. PyTorch is that of
     /// `parity`, in target/venv-torch.
     Cluster(cluster::Options),
-    /// Run the library for 64-bit ARM under qemu, compare one hash of its bits with this CPU's, and check for Windows and macOS
+    /// Run the library for 64-bit ARM under qemu and for Windows under wine, and check for Windows, macOS and the oldest Rust
     ///
-    /// Targets of rustup and Debian's packages that are missing are installed once; what cannot be installed is skipped aloud. The
-    /// emulator is slow: not part of `test`.
+    /// One hash of bits is compared between the levels of this CPU and those of ARM. Targets and toolchains of rustup and Debian's
+    /// packages that are missing are installed once; what cannot be installed is skipped aloud. The emulator is slow: not part of
+    /// `test`.
     Cross(cross::Options),
     /// Make what is installed without compiling, in dist/: wheel, command, site, sources, checksums
     ///
-    /// The wheel and the command run on Linux with glibc 2.17 or later: maturin and zig come from PyPI into target/venv-dist.
+    /// The wheel and the command run on Linux with glibc 2.17 or later: maturin and zig come from PyPI into target/venv-dist. Each is
+    /// then installed in a folder of its own and run without Rust on the search path.
     Dist(dist::Options),
     /// Write the page that computes in a browser tab, the guides and the notebooks into the static folder site/
     ///
