@@ -1,5 +1,5 @@
-//! Checks of the repository's text: words that must not come back, line lengths, paths named in the documentation, and public functions
-//! with too many arguments.
+//! Checks of the repository's text: words that must not come back, line lengths, paths named in the documentation, public functions with
+//! too many arguments, and files that are written past the file layer.
 //!
 //! `words.txt` has a phrase per line; `exempt.txt` has lines `check path`, for files that are not mended yet. Both are data.
 
@@ -166,6 +166,24 @@ fn many_arguments(files: &[(String, String)]) -> Vec<Finding> {
     found
 }
 
+/// Calls that write, move or replace files. Only the file layer makes them: it knows whose files are there, and follows no links.
+const WRITES: [&str; 9] =
+    ["fs::write(", "fs::rename(", "fs::copy(", "fs::hard_link(", "fs::remove_", "File::create", "OpenOptions", ".write(true)", "symlink("];
+
+/// Calls of [`WRITES`] outside of tests.
+fn direct_writes(files: &[(String, String)]) -> Vec<Finding> {
+    let mut found = Vec::new();
+    for (name, text) in files.iter().filter(|(name, _)| name.contains("/src/") && !name.starts_with("xtask/")) {
+        let code = text.split("\n#[cfg(test)]\nmod ").next().unwrap_or_default();
+        for (at, line) in code.lines().enumerate() {
+            if let Some(call) = WRITES.iter().find(|call| line.contains(**call)) {
+                found.push((name.clone(), at + 1, format!("{call} outside of crates/regard-files")));
+            }
+        }
+    }
+    found
+}
+
 /// The findings of a check outside of the files that are exempt from it.
 fn remaining(check: &str, findings: Vec<Finding>) -> Vec<String> {
     let exempt: Vec<&str> = EXEMPT.lines().filter_map(|line| line.strip_prefix(check)?.strip_prefix(' ')).map(str::trim).collect();
@@ -197,6 +215,15 @@ mod tests {
         assert_eq!(arguments("&self, a: [u8; 3], f: impl Fn(u8, u8) -> Vec<(u8, u8)>, b: &[(A, B)])"), 3);
         assert_eq!(many_arguments(&file("pub fn f(a: A, b: A, c: A, d: A, e: A, f: A, g: A, h: A) {}")).len(), 1);
         assert!(remaining("words", vec![("no/such/file.rs".to_owned(), 1, "x".to_owned())]).len() == 1);
+    }
+
+    #[test]
+    fn files_are_written_by_the_file_layer() {
+        assert_eq!(
+            direct_writes(&file("fn f() {\n    std::fs::write(a, b)\n}\n\n#[cfg(test)]\nmod tests {\n    fs::rename(a, b)\n}")).len(),
+            1
+        );
+        assert_none("writes", direct_writes(&files(&["rs"]).unwrap()));
     }
 
     #[test]

@@ -188,8 +188,9 @@ impl Judge {
         arguments.extend(map.arguments);
         let mut fixed = pairs(&self.fixed, "--set")?;
         fixed.extend(map.set.into_iter().map(|(name, value)| (name, toml_as_json(&value))));
-        let reserve = |path: &Option<PathBuf>| path.as_deref().map(|path| Output::reserve_new(path, self.overwrite)).transpose();
-        let (junit, markdown) = (reserve(&self.junit)?, reserve(&self.markdown)?);
+        let reserve = |path: &Option<PathBuf>, replace: bool| path.as_deref().map(|path| Output::reserve_new(path, replace)).transpose();
+        let (junit, markdown) = (reserve(&self.junit, self.overwrite)?, reserve(&self.markdown, self.overwrite)?);
+        let record = reserve(&self.record, true)?;
         let target = Target {
             name: self.target.clone().unwrap_or_default(),
             command: self.command,
@@ -238,11 +239,11 @@ impl Judge {
         }
         let look = Look { colour: !self.plain && std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none() };
         let text = kernels::text(&report, look).join("\n");
-        if let Some(path) = &self.record {
+        if let Some(output) = record {
             let mut json = kernels::json(&report);
             json["text"] = kernels::text(&report, Look::default()).join("\n").into();
             json["markdown"] = kernels::markdown(&report).into();
-            Output::reserve_new(path, true)?.write(json.to_string().as_bytes())?;
+            output.write(json.to_string().as_bytes())?;
         }
         if self.json {
             print(serde_json::to_string_pretty(&kernels::json(&report))?)?;

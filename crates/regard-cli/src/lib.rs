@@ -151,3 +151,47 @@ fn parse_and_execute(words: &[OsString]) -> u8 {
 fn code_of(error: &anyhow::Error) -> u8 {
     if options::is_unusable(error) { UNUSABLE } else { FAILED }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use regard_files::names::{AS_EXPERIMENTS, OUTPUT_OPTIONS, READERS, WRITERS};
+
+    /// Options and arguments whose path is read.
+    const INPUTS: &[&str] =
+        &["q", "k", "v", "folder", "text", "map", "python", "attach", "file", "paths", "keys", "from", "claims", "models", "model"];
+
+    /// Every sub-command below a command, with all above it.
+    fn all<'c>(command: &'c clap::Command, above: &[&'c str], found: &mut Vec<(Vec<&'c str>, &'c clap::Command)>) {
+        for below in command.get_subcommands() {
+            let path = [above, &[below.get_name()]].concat();
+            all(below, &path, found);
+            found.push((path, below));
+        }
+    }
+
+    #[test]
+    fn the_table_of_names_has_every_command_and_path() {
+        let command = Arguments::command();
+        let mut found = Vec::new();
+        all(&command, &[], &mut found);
+        assert!(found.len() > 60, "{}", found.len());
+        let is_experiment = |name: &str| regard_lab::EXPERIMENTS.iter().any(|experiment| experiment.id() == name);
+        for (path, command) in &found {
+            let name = path[0];
+            let writes = WRITERS.iter().any(|writer| writer.command == name) || AS_EXPERIMENTS.contains(&name) || is_experiment(name);
+            assert!(writes != READERS.contains(&name), "{path:?} is in no row of the table of names, or in two");
+            let mut outputs = 0;
+            for argument in command.get_arguments() {
+                if argument.get_value_parser().type_id() != std::any::TypeId::of::<std::path::PathBuf>() {
+                    continue;
+                }
+                let name = argument.get_long().unwrap_or(argument.get_id().as_str());
+                let output = OUTPUT_OPTIONS.contains(&name);
+                assert!(output != INPUTS.contains(&name), "is the path {name} of {path:?} read or written?");
+                outputs += usize::from(output);
+            }
+            assert!(writes || outputs == 0, "{path:?} has a path that it writes to, but no row in the table of names");
+        }
+    }
+}

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{command, files, refused, regard, works};
-use regard_files::names::{EXPERIMENT, HANDOUT, MANIFEST, PLOT, SCREEN, UNFINISHED, WRITERS, fits, model};
+use regard_files::names::{EXPERIMENT, MANIFEST, UNFINISHED, WRITERS, fits};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -13,6 +13,13 @@ use std::time::{Duration, Instant};
 
 const KINDS: [&str; 8] =
     ["link", "dangling link", "link to a directory", "link to a device", "named pipe", "socket", "directory", "foreign file"];
+
+/// A socket, bound under a short name: addresses have a hundred bytes.
+fn socket(path: &Path) {
+    let dir = tempfile::tempdir().unwrap();
+    drop(std::os::unix::net::UnixListener::bind(dir.path().join("s")).unwrap());
+    std::fs::rename(dir.path().join("s"), path).unwrap();
+}
 
 fn plant(kind: &str, path: &Path, outside: &Path) {
     let link = |target: &Path| std::os::unix::fs::symlink(target, path).unwrap();
@@ -22,7 +29,7 @@ fn plant(kind: &str, path: &Path, outside: &Path) {
         "link to a directory" => link(outside),
         "link to a device" => link(Path::new("/dev/zero")),
         "named pipe" => assert!(Command::new("mkfifo").arg(path).status().unwrap().success()),
-        "socket" => drop(std::os::unix::net::UnixListener::bind(path).unwrap()),
+        "socket" => socket(path),
         "directory" => std::fs::create_dir(path).unwrap(),
         _ => std::fs::write(path, "mine").unwrap(),
     }
@@ -47,12 +54,12 @@ fn state(path: &Path) -> Vec<String> {
     all
 }
 
-/// The exit code and the message, within ten seconds.
+/// The exit code and the message; a command that waits is killed.
 fn quickly(arguments: &[&str], folder: &Path) -> (Option<i32>, String) {
     let mut child = command(arguments, folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     let begun = Instant::now();
     while child.try_wait().unwrap().is_none() {
-        if begun.elapsed() > Duration::from_secs(30) {
+        if begun.elapsed() > Duration::from_secs(120) {
             let _ = child.kill();
             panic!("{arguments:?} hangs");
         }
@@ -63,62 +70,105 @@ fn quickly(arguments: &[&str], folder: &Path) -> (Option<i32>, String) {
 }
 
 struct Case {
+    /// The row of the table.
     command: &'static str,
     arguments: &'static [&'static str],
-    names: Vec<String>,
+    /// Names that an undisturbed run does not leave.
+    more: &'static [&'static str],
 }
 
-/// Each command with tiny settings, and the names that it writes into the directory `o`.
+/// Each command with tiny settings, writing into the directory `o`.
 fn cases() -> Vec<Case> {
-    let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-    let with_record = |names: Vec<String>| names.into_iter().chain([MANIFEST.to_owned()]).collect::<Vec<_>>();
     let look = &["look", "--text", "Once upon a time", "--out", "o"];
     let one = &["look", "--text", "Once upon a time", "--layer", "0", "--head", "1", "--neuron", "2,1", "--out", "o"];
-    let of_one =
-        ["head_0_1.csv", "head_0_1.svg", "head_0_1.png", "neuron.csv", "neuron_keys.csv", "neuron_0_1_2_1.svg", "neuron_0_1_2_1.png"];
     let train =
         &["train", "--characters", "3000", "--context", "8", "--width", "8", "--heads", "1", "--layers", "1", "--steps", "1", "--out", "o"];
-    let sweep = regard_lab::EXPERIMENTS.iter().find(|entry| entry.id() == "sweep").expect("an experiment");
-    let case = |command, arguments, names| Case { command, arguments, names };
+    let attend = &["attend", "q.npy", "q.npy", "q.npy", "--stats", "--heat-map", "4x4", "--out", "o/y.npy"];
+    let case = |command, arguments| Case { command, arguments, more: &[] };
+    let resuming = |command, arguments| Case { command, arguments, more: &[UNFINISHED] };
     vec![
-        case("look", look, with_record(owned(&["look.csv", "heads.svg", "heads.png"]))),
-        case("look", one, owned(&of_one)),
-        case("look --html", &["look", "--text", "Once", "--html", "o/page.html", "--out", "p"], owned(&["page.html"])),
-        case(
-            "screen",
-            &["screen", "--texts", "1", "--tokens", "4", "--out", "o"],
-            [owned(&SCREEN), owned(&[MANIFEST, UNFINISHED])].concat(),
-        ),
-        case("plot", &["plot", "w.csv", "--out", "o"], with_record(owned(&PLOT))),
-        case("train", train, with_record(owned(&model::FILES))),
-        case(EXPERIMENT, &["sweep", "--out", "o"], [sweep.files(), owned(&["published_claims.csv", MANIFEST, UNFINISHED])].concat()),
-        case(EXPERIMENT, &["sweep", "--shard", "1/2", "--seeds", "2", "--out", "o"], owned(&["sweep.1-of-2.shard"])),
-        case(
-            "report",
-            &["report", "--seeds", "2", "--no-timing", "--out", "o"],
-            owned(&["index.html", "attention_sweep_results.csv", "attention_robustness.png", "attention_robustness.svg", MANIFEST]),
-        ),
-        case("report", &["report", "--seeds", "2", "--no-timing", "--handout", "--out", "o"], owned(&HANDOUT)),
+        case("look", look),
+        case("look", one),
+        case("look --html", &["look", "--text", "Once", "--html", "o/page.html", "--out", "p"]),
+        resuming("screen", &["screen", "--texts", "1", "--tokens", "4", "--out", "o"]),
+        case("plot", &["plot", "w.csv", "--out", "o"]),
+        case("train", train),
+        resuming(EXPERIMENT, &["lab", "sweep", "--out", "o"]),
+        case(EXPERIMENT, &["lab", "sweep", "--shard", "1/2", "--seeds", "2", "--out", "o"]),
+        case(EXPERIMENT, &["merge", "one.shard", "two.shard", "--out", "o"]),
+        resuming("report", &["report", "--seeds", "2", "--no-timing", "--handout", "--out", "o"]),
+        // Without a Python with NumPy it writes nothing.
+        Case {
+            command: "judge",
+            arguments: &["judge", "none:none", "--junit", "o/j.xml", "--markdown", "o/m.md"],
+            more: &["j.xml", "m.md"],
+        },
+        case("attend", attend),
     ]
 }
 
-#[test]
-fn the_cases_cover_the_table_of_names() {
-    let cases = cases();
-    // `learn` and `attend` have tests of their own beside their code.
-    for writer in WRITERS.iter().filter(|writer| !["learn", "attend"].contains(&writer.command)) {
-        for pattern in writer.names {
-            let covered = |case: &Case| case.command == writer.command && case.names.iter().any(|name| fits(pattern, name));
-            assert!(cases.iter().any(covered), "{}: {pattern} is not tried", writer.command);
-        }
+/// What the cases read, beside the directory `o`.
+fn prepare(folder: &Path) {
+    std::fs::write(folder.join("w.csv"), "0.5,0.5\n0.5,0.5\n").unwrap();
+    let mut header = "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1, 8, 4), }".to_owned();
+    header.push_str(&" ".repeat(117 - header.len()));
+    header.push('\n');
+    let mut npy = [b"\x93NUMPY\x01\x00", &u16::try_from(header.len()).unwrap().to_le_bytes()[..], header.as_bytes()].concat();
+    npy.extend((0..32).flat_map(|i| (i as f32).sin().to_le_bytes()));
+    std::fs::write(folder.join("q.npy"), npy).unwrap();
+    for (name, shard, file) in [("one", "1/2", "one/sweep.1-of-2.shard"), ("two", "2/2", "two/sweep.2-of-2.shard")] {
+        works(&["lab", "sweep", "--shard", shard, "--seeds", "2", "--out", name, "--quiet"], folder);
+        std::fs::rename(folder.join(file), folder.join(format!("{name}.shard"))).unwrap();
+        std::fs::remove_dir_all(folder.join(name)).unwrap();
     }
 }
 
+/// The cases with the names that they write; a folder with what they read.
+fn written() -> (tempfile::TempDir, Vec<(Case, Vec<String>)>) {
+    let inputs = tempfile::tempdir().unwrap();
+    prepare(inputs.path());
+    let names_of = |case: &Case| {
+        let (o, p) = (inputs.path().join("o"), inputs.path().join("p"));
+        std::fs::create_dir(&o).unwrap();
+        let (code, message) = quickly(case.arguments, inputs.path());
+        assert!(code == Some(0) || case.command == "judge", "{:?}: {code:?} {message}", case.arguments);
+        let left: Vec<String> = files(&o).into_keys().chain(case.more.iter().map(|name| (*name).to_owned())).collect();
+        std::fs::remove_dir_all(&o).unwrap();
+        let _ = std::fs::remove_dir_all(&p);
+        left
+    };
+    let all = cases().into_iter().map(|case| (names_of(&case), case)).map(|(names, case)| (case, names)).collect();
+    (inputs, all)
+}
+
+/// No command writes a name that is not in the table, and every name of the table is tried.
 #[test]
 fn whatever_is_planted_under_a_name_is_refused_at_once_and_unchanged() {
-    let mut tried = 0;
-    for Case { command, arguments, names } in cases() {
+    let (inputs, cases) = written();
+    let row = |command: &str| WRITERS.iter().find(|writer| writer.command == command).expect("a row");
+    for (case, names) in &cases {
+        let writer = row(case.command);
         for name in names {
+            let hidden = (name == MANIFEST && writer.folder) || (name == UNFINISHED && writer.resumes);
+            assert!(hidden || writer.names.iter().any(|pattern| fits(pattern, name)), "{}: {name} is not in the table", case.command);
+        }
+    }
+    // `learn` refuses nothing and replaces nothing: crates/regard-learn has its test. Temporary files of `attend` have random names.
+    for writer in WRITERS.iter().filter(|writer| writer.command != "learn") {
+        for pattern in writer.names.iter().filter(|pattern| !pattern.ends_with(".regard-unfinished")) {
+            let covered =
+                |(case, names): &(Case, Vec<String>)| case.command == writer.command && names.iter().any(|name| fits(pattern, name));
+            assert!(cases.iter().any(covered), "{}: {pattern} is not tried", writer.command);
+        }
+    }
+    let mut tried = 0;
+    for (Case { command, arguments, .. }, names) in &cases {
+        for (at, name) in names.iter().enumerate() {
+            // Of the many tables and figures of a report, three of each kind.
+            let pattern = row(command).names.iter().find(|pattern| pattern.contains('*') && fits(pattern, name));
+            if pattern.is_some_and(|pattern| names[..at].iter().filter(|other| fits(pattern, other)).count() >= 3) {
+                continue;
+            }
             for kind in KINDS {
                 if name == UNFINISHED && kind == "directory" {
                     continue;
@@ -128,21 +178,23 @@ fn whatever_is_planted_under_a_name_is_refused_at_once_and_unchanged() {
                 std::fs::create_dir_all(&inside).unwrap();
                 std::fs::create_dir(&outside).unwrap();
                 std::fs::write(outside.join("precious.txt"), "precious").unwrap();
-                std::fs::write(dir.path().join("in/w.csv"), "0.5,0.5\n0.5,0.5\n").unwrap();
-                plant(kind, &inside.join(&name), &outside);
-                let before = (state(&inside.join(&name)), state(&outside));
+                for (input, bytes) in files(inputs.path()) {
+                    std::fs::write(dir.path().join("in").join(input), bytes).unwrap();
+                }
+                plant(kind, &inside.join(name), &outside);
+                let before = (state(&inside.join(name)), state(&outside));
                 let (code, message) = quickly(arguments, &dir.path().join("in"));
                 let what = format!("{command}: {kind} at {name}: {message}");
                 assert!(matches!(code, Some(1 | 2)) && message.starts_with("error: "), "{what} (exit code {code:?})");
-                assert_eq!((state(&inside.join(&name)), state(&outside)), before, "{what}");
+                assert_eq!((state(&inside.join(name)), state(&outside)), before, "{what}");
                 let left: Vec<String> =
                     std::fs::read_dir(&inside).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
-                assert_eq!(left, std::slice::from_ref(&name), "{what}: nothing else is written");
+                assert_eq!(left, std::slice::from_ref(name), "{what}: nothing else is written");
                 tried += 1;
             }
         }
     }
-    assert!(tried > 200, "{tried}");
+    assert!(tried > 300, "{tried}");
 }
 
 /// A name of an earlier version's probe, state or temporary file, which are not written any more.

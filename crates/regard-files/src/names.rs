@@ -94,9 +94,24 @@ pub const WRITERS: &[Writer] = &[
         resumes: false,
     },
     // The paths are the user's; `--out o.npy` also names what lies beside it.
-    Writer { command: "attend", names: &["*.npy", "*.heat_map.png", ".*.regard-unfinished"], folder: false, resumes: false },
+    Writer {
+        command: "attend",
+        names: &["*.npy", "*.*.npy", "*.heat_map.png", ".*.npy.*.regard-unfinished", ".*.*.npy.*.regard-unfinished"],
+        folder: false,
+        resumes: false,
+    },
     Writer { command: "look --html", names: &["*.html"], folder: false, resumes: false },
+    Writer { command: "judge", names: &["*.xml", "*.md"], folder: false, resumes: false },
 ];
+
+/// Commands that write the files of experiments.
+pub const AS_EXPERIMENTS: &[&str] = &["lab", "merge"];
+
+/// Every command that writes no file of the user's.
+pub const READERS: &[&str] = &["serve", "inspect", "surgery", "patch", "classify", "lens", "tokens", "eval", "generate", "cluster"];
+
+/// Options whose path is written to; every other path is read.
+pub const OUTPUT_OPTIONS: &[&str] = &["out", "html", "junit", "markdown", "record", "dir"];
 
 /// The row of a command; that of [`EXPERIMENT`] for any other name.
 pub fn writer(command: &str) -> &'static Writer {

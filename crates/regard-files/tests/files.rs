@@ -12,6 +12,13 @@ fn fifo(path: &Path) {
     rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, 0o600.into(), 0).unwrap();
 }
 
+/// A socket, bound under a short name: addresses have a hundred bytes.
+fn socket(path: &Path) {
+    let dir = tempfile::tempdir().unwrap();
+    drop(std::os::unix::net::UnixListener::bind(dir.path().join("s")).unwrap());
+    std::fs::rename(dir.path().join("s"), path).unwrap();
+}
+
 /// Something planted under a name, beside an untouched file outside.
 fn plant(kind: &str, path: &Path, outside: &Path) {
     std::fs::write(outside, "outside").unwrap();
@@ -21,7 +28,7 @@ fn plant(kind: &str, path: &Path, outside: &Path) {
         "link to a directory" => std::os::unix::fs::symlink(outside.parent().unwrap(), path).unwrap(),
         "link to a device" => std::os::unix::fs::symlink("/dev/zero", path).unwrap(),
         "pipe" => fifo(path),
-        "socket" => drop(std::os::unix::net::UnixListener::bind(path).unwrap()),
+        "socket" => socket(path),
         "directory" => std::fs::create_dir(path).unwrap(),
         "file" => std::fs::write(path, "mine").unwrap(),
         other => unreachable!("{other}"),

@@ -382,4 +382,69 @@ mod tests {
         folder.update(|p| p.lang = Some(Lang::Rust)).expect_err("it is a link");
         assert_eq!(std::fs::read(&target).expect("it is there"), before);
     }
+
+    /// Whatever is planted under a name of the table stays as it is, there or moved aside by a reset; nothing outside changes.
+    #[cfg(unix)]
+    #[test]
+    fn what_is_planted_under_a_name_of_the_table_stays() {
+        use std::os::unix::fs::{MetadataExt, symlink};
+        let exercise = EXERCISES[0];
+        let stems = ["python/01_similarity", "rust/01_similarity"].into_iter().zip(["py", "rs"]);
+        let of_languages = stems.flat_map(|(stem, ending)| {
+            [format!(".{ending}"), format!(".1.{ending}"), format!(".{ending}.new"), ".png".to_owned(), ".1.png".to_owned()]
+                .map(|end| format!("{stem}{end}"))
+        });
+        let names: Vec<String> = of_languages.chain(["progress.json", "progress.1.json"].map(str::to_owned)).collect();
+        for pattern in regard_files::names::writer("learn").names {
+            assert!(names.iter().any(|name| regard_files::names::fits(pattern, name)), "{pattern} is not tried");
+        }
+        let kinds =
+            ["link", "dangling link", "link to a directory", "link to a device", "named pipe", "socket", "directory", "foreign file"];
+        for (name, kind) in names.iter().flat_map(|name| kinds.map(|kind| (name, kind))) {
+            let dir = tempfile::tempdir().expect("a folder");
+            let (root, outside) = (dir.path().join("learn"), dir.path().join("outside"));
+            for folder in [&root.join("python"), &root.join("rust"), &outside] {
+                std::fs::create_dir_all(folder).expect("a folder");
+            }
+            std::fs::write(outside.join("precious"), "precious").expect("it can be written");
+            let place = root.join(name);
+            match kind {
+                "link" => symlink(outside.join("precious"), &place).expect("a link"),
+                "dangling link" => symlink(outside.join("nowhere"), &place).expect("a link"),
+                "link to a directory" => symlink(&outside, &place).expect("a link"),
+                "link to a device" => symlink("/dev/zero", &place).expect("a link"),
+                "named pipe" => assert!(std::process::Command::new("mkfifo").arg(&place).status().expect("mkfifo").success()),
+                "socket" => {
+                    // Addresses have a hundred bytes.
+                    let short = dir.path().join("s");
+                    drop(std::os::unix::net::UnixListener::bind(&short).expect("a socket"));
+                    std::fs::rename(short, &place).expect("moved");
+                }
+                "directory" => std::fs::create_dir(&place).expect("a folder"),
+                _ => std::fs::write(&place, "mine").expect("it can be written"),
+            }
+            let planted = place.symlink_metadata().expect("planted");
+            let folder = folder_in(&root);
+            for lang in [Lang::Python, Lang::Rust] {
+                // Each is refused or done.
+                let _ = folder.prepare(exercise, lang);
+                let _ = folder.update(|progress| progress.entry_mut(exercise, lang).stub = "older".to_owned());
+                let _ = folder.prepare(exercise, lang);
+                let _ = files::create_numbered(&root.join(lang.name()), &exercise.file_stem(), "png", b"png");
+                let _ = folder.reset(exercise, lang);
+            }
+            let _ = files::move_aside(&folder.progress_file(), "progress", "json");
+            let entries = [&root, &root.join("python"), &root.join("rust")].map(|folder| std::fs::read_dir(folder).expect("a folder"));
+            let found = entries.into_iter().flatten().flatten().find(|entry| {
+                let now = entry.path().symlink_metadata().expect("it is there");
+                (now.ino(), now.mode()) == (planted.ino(), planted.mode())
+            });
+            let found = found.unwrap_or_else(|| panic!("the {kind} at {name} is gone")).path();
+            let mine = !planted.is_file() || std::fs::read(&found).is_ok_and(|bytes| bytes == b"mine");
+            assert!(mine, "the {kind} at {name} was written to");
+            let left: Vec<_> = std::fs::read_dir(&outside).expect("a folder").flatten().map(|entry| entry.file_name()).collect();
+            assert_eq!(left, ["precious"], "{kind} at {name}");
+            assert_eq!(std::fs::read(outside.join("precious")).expect("it is there"), b"precious", "{kind} at {name}");
+        }
+    }
 }
