@@ -142,6 +142,15 @@ def parameters(function):
         return found
 
 
+def said(error, most):
+    """Type and text of an exception; one whose text cannot be made or sent has its type."""
+    try:
+        text = f"{type(error).__name__}: {error}"
+    except BaseException:
+        text = type(error).__name__
+    return text[:most].encode("utf-8", "replace").decode()
+
+
 def value_of(text):
     """A fixed argument as JSON, or as the text itself."""
     try:
@@ -784,15 +793,15 @@ class Harness:
             data = b"".join(numpy.ascontiguousarray(array, "<f8").tobytes() for _, array in results)
             return {"id": identity, "results": specs}, data
         except Unusable as error:
-            return {"id": identity, "error": {"kind": "shape", "text": str(error)[:1000]}}, b""
+            return {"id": identity, "error": {"kind": "shape", "text": str(error)[:1000].encode("utf-8", "replace").decode()}}, b""
         except REFUSALS as error:
-            return {"id": identity, "error": {"kind": "refused", "text": f"{type(error).__name__}: {error}"[:600]}}, b""
+            return {"id": identity, "error": {"kind": "refused", "text": said(error, 600)}}, b""
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
             # Exceptions of a library's own refuse what it does not support.
             kind = "refused" if type(error).__module__.split(".")[0] in LIBRARIES else "raised"
-            return {"id": identity, "error": {"kind": kind, "text": f"{type(error).__name__}: {error}"[:600]}}, b""
+            return {"id": identity, "error": {"kind": kind, "text": said(error, 600)}}, b""
 
     def serve(self):
         self.link.send({"id": 0, "results": []})

@@ -175,9 +175,9 @@ fn probe(remote: &mut Remote<'_>, takes: &mut Takes, description: &Description) 
         }
     }
     let Some((framework, layout, precision)) = usable else {
-        let list = refusals.iter().take(6).map(|line| format!("\n  {line}")).collect::<String>();
+        let list = refusals.iter().take(6).map(String::as_str).collect::<Vec<_>>().join("; ");
         return Err(Error::Usage(format!(
-            "the function takes none of the inputs that were tried; say what it takes with --layout, --framework, --arg or --set:{list}"
+            "the function takes none of the inputs that were tried ({list}); say what it takes with --layout, --framework, --arg or --set"
         )));
     };
     set(remote, takes, [&framework, &layout], precision);

@@ -222,8 +222,9 @@ fn unpack(p: &Problem, reply: &Json, data: &[u8]) -> std::result::Result<Results
     for spec in reply["results"].as_array().into_iter().flatten() {
         let name = spec["name"].as_str().unwrap_or_default();
         let count = spec["count"].as_u64().unwrap_or(0) as usize;
-        let bytes = data.get(at..at + 8 * count).ok_or_else(|| Failure::Gone("fewer numbers than announced".to_owned()))?;
-        at += 8 * count;
+        let end = count.checked_mul(8).and_then(|length| length.checked_add(at));
+        let bytes = end.and_then(|end| data.get(at..end)).ok_or_else(|| Failure::Gone("fewer numbers than announced".to_owned()))?;
+        at += bytes.len();
         let Some(which) = RESULTS.iter().position(|one| *one == name) else { continue };
         if count != sizes[which] {
             return Err(Failure::Shape(format!("{name} has {count} elements; {} are expected", sizes[which])));
@@ -240,4 +241,22 @@ fn unpack(p: &Problem, reply: &Json, data: &[u8]) -> std::result::Result<Results
 /// Whether a path names a Python file.
 pub fn is_file(name: &str) -> bool {
     Path::new(name.rsplit_once(':').map_or(name, |(file, _)| file)).extension().is_some_and(|ending| ending == "py")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernels::{Align, Takes, cases};
+
+    /// A kernel has the socket of its harness, and can answer in its place.
+    #[test]
+    fn sizes_that_no_answer_has_are_errors() {
+        let takes = Takes { features: Vec::new(), rank: 4, align: Align::TopLeft, seq_major: false, precision: Precision::F32 };
+        let problem = cases(&takes, 1).swap_remove(0);
+        for count in [1, 1 << 60, 1 << 61, u64::MAX] {
+            let reply = json!({"results": [{"name": "out", "count": count}]});
+            let got = unpack(&problem, &reply, &[0; 4]);
+            assert!(matches!(&got, Err(Failure::Gone(text)) if text == "fewer numbers than announced"), "{count}: {got:?}");
+        }
+    }
 }
