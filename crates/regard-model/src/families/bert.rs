@@ -117,7 +117,7 @@ pub(crate) fn absolute_positions(settings: Settings<'_>) -> Result<()> {
 pub fn of_settings(name: &str, settings: Settings<'_>, archive: &dyn Archive) -> Result<Architecture> {
     absolute_positions(settings)?;
     let (width, roberta) = (settings.size(&["hidden_size"])?, name != "bert");
-    let first_position = if roberta { settings.number(&["pad_token_id"], 1.0)? as usize + 1 } else { 0 };
+    let first_position = if roberta { (settings.number(&["pad_token_id"], 1.0)? as usize).saturating_add(1) } else { 0 };
     let rows = settings.size(&["max_position_embeddings"])?;
     if first_position >= rows {
         let reason = format!("its first {first_position} rows are not used");

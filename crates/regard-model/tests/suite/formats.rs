@@ -92,6 +92,15 @@ fn models_with_more_tensors_than_their_settings_name_are_refused() {
         });
         refused(fewer, if name == "gemma2" { "layer_types" } else { "belongs to no part" });
     }
+    // Positions begin after that of padding.
+    for pad in [serde_json::json!(1e20), serde_json::json!(u64::MAX), serde_json::json!(64)] {
+        let far = replaced("roberta", "config.json", |bytes| {
+            let mut json: serde_json::Value = serde_json::from_slice(bytes).expect("JSON");
+            json["pad_token_id"] = pad.clone();
+            *bytes = json.to_string().into_bytes();
+        });
+        refused(far, "max_position_embeddings");
+    }
     // A tensor of a second block, where one is named.
     let more = replaced("gguf_small", "model.gguf", |bytes| {
         let at = find(bytes, "rope_freqs.weight");
