@@ -38,6 +38,8 @@ pub const ALL_TOKENS: Limit = Limit::new(1 << 24, "tokens in all texts");
 pub const THREADS: Limit = Limit::new(4096, "threads");
 /// The record of a folder, a settings file, stored state: small files of JSON.
 pub const STATE_BYTES: Limit = Limit::new(64 << 20, "bytes");
+/// A file of claims.
+pub const CLAIMS_BYTES: Limit = Limit::new(1 << 20, "bytes");
 /// `tokenizer.json` and vocabularies.
 pub const TOKENIZER_BYTES: Limit = Limit::new(256 << 20, "bytes");
 /// A table (CSV) that Regard wrote.

@@ -24,6 +24,7 @@ use crate::error::{Error, Result};
 use crate::judging::percent;
 use crate::rules;
 use crate::statistics::estimate::Estimate;
+use regard_files::limits::CLAIMS_BYTES;
 use regard_plot::page::Verdict;
 use regard_plot::{Tables, Value, prose_number};
 use serde::Deserialize;
@@ -159,9 +160,6 @@ pub fn embedded() -> &'static [Source] {
     })
 }
 
-/// Largest file of claims in bytes.
-const MAX_BYTES: u64 = 1 << 20;
-
 /// The claims of every `*.toml` file of a folder, in the order of the names.
 ///
 /// # Errors
@@ -171,17 +169,13 @@ pub fn read(folder: &Path) -> Result<Vec<Source>> {
     let unreadable = |e: std::io::Error| refused(folder, format!("cannot list the folder: {e}; give one with *.toml files"));
     let entries = std::fs::read_dir(folder).map_err(unreadable)?;
     let mut files: Vec<PathBuf> = entries.filter_map(|entry| entry.ok().map(|entry| entry.path())).collect();
-    files.retain(|path| path.extension().is_some_and(|extension| extension == "toml") && path.is_file());
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "toml"));
     files.sort();
     if files.is_empty() {
         return Err(refused(folder, "no *.toml file; see docs/claims.md".to_owned()));
     }
     let one = |path: &PathBuf| {
-        let size = std::fs::metadata(path).map_err(|e| refused(path, e.to_string()))?.len();
-        if size > MAX_BYTES {
-            return Err(refused(path, format!("{size} bytes; the limit is {MAX_BYTES}")));
-        }
-        let text = std::fs::read_to_string(path).map_err(|e| refused(path, e.to_string()))?;
+        let text = regard_files::read_text(path, CLAIMS_BYTES.max)?;
         let source = parse(&text).map_err(|reason| refused(path, reason))?;
         match source.claims.iter().find(|claim| claim.rules.is_empty() && claim.reference.is_empty()) {
             Some(claim) => Err(refused(path, format!("claim {} has no rule; add [[claim.rule]] or reference", claim.id))),
@@ -376,6 +370,21 @@ mod tests {
         assert!(read(folder.path()).unwrap_err().to_string().contains("claim a has no rule"));
         std::fs::write(folder.path().join("a.toml"), FILE).unwrap();
         assert_eq!(read(folder.path()).unwrap()[0].claims.len(), 1);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn files_that_cannot_be_claims_are_named() {
+        let refused = |plant: &dyn Fn(&Path), reason: &str| {
+            let folder = tempfile::tempdir().unwrap();
+            plant(&folder.path().join("b.toml"));
+            let error = read(folder.path()).unwrap_err().to_string();
+            assert!(error.contains("b.toml") && error.contains(reason), "{error}");
+        };
+        refused(&|path| std::os::unix::fs::symlink("/dev/zero", path).unwrap(), "is a device");
+        refused(&|path| std::fs::create_dir(path).unwrap(), "is a directory");
+        refused(&|path| std::fs::write(path, vec![b'#'; (1 << 20) + 1]).unwrap(), "1048576 bytes");
+        refused(&|path| std::fs::write(path, b"title = \"\xff\"").unwrap(), "UTF-8");
     }
 
     #[test]
