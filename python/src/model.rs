@@ -3,6 +3,7 @@
 use crate::hooks::{Kept, PyHooks};
 use crate::instruments::result;
 use crate::interrupt::watched;
+use crate::parse::Listed;
 use crate::run::Run;
 use crate::threads::pooled;
 use numpy::IntoPyArray;
@@ -38,11 +39,12 @@ impl Given {
         // Arrays and tensors of other packages know their numbers as lists.
         let list = if object.hasattr("tolist")? { object.call_method0("tolist")? } else { object.clone() };
         let wrong = || PyTypeError::new_err(format!("a text or a list of token ids is needed, not {}", object.get_type()));
-        let numbers: Vec<i64> = match list.extract::<Vec<i64>>() {
-            Ok(numbers) => numbers,
-            Err(_) => match list.extract::<Vec<Vec<i64>>>() {
-                Ok(rows) if rows.len() == 1 => rows.into_iter().next().unwrap_or_default(),
-                Ok(rows) => return Err(PyValueError::new_err(format!("one text at a time, not {}", rows.len()))),
+        let numbers: Vec<i64> = match list.extract::<Listed<i64>>() {
+            Ok(Listed(numbers)) => numbers,
+            Err(error) if error.is_instance_of::<PyValueError>(object.py()) => return Err(error),
+            Err(_) => match list.extract::<Listed<Listed<i64>>>() {
+                Ok(Listed(rows)) if rows.len() == 1 => rows.into_iter().next().map_or_else(Vec::new, |row| row.0),
+                Ok(Listed(rows)) => return Err(PyValueError::new_err(format!("one text at a time, not {}", rows.len()))),
                 Err(_) => return Err(wrong()),
             },
         };
@@ -91,7 +93,7 @@ impl Model {
         py: Python<'_>,
         edits: &Edits,
         texts: Option<&Bound<'_, PyDict>>,
-        reference: Option<Vec<Bound<'_, PyAny>>>,
+        reference: Option<Listed<Bound<'_, PyAny>>>,
     ) -> PyResult<Sources> {
         let mut named = Vec::new();
         for (name, text) in texts.into_iter().flatten() {
@@ -99,7 +101,7 @@ impl Model {
         }
         let given = match reference {
             None => None,
-            Some(texts) => Some(texts.iter().map(|text| Given::new(text)?.ids(&self.model)).collect::<PyResult<Vec<_>>>()?),
+            Some(Listed(texts)) => Some(texts.iter().map(|text| Given::new(text)?.ids(&self.model)).collect::<PyResult<Vec<_>>>()?),
         };
         self.work(py, |model| {
             let mut sources = match &given {
@@ -148,8 +150,8 @@ impl Model {
     }
 
     /// Ids of texts; without any, of stories of our own. What is beyond the model's context is cut off, with a warning.
-    fn texts(&self, py: Python<'_>, texts: Option<Vec<Bound<'_, PyAny>>>) -> PyResult<Vec<Vec<u32>>> {
-        let Some(texts) = texts else { return self.model.own_texts(16, 256).map_err(refused) };
+    fn texts(&self, py: Python<'_>, texts: Option<Listed<Bound<'_, PyAny>>>) -> PyResult<Vec<Vec<u32>>> {
+        let Some(Listed(texts)) = texts else { return self.model.own_texts(16, 256).map_err(refused) };
         let mut all: Vec<Vec<u32>> = texts.iter().map(|text| Given::new(text)?.ids(&self.model)).collect::<PyResult<_>>()?;
         let context = self.model.context();
         let long = all.iter().filter(|ids| ids.len() > context).count();
@@ -218,17 +220,18 @@ impl Model {
     ///
     /// ``hooks`` are functions by name of activation, ``{"L3.z": lambda z: z * 0.5}``: each sees an array and returns one of the same
     /// shape, or None for no change. Steering is ``hooks={"L5.resid_pre": lambda x: x + 2 * direction}``.
-    #[pyo3(signature = (text_or_ids, edits = "", *, texts = None, reference = None, keep = vec![], hooks = None))]
+    #[pyo3(signature = (text_or_ids, edits = "", *, texts = None, reference = None, keep = None, hooks = None))]
     fn run<'py>(
         &self,
         py: Python<'py>,
         text_or_ids: &Bound<'py, PyAny>,
         edits: &str,
         texts: Option<&Bound<'py, PyDict>>,
-        reference: Option<Vec<Bound<'py, PyAny>>>,
-        keep: Vec<String>,
+        reference: Option<Listed<Bound<'py, PyAny>>>,
+        keep: Option<Listed<String>>,
         hooks: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        let keep = keep.map_or_else(Vec::new, |keep| keep.0);
         let given = several(text_or_ids)?;
         let alone = given.is_none();
         let given = given.unwrap_or_else(|| vec![text_or_ids.clone()]);
@@ -275,13 +278,16 @@ impl Model {
         top_k: Option<usize>,
         top_p: Option<f64>,
         seed: u64,
-        reference: Option<Vec<Bound<'_, PyAny>>>,
+        reference: Option<Listed<Bound<'_, PyAny>>>,
         stop: Option<&Bound<'_, PyAny>>,
         context: Option<usize>,
     ) -> PyResult<Vec<u32>> {
         let stops: Vec<String> = match stop {
             None => Vec::new(),
-            Some(stop) => stop.extract::<String>().map(|one| vec![one]).or_else(|_| stop.extract())?,
+            Some(stop) => match stop.extract::<String>() {
+                Ok(one) => vec![one],
+                Err(_) => stop.extract::<Listed<String>>()?.0,
+            },
         };
         if context.is_some_and(|tokens| tokens < 2) || stops.iter().any(String::is_empty) {
             return Err(PyValueError::new_err("context must be at least 2 tokens, and stop a text that is not empty"));
@@ -290,7 +296,7 @@ impl Model {
         let edits = Edits::parse(edits).map_err(refused)?;
         let sources = self.sources(py, &edits, None, reference)?;
         let sampling = Sampling { temperature, top_k, top_p, seed };
-        warn(py, self.model.warning(ids.len() + n))?;
+        warn(py, self.model.warning(ids.len().saturating_add(n)))?;
         let options = Generation { tokens: n, sampling, cached: true, context };
         self.work(py, |model| {
             let (tokenizer, mut written) = (if stops.is_empty() { None } else { Some(model.tokenizer()?) }, Vec::new());
@@ -315,7 +321,7 @@ impl Model {
     ///
     /// Without texts, on 16 of our stories of 256 tokens.
     #[pyo3(signature = (texts = None))]
-    fn classify(&self, py: Python<'_>, texts: Option<Vec<Bound<'_, PyAny>>>) -> PyResult<Py<PyAny>> {
+    fn classify(&self, py: Python<'_>, texts: Option<Listed<Bound<'_, PyAny>>>) -> PyResult<Py<PyAny>> {
         let texts = self.texts(py, texts)?;
         let heads = self.work(py, |model| model.classify(&texts, |_, _| true))?;
         let fields = PyDict::new(py);
@@ -341,7 +347,7 @@ impl Model {
     /// Without texts, on 16 of our stories of 256 tokens. With ``direct``, beside it the effect of taking a head out of the last stream
     /// alone.
     #[pyo3(signature = (texts = None, *, direct = false))]
-    fn screen(&self, py: Python<'_>, texts: Option<Vec<Bound<'_, PyAny>>>, direct: bool) -> PyResult<Py<PyAny>> {
+    fn screen(&self, py: Python<'_>, texts: Option<Listed<Bound<'_, PyAny>>>, direct: bool) -> PyResult<Py<PyAny>> {
         let texts = self.texts(py, texts)?;
         let outcomes = self.work(py, |model| model.screen(&texts, &[], |_, _| true))?;
         let heads = self.model.shape().heads;
@@ -365,9 +371,9 @@ impl Model {
     fn surgery(
         &self,
         py: Python<'_>,
-        texts: Option<Vec<Bound<'_, PyAny>>>,
+        texts: Option<Listed<Bound<'_, PyAny>>>,
         edits: &str,
-        reference: Option<Vec<Bound<'_, PyAny>>>,
+        reference: Option<Listed<Bound<'_, PyAny>>>,
     ) -> PyResult<Py<PyAny>> {
         let texts = self.texts(py, texts)?;
         let edits = Edits::parse(edits).map_err(refused)?;

@@ -5,7 +5,7 @@ use numpy::{PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayM
 use pyo3::exceptions::{PyKeyboardInterrupt, PyMemoryError, PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyBool;
+use pyo3::types::{PyBool, PyString};
 
 /// The library's error as a Python exception.
 pub(crate) fn refused(error: regard::Error) -> PyErr {
@@ -49,6 +49,30 @@ pub(crate) fn count(name: &str, object: &Bound<'_, PyAny>) -> PyResult<usize> {
 
 pub(crate) fn text(name: &str, object: &Bound<'_, PyAny>) -> PyResult<String> {
     object.extract().map_err(|_| wrong_type(name, "a string", object))
+}
+
+/// Entries of a list at most: a `range` can announce more than any memory holds, and extracting a `Vec` reserves that first.
+const LONGEST: usize = 1 << 24;
+
+/// A list, a tuple or anything else that can be iterated, but no text.
+pub(crate) struct Listed<T>(pub(crate) Vec<T>);
+
+impl<'py, T: FromPyObjectOwned<'py>> FromPyObject<'_, 'py> for Listed<T> {
+    type Error = PyErr;
+
+    fn extract(object: Borrowed<'_, 'py, PyAny>) -> PyResult<Self> {
+        if object.is_instance_of::<PyString>() {
+            return Err(wrong_type("the argument", "a list", &object));
+        }
+        let mut list = Vec::new();
+        for entry in object.try_iter()? {
+            if list.len() == LONGEST {
+                return Err(PyValueError::new_err(format!("a list has more than {LONGEST} entries; give a shorter one")));
+            }
+            list.push(entry?.extract::<T>().map_err(Into::into)?);
+        }
+        Ok(Self(list))
+    }
 }
 
 /// The two entries of a tuple, a list or an array.

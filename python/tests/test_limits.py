@@ -181,3 +181,12 @@ print(failed)
         timeout=300,
     )
     assert int(out) == 0, f"{out} of 60 children failed"
+
+
+LONG_LISTS = ["run(range(10**12))", "run('Emma', keep=range(10**12))", "screen(range(10**13))", "generate('Emma', 3, stop=range(10**14))"]
+
+
+@pytest.mark.parametrize("call", LONG_LISTS)
+def test_a_list_longer_than_memory_is_an_error(call):
+    code = f"import regard\ntry: regard.load().{call}\nexcept (TypeError, ValueError): print('refused')"
+    assert in_new_process(code) == "refused\n"
