@@ -263,10 +263,11 @@ impl Model {
 
     /// Write up to ``n`` more tokens, the most likely ones at temperature 0: the new ids. Writing stops after a token that ends texts,
     /// and after the token that completes ``stop`` (a text or several). ``context`` is the number of tokens that are visible at most: the
-    /// older half is dropped when they are full.
+    /// older half is dropped when they are full. ``cache_type`` is how keys and values of earlier tokens are stored: ``"f32"``, ``"f16"``,
+    /// ``"bf16"`` or ``"q8_0"`` (blocks of 32 integers of 8 bits with a scale).
     #[pyo3(signature = (
         text_or_ids, n, edits = "", temperature = 0.0, *, top_k = None, top_p = None, seed = 0, reference = None,
-        stop = None, context = None
+        stop = None, context = None, cache_type = "f32"
     ))]
     fn generate(
         &self,
@@ -281,6 +282,7 @@ impl Model {
         reference: Option<Listed<Bound<'_, PyAny>>>,
         stop: Option<&Bound<'_, PyAny>>,
         context: Option<usize>,
+        cache_type: &str,
     ) -> PyResult<Vec<u32>> {
         let stops: Vec<String> = match stop {
             None => Vec::new(),
@@ -297,7 +299,8 @@ impl Model {
         let sources = self.sources(py, &edits, None, reference)?;
         let sampling = Sampling { temperature, top_k, top_p, seed };
         warn(py, self.model.warning(ids.len().saturating_add(n)))?;
-        let options = Generation { tokens: n, sampling, cached: true, context };
+        let cache_type = cache_type.parse().map_err(|error: regard_nn::Error| PyValueError::new_err(error.to_string()))?;
+        let options = Generation { tokens: n, sampling, cached: true, context, cache_type };
         self.work(py, |model| {
             let (tokenizer, mut written) = (if stops.is_empty() { None } else { Some(model.tokenizer()?) }, Vec::new());
             let goes_on = |id: u32| {

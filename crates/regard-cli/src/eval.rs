@@ -8,6 +8,7 @@ use clap::Args;
 use regard_lab::experiments::Progress;
 use regard_lab::{Table, Value};
 use regard_model::{Edits, Evaluated, Input, Model, Sources, TrainedOn};
+use regard_nn::cache::CacheType;
 use regard_nn::data::Text;
 use regard_nn::training::folder::text_digest;
 use regard_nn::training::source::TextSource;
@@ -21,14 +22,16 @@ use std::path::PathBuf;
 /// without a BOS token, all but the first. Where the text is the stories that a grammar writes, its entropy stands beside the loss: no
 /// model can stay below it.
 ///
-/// With --edits there are two rows: the model as it is, and edited.
+/// With --edits there are two rows: the model as it is, and edited. With --cache-type there is one more: what the (edited) model predicts when
+/// it decodes over a cache of that type.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   regard eval --edits L1.H2=zero
   regard eval model
   regard eval model --stride 16                 more context for each token, and more work
   regard eval model --text other.txt --json
-  regard eval stories15M/model.bin --text book.txt --edits scale=off")]
+  regard eval stories15M/model.bin --text book.txt --edits scale=off
+  regard eval model.gguf --text book.txt --cache-type q8_0")]
 pub(crate) struct Eval {
     #[arg(value_name = "MODEL", help = ABOUT_MODEL)]
     model: Option<PathBuf>,
@@ -41,13 +44,17 @@ pub(crate) struct Eval {
     /// Edits of the model, as in L3.H1=zero/scale=off: see `regard surgery --help`
     #[arg(long, default_value = "", value_name = "EDITS")]
     edits: String,
+    /// Measure with keys and values as a cache of this type stores them, too: f16, bf16 or q8_0
+    #[arg(long, default_value = "f32", value_name = "TYPE")]
+    cache_type: CacheType,
     #[command(flatten)]
     common: Common,
 }
 
-const COLUMNS: [(&str, &str); 12] = [
+const COLUMNS: [(&str, &str); 13] = [
     ("part", "what was read"),
     ("edits", "edits of the model"),
+    ("cache_type", "how keys and values are stored"),
     ("step", "training steps of the model, where they are known"),
     ("tokens", "tokens predicted"),
     ("characters", "characters of these tokens"),
@@ -121,21 +128,24 @@ impl Eval {
         let sources = model.sources_of(&edits)?;
         let judged = self.judged(&model)?;
         let (none, nothing) = (Edits::default(), Sources::default());
-        let mut rows = vec![(&none, &nothing)];
+        let mut rows = vec![(&none, &nothing, CacheType::F32)];
         if !edits.is_empty() {
-            rows.push((&edits, &sources));
+            rows.push((&edits, &sources, CacheType::F32));
+        }
+        if self.cache_type != CacheType::F32 {
+            rows.push((&edits, &sources, self.cache_type));
         }
         bar.expect((rows.len() * judged.ids.len()) as u64);
         let caption = "How well the model predicts; every token is judged once, by at most a context of tokens before it. (`regard train` \
                        validates on some windows of the same text only.)";
         let mut table = Table::new("eval", caption, &COLUMNS);
-        for (edits, sources) in rows {
+        for (edits, sources, cache_type) in rows {
             let mut seen = 0;
-            let evaluated = model.evaluate(&judged.ids, self.stride, edits, sources, |done, _| {
+            let evaluated = model.evaluate_with_cache(&judged.ids, self.stride, edits, sources, cache_type, |done, _| {
                 bar.advance((done - seen) as u64);
                 seen = done;
             })?;
-            table.push(row(&model, &judged, edits, &evaluated));
+            table.push(row(&model, &judged, edits, cache_type, &evaluated));
         }
         drop(bar);
         self.common.show(&[table])?;
@@ -143,13 +153,14 @@ impl Eval {
     }
 }
 
-fn row(model: &Model, judged: &Judged, edits: &Edits, evaluated: &Evaluated) -> Vec<Value> {
+fn row(model: &Model, judged: &Judged, edits: &Edits, cache_type: CacheType, evaluated: &Evaluated) -> Vec<Value> {
     let (tokens, loss) = (evaluated.losses.len(), evaluated.loss());
     let per_token = judged.characters as f64 / tokens as f64;
     let step = model.trained().map(|trained| i64::try_from(trained.step).unwrap_or(i64::MAX));
     vec![
         judged.part.into(),
         edits.canonical().into(),
+        cache_type.name().into(),
         step.into(),
         tokens.into(),
         judged.characters.into(),

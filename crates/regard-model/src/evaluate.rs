@@ -8,6 +8,7 @@ use crate::edits::{EditProbe, Edits, Sources};
 use crate::error::{Error, Result};
 use crate::model::{Model, Remember};
 use rayon::prelude::*;
+use regard_nn::cache::CacheType;
 use regard_nn::evaluate::{Split, Window};
 
 /// What a text came to.
@@ -44,6 +45,22 @@ impl Model {
         stride: Option<usize>,
         edits: &Edits,
         sources: &Sources,
+        watch: impl FnMut(usize, usize),
+    ) -> Result<Evaluated> {
+        self.evaluate_with_cache(ids, stride, edits, sources, CacheType::F32, watch)
+    }
+
+    /// [`Model::evaluate`] as if every token were decoded: over keys and values that a cache of this type stores.
+    ///
+    /// # Errors
+    /// As [`Model::evaluate`].
+    pub fn evaluate_with_cache(
+        &self,
+        ids: &[u32],
+        stride: Option<usize>,
+        edits: &Edits,
+        sources: &Sources,
+        cache_type: CacheType,
         mut watch: impl FnMut(usize, usize),
     ) -> Result<Evaluated> {
         let bos = self.tokenizer().ok().and_then(|tokenizer| tokenizer.first()).filter(|first| ids.first() == Some(first));
@@ -70,7 +87,10 @@ impl Model {
             self.check(inputs, edits, sources)?;
             let probe = EditProbe::new(edits, sources, self.shape(), Remember::default(), self.cancel());
             let all = 0..self.transformer().stack().sublayers();
-            let (rows, _) = self.through(&weights, &self.embedded(&weights, inputs)?, all, probe)?;
+            let rows = match cache_type {
+                CacheType::F32 => self.through(&weights, &self.embedded(&weights, inputs)?, all, probe)?.0,
+                stored => self.through_cache(&weights, inputs, stored, &probe)?,
+            };
             let judged = self.judge(&weights, &rows, &ids[1..])?;
             Ok(judged[window.new.start - window.targets.start..].to_vec())
         };

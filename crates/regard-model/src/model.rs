@@ -10,6 +10,7 @@ use crate::hooks::Hook;
 use crate::open::{self, Opened};
 use crate::run::Run;
 use crate::tokens::{Token, Tokenizer};
+use regard_nn::cache::CacheType;
 use regard_nn::generate::{Continuation, Sampling, Writer};
 use regard_nn::layers::attention::{AttentionConfig, MultiHeadAttention};
 use regard_nn::layers::probe::Probe;
@@ -112,12 +113,20 @@ pub struct Generation {
     pub cached: bool,
     /// Tokens that are visible at most, where fewer than the model's own limit: the older half of the text is dropped when they are full.
     pub context: Option<usize>,
+    /// How the cache stores keys and values.
+    pub cache_type: CacheType,
 }
 
 impl Generation {
     /// This number of tokens, each the most likely one.
     pub fn greedy(tokens: usize) -> Self {
-        Self { tokens, sampling: Sampling { temperature: 0.0, ..Sampling::default() }, cached: true, context: None }
+        Self {
+            tokens,
+            sampling: Sampling { temperature: 0.0, ..Sampling::default() },
+            cached: true,
+            context: None,
+            cache_type: CacheType::F32,
+        }
     }
 }
 
@@ -428,6 +437,28 @@ impl Model {
         Ok((rows, probe.memory()))
     }
 
+    /// All sublayers, over keys and values that a cache of this type stores: the final rows.
+    pub(crate) fn through_cache(
+        &self,
+        weights: &Weights<'_, f32>,
+        ids: &[u32],
+        cache_type: CacheType,
+        probe: &EditProbe<'_>,
+    ) -> Result<Vec<f32>> {
+        probe.pass(0..ids.len(), ids.len());
+        let mut cache = self.loaded.transformer.cache(weights, 1).stored_as(cache_type);
+        let rows = rayon::scope(|_| self.loaded.transformer.extend_rows(weights, ids, &mut cache, probe).map(<[f32]>::to_vec))?;
+        if rows.iter().any(|x| !x.is_finite()) {
+            return Err(Error::NotNumbers { what: "the hidden states" });
+        }
+        Ok(rows)
+    }
+
+    /// Bytes of the keys and values of `tokens` tokens in a cache of this type.
+    pub fn cache_bytes(&self, cache_type: CacheType, tokens: usize) -> usize {
+        2 * self.loaded.layers * self.loaded.attention.kv_heads * tokens * cache_type.row_bytes(self.head_dim())
+    }
+
     /// Run tokens, with edits, keeping what every head worked with.
     ///
     /// # Errors
@@ -616,6 +647,7 @@ impl Model {
             context: options.context.unwrap_or(usize::MAX).min(if ends { self.loaded.context } else { usize::MAX }),
             bos: self.tokenizer().ok().and_then(Tokenizer::first),
             cached: options.cached,
+            cache_type: options.cache_type,
         };
         let mut writer = Writer::with(&self.loaded.transformer, self.weights()?, ids, options)?;
         let probe = EditProbe::new(edits, sources, self.shape(), Remember::default(), &self.cancel);

@@ -8,6 +8,7 @@
 #![deny(clippy::too_many_arguments)]
 
 pub mod allocator;
+pub mod compressed;
 pub mod float;
 pub mod level;
 #[cfg(not(target_family = "wasm"))]

@@ -505,7 +505,7 @@ impl Api {
                 let ids = ids_within(&model, text, self.runs.limits)?;
                 let sampling = Sampling { temperature: *temperature, seed: *seed, ..Sampling::default() };
                 let mut written = Vec::new();
-                let options = Generation { tokens: *count, sampling, cached: true, context: None };
+                let options = Generation { sampling, ..Generation::greedy(*count) };
                 model.generate(&ids, &options, edits, &model.sources_of(edits)?, |id| {
                     written.push(id);
                     let text = model.tokenizer().and_then(|tokenizer| tokenizer.decode(&written)).unwrap_or_default();

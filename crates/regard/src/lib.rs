@@ -61,7 +61,7 @@ pub mod tiling {
     pub use crate::mainloop::tiling::{GRADIENT_SPLIT, KV_SPLIT, Q_TILE, tile_queries};
 }
 
-pub use api::{Element, Finished, PartInputs, PartSums, RunningAttention, View};
+pub use api::{CacheView, Element, Finished, PartInputs, PartSums, RunningAttention, View};
 pub use backward::{GradientStats, Gradients, GradientsViewMut, OptionGradients};
 pub use bias::{Bias, BiasGradient, alibi_slopes};
 pub use error::{Error, Result, Shape4};
@@ -73,4 +73,5 @@ pub use mainloop::scores::Stage;
 pub use mask::{HeadPosition, Mask, MaskRule, TileCoverage};
 pub use plan::{Attention, CuSeqlens, GlobalOffset, Scale};
 pub use regard_simd::allocator::CachingAllocator;
+pub use regard_simd::compressed::{Q8Block, q8_blocks};
 pub use regard_simd::{Level, MappedFile, Real, Storage, matmul, random};

@@ -363,6 +363,12 @@ impl Probe<f32> for EditProbe<'_> {
         layer_change(self.edits, number / 2)
     }
 
+    fn reads_heads(&self, number: usize) -> bool {
+        let layer = number / 2;
+        let touched = self.edits.list().iter().any(|edit| edit.on_layer(layer) && edit.part != Part::Mlp);
+        touched || self.tape.is_some() || self.wants(layer, Site::Pattern)
+    }
+
     fn results(
         &self,
         number: usize,

@@ -86,7 +86,7 @@ fn writing_goes_on_past_the_context_with_edits_as_without() {
     let count = 2 * model.context() + 5;
     let draw = |edits: &str, cached: bool, temperature: f64| {
         let sampling = regard_nn::generate::Sampling { temperature, seed: 3, ..Default::default() };
-        let options = Generation { cached, tokens: count, sampling, context: None };
+        let options = Generation { cached, sampling, ..Generation::greedy(count) };
         model.generate(&golden.ids, &options, &Edits::parse(edits).expect(edits), &sources, |_| true).expect(edits)
     };
     let write = |edits: &str, cached: bool| draw(edits, cached, 0.0);

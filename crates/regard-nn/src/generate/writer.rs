@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::float::Float;
+use crate::layers::cache::CacheType;
 use crate::layers::probe::{NoProbe, Probe};
 use crate::layers::stack::StackCache;
 use crate::lm::LanguageModel;
@@ -107,6 +108,8 @@ pub struct Continuation {
     pub bos: Option<u32>,
     /// Keys and values are cached; without, the visible text is read again for each token.
     pub cached: bool,
+    /// How keys and values are stored.
+    pub cache_type: CacheType,
 }
 
 /// A text being written. When the context is full, its older half is dropped and the rest read again, with the cache or without it, so
@@ -132,7 +135,7 @@ impl<'m, T: Float> Writer<'m, T> {
     /// # Errors
     /// When the prompt is empty, a token is outside the vocabulary or a setting is out of range.
     pub fn new(model: &'m LanguageModel, params: &'m [T], prompt: &[u32], sampling: Sampling, cached: bool) -> Result<Self> {
-        let options = Continuation { sampling, context: model.config().context, bos: None, cached };
+        let options = Continuation { sampling, context: model.config().context, bos: None, cached, cache_type: CacheType::F32 };
         Self::with(model, model.weights(params), prompt, options)
     }
 
@@ -157,7 +160,7 @@ impl<'m, T: Float> Writer<'m, T> {
             tokens: prompt.to_vec(),
             kept,
             first: prompt.len().saturating_sub(options.context - kept).max(kept),
-            cache: model.cache(&weights, 1),
+            cache: model.cache(&weights, 1).stored_as(options.cache_type),
             weights,
             logits: Vec::new(),
         })
@@ -166,6 +169,11 @@ impl<'m, T: Float> Writer<'m, T> {
     /// Prompt and what was written.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
+    }
+
+    /// Bytes of the cached keys and values, with the room to grow.
+    pub fn cache_bytes(&self) -> usize {
+        self.cache.bytes()
     }
 
     /// Write one more token.

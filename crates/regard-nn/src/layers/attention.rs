@@ -8,7 +8,7 @@
 //! `kv_heads` below `heads` is grouped-query attention, 1 is multi-query. Heads are never transposed: attention reads and
 //! writes strided views of the rows.
 
-use super::cache::KvCache;
+use super::cache::{CacheViews, KvCache};
 use super::heads::{HeadView, Operands};
 pub use super::heads::{Heads, HeadsMut};
 use super::linear::{Amount, Joined, Linear, Prepared, Strips, packs};
@@ -465,6 +465,9 @@ impl MultiHeadAttention {
         let AttentionSaved { q, kv, out, ends, .. } = saved;
         let rows = if self.is_cross() { &*kv } else { &*q };
         let mut attending = Attending { layer: self, pass, number: layer, offsets: None };
+        // Of a compressed cache, for who looks at them.
+        let widened;
+        let mut compressed = None;
         let heads = match &past {
             None => Heads { q: operands.q.of(q), k: operands.k.of(rows), v: operands.v.of(rows) },
             Some(Past::Memory(kv)) => Heads { q: operands.q.of(q), k: operands.k.of(kv), v: operands.v.of(kv) },
@@ -472,7 +475,19 @@ impl MultiHeadAttention {
                 attending.offsets = Some((0..pass.batch).map(|b| pass.start(b) as i64).collect());
                 let Some(Past::Tokens(cache)) = past else { unreachable!("matched above") };
                 cache.push(pass, operands.k.of(q), operands.v.of(q));
-                let (k, v) = cache.views();
+                let [k, v] = match cache.views() {
+                    CacheViews::Full(full) => full,
+                    CacheViews::Compressed(views) => {
+                        compressed = Some(views);
+                        let looked_at = keep == Keep::Tape || probe.reads_heads(layer as usize);
+                        widened = if looked_at {
+                            cache.widened()
+                        } else {
+                            [(); 2].map(|()| Array4::from_elem((pass.batch, operands.k.heads, 0, operands.k.dim), T::ZERO))
+                        };
+                        widened.each_ref().map(|rows| rows.view())
+                    }
+                };
                 Heads { q: operands.q.of(q), k, v }
             }
         };
@@ -484,7 +499,10 @@ impl MultiHeadAttention {
         let view = self.out_view(pass);
         match keep {
             Keep::Discard => {
-                attention.forward_into(heads.q, heads.k, heads.v, view.of_mut(out), None)?;
+                match compressed {
+                    Some([k, v]) => attention.forward_with_cache_into(heads.q, k, v, view.of_mut(out), None)?,
+                    None => attention.forward_into(heads.q, heads.k, heads.v, view.of_mut(out), None)?,
+                }
                 *ends = None;
             }
             Keep::Tape => {

@@ -92,6 +92,13 @@ pub trait Probe<T> {
         Change::default()
     }
 
+    /// Whether [`Probe::results`] looks at keys and values of sublayer `number`. Without, those of a cache that stores fewer bits are empty
+    /// there: to show them costs a copy of the whole cache.
+    fn reads_heads(&self, number: usize) -> bool {
+        let _ = number;
+        true
+    }
+
     /// The heads' results of sublayer `number`, `[batch, head, seq, dim]`, with what they were made from.
     ///
     /// # Errors
@@ -191,5 +198,9 @@ impl<T: Float> Reads<'_, T> {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct NoProbe;
 
-impl<T> Probe<T> for NoProbe {}
+impl<T> Probe<T> for NoProbe {
+    fn reads_heads(&self, _: usize) -> bool {
+        false
+    }
+}
 impl<T: Float> GradientProbe<T> for NoProbe {}

@@ -4,6 +4,7 @@
 //! round). Decoding is a pass like any other, over new rows only, with the past from a [`StackCache`].
 
 use super::attention::{AttentionConfig, AttentionSaved, MultiHeadAttention, Past};
+use super::cache::CacheType;
 use super::linear::{Strips, packs};
 use super::mlp::{Mlp, MlpConfig};
 use super::norm::{NORM_STATS, Norm, NormKind};
@@ -526,6 +527,24 @@ impl<T: Float> StackCache<T> {
     /// No tokens yet.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// An empty cache that stores keys and values in another type. What cross-attention reads stays as it is.
+    #[must_use]
+    pub fn stored_as(mut self, kind: CacheType) -> Self {
+        self.lengths.fill(0);
+        for past in self.past.iter_mut().flatten() {
+            if let Past::Tokens(cache) = past {
+                *cache = cache.clone().stored_as(kind);
+            }
+        }
+        self
+    }
+
+    /// Bytes of the keys and values of tokens, with the room to grow.
+    pub fn bytes(&self) -> usize {
+        let bytes = |past: &Past<T>| if let Past::Tokens(cache) = past { cache.bytes() } else { 0 };
+        self.past.iter().flatten().map(bytes).sum()
     }
 
     /// Forget the tokens of one sequence after the first `length`.

@@ -402,6 +402,22 @@ impl Transformer {
         logits: &mut Vec<T>,
         probe: &dyn Probe<T>,
     ) -> Result<()> {
+        let (batch, new) = (cache.batch(), ids.len() / cache.batch().max(1));
+        let rows = self.extend_rows(w, ids, cache, probe)?;
+        self.logits(w, &Pass { wanted: Wanted::LastRow, ..Pass::new(batch, new, MaskKind::Causal) }, rows, logits)
+    }
+
+    /// The rows behind the last block of `new` tokens of each sequence, the past being in the cache; causal.
+    ///
+    /// # Errors
+    /// As [`Transformer::extend`].
+    pub fn extend_rows<'c, T: Float>(
+        &self,
+        w: &Weights<'_, T>,
+        ids: &[u32],
+        cache: &'c mut StackCache<T>,
+        probe: &dyn Probe<T>,
+    ) -> Result<&'c [T]> {
         let batch = cache.batch();
         let new = ids.len() / batch.max(1);
         if new == 0 {
@@ -412,8 +428,7 @@ impl Transformer {
         self.entry.check(ids, &pass)?;
         let mut x = vec![T::ZERO; ids.len() * self.width];
         self.entry.forward(w, ids, &pass, &mut x);
-        let rows = self.stack.extend(w, &x, &pass, cache, probe)?;
-        self.logits(w, &pass, rows, logits)
+        self.stack.extend(w, &x, &pass, cache, probe)
     }
 
     /// Where no layer is shared out over threads, one token is written in less time than it takes to change threads.

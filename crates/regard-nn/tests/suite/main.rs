@@ -7,6 +7,7 @@ mod by_exchange;
 mod common;
 mod finite_differences;
 mod golden;
+mod kv_cache;
 mod models;
 mod parts;
 mod textbook;

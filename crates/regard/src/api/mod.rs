@@ -20,12 +20,14 @@ use ndarray::{Array3, Array4, ArrayView4};
 use regard_simd::Storage;
 
 mod backward;
+mod cache;
 mod forward;
 mod instruments;
 mod packed;
 mod pieces;
 mod state_bytes;
 
+pub use cache::CacheView;
 pub use pieces::{Finished, PartInputs, PartSums, RunningAttention};
 
 /// What a tensor may hold: f32 and f64, or f16 and bf16 with f32 arithmetic. Sealed.
@@ -66,6 +68,7 @@ macro_rules! entries {
 
 entries!({f32, f64, f16, bf16} {
     fn forward(plan: &Plan<'_>, inputs: Inputs<'_, Self>, outputs: Outputs<'_, Self>) -> Result<()> = forward_unobserved;
+    fn forward_with_cache(plan: &Plan<'_>, inputs: Inputs<'_, Self, CacheView<'_>>, outputs: Outputs<'_, Self>) -> Result<()> = forward_with_cache_unobserved;
     fn forward_part(plan: &Plan<'_>, inputs: Inputs<'_, Self>, outputs: Option<Outputs<'_, Self>>, states: &mut Running<Self::Real, ()>, ahead: &[Splits<Self::Real, ()>]) -> Result<()> = forward_part_unobserved;
     fn precompute_splits(plan: &Plan<'_>, inputs: Inputs<'_, Self>) -> Result<Vec<Splits<Self::Real, ()>>> = schedule::run_splits_ahead;
     fn forward_with_stats(plan: &Plan<'_>, inputs: Inputs<'_, Self>, outputs: Outputs<'_, Self>, options: StatsOptions) -> Result<RowStats<Self::Real>> = stats::forward_with_stats;
@@ -81,6 +84,10 @@ entries!({f32, f64, f16, bf16} {
 });
 
 fn forward_unobserved<E: Storage>(plan: &Plan<'_>, inputs: Inputs<'_, E>, outputs: Outputs<'_, E>) -> Result<()> {
+    schedule::run(plan, &inputs, outputs, &|_, _| ()).map(|_| ())
+}
+
+fn forward_with_cache_unobserved<E: Storage>(plan: &Plan<'_>, inputs: Inputs<'_, E, CacheView<'_>>, outputs: Outputs<'_, E>) -> Result<()> {
     schedule::run(plan, &inputs, outputs, &|_, _| ()).map(|_| ())
 }
 

@@ -32,7 +32,7 @@ impl<E: Storage> Driver<E::Real> for TileDeltas<'_, '_, '_, E> {
         let states = (0..lanes).map(|r| if r < tile.rows() { given.row_state(tile.place(plan, r)) } else { [E::Real::ZERO; 2] });
         let (row_max, inv_row_sum) = states.map(|[max, inverse]| (max, inverse)).unzip();
         let panel = vec![E::Real::ZERO; KV_TILE * 2 * S::LANES];
-        let mut copy = vec![E::Real::ZERO; Operand::copy_len(&v)];
+        let mut copy = vec![E::Real::ZERO; Operand::copy_len(v)];
         let values = Operand::new(v, plan.part.key, &mut copy);
         let mut visitor = SumDeltas {
             values,

@@ -261,7 +261,7 @@ impl<'b, T: Real> Buffers<'b, T> {
         slices! { memory =>
             d_out_rows: lanes * padded::<T>(d.value_dim),
             out_panels: lanes * d.value_dim,
-            value_copy: Operand::copy_len(&Rows::new(&v.slice(ndarray::s![0, 0, .., ..]))),
+            value_copy: Operand::copy_len(Rows::new(&v.slice(ndarray::s![0, 0, .., ..]))),
             rows: lanes * d.head_dim,
             scales: lanes,
             d_out_panels: lanes * d.value_dim.max(factor_depth::<S>(d.value_dim)),

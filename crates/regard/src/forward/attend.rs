@@ -4,7 +4,7 @@ use super::output::{Outputs, copy_rows, store_rows};
 use super::softmax::{AccLayout, Observer, OwnedState, SoftmaxUpdate, State};
 use crate::mainloop::decode::DecodeValues;
 use crate::mainloop::dropout::apply_dropout;
-use crate::mainloop::operand::{Operand, TileRows};
+use crate::mainloop::operand::{Operand, Source, TileRows};
 use crate::mainloop::scores::{Scorer, Stage};
 use crate::mainloop::tiles::{AddTileProducts, product_len};
 use crate::mainloop::tiling::{KV_SPLIT, KV_TILE, Need, by_width};
@@ -18,7 +18,7 @@ use std::ops::Range;
 
 pub(crate) struct AttendTile<'p, 'a, 'o, E: Storage, O> {
     pub(crate) scorer: &'p Scorer<'a, E>,
-    pub(crate) v: Rows<'p, E>,
+    pub(crate) v: Source<'p, E>,
     /// Makes an observer with the given number of lanes.
     pub(crate) observer: &'p (dyn Fn(usize) -> O + Sync),
     pub(crate) keys: Range<usize>,
@@ -51,7 +51,7 @@ impl<E: Storage, O: Observer<E::Real>> Driver<E::Real> for AttendTile<'_, '_, '_
         let lanes = layout.lanes;
         let mut memory = Scratch::take();
         slices! { memory =>
-            copy: Operand::copy_len(&v),
+            copy: Operand::copy_len(v),
             dropout: if scorer.plan.dropout().is_some() { KV_TILE * 2 * S::LANES } else { 0 },
             factors: 2 * lanes,
             rows: layout.rows * layout.ld.unwrap_or(layout.dims),

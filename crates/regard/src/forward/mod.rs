@@ -92,11 +92,11 @@ pub struct SavedViewMut<'a, E: Storage> {
     pub row_sum: ArrayViewMut3<'a, E::Real>,
 }
 
-/// q, k and v of a call.
-pub(crate) struct Inputs<'x, E> {
+/// q, k and v of a call; K is another type where keys and values are compressed.
+pub(crate) struct Inputs<'x, E, K = ArrayView4<'x, E>> {
     pub(crate) q: ArrayView4<'x, E>,
-    pub(crate) k: ArrayView4<'x, E>,
-    pub(crate) v: ArrayView4<'x, E>,
+    pub(crate) k: K,
+    pub(crate) v: K,
 }
 
 /// Memory for what a backward pass needs, and what `attend` makes of it.

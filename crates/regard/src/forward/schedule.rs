@@ -4,10 +4,9 @@ use super::attend::{AttendTile, Outcome, Split, Splits, has_several_splits};
 use super::softmax::{Observer, OwnedState};
 use super::{Inputs, Outputs};
 use crate::error::{Error, Result};
-use crate::mainloop::scores::{Scorer, tile_keys};
+use crate::mainloop::scores::{KeyRows, Scorer};
 use crate::mainloop::tiling::{KV_SPLIT, QueryTile, forward_tiles, query_tiles};
 use crate::plan::Plan;
-use regard_simd::strided::Rows;
 use regard_simd::{Real, Storage};
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -19,9 +18,9 @@ pub(crate) type Running<T, O> = Vec<Vec<OwnedState<T, O>>>;
 pub(crate) type Observed<T, O> = Vec<(QueryTile, Vec<<O as Observer<T>>::Row>)>;
 
 /// Compute. On success every element of the outputs has been written. `observer` makes the observer of a tile for a number of lanes.
-pub(crate) fn run<E: Storage, O: Observer<E::Real>>(
+pub(crate) fn run<E: Storage, K: KeyRows<E>, O: Observer<E::Real>>(
     plan: &Plan<'_>,
-    inputs: &Inputs<'_, E>,
+    inputs: &Inputs<'_, E, K>,
     outputs: Outputs<'_, E>,
     observer: &(dyn Fn(&QueryTile, usize) -> O + Sync),
 ) -> Result<Observed<E::Real, O>> {
@@ -129,13 +128,13 @@ fn tasks<'g, E: Storage>(plan: &Plan<'_>, tiles: Vec<QueryTile>, mut outputs: Ou
     tiles.into_iter().map(task).collect()
 }
 
-struct Call<'c, 'x, E, O> {
+struct Call<'c, 'x, E, K, O> {
     plan: &'c Plan<'c>,
-    inputs: &'c Inputs<'x, E>,
+    inputs: &'c Inputs<'x, E, K>,
     observer: &'c (dyn Fn(&QueryTile, usize) -> O + Sync),
 }
 
-impl<E: Storage, O: Observer<E::Real>> Call<'_, '_, E, O> {
+impl<E: Storage, K: KeyRows<E>, O: Observer<E::Real>> Call<'_, '_, E, K, O> {
     fn attend(
         &self,
         scorer: &Scorer<'_, E>,
@@ -144,7 +143,7 @@ impl<E: Storage, O: Observer<E::Real>> Call<'_, '_, E, O> {
         splits: &[Split<E::Real, O>],
         output: Option<&mut Outputs<'_, E>>,
     ) -> Outcome<E::Real, O> {
-        let v = Rows::new(&tile_keys(self.plan, &self.inputs.v, &scorer.tile));
+        let v = self.inputs.v.of_tile(self.plan, &scorer.tile);
         let observer = |lanes: usize| (self.observer)(&scorer.tile, lanes);
         E::dispatch_stored(self.plan.level, AttendTile { scorer, v, observer: &observer, keys, of, before, splits, output })
     }

@@ -70,7 +70,7 @@ pub(crate) fn mainloop<S: Simd, E: Storage<Real = S::T>>(
         return;
     }
     let mut memory = Scratch::take();
-    let lengths = [scorer.queries_len::<S>(), Operand::copy_len(&scorer.k), KV_TILE * 2 * S::LANES, scorer.addend_len::<S>()];
+    let lengths = [scorer.queries_len::<S>(), Operand::copy_len(scorer.k), KV_TILE * 2 * S::LANES, scorer.addend_len::<S>()];
     let [queries, copy, scores, addend] = memory.slices(lengths);
     scorer.pack_queries(simd, queries);
     let k = Operand::new(scorer.k, scorer.plan.part.key, copy);

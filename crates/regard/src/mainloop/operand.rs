@@ -6,6 +6,7 @@
 
 use super::tiles::{transpose_keys, transposed_len};
 use super::tiling::{KV_TILE, Need};
+use regard_simd::compressed::CompressedRows;
 use regard_simd::scratch::Scratch;
 use regard_simd::strided::Rows;
 use regard_simd::tiles::{TILE, TILE_DEPTH, padded_pairs};
@@ -27,8 +28,63 @@ pub(crate) enum TileRows<'t, E: Storage> {
     Real(Rows<'t, E::Real>),
 }
 
+/// Rows of K or V as the caller has them: in the type of the call, or compressed, which are widened a tile at a time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Source<'a, E: Storage> {
+    Stored(Rows<'a, E>),
+    Compressed(CompressedRows<'a>),
+}
+
+impl<'a, E: Storage> From<Rows<'a, E>> for Source<'a, E> {
+    fn from(rows: Rows<'a, E>) -> Self {
+        Self::Stored(rows)
+    }
+}
+
+impl<E: Storage> Source<'_, E> {
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Self::Stored(rows) => rows.len(),
+            Self::Compressed(rows) => rows.len(),
+        }
+    }
+
+    pub(crate) fn cols(&self) -> usize {
+        match self {
+            Self::Stored(rows) => rows.cols(),
+            Self::Compressed(rows) => rows.cols(),
+        }
+    }
+
+    fn has_unit_cols(&self) -> bool {
+        matches!(self, Self::Stored(rows) if rows.has_unit_cols())
+    }
+
+    fn slice(self, rows: Range<usize>) -> Self {
+        match self {
+            Self::Stored(all) => Self::Stored(all.slice(rows)),
+            Self::Compressed(all) => Self::Compressed(all.slice(rows)),
+        }
+    }
+
+    /// Copy all rows, widened, into contiguous rows of `to`.
+    fn copy<S: Simd<T = E::Real>>(&self, simd: S, to: &mut [E::Real]) {
+        match self {
+            Self::Stored(rows) => rows.copy(simd, to),
+            Self::Compressed(rows) => rows.widen(simd, to),
+        }
+    }
+
+    fn all_finite<S: Simd<T = E::Real>>(&self, simd: S) -> bool {
+        match self {
+            Self::Stored(rows) => rows.all_finite(simd),
+            Self::Compressed(rows) => rows.all_finite(),
+        }
+    }
+}
+
 pub(crate) struct Operand<'a, E: Storage> {
-    source: Rows<'a, E>,
+    source: Source<'a, E>,
     /// The key that the first row of the source stands for.
     first_key: usize,
     keys: Range<usize>,
@@ -50,15 +106,13 @@ pub(crate) struct Operand<'a, E: Storage> {
 
 impl<'a, E: Storage> Operand<'a, E> {
     /// Length of the copy buffer.
-    pub(crate) fn copy_len(source: &Rows<'_, E>) -> usize {
-        if Self::in_place(source) { 0 } else { KV_TILE * source.cols() }
+    pub(crate) fn copy_len<'s>(source: impl Into<Source<'s, E>>) -> usize {
+        let source = source.into();
+        if E::IS_REAL && source.has_unit_cols() { 0 } else { KV_TILE * source.cols() }
     }
 
-    fn in_place(source: &Rows<'_, E>) -> bool {
-        E::IS_REAL && source.has_unit_cols()
-    }
-
-    pub(crate) fn new(source: Rows<'a, E>, first_key: usize, copy: &'a mut [E::Real]) -> Self {
+    pub(crate) fn new(source: impl Into<Source<'a, E>>, first_key: usize, copy: &'a mut [E::Real]) -> Self {
+        let source = source.into();
         let (pairs, clean, non_finite) = (Vec::new(), Vec::new(), Vec::new());
         Self {
             source,
@@ -85,13 +139,23 @@ impl<'a, E: Storage> Operand<'a, E> {
     }
 
     /// Rows of some keys, as they are stored.
-    pub(crate) fn stored(&self, keys: &Range<usize>) -> Rows<'a, E> {
+    fn stored(&self, keys: &Range<usize>) -> Source<'a, E> {
         self.source.slice(keys.start - self.first_key..keys.end - self.first_key)
+    }
+
+    /// Rows of some keys for lanes that multiply 16-bit elements. Calls with compressed rows have f32 or f64 queries, so there are none here.
+    fn uncompressed(&self, keys: &Range<usize>) -> Rows<'a, E> {
+        match self.stored(keys) {
+            Source::Stored(rows) => rows,
+            Source::Compressed(_) => unreachable!("calls with compressed rows have f32 or f64 queries"),
+        }
     }
 
     /// Rows of some keys of the tile, whatever they hold.
     pub(crate) fn rows<S: Simd<T = E::Real>>(&mut self, simd: S, keys: &Range<usize>) -> Rows<'_, E::Real> {
-        if let Some(rows) = E::real_rows(self.stored(keys)).filter(Rows::has_unit_cols) {
+        if let Source::Stored(stored) = self.stored(keys)
+            && let Some(rows) = E::real_rows(stored).filter(Rows::has_unit_cols)
+        {
             return rows;
         }
         if !self.copied {
@@ -103,14 +167,14 @@ impl<'a, E: Storage> Operand<'a, E> {
 
     /// The same in pairs of elements, for lanes that [multiply pairs](Simd::PAIRS).
     pub(crate) fn pair_rows(&mut self, keys: &Range<usize>) -> Rows<'_, E::Real> {
-        if let Some(rows) = self.stored(keys).pairs() {
+        if let Some(rows) = self.uncompressed(keys).pairs() {
             return rows;
         }
         let (count, cols) = (self.keys.len(), self.source.cols().div_ceil(2));
         if !self.paired {
             let mut pairs = std::mem::take(&mut self.pairs);
             pairs.resize(count * cols, E::Real::ZERO);
-            self.stored(&self.keys.clone()).copy_pairs(&mut pairs, cols);
+            self.uncompressed(&self.keys.clone()).copy_pairs(&mut pairs, cols);
             (self.pairs, self.paired) = (pairs, true);
         }
         Rows::from_slice(&self.pairs, count, cols).slice(self.local(keys))
@@ -122,7 +186,7 @@ impl<'a, E: Storage> Operand<'a, E> {
         let cols = self.source.cols();
         if cols.is_multiple_of(TILE_DEPTH)
             && keys.len() >= TILE
-            && let Some(rows) = self.stored(keys).pairs()
+            && let Some(rows) = self.uncompressed(keys).pairs()
         {
             return rows;
         }
@@ -130,7 +194,7 @@ impl<'a, E: Storage> Operand<'a, E> {
         if !self.paired {
             let mut pairs = std::mem::take(&mut self.pairs);
             pairs.resize(count * ld, E::Real::ZERO);
-            self.stored(&self.keys.clone()).copy_pairs(&mut pairs, ld);
+            self.uncompressed(&self.keys.clone()).copy_pairs(&mut pairs, ld);
             (self.pairs, self.paired) = (pairs, true);
         }
         let first = keys.start - self.keys.start;
@@ -147,7 +211,7 @@ impl<'a, E: Storage> Operand<'a, E> {
             if clean {
                 transpose_keys(simd, self.zero_non_finite(simd, &keys), first, to, memory);
             } else {
-                transpose_keys(simd, self.stored(&keys), first, to, memory);
+                transpose_keys(simd, self.uncompressed(&keys), first, to, memory);
             }
             self.transposed_clean = Some(clean);
         }
@@ -157,7 +221,10 @@ impl<'a, E: Storage> Operand<'a, E> {
 
     /// The same for few rows, which read elements as they are stored where these are neighbours.
     pub(crate) fn decode_rows<S: Simd<T = E::Real>>(&mut self, simd: S, keys: &Range<usize>) -> TileRows<'_, E> {
-        if self.source.has_unit_cols() { TileRows::Stored(self.stored(keys)) } else { TileRows::Real(self.rows(simd, keys)) }
+        match self.stored(keys) {
+            Source::Stored(rows) if rows.has_unit_cols() => TileRows::Stored(rows),
+            _ => TileRows::Real(self.rows(simd, keys)),
+        }
     }
 
     /// Whether all elements of the tile are finite: of all of it, also where only a part is walked through, so that the answer may be kept.

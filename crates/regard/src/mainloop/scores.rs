@@ -9,7 +9,7 @@
 //! Nothing here is larger than a tile.
 
 use super::decode::DecodeScores;
-use super::operand::{Operand, TileRows};
+use super::operand::{Operand, Source, TileRows};
 use super::tiles::{TileDots, factor_depth};
 use super::tiling::{DECODE_ROWS, KV_TILE, MASK_STEP, MAX_PANEL, Need, Panel, QueryTile, by_width, lanes};
 use super::top_k::Cutoffs;
@@ -53,7 +53,7 @@ pub(crate) struct Scorer<'a, E: Storage> {
     pub(crate) plan: &'a Plan<'a>,
     pub(crate) tile: QueryTile,
     pub(crate) q: ArrayView3<'a, E>,
-    pub(crate) k: Rows<'a, E>,
+    pub(crate) k: Source<'a, E>,
     /// One per row, when only the highest scores count.
     pub(crate) cutoffs: Option<Cutoffs<E::Real>>,
     /// Rows are laid out in panels, even where they are few.
@@ -76,9 +76,21 @@ pub(crate) fn tile_keys<'a, E>(plan: &Plan<'_>, k: &ArrayView4<'a, E>, tile: &Qu
     k.index_axis_move(Axis(0), tile.batch - plan.part.batch).index_axis_move(Axis(0), tile.head / plan.dims.group())
 }
 
+/// Keys or values of a call.
+pub(crate) trait KeyRows<E: Storage>: Sync {
+    /// Those that a query tile reads.
+    fn of_tile(&self, plan: &Plan<'_>, tile: &QueryTile) -> Source<'_, E>;
+}
+
+impl<E: Storage> KeyRows<E> for ArrayView4<'_, E> {
+    fn of_tile(&self, plan: &Plan<'_>, tile: &QueryTile) -> Source<'_, E> {
+        Source::Stored(Rows::new(&tile_keys(plan, self, tile)))
+    }
+}
+
 impl<'a, E: Storage> Scorer<'a, E> {
-    pub(crate) fn new(plan: &'a Plan<'a>, q: &ArrayView4<'a, E>, k: &ArrayView4<'a, E>, tile: QueryTile) -> Self {
-        let (q, k) = (tile_queries(plan, q, &tile), Rows::new(&tile_keys(plan, k, &tile)));
+    pub(crate) fn new(plan: &'a Plan<'a>, q: &ArrayView4<'a, E>, k: &'a impl KeyRows<E>, tile: QueryTile) -> Self {
+        let (q, k) = (tile_queries(plan, q, &tile), k.of_tile(plan, &tile));
         Self { plan, tile, q, k, cutoffs: None, panels_only: false, ignores_mask: false }
     }
 

@@ -16,6 +16,7 @@ macro_rules! for_every_type {
 mod bf16_level;
 mod bits;
 mod bugs_others_shipped;
+mod cache;
 mod calls;
 mod common;
 mod drawings;
