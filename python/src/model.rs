@@ -11,7 +11,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyString};
-use regard_model::{Cancel, Edits, Generation, Input, Sources};
+use regard_model::{Cancel, Edits, Generation, Input, LogitOf, PatchOptions, Sources};
 use regard_nn::generate::Sampling;
 use std::path::PathBuf;
 
@@ -95,9 +95,18 @@ impl Model {
         texts: Option<&Bound<'_, PyDict>>,
         reference: Option<Listed<Bound<'_, PyAny>>>,
     ) -> PyResult<Sources> {
-        let mut named = Vec::new();
+        let (mut named, mut runs) = (Vec::new(), Vec::new());
         for (name, text) in texts.into_iter().flatten() {
-            named.push((name.extract::<String>()?, Given::new(&text)?.ids(&self.model)?));
+            let name = name.extract::<String>()?;
+            match text.cast::<Run>() {
+                Ok(run) if run.get().0.model().shape() == self.model.shape() => runs.push((name, run.get().0.activations())),
+                Ok(_) => {
+                    return Err(PyValueError::new_err(format!(
+                        "texts[{name:?}] is a run of a model of another shape; give one of this model"
+                    )));
+                }
+                Err(_) => named.push((name, Given::new(&text)?.ids(&self.model)?)),
+            }
         }
         let given = match reference {
             None => None,
@@ -112,6 +121,7 @@ impl Model {
             for (name, ids) in &named {
                 model.source(&mut sources, name, ids)?;
             }
+            sources.texts.extend(runs);
             Ok(sources)
         })
     }
@@ -214,7 +224,8 @@ impl Model {
     /// Run a text or ids, with edits such as ``"L3.H1=zero/scale=off"``: a :class:`Run`. Of a list of texts, a list of runs, each with
     /// the bits that it has alone.
     ///
-    /// ``texts`` are second texts by name, for ``patch:NAME``; ``reference`` are other texts, for ``mean`` and ``resample`` (16 of our
+    /// ``texts`` are second texts by name, for ``patch:NAME``: texts, ids, or runs, whose edits then count (path patching:
+    /// ``texts={"x": m.run(corrupt, "L3.H1=patch:y", texts={"y": clean})}``); ``reference`` are other texts, for ``mean`` and ``resample`` (16 of our
     /// stories when there are none). ``keep`` names activations that ``run[name]`` returns afterwards: ``keep=["resid_post",
     /// "L3.mlp_out"]``; queries, keys, values, ``z``, ``pattern`` and ``logits`` are always there.
     ///
@@ -389,6 +400,34 @@ impl Model {
         table(&fields)
     }
 
+    /// Activation patching: each head's ``z`` on the clean text put into a run of the corrupt one, which has as many tokens. A
+    /// :class:`Table` with a row per head (and ``position``, with ``by_position``): ``margin`` is the logit of the first of ``tokens`` less
+    /// that of the second after the last token (by default the most likely tokens of the clean and of the corrupt text), ``share`` the
+    /// share of the difference between the texts, ``clean`` and ``corrupt`` their margins.
+    #[pyo3(signature = (clean, corrupt, *, tokens = None, by_position = false))]
+    fn patch(
+        &self,
+        py: Python<'_>,
+        clean: &Bound<'_, PyAny>,
+        corrupt: &Bound<'_, PyAny>,
+        tokens: Option<[u32; 2]>,
+        by_position: bool,
+    ) -> PyResult<Py<PyAny>> {
+        let (clean, corrupt) = (Given::new(clean)?.ids(&self.model)?, Given::new(corrupt)?.ids(&self.model)?);
+        let patched = self.work(py, |model| model.patch(&clean, &corrupt, PatchOptions { tokens, by_position }, |_, _| {}))?;
+        let (fields, places) = (PyDict::new(py), || patched.margins.indexed_iter().map(|(place, _)| place));
+        fields.set_item("layer", column(py, places().map(|(layer, ..)| layer as i64)))?;
+        fields.set_item("head", column(py, places().map(|(_, head, _)| head as i64)))?;
+        if by_position {
+            fields.set_item("position", column(py, places().map(|(.., position)| position as i64)))?;
+        }
+        fields.set_item("margin", column(py, patched.margins.iter().copied()))?;
+        fields.set_item("share", column(py, patched.margins.iter().map(|margin| patched.share(*margin))))?;
+        fields.set_item("clean", column(py, patched.margins.iter().map(|_| patched.clean)))?;
+        fields.set_item("corrupt", column(py, patched.margins.iter().map(|_| patched.corrupt)))?;
+        table(&fields)
+    }
+
     /// The logit lens, the prediction after each layer: a :class:`Lens` with the ``top`` most likely tokens of each place.
     #[pyo3(signature = (text_or_ids, edits = "", top = 5))]
     fn lens(&self, py: Python<'_>, text_or_ids: &Bound<'_, PyAny>, edits: &str, top: usize) -> PyResult<Py<PyAny>> {
@@ -409,8 +448,8 @@ impl Model {
     }
 
     /// What each part of the model writes to the logit of ``token`` (by default the most likely) at ``row`` (by default the last): a
-    /// :class:`Table` whose ``writes`` add up to the logit.
-    #[pyo3(signature = (text_or_ids, row = None, token = None, edits = ""))]
+    /// :class:`Table` whose ``writes`` add up to the logit. With ``minus``, to the difference of two tokens' logits.
+    #[pyo3(signature = (text_or_ids, row = None, token = None, edits = "", *, minus = None))]
     fn attribute(
         &self,
         py: Python<'_>,
@@ -418,22 +457,14 @@ impl Model {
         row: Option<usize>,
         token: Option<u32>,
         edits: &str,
+        minus: Option<u32>,
     ) -> PyResult<Py<PyAny>> {
         let ids = Given::new(text_or_ids)?.ids(&self.model)?;
         let edits = Edits::parse(edits).map_err(refused)?;
         let sources = self.sources(py, &edits, None, None)?;
         let row = row.unwrap_or(ids.len().saturating_sub(1));
-        let attribution = self.work(py, |model| {
-            let token = match token {
-                Some(token) => token,
-                None => {
-                    let run = model.run(&ids, &edits, &sources)?;
-                    let hidden = run.hidden().row(row.min(ids.len() - 1)).to_vec();
-                    regard_nn::generate::argmax(&model.logits(&hidden)?) as u32
-                }
-            };
-            model.attribute(&ids, &edits, &sources, row, token)
-        })?;
+        let of = LogitOf { token, minus };
+        let attribution = self.work(py, |model| model.attribute_to(&ids, &edits, &sources, row, of))?;
         let fields = PyDict::new(py);
         fields.set_item("part", attribution.parts)?;
         fields.set_item("writes", column(py, attribution.writes.into_iter()))?;

@@ -237,3 +237,41 @@ def test_indices_count_from_the_end_where_they_are_negative():
     for call in [lambda: run.weights(-m.layers - 1, 0), lambda: run.weights(0, m.heads), lambda: run.v(99), lambda: run.neuron(0, 0, len(run), 0)]:
         with pytest.raises(IndexError, match="out of range"):
             call()
+
+
+def test_writing_with_a_smaller_cache(model):
+    ids = model.tokens("Emma and David went to")
+    exact = model.generate(ids, 12)
+    assert model.generate(ids, 12, cache_type="f32") == exact
+    for kind in ("f16", "bf16", "q8_0"):
+        written = model.generate(ids, 12, cache_type=kind)
+        assert written == model.generate(ids, 12, cache_type=kind) and written[:2] == exact[:2]
+    with pytest.raises(ValueError, match="the cache type is q4_0; it must be one of f32, f16, bf16, q8_0"):
+        model.generate(ids, 1, cache_type="q4_0")
+
+
+def test_patches_are_runs_with_edits(model):
+    clean, corrupt = "Emma and David went to the river.", "Anna and David went to the park."
+    a, b = model.tokens(clean), model.tokens(corrupt)
+    n = min(len(a), len(b))
+    a, b = a[:n], b[:n]
+    table = model.patch(a, b, tokens=(5, 7))
+    assert len(table) == model.layers * model.heads
+
+    def margin(run):
+        return float(run.logits[-1, 5]) - float(run.logits[-1, 7])
+
+    run = model.run(a)
+    assert table.clean[0] == pytest.approx(margin(run), abs=1e-5) and table.corrupt[0] == pytest.approx(margin(model.run(b)), abs=1e-5)
+    for i in (0, 5, len(table) - 1):
+        edit = f"L{table.layer[i]}.H{table.head[i]}=patch:x"
+        by_text, by_run = model.run(b, edit, texts={"x": a}), model.run(b, edit, texts={"x": run})
+        assert np.array_equal(by_text.logits, by_run.logits) and table.margin[i] == pytest.approx(margin(by_run), abs=1e-5)
+        assert table.share[i] == pytest.approx((table.margin[i] - table.corrupt[i]) / (table.clean[i] - table.corrupt[i]))
+    places = model.patch(a, b, tokens=(5, 7), by_position=True)
+    assert len(places) == len(table) * n and places.position.max() == n - 1
+
+
+def test_attribution_of_a_difference(model):
+    a, b, both = model.attribute(TEXT, token=5), model.attribute(TEXT, token=7), model.attribute(TEXT, token=5, minus=7)
+    assert list(a.part) == list(both.part) and np.allclose(both.writes, a.writes - b.writes, atol=1e-6)

@@ -12,8 +12,12 @@ use crate::error::{Error, Result};
 use crate::model::{Model, Remember};
 use crate::run::Run;
 use ndarray::{Array2, Array3, Axis};
-use regard_nn::linear::Write;
+use rayon::prelude::*;
+use regard_nn::loss::softmax_sums;
 use std::ops::Range;
+
+/// Rows whose logits are there at a time.
+const LENS_ROWS: usize = 128;
 
 /// Predictions after each layer.
 #[derive(Debug, Clone)]
@@ -37,37 +41,56 @@ pub struct Attribution {
     pub writes: Vec<f64>,
     /// The logit itself.
     pub logit: f64,
+    /// Whose logit.
+    pub token: u32,
+}
+
+/// Which logit is taken apart.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct LogitOf {
+    /// The most likely token's by default.
+    pub token: Option<u32>,
+    /// The logit of this token is taken off.
+    pub minus: Option<u32>,
 }
 
 /// A prediction: the softmax of one row of logits.
 struct Ranked {
-    logits: Vec<f32>,
-    max: f32,
-    /// Natural logarithm of the sum of the exponentials of `logits - max`.
-    log_sum: f64,
+    /// The most likely tokens with their probabilities, best first.
     top: Vec<(u32, f64)>,
     entropy: f64,
+    /// Of the token that comes next; NaN where none comes.
+    loss: f64,
 }
 
 impl Ranked {
-    /// The `top` most likely tokens, best first; ties by number.
-    fn of(logits: &[f32], top: usize) -> Self {
-        let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-        let sum: f64 = logits.iter().map(|x| f64::from(x - max).exp()).sum();
-        let log = |id: usize| f64::from(logits[id] - max) - sum.ln();
-        let mut order: Vec<usize> = (0..logits.len()).collect();
-        let by_logit = |a: &usize, b: &usize| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b));
-        order.select_nth_unstable_by(top - 1, by_logit);
-        order.truncate(top);
-        order.sort_by(by_logit);
-        let entropy = -(0..logits.len()).map(|id| log(id).exp() * log(id)).sum::<f64>();
-        let top = order.into_iter().map(|id| (id as u32, log(id).exp())).collect();
-        Self { logits: logits.to_vec(), max, log_sum: sum.ln(), top, entropy }
+    /// The `top` most likely tokens; ties by number.
+    fn of(logits: &[f32], top: usize, next: Option<u32>) -> Self {
+        let [max, sum, weighted] = softmax_sums(logits);
+        let log = |id: u32| f64::from(logits[id as usize]) - max - sum.ln();
+        let best = largest(logits, top).into_iter().map(|id| (id, log(id).exp())).collect();
+        Self { top: best, entropy: sum.ln() - weighted / sum, loss: next.map_or(f64::NAN, |id| -log(id)) }
     }
+}
 
-    fn log_probability(&self, id: u32) -> f64 {
-        f64::from(self.logits[id as usize] - self.max) - self.log_sum
+/// The places of the `top` largest logits, the largest first; ties by place.
+fn largest(logits: &[f32], top: usize) -> Vec<u32> {
+    let by_logit = |a: &u32, b: &u32| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b));
+    // No more than twice as many candidates at a time; what is not above the last of them is no candidate.
+    let (mut best, mut least): (Vec<u32>, f32) = (Vec::with_capacity(2 * top), f32::NEG_INFINITY);
+    for (id, &logit) in (0..).zip(logits) {
+        if best.len() < top || logit > least {
+            best.push(id);
+        }
+        if best.len() == 2 * top || (best.len() == top && least == f32::NEG_INFINITY) {
+            best.sort_by(by_logit);
+            best.truncate(top);
+            least = logits[best[top - 1] as usize];
+        }
     }
+    best.sort_by(by_logit);
+    best.truncate(top);
+    best
 }
 
 impl Run {
@@ -81,7 +104,7 @@ impl Run {
         }
         let hidden = self.hidden();
         let logits = self.model().logits(hidden.row(row).as_slice().expect("rows are contiguous"))?;
-        Ok(Ranked::of(&logits, top.clamp(1, logits.len())).top)
+        Ok(Ranked::of(&logits, top.clamp(1, logits.len()), None).top)
     }
 }
 
@@ -113,21 +136,24 @@ impl Model {
             loss: Array2::from_elem((layers + 1, n), f64::NAN),
             entropy: Array2::zeros((layers + 1, n)),
         };
-        let weights = self.weights()?;
-        for layer in 0..=layers {
-            // Two sublayers per layer.
-            let mut rows = memory.streams[2 * layer][of.start * self.width()..of.end * self.width()].to_vec();
-            self.transformer().stack().apply_last_norm(&weights, &mut rows);
-            for (row, rows) in rows.chunks(self.width()).enumerate() {
-                let ranked = Ranked::of(&self.logits(rows)?, top);
-                for (place, (id, probability)) in ranked.top.iter().enumerate() {
-                    lens.top[[layer, row, place]] = *id;
-                    lens.probability[[layer, row, place]] = *probability as f32;
+        let (weights, width) = (self.weights()?, self.width());
+        // The rows of all layers, one after the other: a product with the head for many of them at a time. Two sublayers per layer.
+        let of_layer = |layer: usize| &memory.streams[2 * layer][of.start * width..of.end * width];
+        let mut rows: Vec<f32> = (0..=layers).flat_map(of_layer).copied().collect();
+        self.transformer().stack().apply_last_norm(&weights, &mut rows);
+        for (chunk, rows) in rows.chunks(LENS_ROWS * width).enumerate() {
+            let logits = self.logits(rows)?;
+            let next = |row: usize| ids.get(of.start + row + 1).copied().filter(|_| self.is_causal());
+            let place = |at: usize| ((chunk * LENS_ROWS + at) / n, (chunk * LENS_ROWS + at) % n);
+            let rank = |(at, logits): (usize, &[f32])| Ranked::of(logits, top, next(place(at).1));
+            let ranked: Vec<Ranked> = logits.par_chunks(self.vocab()).enumerate().map(rank).collect();
+            for (at, Ranked { top, entropy, loss }) in ranked.into_iter().enumerate() {
+                let (layer, row) = place(at);
+                for (best, (id, probability)) in top.into_iter().enumerate() {
+                    lens.top[[layer, row, best]] = id;
+                    lens.probability[[layer, row, best]] = probability as f32;
                 }
-                lens.entropy[[layer, row]] = ranked.entropy;
-                if let (Some(next), true) = (ids.get(of.start + row + 1), self.is_causal()) {
-                    lens.loss[[layer, row]] = -ranked.log_probability(*next);
-                }
+                (lens.entropy[[layer, row]], lens.loss[[layer, row]]) = (entropy, loss);
             }
         }
         Ok(lens)
@@ -138,29 +164,46 @@ impl Model {
     /// # Errors
     /// As [`Model::run`]; [`Error::NoHead`] also for heads that are not linear, and norms of sums.
     pub fn attribute(&self, ids: &[u32], edits: &Edits, sources: &Sources, row: usize, token: u32) -> Result<Attribution> {
+        self.attribute_to(ids, edits, sources, row, LogitOf { token: Some(token), minus: None })
+    }
+
+    /// The same of the most likely token's logit, or of a difference of two logits.
+    ///
+    /// # Errors
+    /// As [`Model::attribute`].
+    pub fn attribute_to(&self, ids: &[u32], edits: &Edits, sources: &Sources, row: usize, of: LogitOf) -> Result<Attribution> {
         if row >= ids.len() {
             return Err(Error::Outside { what: "row", number: row, count: ids.len() });
         }
-        if token as usize >= self.vocab() {
+        if let Some(token) = [of.token, of.minus].into_iter().flatten().find(|token| *token as usize >= self.vocab()) {
             return Err(Error::Outside { what: "token", number: token as usize, count: self.vocab() });
         }
+        let not_linear = || Error::NoHead { what: "parts of a logit: its norms or its head are not linear" };
         if !self.is_linear() {
-            return Err(Error::NoHead { what: "parts of a logit: its norms or its head are not linear" });
+            return Err(not_linear());
         }
         let (hidden, memory) = self.forward(ids, edits, sources, Remember { streams: true, heads: true, ..Remember::default() })?;
         let (width, weights) = (self.width(), self.weights()?);
+        let last = &hidden[row * width..(row + 1) * width];
+        let token = match of.token {
+            Some(token) => token,
+            None => regard_nn::generate::argmax(&self.logits(last)?) as u32,
+        };
+        let (mut direction, mut bias) = self.transformer().unembedding(&weights, token).ok_or_else(not_linear)?;
+        if let Some(minus) = of.minus {
+            let (other, its_bias) = self.transformer().unembedding(&weights, minus).ok_or_else(not_linear)?;
+            direction.iter_mut().zip(other).for_each(|(x, y)| *x -= y);
+            bias -= its_bias;
+        }
         let stream = |number: usize| &memory.streams[number][row * width..(row + 1) * width];
         let (mut names, mut parts) = (vec!["embedding".to_owned()], stream(0).to_vec());
         for (layer, tape) in memory.heads.iter().enumerate() {
             let output = self.layer(layer).expect("as many as tapes").output();
-            let dim = self.head_dim();
+            let (dim, dense) = (self.head_dim(), output.matrix(&weights).to_dense());
             for (head, z) in tape.z.outer_iter().enumerate() {
-                let mut alone = vec![0f32; output.inputs()];
-                alone[head * dim..(head + 1) * dim].iter_mut().zip(z.index_axis(Axis(0), row)).for_each(|(to, z)| *to = *z);
-                let mut written = vec![0f32; width];
-                output.matrix(&weights).row_product(&alone, &mut written, Write::Replace);
+                let of_head = dense.slice_axis(Axis(0), (head * dim..(head + 1) * dim).into());
                 names.push(format!("L{layer}.H{head}"));
-                parts.extend(written);
+                parts.extend(z.index_axis(Axis(0), row).dot(&of_head));
             }
             if let Some(bias) = output.bias(&weights) {
                 names.push(format!("L{layer}.bias"));
@@ -171,14 +214,10 @@ impl Model {
             parts.extend(after.iter().zip(before).map(|(a, b)| a - b));
         }
         let shift = self.transformer().stack().last_norm_parts(&weights, stream(2 * self.shape().layers), &mut parts);
-        let bias = f64::from(self.logits(&vec![0f32; width])?[token as usize]);
-        let of_token = |rows: &[f32]| -> Result<Vec<f64>> {
-            Ok(self.logits(rows)?.chunks(self.vocab()).map(|logits| f64::from(logits[token as usize]) - bias).collect())
-        };
-        let mut writes = of_token(&parts)?;
+        let along = |part: &[f32]| part.iter().zip(&direction).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
+        let mut writes: Vec<f64> = parts.chunks(width).map(along).collect();
         names.push("last".to_owned());
-        writes.push(bias + shift.map_or(Ok(0.0), |shift| of_token(&shift).map(|x| x[0]))?);
-        let logit = f64::from(self.logits(&hidden[row * width..(row + 1) * width])?[token as usize]);
-        Ok(Attribution { parts: names, writes, logit })
+        writes.push(bias + shift.map_or(0.0, |shift| along(&shift)));
+        Ok(Attribution { parts: names, writes, logit: along(last) + bias, token })
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::cancel::Cancel;
 use crate::disk;
-use crate::edits::{EditProbe, Edits, Reference, Shape, Sources};
+use crate::edits::{EditProbe, Edits, LayerActivations, Reference, Shape, Sources};
 use crate::error::{Error, Result};
 use crate::families::RenamedTensors;
 use crate::formats::TensorInfo;
@@ -21,7 +21,7 @@ use regard_nn::training::folder::Origin;
 use regard_nn::{MaskKind, Pass};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 pub(crate) use crate::edits::{Memory, Remember};
 
@@ -77,7 +77,21 @@ struct Loaded {
     /// What `mean` and `resample` take from stories of our own, made when it is first needed.
     own_reference: OnceLock<Arc<Reference>>,
     trained: Option<TrainedOn>,
+    /// Runs without edits, the newest last: runs of the same tokens with edits begin at the first layer that an edit is about.
+    intact: Mutex<Vec<Arc<Intact>>>,
 }
+
+/// A run without edits: the stream before each sublayer and after the last, and what every head worked with.
+#[derive(Debug)]
+struct Intact {
+    ids: Vec<u32>,
+    streams: Vec<Vec<f32>>,
+    hidden: Vec<f32>,
+    heads: Vec<Arc<LayerActivations>>,
+}
+
+/// Elements of all streams that are kept of runs without edits.
+const KEPT_STREAMS: usize = 32 << 20;
 
 /// What a model of `regard train` was trained on.
 #[derive(Debug, Clone)]
@@ -194,6 +208,7 @@ impl Model {
             own_reference: OnceLock::new(),
             transformer,
             trained,
+            intact: Mutex::default(),
         };
         Ok(Self { loaded: Arc::new(loaded), cancel: Cancel::new() })
     }
@@ -464,8 +479,54 @@ impl Model {
     /// # Errors
     /// When tokens or edits do not fit the model.
     pub fn run(&self, ids: &[u32], edits: &Edits, sources: &Sources) -> Result<Run> {
-        let (hidden, memory) = self.forward(ids, edits, sources, Remember { heads: true, ..Remember::default() })?;
-        Ok(Run::new(self.with_cancel(&Cancel::new()), ids.to_vec(), edits.clone(), hidden, memory.heads))
+        let (hidden, heads) = self.attended(ids, edits, sources)?;
+        Ok(Run::new(self.with_cancel(&Cancel::new()), ids.to_vec(), edits.clone(), hidden, heads))
+    }
+
+    /// The final rows and what every head worked with. Layers before the first edit are those of an earlier run without edits of the same
+    /// tokens, where that is kept: to the bit what they would be again.
+    fn attended(&self, ids: &[u32], edits: &Edits, sources: &Sources) -> Result<(Vec<f32>, Vec<Arc<LayerActivations>>)> {
+        self.check(ids, edits, sources)?;
+        let (weights, layers) = (self.weights()?, self.loaded.layers);
+        let first = edits.first_layer(layers);
+        let known = self.intact().iter().find(|intact| intact.ids == ids).cloned();
+        match (known, first) {
+            (Some(intact), None) => Ok((intact.hidden.clone(), intact.heads.clone())),
+            (Some(intact), Some(first)) => {
+                let remember = Remember { heads: true, ..Remember::default() };
+                let probe = EditProbe::new(edits, sources, self.shape(), remember, &self.cancel);
+                let (hidden, memory) = self.through(&weights, &intact.streams[2 * first], 2 * first..2 * layers, probe)?;
+                Ok((hidden, intact.heads[..first].iter().cloned().chain(memory.heads).collect()))
+            }
+            (None, first) => {
+                let streams = first.is_none() && self.stream_elements(ids.len()) <= KEPT_STREAMS;
+                let (hidden, memory) = self.forward(ids, edits, sources, Remember { heads: true, streams, ..Remember::default() })?;
+                let heads = memory.heads;
+                if streams {
+                    self.keep(Intact { ids: ids.to_vec(), streams: memory.streams, hidden: hidden.clone(), heads: heads.clone() });
+                }
+                Ok((hidden, heads))
+            }
+        }
+    }
+
+    fn intact(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Intact>>> {
+        self.loaded.intact.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Elements of the streams of a text.
+    fn stream_elements(&self, tokens: usize) -> usize {
+        (2 * self.loaded.layers + 1) * self.loaded.width * tokens
+    }
+
+    /// Keep a run without edits; the oldest ones go.
+    fn keep(&self, intact: Intact) {
+        let mut kept = self.intact();
+        kept.retain(|other| other.ids != intact.ids);
+        kept.push(Arc::new(intact));
+        while kept.iter().map(|intact| self.stream_elements(intact.ids.len())).sum::<usize>() > KEPT_STREAMS {
+            kept.remove(0);
+        }
     }
 
     /// The loss of each next token in nats, without keeping anything.
@@ -559,8 +620,8 @@ impl Model {
     /// # Errors
     /// As [`Model::run`].
     pub fn source(&self, sources: &mut Sources, name: &str, ids: &[u32]) -> Result<()> {
-        let (_, memory) = self.forward(ids, &Edits::default(), &Sources::default(), Remember { heads: true, ..Remember::default() })?;
-        sources.texts.insert(name.to_owned(), memory.heads);
+        let (_, heads) = self.attended(ids, &Edits::default(), &Sources::default())?;
+        sources.texts.insert(name.to_owned(), heads);
         Ok(())
     }
 

@@ -43,11 +43,7 @@ fn four<'a>(x: ArrayView2<'a, f32>) -> ArrayView4<'a, f32> {
 }
 
 impl Run {
-    pub(crate) fn new(model: Model, ids: Vec<u32>, edits: Edits, hidden: Vec<f32>, layers: Vec<LayerActivations>) -> Self {
-        Self::of_layers(model, ids, edits, hidden, layers.into_iter().map(Arc::new).collect())
-    }
-
-    fn of_layers(model: Model, ids: Vec<u32>, edits: Edits, hidden: Vec<f32>, layers: Vec<Arc<LayerActivations>>) -> Self {
+    pub(crate) fn new(model: Model, ids: Vec<u32>, edits: Edits, hidden: Vec<f32>, layers: Vec<Arc<LayerActivations>>) -> Self {
         Self { model, made: Arc::new(Made { ids, edits, hidden, layers }) }
     }
 
@@ -85,6 +81,11 @@ impl Run {
     /// The final hidden states, after the last norm, `[tokens, width]`.
     pub fn hidden(&self) -> ArrayView2<'_, f32> {
         ArrayView2::from_shape((self.len(), self.model.width()), &self.made.hidden).expect("a row per token")
+    }
+
+    /// What every head worked with: a second text of [`Sources::texts`], with the edits of this run.
+    pub fn activations(&self) -> Vec<Arc<LayerActivations>> {
+        self.made.layers.clone()
     }
 
     /// Logits of all tokens, `[tokens, vocab]`.
@@ -339,14 +340,14 @@ impl Model {
         let weights = self.weights()?;
         let sublayers = self.sublayers();
         let handle = self.with_cancel(&Cancel::new());
-        let of_layers = |hidden, layers: &[_]| Run::of_layers(handle.clone(), ids.to_vec(), edits.clone(), hidden, layers.to_vec());
+        let of_layers = |hidden, layers: &[_]| Run::new(handle.clone(), ids.to_vec(), edits.clone(), hidden, layers.to_vec());
         let (mut rows, mut layers) = (self.embedded(&weights, ids)?, Vec::new());
         for first in (0..sublayers).step_by(2) {
             let remember = Remember { heads: true, ..Remember::default() };
             let probe = EditProbe::new(edits, sources, self.shape(), remember, self.cancel());
             let (next, memory) = self.through(&weights, &rows, first..sublayers.min(first + 2), probe)?;
             rows = next;
-            layers.extend(memory.heads.into_iter().map(Arc::new));
+            layers.extend(memory.heads);
             done(&of_layers(Vec::new(), &layers));
         }
         Ok(of_layers(rows, &layers))

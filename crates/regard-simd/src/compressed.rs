@@ -28,7 +28,7 @@ impl Q8Block {
     /// All elements are zero.
     pub const ZERO: Self = Self { scale: f16::ZERO, values: [0; Q8_ELEMENTS] };
 
-    /// Round up to 32 elements, zeros behind them: the scale is the largest magnitude / 127, each integer the nearest of `x / scale`, halves
+    /// Round up to 32 elements, zeros after them: the scale is the largest magnitude / 127, each integer the nearest of `x / scale`, halves
     /// away from zero (as llama.cpp rounds).
     ///
     /// A block with an element that is not finite, or whose scale is beyond f16 (elements above 8.3e6), is NaN as a whole: nothing

@@ -81,7 +81,7 @@ class Model:
         text_or_ids: _Tokens,
         edits: str = "",
         *,
-        texts: Mapping[str, _Tokens] | None = None,
+        texts: Mapping[str, _Tokens | Run] | None = None,
         reference: _Texts = None,
         keep: Sequence[str] = ...,
         hooks: _Hooks | None = None,
@@ -92,7 +92,7 @@ class Model:
         text_or_ids: list[str] | list[list[int]],
         edits: str = "",
         *,
-        texts: Mapping[str, _Tokens] | None = None,
+        texts: Mapping[str, _Tokens | Run] | None = None,
         reference: _Texts = None,
         keep: Sequence[str] = ...,
         hooks: _Hooks | None = None,
@@ -118,7 +118,12 @@ class Model:
     def screen(self, texts: _Texts = None, *, direct: bool = False) -> Table: ...
     def surgery(self, texts: _Texts, edits: str, *, reference: _Texts = None) -> Table: ...
     def lens(self, text_or_ids: _Tokens, edits: str = "", top: int = 5) -> Lens: ...
-    def attribute(self, text_or_ids: _Tokens, row: int | None = None, token: int | None = None, edits: str = "") -> Table: ...
+    def patch(
+        self, clean: _Tokens, corrupt: _Tokens, *, tokens: tuple[int, int] | list[int] | None = None, by_position: bool = False
+    ) -> Table: ...
+    def attribute(
+        self, text_or_ids: _Tokens, row: int | None = None, token: int | None = None, edits: str = "", *, minus: int | None = None
+    ) -> Table: ...
 
 @final
 class Run:

@@ -1,12 +1,12 @@
 //! `regard patch`: which head carries the difference between two texts.
 
 use super::{ABOUT_MODEL, load};
-use crate::options::{Common, Outcome, Unusable};
+use crate::options::{Common, Outcome};
 use anyhow::Result;
 use clap::Args;
-use regard_lab::Table;
 use regard_lab::experiments::Progress;
-use regard_model::{Edits, Input, Sources};
+use regard_lab::{Table, Value};
+use regard_model::{Input, PatchOptions};
 use std::path::PathBuf;
 
 /// Patch activations: put each head's output on one text into a run of another, and rank the heads
@@ -25,6 +25,9 @@ pub(crate) struct Patch {
     /// The text that they are put into, with the same number of tokens
     #[arg(long, value_name = "TEXT")]
     corrupt: String,
+    /// Each position on its own: a row for each head and token
+    #[arg(long)]
+    by_position: bool,
     #[command(flatten)]
     common: Common,
 }
@@ -34,49 +37,34 @@ impl Patch {
         let bar = self.common.start("patch")?;
         let model = load(self.model.as_deref())?;
         let (clean, corrupt) = (model.ids(Input::Text(&self.clean))?, model.ids(Input::Text(&self.corrupt))?);
-        if clean.len() != corrupt.len() {
-            let message = format!("the clean text has {} tokens and the corrupt one {}: they must be as long", clean.len(), corrupt.len());
-            return Err(Unusable(message).into());
-        }
-        let mut sources = Sources::default();
-        model.source(&mut sources, "clean", &clean)?;
-        let last = |ids: &[u32], edits: &Edits| -> Result<Vec<f32>> {
-            let run = model.run(ids, edits, &sources)?;
-            Ok(model.logits(&run.hidden().row(ids.len() - 1).to_vec())?)
-        };
-        let (a, b) = (last(&clean, &Edits::default())?, last(&corrupt, &Edits::default())?);
-        let (right, wrong) = (regard_nn::generate::argmax(&a), regard_nn::generate::argmax(&b));
-        if right == wrong {
-            return Err(Unusable(format!(
-                "both texts have the same most likely next token: {:?}; give texts that differ in it",
-                model.piece(right as u32)
-            ))
-            .into());
-        }
-        let margin = |logits: &[f32]| f64::from(logits[right]) - f64::from(logits[wrong]);
-        let (high, low) = (margin(&a), margin(&b));
-        let shape = model.shape();
-        let columns = [
-            ("layer", "layer"),
-            ("head", "head"),
-            ("margin", "margin with this head from the clean text"),
-            ("share", "share of the difference"),
-        ];
-        let caption = format!(
-            "Margin of {:?} over {:?}: {high:.3} on the clean text, {low:.3} on the corrupt one.",
-            model.piece(right as u32),
-            model.piece(wrong as u32)
-        );
-        let mut table = Table::new("patch", &caption, &columns);
-        bar.expect((shape.layers * shape.heads) as u64);
-        for layer in 0..shape.layers {
-            for head in 0..shape.heads {
-                let now = margin(&last(&corrupt, &Edits::parse(&format!("L{layer}.H{head}=patch:clean"))?)?);
-                table.push(vec![layer.into(), head.into(), now.into(), ((now - low) / (high - low)).into()]);
-                bar.advance(1);
-            }
-        }
+        let options = PatchOptions { tokens: None, by_position: self.by_position };
+        let mut seen = 0;
+        bar.expect((model.shape().layers * model.shape().heads * if self.by_position { clean.len() } else { 1 }) as u64);
+        let patched = model.patch(&clean, &corrupt, options, |done, _| {
+            bar.advance((done - seen) as u64);
+            seen = done;
+        })?;
         drop(bar);
+        let [right, wrong] = patched.tokens.map(|token| model.piece(token));
+        let caption = format!(
+            "Margin of {right:?} over {wrong:?}: {:.3} on the clean text, {:.3} on the corrupt one.",
+            patched.clean, patched.corrupt
+        );
+        let position = self.by_position.then_some([("position", "token of both texts, from 0"), ("token", "that token of the clean text")]);
+        let columns: Vec<(&str, &str)> = [("layer", "layer"), ("head", "head")]
+            .into_iter()
+            .chain(position.into_iter().flatten())
+            .chain([("margin", "margin with this head from the clean text"), ("share", "share of the difference")])
+            .collect();
+        let mut table = Table::new("patch", &caption, &columns);
+        for ((layer, head, at), &margin) in patched.margins.indexed_iter() {
+            let mut row: Vec<Value> = vec![layer.into(), head.into()];
+            if self.by_position {
+                row.extend([Value::from(at), Value::from(model.piece(clean[at]))]);
+            }
+            row.extend([Value::from(margin), Value::from(patched.share(margin))]);
+            table.push(row);
+        }
         self.common.show_whole(&[table])?;
         Ok(Outcome::Done)
     }

@@ -15,7 +15,7 @@ use regard_nn::random::Draws;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// What a layer's attention worked with, `[heads, rows, dim]` each; keys and values have heads of their own number.
 #[derive(Debug, Clone)]
@@ -58,9 +58,9 @@ pub struct Reference {
 #[derive(Debug, Clone, Default)]
 pub struct Sources {
     /// Second texts by name, as they were attended to.
-    pub texts: HashMap<String, Vec<LayerActivations>>,
+    pub texts: HashMap<String, Vec<Arc<LayerActivations>>>,
     /// For `mean` and `resample`.
-    pub reference: Option<std::sync::Arc<Reference>>,
+    pub reference: Option<Arc<Reference>>,
 }
 
 /// A probe that edits and remembers.
@@ -71,7 +71,7 @@ pub(crate) struct EditProbe<'e> {
     cancel: &'e Cancel,
     /// The rows of the pass, and the tokens of the text that they belong to.
     rows: Mutex<(Range<usize>, usize)>,
-    tape: Option<Mutex<Vec<LayerActivations>>>,
+    tape: Option<Mutex<Vec<Arc<LayerActivations>>>>,
     networks: Option<Mutex<Vec<Vec<f32>>>>,
     streams: Option<Mutex<Vec<Vec<f32>>>>,
     hook: Option<&'e dyn Hook>,
@@ -88,7 +88,7 @@ pub(crate) struct Remember {
 /// What a pass has written down.
 #[derive(Debug, Default)]
 pub(crate) struct Memory {
-    pub(crate) heads: Vec<LayerActivations>,
+    pub(crate) heads: Vec<Arc<LayerActivations>>,
     pub(crate) networks: Vec<Vec<f32>>,
     pub(crate) streams: Vec<Vec<f32>>,
 }
@@ -408,7 +408,7 @@ impl Probe<f32> for EditProbe<'_> {
         if let Some(tape) = &self.tape {
             let kept = |x: ndarray::ArrayView4<'_, f32>| x.index_axis_move(Axis(0), 0).as_standard_layout().into_owned();
             let (q, k, v, z) = (kept(heads.q), kept(heads.k), kept(heads.v), kept(z.view()));
-            lock(tape).push(LayerActivations { q, k, v, z, own });
+            lock(tape).push(Arc::new(LayerActivations { q, k, v, z, own }));
         }
         Ok(())
     }
@@ -515,7 +515,7 @@ impl Reference {
         for (layer, tape) in memory.heads.into_iter().enumerate() {
             match self.z.get_mut(layer) {
                 Some(known) => known.append(Axis(1), ArrayView3::from(&tape.z)).expect("the same heads"),
-                None => self.z.push(tape.z),
+                None => self.z.push(Arc::unwrap_or_clone(tape).z),
             }
         }
         for (layer, rows) in memory.networks.into_iter().enumerate() {

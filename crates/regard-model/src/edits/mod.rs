@@ -222,6 +222,11 @@ impl Edits {
         self.edits.is_empty()
     }
 
+    /// The first of so many layers that an edit is about.
+    pub(crate) fn first_layer(&self, layers: usize) -> Option<usize> {
+        (0..layers).find(|layer| self.edits.iter().any(|edit| edit.on_layer(*layer)))
+    }
+
     /// The names of the second texts that are needed.
     pub fn texts(&self) -> Vec<&str> {
         let mut names: Vec<&str> =

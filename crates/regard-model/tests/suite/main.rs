@@ -8,5 +8,6 @@ mod gradients;
 mod handles;
 mod hub;
 mod known;
+mod patch;
 mod screen;
 mod tiles;

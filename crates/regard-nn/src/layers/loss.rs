@@ -111,6 +111,16 @@ kernel! {
 }
 
 kernel! {
+    /// Of a row of logits: the largest, the sum of `e = exp(logit - largest)`, and the sum of `e (logit - largest)`.
+    pub fn softmax_sums<'a, T>(logits: &'a [T]) -> [f64; 3] {
+        let largest = lane_max(logits);
+        let sum = lane_sum(logits, |x, s| s + (x - largest).exp());
+        let weighted = lane_sum(logits, |x, s| (x - largest).mul_add((x - largest).exp(), s));
+        [largest.to_f64(), sum.to_f64(), weighted.to_f64()]
+    }
+}
+
+kernel! {
     fn cross_entropy_rows<'a, T>(logits: &'a mut [T], targets: &'a [u32], scale: Option<T>, losses: &'a mut [f64]) -> usize {
         let classes = logits.len() / targets.len().max(1);
         let mut powers = vec![T::ZERO; classes];

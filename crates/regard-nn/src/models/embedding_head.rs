@@ -216,6 +216,16 @@ impl OutputHead {
         (!plain).then_some("a head with a layer before it, a softcap, or a bias beside a tied table")
     }
 
+    /// The weights of one token's logit and its bias; `None` for a head that is not linear.
+    pub(crate) fn of_token<T: Float>(&self, w: &Weights<'_, T>, token: usize) -> Option<(Vec<T>, f64)> {
+        if self.transform.is_some() || self.softcap.is_some() {
+            return None;
+        }
+        let biases = [self.head.bias(w), self.bias.map(|bias| w.own(bias))];
+        let bias: f64 = biases.into_iter().flatten().map(|biases| biases[token].to_f64()).sum();
+        Some((self.head.matrix(w).output(token), bias))
+    }
+
     pub(crate) fn forward<T: Float>(&self, w: &Weights<'_, T>, x: &[T], logits: &mut [T]) {
         self.head.forward(w, &self.transformed(w, x), logits);
         self.finish(w, 0..self.head.outputs(), logits);

@@ -173,6 +173,11 @@ impl Transformer {
         logits
     }
 
+    /// The weights of one token's logit, for rows after the last norm, and its bias; `None` where there is no head, or it is not linear.
+    pub fn unembedding<T: Float>(&self, w: &Weights<'_, T>, token: u32) -> Option<(Vec<T>, f64)> {
+        self.exit.as_ref().and_then(|exit| exit.of_token(w, token as usize))
+    }
+
     /// The loss of each row's target in nats, from rows after the last block; logits are never all there at once. What comes of a row does
     /// not depend on the others.
     ///
@@ -407,7 +412,7 @@ impl Transformer {
         self.logits(w, &Pass { wanted: Wanted::LastRow, ..Pass::new(batch, new, MaskKind::Causal) }, rows, logits)
     }
 
-    /// The rows behind the last block of `new` tokens of each sequence, the past being in the cache; causal.
+    /// The rows after the last block of `new` tokens of each sequence, the past being in the cache; causal.
     ///
     /// # Errors
     /// As [`Transformer::extend`].

@@ -238,6 +238,24 @@ impl<'m, T: Float> Matrix<'m, T> {
         if self.order == Order::InOut { dense } else { dense.reversed_axes() }
     }
 
+    /// The weights of one output, one per input.
+    pub fn output(&self, number: usize) -> Vec<T> {
+        let mut weights = vec![T::ZERO; self.inputs];
+        match (self.order, self.numbers) {
+            (Order::OutIn, _) => self.line(number, &mut weights),
+            (Order::InOut, MatrixNumbers::Own(x)) => {
+                weights.iter_mut().zip(x[number..].iter().step_by(self.outputs)).for_each(|(to, &x)| *to = x);
+            }
+            (Order::InOut, MatrixNumbers::Other(x)) => {
+                for (input, to) in weights.iter_mut().enumerate() {
+                    let at = input * self.outputs + number;
+                    x.widen(at..at + 1, std::slice::from_mut(to));
+                }
+            }
+        }
+        weights
+    }
+
     /// One of the rows as they lie: of a table of tokens.
     pub fn line(&self, number: usize, to: &mut [T]) {
         let width = to.len();

@@ -1,0 +1,143 @@
+//! Patches of heads, runs that begin at an edit, the lens and attributions: each against what it stands for.
+
+use crate::golden::{Golden, folder};
+use regard_model::{Edits, Input, LogitOf, Model, PatchOptions, Sources};
+
+fn edits(text: &str) -> Edits {
+    Edits::parse(text).expect(text)
+}
+
+/// Two texts of one length.
+fn texts(golden: &Golden) -> (Vec<u32>, Vec<u32>) {
+    let mut corrupt = golden.ids.clone();
+    corrupt.rotate_left(1);
+    (golden.ids.clone(), corrupt)
+}
+
+#[test]
+fn each_patch_has_the_bits_of_a_run_with_its_edit() {
+    for name in ["llama3", "gpt2", "gemma2", "gpt_neox"] {
+        let (golden, model) = (Golden::read(name), Model::load(folder(name)).expect(name));
+        let (clean, corrupt) = texts(&golden);
+        let nothing = Sources::default();
+        let mut sources = Sources::default();
+        model.source(&mut sources, "clean", &clean).expect(name);
+        let row = |model: &Model, ids: &[u32], edits: &Edits, sources: &Sources| {
+            let run = model.run(ids, edits, sources).expect(name);
+            model.logits(&run.hidden().row(ids.len() - 1).to_vec()).expect(name)
+        };
+        let best = |row: &[f32]| (0..row.len()).fold(0, |best, id| if row[id] > row[best] { id } else { best }) as u32;
+        let (a, b) = (row(&model, &clean, &edits(""), &nothing), row(&model, &corrupt, &edits(""), &nothing));
+        let likeliest = [best(&a), best(&b)];
+        let own = (likeliest[0] != likeliest[1]).then_some((None, false));
+        for (tokens, by_position) in own.into_iter().chain([(Some([3, 5]), false), (Some([3, 5]), true)]) {
+            let mut told = Vec::new();
+            let patched =
+                model.patch(&clean, &corrupt, PatchOptions { tokens, by_position }, |done, all| told.push((done, all))).expect(name);
+            let [right, wrong] = tokens.unwrap_or(likeliest);
+            assert_eq!(patched.tokens, [right, wrong], "{name}");
+            let margin = |row: &[f32]| f64::from(row[right as usize]) - f64::from(row[wrong as usize]);
+            assert!((patched.clean - margin(&a)).abs() < 1e-5 && (patched.corrupt - margin(&b)).abs() < 1e-5, "{name}");
+            assert!((patched.share(patched.clean) - 1.0).abs() < 1e-12 && patched.share(patched.corrupt) == 0.0);
+            let positions = if by_position { clean.len() } else { 1 };
+            assert_eq!(patched.margins.dim(), (model.shape().layers, model.shape().heads, positions), "{name}");
+            assert_eq!(told.last(), Some(&(patched.margins.len(), patched.margins.len())), "{name}");
+            let mut moved = 0;
+            for ((layer, head, at), &got) in patched.margins.indexed_iter() {
+                let rows = if by_position { format!("@{at}") } else { String::new() };
+                // A model that remembers no run.
+                let fresh = Model::load(folder(name)).expect(name);
+                let expected = margin(&row(&fresh, &corrupt, &edits(&format!("L{layer}.H{head}=patch:clean{rows}")), &sources));
+                assert!((got - expected).abs() < 1e-5, "{name} L{layer}.H{head}{rows}: {got} is not {expected}");
+                moved += usize::from((got - patched.corrupt).abs() > 1e-4);
+            }
+            assert!(moved > 0, "{name}: no patch changes anything");
+        }
+        assert!(model.patch(&clean, &clean, PatchOptions::default(), |_, _| {}).is_err(), "{name}: nothing to carry");
+        assert!(model.patch(&clean, &clean[1..], PatchOptions::default(), |_, _| {}).is_err(), "{name}: another length");
+        let tokens = Some([3, 1 << 30]);
+        assert!(model.patch(&clean, &corrupt, PatchOptions { tokens, by_position: false }, |_, _| {}).is_err(), "{name}: no token");
+    }
+}
+
+#[test]
+fn a_run_that_begins_at_its_edit_is_the_whole_run() {
+    for name in ["llama3", "gpt2", "gemma2", "qwen3", "gpt_neox"] {
+        let (golden, warm) = (Golden::read(name), Model::load(folder(name)).expect(name));
+        let (clean, other) = texts(&golden);
+        let none = Sources::default();
+        let first = warm.run(&clean, &edits(""), &none).expect(name);
+        warm.run(&other, &edits(""), &none).expect(name);
+        let again = warm.run(&clean, &edits(""), &none).expect(name);
+        assert_eq!(first.hidden(), again.hidden(), "{name}");
+        for text in ["L0.H0=zero", "L1.H1=zero", "L1.mlp=zero", "L1=gain:0.5", "scale=off", "L1.H0=temp:2", "L1.H1=gain:1"] {
+            let cold = Model::load(folder(name)).expect(name).run(&clean, &edits(text), &none).expect(name);
+            let quick = warm.run(&clean, &edits(text), &none).expect(name);
+            assert_eq!(cold.hidden(), quick.hidden(), "{name} {text}");
+            assert_eq!(quick.edits().canonical(), edits(text).canonical());
+            for layer in 0..warm.shape().layers {
+                assert_eq!(cold.z(layer).expect(name), quick.z(layer).expect(name), "{name} {text} layer {layer}");
+                assert_eq!(cold.weights(layer, 1).expect(name), quick.weights(layer, 1).expect(name), "{name} {text} layer {layer}");
+            }
+        }
+        // An edited run as a source: path patching by hand.
+        let edited = warm.run(&other, &edits("L0.H0=zero"), &none).expect(name);
+        let sources = Sources { texts: [("x".to_owned(), edited.activations())].into(), ..Sources::default() };
+        let patched = warm.run(&clean, &edits("L1.H1=patch:x"), &sources).expect(name);
+        assert_eq!(
+            patched.z(1).expect(name).index_axis(ndarray::Axis(0), 1),
+            edited.z(1).expect(name).index_axis(ndarray::Axis(0), 1),
+            "{name}"
+        );
+        assert_eq!(patched.z(0).expect(name), first.z(0).expect(name), "{name}");
+    }
+}
+
+/// By the definition, in f64, from the logits of the run.
+#[test]
+fn the_lens_after_the_last_layer_is_the_prediction() {
+    let model = Model::built_in().expect("it is in the crate");
+    let ids = model.ids(Input::Text("Emma and David went to the river. They saw a dog.")).expect("letters");
+    let run = model.run(&ids, &edits(""), &Sources::default()).expect("a text");
+    let (logits, losses) = (run.logits().expect("a head"), run.losses().expect("a head"));
+    for top in [1, 5, model.vocab()] {
+        let lens = model.lens(&ids, &edits(""), &Sources::default(), top).expect("a text");
+        let last = model.shape().layers;
+        for (row, logits) in logits.outer_iter().enumerate() {
+            let sum: f64 = logits.iter().map(|x| f64::from(*x).exp()).sum();
+            let p: Vec<f64> = logits.iter().map(|x| f64::from(*x).exp() / sum).collect();
+            let mut order: Vec<usize> = (0..p.len()).collect();
+            order.sort_by(|a, b| logits[*b].total_cmp(&logits[*a]).then(a.cmp(b)));
+            for (place, &id) in order.iter().take(top).enumerate() {
+                assert_eq!(lens.top[[last, row, place]] as usize, id, "row {row}, place {place}");
+                assert!((f64::from(lens.probability[[last, row, place]]) - p[id]).abs() < 1e-6);
+            }
+            let entropy: f64 = -p.iter().map(|p| p * p.ln()).sum::<f64>();
+            assert!((lens.entropy[[last, row]] - entropy).abs() < 1e-5, "row {row}: {} is not {entropy}", lens.entropy[[last, row]]);
+            match losses.get(row) {
+                Some(loss) => assert!((lens.loss[[last, row]] - loss).abs() < 1e-5),
+                None => assert!(lens.loss[[last, row]].is_nan()),
+            }
+        }
+    }
+}
+
+#[test]
+fn a_difference_of_logits_is_the_difference_of_attributions() {
+    for name in ["gpt2", "llama3", "gpt_neox"] {
+        let (golden, model) = (Golden::read(name), Model::load(folder(name)).expect(name));
+        let (ids, none) = (&golden.ids, Sources::default());
+        let row = ids.len() - 1;
+        let of = |token, minus| model.attribute_to(ids, &edits(""), &none, row, LogitOf { token, minus }).expect(name);
+        let logits = model.run(ids, &edits(""), &none).expect(name).logits().expect(name).row(row).to_vec();
+        let best = (0..logits.len()).fold(0, |best, id| if logits[id] > logits[best] { id } else { best });
+        let (likeliest, a, b, both) = (of(None, None), of(Some(3), None), of(Some(5), None), of(Some(3), Some(5)));
+        assert_eq!(likeliest.token as usize, best, "{name}");
+        assert!((a.logit - f64::from(logits[3])).abs() < 1e-4, "{name}: {} is not {}", a.logit, logits[3]);
+        assert!((both.logit - (a.logit - b.logit)).abs() < 1e-9, "{name}");
+        for ((part, both), (a, b)) in both.parts.iter().zip(&both.writes).zip(a.writes.iter().zip(&b.writes)) {
+            assert!((both - (a - b)).abs() < 1e-6, "{name} {part}: {both} is not {a} - {b}");
+        }
+        assert!(model.attribute_to(ids, &edits(""), &none, row, LogitOf { token: None, minus: Some(1 << 30) }).is_err());
+    }
+}
