@@ -293,7 +293,7 @@ fn a_class_is_a_table_and_its_folders_stay_as_they_are() {
     let output = regard(&arguments, dir.path());
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(1));
-    assert_eq!(text.lines().count(), 1 + 2 * 14);
+    assert_eq!(text.lines().count(), 1 + 2 * 15);
     assert!(
         text.contains("ann,2,softmax,python,pass,") && text.contains("ben,2,softmax,python,fail,") && text.contains(",columns,"),
         "{text}"

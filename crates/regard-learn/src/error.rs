@@ -50,6 +50,16 @@ pub enum Error {
         /// What it said.
         reason: String,
     },
+    /// PyTorch is not there.
+    #[error(
+        "{python} has no PyTorch ({reason}); run `{python} -m pip install torch`, name another Python with --python PATH, or do the exercises in NumPy with --lang python"
+    )]
+    NoTorch {
+        /// Which Python.
+        python: String,
+        /// What it said.
+        reason: String,
+    },
     /// rustc is not there.
     #[error("there is no rustc ({reason}); install Rust with rustup, or do the exercises in Python with --lang python")]
     NoRustc {

@@ -13,21 +13,27 @@ pub enum Lang {
     Python,
     /// Rust, without crates.
     Rust,
+    /// Python with PyTorch.
+    Torch,
 }
 
 impl Lang {
+    /// All of them.
+    pub const ALL: [Self; 3] = [Lang::Python, Lang::Rust, Lang::Torch];
+
     /// Its name, which is also its folder.
     pub fn name(self) -> &'static str {
         match self {
             Lang::Python => "python",
             Lang::Rust => "rust",
+            Lang::Torch => "torch",
         }
     }
 
     /// Ending of its files.
     pub fn ending(self) -> &'static str {
         match self {
-            Lang::Python => "py",
+            Lang::Python | Lang::Torch => "py",
             Lang::Rust => "rs",
         }
     }
@@ -145,6 +151,28 @@ pub struct Files {
     pub wrong_py: &'static str,
     /// Known wrong answers, as changes of the solution.
     pub wrong_rs: &'static str,
+    /// Where the learner starts.
+    pub stub_torch: &'static str,
+    /// A right answer.
+    pub solution_torch: &'static str,
+    /// Known wrong answers, as changes of the solution.
+    pub wrong_torch: &'static str,
+}
+
+impl Files {
+    /// No texts.
+    pub const EMPTY: Self = Self {
+        text: "",
+        stub_py: "",
+        stub_rs: "",
+        solution_py: "",
+        solution_rs: "",
+        wrong_py: "",
+        wrong_rs: "",
+        stub_torch: "",
+        solution_torch: "",
+        wrong_torch: "",
+    };
 }
 
 /// The files of the folder beside the module.
@@ -159,6 +187,9 @@ macro_rules! files {
             solution_rs: include_str!("solution.rs"),
             wrong_py: include_str!("wrong.py.txt"),
             wrong_rs: include_str!("wrong.rs.txt"),
+            stub_torch: include_str!("stub_torch.py"),
+            solution_torch: include_str!("solution_torch.py"),
+            wrong_torch: include_str!("wrong_torch.py.txt"),
         }
     };
 }
@@ -174,6 +205,33 @@ pub enum Judging {
     },
     /// Exercise 14: names of models.
     Models,
+    /// An exercise of a set: numbers against those of its solution.
+    Programs(Programs),
+}
+
+/// The cases of a seed.
+pub type CaseMaker = Box<dyn Fn(&mut Rng) -> Vec<Case> + Send + Sync>;
+
+/// The programs of an exercise of a set.
+pub struct Programs {
+    /// The right answer, which is the oracle.
+    pub solution: std::path::PathBuf,
+    /// Wrong answers with the mistake that each makes.
+    pub wrong: Vec<(Mistake, std::path::PathBuf)>,
+    /// The cases of a seed.
+    pub cases: CaseMaker,
+}
+
+/// What a PyTorch answer is where the gradient is the exercise: a `torch.autograd.Function`.
+pub struct Custom {
+    /// Name of the class.
+    pub class: &'static str,
+    /// Place of the gradient of its result among the arguments; the others are those of `forward`.
+    pub d_out: usize,
+    /// Number of arguments, from the first, that have a gradient.
+    pub leaves: usize,
+    /// What `forward` returns.
+    pub forward: Formula,
 }
 
 /// An exercise.
@@ -210,8 +268,16 @@ pub struct Exercise {
     pub possible: fn(&[usize]) -> bool,
     /// How it is judged.
     pub judging: Judging,
+    /// In PyTorch, the function with a backward pass of its own.
+    pub custom: Option<Custom>,
     /// Its texts.
     pub files: Files,
+}
+
+impl std::fmt::Debug for Exercise {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Exercise").field("number", &self.number).field("name", &self.name).finish_non_exhaustive()
+    }
 }
 
 impl Exercise {
@@ -230,6 +296,7 @@ impl Exercise {
         match lang {
             Lang::Python => self.files.stub_py,
             Lang::Rust => self.files.stub_rs,
+            Lang::Torch => self.files.stub_torch,
         }
     }
 
@@ -238,6 +305,30 @@ impl Exercise {
         match lang {
             Lang::Python => self.files.solution_py,
             Lang::Rust => self.files.solution_rs,
+            Lang::Torch => self.files.solution_torch,
+        }
+    }
+
+    /// Known wrong answers, as changes of the solution.
+    pub fn wrong(&self, lang: Lang) -> &'static str {
+        match lang {
+            Lang::Python => self.files.wrong_py,
+            Lang::Rust => self.files.wrong_rs,
+            Lang::Torch => self.files.wrong_torch,
+        }
+    }
+
+    /// What it is about, with what is different in a language.
+    pub fn text(&self, lang: Lang) -> String {
+        let text = self.files.text;
+        match (&self.custom, lang) {
+            (Some(custom), Lang::Torch) => format!(
+                "{text}\nIn PyTorch: write the class `{}`, a `torch.autograd.Function` with `forward` and `backward`. The judge \
+                 calls `{}.apply` and differentiates. `torch.autograd.grad` and its kin are not available: the gradient is yours to write.\n",
+                custom.class, custom.class
+            ),
+            (None, Lang::Torch) => format!("{text}\nIn PyTorch: tensors in and out.\n"),
+            _ => text.to_owned(),
         }
     }
 

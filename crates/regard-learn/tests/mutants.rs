@@ -7,7 +7,7 @@ use regard_learn::judge::{cases, compare, evaluate, expect};
 use regard_learn::wrong::wrong_answers;
 
 /// The mistakes that the judge must name.
-const LISTED: [(&str, &str); 14] = [
+const LISTED: [(&str, &str); 15] = [
     ("similarity", "only-q-norm l1-norm zero-nan distance dots-normalised transposed"),
     ("softmax", "no-max columns one-max clipped empty-nan logarithm base-2"),
     ("attention", "columns no-softmax no-scale scale-after keys-as-values no-max transposed-scores"),
@@ -22,6 +22,7 @@ const LISTED: [(&str, &str); 14] = [
     ("absorb", "sum-not-rescaled alpha-inverted hidden-nan normalised-each-time one-max alpha-on-the-new"),
     ("backward_tile", "tile-delta dv-undropped ds-dropped dk-unscaled divided-by-p max-forgotten"),
     ("diagnose", "weights-only always-healthy no-tolerance too-many-questions moves-the-last-token"),
+    ("block", "post-norm no-residual norm-in-residual layer-norm no-mask parallel no-activation model-width gains-unused"),
 ];
 
 #[test]
@@ -209,4 +210,47 @@ fn every_form_of_a_mistake_has_a_sentence_of_its_own_or_a_listed_one() {
             assert!(own || SHARED.contains(&id), "{}: {mutant} borrows the sentence of {id}", exercise.name);
         }
     }
+}
+
+#[test]
+fn mistakes_that_are_shared_with_the_judge_of_kernels_are_the_same_formula() {
+    use regard_learn::kernels::catalogue::{SHARED, Switches};
+    use regard_learn::kernels::{Align, Precision, Problem, Run, Takes, cases as kernel_cases, evaluate as kernel};
+    use regard_learn::value::Value;
+    for (name, id, _) in SHARED {
+        let known = |e: &&&regard_learn::exercise::Exercise| *name == "*" || e.name == *name;
+        let named = |e: &&regard_learn::exercise::Exercise| e.mutants.iter().any(|m| m.split('/').next() == Some(id));
+        assert!(EXERCISES.iter().filter(known).any(named), "{name}: {id}");
+    }
+    // The same numbers from both programs, where one exercise and one kernel can be asked the same.
+    let takes = Takes { features: vec!["scale".to_owned()], rank: 2, align: Align::TopLeft, seq_major: false, precision: Precision::F64 };
+    let problems: Vec<Problem> = kernel_cases(&takes, 5).into_iter().filter(|p| !p.hard && p.work() < 2000).collect();
+    let exercise = regard_learn::exercises::find("attention").expect("it is there");
+    let Judging::Numbers { formula, .. } = &exercise.judging else { panic!("numbers") };
+    let mut compared = 0;
+    for (_, id, mistake) in SHARED.iter().filter(|(name, id, _)| ["*", "attention"].contains(name) && exercise.mutants.contains(id)) {
+        if ["no-max", "scale-absolute"].contains(id) {
+            continue;
+        }
+        // On top of a scale means that one is given.
+        for p in problems.iter().filter(|p| p.scale.is_some() || *id != "scale-and-root") {
+            let s = p.segments[0];
+            let scale = p.scale.unwrap_or(1.0 / (p.dims[0] as f64).sqrt());
+            let args = vec![
+                Value::new(&[s.n, p.dims[0]], p.q.clone()),
+                Value::new(&[s.m, p.dims[0]], p.k.clone()),
+                Value::new(&[s.m, p.dims[1]], p.v.clone()),
+                Value::number(scale),
+            ];
+            let call = regard_learn::value::Call { dims: vec![s.n, s.m, p.dims[0], p.dims[1]], args };
+            let mutant = (formula.f64)(&call, &regard_learn::formula::How::with(&[*id])).expect("it answers");
+            let switches = Switches::default().with(*mistake, 0);
+            let same = kernel(p, Run { switches: &switches, precision: Precision::F64, backwards: false });
+            let out = same.named("out").expect("an output");
+            let apart = mutant[0].data.iter().zip(out).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+            assert!(apart <= 1e-12 * mutant[0].data.iter().fold(1.0, |top: f64, x| top.max(x.abs())), "{id}, {}: {apart}", p.label);
+            compared += 1;
+        }
+    }
+    assert!(compared > 50, "{compared}");
 }

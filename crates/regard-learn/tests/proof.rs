@@ -1,12 +1,11 @@
-//! What is claimed of the judge, in both languages: solutions pass, stubs are `todo`, every listed wrong answer fails with its id first,
+//! What is claimed of the judge, in every language: solutions pass, stubs are `todo`, every listed wrong answer fails with its id first,
 //! odd but right answers pass.
 //!
-//! `REGARD_LEARN_PYTHON` names a Python with NumPy; what is missing is skipped aloud.
+//! `REGARD_LEARN_PYTHON` names a Python with NumPy, and with PyTorch; what is missing is skipped aloud.
 
 mod common;
 
 use common::{Judge, exercises, languages, run_all};
-use regard_learn::exercise::Lang;
 use regard_learn::judge::Status;
 use regard_learn::wrong::wrong_answers;
 
@@ -39,10 +38,9 @@ fn stubs_are_todo() {
 #[test]
 fn every_listed_wrong_answer_fails_with_its_id_first() {
     let all = languages().into_iter().flat_map(|lang| {
-        exercises().into_iter().flat_map(move |e| {
-            let changes = if lang == Lang::Python { e.files.wrong_py } else { e.files.wrong_rs };
-            wrong_answers(e.solution(lang), changes).into_iter().map(move |wrong| (e, lang, wrong))
-        })
+        exercises()
+            .into_iter()
+            .flat_map(move |e| wrong_answers(e.solution(lang), e.wrong(lang)).into_iter().map(move |wrong| (e, lang, wrong)))
     });
     {
         run_all(all.map(|(e, lang, wrong)| {

@@ -62,6 +62,7 @@ __all__ = [
     "heat_map",
     "judge",
     "lab",
+    "learn",
     "load",
     "merge",
     "nn",
@@ -78,7 +79,7 @@ __all__ = [
 
 
 if TYPE_CHECKING:
-    from . import documents, jax, lab, nn, plot, testing, torch, transformers
+    from . import documents, jax, lab, learn, nn, plot, testing, torch, transformers
     from ._judge import judge
     from .plot import analyze, plot_attention, plot_heads
 
@@ -89,7 +90,7 @@ def __getattr__(name: str) -> Any:
 
     if name == "judge":
         return import_module("._judge", __name__).judge
-    if name in ("documents", "lab", "nn", "plot", "testing"):
+    if name in ("documents", "lab", "learn", "nn", "plot", "testing"):
         return import_module(f".{name}", __name__)
     if name in ("analyze", "plot_attention", "plot_heads"):
         return getattr(import_module(".plot", __name__), name)

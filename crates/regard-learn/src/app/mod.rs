@@ -1,5 +1,6 @@
 //! The command `regard learn`: what it does, said in lines. Arguments and exit codes are the command's.
 
+mod classroom;
 pub mod demo;
 mod record;
 pub mod state;
@@ -7,16 +8,21 @@ mod terminal;
 mod watch;
 
 use crate::error::{Error, Result};
-use crate::exercise::{Exercise, Lang};
-use crate::exercises::{EXERCISES, find};
+use crate::exercise::{Exercise, Judging, Lang};
+use crate::exercises::{EXERCISES, find_in};
 use crate::judge::{NoVerdict, Status, Task, Verdict, check};
 use crate::runner::Builds;
+use crate::sets::{self, List};
 use crate::show::{self, Look};
+use regard_files::Output;
 use state::Folder;
+use std::collections::BTreeMap;
 use std::io::{BufRead, ErrorKind, IsTerminal, Write, stdin, stdout};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
 
 /// What is to be done.
 #[derive(Clone, Debug)]
@@ -40,6 +46,8 @@ pub enum Action {
     Solution(String),
     /// The file aside, and the stub again.
     Reset(String),
+    /// Proves a set of exercises: solutions pass, stubs are not begun, wrong answers are named.
+    Prove,
 }
 
 /// What was asked for.
@@ -59,8 +67,29 @@ pub struct Options {
     pub json: bool,
     /// For spreadsheets.
     pub csv: bool,
+    /// Nothing is printed.
+    pub quiet: bool,
     /// No colours, no watching.
     pub plain: bool,
+    /// Folder of a set of exercises.
+    pub set: Option<PathBuf>,
+    /// Points of an exercise.
+    pub points: u64,
+    /// Files for classrooms.
+    pub files: Files,
+}
+
+/// Files that `check` writes beside what it prints.
+#[derive(Clone, Debug, Default)]
+pub struct Files {
+    /// JUnit XML.
+    pub junit: Option<PathBuf>,
+    /// `result.json` of Classroom 50.
+    pub result: Option<PathBuf>,
+    /// The verdict of one exercise, with its text, for the Python package.
+    pub record: Option<PathBuf>,
+    /// Whether they may replace files.
+    pub overwrite: bool,
 }
 
 /// How it ended.
@@ -85,6 +114,7 @@ pub fn run(action: &Action, options: &Options, stop: &'static AtomicBool) -> Res
         Action::Hint(word) => session.hint(session.find(word)?),
         Action::Solution(word) => session.solution(session.find(word)?),
         Action::Reset(word) => session.reset(session.find(word)?),
+        Action::Prove => session.prove(),
     }
 }
 
@@ -109,10 +139,20 @@ fn warn(text: &str) {
     let _ = writeln!(std::io::stderr(), "{text}");
 }
 
+/// The folder of the learner for a set, if there is one.
+fn in_set(options: &Options, list: List, folder: Folder) -> Folder {
+    let path = options.set.as_deref().and_then(|set| set.canonicalize().ok());
+    match path.as_deref().and_then(Path::file_name) {
+        Some(name) => folder.of_set(&name.to_string_lossy(), list),
+        None => folder,
+    }
+}
+
 struct Session<'a> {
     options: &'a Options,
     stop: &'static AtomicBool,
     folder: Folder,
+    list: List,
     lang: Lang,
     look: Look,
     builds: Arc<Builds>,
@@ -120,15 +160,23 @@ struct Session<'a> {
 
 impl<'a> Session<'a> {
     fn new(options: &'a Options, stop: &'static AtomicBool) -> Result<Self> {
-        let folder = Folder::find(options.dirs.first().map(PathBuf::as_path));
+        let list = options.set.as_deref().map_or(Ok(EXERCISES), sets::load)?;
+        let folder = in_set(options, list, Folder::find(options.dirs.first().map(PathBuf::as_path)));
         let remembered = folder.progress().ok().and_then(|p| p.lang);
         let lang = options.lang.or(remembered).unwrap_or(Lang::Python);
         let look = Look { colour: !options.plain && stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none() };
-        Ok(Self { options, stop, folder, lang, look, builds: Arc::default() })
+        if options.set.is_some() && lang != Lang::Python {
+            return Err(Error::Usage("the exercises of a set are judged in Python; leave --lang out".to_owned()));
+        }
+        Ok(Self { options, stop, folder, list, lang, look, builds: Arc::default() })
+    }
+
+    fn in_set(&self, folder: Folder) -> Folder {
+        in_set(self.options, self.list, folder)
     }
 
     fn find(&self, word: &str) -> Result<&'static Exercise> {
-        find(word).ok_or_else(|| Error::NoExercise { name: word.to_owned(), count: EXERCISES.len() })
+        find_in(self.list, word).ok_or_else(|| Error::NoExercise { name: word.to_owned(), count: self.list.len() })
     }
 
     /// Remembers the language that was asked for.
@@ -140,21 +188,21 @@ impl<'a> Session<'a> {
     /// The first exercise that has not passed.
     fn first_open(&self) -> Result<Option<&'static Exercise>> {
         let progress = self.folder.progress()?;
-        Ok(EXERCISES.iter().copied().find(|e| !progress.entry(e, self.lang).passed))
+        Ok(self.list.iter().copied().find(|e| !progress.entry(e, self.lang).passed))
     }
 
     fn watch(&self, word: Option<&str>) -> Result<Outcome> {
         let named = word.map(|word| self.find(word)).transpose()?;
         self.remember()?;
         let Some(exercise) = named.map_or_else(|| self.first_open(), |exercise| Ok(Some(exercise)))? else {
-            say(&[format!("all {} exercises pass in {}; `regard learn list` shows them", EXERCISES.len(), self.lang.name())])?;
+            say(&[format!("all {} exercises pass in {}; `regard learn list` shows them", self.list.len(), self.lang.name())])?;
             return Ok(Outcome::Done);
         };
         if !self.options.plain && terminal::is_terminal() {
             return watch::watch(self, exercise);
         }
         let path = self.folder.prepare(exercise, self.lang)?;
-        say(&intro(exercise, &path))?;
+        say(&intro(exercise, self.lang, &path))?;
         let verdict = match self.judge(exercise, self.lang, &path) {
             Ok(verdict) => verdict,
             Err(NoVerdict::Stopped) => return Ok(Outcome::Stopped),
@@ -188,7 +236,26 @@ impl<'a> Session<'a> {
         }
     }
 
+    /// The exercises and their state for programs.
+    fn list_json(&self) -> Result<serde_json::Value> {
+        let progress = self.folder.progress()?;
+        let one = |exercise: &&'static Exercise| {
+            let entry = progress.entry(exercise, self.lang);
+            serde_json::json!({"number": exercise.number, "name": exercise.name, "title": exercise.title, "passed": entry.passed,
+                "status": entry.status, "tries": entry.tries, "hints": entry.hints})
+        };
+        Ok(self.list.iter().map(one).collect())
+    }
+
     fn list(&self) -> Result<Outcome> {
+        if let Some(path) = &self.options.files.record {
+            Output::reserve_new(path, true)?.write(self.list_json()?.to_string().as_bytes())?;
+            return Ok(Outcome::Done);
+        }
+        if self.options.json {
+            print(&format!("{:#}", self.list_json()?))?;
+            return Ok(Outcome::Done);
+        }
         say(&self.list_lines()?)?;
         say(&["`regard learn 12` goes to exercise 12".to_owned()])?;
         Ok(Outcome::Done)
@@ -197,7 +264,7 @@ impl<'a> Session<'a> {
     fn list_lines(&self) -> Result<Vec<String>> {
         let progress = self.folder.progress()?;
         let mut lines = Vec::new();
-        for exercise in EXERCISES {
+        for exercise in self.list {
             let entry = progress.entry(exercise, self.lang);
             let state = match entry.status {
                 _ if entry.passed => self.look.paint("32", "pass"),
@@ -206,14 +273,14 @@ impl<'a> Session<'a> {
             };
             lines.push(format!("  {state}  {:02} {:<19} {}", exercise.number, exercise.name, exercise.title));
         }
-        let passed = EXERCISES.iter().filter(|e| progress.entry(e, self.lang).passed).count();
-        lines.push(format!("{passed} of {} pass in {}; files are in {}", EXERCISES.len(), self.lang.name(), self.folder.root().display()));
+        let passed = self.list.iter().filter(|e| progress.entry(e, self.lang).passed).count();
+        lines.push(format!("{passed} of {} pass in {}; files are in {}", self.list.len(), self.lang.name(), self.folder.root().display()));
         Ok(lines)
     }
 
     fn show(&self, exercise: &'static Exercise) -> Result<Outcome> {
         let path = self.folder.prepare(exercise, self.lang)?;
-        say(&intro(exercise, &path))?;
+        say(&intro(exercise, self.lang, &path))?;
         Ok(Outcome::Done)
     }
 
@@ -272,17 +339,15 @@ impl<'a> Session<'a> {
     fn check(&self, which: &[String], all: bool) -> Result<Outcome> {
         let jobs = self.jobs(which, all)?;
         let several = self.options.dirs.len() > 1;
-        let quiet = self.options.json || self.options.csv;
+        let quiet = self.options.json || self.options.csv || self.options.quiet;
         if let Some(folder) = jobs.first().and_then(|job| job.folder.as_ref()).filter(|_| !several) {
             folder.check_writable()?;
         }
-        let mut records = Vec::new();
-        for job in &jobs {
-            let verdict = match self.judge_job(job) {
-                Ok(verdict) => verdict,
-                Err(NoVerdict::Stopped) => return Ok(Outcome::Stopped),
-                Err(NoVerdict::Error(error)) => return Err(error),
-            };
+        let files = &self.options.files;
+        let reserve = |path: &Option<PathBuf>| path.as_deref().map(|path| Output::reserve_new(path, files.overwrite)).transpose();
+        let outputs = [reserve(&files.junit)?, reserve(&files.result)?, reserve(&files.record)?];
+        let (mut records, mut texts) = (Vec::new(), Vec::new());
+        let judged = self.in_turn(&jobs, several && !quiet, &mut |job, verdict| {
             let mut hints = 0;
             if let Some(folder) = &job.folder {
                 hints = folder.progress().map(|p| p.entry(job.exercise, job.lang).hints).unwrap_or(0);
@@ -291,23 +356,91 @@ impl<'a> Session<'a> {
                     self.note(folder, job.exercise, &verdict);
                 }
             }
+            if files.record.is_some() {
+                texts.push(show::verdict(&verdict, Look::default()).join("\n"));
+            }
             if !quiet && !several {
                 say(&show::verdict(&verdict, self.look))?;
                 if verdict.status == Status::Pass && jobs.len() == 1 {
                     say(&self.praise(job.exercise, job.lang, &job.file))?;
                 }
             }
-            records.push(record::record(&job.place, &verdict, hints));
+            records.push(record::record(&job.place, &verdict, hints, self.options.points));
+            Ok(())
+        });
+        match judged {
+            Ok(()) => {}
+            Err(NoVerdict::Stopped) => return Ok(Outcome::Stopped),
+            Err(NoVerdict::Error(error)) => return Err(error),
         }
-        if self.options.json {
+        let [junit, result, record] = outputs;
+        if let Some(output) = junit {
+            output.write(classroom::junit(&records).as_bytes())?;
+        }
+        if let Some(output) = result {
+            output.write(format!("{:#}\n", classroom::result(&records)).as_bytes())?;
+        }
+        if let (Some(output), [one, ..]) = (record, &mut records[..]) {
+            one.json["text"] = texts.join("\n").into();
+            output.write(one.json.to_string().as_bytes())?;
+        }
+        if self.options.quiet {
+            // The exit code tells.
+        } else if self.options.json {
             print(&record::to_json(&records))?;
         } else if self.options.csv {
             print(&record::to_csv(&records))?;
         } else if several {
             say(&record::to_table(&records))?;
+            say(&classroom::frequent(&records))?;
         }
         let passed = records.iter().all(|r| r.status == Status::Pass);
         Ok(if passed { Outcome::Done } else { Outcome::NotPassed })
+    }
+
+    /// Judges jobs on as many threads as there are processors, and hands on the verdicts in order.
+    fn in_turn(
+        &self,
+        jobs: &[Job],
+        progress: bool,
+        each: &mut dyn FnMut(&Job, Verdict) -> Result<()>,
+    ) -> std::result::Result<(), NoVerdict> {
+        let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(jobs.len());
+        let (next, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let start = Instant::now();
+        let (sender, verdicts) = channel();
+        std::thread::scope(|scope| {
+            for _ in 0..workers {
+                let (sender, next, over) = (sender.clone(), &next, &over);
+                scope.spawn(move || {
+                    while !over.load(Ordering::Relaxed) {
+                        let at = next.fetch_add(1, Ordering::Relaxed);
+                        let Some(job) = jobs.get(at) else { break };
+                        if sender.send((at, self.judge_job(job))).is_err() {
+                            break;
+                        }
+                    }
+                });
+            }
+            drop(sender);
+            let (mut waiting, mut shown, mut said) = (BTreeMap::new(), 0, Instant::now());
+            for (at, verdict) in verdicts {
+                waiting.insert(at, verdict);
+                while let Some(verdict) = waiting.remove(&shown) {
+                    let handed = verdict.and_then(|verdict| each(&jobs[shown], verdict).map_err(NoVerdict::Error));
+                    if handed.is_err() {
+                        over.store(true, Ordering::Relaxed);
+                        return handed;
+                    }
+                    shown += 1;
+                }
+                if progress && start.elapsed() > Duration::from_secs(2) && said.elapsed() > Duration::from_secs(2) {
+                    warn(&format!("{shown} of {} answers judged", jobs.len()));
+                    said = Instant::now();
+                }
+            }
+            Ok(())
+        })
     }
 
     /// A verdict; a file that is not there is not begun.
@@ -325,9 +458,9 @@ impl<'a> Session<'a> {
         }
         let exercises = match (all, named.is_empty()) {
             (true, false) => return Err(Error::Usage("give exercises or --all, not both".to_owned())),
-            (true, true) => EXERCISES.to_vec(),
+            (true, true) => self.list.to_vec(),
             (false, false) => named,
-            (false, true) => vec![self.first_open()?.unwrap_or(EXERCISES[0])],
+            (false, true) => vec![self.first_open()?.unwrap_or(self.list[0])],
         };
         let dirs: Vec<Option<&Path>> =
             if self.options.dirs.is_empty() { vec![None] } else { self.options.dirs.iter().map(|d| Some(d.as_path())).collect() };
@@ -336,7 +469,7 @@ impl<'a> Session<'a> {
             if let Some(dir) = dir.filter(|dir| !dir.is_dir()) {
                 return Err(Error::Usage(format!("{} is no folder: --dir names a learner's folder", dir.display())));
             }
-            let folder = Folder::find(dir);
+            let folder = self.in_set(Folder::find(dir));
             let remembered = folder.progress().ok().and_then(|p| p.lang);
             let lang = self.options.lang.or(remembered).unwrap_or_else(|| guess(&folder));
             let place = dir.map_or_else(|| folder.root().to_path_buf(), Path::to_path_buf);
@@ -351,16 +484,70 @@ impl<'a> Session<'a> {
         let stem = file.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
         let exercise = match named {
             [exercise] => exercise,
-            [] => find(&stem).ok_or_else(|| Error::Usage(format!("which exercise is {}? Say `check N --file PATH`", file.display())))?,
+            [] => find_in(self.list, &stem)
+                .ok_or_else(|| Error::Usage(format!("which exercise is {}? Say `check N --file PATH`", file.display())))?,
             _ => return Err(Error::Usage("--file judges one exercise".to_owned())),
         };
         let by_ending = match file.extension().and_then(|e| e.to_str()) {
+            Some("py") if file.parent().is_some_and(|folder| folder.ends_with("torch")) => Some(Lang::Torch),
             Some("py") => Some(Lang::Python),
             Some("rs") => Some(Lang::Rust),
             _ => None,
         };
         let lang = self.options.lang.or(by_ending).unwrap_or(self.lang);
         Ok(Job { exercise, lang, file: file.to_path_buf(), folder: None, place: file.to_path_buf() })
+    }
+
+    /// Judges the solutions, stubs and wrong answers of a set, or of the built-in exercises in one language.
+    fn prove(&self) -> Result<Outcome> {
+        let folder = tempfile::tempdir().map_err(Error::temporary)?;
+        let mut failures = 0;
+        for exercise in self.list {
+            let wrong: Vec<(String, String)> = match &exercise.judging {
+                Judging::Programs(programs) => {
+                    let read = |path: &PathBuf| Result::Ok(String::from_utf8_lossy(&crate::files::read_answer(path)?).into_owned());
+                    let one = |(mistake, path): &(crate::exercise::Mistake, PathBuf)| Result::Ok((mistake.id.to_owned(), read(path)?));
+                    programs.wrong.iter().map(one).collect::<Result<_>>()?
+                }
+                _ => {
+                    let all = crate::wrong::wrong_answers(exercise.solution(self.lang), exercise.wrong(self.lang));
+                    all.into_iter().map(|wrong| (wrong.id, wrong.source)).collect()
+                }
+            };
+            let listed = [("solution", exercise.solution(self.lang)), ("stub", exercise.stub(self.lang))];
+            let jobs = listed.map(|(what, source)| (what.to_owned(), source.to_owned())).into_iter().chain(wrong);
+            let mut lines = Vec::new();
+            let mut count = 0;
+            for (what, source) in jobs {
+                let file = folder.path().join(exercise.file_name(self.lang));
+                std::fs::write(&file, &source).map_err(|reason| Error::file("write", &file, reason))?;
+                let verdict = match self.judge(exercise, self.lang, &file) {
+                    Ok(verdict) => verdict,
+                    Err(NoVerdict::Stopped) => return Ok(Outcome::Stopped),
+                    Err(NoVerdict::Error(error)) => return Err(error),
+                };
+                let ids: Vec<&str> = verdict.diagnosis.iter().flat_map(|d| d.mistakes.iter().map(|m| m.id)).collect();
+                let right = match what.as_str() {
+                    "solution" => verdict.status == Status::Pass,
+                    "stub" => verdict.status == Status::Todo,
+                    id => verdict.status != Status::Pass && ids == [id],
+                };
+                count += 1;
+                if !right {
+                    failures += 1;
+                    let said = if ids.is_empty() { "nothing is named".to_owned() } else { format!("named: {}", ids.join(", ")) };
+                    lines.push(format!("  {what}: {:?}, {said}", verdict.status).to_lowercase());
+                }
+            }
+            let word = if lines.is_empty() { self.look.paint("32;1", "ok  ") } else { self.look.paint("31;1", "fail") };
+            lines.insert(0, format!("{word} {:02} {}: {count} answers", exercise.number, exercise.name));
+            say(&lines)?;
+        }
+        say(&[match failures {
+            0 => "solutions pass, stubs are not begun, every listed mistake is named".to_owned(),
+            count => format!("{count} answers are not judged as they must be"),
+        }])?;
+        Ok(if failures == 0 { Outcome::Done } else { Outcome::NotPassed })
     }
 
     /// What is said after a pass.
@@ -370,7 +557,7 @@ impl<'a> Session<'a> {
             demo::work(&demo::Answer { exercise, lang, file, python: self.options.python.as_deref(), builds: &self.builds }, self.look);
         lines.extend(work.into_iter().map(|line| format!("  {line}")));
         lines.push(format!("  our solution: `regard learn solution {}`", exercise.number));
-        let next = EXERCISES.iter().find(|e| e.number == exercise.number + 1);
+        let next = self.list.iter().find(|e| e.number == exercise.number + 1);
         lines.extend(next.map(|e| format!("  next: {:02} {}, {}", e.number, e.name, e.title)));
         lines
     }
@@ -388,12 +575,13 @@ struct Job {
 /// The language of a folder that does not say it: the one that it has more files of.
 fn guess(folder: &Folder) -> Lang {
     let count = |lang: Lang| EXERCISES.iter().filter(|e| folder.file(e, lang).exists()).count();
-    if count(Lang::Rust) > count(Lang::Python) { Lang::Rust } else { Lang::Python }
+    // The first of those with most.
+    Lang::ALL.into_iter().rev().max_by_key(|lang| count(*lang)).unwrap_or(Lang::Python)
 }
 
 /// What an exercise is about and where its file is.
-fn intro(exercise: &Exercise, path: &Path) -> Vec<String> {
-    let mut lines: Vec<String> = exercise.files.text.lines().map(str::to_owned).collect();
+fn intro(exercise: &Exercise, lang: Lang, path: &Path) -> Vec<String> {
+    let mut lines: Vec<String> = exercise.text(lang).lines().map(str::to_owned).collect();
     lines.push(String::new());
     lines.push(format!("Edit {} and save.", path.display()));
     lines

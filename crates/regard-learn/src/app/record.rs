@@ -19,12 +19,18 @@ pub struct Record {
     pub json: Json,
 }
 
-/// A verdict with what the folder knows.
-pub fn record(dir: &Path, verdict: &Verdict, hints: usize) -> Record {
+/// A verdict with what the folder knows; `points` for a pass.
+pub fn record(dir: &Path, verdict: &Verdict, hints: usize, points: u64) -> Record {
     let diagnosis = verdict.diagnosis.as_ref().map(|d| {
-        let first = &d.mistakes[0];
-        let also: Vec<Json> = d.mistakes[1..].iter().map(|m| json!({"id": m.id, "text": m.text})).collect();
-        json!({"id": first.id, "text": first.text, "explains": d.explains, "also": also})
+        let one = |m: &crate::exercise::Mistake| {
+            let entry = crate::kernels::catalogue::of_exercise(verdict.exercise.name, m.id);
+            json!({"id": m.id, "text": m.text, "kernel": entry.map(|e| e.id), "formula": entry.map(|e| e.formula),
+                "public": entry.map(|e| e.seen).filter(|seen| !seen.is_empty())})
+        };
+        let mut json = one(&d.mistakes[0]);
+        json["explains"] = json!(d.explains);
+        json["also"] = d.mistakes[1..].iter().map(one).collect();
+        json
     });
     let json = json!({
         "dir": dir.display().to_string(),
@@ -40,6 +46,8 @@ pub fn record(dir: &Path, verdict: &Verdict, hints: usize) -> Record {
         "smallest": verdict.smallest.as_ref().map(|seen| smallest(verdict, seen)),
         "hints": hints,
         "millis": verdict.millis as u64,
+        "points": if verdict.status == Status::Pass { points } else { 0 },
+        "max_points": points,
     });
     Record { dir: dir.display().to_string(), number: verdict.exercise.number, name: verdict.exercise.name, status: verdict.status, json }
 }
@@ -74,7 +82,7 @@ pub fn to_json(records: &[Record]) -> String {
 /// All records as CSV.
 pub fn to_csv(records: &[Record]) -> String {
     let quoted = |text: &str| if text.contains([',', '"', '\n']) { format!("\"{}\"", text.replace('"', "\"\"")) } else { text.to_owned() };
-    let mut lines = vec!["dir,number,name,lang,status,cases,failed,diagnosis,hints,millis".to_owned()];
+    let mut lines = vec!["dir,number,name,lang,status,cases,failed,diagnosis,hints,millis,points,max_points,facts".to_owned()];
     for record in records {
         let json = &record.json;
         let word = |name: &str| json[name].as_str().unwrap_or_default().to_owned();
@@ -90,6 +98,9 @@ pub fn to_csv(records: &[Record]) -> String {
             id.to_owned(),
             json["hints"].to_string(),
             json["millis"].to_string(),
+            json["points"].to_string(),
+            json["max_points"].to_string(),
+            (if record.facts().is_empty() { record.reason() } else { record.facts().join("; ") }).replace('\n', " "),
         ];
         lines.push(cells.iter().map(|cell| quoted(cell)).collect::<Vec<_>>().join(","));
     }

@@ -5,9 +5,10 @@
 
 use crate::error::{Error, Result};
 use crate::exercise::{Exercise, Lang};
-use crate::exercises::find;
+use crate::exercises::{EXERCISES, find_in};
 use crate::files::{self, hex};
 use crate::judge::Status;
+use crate::sets::List;
 use regard_files::{Output, Staged};
 use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
@@ -106,17 +107,24 @@ pub fn hash(bytes: &[u8]) -> String {
 pub struct Folder {
     root: PathBuf,
     key: Vec<u8>,
+    /// The exercises that it may know.
+    list: List,
 }
 
 impl Folder {
     /// The folder that is meant: itself where it has exercises, the `regard-learn` within it otherwise.
     pub fn find(dir: Option<&Path>) -> Self {
         let base = dir.unwrap_or(Path::new(""));
-        let has = |root: &Path| ["progress.json", "python", "rust"].iter().any(|name| root.join(name).exists());
+        let has = |root: &Path| ["progress.json", "python", "rust", "torch"].iter().any(|name| root.join(name).exists());
         let inner = base.join("regard-learn");
         let itself = has(base) && (dir.is_some() || base.join("progress.json").exists());
         let root = if itself || (dir.is_some() && !inner.exists()) { base.to_path_buf() } else { inner };
-        Self { root, key: user_key() }
+        Self { root, key: user_key(), list: EXERCISES }
+    }
+
+    /// The folder within it for a set of exercises.
+    pub fn of_set(self, name: &str, list: List) -> Self {
+        Self { root: self.root.join(name), list, ..self }
     }
 
     /// Where it is.
@@ -138,7 +146,7 @@ impl Folder {
         let Some(bytes) = files::read_existing(&path, PROGRESS_LIMIT)? else { return Ok(Read::default()) };
         let foreign = |reason: String| Error::Progress { path: path.clone(), reason };
         let stored: Stored = serde_json::from_slice(&bytes).map_err(|e| foreign(e.to_string()))?;
-        if let Some(name) = stored.exercises.keys().find(|name| find(name).is_none_or(|e| e.name != *name)) {
+        if let Some(name) = stored.exercises.keys().find(|name| find_in(self.list, name).is_none_or(|e| e.name != *name)) {
             return Err(foreign(format!("unknown exercise {name:?}")));
         }
         if let Some(format) = stored.format.as_ref().filter(|format| *format != FORMAT) {
@@ -161,7 +169,7 @@ impl Folder {
         if lock.is_held() {
             regard_files::remove_parts(&self.root);
         }
-        for lang in [Lang::Python, Lang::Rust] {
+        for lang in Lang::ALL {
             regard_files::remove_abandoned(&self.root.join(lang.name()), ABANDONED);
         }
         let mut read = self.read()?;
@@ -260,11 +268,10 @@ fn create_private(folder: &Path) -> std::io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::exercises::EXERCISES;
 
     /// A folder with a key of its own: tests leave the user's key alone.
     fn folder_in(dir: &Path) -> Folder {
-        Folder { root: dir.to_owned(), key: vec![7; 32] }
+        Folder { root: dir.to_owned(), key: vec![7; 32], list: EXERCISES }
     }
 
     #[test]
@@ -347,7 +354,7 @@ mod tests {
         assert!(!folder.progress().expect("it can be read").entry(second, Lang::Rust).passed);
         // Another user's key does not verify it either.
         std::fs::write(&path, &text).expect("it can be written");
-        let other = Folder { root: dir.path().to_owned(), key: vec![8; 32] };
+        let other = Folder { root: dir.path().to_owned(), key: vec![8; 32], list: EXERCISES };
         assert!(!other.progress().expect("it can be read").entry(first, Lang::Rust).passed);
         assert!(folder.progress().expect("it can be read").entry(first, Lang::Rust).passed);
     }

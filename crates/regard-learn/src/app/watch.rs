@@ -3,7 +3,6 @@
 use super::{Outcome, Session, Status, intro};
 use crate::error::Result;
 use crate::exercise::Exercise;
-use crate::exercises::EXERCISES;
 use crate::judge::{Failure, NoVerdict, Task, Verdict, check};
 use crate::show::picture::{png, three};
 use crate::show::{self};
@@ -85,7 +84,7 @@ pub(super) fn watch(session: &Session<'_>, exercise: &'static Exercise) -> Resul
         asked: None,
         selecting: None,
     };
-    watching.screen(&intro(exercise, &watching.path));
+    watching.screen(&intro(exercise, session.lang, &watching.path));
     watching.run(&events)
 }
 
@@ -161,8 +160,11 @@ impl Watching<'_, '_> {
             Err(NoVerdict::Error(error)) => return Err(error),
         };
         self.session.note(&self.session.folder, self.exercise, &verdict);
-        let mut lines =
-            if verdict.status == Status::Todo { intro(self.exercise, &self.path) } else { show::verdict(&verdict, self.session.look) };
+        let mut lines = if verdict.status == Status::Todo {
+            intro(self.exercise, self.session.lang, &self.path)
+        } else {
+            show::verdict(&verdict, self.session.look)
+        };
         if verdict.status == Status::Pass {
             lines.extend(self.session.praise(self.exercise, self.session.lang, &self.path));
             lines.push("  key n goes on, key s shows our solution".to_owned());
@@ -221,13 +223,13 @@ impl Watching<'_, '_> {
         }
         let number: usize = typed.parse().unwrap_or(0);
         // One digit is enough where no exercise has a second one.
-        let more = key.is_ascii_digit() && typed.len() == 1 && number * 10 <= EXERCISES.len();
+        let more = key.is_ascii_digit() && typed.len() == 1 && number * 10 <= self.session.list.len();
         if more {
             self.selecting = Some(typed);
-        } else if let Some(exercise) = EXERCISES.iter().find(|e| e.number == number) {
+        } else if let Some(exercise) = self.session.list.iter().find(|e| e.number == number) {
             self.go_to(exercise)?;
         } else {
-            self.screen(&[format!("there is no exercise {number}: type a number from 1 to {}", EXERCISES.len())]);
+            self.screen(&[format!("there is no exercise {number}: type a number from 1 to {}", self.session.list.len())]);
         }
         Ok(true)
     }
@@ -261,11 +263,11 @@ impl Watching<'_, '_> {
             self.screen(&[format!("{} has not passed yet; key l shows the list, where a number goes to any exercise", self.exercise.name)]);
             return Ok(());
         }
-        let after = EXERCISES.iter().copied().filter(|e| e.number > self.exercise.number);
+        let after = self.session.list.iter().copied().filter(|e| e.number > self.exercise.number);
         let progress = self.session.folder.progress()?;
         let mut open = after.filter(|e| !progress.entry(e, self.session.lang).passed);
         let Some(exercise) = open.next().or(self.session.first_open()?) else {
-            self.screen(&[format!("all {} exercises pass. Well done!", EXERCISES.len())]);
+            self.screen(&[format!("all {} exercises pass. Well done!", self.session.list.len())]);
             return Ok(());
         };
         self.go_to(exercise)
@@ -277,7 +279,7 @@ impl Watching<'_, '_> {
         self.exercise = exercise;
         self.path = self.session.folder.prepare(exercise, self.session.lang)?;
         (self.seen, self.verdict, self.due) = (stamp(&self.path), None, Some(Instant::now()));
-        self.screen(&intro(exercise, &self.path));
+        self.screen(&intro(exercise, self.session.lang, &self.path));
         Ok(())
     }
 

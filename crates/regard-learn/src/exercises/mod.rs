@@ -28,13 +28,18 @@ list! {
     absorb,
     backward_tile,
     diagnose,
+    block,
 }
 
 /// The exercise of a number or a name: `3`, `03`, `attention`, `03_attention`.
 pub fn find(word: &str) -> Option<&'static Exercise> {
+    find_in(EXERCISES, word)
+}
+
+/// The same in a set.
+pub fn find_in(list: &[&'static Exercise], word: &str) -> Option<&'static Exercise> {
     let number = word.split('_').next().and_then(|start| start.parse::<usize>().ok());
-    EXERCISES
-        .iter()
+    list.iter()
         .copied()
         .find(|e| Some(e.number) == number && (word.bytes().all(|b| b.is_ascii_digit()) || word == e.file_stem()) || e.name == word)
 }

@@ -3,7 +3,7 @@
 //! E is the largest error of four honest f32 evaluations (sums forwards and backwards, the scale on q and on the scores), A the largest
 //! value of the formula with absolute values; both per result.
 
-use crate::exercise::{Exercise, Judging, shape_text};
+use crate::exercise::{Exercise, Formula, Judging, Session, shape_text};
 use crate::formula::{How, Manners};
 use crate::real::Real;
 use crate::value::{Case, Reply, Trouble, Value};
@@ -28,12 +28,16 @@ pub fn expect(exercise: &Exercise, case: &Case) -> Result<Expected, Trouble> {
 /// The same with mistakes.
 pub fn evaluate(exercise: &Exercise, case: &Case, wrong: &[&'static str], manners: Manners) -> Result<Expected, Trouble> {
     let Judging::Numbers { formula, session } = &exercise.judging else { return Err(Trouble::Shapes) };
-    let how = How { manners, ..How::with(wrong) };
-    let values = (session.f64)(case, &mut |call| (formula.f64)(call, &how))?;
-    let tracked = (session.tracked)(case, &mut |call| (formula.tracked)(call, &how))?;
+    evaluate_with(formula, session, case, &How { manners, ..How::with(wrong) }, exercise.floor)
+}
+
+/// The same for any formula.
+pub(super) fn evaluate_with(formula: &Formula, session: &Session, case: &Case, how: &How, floor: f64) -> Result<Expected, Trouble> {
+    let values = (session.f64)(case, &mut |call| (formula.f64)(call, how))?;
+    let tracked = (session.tracked)(case, &mut |call| (formula.tracked)(call, how))?;
     let mut honest = Vec::new();
     for (backwards, scale_first) in [(false, false), (true, false), (false, true), (true, true)] {
-        let how = How { backwards, scale_first, manners, wrong: wrong.to_vec() };
+        let how = How { backwards, scale_first, ..how.clone() };
         let results = (session.f32)(case, &mut |call| (formula.f32)(call, &how))?;
         honest.push(results.iter().map(Value::to).collect::<Vec<Value<f64>>>());
     }
@@ -41,7 +45,7 @@ pub fn evaluate(exercise: &Exercise, case: &Case, wrong: &[&'static str], manner
         let errors = honest.iter().flat_map(|one| one[r].data.iter().zip(&value.data)).map(|(a, b)| (a - b).abs());
         let error = errors.filter(|e| e.is_finite()).fold(0.0, f64::max);
         let size = tracked[r].data.iter().map(|x| x.magnitude()).filter(|m| m.is_finite()).fold(0.0, f64::max);
-        (4.0 * error + 16.0 * EPS * size).max(exercise.floor)
+        (4.0 * error + 16.0 * EPS * size).max(floor)
     });
     let tolerance = tolerance.collect();
     Ok(Expected { values, honest, tolerance })

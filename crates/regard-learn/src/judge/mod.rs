@@ -5,6 +5,7 @@ mod models;
 mod probes;
 mod shrink;
 mod mutants;
+mod programs;
 
 pub use compare::{Expected, Failure, compare, evaluate, expect};
 pub use models::{MODELS, QUESTIONS};
@@ -111,8 +112,15 @@ impl From<crate::Error> for NoVerdict {
 
 /// The cases of an exercise for a seed.
 pub fn cases(exercise: &Exercise, seed: u64) -> Vec<Case> {
-    (exercise.cases)(&mut Rng::new(seed, exercise.name))
+    let mut rng = Rng::new(seed, exercise.name);
+    match &exercise.judging {
+        Judging::Programs(programs) => (programs.cases)(&mut rng),
+        _ => (exercise.cases)(&mut rng),
+    }
 }
+
+/// What is right in a case.
+type Oracle<'o> = &'o mut dyn FnMut(&Case) -> Result<Expected, Trouble>;
 
 /// Judges a file.
 pub fn check(task: &Task<'_>) -> Result<Verdict, NoVerdict> {
@@ -138,8 +146,12 @@ pub fn check_seeds(task: &Task<'_>, seeds: u64) -> Result<Verdict, NoVerdict> {
     let mut verdict = blank(task.exercise, task.lang);
     for seed in task.seed..task.seed + seeds {
         runner.begin_check();
-        verdict = match exercise.judging {
-            Judging::Numbers { .. } => judge_numbers(task, &mut runner, seed)?,
+        verdict = match &exercise.judging {
+            Judging::Numbers { .. } => judge_numbers(task, &mut runner, seed, &mut |case| expect(exercise, case))?,
+            Judging::Programs(programs) => {
+                let mut oracle = programs::Oracle::start(task, programs)?;
+                judge_numbers(task, &mut runner, seed, &mut |case| oracle.expect(case))?
+            }
             Judging::Models => models::judge(task, &mut runner, seed)?,
         };
         if verdict.status != Status::Pass {
@@ -191,9 +203,16 @@ fn same_data(a: &[Value<f64>], b: &[Value<f64>]) -> bool {
 }
 
 fn run_case(exercise: &Exercise, runner: &mut Runner<'_>, case: &Case) -> Reply<f64> {
-    let Judging::Numbers { session, .. } = &exercise.judging else { return Err(Trouble::Shapes) };
+    let session = match &exercise.judging {
+        Judging::Numbers { session, .. } => session,
+        Judging::Programs(_) => return runner.call(&case.call, case.strided),
+        Judging::Models => return Err(Trouble::Shapes),
+    };
     (session.f64)(case, &mut |call| {
         let results = runner.call(call, case.strided)?;
+        if let (Some(custom), Some(got)) = (&exercise.custom, runner.forward.take()) {
+            check_forward(custom, call, &got)?;
+        }
         if exercise.judged.is_empty() && exercise.inputs.is_empty() && case.pieces.is_empty() {
             return Ok(results);
         }
@@ -202,14 +221,35 @@ fn run_case(exercise: &Exercise, runner: &mut Runner<'_>, case: &Case) -> Reply<
     })
 }
 
-fn judge_numbers(task: &Task<'_>, runner: &mut Runner<'_>, seed: u64) -> Result<Verdict, NoVerdict> {
+/// Whether `forward` of a function with a backward pass of its own returned what it must.
+fn check_forward(custom: &crate::exercise::Custom, call: &crate::value::Call<f64>, got: &Value<f64>) -> Result<(), Trouble> {
+    let session = crate::session!(crate::exercise::plain);
+    let case = Case::new("forward", &call.dims, call.args.clone());
+    let right = compare::evaluate_with(&custom.forward, &session, &case, &crate::formula::How::default(), 0.0)?;
+    let (want, tolerance) = (&right.values[0], right.tolerance[0]);
+    if want.shape != got.shape {
+        let text = format!("forward returned the shape {:?}; it must be {:?}", got.shape, want.shape);
+        return Err(Trouble::Form { text });
+    }
+    let wrong = (0..want.data.len()).find(|&at| !compare::close(got.data[at], want.data[at], tolerance));
+    wrong.map_or(Ok(()), |at| {
+        let place = crate::show::index(&want.shape, at);
+        let text = format!("forward is wrong: {place:?} of its result is {}; it must be {}", got.data[at], want.data[at]);
+        Err(Trouble::Form { text })
+    })
+}
+
+fn judge_numbers(task: &Task<'_>, runner: &mut Runner<'_>, seed: u64, oracle: Oracle<'_>) -> Result<Verdict, NoVerdict> {
     let exercise = task.exercise;
     let cases = cases(exercise, seed);
     let mut verdict = blank(task.exercise, task.lang);
     verdict.cases = cases.len();
     let mut all: Vec<Seen> = Vec::new();
     for (at, case) in cases.into_iter().enumerate() {
-        let expected = expect(exercise, &case).map_err(|_| crate::Error::Usage(format!("the oracle of {} fails", exercise.name)))?;
+        let expected = oracle(&case).map_err(|trouble| {
+            let why = if let Trouble::Raised { kind, text, .. } = trouble { format!(": {kind}: {text}") } else { String::new() };
+            crate::Error::Usage(format!("the oracle of {} fails in the case {:?}{why}", exercise.name, case.label))
+        })?;
         let seen = see(exercise, runner, case, expected);
         match &seen.failure {
             Some(Failure::Trouble(Trouble::Stopped)) => return Err(NoVerdict::Stopped),
@@ -233,17 +273,19 @@ fn judge_numbers(task: &Task<'_>, runner: &mut Runner<'_>, seed: u64) -> Result<
         return Ok(verdict);
     }
     verdict.status = Status::Fail;
-    explain(task, runner, all, &mut verdict);
+    explain(task, runner, all, &mut verdict, oracle);
     Ok(verdict)
 }
 
 /// Diagnosis, facts, smallest case.
-fn explain(task: &Task<'_>, runner: &mut Runner<'_>, all: Vec<Seen>, verdict: &mut Verdict) {
+fn explain(task: &Task<'_>, runner: &mut Runner<'_>, all: Vec<Seen>, verdict: &mut Verdict, oracle: Oracle<'_>) {
     let exercise = task.exercise;
     let changes_input = |s: &Seen| matches!(s.failure, None | Some(Failure::Trouble(Trouble::ChangedInput { .. })));
     verdict.diagnosis = if all.iter().all(changes_input) {
         let mistakes = vec![exercise.mistake("input-changed")];
         Some(Diagnosis { mutants: Vec::new(), mistakes, manners: Manners::default(), explains: all.len() })
+    } else if let Judging::Programs(programs) = &exercise.judging {
+        programs::diagnose(task, programs, &all)
     } else {
         mutants::diagnose(exercise, task.lang, &all)
     };
@@ -267,7 +309,7 @@ fn explain(task: &Task<'_>, runner: &mut Runner<'_>, all: Vec<Seen>, verdict: &m
         if !runner.alive() || started.elapsed().as_secs() >= 3 {
             return false;
         }
-        let Ok(expected) = expect(exercise, case) else { return false };
+        let Ok(expected) = oracle(case) else { return false };
         let smaller = see(exercise, runner, case.clone(), expected);
         let same = smaller.failure.as_ref().is_some_and(|f| f.kind() == kind);
         let fits = same && diagnosis.as_ref().is_none_or(|diagnosis| diagnosis.explains(exercise, task.lang, &smaller));

@@ -73,7 +73,11 @@ fn without(exercise: &Exercise, case: &Case, at: usize, from: usize, count: usiz
             value.data[0] = (size - count) as f64;
         }
         if param.kind == Kind::Lengths {
-            let most = exercise.size(&smaller.call.dims, "m") as f64;
+            // Tokens stay within the vocabulary, lengths within the keys.
+            let most = match exercise.size(&smaller.call.dims, "vocab") {
+                0 => exercise.size(&smaller.call.dims, "m"),
+                vocab => vocab - 1,
+            } as f64;
             value.data.iter_mut().for_each(|length| *length = length.min(most));
         }
     }

@@ -31,7 +31,9 @@ macro_rules! catalogue {
 
 const ONE: &[u32] = &[0];
 /// Tile sizes that kernels use.
-const TILES: &[u32] = &[16, 32, 64, 128];
+const TILES: &[u32] = &[16, 32, 64, 128, 8, 4, 256];
+/// As written, and with positions that count from what is right.
+const TWO: &[u32] = &[0, 1];
 
 catalogue! {
     ScaleMissing "scale-missing" "scale" ONE, "the scores are not scaled", "q.k in place of q.k * scale", "";
@@ -54,6 +56,14 @@ catalogue! {
     ScaleAfter "scale-after" "scale" ONE, "the scale multiplies the weights after the softmax", "softmax(q.k) * scale", "";
     ScaleSign "scale-sign" "scale" ONE, "the sign of the scale is lost", "q.k * |scale|",
         "https://github.com/pytorch/pytorch/issues/105190";
+    ScaleNegative "scale-negative-nan" "scale-root" ONE, "the root of the scale multiplies q and k: a negative scale becomes NaN",
+        "sqrt(scale) q . sqrt(scale) k", "https://github.com/pytorch/pytorch/issues/105190";
+    OverQueries "softmax-over-queries" "axis" &[0, 1], "the softmax runs over the queries: columns sum to 1, not rows",
+        "e^s / sum over i in place of sum over j", "";
+    OverHeads "softmax-over-heads" "axis" ONE, "the softmax runs over the heads", "e^s / sum over h in place of sum over j", "";
+    HeadsViewed "heads-not-transposed" "strides" &[0, 1, 2],
+        "the order of heads and sequence is changed by a reshape without a transpose: heads and tokens are mixed",
+        "reshape(b, h, n, d) in place of transpose(1, 2)", "";
     Base2 "softmax-base-2" "base" ONE, "powers of 2 in place of e: the factor log2(e) is missing", "2^(s - max) in place of e^(s - max)",
         "";
     BaseTwice "softmax-log2e-twice" "base" ONE, "the factor log2(e) is applied to powers of e", "e^(s log2 e)", "";
@@ -82,8 +92,10 @@ catalogue! {
         "i + allocated - n in place of i + length - n", "";
     WindowLeftShort "window-left-short" "window" ONE, "the window is one key too short on the left: exclusive in place of inclusive",
         "i - j < left in place of i - j <= left", "https://github.com/huggingface/transformers/issues/39408";
-    WindowLeftLong "window-left-long" "window" ONE, "the window is one key too long on the left", "i - j <= left + 1", "";
-    WindowRightShort "window-right-short" "window" ONE, "the window is one key too short on the right", "j - i < right", "";
+    WindowLeftLong "window-left-long" "window" ONE, "the window is one key too long on the left", "i - j <= left + 1",
+        "https://github.com/zml/zml/pull/763";
+    WindowRightShort "window-right-short" "window" ONE, "the window is one key too short on the right", "j - i < right",
+        "https://github.com/huggingface/transformers/pull/47162";
     WindowRightLong "window-right-long" "window" ONE, "the window is one key too long on the right", "j - i <= right + 1", "";
     WindowBothShort "window-both-short" "window" ONE, "the window is one key too short on both sides", "|i - j| < size", "";
     WindowBothLong "window-both-long" "window" ONE, "the window is one key too long on both sides", "|i - j| <= size + 1", "";
@@ -108,18 +120,26 @@ catalogue! {
     SoftcapBeforeScale "softcap-before-scale" "softcap" ONE, "the softcap is applied before the scale", "c tanh(q.k / c) * scale", "";
     SoftcapNotMultiplied "softcap-not-multiplied" "softcap" ONE, "tanh is not multiplied by the softcap", "tanh(s / c)", "";
     SoftcapNotDivided "softcap-not-divided" "softcap" ONE, "the scores are not divided by the softcap before tanh", "c tanh(s)", "";
-    SoftcapFixed "softcap-fixed" "softcap" &[15, 20, 30, 50], "the softcap is fixed at {form}", "{form} tanh(s / {form})", "";
+    SoftcapFixed "softcap-fixed" "softcap" &[50, 30, 20, 15, 1, 5, 10, 25, 100], "the softcap is fixed at {form}",
+        "{form} tanh(s / {form})", "";
     SoftcapClamp "softcap-clamp" "softcap" ONE, "scores are clamped in place of tanh", "clamp(s, -c, c)", "";
     BiasBeforeScale "bias-before-scale" "bias" ONE, "the bias is added before the scale and is scaled too", "(q.k + bias) * scale", "";
     BiasIgnored "bias-ignored" "bias" ONE, "the bias is not added", "q.k * scale", "";
     BiasSign "bias-sign" "bias" ONE, "the bias is subtracted", "q.k * scale - bias", "";
+    BiasBase2 "bias-without-log2e" "bias" ONE, "the bias is not multiplied by log2(e) before powers of 2",
+        "2^(s log2 e + bias) in place of 2^((s + bias) log2 e)",
+        "https://github.com/meta-pytorch/segment-anything-fast/pull/71";
     BiasTwice "bias-twice" "bias" ONE, "the bias is added twice", "q.k * scale + 2 bias", "";
     BiasAsFlags "bias-as-flags" "bias" &[0, 1], "a float mask is read as booleans", "bias != 0 decides who is visible", "";
     PlaneFirstBatch "mask-first-batch" "plane" ONE, "the mask or bias of batch 0 is used for every batch", "mask[0]",
         "https://github.com/tenstorrent/tt-metal/issues/42846";
     PlaneFirstHead "mask-first-head" "plane" ONE, "the mask or bias of head 0 is used for every head", "mask[b, 0]", "";
     PlaneFirstRow "mask-first-row" "plane" ONE, "the mask or bias of query 0 is used for every query", "mask[b, h, 0]", "";
-    MaskPolarity "mask-polarity" "mask" ONE, "the mask is inverted: true hides", "visible where the mask is false", "";
+    PlaneHeadsMixed "mask-heads-mixed" "plane" ONE, "the mask of a batch is repeated over the heads in the wrong order",
+        "mask[(b * heads + h) % batches] in place of mask[b]", "";
+    PlaneFirstTile "mask-first-tile" "plane" TILES, "each tile of {form} keys reads the mask of the first one", "mask[i, j % {form}]", "";
+    MaskPolarity "mask-polarity" "mask" ONE, "the mask is inverted: true hides", "visible where the mask is false",
+        "https://github.com/rasbt/LLMs-from-scratch/issues/1061";
     MaskIgnored "mask-ignored" "mask" ONE, "the mask is not applied", "all keys are visible", "";
     MaskAdded "mask-as-number" "mask" ONE, "the boolean mask is added to the scores as 0 and 1",
         "s + 1 where visible, s + 0 where hidden", "";
@@ -131,18 +151,18 @@ catalogue! {
         "hidden scores are a finite number, not -inf: rows without a visible key average, and hidden keys can win",
         "-1e4, -1e9 or the lowest float in place of -inf", "https://github.com/pytorch/pytorch/issues/109517";
     GqaModulo "gqa-modulo" "gqa" ONE, "grouped heads are assigned by remainder, not by division",
-        "key head h % heads_kv in place of h / group", "";
+        "key head h % heads_kv in place of h / group", "https://github.com/onnx/onnx/pull/7274";
     GqaFirst "gqa-first-head" "gqa" ONE, "all query heads read key head 0", "key head 0", "";
     GqaByHeads "gqa-wrong-divisor" "gqa" ONE, "grouped heads are divided by the number of key heads, not by the group size",
         "key head h / heads_kv", "";
     BatchFirst "batch-first" "batch" ONE, "every batch reads k and v of batch 0", "k[0], v[0]",
         "https://github.com/pytorch/pytorch/issues/191937";
-    LengthsIgnored "lengths-ignored" "lengths" ONE, "key lengths are ignored: padding is visible", "j < m in place of j < length", "";
-    LengthsInclusive "lengths-inclusive" "lengths" ONE, "key lengths are inclusive: one key of padding is visible", "j <= length", "";
-    LengthsShort "lengths-short" "lengths" ONE, "the last valid key is not visible", "j < length - 1", "";
+    LengthsIgnored "lengths-ignored" "lengths" TWO, "key lengths are ignored: padding is visible", "j < m in place of j < length", "";
+    LengthsInclusive "lengths-inclusive" "lengths" TWO, "key lengths are inclusive: one key of padding is visible", "j <= length", "";
+    LengthsShort "lengths-short" "lengths" TWO, "the last valid key is not visible", "j < length - 1", "";
     LengthsFirst "lengths-first" "lengths" ONE, "the key length of batch 0 is used for every batch", "j < lengths[0]", "";
-    PackedEndShort "cu-seqlens-end-short" "packed" ONE, "the last key of each sequence is left out", "keys cu[s] .. cu[s+1] - 1", "";
-    PackedEndLong "cu-seqlens-end-long" "packed" ONE, "each sequence sees the first key of the next one", "keys cu[s] ..= cu[s+1]", "";
+    PackedEndShort "cu-seqlens-end-short" "packed" TWO, "the last key of each sequence is left out", "keys cu[s] .. cu[s+1] - 1", "";
+    PackedEndLong "cu-seqlens-end-long" "packed" TWO, "each sequence sees the first key of the next one", "keys cu[s] ..= cu[s+1]", "";
     PackedStartLate "cu-seqlens-start-late" "packed" ONE, "the first key of each sequence is left out", "keys cu[s] + 1 .. cu[s+1]", "";
     PackedStartEarly "cu-seqlens-start-early" "packed" ONE, "each sequence sees the last key of the one before",
         "keys cu[s] - 1 .. cu[s+1]", "";
@@ -163,17 +183,22 @@ catalogue! {
         "exp(old_max - new_max) with both -inf", "https://github.com/pytorch/executorch/issues/10466";
     NoRescale "rescale-missing" "online" TILES, "older tiles of {form} keys are not rescaled when the maximum rises",
         "acc + p v in place of acc * alpha + p v", "";
-    SumNoRescale "rescale-sum-missing" "online" TILES, "the row sum of older tiles of {form} keys is not rescaled",
+    SumNoRescale "rescale-sum-missing" "online-sum" TILES, "the row sum of older tiles of {form} keys is not rescaled",
         "sum + p in place of sum * alpha + p", "";
     NoMax "no-max" "max" ONE, "exp overflows: the row maximum is not subtracted", "exp(s) / sum exp(s)", "";
     MaxFromZero "max-from-zero" "max" &[0, 1], "the running maximum starts at 0, not at -inf: very negative rows underflow", "max(0, s)",
         "";
+    SplitsPlain "splits-not-rescaled" "online" &[1002, 1003, 1004, 1102, 16, 32, 64, 128, 8, 4, 256],
+        "parts of the keys have a softmax each, and their outputs are averaged without their log-sum-exp",
+        "mean of the parts in place of their merge", "";
     SinkIgnored "sink-ignored" "sink" ONE, "the sink is not in the sum", "sum exp(s)", "";
     SinkNotInMax "sink-not-in-max" "sink" &[0, 1, 2], "the sink is in the sum but not in the maximum", "sum exp(s - max) + exp(sink)", "";
     SinkScaled "sink-scaled" "sink" ONE, "the sink is multiplied by the scale", "exp(sink * scale - max)", "";
     SinkFirst "sink-first-head" "sink" ONE, "the sink of head 0 is used for every head", "sink[0]", "";
     AlibiIgnored "alibi-ignored" "alibi" ONE, "the ALiBi bias is not added", "s", "";
     AlibiSign "alibi-sign" "alibi" ONE, "the ALiBi bias has the wrong sign", "s + slope * distance", "";
+    AlibiSigned "alibi-signed" "alibi" ONE, "the ALiBi distance has a sign: keys after the query get a bonus",
+        "i - j in place of |i - j|", "";
     AlibiTopLeft "alibi-top-left" "alibi" ONE, "ALiBi counts queries from 0, not from their position",
         "|i - j| in place of |i + offset - j|", "";
     AlibiScaled "alibi-scaled" "alibi" ONE, "the ALiBi bias is scaled too", "(q.k - slope * distance) * scale", "";
@@ -187,6 +212,8 @@ catalogue! {
     LseUnscaled "lse-unscaled" "lse" ONE, "the log-sum-exp is divided by the scale", "lse / scale", "";
     LseSinkless "lse-without-sink" "lse" ONE, "the log-sum-exp leaves out the sink", "ln sum exp(s)", "";
     DropoutNotScaled "dropout-not-scaled" "dropout" ONE, "kept weights are not divided by 1 - p", "w in place of w / (1 - p)", "";
+    DropoutScaleBackward "dropout-scale-not-in-backward" "dropout" ONE, "the backward pass does not divide kept weights by 1 - p",
+        "dP in place of dP / (1 - p)", "";
     DropoutByP "dropout-divided-by-p" "dropout" ONE, "kept weights are divided by p", "w / p", "";
     DropoutRenormalised "dropout-renormalised" "dropout" ONE, "kept weights are normalised again", "w / sum of kept w", "";
     DropoutIgnored "dropout-ignored" "dropout" ONE, "no weight is dropped", "w", "";
@@ -194,6 +221,8 @@ catalogue! {
         "https://github.com/Dao-AILab/flash-attention/issues/612";
     DropoutBackwardNone "dropout-not-in-backward" "dropout" ONE, "the backward pass does not drop", "dv = w^T d_out", "";
     DqUnscaled "dq-unscaled" "dq" ONE, "dq lacks the scale", "dS k in place of dS k * scale", "";
+    DqBase "dq-log2e" "dq" &[0, 1], "dq has a factor of powers of 2 too much", "dq * log2(e)", "";
+    DkBase "dk-log2e" "dk" &[0, 1], "dk has a factor of powers of 2 too much", "dk * log2(e)", "";
     DkUnscaled "dk-unscaled" "dk" ONE, "dk lacks the scale", "dS^T q in place of dS^T q * scale", "";
     DeltaMissing "delta-missing" "delta" ONE, "dS lacks delta: the weights of a row compete", "w dP in place of w (dP - delta)", "";
     DeltaAdded "delta-added" "delta" ONE, "delta is added", "w (dP + delta)", "";
@@ -262,9 +291,69 @@ pub const HARD: &[Mistake] = &[
     Mistake::MergeEmptyNan,
     Mistake::MergeNoMax,
     Mistake::ScaleSign,
+    Mistake::ScaleNegative,
     Mistake::NanLeak,
     Mistake::EmptyOther,
 ];
+
+/// Mistakes of the exercises that are these: exercise (or `*` for all that name it so), its id, the entry.
+pub const SHARED: &[(&str, &str, Mistake)] = &[
+    ("*", "no-scale", Mistake::ScaleMissing),
+    ("*", "scale-inverted", Mistake::ScaleInverted),
+    ("attention", "own-scale", Mistake::ScaleIgnored),
+    ("attention", "scale-twice", Mistake::ScaleTwice),
+    ("attention", "scale-rooted", Mistake::ScaleRoot),
+    ("*", "scale-after", Mistake::ScaleAfter),
+    ("attention", "scale-and-root", Mistake::ScaleOnTop),
+    ("attention", "scale-absolute", Mistake::ScaleSign),
+    ("*", "width-scale", Mistake::ScaleWidth),
+    ("*", "value-width", Mistake::ScaleValueDim),
+    ("*", "model-width", Mistake::ScaleModelDim),
+    ("*", "base-2", Mistake::Base2),
+    ("*", "columns", Mistake::OverQueries),
+    ("*", "no-max", Mistake::NoMax),
+    ("*", "empty-nan", Mistake::EmptyNan),
+    ("*", "empty-mean", Mistake::HiddenFinite),
+    ("causal_attention", "no-mask", Mistake::CausalIgnored),
+    ("causal_attention", "reversed", Mistake::CausalReversed),
+    ("causal_attention", "one-ahead", Mistake::CausalAhead),
+    ("causal_attention", "one-behind", Mistake::CausalExclusive),
+    ("causal_attention", "offset-ignored", Mistake::OffsetIgnored),
+    ("causal_attention", "ends-aligned", Mistake::CausalBottomRight),
+    ("masked_attention", "no-mask", Mistake::MaskIgnored),
+    ("masked_attention", "inverted", Mistake::MaskPolarity),
+    ("masked_attention", "mask-transposed", Mistake::MaskTransposed),
+    ("masked_attention", "length-inclusive", Mistake::LengthsInclusive),
+    ("*", "mask-after", Mistake::MaskAfter),
+    ("*", "zero-scores", Mistake::MaskZero),
+    ("*", "nan-from-value", Mistake::NanValue),
+    ("*", "nan-from-key", Mistake::NanKey),
+    ("*", "nan-swallowed", Mistake::NanSwallowed),
+    ("grouped_attention", "first-for-all", Mistake::GqaFirst),
+    ("grouped_attention", "divided-by-hk", Mistake::GqaByHeads),
+    ("multi_head", "split-untransposed", Mistake::HeadsViewed),
+    ("attention_backward", "dq-unscaled", Mistake::DqUnscaled),
+    ("*", "dk-unscaled", Mistake::DkUnscaled),
+    ("*", "delta-missing", Mistake::DeltaMissing),
+    ("*", "delta-added", Mistake::DeltaAdded),
+    ("attention_backward", "delta-outside", Mistake::DeltaOutside),
+    ("attention_backward", "softmax-skipped", Mistake::DsIsDp),
+    ("attention_backward", "kv-exchanged", Mistake::DkDvSwapped),
+    ("attention_backward", "swapped", Mistake::DqDkSwapped),
+    ("absorb", "never-rescaled", Mistake::NoRescale),
+    ("absorb", "sum-not-rescaled", Mistake::SumNoRescale),
+    ("absorb", "hidden-nan", Mistake::FirstTileEmpty),
+    ("absorb", "max-from-zero", Mistake::MaxFromZero),
+    ("backward_tile", "unscaled-dropout", Mistake::DropoutNotScaled),
+    ("backward_tile", "divided-by-p", Mistake::DropoutByP),
+    ("backward_tile", "no-dropout", Mistake::DropoutIgnored),
+];
+
+/// The entry of a mistake of an exercise.
+pub fn of_exercise(exercise: &str, id: &str) -> Option<&'static Entry> {
+    let own = |name: &str| SHARED.iter().find(|(of, known, _)| *of == name && *known == id);
+    own(exercise).or_else(|| own("*")).map(|(_, _, mistake)| mistake.entry())
+}
 
 impl Mistake {
     pub fn entry(self) -> &'static Entry {
@@ -334,4 +423,12 @@ impl Switches {
 /// Text or formula of a mistake with its form.
 pub fn filled(text: &str, form: u32) -> String {
     text.replace("{form}", &form.to_string())
+}
+
+impl Entry {
+    /// Sizes of tiles that are tried where no mistake with a usual size explains a kernel.
+    pub fn unusual_tiles(&self) -> impl Iterator<Item = u32> + '_ {
+        let tiles = self.forms.contains(&16) && self.text.contains("{form}") && self.group != "scale";
+        (1..=if tiles { 200 } else { 0 }).filter(move |size| !self.forms.contains(size))
+    }
 }

@@ -232,23 +232,17 @@ pub fn diagnose(seen: &[Seen], precision: Precision) -> Vec<Found> {
     cases.sort_by_key(|one| (!one.wrong(), one.problem.work() < 100, one.problem.work()));
     let of = |hard: bool| (0..cases.len()).filter(|&at| cases[at].problem.hard == hard).collect::<Vec<usize>>();
     let (core, hard) = (of(false), of(true));
-    let search = Search { precision, cases, core, hard, steps: Cell::new(0), explained: RefCell::default() };
-    let mut found: Vec<Found> = Vec::new();
-    let sets = search.core();
-    for depth in 0..=DEEPEST {
-        for set in &sets {
-            search.extend(set, [0, depth], &mut found);
-        }
-        if found.iter().any(|set| !set.is_empty()) {
-            break;
-        }
+    let mut search = Search { precision, cases, core, hard, unusual: false, steps: Cell::new(0), explained: RefCell::default() };
+    let found = search.found();
+    if !found.is_empty() {
+        return simplest(found);
     }
-    simplest(found)
+    search.unusual = true;
+    simplest(search.found())
 }
 
 /// The sets of the fewest mistakes, each once.
-fn simplest(mut found: Vec<Found>) -> Vec<Found> {
-    found.retain(|set| !set.is_empty());
+fn simplest(found: Vec<Found>) -> Vec<Found> {
     // Forms of the same mistakes are one answer.
     let ids = |set: &Found| set.iter().map(|(mistake, _)| *mistake).collect::<Vec<_>>();
     let mut different: Vec<Found> = Vec::new();
@@ -268,6 +262,14 @@ fn simplest(mut found: Vec<Found>) -> Vec<Found> {
     };
     let copy = different.clone();
     different.retain(|set| simpler(set) == *set || !copy.iter().any(|other| ids(other) == ids(&simpler(set))));
+    // Without rows that see nothing, a finite number in place of -inf shows by a hidden NaN only, which leaks by its value.
+    let by_value = |set: &Found| -> Vec<Mistake> {
+        let mut ids: Vec<Mistake> = set.iter().map(|one| if one.0 == Mistake::HiddenFinite { Mistake::NanValue } else { one.0 }).collect();
+        ids.sort_unstable();
+        ids
+    };
+    let copy = different.clone();
+    different.retain(|set| ids(set) == by_value(set) || !copy.iter().any(|other| ids(other) == by_value(set)));
     // What may be anything explains more than what is exact: it is the answer only where nothing exact is.
     let vague = |set: &Found| set.iter().filter(|one| VAGUE.contains(one)).count();
     let rank = |set: &Found| (set.len(), vague(set));
@@ -289,12 +291,30 @@ struct Search<'a> {
     /// Places of the ordinary and of the hard ones.
     core: Vec<usize>,
     hard: Vec<usize>,
+    /// Whether tiles of unusual sizes are tried, too.
+    unusual: bool,
     steps: Cell<usize>,
     /// Whether a set explains a case.
     explained: RefCell<HashMap<Key, bool>>,
 }
 
 impl Search<'_> {
+    /// Sets that explain every case, those with the fewest hard mistakes.
+    fn found(&self) -> Vec<Found> {
+        let mut found: Vec<Found> = Vec::new();
+        let sets = self.core();
+        for depth in 0..=DEEPEST {
+            for set in &sets {
+                self.extend(set, [0, depth], &mut found);
+            }
+            found.retain(|set| !set.is_empty());
+            if !found.is_empty() {
+                break;
+            }
+        }
+        found
+    }
+
     fn late(&self) -> bool {
         self.steps.get() > STEPS
     }
@@ -315,10 +335,13 @@ impl Search<'_> {
         cases.iter().all(|&case| self.explains(set, case))
     }
 
-    fn forms(hard: bool) -> Vec<(Mistake, u32)> {
+    fn forms(&self, hard: bool) -> Vec<(Mistake, u32)> {
         let listed = |entry: &&super::catalogue::Entry| HARD.contains(&entry.mistake) == hard;
         let mut all: Vec<(Mistake, u32)> =
             CATALOGUE.iter().filter(listed).flat_map(|entry| entry.forms.iter().map(|form| (entry.mistake, *form))).collect();
+        if self.unusual {
+            all.extend(CATALOGUE.iter().filter(listed).flat_map(|entry| entry.unusual_tiles().map(|form| (entry.mistake, form))));
+        }
         if hard {
             all.sort_by_key(|(mistake, _)| HARD.iter().position(|one| one == mistake));
         }
@@ -331,9 +354,9 @@ impl Search<'_> {
         if self.core.iter().all(|&case| !self.cases[case].wrong()) {
             return vec![none];
         }
-        let sets: Vec<Switches> = Self::forms(false).iter().map(|(mistake, form)| none.with(*mistake, *form)).collect();
+        let sets: Vec<Switches> = self.forms(false).iter().map(|(mistake, form)| none.with(*mistake, *form)).collect();
         let mut found: Vec<Switches> = sets.iter().filter(|set| self.all(&self.core, set)).cloned().collect();
-        if found.is_empty() {
+        if found.is_empty() && !self.unusual {
             let table = self.table(&sets);
             for size in 2..=4 {
                 self.cover(&Cover { sets: &sets, table: &table, size }, &mut Vec::new(), &mut found);
@@ -427,8 +450,8 @@ impl Search<'_> {
         if added == depth || self.late() {
             return;
         }
-        let ordinary = if added < 2 { Self::forms(false) } else { Vec::new() };
-        for (mistake, form) in Self::forms(true).into_iter().chain(ordinary) {
+        let ordinary = if added < 2 && !self.unusual { self.forms(false) } else { Vec::new() };
+        for (mistake, form) in self.forms(true).into_iter().chain(ordinary) {
             let more = set.with(mistake, form);
             if !set.has_group(mistake.entry().group) && self.explains(&more, open) {
                 self.extend(&more, [added + 1, depth], found);

@@ -101,8 +101,11 @@ struct Term {
     weight: f64,
     /// Weight with mistakes of the running sum, for the output only.
     shown: f64,
+    /// What is subtracted from the gradient of the weight, where it is not the mean of the row.
+    delta: Option<f64>,
 }
 
+#[derive(Default)]
 struct Row {
     terms: Vec<Term>,
     lse: f64,
@@ -131,8 +134,52 @@ pub fn evaluate(problem: &Problem, run: Run<'_>) -> Results {
     if problem.merge.is_some() {
         return merge(problem, run);
     }
+    let equal = problem.segments.windows(2).all(|pair| pair[0].n == pair[1].n && pair[0].m == pair[1].m);
+    if let Some(form) = run.switches.form(M::HeadsViewed).filter(|_| !problem.packed && equal) {
+        return viewed(problem, run, form);
+    }
     let [q, k, v] = memory(problem, run);
     Program { p: problem, run, q, k, v }.run()
+}
+
+/// Rows and heads of `[batch, rows, heads, width]` in memory order, read as if the two were exchanged; back with `inverse`.
+fn reordered(p: &Problem, data: &[f64], [rows, heads]: [usize; 2], inverse: bool) -> Vec<f64> {
+    let batches = p.segments.len();
+    let width = data.len() / (batches * rows * heads).max(1);
+    let mut out = vec![0.0; data.len()];
+    for b in 0..batches {
+        for i in 0..rows {
+            for h in 0..heads {
+                let (other, here) = (((b * heads + h) * rows + i) * width, ((b * rows + i) * heads + h) * width);
+                let (to, from) = if p.seq_major != inverse { (here, other) } else { (other, here) };
+                out[to..to + width].copy_from_slice(&data[from..from + width]);
+            }
+        }
+    }
+    out
+}
+
+/// The program between reshapes that stand for transposes: of inputs and results, of inputs alone, of results alone.
+fn viewed(problem: &Problem, run: Run<'_>, form: u32) -> Results {
+    let mut p = problem.clone();
+    let (queries, keys) = ([p.segments[0].n, p.heads[0]], [p.segments[0].m, p.heads[1]]);
+    if form != 2 {
+        p.q = reordered(problem, &p.q, queries, false);
+        p.k = reordered(problem, &p.k, keys, false);
+        p.v = reordered(problem, &p.v, keys, false);
+    }
+    if let Some(d_out) = p.d_out.take() {
+        p.d_out = Some(if form == 1 { d_out } else { reordered(problem, &d_out, queries, false) });
+    }
+    let [q, k, v] = memory(&p, run);
+    let mut results = Program { p: &p, run, q, k, v }.run();
+    for (at, sizes) in [(0, queries), (2, queries), (3, keys), (4, keys)] {
+        if let Some(data) = results.arrays[at].take() {
+            let moved = if at == 0 { form != 1 } else { form != 2 };
+            results.arrays[at] = Some(if moved { reordered(problem, &data, sizes, true) } else { data });
+        }
+    }
+    results
 }
 
 /// The inputs as the program reads them.
@@ -211,6 +258,7 @@ impl Program<'_> {
             () if self.on(M::ScaleTwice) => [scale * scale, 1.0],
             () if self.on(M::ScaleRoot) => [scale.abs().sqrt().copysign(scale), 1.0],
             () if self.on(M::ScaleSign) => [scale.abs(), 1.0],
+            () if self.on(M::ScaleNegative) && scale < 0.0 => [f64::NAN, 1.0],
             () if self.on(M::ScaleAfter) => [1.0, scale],
             () => [scale, 1.0],
         }
@@ -275,6 +323,8 @@ impl Program<'_> {
             None if p.lengths.is_some() && self.on(M::OffsetAllocated) => m as i64 - s.n as i64,
             None if p.packed && self.on(M::PackedMaxOffset) => of(|s| s.m) - of(|s| s.n),
             None if p.packed && self.on(M::PackedIgnored) => total as i64 - p.tokens()[0] as i64 + s.q0 as i64,
+            // Positions of the lengths that are right.
+            None if self.rightly_placed() => p.used(place.segment) as i64 - s.n as i64,
             None => used as i64 - s.n as i64,
         };
         let first = if p.packed && !ends_right && self.on(M::PackedIgnored) { s.q0 as i64 } else { first };
@@ -285,6 +335,13 @@ impl Program<'_> {
             () => 0,
         };
         (start, m, used, first + moved)
+    }
+
+    /// Whether a mistake in the number of keys leaves the positions of queries alone.
+    fn rightly_placed(&self) -> bool {
+        [M::LengthsIgnored, M::LengthsInclusive, M::LengthsShort, M::PackedEndShort, M::PackedEndLong]
+            .iter()
+            .any(|mistake| self.form(*mistake) == Some(1))
     }
 
     /// Whether the window and the causal mask show a key to a query.
@@ -331,6 +388,12 @@ impl Program<'_> {
         if self.on(M::PlaneFirstBatch) {
             at[0] = 0;
         }
+        if self.on(M::PlaneHeadsMixed) {
+            at[0] = (place.segment * self.p.heads[0] + place.head) % self.p.segments.len();
+        }
+        if let Some(tile) = self.form(M::PlaneFirstTile) {
+            at[3] %= tile;
+        }
         if self.on(M::PlaneFirstHead) {
             at[1] = 0;
         }
@@ -363,6 +426,7 @@ impl Program<'_> {
                 () if self.on(M::BiasBeforeScale) => scale,
                 () if self.on(M::BiasSign) => -1.0,
                 () if self.on(M::BiasTwice) => 2.0,
+                () if self.on(M::BiasBase2) => std::f64::consts::LN_2,
                 () => 1.0,
             };
             total += self.plane(bias, place, key, false) * beta;
@@ -378,7 +442,8 @@ impl Program<'_> {
             let from = if self.on(M::AlibiTopLeft) { place.query as i64 } else { position };
             let sign = if self.on(M::AlibiSign) { 1.0 } else { -1.0 };
             let factor = if self.on(M::AlibiScaled) { scale } else { 1.0 };
-            total += sign * slopes[head] * (from - key as i64).abs() as f64 * factor;
+            let distance = from - key as i64;
+            total += sign * slopes[head] * if self.on(M::AlibiSigned) { distance } else { distance.abs() } as f64 * factor;
         }
         if let (Some(mask), true) = (&p.mask, self.on(M::MaskAdded)) {
             total += self.plane(mask, place, key, false);
@@ -524,7 +589,22 @@ impl Program<'_> {
                 }
             }
             let by_mask = by_mask || by_flags || by_bias;
-            terms.push(Term { token, key, head, raw, score, slope, beta, taken, hidden, by_mask, factor, weight: 0.0, shown: 0.0 });
+            terms.push(Term {
+                token,
+                key,
+                head,
+                raw,
+                score,
+                slope,
+                beta,
+                taken,
+                hidden,
+                by_mask,
+                factor,
+                weight: 0.0,
+                shown: 0.0,
+                delta: None,
+            });
         }
         self.softmax(place, terms, scale)
     }
@@ -591,6 +671,7 @@ impl Program<'_> {
         for term in &mut terms {
             let weight = if empty_sum { 0.0 } else { self.round(term.weight / plain_sum) };
             let shown = if empty_sum { 0.0 } else { self.round(term.shown / sum) };
+            let weight = if self.on(M::SplitsPlain) { shown } else { weight };
             (term.weight, term.shown) = (self.run.precision.store(weight), self.run.precision.store(shown));
             if !term.taken {
                 (term.weight, term.shown) = (0.0, 0.0);
@@ -607,8 +688,58 @@ impl Program<'_> {
         Row { terms, lse, spoiled: None }
     }
 
+    /// All rows of a segment with the softmax over queries or over heads, and what autograd subtracts there.
+    fn other_axis(&self, segment: usize) -> Option<Vec<Row>> {
+        let (queries, over_heads) = (self.form(M::OverQueries), self.on(M::OverHeads));
+        if queries.is_none() && !over_heads {
+            return None;
+        }
+        let p = self.p;
+        let (heads, n, dv) = (p.heads[0], p.segments[segment].n, p.dims[1]);
+        let mut rows: Vec<Row> = (0..heads * n).map(|at| self.row(Place { segment, head: at / n, query: at % n })).collect();
+        let keys = rows.first().map_or(0, |row| row.terms.len());
+        // Rows that share a sum.
+        let groups: Vec<Vec<usize>> = if over_heads {
+            (0..n).map(|query| (0..heads).map(|head| head * n + query).collect()).collect()
+        } else {
+            (0..heads).map(|head| (head * n..(head + 1) * n).collect()).collect()
+        };
+        for group in &groups {
+            for key in 0..keys {
+                let score = |rows: &[Row], at: usize| rows[at].terms.get(key).filter(|t| t.taken).map_or(f64::NEG_INFINITY, |t| t.score);
+                let top = group.iter().fold(f64::NEG_INFINITY, |top, &at| top.max(score(&rows, at)));
+                let power = |x: f64| if top == f64::NEG_INFINITY { 0.0 } else { self.power(x - top) };
+                let total: f64 = group.iter().map(|&at| power(score(&rows, at))).sum();
+                let blind = total == 0.0 && (queries == Some(1) || over_heads);
+                let mut delta = 0.0;
+                for &at in group {
+                    let weight = if total == 0.0 { 0.0 } else { power(score(&rows, at)) / total };
+                    let Some(term) = rows[at].terms.get_mut(key) else { continue };
+                    (term.weight, term.shown) = (weight, weight);
+                    if let (Some(d_out), Some(token)) = (&p.d_out, term.token) {
+                        let row = ((p.segments[segment].q0 + at % n) * heads + at / n) * dv;
+                        let value = (token * p.heads[1] + term.head) * dv;
+                        delta += weight * (0..dv).map(|c| d_out[row + c] * self.v[value + c]).sum::<f64>();
+                    }
+                }
+                for &at in group {
+                    if let Some(term) = rows[at].terms.get_mut(key) {
+                        term.delta = Some(delta);
+                    }
+                    if blind {
+                        rows[at].spoiled = Some(f64::NAN);
+                    }
+                }
+            }
+        }
+        Some(rows)
+    }
+
     /// Weights of the output where older tiles are not rescaled.
     fn running(&self, terms: &mut [Term], sum: &mut f64, last: f64) {
+        if self.on(M::SplitsPlain) {
+            return self.splits(terms, sum);
+        }
         let tile = self.form(M::NoRescale).or(self.form(M::SumNoRescale)).unwrap_or(usize::MAX);
         let (mut max, mut wrong) = (f64::NEG_INFINITY, 0.0);
         if tile == usize::MAX {
@@ -627,6 +758,34 @@ impl Program<'_> {
         if self.on(M::SumNoRescale) {
             *sum = wrong;
         }
+    }
+
+    /// The part of the keys that a key belongs to, where parts have a softmax each.
+    fn part(&self, key: usize, keys: usize) -> usize {
+        match self.form(M::SplitsPlain) {
+            // A number of parts, their size rounded up or down.
+            Some(form @ 1000..1100) => key / keys.div_ceil(form - 1000).max(1),
+            Some(form @ 1100..1200) => (key / (keys / (form - 1100)).max(1)).min(form - 1101),
+            Some(tile) => key / tile,
+            None => 0,
+        }
+    }
+
+    fn parts(&self, keys: usize) -> usize {
+        if self.on(M::SplitsPlain) && keys > 0 { self.part(keys - 1, keys) + 1 } else { 1 }
+    }
+
+    /// Weights where the parts of the keys are averaged; `sum` divides what is shown.
+    fn splits(&self, terms: &mut [Term], sum: &mut f64) {
+        let keys = terms.len();
+        let parts = self.parts(keys);
+        let mut totals = vec![0.0; parts];
+        terms.iter().filter(|t| t.taken).for_each(|t| totals[self.part(t.key, keys)] += t.weight);
+        for term in terms.iter_mut() {
+            let total = totals[self.part(term.key, keys)];
+            term.shown = if term.taken && total > 0.0 { term.weight / total / parts as f64 } else { 0.0 };
+        }
+        *sum = 1.0;
     }
 
     /// Applies dropout to the factors of a row.
@@ -654,6 +813,7 @@ impl Program<'_> {
                     }
                 }
                 _ if self.on(M::DropoutBackwardNone) => 1.0,
+                _ if self.on(M::DropoutScaleBackward) => f64::from(u8::from(kept[at(term.key)])),
                 _ => forward,
             };
             term.factor = [term.factor[0] * forward, term.factor[1] * backward];
@@ -676,10 +836,15 @@ impl Program<'_> {
             terms: p.bias.as_ref().map(|bias| vec![0u32; bias.data.len()]),
         });
         for segment in 0..p.segments.len() {
+            let queries = p.segments[segment].n;
+            let mut other_axis = self.other_axis(segment);
             for head in 0..heads {
-                for query in 0..p.segments[segment].n {
+                for query in 0..queries {
                     let place = Place { segment, head, query };
-                    let mut row = self.row(place);
+                    let mut row = match &mut other_axis {
+                        Some(rows) => std::mem::take(&mut rows[head * queries + query]),
+                        None => self.row(place),
+                    };
                     self.drop_out(place, &mut row);
                     let at = (p.segments[segment].q0 + query) * heads + head;
                     self.output(place, &row, &mut out[at * dv..(at + 1) * dv]);
@@ -767,12 +932,19 @@ impl Program<'_> {
             () if self.on(M::BaseTwice) => std::f64::consts::LOG2_E,
             () => 1.0,
         };
+        let delta_of = |i: usize| terms[i].delta.unwrap_or(delta);
+        let parts = self.parts(row.terms.len());
         let d_score = |i: usize| match () {
+            () if parts > 1 => {
+                let part = |t: &Term| self.part(t.key, row.terms.len());
+                let own = (0..terms.len()).filter(|&j| part(terms[j]) == part(terms[i]));
+                terms[i].weight * (d_weight[i] - parts as f64 * own.map(|j| terms[j].weight * d_weight[j]).sum::<f64>())
+            }
             () if self.on(M::DeltaMissing) => terms[i].weight * d_weight[i],
             () if self.on(M::DeltaAdded) => terms[i].weight * (d_weight[i] + delta),
             () if self.on(M::DeltaOutside) => terms[i].weight * d_weight[i] - delta,
             () if self.on(M::DsIsDp) => d_weight[i],
-            () => terms[i].weight * self.round(d_weight[i] - delta),
+            () => terms[i].weight * self.round(d_weight[i] - delta_of(i)),
         };
         // Without the sink in the maximum the weights depend on it, and automatic differentiation goes through it.
         let through_max = match self.form(M::SinkNotInMax) {
@@ -794,7 +966,12 @@ impl Program<'_> {
             let row_scale = p.k_scale.as_ref().map_or(1.0, |all| all[token * kv + term.head]);
             let slope = term.slope * row_scale;
             let unscaled = |mistake: M| if self.on(mistake) { slope / scale } else { slope };
-            let [q_slope, k_slope] = [unscaled(M::DqUnscaled), unscaled(M::DkUnscaled)];
+            let base_factor = |mistake: M| match self.form(mistake) {
+                Some(0) => std::f64::consts::LOG2_E,
+                Some(_) => std::f64::consts::LN_2,
+                None => 1.0,
+            };
+            let [q_slope, k_slope] = [unscaled(M::DqUnscaled) * base_factor(M::DqBase), unscaled(M::DkUnscaled) * base_factor(M::DkBase)];
             for c in 0..d {
                 let dq = &mut g.dq[at * d + c];
                 *dq = self.round(*dq + self.round(ds * q_slope * self.k[k_at + c]));

@@ -83,7 +83,8 @@ class Form(Exception):
 class Arrays:
     """Between bytes and NumPy's arrays."""
 
-    def __init__(self, numpy):
+    def __init__(self, numpy, torch=None):
+        self.torch = torch
         self.frombuffer, self.asarray, self.empty = numpy.frombuffer, numpy.asarray, numpy.empty
         self.contiguous, self.ndarray = numpy.ascontiguousarray, numpy.ndarray
         self.types = {"f32": numpy.dtype("<f4"), "f64": numpy.dtype("<f8"), "i64": numpy.dtype("<i8"), "u8": numpy.dtype("u1")}
@@ -110,11 +111,30 @@ class Arrays:
             args.append(array)
         return args
 
+    def detached(self, name, result):
+        """A tensor as an array; a plain number stays."""
+        torch = self.torch
+        if not _isinstance(result, torch.Tensor):
+            if _isinstance(result, (int, float, self.ndarray)) and getattr(result, "ndim", 0) == 0:
+                return result
+            raise Form(f"{name} is of type {_type(result).__name__}: return a tensor")
+        tensor = result.detach().to("cpu").resolve_conj().resolve_neg()
+        if tensor.dtype == torch.bfloat16:
+            raise Form(f"{name} is of type bfloat16, which cannot hold it: return float32 or float64")
+        return tensor.numpy()
+
+    def given(self, array):
+        """An argument as the learner gets it."""
+        tensor = self.torch is not None and _isinstance(array, self.ndarray)
+        return self.torch.from_numpy(array) if tensor else array
+
     def pack(self, name, result):
         if result is None:
             raise Form(f"{name} is None: is there a return?")
         if _isinstance(result, (bytes, bytearray, _str, dict, set)):
             raise Form(f"{name} is of type {_type(result).__name__}, not an array of numbers")
+        if self.torch is not None:
+            result = self.detached(name, result)
         try:
             array = self.asarray(result)
             kind = array.dtype.kind
@@ -167,6 +187,8 @@ class Runner:
     def load(self):
         with open(self.path, "rb") as file:
             source = file.read()
+        # Earlier answers of the same folder can be imported.
+        sys.path.insert(0, os.path.dirname(self.path))
         self.module = types.ModuleType("answer")
         self.module.__file__ = self.path
         sys.modules["answer"] = self.module
@@ -177,11 +199,33 @@ class Runner:
         header, payload = self.judge.receive()
         if "error" in header:
             raise RuntimeError(header["error"])
-        return tuple(self.arrays.unpack(header["results"], payload))
+        return tuple(self.arrays.given(one) for one in self.arrays.unpack(header["results"], payload))
+
+    def differentiated(self, spec, args):
+        """Gradients through a `torch.autograd.Function` of the learner's, and what its forward pass returned."""
+        torch, known = self.arrays.torch, getattr(self.module, spec["class"], None)
+        if not (_isinstance(known, _type) and issubclass(known, torch.autograd.Function)):
+            raise Form(f"the file has no class {spec['class']} that is a torch.autograd.Function")
+        d_out = args[spec["d_out"]]
+        rest = args[:spec["d_out"]] + args[spec["d_out"] + 1:]
+        leaves = [one.detach().requires_grad_(True) for one in rest[:spec["leaves"]]]
+        out = known.apply(*leaves, *rest[spec["leaves"]:])
+        if not _isinstance(out, torch.Tensor):
+            raise Form(f"forward returned a {_type(out).__name__}, not a tensor")
+        if out.shape != d_out.shape:
+            raise Form(f"forward returned the shape {list(out.shape)}; it must be {list(d_out.shape)}")
+        if out.grad_fn is None:
+            raise Form("the result of forward has no gradient: return what it computes, and do not detach it afterwards")
+        found = _grad(out, leaves, d_out.to(out.dtype), allow_unused=True)
+        for name, one in zip(("dq", "dk", "dv"), found):
+            if one is None:
+                raise Form(f"backward returned None in place of {name}")
+        return (*found, out)
 
     def call(self, header, payload):
-        function = getattr(self.module, header["call"], None)
-        if function is None:
+        custom = header.get("custom")
+        function = getattr(self.module, header["call"], None) if custom is None else None
+        if function is None and custom is None:
             raise Form(f"the file has no function {header['call']}")
         arrays = self.arrays
         args = arrays.unpack(header["args"], payload)
@@ -189,9 +233,10 @@ class Runner:
         if header.get("model"):
             result = function(lambda tokens: self.ask(header["id"], tokens), *args)
             return [{"text": _str(result)[:100]}], b"", []
-        result = function(*args)
+        given = [arrays.given(one) for one in args]
+        result = self.differentiated(custom, given) if custom else function(*given)
         changed = [i for i, (a, old) in enumerate(zip(args, before)) if old is not None and (a.shape != old[1] or a.tobytes() != old[0])]
-        names = header["results"]
+        names = header["results"] + (["the result of forward"] if custom else [])
         if _len(names) == 1:
             results = [result]
         elif not _isinstance(result, (tuple, list)) or _len(result) != _len(names):
@@ -223,7 +268,26 @@ class Runner:
         self.judge.send(reply, data)
 
 
+_grad = None
+
+
+def import_torch(tensors):
+    """PyTorch on one thread; where the gradient is the exercise, without automatic differentiation."""
+    global _grad
+    import torch
+    torch.set_num_threads(1)
+    _grad = torch.autograd.grad
+    if tensors == "custom":
+        def refused(*_, **__):
+            raise RuntimeError("automatic differentiation is not available in this exercise: write the gradient in backward")
+        torch.autograd.grad = torch.autograd.backward = torch.Tensor.backward = refused
+        for name in ("grad", "grad_and_value", "vjp", "jvp", "jacrev", "jacfwd"):
+            setattr(torch.func, name, refused)
+    return torch
+
+
 def main():
+    tensors = os.environ.pop("REGARD_LEARN_TORCH", None)
     address, path, trace = sys.argv[1:4]
     sys.argv = [path]
     judge = Judge(connect(address))
@@ -235,12 +299,20 @@ def main():
     except BaseException as error:
         judge.send({"id": 0, "error": {"kind": "no-numpy", "text": describe(error)}})
         return
+    torch = None
+    if tensors:
+        try:
+            torch = import_torch(tensors)
+        except BaseException as error:
+            judge.send({"id": 0, "error": {"kind": "no-torch", "text": describe(error)}})
+            return
     try:
         if resource:
-            resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, resource.getrlimit(resource.RLIMIT_AS)[1]))
+            # PyTorch maps libraries of gigabytes.
+            resource.setrlimit(resource.RLIMIT_AS, (8 * ADDRESSES if torch else ADDRESSES, resource.getrlimit(resource.RLIMIT_AS)[1]))
     except (OSError, ValueError):
         pass
-    runner = Runner(judge, Arrays(numpy), path)
+    runner = Runner(judge, Arrays(numpy, torch), path)
     judge.send({"id": 0, "results": [], "python": sys.version.split()[0], "numpy": numpy.__version__})
     while True:
         runner.answer(*judge.receive())

@@ -33,7 +33,7 @@ type Answer = std::result::Result<(Json, Vec<u8>), Failure>;
 
 impl<'a> HarnessProcess<'a> {
     pub(crate) fn start(harness: &PythonHarness<'_>, stop: &'a AtomicBool) -> Result<Self> {
-        let launch = python::command(harness.python)?;
+        let launch = python::command(harness.python, python::Arrays::NumPy)?;
         let folder = std::env::current_dir().map_err(|reason| Error::Process { reason })?;
         // A kernel is its author's own program: it may compile itself, and write where compilers write.
         let launch = Launch { harness: Some(("judge_harness.py", harness.text)), confined: false, ..launch };

@@ -28,6 +28,8 @@ use std::time::{Duration, Instant};
 const CALL_LIMIT: Duration = Duration::from_secs(2);
 const LOAD_LIMIT: Duration = Duration::from_secs(5);
 const START_LIMIT: Duration = Duration::from_secs(20);
+/// PyTorch is large: some seconds, a minute on a slow disk.
+const TORCH_START_LIMIT: Duration = Duration::from_secs(120);
 const CHECK_LIMIT: Duration = Duration::from_secs(20);
 const MEMORY_LIMIT: u64 = 1 << 30;
 /// On a busy machine, a call ends after this multiple of its limit.
@@ -61,6 +63,10 @@ pub struct Runner<'a> {
     limit: Duration,
     /// Types of the results of the last answer, as they were named there.
     pub dtypes: Vec<String>,
+    /// Whether arrays are passed as float64.
+    pub wide: bool,
+    /// Result of the forward pass where the answer is a function with a backward pass of its own.
+    pub forward: Option<Value<f64>>,
 }
 
 /// Why there is no runner.
@@ -85,19 +91,25 @@ impl<'a> Runner<'a> {
     pub fn start(start: &Start<'a>) -> Result<Self, StartError> {
         let file = start.file.canonicalize().map_err(|e| Error::file("read", start.file, e))?;
         let command = match start.lang {
-            Lang::Python => python::command(start.python)?,
+            Lang::Python => python::command(start.python, python::Arrays::NumPy)?,
+            Lang::Torch if start.exercise.custom.is_some() => python::command(start.python, python::Arrays::TorchCustom)?,
+            Lang::Torch => python::command(start.python, python::Arrays::Torch)?,
             Lang::Rust => rust::command(start.exercise, &file, start.builds, start.stop)?,
         };
         let process = Process::start(command, &file)?;
-        let limit = START_LIMIT + CHECK_LIMIT;
-        let mut runner =
-            Self { process, exercise: start.exercise, lang: start.lang, file, stop: start.stop, next_id: 0, limit, dtypes: Vec::new() };
-        match runner.wait(START_LIMIT) {
+        let start_limit = if start.lang == Lang::Torch { TORCH_START_LIMIT } else { START_LIMIT };
+        let limit = start_limit + CHECK_LIMIT;
+        let Start { exercise, lang, stop, .. } = *start;
+        let mut runner = Self { process, exercise, lang, file, stop, next_id: 0, limit, dtypes: Vec::new(), wide: false, forward: None };
+        match runner.wait(start_limit) {
             Ok(_) => {}
             Err(Trouble::Raised { kind, text, .. }) if kind == "no-numpy" => {
                 return Err(Error::NoNumpy { python: runner.process.program().to_owned(), reason: text }.into());
             }
-            Err(Trouble::Gone(_)) if start.lang == Lang::Python => {
+            Err(Trouble::Raised { kind, text, .. }) if kind == "no-torch" => {
+                return Err(Error::NoTorch { python: runner.process.program().to_owned(), reason: text }.into());
+            }
+            Err(Trouble::Gone(_)) if start.lang != Lang::Rust => {
                 return Err(Error::BadPython { python: runner.process.program().to_owned(), reason: runner.last_words() }.into());
             }
             Err(trouble) => return Err(StartError::Trouble(trouble)),
@@ -161,7 +173,7 @@ impl<'a> Runner<'a> {
             let late = clock > (asked + limit).min(self.limit) || start.elapsed() > MOST_PATIENT * limit;
             // One that fills memory has longer, until it is clear with how much.
             if late && !(self.process.growing() && clock < asked + MOST_PATIENT * limit) {
-                let line = if self.lang == Lang::Python { self.process.line_of(&self.file) } else { None };
+                let line = if self.lang != Lang::Rust { self.process.line_of(&self.file) } else { None };
                 return self.gone(Gone::Timeout { seconds: (clock.saturating_sub(asked)).as_secs_f64(), line });
             }
         }
@@ -239,6 +251,7 @@ impl<'a> Runner<'a> {
                 continue;
             }
             let dtype = match param.kind {
+                Kind::Array | Kind::State | Kind::Number if self.wide => "f64",
                 Kind::Array | Kind::State | Kind::Number => "f32",
                 Kind::Flags => "u8",
                 Kind::Lengths | Kind::Offset | Kind::Count => "i64",
@@ -246,6 +259,7 @@ impl<'a> Runner<'a> {
             for x in &value.data {
                 match dtype {
                     "f32" => payload.extend((*x as f32).to_le_bytes()),
+                    "f64" => payload.extend(x.to_le_bytes()),
                     "u8" => payload.push(u8::from(*x != 0.0)),
                     _ => payload.extend((*x as i64).to_le_bytes()),
                 }
@@ -254,18 +268,28 @@ impl<'a> Runner<'a> {
             specs.push(json!({"dtype": dtype, "shape": value.shape, "strided": strided}));
         }
         let results: Vec<_> = self.exercise.results.iter().map(|r| r.0).collect();
-        (json!({"call": self.exercise.name, "dims": call.dims, "results": results, "args": specs}), payload)
+        let mut header = json!({"call": self.exercise.name, "dims": call.dims, "results": results, "args": specs});
+        if let Some(custom) = self.custom() {
+            header["custom"] = json!({"class": custom.class, "d_out": custom.d_out, "leaves": custom.leaves});
+        }
+        (header, payload)
+    }
+
+    fn custom(&self) -> Option<&'static crate::exercise::Custom> {
+        self.exercise.custom.as_ref().filter(|_| self.lang == Lang::Torch)
     }
 
     fn unpack(&mut self, call: &Call<f64>, header: &Json, payload: &[u8]) -> Reply<f64> {
         let empty = Vec::new();
         let specs = header["results"].as_array().unwrap_or(&empty);
-        if specs.len() != self.exercise.results.len() {
-            return self.gone(Gone::Garbled { text: format!("{} results in place of {}", specs.len(), self.exercise.results.len()) });
+        let wanted = self.exercise.results.len() + usize::from(self.custom().is_some());
+        if specs.len() != wanted {
+            return self.gone(Gone::Garbled { text: format!("{} results in place of {wanted}", specs.len()) });
         }
         self.dtypes = specs.iter().map(|s| s["was"].as_str().unwrap_or("f32").to_owned()).collect();
         let (mut values, mut at) = (Vec::new(), 0usize);
-        for (spec, output) in specs.iter().zip(self.exercise.results) {
+        let forward: crate::exercise::Output = ("the result of forward", &["n", "dv"]);
+        for (spec, output) in specs.iter().zip(self.exercise.results.iter().chain([&forward])) {
             let mut shape: Vec<usize> = spec["shape"].as_array().into_iter().flatten().map(|d| d.as_u64().unwrap_or(0) as usize).collect();
             if spec["omitted"] == json!(true) {
                 return Err(Trouble::Form { text: format!("{} has the shape {shape:?}, which is far too large", output.0) });
@@ -287,6 +311,7 @@ impl<'a> Runner<'a> {
             }
             values.push(Value::new(&shape, data));
         }
+        self.forward = if self.custom().is_some() { values.pop() } else { None };
         Ok(values)
     }
 }

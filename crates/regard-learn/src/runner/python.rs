@@ -18,7 +18,17 @@ fn interpreter(asked: Option<&Path>) -> PathBuf {
     environment.filter(|python| python.exists()).unwrap_or_else(|| PathBuf::from(if cfg!(windows) { "python" } else { "python3" }))
 }
 
-pub(super) fn command(asked: Option<&Path>) -> Result<Launch> {
+/// What the harness makes arrays of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Arrays {
+    NumPy,
+    /// PyTorch's tensors.
+    Torch,
+    /// The same, with a backward pass of one's own: automatic differentiation is refused.
+    TorchCustom,
+}
+
+pub(super) fn command(asked: Option<&Path>, arrays: Arrays) -> Result<Launch> {
     let python = interpreter(asked);
     let program = python.display().to_string();
     let tried = Command::new(&python).arg("-V").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status();
@@ -31,5 +41,10 @@ pub(super) fn command(asked: Option<&Path>) -> Result<Launch> {
     for name in ["OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"] {
         command.env(name, "1");
     }
+    match arrays {
+        Arrays::NumPy => command.env_remove("REGARD_LEARN_TORCH"),
+        Arrays::Torch => command.env("REGARD_LEARN_TORCH", "tensors"),
+        Arrays::TorchCustom => command.env("REGARD_LEARN_TORCH", "custom"),
+    };
     Ok(Launch { command, harness: Some(("harness.py", HARNESS)), confined: true })
 }

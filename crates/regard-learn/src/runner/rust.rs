@@ -139,12 +139,23 @@ pub(super) fn command(exercise: &Exercise, file: &Path, builds: &Builds, stop: &
     let harness =
         builds.get("libharness.rlib", &[HARNESS.as_bytes()], &|target| compile(HARNESS, target, &HARNESS_OPTIONS, stop, &complain))?;
     let name = if cfg!(windows) { "answer.exe" } else { "answer" };
-    let program = builds.get(name, &[source.as_bytes(), &answer], &|target| {
+    // An answer may take in others of its folder.
+    let parts = if answer.windows(6).any(|bytes| bytes == b"#[path") { neighbours(file) } else { Vec::new() };
+    let program = builds.get(name, &[source.as_bytes(), &answer, &parts], &|target| {
         let linked = format!("harness={}", harness.display());
         let options = [&ANSWER_OPTIONS[..], &["--extern", &linked]].concat();
         compile(&source, target, &options, stop, &complain)
     })?;
     Ok(Launch { command: Command::new(program), harness: None, confined: true })
+}
+
+/// The other Rust files of a folder, one after another.
+fn neighbours(file: &Path) -> Vec<u8> {
+    let entries = file.parent().and_then(|folder| std::fs::read_dir(folder).ok());
+    let mut paths: Vec<_> = entries.into_iter().flatten().flatten().map(|entry| entry.path()).collect();
+    paths.retain(|path| path != file && path.extension().is_some_and(|ending| ending == "rs"));
+    paths.sort();
+    paths.iter().filter_map(|path| crate::files::read_answer(path).ok()).flatten().collect()
 }
 
 /// Compiles `source` to the file `target`; what the compiler needs beside it is in the same folder.

@@ -31,6 +31,10 @@ pub fn verdict(verdict: &Verdict, look: Look) -> Vec<String> {
         for (at, mistake) in diagnosis.mistakes.iter().enumerate() {
             let start = if at == 0 { "" } else { "and " };
             lines.push(format!("  {start}{}: {}", look.paint("1", mistake.id), mistake.text));
+            let entry = crate::kernels::catalogue::of_exercise(verdict.exercise.name, mistake.id);
+            if let Some(entry) = entry.filter(|entry| !entry.seen.is_empty()) {
+                lines.push(format!("    a published kernel made it, too: {}", entry.seen));
+            }
         }
         let what = if diagnosis.mistakes.len() > 1 { "together they explain" } else { "explains" };
         lines.push(format!("  ({what} {} of {} cases)", diagnosis.explains, verdict.cases));

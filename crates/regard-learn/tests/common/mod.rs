@@ -24,6 +24,14 @@ fn python() -> Option<PathBuf> {
     works.is_ok_and(|status| status.success()).then_some(python)
 }
 
+/// Whether that Python has PyTorch.
+pub fn torch() -> bool {
+    python().is_some_and(|python| {
+        let tried = std::process::Command::new(python).args(["-c", "import torch"]).stderr(std::process::Stdio::null()).status();
+        tried.is_ok_and(|status| status.success())
+    })
+}
+
 /// The languages that can be judged here.
 pub fn languages() -> Vec<Lang> {
     let mut languages = Vec::new();
@@ -31,6 +39,11 @@ pub fn languages() -> Vec<Lang> {
         languages.push(Lang::Python);
     } else {
         eprintln!("skipped: Python, because REGARD_LEARN_PYTHON names no Python with NumPy, and python3 has none");
+    }
+    if torch() {
+        languages.push(Lang::Torch);
+    } else {
+        eprintln!("skipped: PyTorch, because REGARD_LEARN_PYTHON names no Python with PyTorch, and python3 has none");
     }
     if std::process::Command::new("rustc").arg("-V").output().is_ok() {
         languages.push(Lang::Rust);

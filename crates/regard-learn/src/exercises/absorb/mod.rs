@@ -66,6 +66,7 @@ pub(super) static EXERCISE: Exercise = Exercise {
     cases,
     possible: |_| true,
     judging: Judging::Numbers { formula: formula!(absorb), session: session!(tiles) },
+    custom: None,
     files: files!(),
 };
 

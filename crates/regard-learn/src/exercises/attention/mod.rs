@@ -40,6 +40,7 @@ pub(super) static EXERCISE: Exercise = Exercise {
     cases,
     possible: |_| true,
     judging: Judging::Numbers { formula: formula!(attention), session: session!(plain) },
+    custom: None,
     files: files!(),
 };
 

@@ -1,7 +1,7 @@
 //! 08: gradients of masked attention.
 
 use super::{different, normal, strided, whole};
-use crate::exercise::{self, Exercise, Judging, Kind, Mistake, input, param};
+use crate::exercise::{self, Custom, Exercise, Judging, Kind, Mistake, input, param};
 use crate::formula::{How, dot, root_scale, scores, softmax, sum};
 use crate::real::Real;
 use crate::rng::Rng;
@@ -85,6 +85,7 @@ pub(super) static EXERCISE: Exercise = Exercise {
     cases,
     possible: |_| true,
     judging: Judging::Numbers { formula: formula!(attention_backward), session: session!(exercise::plain) },
+    custom: Some(Custom { class: "Attention", d_out: 3, leaves: 3, forward: formula!(output) }),
     files: files!(),
 };
 
@@ -114,6 +115,13 @@ fn forward<T: Real>(how: &How, [q, k]: [&Value<T>; 2], sees: &[bool]) -> Result<
         (0..sees.len()).filter(|&at| !sees[at]).for_each(|at| weights.data[at] = T::of(0.0));
     }
     Ok(weights)
+}
+
+/// What the forward pass returns.
+fn output<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
+    let [q, k, v, mask] = [0, 1, 2, 4].map(|at| &call.args[at]);
+    let sees: Vec<bool> = (0..mask.data.len()).map(|at| mask.flag(at)).collect();
+    Ok(vec![crate::formula::attention(how, [q, k, v], root_scale(q.width()), &sees)?.0])
 }
 
 fn attention_backward<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {

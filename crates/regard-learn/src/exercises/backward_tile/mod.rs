@@ -1,7 +1,7 @@
 //! 13: the backward pass of one tile of keys, with dropout.
 
 use super::{normal, strided, whole};
-use crate::exercise::{Callee, Exercise, Judging, Kind, Mistake, input, param};
+use crate::exercise::{Callee, Custom, Exercise, Judging, Kind, Mistake, input, param};
 use crate::formula::{How, dot, root_scale, sum};
 use crate::real::Real;
 use crate::rng::Rng;
@@ -86,8 +86,21 @@ pub(super) static EXERCISE: Exercise = Exercise {
     cases,
     possible: |_| true,
     judging: Judging::Numbers { formula: formula!(backward_tile), session: session!(tiles) },
+    custom: Some(Custom { class: "AttentionTile", d_out: 3, leaves: 3, forward: formula!(part) }),
     files: files!(),
 };
+
+/// What the tile adds to the output.
+fn part<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
+    let [q, k, v, _, _, row_max, row_sum, keep] = [0, 1, 2, 3, 4, 5, 6, 7].map(|at| &call.args[at]);
+    let [n, t, d, dv] = call.dims[..] else { return Err(Trouble::Shapes) };
+    let scale = root_scale::<T>(d);
+    let factor = T::of(1.0) / (T::of(1.0) - call.args[8].scalar());
+    let weight = |i: usize, j: usize| (dot(how, q.row(i), k.row(j)) * scale - row_max.data[i]).exp() / row_sum.data[i] * factor;
+    let term = |i: usize, j: usize, c: usize| if keep.flag(i * t + j) { weight(i, j) * v.data[j * dv + c] } else { T::of(0.0) };
+    let data = (0..n * dv).map(|at| sum(how, t, |j| term(at / dv, j, at % dv))).collect();
+    Ok(vec![Value::new(&[n, dv], data)])
+}
 
 fn backward_tile<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let [q, k, v, d_out, out, row_max, row_sum, keep] = [0, 1, 2, 3, 4, 5, 6, 7].map(|at| &call.args[at]);

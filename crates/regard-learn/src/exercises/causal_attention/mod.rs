@@ -54,6 +54,7 @@ pub(super) static EXERCISE: Exercise = Exercise {
     cases,
     possible: |_| true,
     judging: Judging::Numbers { formula: formula!(causal_attention), session: session!(plain) },
+    custom: None,
     files: files!(),
 };
 

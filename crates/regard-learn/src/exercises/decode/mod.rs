@@ -75,6 +75,7 @@ pub(super) static EXERCISE: Exercise = Exercise {
     cases,
     possible: |dims| dims[2].is_multiple_of(2) && dims[3].is_multiple_of(2),
     judging: Judging::Numbers { formula: formula!(decode), session: session!(pieces) },
+    custom: None,
     files: files!(),
 };
 

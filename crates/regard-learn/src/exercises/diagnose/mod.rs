@@ -37,5 +37,6 @@ pub(crate) static EXERCISE: Exercise = Exercise {
     cases: |_| Vec::new(),
     possible: |_| true,
     judging: Judging::Models,
+    custom: None,
     files: files!(),
 };

@@ -55,6 +55,7 @@ pub(super) static EXERCISE: Exercise = Exercise {
     cases,
     possible: |dims| dims[0].is_multiple_of(dims[1]),
     judging: Judging::Numbers { formula: formula!(grouped_attention), session: session!(plain) },
+    custom: None,
     files: files!(),
 };
 

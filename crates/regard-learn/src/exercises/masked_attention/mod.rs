@@ -59,6 +59,7 @@ pub(super) static EXERCISE: Exercise = Exercise {
     cases,
     possible: |_| true,
     judging: Judging::Numbers { formula: formula!(masked_attention), session: session!(plain) },
+    custom: None,
     files: files!(),
 };
 

@@ -76,6 +76,7 @@ pub(super) static EXERCISE: Exercise = Exercise {
     cases,
     possible: |dims| dims[2].is_multiple_of(dims[3]),
     judging: Judging::Numbers { formula: formula!(multi_head), session: session!(plain) },
+    custom: None,
     files: files!(),
 };
 

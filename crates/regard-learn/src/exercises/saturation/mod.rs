@@ -66,6 +66,7 @@ pub(super) static EXERCISE: Exercise = Exercise {
     cases,
     possible: |dims| dims[0] >= 2,
     judging: Judging::Numbers { formula: formula!(saturation), session: session!(plain) },
+    custom: None,
     files: files!(),
 };
 

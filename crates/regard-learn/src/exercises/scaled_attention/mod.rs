@@ -94,6 +94,7 @@ pub(super) static EXERCISE: Exercise = Exercise {
     cases,
     possible: |_| true,
     judging: Judging::Numbers { formula: formula!(scaled_attention), session: session!(plain) },
+    custom: None,
     files: files!(),
 };
 

@@ -95,6 +95,7 @@ pub(super) static EXERCISE: Exercise = Exercise {
     cases,
     possible: |_| true,
     judging: Judging::Numbers { formula: formula!(similarity), session: session!(plain) },
+    custom: None,
     files: files!(),
 };
 

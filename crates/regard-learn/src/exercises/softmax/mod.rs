@@ -45,6 +45,7 @@ pub(super) static EXERCISE: Exercise = Exercise {
     cases,
     possible: |_| true,
     judging: Judging::Numbers { formula: formula!(softmax), session: session!(plain) },
+    custom: None,
     files: files!(),
 };
 
