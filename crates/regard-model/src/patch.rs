@@ -11,7 +11,7 @@
 use crate::edits::{Edits, LayerActivations, Sources};
 use crate::error::{Error, Result};
 use crate::model::{Model, Remember};
-use ndarray::{Array3, ArrayViewMut4, s};
+use ndarray::{Array3, ArrayViewMut4, Axis, Slice};
 use regard_nn::layers::attention::Heads;
 use regard_nn::layers::probe::{Attending, Probe};
 use std::sync::atomic::AtomicBool;
@@ -65,7 +65,10 @@ impl Probe<f32> for PatchHeads<'_> {
         if number == self.sublayer {
             for (b, &(head, row)) in self.places.iter().enumerate() {
                 let rows = row.map_or(0..z.dim().2, |row| row..row + 1);
-                z.slice_mut(s![b, head, rows.clone(), ..]).assign(&self.clean.z.slice(s![head, rows, ..]));
+                let clean = self.clean.z.index_axis(Axis(0), head);
+                let mut batch = z.index_axis_mut(Axis(0), b);
+                let mut to = batch.index_axis_mut(Axis(0), head);
+                to.slice_axis_mut(Axis(0), Slice::from(rows.clone())).assign(&clean.slice_axis(Axis(0), Slice::from(rows)));
             }
         }
         Ok(())
@@ -121,9 +124,9 @@ impl Model {
             (0..shape.heads).flat_map(|head| positions.iter().map(move |position| (head, *position))).collect();
         let activations = source.activations();
         let mut margins = Vec::with_capacity(shape.layers * places.len());
-        for layer in 0..shape.layers {
+        for (layer, activations) in activations.iter().enumerate().take(shape.layers) {
             for places in places.chunks((PATCH_ROWS / len).max(1)) {
-                let (sublayer, clean) = (2 * layer, &*activations[layer]);
+                let (sublayer, clean) = (2 * layer, &**activations);
                 let probe = PatchHeads { sublayer, clean, places, flag: self.cancel().flag() };
                 let stream = memory.streams[sublayer].repeat(places.len());
                 let pass = regard_nn::Pass { batch: places.len(), ..self.pass(len) };
