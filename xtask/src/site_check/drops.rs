@@ -33,6 +33,7 @@ fn number_of_models(chrome: &Chrome) -> Result<usize> {
 /// Drops a model and waits until the page shows it; the model's number and the seconds.
 fn opened(chrome: &Chrome, paths: &[PathBuf]) -> Result<(usize, f64)> {
     let number = number_of_models(chrome)?;
+    chrome.eval("import('./busy.js').then(({ banner }) => banner(null))");
     let begun = Instant::now();
     drop_files(chrome, paths);
     let shown = format!("runs.models.length === {} && runs.B?.model === {number}", number + 1);
