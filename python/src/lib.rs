@@ -12,6 +12,7 @@
 
 #![forbid(unsafe_code)]
 
+mod activation_gradients;
 mod arrays;
 mod attention;
 mod dense;
@@ -82,7 +83,9 @@ mod _regard {
 
     #[pymodule_export]
     use super::{
-        _command, _judge_harness, alibi_slopes,
+        _command, _judge_harness,
+        activation_gradients::ActivationGradients,
+        alibi_slopes,
         attention::{attention, merge, weights},
         gradients::{_backward, _forward_saved, attention_vjp, gradient_statistics},
         instruments::{column_sums, head_similarity, heat_map, row_states, statistics},

@@ -1,6 +1,7 @@
 //! Checkpoints from disk: `load` and a model.
 
-use crate::hooks::{Kept, PyHooks};
+use crate::activation_gradients::{ActivationGradients, objective};
+use crate::hooks::{Kept, PyHooks, parse};
 use crate::instruments::result;
 use crate::interrupt::watched;
 use crate::parse::Listed;
@@ -11,7 +12,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyString};
-use regard_model::{Cancel, Edits, Generation, Input, LogitOf, PatchOptions, Sources};
+use regard_model::{Cancel, Edits, Generation, Input, LogitOf, Objective, PatchOptions, Site, Sources};
 use regard_nn::generate::Sampling;
 use std::path::PathBuf;
 
@@ -255,6 +256,31 @@ impl Model {
             runs.push(Bound::new(py, self.run_one(py, &ids, &edits, &sources, &keep, hooks)?)?.into_any());
         }
         if alone { Ok(runs.swap_remove(0)) } else { Ok(PyList::new(py, runs)?.into_any()) }
+    }
+
+    /// Gradients with respect to activations, by the backward passes of the parts; weights, also quantised ones, are constant: see
+    /// :class:`ActivationGradients`.
+    ///
+    /// ``of`` is ``"loss"`` (mean over next tokens), ``{"position": -1, "logit_diff": [a, b]}`` (the logit of token ``a`` minus that of
+    /// ``b`` after the token at ``position``; ids, or texts of one token), or ``{"hidden": array}`` (the sum of the final hidden states
+    /// times an array). ``wrt`` names activations as in :meth:`run`, ``"L3.z"`` or ``"z"`` for all layers: ``resid_pre``, ``resid_mid``,
+    /// ``resid_post``, ``q``, ``k``, ``v``, ``pattern``, ``z``, ``attn_out``, ``mlp_out``.
+    #[pyo3(signature = (text_or_ids, of = None, wrt = vec!["z".to_owned()]))]
+    fn gradients(
+        &self,
+        py: Python<'_>,
+        text_or_ids: &Bound<'_, PyAny>,
+        of: Option<&Bound<'_, PyAny>>,
+        wrt: Vec<String>,
+    ) -> PyResult<ActivationGradients> {
+        let ids = Given::new(text_or_ids)?.ids(&self.model)?;
+        let layers = self.model.shape().layers;
+        let wanted = wrt.iter().map(|name| parse(name, layers)).collect::<PyResult<Vec<_>>>()?;
+        let objective = of.map_or(Ok(Objective::Loss), |of| objective(of, &self.model, ids.len()))?;
+        warn(py, self.model.warning(ids.len()))?;
+        let wants = |layer: usize, site: Site| wanted.iter().any(|(at, of)| *of == site && at.is_none_or(|at| at == layer));
+        let made = self.work(py, |model| model.gradients(&ids, &objective, &wants))?;
+        Ok(ActivationGradients { made, layers })
     }
 
     /// A copy of weights, float32: ``W_Q``, ``W_K``, ``W_V`` ``[heads, width, head_dim]`` and ``W_O`` ``[heads, head_dim, width]`` of a

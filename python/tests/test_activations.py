@@ -160,3 +160,33 @@ def test_a_window_of_one_integer_is_both_sides(rng):
     assert np.array_equal(regard.attention(q, k, v, window=3), regard.attention(q, k, v, window=(3, 3)))
     with pytest.raises(ValueError, match="window"):
         regard.attention(q, k, v, window=-1)
+
+
+def test_gradients_are_slopes_of_runs_with_hooks(model):
+    made = model.gradients(TEXT, of="loss", wrt=SITES)
+    n = len(model.tokens(TEXT))
+    assert abs(made.value - model.run(TEXT).loss) <= 1e-5 and len(made) == len(SITES) * model.layers == len(made.keys())
+    assert made["q"].shape == (model.layers, model.heads, n, model.head_dim) and made["L1.pattern"].shape == (model.heads, n, n)
+    for name in ("L0.resid_pre", "L1.q", "L1.k", "L2.v", "L1.z", "L0.mlp_out", "L1.pattern", "L2.attn_out"):
+        gradient = made[name]
+        length = float((gradient.astype(np.float64) ** 2).sum())
+        step = 2e-3 / length
+        up, down = (model.run(TEXT, hooks={name: lambda x: x + sign * step * gradient}).loss for sign in (1, -1))
+        assert abs((up - down) / (2 * step) / length - 1) <= 0.02, name
+    # What attention adds reaches the loss by the stream alone.
+    assert np.array_equal(made["attn_out"], made["resid_mid"]) and np.array_equal(made["mlp_out"], made["resid_post"])
+
+
+def test_gradients_of_logits_and_hidden_states(model):
+    ids = model.tokens(TEXT)
+    difference = model.gradients(ids, of={"position": -2, "logit_diff": [5, 9]}, wrt=["L2.resid_post"])
+    logits = model.run(ids).logits[-2]
+    assert abs(difference.value - (logits[5] - logits[9])) <= 1e-4
+    assert not difference["L2.resid_post"][-1].any() and difference["L2.resid_post"][-2].any()
+    hidden = model.gradients(ids, of={"hidden": np.ones((len(ids), model.width))}, wrt=["L0.resid_pre"])
+    assert abs(hidden.value - model.run(ids).hidden.sum()) <= 1e-2
+    for of, message in (("losses", "of must be"), ({"logit_diff": [1]}, "two tokens"), ({"position": 99, "logit_diff": [1, 2]}, "99"), ({"hidden": np.ones(3)}, "hidden|array")):
+        with pytest.raises((ValueError, TypeError), match=message):
+            model.gradients(ids, of=of)
+    with pytest.raises(KeyError, match="wrt"):
+        hidden["L1.q"]

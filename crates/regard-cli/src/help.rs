@@ -5,7 +5,7 @@ use clap::Command;
 /// Groups of commands, in the order of `regard --help`; the first group is on the start page.
 const GROUPS: [(&str, &[&str]); 4] = [
     ("Start here", &["report", "serve", "learn", "judge", "look", "train"]),
-    ("Models", &["inspect", "tokens", "classify", "lens", "surgery", "screen", "patch", "eval", "generate"]),
+    ("Models", &["inspect", "tokens", "classify", "lens", "surgery", "screen", "patch", "diff", "circuit", "eval", "generate"]),
     ("Experiments", &["lab"]),
     ("Files and machines", &["plot", "attend", "bench", "merge", "cluster"]),
 ];

@@ -27,6 +27,10 @@ pub mod model {
 pub const PLOT: [&str; 3] = ["attention_plot.csv", "attention_plot.svg", "attention_plot.png"];
 /// Files of `regard screen`.
 pub const SCREEN: [&str; 3] = ["screen.csv", "screen.svg", "screen.png"];
+/// Files of `regard diff`.
+pub const DIFF: [&str; 5] = ["diff.csv", "diff_heads.csv", "diff_causes.csv", "diff.svg", "diff.png"];
+/// Files of `regard circuit`.
+pub const CIRCUIT: [&str; 5] = ["circuit.csv", "circuit_nodes.csv", "circuit_faithfulness.csv", "circuit.svg", "circuit.png"];
 /// The page of `regard report`.
 pub const PAGE: &str = "index.html";
 /// The handout of `regard report --handout`, without answers and with them.
@@ -55,6 +59,8 @@ pub const WRITERS: &[Writer] = &[
     Writer { command: "train", names: &model::FILES, folder: true, resumes: false },
     Writer { command: "plot", names: &PLOT, folder: true, resumes: false },
     Writer { command: "screen", names: &SCREEN, folder: true, resumes: true },
+    Writer { command: "diff", names: &DIFF, folder: true, resumes: false },
+    Writer { command: "circuit", names: &CIRCUIT, folder: true, resumes: true },
     Writer {
         command: "look",
         names: &[

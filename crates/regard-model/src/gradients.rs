@@ -13,7 +13,7 @@ use crate::hooks::Site;
 use crate::model::Model;
 use ndarray::{Array2, Array3, ArrayD, ArrayView4, Axis};
 use regard_nn::layers::attention::Heads;
-use regard_nn::layers::probe::{GradientProbe, NoProbe};
+use regard_nn::layers::probe::{GradientProbe, NoProbe, Probe};
 use regard_nn::loss::cross_entropy;
 use regard_nn::{Keep, Wanted};
 use std::collections::BTreeMap;
@@ -45,6 +45,17 @@ pub struct ActivationGradients {
     pub value: f64,
     /// By layer and site.
     pub at: BTreeMap<(usize, Site), ArrayD<f32>>,
+}
+
+/// Begins a pass with these rows of the stream instead of the embedding.
+pub(crate) struct StartAt<'s>(pub(crate) &'s [f32]);
+
+impl Probe<f32> for StartAt<'_> {
+    fn stream(&self, number: usize, rows: &mut [f32]) {
+        if number == 0 {
+            rows.copy_from_slice(self.0);
+        }
+    }
 }
 
 /// Keeps the gradients that are wanted.
@@ -124,7 +135,7 @@ impl Model {
         wants: &(dyn Fn(usize, Site) -> bool + Sync),
     ) -> Result<ActivationGradients> {
         let collector = Collector { wants, layers: self.shape().layers, tokens: ids.len(), at: Mutex::default() };
-        let value = self.backward(ids, objective, &collector)?;
+        let value = self.backward(ids, objective, &NoProbe, &collector)?;
         let at = collector.at.into_inner().unwrap_or_else(PoisonError::into_inner);
         if at.values().flatten().any(|x| !x.is_finite()) {
             return Err(Error::NotNumbers { what: "the gradients" });
@@ -132,15 +143,21 @@ impl Model {
         Ok(ActivationGradients { value, at })
     }
 
-    /// Forward and backward; the value of the objective.
-    fn backward(&self, ids: &[u32], objective: &Objective, seen: &(dyn GradientProbe<f32> + Sync)) -> Result<f64> {
+    /// Forward, with a probe, and backward; the value of the objective.
+    pub(crate) fn backward(
+        &self,
+        ids: &[u32],
+        objective: &Objective,
+        probe: &(dyn Probe<f32> + Sync),
+        seen: &(dyn GradientProbe<f32> + Sync),
+    ) -> Result<f64> {
         self.check(ids, &crate::Edits::default(), &crate::Sources::default())?;
         self.check_objective(ids, objective)?;
         let (weights, transformer) = (self.weights()?, self.transformer());
         let mut pass = self.pass(ids.len());
         pass.wanted = Wanted::Rows(&[]);
         let mut acts = transformer.plan(1, ids.len(), Keep::Tape);
-        rayon::scope(|_| transformer.probe(&weights, ids, &pass, &mut acts, &NoProbe))?;
+        rayon::scope(|_| transformer.probe(&weights, ids, &pass, &mut acts, probe))?;
         let rows = acts.rows().to_vec();
         self.cancel().check()?;
         let (value, d_rows) = rayon::scope(|_| self.rows_gradient(&weights, ids, &rows, objective))?;

@@ -27,6 +27,7 @@
 //! edits/      grammar, and edits at work      scores      what heads do                  screen      what edits cost, on several texts
 //! lens        after each layer               evidence    intervals and p                settings    config.json, with limits
 //! view        tiles and means for viewers     steps       a head number by number
+//! diff        two models: where, which heads, why       circuit     edges between heads, with their errors
 //! hooks       activations, read and changed           gradients   of a loss or of logits, by activation
 //! unusual     rows unlike a head's usual ones
 //! neuron      one query and one key           evaluate    the loss of a long text        direct      heads without what follows
@@ -36,9 +37,11 @@
 
 pub mod formats;
 mod cancel;
+pub mod circuit;
 mod digest;
 mod disk;
 mod direct_effect;
+pub mod diff;
 pub mod edits;
 pub mod error;
 mod evaluate;

@@ -4,7 +4,7 @@ use crate::cancel::Cancel;
 use crate::disk;
 use crate::edits::{EditProbe, Edits, LayerActivations, Reference, Shape, Sources};
 use crate::error::{Error, Result};
-use crate::families::RenamedTensors;
+use crate::families::{Architecture, RenamedTensors};
 use crate::formats::TensorInfo;
 use crate::hooks::Hook;
 use crate::open::{self, Opened};
@@ -16,6 +16,7 @@ use regard_nn::layers::attention::{AttentionConfig, MultiHeadAttention};
 use regard_nn::layers::probe::Probe;
 use regard_nn::models::merged_logits::MergedLogits;
 use regard_nn::models::transformer::Transformer;
+use regard_nn::random::Draws;
 use regard_nn::tensors::Weights;
 use regard_nn::training::folder::Origin;
 use regard_nn::{MaskKind, Pass};
@@ -56,6 +57,7 @@ pub struct Model {
 #[derive(Debug)]
 struct Loaded {
     transformer: Transformer,
+    architecture: Architecture,
     pub(crate) source: RenamedTensors,
     tokenizer: std::result::Result<Tokenizer, String>,
     /// Of its attention: the same in all layers, but for windows.
@@ -198,7 +200,7 @@ impl Model {
             causal: architecture.causal,
             context: architecture.context,
             limited: !architecture.parts.embedding.positions.extends(),
-            family: architecture.family,
+            family: architecture.family.clone(),
             format,
             path,
             eos_ids,
@@ -207,6 +209,7 @@ impl Model {
                 && architecture.parts.head.as_ref().is_some_and(|head| head.softcap.is_none() && head.transform.is_none()),
             own_reference: OnceLock::new(),
             transformer,
+            architecture,
             trained,
             intact: Mutex::default(),
         };
@@ -361,6 +364,11 @@ impl Model {
 
     pub(crate) fn transformer(&self) -> &Transformer {
         &self.loaded.transformer
+    }
+
+    /// Its parts and names.
+    pub(crate) fn architecture(&self) -> &Architecture {
+        &self.loaded.architecture
     }
 
     pub(crate) fn is_linear(&self) -> bool {
@@ -662,6 +670,15 @@ impl Model {
             let mut ids = self.ids(Input::Text(&story(seed, tokens)))?;
             ids.truncate(tokens.min(self.loaded.context));
             Ok(ids)
+        };
+        (0..count).map(text).collect()
+    }
+
+    /// Tokens that are drawn evenly, without a text: for models without a tokenizer.
+    pub fn random_texts(&self, count: usize, tokens: usize, seed: u64) -> Vec<Vec<u32>> {
+        let text = |number: usize| {
+            let mut draws = Draws::at(seed, &[0x7E87, number as u64]);
+            (0..tokens.min(self.loaded.context)).map(|_| draws.below(self.vocab()) as u32).collect()
         };
         (0..count).map(text).collect()
     }

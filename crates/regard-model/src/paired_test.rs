@@ -54,15 +54,24 @@ pub fn interval(values: &[f64], seed: u64) -> (f64, f64) {
 }
 
 /// Two-sided p of paired differences under flips of their signs.
-fn sign_flip(values: &[f64], seed: u64) -> f64 {
+pub(crate) fn sign_flip(values: &[f64], seed: u64) -> f64 {
     let n = values.len();
     let observed = values.iter().sum::<f64>().abs();
     // Sums of the same numbers in another order may differ in the last bits.
     let far = |sum: f64| sum.abs() >= observed - 1e-12 * (1.0 + observed);
     if n <= EXACT {
-        let count = (0..1u64 << n)
-            .filter(|flips| far(values.iter().enumerate().map(|(i, x)| if flips >> i & 1 == 1 { -x } else { *x }).sum()))
-            .count();
+        // Each sum is one of the first half's and one of the second half's, which are sorted: counted without adding them all up.
+        let sums =
+            |values: &[f64]| values.iter().fold(vec![0.0], |sums: Vec<f64>, x| sums.iter().flat_map(|sum| [sum + x, sum - x]).collect());
+        let (first, second) = values.split_at(n / 2);
+        let (first, mut second) = (sums(first), sums(second));
+        second.sort_by(f64::total_cmp);
+        let near = |sum: &f64| {
+            let low = second.partition_point(|x| sum + x < 0.0 && far(sum + x));
+            let high = second.partition_point(|x| !(sum + x > 0.0 && far(sum + x)));
+            high.saturating_sub(low)
+        };
+        let count = if far(0.0) { 1usize << n } else { (1usize << n) - first.iter().map(near).sum::<usize>() };
         return count as f64 / (1u64 << n) as f64;
     }
     let mut draws = Draws::at(seed, &[0xF11B]);

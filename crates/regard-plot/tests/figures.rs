@@ -1,7 +1,7 @@
 //! Drawings: structure, well-formed XML, colours of known cells, the same bytes every time.
 
 use regard_plot::figure::{
-    Axis, BarPlot, ColourMap, DRAWN, Figure, FigureError, HeatPlot, Line, LinePlot, LinkPlot, Names, Norm, Series, Theme,
+    Axis, BarPlot, ColourMap, DRAWN, Figure, FigureError, GraphPlot, HeatPlot, Line, LinePlot, LinkPlot, Names, Norm, Series, Theme,
 };
 
 const D_K: [f64; 4] = [4.0, 16.0, 64.0, 256.0];
@@ -275,4 +275,17 @@ fn lines_between_tokens_have_their_weights() {
     let svg = Figure::new("links", "Links").panel(spoilt).svg().unwrap();
     assert_eq!(texts(&parse(&svg)).iter().filter(|t| t.ends_with(" (NaN)")).count(), 3);
     assert!(matches!(LinkPlot::new(words("a"), words("a|b")).head("", weights), Err(FigureError::Cells { .. })));
+}
+
+#[test]
+fn graphs_have_a_line_per_edge_and_refuse_edges_without_ends() {
+    let graph = GraphPlot::new(vec!["below".into(), "above".into()], vec!["plain".into(), "other".into()]);
+    let graph = graph.node(0, "a").node(0, "b").node(1, "c");
+    assert!(matches!(graph.clone().edge(0, 3, 0, 1.0), Err(FigureError::Edge { to: 3, nodes: 3, .. })));
+    assert!(matches!(graph.clone().edge(0, 2, 2, 1.0), Err(FigureError::Edge { kind: 2, kinds: 2, .. })));
+    let graph = graph.edge(0, 2, 0, 0.5).unwrap().edge(1, 2, 1, -2.0).unwrap();
+    let figure = Figure::new("graph", "A graph").panel(graph);
+    let svg = figure.svg().unwrap();
+    assert!(svg.contains("<title>b to c (other): ") && svg.contains("<title>a to c (plain): 0.5</title>"), "{svg}");
+    assert!(figure.alt_text().contains("3 nodes and 2 edges") && figure.png(Theme::Light).unwrap().starts_with(b"\x89PNG"));
 }

@@ -9,6 +9,7 @@
 from typing import TYPE_CHECKING, Any
 
 from ._regard import (
+    ActivationGradients,
     Mask,
     Model,
     Run,
@@ -34,6 +35,7 @@ from ._regard import (
 from ._results import Figure, Gradients, GradientStatistics, HeadSimilarity, HeadStatistics, HeatMap, Lens, RowStates, Statistics, Table
 
 __all__ = [
+    "ActivationGradients",
     "Figure",
     "GradientStatistics",
     "Gradients",

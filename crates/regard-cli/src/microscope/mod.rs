@@ -1,6 +1,8 @@
 //! The microscope: real models, one command to a file.
 
+mod circuit;
 mod classify;
+mod diff;
 mod inspect;
 mod lens;
 mod look;
@@ -33,6 +35,8 @@ pub(crate) enum Microscope {
     Surgery(surgery::Surgery),
     Screen(screen::Screen),
     Patch(patch::Patch),
+    Diff(diff::Diff),
+    Circuit(circuit::Circuit),
 }
 
 impl Microscope {
@@ -46,6 +50,8 @@ impl Microscope {
             Self::Surgery(command) => command.run(),
             Self::Screen(command) => command.run(),
             Self::Patch(command) => command.run(),
+            Self::Diff(command) => command.run(),
+            Self::Circuit(command) => command.run(),
         }
     }
 }
@@ -73,12 +79,24 @@ struct Texts {
 }
 
 impl Texts {
-    fn ids(&self, model: &Model) -> Result<Vec<Vec<u32>>> {
+    /// The texts that were given, within limits.
+    fn given(&self) -> Result<Vec<String>> {
         let mut texts = self.text.clone();
         for path in &self.file {
             texts.push(regard_files::read_text(path, limits::TEXT_BYTES.max)?);
         }
         limits::check_texts(if texts.is_empty() { self.texts } else { texts.len() }, self.tokens)?;
+        Ok(texts)
+    }
+
+    /// The same, or built-in stories.
+    fn strings(&self, model: &Model) -> Result<Vec<String>> {
+        let texts = self.given()?;
+        if texts.is_empty() { Ok(model.own_stories(self.texts.max(1), self.tokens)?) } else { Ok(texts) }
+    }
+
+    fn ids(&self, model: &Model) -> Result<Vec<Vec<u32>>> {
+        let texts = self.given()?;
         if texts.is_empty() {
             return Ok(model.own_texts(self.texts.max(1), self.tokens)?);
         }

@@ -185,7 +185,7 @@ fn lists_of_files_reach_nowhere_else() {
 }
 
 /// A `tokenizer.json` of few pieces, so that there is time for many runs.
-fn small_tokenizer() -> serde_json::Value {
+pub(crate) fn small_tokenizer() -> serde_json::Value {
     let cut = serde_json::json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true });
     let pieces = ["o", "n", "c", "e", "on", "ce", "once", "\u{120}", "u", "p", "up", "<s>"];
     let vocab: serde_json::Map<String, serde_json::Value> = (0..).zip(pieces).map(|(i, piece)| (piece.to_owned(), i.into())).collect();

@@ -25,6 +25,7 @@ mod bars;
 mod colour_map;
 mod fonts;
 mod glyphs;
+mod graph;
 mod heat;
 mod lines;
 mod links;
@@ -39,6 +40,7 @@ mod theme;
 pub use axis::{Axis, Scale};
 pub use bars::{BarPlot, BarSeries};
 pub use colour_map::ColourMap;
+pub use graph::{GraphEdge, GraphPlot};
 pub use heat::{DRAWN, HeatPlot, Norm};
 pub use lines::{LinePlot, Names};
 pub use links::LinkPlot;
@@ -110,6 +112,20 @@ pub enum FigureError {
         /// Columns of the map.
         cols: usize,
     },
+    /// An edge of a graph has no such ends or kind.
+    #[error("an edge from node {from} to node {to} of kind {kind}, of {nodes} nodes and {kinds} kinds; add these first")]
+    Edge {
+        /// Where it begins.
+        from: usize,
+        /// Where it ends.
+        to: usize,
+        /// Which kind.
+        kind: usize,
+        /// Nodes of the graph.
+        nodes: usize,
+        /// Kinds of the graph.
+        kinds: usize,
+    },
     /// The drawing could not be rendered.
     #[error("the picture could not be rendered: {reason}")]
     Png {
@@ -130,6 +146,8 @@ pub enum Panel {
     Heat(HeatPlot),
     /// Lines between tokens.
     Links(LinkPlot),
+    /// Nodes in rows, and edges between them.
+    Graph(GraphPlot),
 }
 
 impl From<LinePlot> for Panel {
@@ -147,6 +165,11 @@ impl From<HeatPlot> for Panel {
         Self::Heat(plot)
     }
 }
+impl From<GraphPlot> for Panel {
+    fn from(plot: GraphPlot) -> Self {
+        Self::Graph(plot)
+    }
+}
 impl From<LinkPlot> for Panel {
     fn from(plot: LinkPlot) -> Self {
         Self::Links(plot)
@@ -161,6 +184,7 @@ impl Panel {
             Self::Bars(p) => (&p.title, p.describe()),
             Self::Heat(p) => (&p.title, p.describe()),
             Self::Links(p) => (&p.title, p.describe()),
+            Self::Graph(p) => (&p.title, p.describe()),
         }
     }
 }
@@ -325,12 +349,13 @@ impl Figure {
             match panel {
                 Panel::Heat(map) => map.draw(&mut svg, left, top, &around(i))?,
                 Panel::Links(plot) => plot.draw(&mut svg, left, top, self.letter(i, only)),
+                Panel::Graph(plot) => plot.draw(&mut svg, left, top, self.letter(i, only)),
                 other => {
                     let at = Edges { left, top, right: left + width_of(i % columns), bottom: top + height_of(i / columns) };
                     match other {
                         Panel::Lines(plot) => plot.draw(&mut svg, at, self.letter(i, only)),
                         Panel::Bars(plot) => plot.draw(&mut svg, at, self.letter(i, only)),
-                        Panel::Heat(_) | Panel::Links(_) => {}
+                        Panel::Heat(_) | Panel::Links(_) | Panel::Graph(_) => {}
                     }
                 }
             }
@@ -417,5 +442,6 @@ fn panel_size(panel: &Panel, around: &Around, panels: usize) -> (f64, f64) {
         Panel::Bars(plot) => (w, plot.height(h)),
         Panel::Heat(map) => map.size(around),
         Panel::Links(plot) => plot.size(around.letter),
+        Panel::Graph(plot) => plot.size(around.letter),
     }
 }
