@@ -427,7 +427,7 @@ fn gradients_of_parts_that_train_are_differences_and_the_others_say_so() {
     };
     for (name, config, _) in families() {
         let scaled = config.blocks.iter().any(|block| block.wiring == BlockWiring::Sandwich);
-        let inference = ["qwen3", "gemma 2", "gpt-neox", "bert", "roberta", "distilbert", "albert", "reader"].contains(&name);
+        let inference = ["gemma 2", "bert", "roberta", "distilbert", "albert", "reader"].contains(&name);
         match trained(&config) {
             Ok(error) => assert!(!inference && error < 1e-7, "{name}: {error:e}"),
             Err(error) => assert!(inference && error.to_string().contains("can be used, but not trained"), "{name}, {scaled}: {error}"),
