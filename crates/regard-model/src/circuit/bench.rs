@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 /// A text as it was run.
 pub(super) struct Recorded {
-    /// The stream before each sublayer, and behind the last.
+    /// The stream before each sublayer, and after the last.
     pub(super) streams: Vec<Vec<f32>>,
     /// What each writer writes, rows of the stream's width.
     pub(super) writes: Vec<Vec<f32>>,
@@ -74,7 +74,7 @@ impl<'m> Bench<'m> {
         (0..self.model.shape().heads).map(one).collect()
     }
 
-    /// The difference of logits, from the stream behind the last layer.
+    /// The difference of logits, from the stream after the last layer.
     fn metric(&self, stream: &[f32]) -> Result<f64> {
         let width = self.model.width();
         let mut row = stream[self.pair.position * width..(self.pair.position + 1) * width].to_vec();

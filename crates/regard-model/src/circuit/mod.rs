@@ -102,12 +102,12 @@ impl Graph {
     /// The graph of a model whose branches are added to the stream as they are.
     ///
     /// # Errors
-    /// [`Error::NoHead`] for models whose norms stand behind branches or sums, and for those without logits.
+    /// [`Error::NoHead`] for models whose norms stand after branches or sums, and for those without logits.
     pub fn of(model: &Model) -> Result<Self> {
         let stack = model.transformer().stack();
         if !stack.is_additive() {
             return Err(Error::NoHead {
-                what: "a circuit: its norms stand behind branches or sums, where a head has no writing of its own",
+                what: "a circuit: its norms stand after branches or sums, where a head has no writing of its own",
             });
         }
         if !model.has_head() {

@@ -31,7 +31,7 @@ impl Model {
     /// Which parts make the score of a query and a key of a head.
     ///
     /// # Errors
-    /// [`Error::Outside`]; [`Error::NoHead`] for norms behind branches or sums.
+    /// [`Error::Outside`]; [`Error::NoHead`] for norms after branches or sums.
     pub fn score_parts(&self, ids: &[u32], layer: usize, head: usize, query: usize, key: usize) -> Result<ScoreParts> {
         let shape = self.shape();
         for (what, number, count) in
@@ -43,7 +43,7 @@ impl Model {
         }
         let stack = self.transformer().stack();
         if !stack.is_additive() {
-            return Err(Error::NoHead { what: "parts of a score: its norms stand behind branches or sums" });
+            return Err(Error::NoHead { what: "parts of a score: its norms stand after branches or sums" });
         }
         let remember = Remember { heads: true, networks: true, streams: true };
         let (_, memory) = self.forward(ids, &Edits::default(), &Sources::default(), remember)?;

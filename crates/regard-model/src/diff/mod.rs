@@ -28,7 +28,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// Relative differences up to this are rounding: other orders of sums of the same numbers.
 const ROUNDING: f64 = 2e-5;
-/// The same behind a softmax, which makes differences of scores larger.
+/// The same after a softmax, which makes differences of scores larger.
 const SOFTMAX_ROUNDING: f64 = 2e-4;
 
 /// One of two models, with its edits.
@@ -154,20 +154,23 @@ fn in_halves(model: &Model, mut heads: ArrayD<f32>) -> ArrayD<f32> {
     heads
 }
 
+/// Activations by layer and site.
+type Activations = BTreeMap<(usize, Site), ArrayD<f32>>;
+
 impl Side<'_> {
     fn run(&self, ids: &[u32]) -> Result<Run> {
         self.model.run(ids, self.edits, self.sources)
     }
 
-    /// Activations of a layer that reads these rows, and the rows behind it.
-    fn layer(&self, layer: usize, rows: &[f32]) -> Result<(BTreeMap<(usize, Site), ArrayD<f32>>, Vec<f32>)> {
+    /// Activations of a layer that reads these rows, and the rows after it.
+    fn layer(&self, layer: usize, rows: &[f32]) -> Result<(Activations, Vec<f32>)> {
         let keeper = Keeper::default();
         let weights = self.model.weights()?;
         let remember = Remember { streams: true, ..Remember::default() };
         let probe = EditProbe::new(self.edits, self.sources, self.model.shape(), remember, self.model.cancel()).with_hook(Some(&keeper));
         let last = layer + 1 == self.model.shape().layers;
         let (after, memory) = self.model.through(&weights, rows, 2 * layer..2 * layer + 2, probe)?;
-        // Behind the last layer the rows went through the last norm.
+        // After the last layer the rows went through the last norm.
         let after = if last { memory.streams.last().cloned().unwrap_or_default() } else { after };
         Ok((keeper.0.into_inner().unwrap_or_else(PoisonError::into_inner), after))
     }

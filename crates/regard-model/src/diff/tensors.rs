@@ -99,7 +99,8 @@ fn change(a: &[f32], b: &[f32], name: &str, shape: &[usize], (dim, dims): (usize
     {
         return Change::Transposed;
     }
-    let rounding: [(&'static str, fn(f32) -> f32); 2] = [("f16", |x| f16::from_f32(x).to_f32()), ("bf16", |x| bf16::from_f32(x).to_f32())];
+    type Rounding = (&'static str, fn(f32) -> f32);
+    let rounding: [Rounding; 2] = [("f16", |x| f16::from_f32(x).to_f32()), ("bf16", |x| bf16::from_f32(x).to_f32())];
     for (kind, round) in rounding {
         if a.iter().zip(b).all(|(a, b)| round(*a) == *b) {
             return Change::Rounded(kind);

@@ -545,7 +545,7 @@ impl MultiHeadAttention {
         Ok(())
     }
 
-    /// Gradients behind the norms of queries and keys become those before them.
+    /// Gradients after the norms of queries and keys become those before them.
     fn norms_backward<T: Float>(&self, w: &Weights<'_, T>, g: &mut Gradients<'_, T>, pass: &Pass<'_>, raw: &[T], d_q: &mut [T]) {
         let Some([q_norm, k_norm]) = &self.norms else { return };
         let (operands, width, dim) = (self.operands(pass), self.input.outputs(), self.config.head_dim);

@@ -348,7 +348,7 @@ impl Transformer {
         Ok(loss)
     }
 
-    /// The gradient of rows behind the last block: `d_logits` gets their logits and makes them the gradient of these.
+    /// The gradient of rows after the last block: `d_logits` gets their logits and makes them the gradient of these.
     ///
     /// # Errors
     /// When there is no head.
@@ -361,7 +361,7 @@ impl Transformer {
         Ok(d_rows)
     }
 
-    /// From the gradient of the rows behind the last block to those of activations, which `seen` gets; weights, of any type, are constant.
+    /// From the gradient of the rows after the last block to those of activations, which `seen` gets; weights, of any type, are constant.
     /// The last forward pass kept what is needed ([`Keep::Tape`]).
     ///
     /// # Errors
