@@ -215,9 +215,10 @@ fn induction_is_found_in_five_of_five_seeds_and_chance_is_not() {
         let place = found.edges.iter().position(|edge| is_it(edge.from, edge.to));
         let edge = place.map(|place| &found.edges[place]).expect("an edge of the two");
         assert!(edge.chosen && edge.q < 0.05, "seed {seed}: place {place:?}, {edge:?}");
-        let of = |kind: &str| found.sizes.iter().rev().find(|size| size.kind == kind).map(|size| size.faithfulness.mean).expect(kind);
-        assert!(of("found") > 0.8 || found.chosen > 1000, "seed {seed}: {:?}", found.sizes);
-        assert!(of("random") < 0.3 && of("shuffled") < of("found"), "seed {seed}: {:?}", found.sizes);
+        let of = |kind: &str| found.sizes.iter().rev().find(|size| size.kind == kind).map(|size| &size.faithfulness).expect(kind);
+        // The chosen edges carry part of the difference; as many random ones, or those of shuffled pairs, do not.
+        assert!(of("found").low > 0.1, "seed {seed}: {:?}", found.sizes);
+        assert!(of("random").high < 0.05 && of("shuffled").high < of("found").low, "seed {seed}: {:?}", found.sizes);
     }
 }
 

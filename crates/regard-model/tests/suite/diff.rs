@@ -117,7 +117,7 @@ fn planted_faults_are_found_and_named() {
             "rotated share of a head",
             "L0.q",
         ),
-        fault("tanh or not", "gpt2", |c| c["activation_function"] = json!("gelu"), same, "activation", "L0.mlp_out"),
+        fault("tanh or not", "gpt2", |c| c["activation_function"] = json!("gelu"), same, "activation", "none"),
         fault("rows permuted", "llama3", keep, |t| permuted(t, 8), "rotary pairing", "L0.q"),
         fault("gate and up", "llama3", keep, |t| exchange(t, "gate_proj", "up_proj"), "exchanged tensors", "L0.mlp_out"),
         fault(
@@ -154,7 +154,8 @@ fn planted_faults_are_found_and_named() {
         let first = found.first().map(|part| part.layer.map_or(part.part.to_owned(), |layer| format!("L{layer}.{}", part.part)));
         let cause: Option<&Cause> = found.causes.first();
         let named = cause.is_some_and(|cause| cause.name == f.cause && cause.left.is_some_and(|left| left < 0.02));
-        if first.as_deref() != Some(f.first) || !named {
+        // Both forms of GELU differ by less than rounding may: there is a cause, and no part beyond rounding.
+        if first.as_deref().unwrap_or("none") != f.first || !named {
             missed.push(format!("{}: first {first:?}, causes {:?}", f.name, found.causes));
         }
     }
@@ -215,10 +216,16 @@ fn tokenizers_that_differ_are_a_cause_of_their_own() {
     };
     let (edits, sources) = (Edits::default(), Sources::default());
     let text = "once on ce once".to_owned();
-    let (mut without, mut other) = (small_tokenizer(), small_tokenizer());
+    // Without the table of characters, which is there to be refused.
+    let plain = || {
+        let mut tokenizer = small_tokenizer();
+        tokenizer["normalizer"] = Value::Null;
+        tokenizer
+    };
+    let (mut without, mut other) = (plain(), plain());
     without["post_processor"] = Value::Null;
     (other["model"]["vocab"]["on"], other["model"]["vocab"]["ce"]) = (json!(5), json!(4));
-    let (_a, a) = with(small_tokenizer());
+    let (_a, a) = with(plain());
     for (tokenizer, cause) in [(without, "BOS"), (other, "tokenizer")] {
         let (_b, b) = with(tokenizer);
         let ids = a.ids(regard_model::Input::Text(&text)).expect("tokens");
