@@ -265,7 +265,7 @@ fn the_start_page_and_the_help_list_the_commands_in_groups() {
     let listed: Vec<&str> =
         help.lines().filter_map(|line| line.strip_prefix("  ")).filter(|line| line.starts_with(|c: char| c.is_ascii_lowercase())).collect();
     let names: Vec<&str> = listed.iter().filter_map(|line| line.split_whitespace().next()).collect();
-    assert_eq!(names.len(), 21, "{names:?}");
+    assert_eq!(names.len(), 23, "{names:?}");
     assert!(listed.iter().all(|line| line.split_whitespace().count() > 3), "{help}");
     assert!(!names.contains(&"sweep") && names.contains(&"bench"), "{names:?}");
     let experiments = works(&["lab"], dir.path());

@@ -29,7 +29,7 @@ fn surgery_without_a_model_costs_something_and_says_how_sure_that_is() {
             rows.iter().find(|row| row["what"].as_str().is_some_and(|w| w.starts_with(what))).unwrap_or_else(|| panic!("{what}: {json}"));
         row["value"].as_f64().expect("a number")
     };
-    assert!(value("change") > 0.0 && value("95 % from") <= value("change"), "{json}");
+    assert!(value("change") > 0.0 && value("change, lower 95 % bound") <= value("change"), "{json}");
     let words = works(&["surgery", "heads=hide:first/L1.H2=zero", "--explain"], here());
     assert!(words.contains("first key") && words.contains("Head 2 of layer 1"), "{words}");
 }
@@ -159,12 +159,12 @@ fn any_model_is_measured_on_a_text_with_and_without_edits() {
 
 #[test]
 fn the_small_model_knows_the_text_that_is_there_without_any() {
-    assert!(works(&["tokens"], here()).contains("the text"));
+    assert!(works(&["tokens"], here()).contains(" text"));
     assert!(works(&["lens"], here()).contains("entropy"));
     // What is in no file is said as a whole, however long it is.
     let text = "Emma went home. ".repeat(40);
     let tokens = rows(&works(&["tokens", "--text", &text, "--json"], here())).len();
-    let lines = works(&["tokens", "--text", &text], here()).lines().filter(|line| line.contains("the text")).count();
+    let lines = works(&["tokens", "--text", &text], here()).lines().filter(|line| line.trim_end().ends_with(" text")).count();
     assert!(tokens > 100 && lines >= tokens - 1, "{lines} lines of {tokens} tokens");
 }
 
