@@ -92,6 +92,8 @@ fn cases() -> Vec<Case> {
         case("look --html", &["look", "--text", "Once", "--html", "o/page.html", "--out", "p"]),
         resuming("screen", &["screen", "--texts", "1", "--tokens", "4", "--out", "o"]),
         case("plot", &["plot", "w.csv", "--out", "o"]),
+        case("diff", &["diff", "--edits-b", "scale=off", "--texts", "2", "--tokens", "8", "--out", "o"]),
+        resuming("circuit", &["circuit", "--out", "o"]),
         case("train", train),
         resuming(EXPERIMENT, &["lab", "sweep", "--out", "o"]),
         case(EXPERIMENT, &["lab", "sweep", "--shard", "1/2", "--seeds", "2", "--out", "o"]),

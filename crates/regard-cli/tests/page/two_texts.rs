@@ -58,7 +58,7 @@ fn two_texts_are_compared_head_by_head() {
         let means = means(text);
         for row in rows.as_array().expect("rows") {
             let mean = means.iter().find(|mean| number(&mean["layer"]) == number(&row[0]) && number(&mean["head"]) == number(&row[1]));
-            let expected = number(&mean.expect("a head")["previous"]);
+            let expected = number(&mean.expect("a head")["previous_token_mass"]);
             assert!((number(&row[column]) - expected).abs() <= 1e-3 * expected.abs().max(1e-3), "{row}: {expected}");
         }
     }

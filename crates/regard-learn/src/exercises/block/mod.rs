@@ -233,6 +233,6 @@ fn cases(rng: &mut Rng) -> Vec<Case> {
         add(rng, "random", sizes, 1.0);
     }
     add(rng, "square", [6, 6, 6, 6, 2], 1.0);
-    add(rng, "large", [24, 31, 16, 40, 4], 1.0);
+    add(rng, "large", [24, 61, 16, 40, 4], 1.0);
     strided(cases)
 }
