@@ -226,8 +226,8 @@ impl Model {
     /// the bits that it has alone.
     ///
     /// ``texts`` are second texts by name, for ``patch:NAME``: texts, ids, or runs, whose edits then count (path patching:
-    /// ``texts={"x": m.run(corrupt, "L3.H1=patch:y", texts={"y": clean})}``); ``reference`` are other texts, for ``mean`` and ``resample`` (16 of our
-    /// stories when there are none). ``keep`` names activations that ``run[name]`` returns afterwards: ``keep=["resid_post",
+    /// ``texts={"x": m.run(corrupt, "L3.H1=patch:y", texts={"y": clean})}``); ``reference`` are other texts, for ``mean`` and ``resample``
+    /// (16 of our stories when there are none). ``keep`` names activations that ``run[name]`` returns afterwards: ``keep=["resid_post",
     /// "L3.mlp_out"]``; queries, keys, values, ``z``, ``pattern`` and ``logits`` are always there.
     ///
     /// ``hooks`` are functions by name of activation, ``{"L3.z": lambda z: z * 0.5}``: each sees an array and returns one of the same

@@ -22,8 +22,8 @@ use std::path::PathBuf;
 /// without a BOS token, all but the first. Where the text is the stories that a grammar writes, its entropy stands beside the loss: no
 /// model can stay below it.
 ///
-/// With --edits there are two rows: the model as it is, and edited. With --cache-type there is one more: what the (edited) model predicts when
-/// it decodes over a cache of that type.
+/// With --edits there are two rows: the model as it is, and edited. With --cache-type there is one more: what the (edited) model predicts
+/// when it decodes over a cache of that type.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   regard eval --edits L1.H2=zero

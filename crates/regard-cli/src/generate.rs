@@ -22,7 +22,7 @@ use std::time::Instant;
 /// model is full, the older half of the text is dropped and the rest read again, with edits and without. The same seed writes the same
 /// text, with and without the cache of keys and values.
 ///
-/// --cache-type q8_0 (blocks of 32 integers of 8 bits with a scale, as llama.cpp's) stores keys and values in 0.27 of the memory of f32, bf16
+/// --cache-type q8_0 (blocks of 32 8-bit integers with a scale, as llama.cpp's) stores keys and values in 0.27 of the memory of f32, bf16
 /// and f16 in half; `regard eval --cache-type` measures what that costs.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:

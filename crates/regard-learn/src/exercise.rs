@@ -324,7 +324,7 @@ impl Exercise {
         match (&self.custom, lang) {
             (Some(custom), Lang::Torch) => format!(
                 "{text}\nIn PyTorch: write the class `{}`, a `torch.autograd.Function` with `forward` and `backward`. The judge \
-                 calls `{}.apply` and differentiates. `torch.autograd.grad` and its kin are not available: the gradient is yours to write.\n",
+                 calls `{}.apply` and differentiates. `torch.autograd.grad` is not available: the gradient is yours to write.\n",
                 custom.class, custom.class
             ),
             (None, Lang::Torch) => format!("{text}\nIn PyTorch: tensors in and out.\n"),

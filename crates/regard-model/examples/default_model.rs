@@ -1,7 +1,8 @@
 //! How the model inside the crate was made:
 //!
 //! ```sh
-//! cargo run --release -- train --out /tmp/default --characters 1000000 --tokenizer bpe+bos:300 --width 64 --layers 3 --heads 4 --context 96 \
+//! cargo run --release -- train --out /tmp/default --characters 1000000 --tokenizer bpe+bos:300 --width 64 --layers 3 --heads 4 --context
+//! 96 \
 //!     --positions rotary --norm rms --tied --steps 3000 --batch 16 --rate 0.003 --repeats-first 1600 --repeats 0.5
 //! cargo run --release -p regard-model --example default_model -- /tmp/default crates/regard-model/src/default
 //! ```

@@ -76,8 +76,8 @@ impl Probe<f32> for PatchHeads<'_> {
 }
 
 impl Model {
-    /// Patch each head's results on the clean text into a run of the corrupt text, which must be as long; `watch` gets the number of patches
-    /// that are done, and of all.
+    /// Patch each head's results on the clean text into a run of the corrupt text, which must be as long; `watch` gets the number of
+    /// patches that are done, and of all.
     ///
     /// # Errors
     /// As [`Model::run`]; when the texts differ in length, there is no head, or both texts have the same margin.

@@ -11,7 +11,7 @@
 //! Rows are `[batch, seq, width]`, row-major.
 //!
 //! ```text
-//! tensors/   names, elements, where they come from        layers/   parts: one file each        models/     whole models, as lists of parts
+//! tensors/   names, elements, sources                     layers/   parts: one file each       models/     whole models, as lists of parts
 //! training/  one loop, its folder and checkpoints        text/     tokenizers, stories         generate/   writing and judging
 //! ```
 

@@ -222,7 +222,7 @@ impl Edits {
         self.edits.is_empty()
     }
 
-    /// The first of so many layers that an edit is about.
+    /// The first of the layers of an edit, for their number.
     pub(crate) fn first_layer(&self, layers: usize) -> Option<usize> {
         (0..layers).find(|layer| self.edits.iter().any(|edit| edit.on_layer(*layer)))
     }

@@ -1,5 +1,5 @@
-//! Phi 1 and 2: attention and network read the same rows by one norm, a part of each head is rotated, biases everywhere. Phi 3: as Llama, with q, k
-//! and v in one matrix, gate and layer up in another, and a window.
+//! Phi 1 and 2: attention and network read the same rows by one norm, a part of each head is rotated, biases everywhere. Phi 3: as Llama,
+//! with q, k and v in one matrix, gate and layer up in another, and a window.
 
 use super::{Architecture, Decoder, Sizes, Table, activation, divides, llama, needs, partial_rotary, rotary, rotated};
 use crate::error::Result;

@@ -348,7 +348,7 @@ impl Transformer {
         Ok(loss)
     }
 
-    /// The gradient of rows after the last block: `d_logits` gets their logits and makes them the gradient of these.
+    /// The gradient of rows after the last block: `d_logits` gets their logits and makes them the gradient of those rows.
     ///
     /// # Errors
     /// When there is no head.

@@ -43,8 +43,8 @@ impl<'a> From<ArrayView4<'a, bf16>> for CacheView<'a> {
 }
 
 impl<'a> CacheView<'a> {
-    /// Rows of `dim` elements in blocks of 32, `[batch, heads_kv, seq, ceil(dim / 32)]`. Where `dim` is no multiple of 32, the rest of the last
-    /// block of a row is not read.
+    /// Rows of `dim` elements in blocks of 32, `[batch, heads_kv, seq, ceil(dim / 32)]`. Where `dim` is no multiple of 32, the rest of the
+    /// last block of a row is not read.
     ///
     /// # Errors
     /// [`crate::Error::OutputShape`] when the last axis has another number of blocks.

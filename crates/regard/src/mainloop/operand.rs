@@ -143,7 +143,8 @@ impl<'a, E: Storage> Operand<'a, E> {
         self.source.slice(keys.start - self.first_key..keys.end - self.first_key)
     }
 
-    /// Rows of some keys for lanes that multiply 16-bit elements. Calls with compressed rows have f32 or f64 queries, so there are none here.
+    /// Rows of some keys for lanes that multiply 16-bit elements. Calls with compressed rows have f32 or f64 queries, so there are none
+    /// here.
     fn uncompressed(&self, keys: &Range<usize>) -> Rows<'a, E> {
         match self.stored(keys) {
             Source::Stored(rows) => rows,

@@ -28,8 +28,8 @@ pub const GRADIENT_SPLIT: usize = 2 * KV_TILE;
 /// Query rows that share a tile of K and V while it is in the cache.
 pub const Q_TILE: usize = 64;
 
-/// The same, widest first, in a forward pass of lanes that [multiply tiles](Simd::TILES), where the values of a tile are transposed once for
-/// all its rows.
+/// The same, widest first, in a forward pass of lanes that [multiply tiles](Simd::TILES), where the values of a tile are transposed once
+/// for all its rows.
 const WIDE_Q_TILES: [usize; 4] = [16 * Q_TILE, 8 * Q_TILE, 4 * Q_TILE, 2 * Q_TILE];
 
 /// Elements of q, or of out, of a wide query tile at most: both stay in L2.
