@@ -286,6 +286,6 @@ fn graphs_have_a_line_per_edge_and_refuse_edges_without_ends() {
     let graph = graph.edge(0, 2, 0, 0.5).unwrap().edge(1, 2, 1, -2.0).unwrap();
     let figure = Figure::new("graph", "A graph").panel(graph);
     let svg = figure.svg().unwrap();
-    assert!(svg.contains("<title>b to c (other): ") && svg.contains("<title>a to c (plain): 0.5</title>"), "{svg}");
+    assert!(svg.contains("<title>b to c (other): ") && svg.contains("<title>a to c (plain): 0.5000</title>"), "{svg}");
     assert!(figure.alt_text().contains("3 nodes and 2 edges") && figure.png(Theme::Light).unwrap().starts_with(b"\x89PNG"));
 }
