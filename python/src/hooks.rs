@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Activations by layer and site.
-pub(crate) type Kept = HashMap<(usize, Site), ArrayD<f32>>;
+pub(crate) type Activations = HashMap<(usize, Site), ArrayD<f32>>;
 
 /// `L3.z`, or `z` for all layers.
 pub(crate) fn parse(name: &str, layers: usize) -> PyResult<(Option<usize>, Site)> {
@@ -33,7 +33,7 @@ pub(crate) fn parse(name: &str, layers: usize) -> PyResult<(Option<usize>, Site)
 pub(crate) struct PyHooks {
     functions: Vec<(Option<usize>, Site, Py<PyAny>)>,
     keep: Vec<(Option<usize>, Site)>,
-    kept: Mutex<Kept>,
+    kept: Mutex<Activations>,
     raised: Mutex<Option<PyErr>>,
     cancel: Cancel,
 }
@@ -68,7 +68,7 @@ impl PyHooks {
     }
 
     /// What was kept, or what a function raised.
-    pub(crate) fn finish(self) -> PyResult<Kept> {
+    pub(crate) fn finish(self) -> PyResult<Activations> {
         match lock(&self.raised).take() {
             Some(raised) => Err(raised),
             None => Ok(std::mem::take(&mut *lock(&self.kept))),

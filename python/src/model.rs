@@ -1,7 +1,7 @@
 //! Checkpoints from disk: `load` and a model.
 
 use crate::activation_gradients::{ActivationGradients, objective};
-use crate::hooks::{Kept, PyHooks, parse};
+use crate::hooks::{Activations, PyHooks, parse};
 use crate::instruments::result;
 use crate::interrupt::watched;
 use crate::parse::Listed;
@@ -153,7 +153,7 @@ impl Model {
         let hooks = PyHooks::new(self.model.shape().layers, keep, hooks, &cancel)?;
         let model = self.model.with_cancel(&cancel);
         if hooks.is_empty() {
-            return Ok(Run(cancellable(py, &cancel, || model.run(ids, edits, sources))?, Kept::new()));
+            return Ok(Run(cancellable(py, &cancel, || model.run(ids, edits, sources))?, Activations::new()));
         }
         let run = cancellable(py, &cancel, || model.run_with(ids, edits, sources, &hooks));
         let kept = hooks.finish()?;

@@ -1,7 +1,7 @@
 //! A run of a model, and what can be asked of it.
 
 use crate::arrays::Layout;
-use crate::hooks::{Kept, is_always_there, parse};
+use crate::hooks::{Activations, is_always_there, parse};
 use crate::instruments::{field, head_fields, result, row_fields};
 use crate::lab::PyFigure;
 use crate::model::{cancellable, column, table};
@@ -18,7 +18,7 @@ use regard_model::{Cancel, Sink, Site};
 
 /// One text through a model: see :meth:`Model.run`.
 #[pyclass(frozen, module = "regard")]
-pub(crate) struct Run(pub(crate) regard_model::Run, pub(crate) Kept);
+pub(crate) struct Run(pub(crate) regard_model::Run, pub(crate) Activations);
 
 impl Run {
     /// A view of the run, without the GIL; Ctrl-C ends it.

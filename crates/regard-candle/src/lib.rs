@@ -84,7 +84,7 @@ fn apply(q: &Tensor, second: &Tensor, third: &Tensor, options: &Attention<'stati
 }
 
 /// State that the forward pass keeps for the backward pass.
-enum Kept {
+enum AnySaved {
     F32(Saved<f32>),
     F64(Saved<f64>),
     F16(Saved<f16>),
@@ -93,18 +93,18 @@ enum Kept {
 
 /// The element types, as candle and as regard know them.
 trait Number: Element + WithDType {
-    fn keep(saved: Saved<Self>) -> Kept;
-    fn kept(kept: &Kept) -> Option<&Saved<Self>>;
+    fn keep(saved: Saved<Self>) -> AnySaved;
+    fn kept(kept: &AnySaved) -> Option<&Saved<Self>>;
 }
 
 macro_rules! number {
     ($t:ty, $variant:ident) => {
         impl Number for $t {
-            fn keep(saved: Saved<Self>) -> Kept {
-                Kept::$variant(saved)
+            fn keep(saved: Saved<Self>) -> AnySaved {
+                AnySaved::$variant(saved)
             }
-            fn kept(kept: &Kept) -> Option<&Saved<Self>> {
-                if let Kept::$variant(saved) = kept { Some(saved) } else { None }
+            fn kept(kept: &AnySaved) -> Option<&Saved<Self>> {
+                if let AnySaved::$variant(saved) = kept { Some(saved) } else { None }
             }
         }
     };
@@ -122,7 +122,7 @@ struct Attend {
     /// Whether a backward pass may follow.
     tracked: bool,
     /// Of the forward pass, which is run once, before any backward pass.
-    kept: Mutex<Option<Kept>>,
+    kept: Mutex<Option<AnySaved>>,
 }
 
 /// A tensor's storage and layout.

@@ -7,7 +7,7 @@
 //! cargo run --release -p regard-model --example default_model -- /tmp/default crates/regard-model/src/default
 //! ```
 //!
-//! At first all windows are tokens at random that are said again and again, in segments of any length in which no token comes twice: what
+//! At first all windows are random tokens that repeat in segments of any length in which no token comes twice: what
 //! follows can only be known by looking for the token's last place (induction), which needs keys that know the token before them (previous
 //! token). Then half of them are stories of our grammar. Every window begins with a token of its own, where heads rest that find nothing
 //! (sinks). Weights are stored in 16 bits.

@@ -164,8 +164,8 @@ impl Model {
     /// The path of the built-in model, which has no file.
     pub const BUILT_IN: &'static str = "regard's own model";
 
-    /// The small model inside the crate: three layers of four heads that read pieces of words, trained on stories and on sequences that are
-    /// said again and again.
+    /// The small model inside the crate: three layers of four heads over pieces of words, trained on stories and on random sequences that
+    /// repeat.
     ///
     /// # Errors
     /// Never: its files are part of the crate and tested.

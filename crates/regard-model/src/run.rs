@@ -1,6 +1,6 @@
 //! [`Run`]: one text through a model, and everything that can be asked of it afterwards.
 //!
-//! Kept are queries, keys, values and results of every head, which is linear in the text. Weights are made on demand by the kernel that
+//! It has queries, keys, values and results of every head, which is linear in the text. Weights are made on demand by the kernel that
 //! made the output: a head, a row, a rectangle, or a picture of any length.
 
 use crate::cancel::Cancel;

@@ -22,18 +22,18 @@ const LARGE: usize = 1 << 18;
 /// Attempts to take the lock: some microseconds.
 const TRIES: usize = 200;
 
-/// Kept blocks at most.
+/// Free blocks at most.
 const PLACES: usize = 64;
 
 /// The system's allocator with a cache of large blocks.
 #[derive(Debug)]
 pub struct CachingAllocator {
-    kept: Mutex<Kept>,
+    kept: Mutex<FreeBlocks>,
 }
 
 /// Blocks, oldest first.
 #[derive(Debug)]
-struct Kept {
+struct FreeBlocks {
     blocks: [Option<Block>; PLACES],
     count: usize,
     bytes: usize,
@@ -46,9 +46,9 @@ struct Block {
 }
 
 // SAFETY: a block in here belongs to the allocator alone.
-unsafe impl Send for Kept {}
+unsafe impl Send for FreeBlocks {}
 
-impl Kept {
+impl FreeBlocks {
     /// A block of exactly this layout, the youngest: it is most probably in a cache.
     fn take(&mut self, layout: Layout) -> Option<*mut u8> {
         let at = (0..self.count).rev().find(|&i| self.blocks[i].is_some_and(|b| b.layout == layout))?;
@@ -76,12 +76,12 @@ impl CachingAllocator {
 
     /// Nothing kept yet.
     pub const fn new() -> Self {
-        Self { kept: Mutex::new(Kept { blocks: [None; PLACES], count: 0, bytes: 0 }) }
+        Self { kept: Mutex::new(FreeBlocks { blocks: [None; PLACES], count: 0, bytes: 0 }) }
     }
 
     /// The cached blocks, or `None` while the lock is contended. It never blocks: after a fork the thread that held the lock may not exist;
     /// the system's allocator serves then.
-    fn kept(&self) -> Option<MutexGuard<'_, Kept>> {
+    fn kept(&self) -> Option<MutexGuard<'_, FreeBlocks>> {
         for _ in 0..TRIES {
             match self.kept.try_lock() {
                 Ok(kept) => return Some(kept),

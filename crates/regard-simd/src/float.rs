@@ -64,7 +64,7 @@ pub trait Real:
 
     /// [`Rows::transpose_into`] of rows that widen to this type; false for others.
     #[doc(hidden)]
-    fn transpose_any<S: Simd<T = Self>>(simd: S, rows: AnyRows<'_>, to: &mut [Self], width: usize, first: usize) -> bool;
+    fn transpose_storage<S: Simd<T = Self>>(simd: S, rows: AnyRows<'_>, to: &mut [Self], width: usize, first: usize) -> bool;
 
     /// Run one kernel on the code of `level`.
     #[doc(hidden)]
@@ -103,7 +103,7 @@ macro_rules! real {
             fn is_finite(self) -> bool {
                 self.is_finite()
             }
-            fn transpose_any<S: Simd<T = Self>>(simd: S, rows: AnyRows<'_>, to: &mut [Self], width: usize, first: usize) -> bool {
+            fn transpose_storage<S: Simd<T = Self>>(simd: S, rows: AnyRows<'_>, to: &mut [Self], width: usize, first: usize) -> bool {
                 match rows {
                     $(AnyRows::$rows(rows) => rows.transpose_into(simd, to, width, first),)*
                     _ => return false,

@@ -20,7 +20,7 @@ use tokio::sync::Semaphore;
 
 /// Views computed at a time, and in all.
 const COMPUTED: usize = 2;
-const WAITING: usize = 64;
+const QUEUE_LEN: usize = 64;
 /// A run that takes longer is cancelled.
 const RUN_TIMEOUT: Duration = Duration::from_secs(300);
 
@@ -42,7 +42,7 @@ pub(crate) fn router(models: Vec<Model>, auth: Arc<Auth>) -> Router {
         latest: LatestOnly::new(),
         operations: LatestOnly::new(),
         computed: Arc::new(Semaphore::new(COMPUTED)),
-        waiting: Arc::new(Semaphore::new(WAITING)),
+        waiting: Arc::new(Semaphore::new(QUEUE_LEN)),
     }));
     let mut router = Router::new()
         .route("/", get(async || ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], page::content("index.html", page::INDEX))))

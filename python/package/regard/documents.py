@@ -144,7 +144,7 @@ def create_causal_mask(seq_len: int, device: Any = "cpu") -> Any:
 
 
 def create_reverse_mask(seq_len: int, device: Any = "cpu") -> Any:
-    """``[seq_len, seq_len]``: 0 where the key is not before the query, ``-inf`` elsewhere: the wrong direction, on purpose. See :func:`create_causal_mask`;
+    """``[seq_len, seq_len]``: 0 where the key is not before the query, ``-inf`` elsewhere: anti-causal. See :func:`create_causal_mask`;
     the wider form is :meth:`regard.Mask.reverse`."""
     return _additive(np.tri(seq_len, dtype=bool).T, device)
 

@@ -231,10 +231,10 @@ WORK = {
 }
 
 if __name__ == "__main__":
-    work, folder, patience = sys.argv[1], sys.argv[2], float(sys.argv[3])
+    work, folder, timeout = sys.argv[1], sys.argv[2], float(sys.argv[3])
     torch.set_num_threads(1)
     OLD = rt.Partition(700)
-    distributed.init_process_group("gloo", timeout=timedelta(seconds=patience))
+    distributed.init_process_group("gloo", timeout=timedelta(seconds=timeout))
     torch.save(WORK[work](), f"{folder}/{distributed.get_rank()}.pt")
     if work in ("kill", "stop"):
         os._exit(0)

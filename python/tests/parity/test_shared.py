@@ -26,9 +26,9 @@ def free_port():
         return listener.getsockname()[1]
 
 
-def start(ranks, work, folder, patience=120.0, script=SCRIPT):
+def start(ranks, work, folder, timeout=120.0, script=SCRIPT):
     common = dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(ranks))
-    command = [sys.executable, str(script), work, str(folder), str(patience)]
+    command = [sys.executable, str(script), work, str(folder), str(timeout)]
     return [subprocess.Popen(command, env=os.environ | common | {"RANK": str(rank)}) for rank in range(ranks)]
 
 
@@ -112,9 +112,9 @@ def test_a_hugging_face_model_trains_with_its_tokens_shared(ranks, work, tmp_pat
     assert losses[-1] < losses[0] - 0.01
 
 
-def after_a_fault(work, folder, patience):
+def after_a_fault(work, folder, timeout):
     """What ranks 0 and 2 are told when something happens to rank 1."""
-    processes = start(3, work, folder, patience)
+    processes = start(3, work, folder, timeout)
     try:
         for rank in (0, 2):
             assert processes[rank].wait(timeout=120) == 0

@@ -47,7 +47,7 @@ fn strangers_are_refused_and_the_server_lives() {
     ] {
         assert_eq!(served.request("POST", "/api/run", &[own, token, json], body).0, status, "{body}");
     }
-    // An empty text is the token that begins texts.
+    // An empty text is the BOS token alone.
     assert_eq!(served.request("POST", "/api/run", &[own, token, json], "{\"model\":0,\"text\":\"\"}").0, 200);
     assert_eq!(served.request("DELETE", "/", &[own, token], "").0, 405);
     assert_eq!(served.request("POST", "/api/run", &[own, token], "{}").0, 415);

@@ -8,7 +8,7 @@ use crate::views::{and_drawn, fragment, is_quiet};
 use serde_json::json;
 
 /// Right to left, wide characters, emoji and combining marks are shown as text by a model whose tokens are single bytes: in the tokens, the
-/// lines, the map's twin, the lens and the lesson.
+/// lines, the map's text version, the lens and the lesson.
 #[test]
 fn every_script_is_shown_as_text() {
     let Some(chrome) = Chrome::start() else { return };

@@ -190,7 +190,7 @@ fn window_patterns(w: &dyn Fn(usize, usize) -> f64, parts: &[bool], visible: &[u
 /// Which keys a row keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Kept {
+pub enum VisibleKeys {
     /// Those with the largest weights.
     Nearest(usize),
     /// The last ones.
@@ -198,7 +198,7 @@ pub enum Kept {
 }
 
 /// Keeps the given number of weights of each row, renormalised.
-struct Few(Kept);
+struct Few(VisibleKeys);
 
 impl Probe<f32> for Few {
     fn results(&self, _: usize, attending: &Attending<'_>, heads: &Heads<'_, f32>, mut z: ArrayViewMut4<'_, f32>) -> regard::Result<()> {
@@ -210,11 +210,11 @@ impl Probe<f32> for Few {
         {
             let mut order: Vec<(usize, f32)> = (0..keys).map(|j| (j, weights[[b, h, i, j]])).filter(|(_, w)| *w > 0.0).collect();
             let most = match self.0 {
-                Kept::Nearest(most) => {
+                VisibleKeys::Nearest(most) => {
                     order.sort_by(|x, y| y.1.total_cmp(&x.1).then(x.0.cmp(&y.0)));
                     most
                 }
-                Kept::Latest(most) => {
+                VisibleKeys::Latest(most) => {
                     order.reverse();
                     most
                 }
@@ -233,7 +233,7 @@ impl Probe<f32> for Few {
 ///
 /// # Errors
 /// When windows and model do not fit together.
-pub fn loss_with_few_keys(model: &LanguageModel, p: &[f32], windows: &Windows, kept: Kept) -> Result<f64> {
+pub fn loss_with_few_keys(model: &LanguageModel, p: &[f32], windows: &Windows, kept: VisibleKeys) -> Result<f64> {
     let (seq, vocab) = (model.config().context, model.config().vocab);
     let batch = windows.ids.len() / seq;
     let mut pass = model.plan(batch, seq, Keep::Discard);

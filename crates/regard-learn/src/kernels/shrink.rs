@@ -17,7 +17,7 @@ pub(super) fn shrink(seen: &Seen, still: Still<'_>) -> Seen {
     }
     let mut left = CALLS;
     loop {
-        let sizes = Kept::all(&best.problem);
+        let sizes = Sizes::all(&best.problem);
         let tries = sizes.smaller(&best.problem);
         let mut moved = false;
         for kept in tries {
@@ -47,14 +47,14 @@ pub(super) fn shrink(seen: &Seen, still: Still<'_>) -> Seen {
 }
 
 /// What remains of a problem: batches, key heads, queries, keys.
-struct Kept {
+struct Sizes {
     batches: Vec<usize>,
     groups: Vec<usize>,
     queries: Vec<usize>,
     keys: Vec<usize>,
 }
 
-impl Kept {
+impl Sizes {
     fn all(p: &Problem) -> Self {
         let s = p.segments[0];
         Self {
@@ -93,7 +93,7 @@ impl Kept {
     }
 }
 
-fn part(p: &Problem, kept: &Kept) -> Problem {
+fn part(p: &Problem, kept: &Sizes) -> Problem {
     let group = p.heads[0] / p.heads[1];
     let heads: Vec<usize> = kept.groups.iter().flat_map(|g| g * group..(g + 1) * group).collect();
     let (n, m) = (kept.queries.len(), kept.keys.len());

@@ -63,13 +63,13 @@ impl Link {
     }
 }
 
-enum Door {
+enum Listener {
     #[cfg(unix)]
     Unix(UnixListener),
     Tcp(TcpListener, String),
 }
 
-impl Door {
+impl Listener {
     /// A socket in the private folder; where its path is too long or there are none, a port of this machine and a token.
     #[cfg_attr(not(unix), expect(unused_variables, reason = "there are no Unix sockets"))]
     fn open(folder: &Path) -> std::io::Result<(Self, String)> {
@@ -78,21 +78,21 @@ impl Door {
             let path = folder.join("judge");
             if let Ok(door) = UnixListener::bind(&path) {
                 door.set_nonblocking(true)?;
-                return Ok((Door::Unix(door), format!("unix:{}", path.display())));
+                return Ok((Listener::Unix(door), format!("unix:{}", path.display())));
             }
         }
         let door = TcpListener::bind("127.0.0.1:0")?;
         door.set_nonblocking(true)?;
         let token = token();
         let address = format!("tcp:{}:{token}", door.local_addr()?.port());
-        Ok((Door::Tcp(door, token), address))
+        Ok((Listener::Tcp(door, token), address))
     }
 
     fn accept(&self) -> std::io::Result<Link> {
         match self {
             #[cfg(unix)]
-            Door::Unix(door) => door.accept().map(|(link, _)| Link::Unix(link)),
-            Door::Tcp(door, token) => {
+            Listener::Unix(door) => door.accept().map(|(link, _)| Link::Unix(link)),
+            Listener::Tcp(door, token) => {
                 let (mut link, _) = door.accept()?;
                 let mut said = vec![0; token.len()];
                 link.set_read_timeout(Some(Duration::from_secs(1)))?;
@@ -123,7 +123,7 @@ pub(super) struct Process {
     child: Child,
     ended: Option<ExitStatus>,
     link: Option<Link>,
-    door: Door,
+    door: Listener,
     bytes: Vec<u8>,
     prints: Arc<Mutex<Prints>>,
     readers: Vec<std::thread::JoinHandle<()>>,
@@ -142,7 +142,7 @@ impl Process {
         let failed = |reason| Error::Process { reason };
         let folder = tempfile::Builder::new().prefix("regard-learn-").tempdir();
         let folder = folder.map_err(Error::temporary)?;
-        let (door, address) = Door::open(folder.path()).map_err(failed)?;
+        let (door, address) = Listener::open(folder.path()).map_err(failed)?;
         let mut command = launch.command;
         if let Some((name, text)) = launch.harness {
             let path = folder.path().join(name);

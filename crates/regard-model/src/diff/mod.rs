@@ -79,7 +79,7 @@ pub struct TokenDifference {
     pub place: usize,
     /// In words: `BOS` is added by one of them, or the pieces.
     pub what: String,
-    /// All that differs is the token that begins texts.
+    /// The texts differ by the BOS token alone.
     pub bos: bool,
 }
 

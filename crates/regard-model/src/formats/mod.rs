@@ -191,7 +191,7 @@ pub(crate) fn map(path: &Path) -> Result<MappedFile> {
     Ok(map)
 }
 
-/// Numbers that are read one after the other, never past the end.
+/// A bounds-checked little-endian reader.
 #[derive(Debug, Clone)]
 pub(crate) struct Cursor<'b> {
     pub(crate) bytes: &'b [u8],

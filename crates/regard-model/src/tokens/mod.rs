@@ -47,7 +47,7 @@ pub struct Tokenizer {
     kind: Kind,
     /// Put before every text.
     first: Option<u32>,
-    /// The token that begins texts, added by whomever.
+    /// The BOS token, whether the tokenizer or its template adds it.
     bos: Option<u32>,
     /// Those that end a text.
     eos_ids: Vec<u32>,

@@ -28,13 +28,13 @@ fn each_patch_has_the_bits_of_a_run_with_its_edit() {
         };
         let best = |row: &[f32]| (0..row.len()).fold(0, |best, id| if row[id] > row[best] { id } else { best }) as u32;
         let (a, b) = (row(&model, &clean, &edits(""), &nothing), row(&model, &corrupt, &edits(""), &nothing));
-        let likeliest = [best(&a), best(&b)];
-        let own = (likeliest[0] != likeliest[1]).then_some((None, false));
+        let most_likely = [best(&a), best(&b)];
+        let own = (most_likely[0] != most_likely[1]).then_some((None, false));
         for (tokens, by_position) in own.into_iter().chain([(Some([3, 5]), false), (Some([3, 5]), true)]) {
             let mut told = Vec::new();
             let patched =
                 model.patch(&clean, &corrupt, PatchOptions { tokens, by_position }, |done, all| told.push((done, all))).expect(name);
-            let [right, wrong] = tokens.unwrap_or(likeliest);
+            let [right, wrong] = tokens.unwrap_or(most_likely);
             assert_eq!(patched.tokens, [right, wrong], "{name}");
             let margin = |row: &[f32]| f64::from(row[right as usize]) - f64::from(row[wrong as usize]);
             assert!((patched.clean - margin(&a)).abs() < 1e-5 && (patched.corrupt - margin(&b)).abs() < 1e-5, "{name}");
@@ -133,8 +133,8 @@ fn a_difference_of_logits_is_the_difference_of_attributions() {
         let of = |token, minus| model.attribute_to(ids, &edits(""), &none, row, LogitOf { token, minus }).expect(name);
         let logits = model.run(ids, &edits(""), &none).expect(name).logits().expect(name).row(row).to_vec();
         let best = (0..logits.len()).fold(0, |best, id| if logits[id] > logits[best] { id } else { best });
-        let (likeliest, a, b, both) = (of(None, None), of(Some(3), None), of(Some(5), None), of(Some(3), Some(5)));
-        assert_eq!(likeliest.token as usize, best, "{name}");
+        let (most_likely, a, b, both) = (of(None, None), of(Some(3), None), of(Some(5), None), of(Some(3), Some(5)));
+        assert_eq!(most_likely.token as usize, best, "{name}");
         assert!((a.logit - f64::from(logits[3])).abs() < 1e-4, "{name}: {} is not {}", a.logit, logits[3]);
         assert!(near(both.logit, a.logit, b.logit), "{name}: {} is not {} - {}", both.logit, a.logit, b.logit);
         for ((part, both), (a, b)) in both.parts.iter().zip(&both.writes).zip(a.writes.iter().zip(&b.writes)) {

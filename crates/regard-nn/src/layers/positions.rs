@@ -17,16 +17,16 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Positions {
-    /// Not at all.
+    /// No position encoding.
     None,
-    /// Fixed waves that are added to the embedding.
+    /// Sinusoidal encoding, added to the embedding.
     Sinusoidal,
     /// A learned row per position that is added to the embedding.
     #[default]
     Learned,
     /// Queries and keys are rotated (RoPE); the number is the base of the angles, usually 10000.
     Rotary(f64),
-    /// A penalty on the distance, by head.
+    /// ALiBi: a linear distance bias with a slope per head.
     Alibi,
 }
 
@@ -145,7 +145,7 @@ const FACTORS: usize = 128;
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 #[expect(clippy::large_enum_variant, reason = "there is one of them per layer, and options are copied freely")]
 pub enum Scaling {
-    /// Not at all.
+    /// No position encoding.
     #[default]
     None,
     /// All are divided by this.

@@ -1,4 +1,4 @@
-//! Looking into a pass, and operating on it.
+//! Hooks: observe and edit activations during a forward pass.
 //!
 //! ```text
 //! stream -> norm -> q, k, v -> (norms, rotary) -> heads()       to look at, and to change

@@ -37,7 +37,7 @@ pub struct TrainConfig {
     pub seed: u64,
     /// The optimiser.
     pub optim: OptimConfig,
-    /// Share of windows that are random tokens, said again and again.
+    /// Share of windows that repeat a segment of random tokens.
     pub repeats: f64,
     /// The number of first steps in which all windows repeat, and only repeated tokens count.
     pub repeats_first: u64,

@@ -69,19 +69,19 @@ impl Probe<f64> for Nudge {
 
 /// Keeps every gradient, and per sublayer the sum of what all of its readings come to.
 #[derive(Default)]
-struct Kept {
+struct Recorded {
     at: Mutex<BTreeMap<At, ArrayD<f64>>>,
     reads: Mutex<BTreeMap<usize, Vec<f64>>>,
     heads: [usize; 2],
 }
 
-impl Kept {
+impl Recorded {
     fn put(&self, at: At, d: ArrayD<f64>) {
         self.at.lock().expect("no panics").insert(at, d);
     }
 }
 
-impl GradientProbe<f64> for Kept {
+impl GradientProbe<f64> for Recorded {
     fn stream(&self, number: usize, d: &[f64]) {
         self.put(At::Stream(number), ArrayD::from_shape_vec(vec![d.len()], d.to_vec()).expect("a row"));
     }
@@ -155,7 +155,7 @@ fn check(what: &str, config: &TransformerConfig) {
                 cross_entropy(logits, &targets, Some(divisor), &mut losses);
             })
             .expect("it has a head");
-        let kept = Kept { heads: [attention.heads, attention.kv_heads], ..Kept::default() };
+        let kept = Recorded { heads: [attention.heads, attention.kv_heads], ..Recorded::default() };
         model.activation_gradients(&w, &pass, &mut acts, &d_rows, &kept).expect("a pass was kept");
         let loss = |nudge: &Nudge| {
             let mut acts = model.plan(2, SEQ, Keep::Discard);

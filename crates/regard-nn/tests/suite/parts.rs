@@ -329,14 +329,14 @@ fn quantised_blocks_are_used_as_they_are_and_refused_for_training() {
 
 /// Zeroes a head, and writes down what it sees.
 #[derive(Default)]
-struct Surgeon {
+struct EditProbe {
     zero: Option<(usize, usize)>,
     streams: RefCell<Vec<Vec<f64>>>,
     results: RefCell<Vec<Vec<f64>>>,
     keys: RefCell<Vec<usize>>,
 }
 
-impl Probe<f64> for Surgeon {
+impl Probe<f64> for EditProbe {
     fn stream(&self, number: usize, rows: &mut [f64]) {
         assert_eq!(number, self.streams.borrow().len());
         self.streams.borrow_mut().push(rows.to_vec());
@@ -374,19 +374,19 @@ fn taking_a_head_away_takes_exactly_its_part_of_the_output_projection() {
     let p = parameters::<f64>(model.layout());
     let w = model.weights(&p);
     let ids = tokens(6, 1, VOCAB);
-    let look = |surgeon: &Surgeon| {
+    let look = |surgeon: &EditProbe| {
         let mut acts = model.plan(1, 6, Keep::Discard);
         model.probe(&w, &ids, &Pass::new(1, 6, MaskKind::Causal), &mut acts, surgeon).expect("shapes fit");
         acts.logits().to_vec()
     };
-    let intact = Surgeon::default();
+    let intact = EditProbe::default();
     let logits = look(&intact);
     assert_eq!(intact.streams.borrow().len(), 5, "before each of four sublayers, and after the last");
     assert_eq!(*intact.keys.borrow(), [6, 6]);
     let mut acts = model.plan(1, 6, Keep::Discard);
     model.forward(&w, &ids, &Pass::new(1, 6, MaskKind::Causal), &mut acts).expect("shapes fit");
     assert_eq!(acts.logits(), logits, "looking changes nothing");
-    let cut = Surgeon { zero: Some((0, 1)), ..Surgeon::default() };
+    let cut = EditProbe { zero: Some((0, 1)), ..EditProbe::default() };
     assert_ne!(look(&cut), logits);
     // Behind the first attention: the difference is z_1 W_O^1.
     let entry = model.layout().entries().iter().find(|e| e.name == "blocks.0.attention.out.weight").expect("it is there");

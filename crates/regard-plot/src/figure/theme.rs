@@ -159,17 +159,17 @@ mod tests {
     #[test]
     fn colour_blind_readers_tell_the_series_apart() {
         // Severe protanomaly, deuteranomaly, tritanomaly as matrices on linear RGB (Machado, Oliveira, Fernandes 2009).
-        let sights = [
+        let deficiencies = [
             [[1.0, 0.0, 0.0], [0.0, 1.0, 0.0], [0.0, 0.0, 1.0]],
             [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
             [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
             [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
         ];
         for theme in [Theme::Light, Theme::Dark] {
-            for sight in sights {
+            for matrix in deficiencies {
                 let seen = |n: usize| {
                     let c = linear(rgb(Ink::Series(n).colour(theme)));
-                    lab(sight.map(|row| row.iter().zip(c).map(|(m, c)| m * c).sum::<f64>().clamp(0.0, 1.0)))
+                    lab(matrix.map(|row| row.iter().zip(c).map(|(m, c)| m * c).sum::<f64>().clamp(0.0, 1.0)))
                 };
                 for (a, b) in (0..SERIES_COLOURS).flat_map(|a| (0..a).map(move |b| (a, b))) {
                     let d = distance(seen(a), seen(b));

@@ -94,7 +94,7 @@ impl Bias<'_> {
             Self::DenseBf16(b) => dense_rows(b, from).map(AnyRows::Bf16),
             Self::Alibi(_) | Self::Relative(_) => None,
         };
-        if rows.is_some_and(|rows| S::T::transpose_any(simd, rows, to, width, lane)) {
+        if rows.is_some_and(|rows| S::T::transpose_storage(simd, rows, to, width, lane)) {
             return;
         }
         for (r, query) in from.queries.clone().enumerate() {

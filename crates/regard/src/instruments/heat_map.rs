@@ -211,9 +211,9 @@ pub(crate) fn heat_map_part<E: Storage>(
             (pool.sums[lane], pool.max[lane]) = (sum, max);
         }
         each_weight(&scorer, keys.clone(), states, &mut pool);
-        let finished: Vec<Vec<_>> = cells.rows.iter().map(|row| done.clone().map(|col| pool.add_up(col, &row.rows)).collect()).collect();
+        let finished: Vec<Vec<_>> = cells.rows.iter().map(|row| done.clone().map(|col| pool.sum_rows(col, &row.rows)).collect()).collect();
         let open = if is_done { 0 } else { tile.rows() };
-        (finished, (0..open).map(|r| pool.add_up(columns.end - 1, &(r..r + 1))).collect())
+        (finished, (0..open).map(|r| pool.sum_rows(columns.end - 1, &(r..r + 1))).collect())
     })?;
     for (tile, (finished, open)) in so_far.tiles.iter_mut().zip(found) {
         tile.rows.iter_mut().zip(finished).for_each(|(row, cells)| row.cells.extend(cells));
@@ -235,7 +235,7 @@ struct Pool<T> {
 
 impl<T: Real> Pool<T> {
     /// What some rows have in a column.
-    fn add_up(&self, col: usize, rows: &Range<usize>) -> (f64, T) {
+    fn sum_rows(&self, col: usize, rows: &Range<usize>) -> (f64, T) {
         let start = (col - self.first) * self.lanes;
         let mut all = (0.0, T::ZERO);
         for at in start + rows.start..start + rows.end {

@@ -108,7 +108,7 @@ fn a_finite_bias_beyond_f32_does_not_hide() {
     }
 }
 
-/// Does the call say that this number will not do?
+/// Whether the call refuses a number with `Error::Number`.
 fn refuses_number<E: Number>(a: &Attention<'_>) -> bool {
     let x = Inputs::<E>::normal(Shape::single(3, 5, 4), 1);
     let forward = a.forward(&x.q, &x.k, &x.v);

@@ -51,7 +51,7 @@ pub(super) const RUNS: usize = MODELS.len() * TASKS.len();
 pub(super) const LENGTHS: [usize; 3] = [TRAINED, 2 * TRAINED, 4 * TRAINED];
 
 /// A training with its model, task and seed.
-type Named = (&'static str, Task, u64, Trained);
+type NamedRun = (&'static str, Task, u64, Trained);
 
 impl FocusConfig {
     /// `focus`, right answers by length; `focus_distance`, by the distance of the answer; `focus_curves`, losses and gradient norms;
@@ -69,18 +69,18 @@ impl FocusConfig {
         let results = Jobs::new(progress, Focus::ID, self, "").run(&jobs, |&((_, kind, task), seed), watch| {
             train(kind, task, self.steps, seed, &Tests { lengths: &LENGTHS, swapped: &[], examples: self.examples }, watch)
         })?;
-        let runs: Vec<Named> = jobs.iter().zip(results).map(|(job, run)| (job.what.0.0, job.what.0.2, job.what.1, run)).collect();
+        let runs: Vec<NamedRun> = jobs.iter().zip(results).map(|(job, run)| (job.what.0.0, job.what.0.2, job.what.1, run)).collect();
         let tables = vec![by_length(&runs), by_distance(&runs), curves(&runs), each(&runs)];
         Ok(signed(tables, &origin::<Focus>(self, self.seeds.seed, "symbols drawn by Regard, from the seed and the step")?))
     }
 }
 
 /// The trainings of a model and a task.
-fn of<'r>(runs: &'r [Named], name: &str, task: Task) -> Vec<&'r Trained> {
+fn of<'r>(runs: &'r [NamedRun], name: &str, task: Task) -> Vec<&'r Trained> {
     runs.iter().filter(|run| run.0 == name && run.1 == task).map(|run| &run.3).collect()
 }
 
-fn by_length(runs: &[Named]) -> Table {
+fn by_length(runs: &[NamedRun]) -> Table {
     let columns = [
         ("task", "task"),
         ("model", "model"),
@@ -104,7 +104,7 @@ fn by_length(runs: &[Named]) -> Table {
     table
 }
 
-fn by_distance(runs: &[Named]) -> Table {
+fn by_distance(runs: &[NamedRun]) -> Table {
     let columns =
         [("task", "task"), ("model", "model"), ("distance", "distance of the answer"), ("seeds", "trainings"), ("~right", "right answers")];
     let caption = "Right answers among 16 positions, by the distance of the answer from the question; local attention sees 8 positions";
@@ -121,7 +121,7 @@ fn by_distance(runs: &[Named]) -> Table {
     table
 }
 
-fn curves(runs: &[Named]) -> Table {
+fn curves(runs: &[NamedRun]) -> Table {
     let columns = [
         ("task", "task"),
         ("model", "model"),
@@ -145,7 +145,7 @@ fn curves(runs: &[Named]) -> Table {
     table
 }
 
-fn each(runs: &[Named]) -> Table {
+fn each(runs: &[NamedRun]) -> Table {
     let mut columns = vec![("task", "task"), ("model", "model"), ("seed", "seed")];
     columns.extend([("right_16", "right at 16"), ("right_32", "right at 32"), ("right_64", "right at 64"), ("loss", "last training loss")]);
     let mut table = Table::new("focus_seeds", "Every training by itself", &columns);

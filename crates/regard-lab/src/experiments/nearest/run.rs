@@ -8,7 +8,7 @@ use crate::options::{check_list, sizes};
 use crate::rows::{self, Row};
 use crate::statistics::draws::Draw;
 use crate::statistics::estimate::Estimate;
-use crate::trainings::heads::{Kept, loss_with_few_keys};
+use crate::trainings::heads::{VisibleKeys, loss_with_few_keys};
 use crate::trainings::learn::learn;
 use clap::Args;
 use ndarray::Array4;
@@ -91,10 +91,10 @@ impl NearestConfig {
         let runs = Jobs::new(progress, Nearest::ID, self, &content).run(&jobs, |&seed, watch| {
             let model = LanguageModel::new(learning.model(vocab))?;
             let (learnt, p) = learn("training", &model, &learning.train(self.steps, seed), &text, self.steps, self.windows, watch)?;
-            let of = |kept: fn(usize) -> Kept| -> Result<Vec<f64>> {
+            let of = |kept: fn(usize) -> VisibleKeys| -> Result<Vec<f64>> {
                 self.keys.iter().map(|&k| Ok(loss_with_few_keys(&model, &p, &windows, kept(k))?)).collect()
             };
-            Ok(Run { all: learnt.validation, nearest: of(Kept::Nearest)?, latest: of(Kept::Latest)? })
+            Ok(Run { all: learnt.validation, nearest: of(VisibleKeys::Nearest)?, latest: of(VisibleKeys::Latest)? })
         })?;
         Ok(signed(vec![self.trained(&runs), random], &origin::<Nearest>(self, self.seeds.seed, &described)?))
     }

@@ -46,7 +46,7 @@ const EXCHANGED: [(&str, mixers::Roles); 3] =
 pub(super) const RUNS: usize = TASKS.len() * TRAINED_WITH.len();
 
 /// A training with its variant, task and seed.
-type Named = (&'static str, Task, u64, Trained);
+type NamedRun = (&'static str, Task, u64, Trained);
 
 impl RolesConfig {
     /// `roles`, right answers by variant and task; `roles_seeds`, every training.
@@ -66,13 +66,13 @@ impl RolesConfig {
             let tests = Tests { lengths: &[TRAINED], swapped, examples: self.examples };
             train(MixerKind::Attention { roles, window: None }, task, self.steps, seed, &tests, watch)
         })?;
-        let runs: Vec<Named> = jobs.iter().zip(results).map(|(job, run)| (job.what.0.0, job.what.0.2, job.what.1, run)).collect();
+        let runs: Vec<NamedRun> = jobs.iter().zip(results).map(|(job, run)| (job.what.0.0, job.what.0.2, job.what.1, run)).collect();
         let numbers = "symbols drawn by Regard, from the seed and the step";
         Ok(signed(vec![outcome(&runs), each(&runs)], &origin::<Roles>(self, self.seeds.seed, numbers)?))
     }
 }
 
-fn outcome(runs: &[Named]) -> Table {
+fn outcome(runs: &[NamedRun]) -> Table {
     let columns = [
         ("task", "task"),
         ("variant", "projections"),
@@ -101,7 +101,7 @@ fn outcome(runs: &[Named]) -> Table {
     table
 }
 
-fn each(runs: &[Named]) -> Table {
+fn each(runs: &[NamedRun]) -> Table {
     let columns = [("task", "task"), ("variant", "projections"), ("seed", "seed"), ("right", "right"), ("loss", "last training loss")];
     let mut table = Table::new("roles_seeds", "Every training by itself", &columns);
     for (name, task, seed, run) in runs {

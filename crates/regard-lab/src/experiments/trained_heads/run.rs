@@ -67,7 +67,7 @@ struct Run {
 }
 
 /// A training with its order of layers and seed.
-struct Named {
+struct NamedRun {
     order: &'static str,
     seed: u64,
     run: Run,
@@ -116,7 +116,8 @@ impl TrainedHeadsConfig {
             let (run, p) = trained(&config, &model, &text, watch)?;
             Ok(Run { run, patterns: patterns(&model, &p, &windows, &separator)?, maps: maps(&model, &p, &shown)? })
         })?;
-        let runs: Vec<Named> = jobs.iter().zip(results).map(|(job, run)| Named { order: job.what.0.0, seed: job.what.1, run }).collect();
+        let runs: Vec<NamedRun> =
+            jobs.iter().zip(results).map(|(job, run)| NamedRun { order: job.what.0.0, seed: job.what.1, run }).collect();
         let tokens: Vec<String> = shown.iter().map(|id| tokenizer.decode(&[*id])).collect::<std::result::Result<_, _>>()?;
         let heads = named_heads(&runs);
         let tables = vec![named(&heads), head_patterns(&heads, &runs), likeness(&runs), token_table(&tokens), map_table(&runs)];
@@ -156,8 +157,8 @@ pub(super) struct NamedHead {
     pub(super) excess: [Estimate; 4],
 }
 
-fn named_heads(runs: &[Named]) -> Vec<NamedHead> {
-    let of = |run: &Named, p: &HeadPatterns| NamedHead {
+fn named_heads(runs: &[NamedRun]) -> Vec<NamedHead> {
+    let of = |run: &NamedRun, p: &HeadPatterns| NamedHead {
         order: run.order.to_owned(),
         seed: run.seed,
         layer: p.layer,
@@ -200,7 +201,7 @@ pub(super) fn named(heads: &[NamedHead]) -> Table {
     table
 }
 
-fn head_patterns(heads: &[NamedHead], runs: &[Named]) -> Table {
+fn head_patterns(heads: &[NamedHead], runs: &[NamedRun]) -> Table {
     let columns = [
         ("order", "order of layers"),
         ("seed", "seed"),
@@ -224,7 +225,7 @@ fn head_patterns(heads: &[NamedHead], runs: &[Named]) -> Table {
     table
 }
 
-fn likeness(runs: &[Named]) -> Table {
+fn likeness(runs: &[NamedRun]) -> Table {
     let columns = [
         ("order", "order of layers"),
         ("step", "step"),
@@ -237,7 +238,7 @@ fn likeness(runs: &[Named]) -> Table {
     let caption = "How alike the heads of a block are as the model learns: 1 and 0 alike, 0 and ln 2 = 0.693 as different as can be";
     let mut table = rows::table("trained_heads_likeness", caption, &columns);
     for (order, _) in ORDERS {
-        let runs: Vec<&Named> = runs.iter().filter(|run| run.order == order).collect();
+        let runs: Vec<&NamedRun> = runs.iter().filter(|run| run.order == order).collect();
         let Some(first) = runs.first() else { continue };
         for (at, moment) in first.run.run.moments.iter().enumerate() {
             for (block, _) in moment.inside.layers.iter().enumerate() {
@@ -267,7 +268,7 @@ fn token_table(tokens: &[String]) -> Table {
     table
 }
 
-fn map_table(runs: &[Named]) -> Table {
+fn map_table(runs: &[NamedRun]) -> Table {
     let columns =
         [("order", "order of layers"), ("block", "block"), ("head", "head"), ("query", "query"), ("key", "key"), ("weight", "weight")];
     let caption = "Weights of every head of the first seed on that text; keys that the causal mask hides are left out";
@@ -374,7 +375,7 @@ pub(crate) mod tests {
     fn every_number_of_a_head_stands_in_its_column() {
         let map = HeadMap { layer: 0, head: 3, rows: 2, cols: 2, weights: vec![1.0, 0.0, 0.25, 0.75] };
         let run = Run { run: run(ScaleKind::InvSqrtDim), patterns: vec![head([0.4, 0.2, 0.1, 0.05], 0.01)], maps: vec![map] };
-        let runs = [Named { order: "pre-norm", seed: 7, run }];
+        let runs = [NamedRun { order: "pre-norm", seed: 7, run }];
         let heads = named_heads(&runs);
         let table = head_patterns(&heads, &runs);
         let got = ["seed", "block", "head", "step", "diagonal", "vertical", "horizontal", "block_weight"]
