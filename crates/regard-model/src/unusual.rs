@@ -113,16 +113,18 @@ impl Model {
         let mut all = self.tokens(text)?;
         all.retain(|token| !token.added);
         let (mut passages, mut from) = (Vec::new(), 0);
+        let boundary = |at: &usize| text.is_char_boundary(*at);
+        let before = |at: usize| (0..=at).rev().find(boundary).unwrap_or(0);
         while from < text.len() && passages.len() < count {
             let first = all.partition_point(|token| token.bytes.start < from);
-            let mut end = all.get(first + limit).map_or(text.len(), |token| text.floor_char_boundary(token.bytes.start));
+            let mut end = all.get(first + limit).map_or(text.len(), |token| before(token.bytes.start));
             if end < text.len()
                 && let Some(space) = text[from..end.max(from)].rfind(char::is_whitespace)
             {
                 end = from + space + 1;
             }
             // A character of many tokens is longer than the limit.
-            end = if end > from { end } else { text.ceil_char_boundary(from + 1) };
+            end = if end > from { end } else { (from + 1..).find(boundary).unwrap_or(text.len()) };
             let passage = text[from..end].trim();
             if !passage.is_empty() {
                 passages.push(passage.to_owned());

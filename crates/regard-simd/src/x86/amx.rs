@@ -9,7 +9,7 @@ use super::avx2::tokens;
 use super::avx512::{Bf16, F32};
 use crate::tiles::{Parts, TILE, TileProduct};
 use std::arch::asm;
-use std::arch::x86_64::{__cpuid, __cpuid_count, _xgetbv};
+use std::arch::x86_64::{__cpuid_count, _xgetbv, CpuidResult};
 use std::sync::OnceLock;
 
 tokens!(Amx; is_permitted());
@@ -20,6 +20,13 @@ fn is_permitted() -> bool {
     *PERMITTED.get_or_init(|| {
         is_x86_feature_detected!("avx512dq") && Bf16::detect().is_some() && F32::detect().is_some() && has_tiles() && ask_kernel()
     })
+}
+
+/// Safe to call from Rust 1.94 on only.
+#[allow(unused_unsafe)]
+fn cpuid(leaf: u32, subleaf: u32) -> CpuidResult {
+    // SAFETY: every 64-bit x86 CPU has the instruction.
+    unsafe { __cpuid_count(leaf, subleaf) }
 }
 
 /// CPUID names AMX-TILE and AMX-BF16 and eight tiles of 16 rows of 64 bytes, and the kernel saves them.
@@ -33,13 +40,13 @@ fn has_tiles() -> bool {
         // SAFETY: the function is called where CPUID says OSXSAVE.
         unsafe { _xgetbv(0) }
     }
-    if __cpuid(0).eax < 0x1d || __cpuid(1).ecx & OSXSAVE == 0 || !is_x86_feature_detected!("xsave") {
+    if cpuid(0, 0).eax < 0x1d || cpuid(1, 0).ecx & OSXSAVE == 0 || !is_x86_feature_detected!("xsave") {
         return false;
     }
     // SAFETY: the CPU has XSAVE, and the kernel has enabled it.
     let state = unsafe { enabled_state() };
-    let features = __cpuid_count(7, 0).edx;
-    let palette = __cpuid_count(0x1d, 1);
+    let features = cpuid(7, 0).edx;
+    let palette = cpuid(0x1d, 1);
     let (bytes_per_row, tiles, rows) = (palette.ebx & 0xffff, palette.ebx >> 16, palette.ecx & 0xffff);
     features & (AMX_BF16 | AMX_TILE) == AMX_BF16 | AMX_TILE
         && state & TILE_STATE == TILE_STATE

@@ -571,7 +571,7 @@ impl<E: Storage> Differentiate<'_, '_, '_, E> {
             ] {
                 let sums = &mut sums[(keys.start - self.first_key) * row_ld..(keys.end - self.first_key) * row_ld];
                 // SAFETY: once the sums are initialised, all of them hold values.
-                let sums = if self.initialised { Destination::Add(unsafe { sums.assume_init_mut() }) } else { Destination::Write(sums) };
+                let sums = unsafe { Destination::new(sums, self.initialised) };
                 let (depth, keys) = (rows.clone(), keys.len());
                 if S::TILES {
                     let memory = &mut *panels.tiles;

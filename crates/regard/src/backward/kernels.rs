@@ -294,6 +294,15 @@ pub(super) enum Destination<'k, T> {
     Write(&'k mut [MaybeUninit<T>]),
 }
 
+impl<'k, T> Destination<'k, T> {
+    /// # Safety
+    /// Sums that are added to are initialised.
+    pub(super) unsafe fn new(sums: &'k mut [MaybeUninit<T>], add: bool) -> Self {
+        // SAFETY: the caller's promise; both types have the same layout.
+        if add { Self::Add(unsafe { &mut *(sums as *mut [_] as *mut [T]) }) } else { Self::Write(sums) }
+    }
+}
+
 /// `sums[key] += sum over rows of numbers[key][row] * from[row]`, in whole vectors of `dims`.
 pub(super) struct AddRows<'k, T> {
     pub(super) numbers: &'k [T],
