@@ -42,6 +42,7 @@ pub(super) fn add_steps(steps: &mut Steps) {
     let folder = target_dir().join("wine");
     steps.step("wine has what programs of Rust need", || library(&folder));
     steps.step("files, locks and records on Windows", || run(tests(wine, &folder, &["--package", "regard-files", "--lib"])));
+    steps.step("exercises on Windows", || run(tests(wine, &folder, &["--package", "regard-learn", "--lib"])));
     steps.step("golden vectors and bits on Windows", || {
         let mut tests = tests(wine, &folder, &["--package", "regard", "--test", "suite"]);
         tests.args(["--", "golden::", "bits::"]);

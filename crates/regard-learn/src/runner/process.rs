@@ -88,12 +88,18 @@ impl Listener {
         Ok((Listener::Tcp(door, token), address))
     }
 
+    /// On macOS and Windows a connection is as non-blocking as its listener.
     fn accept(&self) -> std::io::Result<Link> {
         match self {
             #[cfg(unix)]
-            Listener::Unix(door) => door.accept().map(|(link, _)| Link::Unix(link)),
+            Listener::Unix(door) => {
+                let (link, _) = door.accept()?;
+                link.set_nonblocking(false)?;
+                Ok(Link::Unix(link))
+            }
             Listener::Tcp(door, token) => {
                 let (mut link, _) = door.accept()?;
+                link.set_nonblocking(false)?;
                 let mut said = vec![0; token.len()];
                 link.set_read_timeout(Some(Duration::from_secs(1)))?;
                 link.read_exact(&mut said)?;
@@ -154,7 +160,8 @@ impl Process {
         let trace = folder.path().join("trace");
         std::fs::write(&trace, "").map_err(Error::temporary)?;
         let mark = token();
-        command.arg(address).arg(file).arg(&trace).env(MARK, &mark).env("TMPDIR", &work).env("TEMP", &work).current_dir(&work);
+        command.arg(address).arg(file).arg(&trace).env(MARK, &mark).current_dir(&work);
+        command.envs(["TMPDIR", "TEMP", "TMP"].map(|name| (name, &work)));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         system::set_group(&mut command);
         let program = command.get_program().to_string_lossy().into_owned();
@@ -370,4 +377,34 @@ fn read_lines(stream: impl Read + Send + 'static, prints: &Arc<Mutex<Prints>>) -
             keep(&mut line);
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_late_token_is_waited_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        listener.set_nonblocking(true).expect("as a door has it");
+        let (address, token) = (listener.local_addr().expect("an address"), token());
+        let sent = token.clone();
+        let runner = std::thread::spawn(move || {
+            let mut link = TcpStream::connect(address).expect("the judge listens");
+            std::thread::sleep(Duration::from_millis(200));
+            link.write_all(sent.as_bytes()).expect("the judge reads");
+            link
+        });
+        let (door, begun) = (Listener::Tcp(listener, token), Instant::now());
+        let accepted = loop {
+            match door.accept() {
+                Err(error) if error.kind() == ErrorKind::WouldBlock && begun.elapsed() < Duration::from_secs(10) => {
+                    std::thread::sleep(TICK)
+                }
+                accepted => break accepted,
+            }
+        };
+        accepted.expect("the token is right");
+        drop(runner.join().expect("the runner ends"));
+    }
 }
