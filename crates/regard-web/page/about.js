@@ -1,3 +1,4 @@
+// @ts-check
 // What the page is of: the model, its examples, or a file.
 import { byId, el, put } from './base.js';
 import { frozen } from './api.js';

@@ -1,3 +1,4 @@
+// @ts-check
 // What is asked of the server, or of the data in the file.
 import { byId } from './base.js';
 import { answeredHere, inTab } from './tab.js';

@@ -1,3 +1,4 @@
+// @ts-check
 // Elements and numbers. Texts become text nodes, never markup.
 
 export function put(node, ...children) {
@@ -12,6 +13,7 @@ function attribute(node, name, value) {
   else node.setAttribute(name, value === true ? '' : value);
 }
 
+/** @returns {any} */
 export function el(name, attributes = {}, ...children) {
   const node = document.createElement(name);
   for (const [key, value] of Object.entries(attributes)) if (key !== 'value') attribute(node, key, value);
@@ -28,6 +30,7 @@ export function svg(name, attributes = {}, ...children) {
   return node;
 }
 
+/** @type {(id: string) => any} */
 export const byId = (id) => document.getElementById(id);
 
 /** A number for people; tables that are saved have all digits. */

@@ -1,3 +1,4 @@
+// @ts-check
 // What the page reports: work with a button that ends it, a line of status, and a banner for what is wrong.
 import { byId, put } from './base.js';
 

@@ -1,3 +1,4 @@
+// @ts-check
 // Colours for all kinds of colour vision: cividis for weights, blue to orange for differences.
 
 const CIVIDIS = [

@@ -1,3 +1,4 @@
+// @ts-check
 // Commands that give what the page shows.
 import { byId, el, put } from './base.js';
 import { frozen } from './api.js';

@@ -1,3 +1,4 @@
+// @ts-check
 // Two texts in the same heads: one statistic of each, and the change.
 import { el, short, svg } from './base.js';
 import { ask, numbers, send, viewSignal } from './api.js';

@@ -1,3 +1,4 @@
+// @ts-check
 // Tabs, sides and controls above the view.
 import { byId, clamp, el, put } from './base.js';
 import { frozen } from './api.js';

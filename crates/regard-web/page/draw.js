@@ -1,3 +1,4 @@
+// @ts-check
 // What views share: the side that is looked at, tables, cells.
 import { el, short, svg } from './base.js';
 import { colour, image } from './colour.js';
@@ -53,7 +54,8 @@ export async function rowsOfHead(layer, head, start, rows, n) {
 export const largest = (list) => list.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
 
 /** A table whose columns can be sorted by; `pick` is told the row that was chosen. */
-export function table(columns, rows, { sorted, sort, pick, current, caption, words = {} } = {}) {
+export function table(columns, rows, /** @type {Record<string, any>} */ options = {}) {
+  const { sorted, sort, pick, current, caption, words = {} } = options;
   const head = columns.map((name, i) =>
     el(
       'th',
@@ -79,7 +81,8 @@ export function table(columns, rows, { sorted, sort, pick, current, caption, wor
 }
 
 /** A picture of numbers as SVG: each cell has its number. */
-export function cellsSvg(values, columns, most, { rowNames, columnNames, title } = {}) {
+export function cellsSvg(values, columns, most, /** @type {Record<string, any>} */ options = {}) {
+  const { rowNames, columnNames, title } = options;
   const rows = values.length / columns;
   const size = Math.max(3, Math.min(16, Math.floor(900 / Math.max(rows, columns))));
   const room = rowNames ? 110 : 10;
@@ -174,8 +177,8 @@ export function scaleWords(most) {
   const { kind, decades } = scaleKind();
   const how = { linear: 'linear', root: 'by square root', log: `logarithmic, ${decades} decades` }[kind];
   return difference()
-    ? `blue: less with the edits, orange: more; full colour at ±${short(most)}, ${how}`
-    : `dark: 0, bright: ${short(most)}, ${how}`;
+    ? `blue: less with the edits, orange: more; full colour at ±${short(most)}; colours ${how}`
+    : `dark: a weight of 0, bright: ${short(most)}; colours ${how}`;
 }
 
 export function sinkWords() {

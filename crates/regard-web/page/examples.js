@@ -1,3 +1,4 @@
+// @ts-check
 // Where a head attends unlike itself: the most unusual rows of a corpus, each with a link into its text.
 import { counted, el, label, put, short } from './base.js';
 import { events, frozen } from './api.js';

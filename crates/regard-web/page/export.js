@@ -1,3 +1,4 @@
+// @ts-check
 // Exactly the view, as a file.
 import { el } from './base.js';
 import { runs, state } from './state.js';

@@ -1,3 +1,4 @@
+// @ts-check
 // One head, or several: lines between tokens, and the map beside them.
 import { el, label, put, short, svg } from './base.js';
 import { image } from './colour.js';
@@ -5,7 +6,7 @@ import { frozen } from './api.js';
 import { colourBar, difference, largest, model, rowsOfHead, scaleKind, sinkWords, table } from './draw.js';
 import { colourChoice, sinkChoice } from './controls.js';
 import { examplesBox } from './examples.js';
-import { nameOf } from './labels.js';
+import { nameSpan } from './labels.js';
 import { grouping, merged } from './words.js';
 import { choose, tokenTexts } from './text.js';
 import { chosen, go, runs, state } from './state.js';
@@ -199,8 +200,7 @@ function colourKey() {
     shown.map(([l, h], which) => {
       const square = el('span', { class: 'square' });
       square.style.background = COLOURS[which % COLOURS.length];
-      const name = nameOf(l, h);
-      return el('span', {}, square, ` ${l}.${h}${name ? ` ${name}` : ''}`);
+      return el('span', {}, square, ` ${l}.${h}`, nameSpan(l, h));
     }),
   );
 }
@@ -233,15 +233,15 @@ export const headView = {
     const top = sum.filter(([, , x]) => Math.abs(x) > 0).sort((a, b) => Math.abs(b[2]) - Math.abs(a[2]));
     const noun = `${grouped ? 'word' : 'token'}${only.length > 1 ? 's' : ''}`;
     const who = only.length ? `${noun} ${only.map((i) => `${i} ${label(names[i])}`).join(', ')}` : 'all drawn rows';
-    const name = nameOf(state.layer, state.head);
     const tooLong = state.words && !grouped ? ` Texts of more than ${GROUPED} tokens are shown by tokens.` : '';
     put(
       box,
       el(
         'p',
         { class: 'quiet' },
-        `Layer ${state.layer}, head ${state.head}${name ? ` (${name})` : ''}: ` +
-          `${who}${only.length > 1 ? ' (their mean)' : ''}.${sinkWords()}${tooLong}`,
+        `Layer ${state.layer}, head ${state.head}`,
+        nameSpan(state.layer, state.head),
+        `: ${who}${only.length > 1 ? ' (their mean)' : ''}.${sinkWords()}${tooLong}`,
       ),
       colourKey(),
       el('div', { class: 'side-by-side' }, drawing, smallMap(rows)),

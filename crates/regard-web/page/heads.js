@@ -1,3 +1,4 @@
+// @ts-check
 // Every head: a thumbnail each, a table, a scatter.
 import { counted, el, put, short, svg } from './base.js';
 import { image, colour } from './colour.js';
@@ -47,7 +48,7 @@ function headButton(layer, head, edit) {
       onclick: () => go({ layer, head, view: 'head' }),
     },
     el('canvas', { width: 1, height: 1, 'aria-hidden': 'true' }),
-    `${layer}.${head}`,
+    el('span', { class: 'at' }, `${layer}.${head}`),
     name ? el('span', { class: 'label' }, name) : null,
   );
 }
@@ -83,6 +84,12 @@ export class Grid {
       Object.assign(canvas, { width: this.columns, height: cells / this.columns });
       canvas.getContext('2d').putImageData(image(own, this.columns, this.most, scaleKind(), difference()), 0, 0);
     }
+  }
+
+  /** Whether the first head of a layer is on the screen. */
+  inSight(layer) {
+    const { top, bottom } = this.buttons[layer * model().heads].getBoundingClientRect();
+    return bottom > 0 && top < innerHeight;
   }
 
   async load(layer, asked = thumbnailsOf(layer)) {
@@ -124,7 +131,7 @@ export class Grid {
     const wanted = new Set();
     const seen = new IntersectionObserver((entries) => {
       for (const entry of entries)
-        if (entry.isIntersecting) wanted.add(Number(entry.target.dataset.head.split('.')[0]));
+        if (entry.isIntersecting) wanted.add(Number(entry.target.getAttribute('data-head').split('.')[0]));
     });
     this.buttons.filter((_, i) => i % heads === 0).forEach((button) => seen.observe(button));
     await new Promise(requestAnimationFrame);
@@ -154,7 +161,7 @@ export class Grid {
 
 /** Table and scatter of the statistics of all heads. */
 function statisticsShown(grid, means) {
-  const names = ['layer', 'head', ...STATISTICS, ...(namesKnown() ? ['labels'] : [])];
+  const names = ['layer', 'head', ...(namesKnown() ? ['labels'] : []), ...STATISTICS];
   const rows = grid
     .arrange(means)
     .map((mean) => names.map((name) => (name === 'labels' ? nameOf(mean.layer, mean.head) : mean[name])));
@@ -206,7 +213,7 @@ export const headsView = {
   title: 'Heads',
   what:
     'Each picture is one [head]; 1.2 is [layer] 1, head 2. Its rows are tokens that look ([query|queries]), its ' +
-    'columns those looked at ([key|keys]); bright is a large [weight]. A click opens it.',
+    'columns those looked at ([key|keys]), its colours the [weight|weights]. A click opens it.',
   controls: (option) => [
     option(
       'order',

@@ -1,3 +1,4 @@
+// @ts-check
 // Drawings of all heads: a scatter, and the thumbnails as one picture.
 import { short, svg } from './base.js';
 import { colour } from './colour.js';
@@ -21,7 +22,7 @@ const LABELLED = 24;
 export function dotLabels(dots, [width, height] = [420, 270]) {
   if (dots.length > LABELLED) return [];
   const taken = dots.map(([x, y]) => [x - 5, y - 5, x + 5, y + 5]);
-  const free = ([l, t, r, b]) =>
+  const free = (/** @type {any[]} */ [l, t, r, b]) =>
     l >= 46 &&
     r <= width &&
     t >= 0 &&
@@ -39,7 +40,7 @@ export function dotLabels(dots, [width, height] = [420, 270]) {
       [x - 6 - w, y - 7],
       [x - 6 - w, y + 15],
     ];
-    const box = ([left, base]) => [left, base - 9, left + w, base + 1];
+    const box = (/** @type {any[]} */ [left, base]) => [left, base - 9, left + w, base + 1];
     const way = ways.find((one) => free(box(one)));
     if (!way) return [];
     taken.push(box(way));

@@ -1,3 +1,4 @@
+// @ts-check
 // Keys of the whole page.
 import { byId, el, put } from './base.js';
 import { frozen } from './api.js';
@@ -64,7 +65,7 @@ function actions(say) {
 export function listenToKeys(views, say) {
   document.addEventListener('keydown', (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || byId('keys').open) return;
-    const active = document.activeElement;
+    const active = /** @type {any} */ (document.activeElement);
     const typing = TYPING.has(active?.tagName) && !['range', 'checkbox'].includes(active.type);
     if (event.key === 'Escape') active?.blur();
     if (typing || !runs.B) return;

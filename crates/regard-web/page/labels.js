@@ -1,4 +1,6 @@
+// @ts-check
 // Names of heads in plain words.
+import { el } from './base.js';
 import { events, frozen } from './api.js';
 import { model } from './draw.js';
 import { state } from './state.js';
@@ -37,8 +39,21 @@ export function plain(labels) {
 export const namesKnown = () => known.has(state.model);
 export const nameOf = (layer, head) => known.get(state.model)?.[layer * model().heads + head];
 
+/** The name of a head in parentheses; filled in when the names come. */
+export function nameSpan(layer, head) {
+  const name = nameOf(layer, head);
+  return el('span', { 'data-name-of': `${layer}.${head}` }, name ? ` (${name})` : '');
+}
+
+function fillNames() {
+  document.querySelectorAll('[data-name-of]').forEach((span) => {
+    const [layer, head] = span.getAttribute('data-name-of').split('.').map(Number);
+    span.replaceWith(nameSpan(layer, head));
+  });
+}
+
 /** Labels on 16 stories, as `regard classify` gives them; `far` is told the number of texts. */
-export async function nameHeads(far = () => {}) {
+export async function nameHeads(/** @type {(done: number, all: number) => void} */ far = () => {}) {
   const number = state.model;
   await events('/api/labels', { model: number }, (data) => {
     if (data.done) far(data.done, data.all);
@@ -48,6 +63,7 @@ export async function nameHeads(far = () => {}) {
         data.heads.map((head) => plain(head.labels)),
       );
   });
+  fillNames();
   redraw();
 }
 

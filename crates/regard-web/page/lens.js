@@ -1,3 +1,4 @@
+// @ts-check
 // Logit lens: the prediction after each layer, at each token.
 import { clamp, el, label, put, short, signed } from './base.js';
 import { ask, frozen } from './api.js';
@@ -67,7 +68,7 @@ export const lensView = {
   title: 'Lens',
   what:
     'The [lens]: what the model would predict after each [layer] (rows), at each [token] (columns). ' +
-    'Bright: it is sure. A click on a cell lists its ten most likely tokens.',
+    'A click on a cell lists its ten most likely tokens.',
   controls: () => [],
   async render(box, current) {
     if (!model().has_head) {
@@ -128,7 +129,7 @@ export const lensView = {
         before
           ? 'B − A: blue where the edits lower the loss, orange where they raise it; ≠ where another ' +
               'token comes first. '
-          : '',
+          : 'Colour: the probability of the most likely token, dark for 0 and bright for 1. ',
         `Tokens ${from} to ${from + rows - 1} of ${n}.`,
       ),
       before ? null : colourBar(1),
@@ -148,6 +149,10 @@ export const lensView = {
       list,
     );
     open(opened[0], opened[1] - from);
+    // In the window of the grid alone: the page does not move.
+    const sight = grid.parentElement;
+    const cell = grid.querySelector('button[aria-pressed=true]').parentElement;
+    sight.scrollLeft = cell.offsetLeft + cell.offsetWidth - sight.clientWidth;
     const columns = [
       'layer',
       'token',

@@ -1,3 +1,4 @@
+// @ts-check
 // The lesson: attention in nine steps, with the reader's own text, one step per screen.
 import { byId, clamp, el, label, put } from './base.js';
 import { ask } from './api.js';
@@ -8,7 +9,10 @@ import { follow } from './lesson_trail.js';
 import { tokenTexts } from './text.js';
 import { go, runs, state } from './state.js';
 
-/** Title and content of each step, and its name in the list of steps. */
+/**
+ * Title and content of each step, and its name in the list of steps.
+ * @type {[string, (data: any, id: string) => any, string][]}
+ */
 const STEPS = [
   ['Tokens', tokens, 'Tokens'],
   ['Queries and keys', queries, 'Queries, keys'],
@@ -21,7 +25,10 @@ const STEPS = [
   ['The prediction', prediction, 'Prediction'],
 ];
 
-/** The formula in parts, each with the steps that it belongs to. */
+/**
+ * The formula in parts, each with the steps that it belongs to.
+ * @type {[string, number[]][]}
+ */
 const FORMULA = [
   ['softmax', [5]],
   [' (', []],

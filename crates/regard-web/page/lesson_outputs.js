@@ -1,3 +1,4 @@
+// @ts-check
 // The last steps of the lesson: softmax, values, heads together, the prediction. Every number is the library's.
 import { el, label, put, short } from './base.js';
 import { among, atLargest, dims, matrix, norm, others, pairAt, paragraph, question, quoted } from './lesson_parts.js';
@@ -17,7 +18,7 @@ export function softmaxOf(scores, shift) {
   return { moved, plain, safe, without: plain.map((x) => x / total(plain)), withMax: safe.map((x) => x / total(safe)) };
 }
 
-export function softmax({ names, steps }, id) {
+export function softmax({ names, pieces, steps }, id) {
   const n = names.length;
   const visible = steps.masked[n - 1].map((x, j) => [x, j]).filter(([x]) => x !== null);
   const weights = steps.weights[n - 1];
@@ -26,6 +27,7 @@ export function softmax({ names, steps }, id) {
     ['All weights grow', false],
     ['The largest takes everything', false],
   ];
+  const asked = `Add 100 to every score in the row of ${quoted(pieces[n - 1])}. What happens to its weights?`;
   const word = (x) => (Number.isNaN(x) ? 'NaN' : x === Infinity ? '∞' : short(x));
   return [
     paragraph(
@@ -33,7 +35,7 @@ export function softmax({ names, steps }, id) {
         'The [softmax] makes the scores of a row positive and lets them add up to 1: exp(score) divided by their sum.',
       ),
     ),
-    question(id, 'Add 100 to every score of a row. What happens to the weights?', options, () => {
+    question(id, asked, options, () => {
       const box = el('div', { class: 'scroll', tabindex: 0, role: 'group', 'aria-label': 'softmax of the last row' });
       const draw = (shift) => {
         const { moved, plain, safe, without, withMax } = softmaxOf(
@@ -45,9 +47,9 @@ export function softmax({ names, steps }, id) {
           'score',
           'exp(score)',
           'exp(score − max)',
-          'weight without',
-          'weight with',
-          'weight of the library',
+          'weight, plain',
+          'weight, max subtracted',
+          'weight in this model',
           'as a bar',
         ];
         const line = ([, j], i) =>
@@ -210,15 +212,15 @@ export function together({ pieces, attribution, next }, id) {
     intro,
     question(
       id,
-      `After ${quoted(pieces.at(-1))} the model expects ${quoted(next[0].piece)}. Which part of it argues ` +
-        `most for that?`,
+      `After ${quoted(pieces.at(-1))} the model expects ${quoted(next[0].piece)}. Which part of the model raises ` +
+        `the logit of ${quoted(next[0].piece)} most?`,
       options,
       () =>
         el(
           'div',
           {},
           el('ol', { class: 'next writes' }, order.map(line)),
-          paragraph('Orange bars argue against it. All parts add up to its logit, ', shownNumber(logit), '.'),
+          paragraph('Orange bars lower it. All parts add up to the logit, ', shownNumber(logit), '.'),
         ),
     ),
   ];

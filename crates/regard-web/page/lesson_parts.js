@@ -1,3 +1,4 @@
+// @ts-check
 // Parts of the lesson: numbers, matrices that highlight where a number comes from, vectors, questions.
 import { el, label, put, short } from './base.js';
 import { colour, inkOn } from './colour.js';
@@ -22,8 +23,9 @@ export function matrix(
   values,
   rowNames,
   columnNames,
-  { name, signed = true, most = largest(values), hover, hidden = 'hidden', kind = null, first = 0 },
+  /** @type {Record<string, any>} */ options,
 ) {
+  const { name, signed = true, most = largest(values), hover, hidden = 'hidden', kind = null, first = 0 } = options;
   const cell = (x, i, j) => {
     const td = el(
       'td',

@@ -1,3 +1,4 @@
+// @ts-check
 // What the scale is for: the laboratory's draws and exact expectations, against d_k and against the scale.
 import { el, put, short, svg } from './base.js';
 import { ask } from './api.js';

@@ -1,3 +1,4 @@
+// @ts-check
 // The first steps of the lesson: tokens, queries and keys, dot products, the scale, the mask. Every number is the
 // library's.
 import { el, label, put, short } from './base.js';
@@ -166,7 +167,8 @@ export function scale({ names, steps }, id) {
     ),
     question(
       id,
-      'Queries and keys have 1024 coordinates, and the scale is left out. What happens to the gradient of most rows?',
+      `This head has d_k = ${d}. Give its queries and keys 1024 coordinates, and leave the scale out: what ` +
+        `happens to the gradient of most rows?`,
       options,
       () =>
         el(

@@ -1,3 +1,4 @@
+// @ts-check
 // Where a number of the lesson comes from, and where it goes: its relatives on the screen are marked, the others named.
 import { el, put, short } from './base.js';
 
@@ -67,6 +68,7 @@ export function trail([kind, a, b], { names, steps }) {
   }
 }
 
+/** @type {(node: any) => [string, number, number]} */
 const place = (node) => {
   const { kind, row, column } = node.dataset;
   return [kind, Number(row), Number(column)];

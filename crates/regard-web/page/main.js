@@ -1,3 +1,4 @@
+// @ts-check
 // The page: a text, its runs, and the view that is shown.
 import { byId, clamp, el, put } from './base.js';
 import { ask, endViewRequests, frozen, useToken, whenLost } from './api.js';
@@ -21,6 +22,8 @@ import { mapView } from './map.js';
 import { neuronView } from './neuron.js';
 import { lensView } from './lens.js';
 import { lessonView } from './lesson.js';
+import { emptyState } from './empty.js';
+import { askForToken, comeBack } from './lost.js';
 import { inTab, keepOffline, listenToDrops } from './tab.js';
 import { showSurgery } from './surgery.js';
 
@@ -29,26 +32,6 @@ const VIEWS = [headsView, headView, mapView, neuronView, lensView, lessonView].f
   (view) => !frozen || frozen.views.includes(view.name),
 );
 const viewOf = (name) => VIEWS.find((view) => view.name === name) ?? headsView;
-
-/** The token is missing: a link was opened, or the tab was closed. */
-function askForToken() {
-  const field = el('input', { 'aria-label': 'address or token', placeholder: 'http://127.0.0.1:…/#token=…' });
-  const use = async () => {
-    useToken(field.value.trim().split('token=').pop());
-    banner(null);
-    await begin();
-  };
-  field.addEventListener('keydown', (event) => {
-    if (event.key === 'Enter') use();
-  });
-  banner(
-    'This page needs the token of its server: paste the address that `regard serve` printed. ',
-    field,
-    ' ',
-    el('button', { onclick: use }, 'Use it'),
-  );
-  field.focus();
-}
 
 // ---- the view ----
 
@@ -74,7 +57,9 @@ async function showView() {
     endViewRequests();
   });
   try {
-    const made = await view.render(box, () => mine === drawing, task);
+    const empty = emptyState(view);
+    if (empty) put(box, empty);
+    const made = empty ? null : await view.render(box, () => mine === drawing, task);
     if (mine !== drawing) return;
     drawn = made;
     again = 0;
@@ -116,11 +101,14 @@ async function update(changes) {
   try {
     ready = await prepare();
   } catch (error) {
-    if (error.status === 401) askForToken();
+    // What is shown is of another text.
+    document.body.dataset.stale = 'true';
+    if (error.status === 401) askForToken(begin);
     else if (error.status !== 0) banner(error.message);
     return;
   }
   if (!ready) return;
+  delete document.body.dataset.stale;
   if (ready.cancelled) {
     undoCancelled();
     return;
@@ -138,39 +126,13 @@ async function update(changes) {
   const names = Object.keys(changes ?? {});
   const view = viewOf(state.view);
   // Some views follow these by themselves.
-  if (names.length && view.keeps && names.every((name) => view.keeps.includes(name))) {
+  if (names.length && view.keeps && names.every((name) => view.keeps.includes(name)) && !emptyState(view)) {
     view.follow?.(changes);
     showSame();
     return;
   }
   await showView();
   nameWhenSmall();
-}
-
-// ---- the server comes and goes ----
-
-let gone = false;
-
-async function comeBack() {
-  if (gone) return;
-  gone = true;
-  banner(
-    'The server does not answer. The page goes on when it is back: start `regard serve` again, on the same port, ' +
-      'and paste its address here if it asks.',
-  );
-  for (;;) {
-    await new Promise((wait) => setTimeout(wait, 1000));
-    try {
-      const response = await fetch('/', { cache: 'no-store' });
-      if (response.ok) break;
-    } catch {
-      /* still gone */
-    }
-  }
-  gone = false;
-  Object.assign(runs, { A: null, B: null });
-  banner(null);
-  await begin();
 }
 
 // ---- events ----
@@ -257,7 +219,7 @@ function listen() {
   whenChanged((changes) => {
     update(changes);
   });
-  whenLost(comeBack);
+  whenLost(() => comeBack(begin));
   whenNamed(() => {
     if (runs.B && state.view === 'heads') showView();
   });
@@ -269,7 +231,7 @@ async function begin() {
   try {
     runs.models = (await ask('/api/models', true)).models;
   } catch (error) {
-    if (error.status === 401) askForToken();
+    if (error.status === 401) askForToken(begin);
     else if (error.status !== 0) banner(error.message);
     return;
   }

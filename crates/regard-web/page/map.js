@@ -1,3 +1,4 @@
+// @ts-check
 // One head as a map of any length, zoomed and panned.
 import { clamp, counted, el, label, put, short } from './base.js';
 import { frozen } from './api.js';
@@ -30,7 +31,7 @@ async function showRow(box, map, n) {
     );
   put(
     box,
-    el('h3', {}, `Where token ${row} ${label(map.texts[row])} looks`),
+    el('h3', {}, `Where token ${row} «${label(map.texts[row])}» looks`),
     el('ol', { class: 'next two' }, top.map(line)),
     el('p', { class: 'quiet' }, `The ${top.length} largest weights of its row. A click in the map chooses another.`),
   );

@@ -1,3 +1,4 @@
+// @ts-check
 // The map of one head: tiles of cells, their colours, labels and places.
 import { clamp, label, short } from './base.js';
 import { image } from './colour.js';
@@ -16,17 +17,18 @@ export const rounded = (most) => (most > 0 ? 2 ** Math.ceil(Math.log2(most)) : 1
 
 export class MapOf {
   constructor(canvas, n, say, describe) {
-    Object.assign(this, {
-      canvas,
-      n,
-      say,
-      describe,
-      tiles: new Map(),
-      texts: tokenTexts(runs.B),
-      frame: 0,
-      cursor: null,
-      times: [],
-    });
+    this.canvas = canvas;
+    this.n = n;
+    this.say = say;
+    this.describe = describe;
+    this.tiles = new Map();
+    this.texts = tokenTexts(runs.B);
+    this.frame = 0;
+    this.times = [];
+    /** @type {number[] | null} */
+    this.cursor = null;
+    this.whole = true;
+    this.showRow = () => {};
     this.ink = canvas.getContext('2d');
     const [x, y, z] = (state.place || '').split(',').map(Number);
     this.fit();
@@ -34,7 +36,7 @@ export class MapOf {
     if (z > 0 && [x, y, z].every(Number.isFinite)) {
       this.zoom = clamp(z, 1 / (48 * this.ratio), (2 * n) / this.side);
       const within = (from, size) => clamp(from, -0.5 * size * this.zoom, n - 0.5 * size * this.zoom);
-      Object.assign(this, { x: within(x, this.width), y: within(y, this.height) });
+      Object.assign(this, { whole: false, x: within(x, this.width), y: within(y, this.height) });
     }
   }
 
@@ -61,7 +63,8 @@ export class MapOf {
     const ratio = devicePixelRatio || 1;
     [this.canvas.width, this.canvas.height] = [Math.round(box.width * ratio), Math.round(box.height * ratio)];
     this.ratio = ratio;
-    if (!this.zoom) Object.assign(this, { x: 0, y: 0, zoom: this.n / this.side });
+    // All of it, until one zooms or moves.
+    if (this.whole) Object.assign(this, { x: 0, y: 0, zoom: this.n / this.side });
   }
 
   get step() {
@@ -222,13 +225,15 @@ export class MapOf {
     };
     const middle = every === 1 ? 0.7 : 0.5;
     ink.textAlign = 'right';
+    ['keys →', 'queries ↓'].forEach((words, i) => ink.fillText(words, room - 6, room + (i - 1.5) * line));
     for (const i of shown(this.y, this.height))
       ink.fillText(name(i), room - 4, room + (i + middle - this.y) * size + (every === 1 ? 0 : line / 3), room - 8);
     ink.textAlign = 'left';
     for (const j of shown(this.x, this.width)) {
       ink.save();
       ink.translate(room + (j + middle - this.x) * size, room - 4);
-      ink.rotate(-Math.PI / 2);
+      // Numbers are short enough to stand upright.
+      if (every === 1) ink.rotate(-Math.PI / 2);
       ink.fillText(name(j), 0, 0, room - 8);
       ink.restore();
     }
@@ -274,6 +279,7 @@ export class MapOf {
   }
 
   settle() {
+    this.whole = false;
     const edge = (size) => size * this.zoom * 0.5;
     this.x = clamp(this.x, -edge(this.width), this.n - edge(this.width));
     this.y = clamp(this.y, -edge(this.height), this.n - edge(this.height));

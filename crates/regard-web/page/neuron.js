@@ -1,3 +1,4 @@
+// @ts-check
 // One query and one key, coordinate by coordinate.
 import { el, label, put, short, signed, svg } from './base.js';
 import { ask } from './api.js';

@@ -1,3 +1,4 @@
+// @ts-check
 // The ten most likely next tokens, before and after the edits.
 import { byId, el, label, put, short } from './base.js';
 import { ask } from './api.js';

@@ -1,3 +1,4 @@
+// @ts-check
 // What the edits cost: losses, judged on stories, texts before and after, and the same by the command.
 import { el, label, put, short, signed } from './base.js';
 import { events } from './api.js';
@@ -88,7 +89,8 @@ function losses() {
   }
   const first = (run) => (run.next ? label(run.next[0].piece) : '–');
   const edited = a.run !== b.run;
-  const value = (id, x, words) => el('td', {}, el('b', { id, 'data-value': x }, words));
+  const value = (id, x, words, change = 0) =>
+    el('td', {}, el('b', { id, class: change > 0 ? 'worse' : null, 'data-value': x }, words));
   const line = (name, ...cells) => el('tr', {}, el('th', { scope: 'row' }, name), cells);
   return el(
     'table',
@@ -110,7 +112,7 @@ function losses() {
         term('loss'),
         value('loss-a', a.loss, short(a.loss)),
         value('loss-b', b.loss, short(b.loss)),
-        value('loss-d', b.loss - a.loss, signed(b.loss - a.loss)),
+        value('loss-d', b.loss - a.loss, signed(b.loss - a.loss), b.loss - a.loss),
       ),
       line(
         'next token',

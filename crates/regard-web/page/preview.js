@@ -42,7 +42,7 @@ class Preview {
     put(this.words, `${counted(far.tokens, 'token')}: ${far.done} of ${counted(far.all, 'layer')} done.`);
     while (this.drawn < far.done) {
       const path = `/api/run/${this.run}/thumbnails?layer=${this.drawn}&pool=${state.pool}&sink=${state.sink}`;
-      await this.grid.load(this.drawn, numbers(path));
+      if (this.grid.inSight(this.drawn)) await this.grid.load(this.drawn, numbers(path));
       this.drawn += 1;
     }
   }

@@ -1,3 +1,4 @@
+// @ts-check
 // Runs of the text: one at a time, and then the latest.
 import { counted } from './base.js';
 import { frozen, send } from './api.js';

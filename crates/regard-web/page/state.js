@@ -1,3 +1,4 @@
+// @ts-check
 // What is shown. The state has names; the address has short keys. Back and forward are undo and redo, and a link
 // gives the same view.
 import { ask, frozen, useToken } from './api.js';
@@ -6,7 +7,10 @@ export const STATISTICS = ['entropy', 'max_weight', 'own', 'previous', 'first', 
 export const VIEW_NAMES = ['heads', 'head', 'map', 'neuron', 'lens', 'lesson'];
 const WIDTHS = Array.from({ length: 11 }, (_, i) => 2 ** i);
 
-/** By name: the key in the address, the default, and what an address may say (a list, or a pattern). */
+/**
+ * By name: the key in the address, the default, and what an address may say (a list, or a pattern).
+ * @type {Record<string, [string, any, any?]>}
+ */
 const FIELDS = {
   model: ['m', 0],
   text: ['t', ''],
@@ -51,8 +55,10 @@ export const isOurs = () =>
 /** Longer texts are named in links by their hash. */
 const LONG = 1500;
 
+/** @type {Record<string, any>} */
 export const state = { ...DEFAULTS };
 /** Runs of the text: A as the model is, B with the edits. */
+/** @type {Record<string, any>} */
 export const runs = { A: null, B: null, models: [], lost: '' };
 
 /** Query tokens that are chosen. */
@@ -78,7 +84,7 @@ function written() {
 
 export const link = () => location.href.split('#')[0] + '#' + written();
 
-let changed = () => {};
+let changed = (/** @type {any} */ _) => {};
 export function whenChanged(action) {
   changed = action;
 }

@@ -1,3 +1,4 @@
+// @ts-check
 // Edits: sliders, masks, heads, and the string, which can be written both ways; what they cost.
 import { byId, el, put, short } from './base.js';
 import { frozen } from './api.js';

@@ -1,3 +1,4 @@
+// @ts-check
 // The page without a server: requests are answered by Web Workers of this tab (`cargo xtask site`).
 import { byId, el } from './base.js';
 
@@ -79,7 +80,7 @@ const operationEngine = new Engine();
 const abortError = () => new DOMException('aborted', 'AbortError');
 
 /** What `fetch` would give. */
-export async function answeredHere(target, { method = 'GET', body, signal } = {}) {
+export async function answeredHere(target, /** @type {RequestInit} */ { method = 'GET', body, signal } = {}) {
   if (signal?.aborted) throw abortError();
   const path = target.split('?')[0];
   if (!OPERATIONS.has(path)) {

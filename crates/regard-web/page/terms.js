@@ -1,3 +1,4 @@
+// @ts-check
 // The glossary: every term in one sentence, on hover where it is used, and as a list.
 import { byId, el, put } from './base.js';
 
@@ -49,7 +50,8 @@ export function showGlossary(name = '') {
     el('dt', { 'data-term': term }, term),
     el('dd', {}, meaning),
   ]);
-  put(dialog, el('h2', {}, 'Glossary'), el('dl', {}, list), el('button', { onclick: () => dialog.close() }, 'Close'));
+  const close = el('button', { onclick: () => dialog.close() }, 'Close');
+  put(dialog, el('h2', { tabindex: -1, autofocus: true }, 'Glossary'), el('dl', {}, list), close);
   dialog.showModal();
   dialog.querySelector(`[data-term="${name}"]`)?.scrollIntoView({ block: 'center' });
 }

@@ -1,3 +1,4 @@
+// @ts-check
 // The text, token by token, coloured by loss.
 import { byId, counted, el, put, short, shown, signed } from './base.js';
 import { changeColour, lossColour } from './colour.js';
@@ -108,6 +109,7 @@ export function showText() {
     byId('about-text'),
     counted(run.tokens.length, 'token'),
     run.loss === null ? '' : `, loss ${short(run.loss)} nats a token`,
+    run.loss === null || a.run === run.run ? '' : ` (${short(a.loss)} without the edits)`,
     run.warning ? `. ${run.warning}` : '',
   );
   const start = run.tokens[0]?.added && texts[0] ? ` ${shown(texts[0])} marks the beginning.` : '';

@@ -1,3 +1,4 @@
+// @ts-check
 // A tour of six steps, and three things to try.
 import { byId, el, put } from './base.js';
 import { model } from './draw.js';
@@ -31,7 +32,9 @@ function show() {
   const target = byId(id);
   target.classList.add('pointed');
   const still = matchMedia('(prefers-reduced-motion: reduce)').matches;
-  target.scrollIntoView({ block: 'nearest', behavior: still ? 'auto' : 'smooth' });
+  // The tour covers the lower part of a narrow screen.
+  const block = matchMedia('(max-width: 960px)').matches ? 'start' : 'nearest';
+  target.scrollIntoView({ block, behavior: still ? 'auto' : 'smooth' });
   const move = (step) => {
     at += step;
     show();
@@ -83,6 +86,8 @@ export function follow(example) {
   put(byId('example-what'), example.what);
   const { text, view, layer, head, edits, side } = example;
   go({ text, view, layer, head, edits, side, queries: '', key: '', place: '' });
+  // In one column what changes is below: bars and losses of an edit, else the view.
+  if (matchMedia('(max-width: 960px)').matches) byId(edits ? 'left' : 'centre').scrollIntoView({ block: 'start' });
 }
 
 /** Three examples to try: those that change something first. */

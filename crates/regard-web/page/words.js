@@ -1,3 +1,4 @@
+// @ts-check
 // Words of a text as lists of tokens.
 
 /** Words as the browser takes them, in any script. */

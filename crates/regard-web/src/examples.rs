@@ -3,10 +3,10 @@
 use regard_model::Model;
 use serde_json::{Value, json};
 
-/// A text in the language of the built-in model, and one in plain English.
-const STORY: &str = "Leo and Ben went to the library. The lazy cat sees the happy horses. They sleep at the library.";
+/// A text in the language of the built-in model, and one in plain English. Both end within a sentence: the next tokens continue it.
+const STORY: &str = "Leo and Ben went to the library. The lazy cat sees the happy horses. Leo and Ben";
 const ENGLISH: &str =
-    "Once upon a time, there was a little girl named Lily. She loved to play with her toys in the park. One day, she saw a big red ball.";
+    "Once upon a time, there was a little girl named Lily. She loved to play with her toys in the park. One day, she saw a big red";
 /// Words that it never saw: the second time they can only be looked up.
 const STORY_TWICE: &str = "Zorb quix met Vlad jump kiwi. Zorb quix met Vlad jump kiwi.";
 const ENGLISH_TWICE: &str = "The quick green fox sold seven lamps. The quick green fox sold seven lamps.";

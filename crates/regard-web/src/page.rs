@@ -66,6 +66,8 @@ files! {
     "lesson_scale.js": "text/javascript",
     "lesson_scores.js": "text/javascript",
     "lesson_outputs.js": "text/javascript",
+    "empty.js": "text/javascript",
+    "lost.js": "text/javascript",
     "about.js": "text/javascript",
     "lesson.js": "text/javascript",
     "main.js": "text/javascript",

@@ -18,6 +18,9 @@ fn modules_are_short_and_lines_fit() {
         if text.lines().count() > LINES {
             wrong.push(format!("{name}: {} lines", text.lines().count()));
         }
+        if name.ends_with(".js") && !text.starts_with("// @ts-check\n") {
+            wrong.push(format!("{name}: its first line is not // @ts-check"));
+        }
         let long = text.lines().enumerate().filter(|(_, line)| line.chars().count() > COLUMNS);
         wrong.extend(long.map(|(i, line)| format!("{name}:{}: {} columns", i + 1, line.chars().count())));
     }

@@ -10,5 +10,6 @@ mod models;
 mod newcomer;
 mod scripts;
 mod served;
+mod states;
 mod two_texts;
 mod views;
