@@ -6,10 +6,12 @@ arrays of NumPy, or with tensors of PyTorch (``lang="torch"``).
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pickle
 import signal
+import socket
 import sys
 import tempfile
 import threading
@@ -161,18 +163,15 @@ def check(exercise: int | str, function: Callable[..., Any], *, lang: str = "pyt
             try:
                 codes.append(_command(words))
             finally:
-                # The judge may have ended before its runner connected.
-                try:
-                    from multiprocessing.connection import Client
-
-                    Client(address, "AF_UNIX", key).close()
-                except (OSError, EOFError):
-                    pass
+                # The command may have ended before its runner connected: this ends the wait for it.
+                with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX) as unblock:
+                    unblock.connect(address)
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
         try:
-            with listener.accept() as link:
+            # A connection that is closed before its key was checked is that of `run`.
+            with contextlib.suppress(EOFError, OSError), listener.accept() as link:
                 _answer(link, function)
         finally:
             thread.join()
