@@ -19,8 +19,8 @@ use std::path::PathBuf;
 ///
 /// A model of `regard train` is measured on the last tenth of its training text, which it has not learned; any model on the whole of
 /// another text (--text); the built-in model on stories. Every token is predicted exactly once, from at most a context of tokens before it;
-/// without a BOS token, all but the first. Where the text is the stories that a grammar writes, its entropy stands beside the loss: no
-/// model can stay below it.
+/// without a BOS token, all but the first. For a model that `regard train` trained on its built-in stories, the entropy of their grammar
+/// stands beside the loss: no model can stay below it.
 ///
 /// With --edits there are two rows: the model as it is, and edited. With --cache-type there is one more: what the (edited) model predicts
 /// when it decodes over a cache of that type.
@@ -55,16 +55,16 @@ const COLUMNS: [(&str, &str); 13] = [
     ("part", "what was read"),
     ("edits", "edits of the model"),
     ("cache_type", "how keys and values are stored"),
-    ("step", "training steps of the model, where they are known"),
     ("tokens", "tokens predicted"),
-    ("characters", "characters of these tokens"),
     ("loss", "loss (nats per token)"),
     ("floor", "entropy of the text (nats per token), where it is known"),
     ("perplexity", "perplexity of a token"),
-    ("bits_per_token", "bits per token"),
     ("bits_per_character", "bits per character"),
-    ("floor_bits_per_character", "entropy of the text (bits per character), where it is known"),
     ("accuracy", "share of tokens that were the most likely"),
+    ("bits_per_token", "bits per token"),
+    ("floor_bits_per_character", "entropy of the text (bits per character), where it is known"),
+    ("step", "training steps of the model, where they are known"),
+    ("characters", "characters of these tokens"),
 ];
 
 /// Stories that the built-in model is judged on, and the tokens of each.
@@ -86,6 +86,9 @@ impl Eval {
     /// The text that was given, else the one that the model was trained on.
     fn source(&self, trained: Option<&TrainedOn>) -> Result<TextSource> {
         match (&self.text, trained.map(|trained| &trained.origin.text)) {
+            (Some(path), _) if path.as_os_str() != "-" && !path.exists() => {
+                Err(Unusable(format!("cannot read {}: no such file; --text takes a file here, not a text", path.display())).into())
+            }
             (Some(path), _) => Ok(TextSource::named(path.clone())),
             (None, Some(TextSource::Stdin)) => {
                 let message = "the text came from the standard input: give it again, with --text - or as a file with --text FILE";
@@ -161,15 +164,15 @@ fn row(model: &Model, judged: &Judged, edits: &Edits, cache_type: CacheType, eva
         judged.part.into(),
         edits.canonical().into(),
         cache_type.name().into(),
-        step.into(),
         tokens.into(),
-        judged.characters.into(),
         loss.into(),
         judged.entropy.map(|entropy| entropy * per_token).into(),
         loss.exp().into(),
-        (loss / LN_2).into(),
         (loss / per_token.max(f64::MIN_POSITIVE) / LN_2).into(),
-        judged.entropy.map(|entropy| entropy / LN_2).into(),
         evaluated.accuracy().into(),
+        (loss / LN_2).into(),
+        judged.entropy.map(|entropy| entropy / LN_2).into(),
+        step.into(),
+        judged.characters.into(),
     ]
 }

@@ -159,8 +159,8 @@ pub(crate) fn finish(entry: &dyn Entry, tables: Vec<Table>, folder: Folder, comm
     // All figures are drawn before the first file is written.
     let mut files = table_files(tables.all());
     files.extend(figure_files(&report::draw(&tables)?)?);
-    write_files(folder, &files, common)?;
     common.show(tables.all())?;
+    write_files(folder, &files, common)?;
     if let (Some(agrees), false) = (agrees, common.quiet) {
         note(if agrees { "every comparison holds" } else { "a comparison does not hold: see the column `agrees`" });
     }

@@ -1,6 +1,7 @@
 //! The start page, the list of commands in groups, and examples that fit the terminal.
 
 use clap::Command;
+use std::ffi::OsString;
 
 /// Groups of commands, in the order of `regard --help`; the first group is on the start page.
 const GROUPS: [(&str, &[&str]); 4] = [
@@ -16,7 +17,7 @@ const LINE: usize = 100;
 const NAME: usize = 10;
 
 /// Words on lines of at most `width` characters, all but the first indented.
-fn wrapped(text: &str, width: usize, indent: usize) -> String {
+pub(crate) fn wrapped(text: &str, width: usize, indent: usize) -> String {
     let (mut out, mut used) = (String::new(), 0);
     for word in text.split_whitespace() {
         let length = word.chars().count();
@@ -41,6 +42,9 @@ fn line_width() -> usize {
     crate::output::line_width().or_else(variable).unwrap_or(LINE).clamp(40, LINE)
 }
 
+/// First words of commands; other indented lines are terms with their meanings.
+const PROGRAMS: [&str; 5] = ["regard", "mpirun", "for", "python", "cargo"];
+
 /// One example: a command and, separated by two or more spaces, what it does.
 fn example(line: &str) -> Option<(&str, &str)> {
     let line = line.strip_prefix("  ")?;
@@ -55,12 +59,24 @@ fn fitted_examples(text: &str, width: usize) -> String {
     }
     let fitted = |line: &str| match example(line) {
         None => wrapped(line, width, 0),
+        Some((term, meaning)) if !PROGRAMS.contains(&term.split(' ').next().unwrap_or_default()) => {
+            let colon = if meaning.is_empty() { "" } else { ":" };
+            format!("  {}", wrapped(&format!("{term}{colon} {meaning}"), width - 6, 4))
+        }
         Some((command, comment)) => {
             let comment = if comment.is_empty() { String::new() } else { format!("  # {}\n", wrapped(comment, width - 4, 4)) };
             format!("{comment}  {}", wrapped(command, width - 8, 6).replace('\n', " \\\n"))
         }
     };
     text.lines().map(fitted).collect::<Vec<_>>().join("\n")
+}
+
+/// The first example in the help of the sub-command that the words name.
+pub(crate) fn first_example(command: &Command, words: &[OsString]) -> Option<String> {
+    let name = words.get(1)?.to_str()?;
+    let help = command.find_subcommand(name)?.get_after_help()?.to_string();
+    let line = help.lines().find(|line| line.starts_with("  regard "))?;
+    Some(example(line)?.0.trim_end_matches(['\\', ' ']).to_owned())
 }
 
 /// The command with the examples of all its sub-commands fitted to the terminal.
@@ -115,6 +131,12 @@ mod tests {
     #[test]
     fn examples_that_fit_are_unchanged() {
         assert_eq!(fitted_examples(EXAMPLES, 80), EXAMPLES);
+    }
+
+    #[test]
+    fn terms_fold_as_text() {
+        let folded = fitted_examples("Names:\n  out_a lse_a  the two states of a merge, and what else it needs to know", 40);
+        assert_eq!(folded, "Names:\n  out_a lse_a: the two states of a\n    merge, and what else it needs to\n    know");
     }
 
     #[test]

@@ -138,10 +138,13 @@ impl Learn {
             Lang::Torch => exercise::Lang::Torch,
         });
         let Learn { dirs, file, python, seed, json, csv, quiet, plain, points, junit, result_json, overwrite, record, .. } = self;
+        let of_python = record.is_some();
         let files = app::Files { junit, result: result_json, record, overwrite };
         let options = Options { lang, dirs, file, python, seed, json, csv, quiet, plain, set, points, files };
-        // Fails only if a handler is set already, which no caller does.
-        let _ = ctrlc::set_handler(|| STOP.store(true, Ordering::Relaxed));
+        // A check on behalf of Python leaves Python its own handler.
+        if !of_python {
+            let _ = ctrlc::set_handler(|| STOP.store(true, Ordering::Relaxed));
+        }
         match app::run(&action, &options, &STOP) {
             Ok(app::Outcome::Done) => Ok(Outcome::Done),
             Ok(app::Outcome::NotPassed) => Ok(Outcome::Disagrees),

@@ -88,11 +88,14 @@ const FAILED: u8 = 1;
 const UNUSABLE: u8 = 2;
 const INTERRUPTED: u8 = 130;
 
-/// `help --help` is the same as `help`.
+/// `help --help` is the same as `help`, and `lab list` as `lab`, which lists the experiments.
 fn tidied(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     let mut words: Vec<_> = words.into_iter().collect();
     if words.get(1).is_some_and(|word| word == "help") {
         words.retain(|word| word != "--help" && word != "-h");
+    }
+    if words.len() == 3 && words[1] == "lab" && words[2] == "list" {
+        words.pop();
     }
     words
 }
@@ -121,19 +124,26 @@ fn printed(text: impl std::fmt::Display) -> u8 {
     }
 }
 
+fn missing_argument(error: &clap::Error) -> bool {
+    error.kind() == clap::error::ErrorKind::MissingRequiredArgument
+}
+
 fn parse_and_execute(words: &[OsString]) -> u8 {
     use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
     let command = help::grouped(Arguments::command());
     if words.len() <= 1 {
         return printed(help::start_page(&command));
     }
+    let listed = command.clone();
     let arguments = match command.try_get_matches_from(words).and_then(|matches| Arguments::from_arg_matches(&matches)) {
         Ok(arguments) => arguments,
         Err(error) if matches!(error.kind(), DisplayHelp | DisplayVersion | DisplayHelpOnMissingArgumentOrSubcommand) => {
             return printed(error.render().to_string().trim_end());
         }
         Err(error) => {
-            output::note(options::one_line(&error.render().to_string()));
+            let example = missing_argument(&error).then(|| help::first_example(&listed, words)).flatten();
+            let example = example.map_or(String::new(), |example| format!("; for example: {example}"));
+            output::note(format_args!("{}{example}", options::one_line(&error.render().to_string())));
             return UNUSABLE;
         }
     };

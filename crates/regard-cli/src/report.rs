@@ -1,7 +1,7 @@
 //! `regard report`.
 
 use crate::options::{Common, Outcome, figure_files, table_files};
-use crate::output::note;
+use crate::output::{line_width, note};
 use anyhow::Result;
 use clap::Args;
 use regard_files::names::{HANDOUT, PAGE};
@@ -105,7 +105,10 @@ impl Report {
         if self.common.json {
             self.common.show(tables.all())?;
         } else if !self.common.quiet {
-            self.common.show(tables.find(regard_lab::judging::CLAIMS).map(std::slice::from_ref).unwrap_or_default())?;
+            for claims in tables.find(regard_lab::judging::CLAIMS) {
+                let narrow = line_width().is_some() && !self.common.wide;
+                self.common.show(&[if narrow { claims.select(&["section", "claim", "verdict"]) } else { claims.clone() }])?;
+            }
         }
         let mut written = vec![format!("{} tables", tables.all().len()), format!("{} figures", figures.len()), PAGE.to_owned()];
         written.extend(handouts.iter().map(|name| (*name).to_owned()));

@@ -284,7 +284,12 @@ impl Merged {
         let missing: Vec<String> =
             (1..=first.part.parts).filter(|part| !parts.contains_key(part)).map(|part| part.to_string()).take(20).collect();
         if !missing.is_empty() {
-            let reason = format!("part {} of {} of `regard lab {}` is missing", missing.join(", "), first.part.parts, first.experiment);
+            let (parts, experiment) = (first.part.parts, &first.experiment);
+            let reason = format!(
+                "part {} of {parts} of `regard lab {experiment}` is missing; run the command of the others with --shard {}/{parts}",
+                missing.join(", "),
+                missing[0]
+            );
             return Err(Error::Arguments { reason });
         }
         let mut cells: BTreeMap<String, (usize, [Measured; 2])> = BTreeMap::new();

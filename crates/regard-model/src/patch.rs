@@ -86,7 +86,11 @@ impl Model {
             return Err(Error::NoHead { what: "logits" });
         }
         if clean.len() != corrupt.len() {
-            let reason = format!("the clean text has {} tokens and the corrupt one {}: they must be as long", clean.len(), corrupt.len());
+            let reason = format!(
+                "the clean text has {} tokens and the corrupt one {}: give texts with the same number of tokens (`regard tokens` lists them)",
+                clean.len(),
+                corrupt.len()
+            );
             return Err(Error::Tokens { reason });
         }
         let (none, nothing) = (Edits::default(), Sources::default());

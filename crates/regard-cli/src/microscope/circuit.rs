@@ -2,7 +2,7 @@
 
 use super::{ABOUT_MODEL, load};
 use crate::options::{Common, Out, Outcome, Unusable, figure_files, table_files, write_files};
-use crate::output::{note, print};
+use crate::output::{note, print, print_wrapped};
 use crate::progress::Bar;
 use anyhow::Result;
 use clap::Args;
@@ -26,8 +26,8 @@ const DRAWN: usize = 24;
 /// reads it, by queries, keys or values (KV heads, where several query heads share keys). One
 /// backward pass per pair and step gives every edge's effect to first order, on the difference of
 /// the logits of the two texts' next tokens; p is from sign flips over pairs, q over all edges. The
-/// best edges are patched exactly. The circuit is the fewest edges that keep 80 % of the difference
-/// when all others come from the corrupt text; beside it stand random circuits of equal size and
+/// best edges are patched exactly. The circuit is the fewest edges of those with q <= 0.05 that keep 80 %
+/// of the difference when all others come from the corrupt text, or all of these edges; beside it stand random circuits of equal size and
 /// the same method on pairs that do not belong together. Without texts: random tokens that begin
 /// again, which need induction. An interrupted run is resumed.
 #[derive(Args, Debug)]
@@ -63,7 +63,7 @@ pub(crate) struct Circuit {
     /// Edges whose effect is measured exactly, the largest first: a number or `all`
     #[arg(long, default_value = "24", value_name = "N")]
     exact: Count,
-    /// Edges of the circuit [default: the fewest that keep 80 %]
+    /// Edges of the circuit [default: the fewest with q <= 0.05 that keep 80 %]
     #[arg(long, value_name = "N")]
     edges: Option<usize>,
     /// Random circuits of equal size
@@ -258,8 +258,11 @@ fn figure(found: &Found) -> Result<Figure> {
     Ok(Figure::new("circuit", "Edges that carry the difference").panel(graph).panel(bars).caption(caption))
 }
 
+/// Share of the difference that a circuit without a given size is to keep.
+const GOAL: f64 = 0.8;
+
 /// What was found, in sentences.
-fn said(found: &Found) -> String {
+fn said(found: &Found, goal: bool) -> String {
     let of = |kind: &str| found.sizes.iter().rev().find(|size| size.kind == kind).map(|size| &size.faithfulness);
     let share = |kind: &str| of(kind).map_or("-".to_owned(), |f| format!("{:.2} [{:.2}, {:.2}]", f.mean, f.low, f.high));
     let mut lines = vec![
@@ -273,6 +276,14 @@ fn said(found: &Found) -> String {
             share("shuffled")
         ),
     ];
+    let kept = of("found").map_or(f64::NAN, |found| found.mean);
+    if goal && kept < GOAL {
+        lines.push(format!(
+            "below the goal of 80 %: only the {} edges with q <= 0.05 are considered; more pairs (--pairs or --clean and --corrupt) make more \
+             edges certain, --edges N takes the N largest of these",
+            found.chosen
+        ));
+    }
     if let Some((r, low, high)) = found.agreement {
         let tested = found.edges.iter().filter(|edge| edge.exact.is_some()).count();
         lines.push(format!("attribution against exact patching of {tested} edges: rank correlation {r:.3} [{low:.3}, {high:.3}]"));
@@ -362,7 +373,7 @@ impl Circuit {
         bar.hide();
         let tables = tables(&found);
         if !self.common.json && !self.common.quiet {
-            print(said(&found))?;
+            print_wrapped(said(&found, self.edges.is_none()))?;
         }
         let mut shown = tables.clone();
         if !self.common.json {

@@ -23,6 +23,9 @@ pub(crate) struct Classify {
     common: Common,
 }
 
+/// Columns of scores: what labels are made of comes first.
+const ORDER: [usize; 8] = [0, 1, 2, 3, 5, 4, 6, 7];
+
 impl Classify {
     pub(super) fn run(self) -> Result<Outcome> {
         let bar = self.common.start("classify")?;
@@ -40,7 +43,7 @@ impl Classify {
         })?;
         drop(bar);
         let mut columns = vec![("layer", "layer"), ("head", "head"), ("labels", "labels")];
-        columns.extend(regard_model::scores::NAMES.map(|name| (name, name)));
+        columns.extend(ORDER.map(|score| (regard_model::scores::NAMES[score], regard_model::scores::NAMES[score])));
         columns.extend([("broad", "broad"), ("column", "largest column"), ("positional", "positional"), ("writes", "share of writing")]);
         let caption =
             format!("Mean scores of every head {}; a label needs its lift's lower 95 % bound above 0.4.", self.texts.described(&texts));
@@ -48,7 +51,7 @@ impl Classify {
         for head in heads {
             let labels = if head.labels.is_empty() { "mixed".to_owned() } else { head.labels.join(" ") };
             let mut row = vec![head.layer.into(), head.head.into(), labels.into()];
-            row.extend(head.scores.map(regard_lab::Value::from));
+            row.extend(ORDER.map(|score| regard_lab::Value::from(head.scores[score])));
             row.extend([head.broad.into(), head.column.into(), head.positional.into(), head.writes.into()]);
             table.push(row);
         }

@@ -2,7 +2,7 @@
 
 use super::{ABOUT_MODEL, Texts, load, sources};
 use crate::options::{Common, Out, Outcome, figure_files, table_files, write_files};
-use crate::output::print;
+use crate::output::print_wrapped;
 use anyhow::Result;
 use clap::Args;
 use regard_files::names;
@@ -32,6 +32,7 @@ const NOTHING: f64 = 1e-9;
   regard diff model-f16.gguf model-q4_0.gguf
   regard diff hf-folder/ converted.gguf --text \"Once upon a time\"
   regard diff --edits-b scale=off
+  regard diff tuned/ built-in                   with the model that comes with regard
   regard diff base/ tuned/ --json --out compared")]
 pub(crate) struct Diff {
     #[arg(value_name = "A", help = ABOUT_MODEL)]
@@ -139,7 +140,7 @@ fn said(found: &Difference) -> String {
         None => format!("no part differs beyond rounding; results differ by {:.1e} of their size", found.results),
     }];
     if let Some(loss) = &found.loss {
-        lines.push(format!("loss: {:+.4} nats a token in B [{:+.4}, {:+.4}]", loss.mean, loss.low, loss.high));
+        lines.push(format!("loss: {:+.4} nats per token in B [{:+.4}, {:+.4}]", loss.mean, loss.low, loss.high));
     }
     match found.causes.first() {
         Some(cause) => {
@@ -164,7 +165,7 @@ impl Diff {
         let (edits_a, edits_b) = (Edits::parse(&self.edits_a)?, Edits::parse(&self.edits_b)?);
         let a: Model = load(self.a.as_deref())?;
         let b = match &self.b {
-            Some(path) => Model::load(path)?,
+            Some(path) => load(Some(path))?,
             None => a.clone(),
         };
         let given = Texts { text: self.text, file: self.file, texts: self.texts, tokens: self.tokens };
@@ -190,10 +191,13 @@ impl Diff {
         )?;
         bar.hide();
         let tables = tables(&found);
-        if !self.common.json && !self.common.quiet {
-            print(said(&found))?;
+        // Identical models have nothing to list.
+        if self.common.json || !found.identical {
+            self.common.show(&tables)?;
         }
-        self.common.show(&tables)?;
+        if !self.common.json && !self.common.quiet {
+            print_wrapped(said(&found))?;
+        }
         let mut files = table_files(&tables);
         files.extend(figure_files(&[figure(&found, &tables[1])?])?);
         write_files(folder, &files, &self.common)?;

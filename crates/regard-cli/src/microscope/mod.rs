@@ -13,7 +13,7 @@ mod screen;
 mod surgery;
 mod tokens;
 
-use crate::options::Outcome;
+use crate::options::{Outcome, Unusable};
 use crate::progress::Bar;
 use anyhow::Result;
 use clap::{Args, Subcommand};
@@ -22,7 +22,7 @@ use regard_lab::experiments::Progress;
 use regard_model::{Edits, Model, Sources};
 use std::path::{Path, PathBuf};
 
-pub(crate) const ABOUT_MODEL: &str = "A model: a file (GGUF, safetensors, llama2.c's .bin, PyTorch's .bin), a folder, or a name in the local Hugging Face cache [default: the small model that comes with regard]";
+pub(crate) const ABOUT_MODEL: &str = "A model: a file (GGUF, safetensors, llama2.c's .bin, PyTorch's .bin), a folder, or a name in the local Hugging Face cache [default: built-in, the small model that comes with regard]";
 
 /// Real models under the microscope.
 #[derive(Subcommand)]
@@ -56,9 +56,14 @@ impl Microscope {
     }
 }
 
-/// The model at a path, or the one that comes with regard.
+/// The model at a path, or the one that comes with regard, which is also named `built-in`.
 pub(crate) fn load(path: Option<&Path>) -> Result<Model> {
-    Ok(path.map_or_else(Model::built_in, Model::load)?)
+    let file = path.filter(|path| path.as_os_str() != "built-in" || path.exists());
+    if let Some(text) = file.filter(|path| path.to_string_lossy().contains(' ') && !path.exists()) {
+        let text = text.display();
+        return Err(Unusable(format!("{text} is not a model file, a folder or a cached name; for a text: --text \"{text}\"")).into());
+    }
+    Ok(file.map_or_else(Model::built_in, Model::load)?)
 }
 
 /// Which texts a model is judged on.

@@ -12,10 +12,12 @@ use std::path::PathBuf;
 /// Patch activations: put each head's output on one text into a run of another, and rank the heads
 ///
 /// Both texts must have the same number of tokens. For each head: the logit of the clean text's
-/// next token less that of the corrupt one's, of the corrupt run with this head's z from the clean
-/// run, as a share of the whole difference.
+/// next token less that of the corrupt one's, of the corrupt run with this head's output before W_O
+/// (z) from the clean run, as a share of the whole difference.
 #[derive(Args, Debug)]
-#[command(after_help = "Examples:\n  regard patch model.gguf --clean \"The capital of France is\" --corrupt \"The capital of Italy is\"")]
+#[command(
+    after_help = "Examples:\n  regard patch --clean \"Emma loves the school\" --corrupt \"Emma loves the garden\"\n  regard patch model.gguf --clean \"The capital of France is\" --corrupt \"The capital of Italy is\""
+)]
 pub(crate) struct Patch {
     #[arg(value_name = "MODEL", help = ABOUT_MODEL)]
     model: Option<PathBuf>,

@@ -15,19 +15,23 @@ use std::path::Path;
 /// Edit a model and measure the change of loss, predictions and text over several texts, with an interval
 ///
 /// Each text is one observation: differences are paired, the interval is over texts, p is from a sign-flip test. An
-/// edit that matches nothing is an error; one that changes no bit says so. The grammar:
-///
-///   L3.H1=zero/L5.H1,5=mean     scale=off     temp=2     mask=window:15,0~or~first:4     heads=hide:first     heads=uniform     L2.mlp=gain:0.5
+/// edit that matches nothing is an error; one that changes no bit says so.
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   regard surgery scale=off
   regard surgery stories15M/model.bin L1.H5=zero --texts 32
   regard surgery model.gguf \"mask=window:15,0~or~first:4\" --file book.txt --prompt \"Once upon a time\"
   regard surgery L1.H2=zero --ablations
-  regard surgery heads=hide:first --explain")]
+  regard surgery heads=hide:first --explain
+
+Edits, joined by /:
+  L3.H1=zero, L5.H1,5=mean, L2.mlp=gain:0.5   heads or MLPs: zero, mean, resample:SEED, gain:X
+  heads=uniform, heads=hide:first             the weights of heads
+  scale=off, temp=2                           the scores
+  mask=window:15,0~or~first:4                 which keys are visible; mask=full, mask=causal")]
 pub(crate) struct Surgery {
     /// The model (may be left out), and the edits
-    #[arg(value_name = "[MODEL] EDITS", num_args = 1..=2, required = true)]
+    #[arg(value_names = ["[MODEL]", "EDITS"], num_args = 1..=2, required = true)]
     words: Vec<String>,
     #[command(flatten)]
     texts: Texts,

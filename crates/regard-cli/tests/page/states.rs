@@ -201,8 +201,12 @@ fn the_command_of_the_card_names_the_model() {
     let line = words(&chrome, "#command");
     assert!(line.contains(path) && line.ends_with("--edits L0.H1=zero"), "{line}");
     let program = std::path::Path::new(env!("CARGO_BIN_EXE_regard")).parent().expect("a folder");
-    let output =
-        std::process::Command::new("/bin/sh").args(["-c", &line]).current_dir(folder.path()).env("PATH", program).output().expect("a shell");
+    let output = std::process::Command::new("/bin/sh")
+        .args(["-c", &line])
+        .current_dir(folder.path())
+        .env("PATH", program)
+        .output()
+        .expect("a shell");
     let printed = String::from_utf8(output.stdout).expect("UTF-8");
     let (intact, edited) = (number(&chrome.eval(LOSS_A)), number(&chrome.eval(LOSS_B)));
     assert!((intact - edited).abs() > 1e-4, "the edit changes nothing");
@@ -266,15 +270,11 @@ fn what_was_chosen_is_in_sight() {
 fn a_narrow_screen_shows_what_the_tour_and_the_suggestions_are_about() {
     let Some((served, chrome)) = opened(&[]) else { return };
     chrome.size(390, 844, false);
-    chrome.call(
-        "Emulation.setEmulatedMedia",
-        json!({ "features": [{ "name": "prefers-reduced-motion", "value": "reduce" }] }),
-    );
+    chrome.call("Emulation.setEmulatedMedia", json!({ "features": [{ "name": "prefers-reduced-motion", "value": "reduce" }] }));
     chrome.eval("document.getElementById('start-tour').click()");
     for step in 1..=6 {
-        let place = chrome.eval(
-            "[document.querySelector('.pointed'), document.getElementById('tour')].map((node) => node.getBoundingClientRect().top)",
-        );
+        let place = chrome
+            .eval("[document.querySelector('.pointed'), document.getElementById('tour')].map((node) => node.getBoundingClientRect().top)");
         let tabs = chrome.eval("document.querySelector('.pointed').id === 'tabs'") == true;
         assert!(tabs || number(&place[0]) < number(&place[1]) - 40.0, "step {step}: {place}");
         chrome.key("Enter");

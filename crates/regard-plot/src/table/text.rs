@@ -69,8 +69,13 @@ fn shown(value: &Value) -> String {
     match value {
         Value::Number(x) => short_number(*x),
         Value::Flag(flag) => (if *flag { "yes" } else { "no" }).to_owned(),
+        Value::Text(text) => plain(text),
         other => other.to_field(),
     }
+}
+
+fn is_empty(value: &Value) -> bool {
+    matches!(value, Value::Missing) || matches!(value, Value::Text(text) if text.is_empty())
 }
 
 /// The widest that a cell may be where lines are limited; longer texts go on below.
@@ -98,13 +103,15 @@ fn wrapped(text: &str, width: usize) -> Vec<String> {
     lines
 }
 
-/// Columns per fold: as many as fit, each fold led by the `keys` columns that identify a row.
-fn groups(widths: &[usize], keys: usize, limit: usize) -> Vec<Vec<usize>> {
+/// Columns per fold: as many as fit, each fold led by the `keys` columns that identify a row. `None` where these leave no room for another
+/// column.
+fn groups(widths: &[usize], keys: usize, limit: usize) -> Option<Vec<Vec<usize>>> {
     let width = |columns: &[usize]| columns.iter().map(|&column| widths[column] + 2).sum::<usize>().saturating_sub(2);
     let lead: Vec<usize> = (0..keys).collect();
-    // Keys that leave no room for another column lead the first fold only.
     let widest = widths.iter().skip(keys).max().copied().unwrap_or(0);
-    let lead = if width(&lead) + 2 + widest <= limit { lead } else { vec![0] };
+    if width(&(0..widths.len()).collect::<Vec<_>>()) > limit && width(&lead) + 2 + widest > limit {
+        return None;
+    }
     let mut groups: Vec<Vec<usize>> = vec![Vec::new()];
     for (column, own) in widths.iter().enumerate() {
         let last = groups.last_mut().expect("there is a first group");
@@ -113,7 +120,26 @@ fn groups(widths: &[usize], keys: usize, limit: usize) -> Vec<Vec<usize>> {
         }
         groups.last_mut().expect("there is a first group").push(column);
     }
-    groups
+    Some(groups)
+}
+
+/// A block of lines per row, `name: value`.
+fn blocks(header: &[String], body: &[Vec<String>], limit: usize) -> String {
+    let name = header.iter().map(|name| name.chars().count()).max().unwrap_or(0).min(limit / 3);
+    let mut text = String::new();
+    for row in body {
+        for (column, value) in header.iter().zip(row).filter(|(_, value)| !value.is_empty()) {
+            let names = wrapped(column, name.max(1));
+            let values = wrapped(value, limit.saturating_sub(name + 2).max(1));
+            for line in 0..names.len().max(values.len()) {
+                let part = |of: &[String]| of.get(line).cloned().unwrap_or_default();
+                text += format!("{:<name$}  {}", part(&names), part(&values)).trim_end();
+                text.push('\n');
+            }
+        }
+        text.push('\n');
+    }
+    text
 }
 
 /// The shortest prefix of columns, of at most four, whose values differ from row to row; one where there is none.
@@ -133,11 +159,16 @@ impl Table {
         self.to_text_of(usize::MAX, most, limit)
     }
 
-    /// [`Table::to_text`] of the first `columns` columns; the names of the others follow.
+    /// [`Table::to_text`] of the first `columns` columns that have a value in some row; the names of the others with values follow.
     pub fn to_text_of(&self, columns: usize, most: usize, limit: Option<usize>) -> String {
         // A number and its interval stand in one column.
         let mut here: Vec<usize> = (0..self.columns.len()).filter(|&c| !self.is_end(&self.columns[c].name)).collect();
-        let left_out = here.split_off(columns.clamp(1, here.len().max(1)).min(here.len()));
+        if columns < here.len() {
+            here.retain(|&c| self.rows.is_empty() || self.rows.iter().any(|row| !is_empty(&row[c])));
+        }
+        // One more column costs less than the line that names it.
+        let shown_columns = if here.len() == columns + 1 { here.len() } else { columns.max(1).min(here.len()) };
+        let left_out = here.split_off(shown_columns);
         let header: Vec<String> = here.iter().map(|&c| self.columns[c].name.clone()).collect();
         let cell_of = |row: &Vec<Value>, c: usize| match (self.interval(row, &self.columns[c].name), row[c].number()) {
             (Some((low, high)), Some(x)) => plain(&with_interval(x, low, high)),
@@ -153,10 +184,15 @@ impl Table {
         }
         widths.iter_mut().for_each(|width| *width = (*width).min(cell));
         let is_text: Vec<bool> = here.iter().map(|&c| self.rows.iter().any(|row| matches!(row[c], Value::Text(_)))).collect();
-        let caption = format!("{}: {}", self.name, self.caption);
+        let caption = format!("{}: {}", self.name, plain(&self.caption));
         let mut text = limit.map_or_else(|| caption.clone(), |limit| wrapped(&caption, limit.max(1)).join("\n"));
         text.push('\n');
-        for (place, columns) in groups(&widths, key_columns(&body), limit.unwrap_or(usize::MAX)).into_iter().enumerate() {
+        let room = limit.unwrap_or(usize::MAX);
+        let groups = groups(&widths, key_columns(&body), room).unwrap_or_else(|| {
+            text += &blocks(&header, &body, room);
+            Vec::new()
+        });
+        for (place, columns) in groups.into_iter().enumerate() {
             if place > 0 {
                 text.push('\n');
             }
@@ -269,6 +305,35 @@ mod tests {
         let text = table.to_text_of(8, 10, Some(80));
         assert!(text.contains("c7") && text.ends_with("2 more columns with --wide and in the CSV file: c8, c9\n"), "{text}");
         assert!(!table.to_text(10, Some(80)).contains("--wide"));
+    }
+
+    #[test]
+    fn rows_whose_keys_are_too_wide_are_blocks() {
+        let mut table = Table::new("claims", "d_{k} in captions", &["section", "claim", "verdict", "because"].map(|c| (c, c)));
+        table.push(vec![
+            "one".into(),
+            "a claim that is as wide as the line of a narrow terminal".into(),
+            "holds".into(),
+            "of a longer reason still".into(),
+        ]);
+        table.push(vec!["one".into(), "another that is about as wide as the line of this terminal".into(), "fails".into(), Value::Missing]);
+        let text = table.to_text(10, Some(40));
+        assert!(text.starts_with("claims: d_k in captions\nsection  one\nclaim    a claim that is as wide as the\n"), "{text}");
+        assert!(text.contains("\nverdict  holds\nbecause  of a longer reason still\n\nsection  one\nclaim    another"), "{text}");
+        assert!(text.ends_with("verdict  fails\n\n") && text.lines().all(|line| line.chars().count() <= 40), "{text}");
+    }
+
+    #[test]
+    fn empty_columns_do_not_count() {
+        let names: Vec<String> = (0..12).map(|c| format!("c{c}")).collect();
+        let mut table = Table::new("t", "about", &names.iter().map(|c| (c.as_str(), c.as_str())).collect::<Vec<_>>());
+        table.push((0..12usize).map(|c| if c % 3 == 0 { Value::Missing } else { c.into() }).collect());
+        let text = table.to_text_of(6, 10, Some(80));
+        assert!(
+            text.contains("c8") && !text.contains("c0") && text.ends_with("2 more columns with --wide and in the CSV file: c10, c11\n"),
+            "{text}"
+        );
+        assert!(table.to_text_of(7, 10, Some(80)).contains("11\n"), "one more is shown");
     }
 
     #[test]

@@ -21,10 +21,8 @@ use std::time::Instant;
 /// for scores of bf16, where the CPU has AVX512_BF16), exponentials, and reading as many bytes as q, k, v and out have. The largest of the
 /// three times is the bound. Other programs on the machine make all of these slower. Writes bench.csv.
 #[derive(Debug, Clone, PartialEq, Args, Serialize)]
-#[command(
-    after_help = "Example:\n  regard lab bench --heads 32 --kv-heads 8 --seq 4096 --head-dim 128 --causal\n  regard lab bench --heads 32 \
-         --seq-q 1 --seq-kv 32768 --head-dim 128      # decoding"
-)]
+#[command(after_help = "Examples:\n  regard bench --heads 32 --kv-heads 8 --seq 4096 --head-dim 128 --causal\n  regard bench --heads 32 \
+         --seq-q 1 --seq-kv 32768 --head-dim 128      decoding")]
 pub struct BenchConfig {
     /// Batch entries
     #[arg(long, default_value_t = 1, value_name = "N")]
