@@ -104,8 +104,8 @@ pub unsafe fn product<S: Simd, const NR: usize, const ALONG_ROWS: bool, const HA
     let most = if HALVES && !(PAIRS && NR == 1) { S::TILE_ROWS / 2 } else { S::TILE_ROWS };
     while row < rows {
         let left = rows - row;
-        // Few accumulators do not hide the latency of a multiply-add: rather two middling tiles at the end than a whole one
-        // and one of a row or two.
+        // Few accumulators do not hide the latency of a multiply-add: the last rows are two tiles of about equal height, not a whole
+        // tile and one of a row or two.
         let mr = if left >= 2 * most { most } else { left.div_ceil(left.div_ceil(most)) };
         match mr {
             8 if most >= 8 => tile_of!(8),

@@ -43,7 +43,7 @@ pub trait View<'x, E: 'x>: Into<ArrayView4<'x, E>> {}
 
 impl<'x, E: 'x, X: Into<ArrayView4<'x, E>>> View<'x, E> for X {}
 
-/// One function of the list: the trait's, and its body for each type.
+/// Declares each function of the list in the trait [`Entry`], and implements it for the types by calling the function on the right.
 macro_rules! entries {
     ({$($t:ty),*} $functions:tt) => {
         entries!(@trait $functions);
@@ -67,20 +67,55 @@ macro_rules! entries {
 }
 
 entries!({f32, f64, f16, bf16} {
-    fn forward(plan: &Plan<'_>, inputs: Inputs<'_, Self>, outputs: Outputs<'_, Self>) -> Result<()> = forward_unobserved;
-    fn forward_with_cache(plan: &Plan<'_>, inputs: Inputs<'_, Self, CacheView<'_>>, outputs: Outputs<'_, Self>) -> Result<()> = forward_with_cache_unobserved;
-    fn forward_part(plan: &Plan<'_>, inputs: Inputs<'_, Self>, outputs: Option<Outputs<'_, Self>>, states: &mut Running<Self::Real, ()>, ahead: &[Splits<Self::Real, ()>]) -> Result<()> = forward_part_unobserved;
-    fn precompute_splits(plan: &Plan<'_>, inputs: Inputs<'_, Self>) -> Result<Vec<Splits<Self::Real, ()>>> = schedule::run_splits_ahead;
-    fn forward_with_stats(plan: &Plan<'_>, inputs: Inputs<'_, Self>, outputs: Outputs<'_, Self>, options: StatsOptions) -> Result<RowStats<Self::Real>> = stats::forward_with_stats;
-    fn forward_part_with_stats(plan: &Plan<'_>, inputs: Inputs<'_, Self>, outputs: Option<Outputs<'_, Self>>, states: &mut Running<Self::Real, StatSums<Self::Real>>, options: StatsOptions) -> Result<RowStats<Self::Real>> = stats::forward_part_with_stats;
-    fn backward(plan: &Plan<'_>, inputs: Inputs<'_, Self>, saved: SavedView<'_, Self>, d_out: ArrayView4<'_, Self>, outputs: GradientOutputs<'_, Self>, stats: bool) -> Result<GradientSums> = backward_pass::run;
-    fn backward_part(plan: &Plan<'_>, inputs: Inputs<'_, Self>, saved: SavedView<'_, Self>, d_out: ArrayView4<'_, Self>, outputs: GradientOutputs<'_, Self::Real>, stats: bool) -> Result<GradientSums> = backward_pass::run;
-    fn weights(plan: &Plan<'_>, q: ArrayView4<'_, Self>, k: ArrayView4<'_, Self>, states: &SoftmaxDenominators<Self::Real>, of: Rectangle) -> Result<Array4<Self::Real>> = weights::weights;
-    fn scores(plan: &Plan<'_>, q: ArrayView4<'_, Self>, k: ArrayView4<'_, Self>, stage: Stage) -> Result<Array4<Self::Real>> = weights::scores;
-    fn heat_map(plan: &Plan<'_>, q: ArrayView4<'_, Self>, k: ArrayView4<'_, Self>, states: &SoftmaxDenominators<Self::Real>, of: Rectangle, cells: [usize; 2]) -> Result<HeatMap<Self::Real>> = heat_map::heat_map;
-    fn heat_map_part(plan: &Plan<'_>, q: ArrayView4<'_, Self>, k: ArrayView4<'_, Self>, states: &SoftmaxDenominators<Self::Real>, of: Rectangle, cells: [usize; 2], so_far: &mut HeatMapState<Self::Real>) -> Result<()> = heat_map::heat_map_part;
-    fn column_sums(plan: &Plan<'_>, q: ArrayView4<'_, Self>, k: ArrayView4<'_, Self>, states: &SoftmaxDenominators<Self::Real>) -> Result<Array3<Self::Real>> = columns::column_sums;
-    fn head_similarity(plan: &Plan<'_>, q: ArrayView4<'_, Self>, k: ArrayView4<'_, Self>, states: &SoftmaxDenominators<Self::Real>) -> Result<HeadSimilarity> = similarity::head_similarity;
+    fn forward(
+        plan: &Plan<'_>, inputs: Inputs<'_, Self>, outputs: Outputs<'_, Self>
+    ) -> Result<()> = forward_unobserved;
+    fn forward_with_cache(
+        plan: &Plan<'_>, inputs: Inputs<'_, Self, CacheView<'_>>, outputs: Outputs<'_, Self>
+    ) -> Result<()> = forward_with_cache_unobserved;
+    fn forward_part(
+        plan: &Plan<'_>, inputs: Inputs<'_, Self>, outputs: Option<Outputs<'_, Self>>,
+        states: &mut Running<Self::Real, ()>, ahead: &[Splits<Self::Real, ()>]
+    ) -> Result<()> = forward_part_unobserved;
+    fn precompute_splits(
+        plan: &Plan<'_>, inputs: Inputs<'_, Self>
+    ) -> Result<Vec<Splits<Self::Real, ()>>> = schedule::run_splits_ahead;
+    fn forward_with_stats(
+        plan: &Plan<'_>, inputs: Inputs<'_, Self>, outputs: Outputs<'_, Self>, options: StatsOptions
+    ) -> Result<RowStats<Self::Real>> = stats::forward_with_stats;
+    fn forward_part_with_stats(
+        plan: &Plan<'_>, inputs: Inputs<'_, Self>, outputs: Option<Outputs<'_, Self>>,
+        states: &mut Running<Self::Real, StatSums<Self::Real>>, options: StatsOptions
+    ) -> Result<RowStats<Self::Real>> = stats::forward_part_with_stats;
+    fn backward(
+        plan: &Plan<'_>, inputs: Inputs<'_, Self>, saved: SavedView<'_, Self>, d_out: ArrayView4<'_, Self>,
+        outputs: GradientOutputs<'_, Self>, stats: bool
+    ) -> Result<GradientSums> = backward_pass::run;
+    fn backward_part(
+        plan: &Plan<'_>, inputs: Inputs<'_, Self>, saved: SavedView<'_, Self>, d_out: ArrayView4<'_, Self>,
+        outputs: GradientOutputs<'_, Self::Real>, stats: bool
+    ) -> Result<GradientSums> = backward_pass::run;
+    fn weights(
+        plan: &Plan<'_>, q: ArrayView4<'_, Self>, k: ArrayView4<'_, Self>, states: &SoftmaxDenominators<Self::Real>,
+        of: Rectangle
+    ) -> Result<Array4<Self::Real>> = weights::weights;
+    fn scores(
+        plan: &Plan<'_>, q: ArrayView4<'_, Self>, k: ArrayView4<'_, Self>, stage: Stage
+    ) -> Result<Array4<Self::Real>> = weights::scores;
+    fn heat_map(
+        plan: &Plan<'_>, q: ArrayView4<'_, Self>, k: ArrayView4<'_, Self>, states: &SoftmaxDenominators<Self::Real>,
+        of: Rectangle, cells: [usize; 2]
+    ) -> Result<HeatMap<Self::Real>> = heat_map::heat_map;
+    fn heat_map_part(
+        plan: &Plan<'_>, q: ArrayView4<'_, Self>, k: ArrayView4<'_, Self>, states: &SoftmaxDenominators<Self::Real>,
+        of: Rectangle, cells: [usize; 2], so_far: &mut HeatMapState<Self::Real>
+    ) -> Result<()> = heat_map::heat_map_part;
+    fn column_sums(
+        plan: &Plan<'_>, q: ArrayView4<'_, Self>, k: ArrayView4<'_, Self>, states: &SoftmaxDenominators<Self::Real>
+    ) -> Result<Array3<Self::Real>> = columns::column_sums;
+    fn head_similarity(
+        plan: &Plan<'_>, q: ArrayView4<'_, Self>, k: ArrayView4<'_, Self>, states: &SoftmaxDenominators<Self::Real>
+    ) -> Result<HeadSimilarity> = similarity::head_similarity;
 });
 
 fn forward_unobserved<E: Storage>(plan: &Plan<'_>, inputs: Inputs<'_, E>, outputs: Outputs<'_, E>) -> Result<()> {

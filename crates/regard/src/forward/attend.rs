@@ -22,7 +22,7 @@ pub(crate) struct AttendTile<'p, 'a, 'o, E: Storage, O> {
     /// Makes an observer with the given number of lanes.
     pub(crate) observer: &'p (dyn Fn(usize) -> O + Sync),
     pub(crate) keys: Range<usize>,
-    /// All keys of the whole, or those of a split on its own.
+    /// Keys of the whole call, or of one split computed on its own; `keys` are those of this piece.
     pub(crate) of: Range<usize>,
     /// States of earlier keys: of this split, and of the splits before it. Empty at the start.
     pub(crate) before: &'p [OwnedState<E::Real, O>],
@@ -86,7 +86,7 @@ impl<E: Storage, O: Observer<E::Real>> Driver<E::Real> for AttendTile<'_, '_, '_
             }
         }
         let Some(output) = output else {
-            // Where a split has just ended its sum was put away, and there is nothing of the next one.
+            // At the end of a split its state has been added to `total` already, and only `total` is kept.
             let ended = several && end.is_multiple_of(KV_SPLIT);
             let states = [Some(&attend.state).filter(|_| !ended), attend.total.as_ref()];
             let kept = states.into_iter().take(1 + usize::from(several)).map(|state| OwnedState::new(layout, state, || observer(0)));

@@ -65,7 +65,7 @@ pub struct SavedView<'a, E: Storage> {
 }
 
 impl<E: Storage> SavedView<'_, E> {
-    /// The same for a shorter time; the compiler does not see by itself that this is allowed.
+    /// These outputs, borrowed for a shorter time; the compiler does not see by itself that this is allowed.
     pub(crate) fn reborrow(&self) -> SavedView<'_, E> {
         let out_unrounded = self.out_unrounded.as_ref().map(|x| x.view());
         SavedView { out: self.out.view(), out_unrounded, row_max: self.row_max.view(), row_sum: self.row_sum.view() }

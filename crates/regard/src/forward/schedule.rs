@@ -36,7 +36,7 @@ pub(crate) fn run<E: Storage, K: KeyRows<E>, O: Observer<E::Real>>(
         row_sum.into_iter().for_each(|mut rows| rows.fill(E::Real::ZERO));
         return Ok(Vec::new());
     }
-    // What observers say is put together tile by tile.
+    // Results of observers are combined per query tile: there the tiles have the same size everywhere.
     let tiles = if size_of::<O>() == 0 { forward_tiles::<E>(plan) } else { query_tiles(plan, 0..d.seq_q) };
     let tasks = tasks(plan, tiles, outputs);
     let call = Call { plan, inputs, observer };

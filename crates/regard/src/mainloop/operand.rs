@@ -166,7 +166,7 @@ impl<'a, E: Storage> Operand<'a, E> {
         Rows::from_slice(self.copy, self.keys.len(), self.source.cols()).slice(self.local(keys))
     }
 
-    /// The same in pairs of elements, for lanes that [multiply pairs](Simd::PAIRS).
+    /// Rows of some keys in pairs of elements, for lanes that [multiply pairs](Simd::PAIRS).
     pub(crate) fn pair_rows(&mut self, keys: &Range<usize>) -> Rows<'_, E::Real> {
         if let Some(rows) = self.uncompressed(keys).pairs() {
             return rows;
@@ -181,7 +181,7 @@ impl<'a, E: Storage> Operand<'a, E> {
         Rows::from_slice(&self.pairs, count, cols).slice(self.local(keys))
     }
 
-    /// The same for lanes that [multiply tiles](Simd::TILES): rows are filled up to whole tiles, and there are as many as a tile has at
+    /// Rows of some keys for lanes that [multiply tiles](Simd::TILES): rows are filled up to whole tiles, and there are as many as a tile has at
     /// least. Those past the last key have no meaning.
     pub(crate) fn tile_rows(&mut self, keys: &Range<usize>) -> Rows<'_, E::Real> {
         let cols = self.source.cols();
@@ -220,7 +220,7 @@ impl<'a, E: Storage> Operand<'a, E> {
         transposed
     }
 
-    /// The same for few rows, which read elements as they are stored where these are neighbours.
+    /// Rows of some keys for few queries, which read elements as they are stored where these are neighbours.
     pub(crate) fn decode_rows<S: Simd<T = E::Real>>(&mut self, simd: S, keys: &Range<usize>) -> TileRows<'_, E> {
         match self.stored(keys) {
             Source::Stored(rows) if rows.has_unit_cols() => TileRows::Stored(rows),
