@@ -188,9 +188,8 @@ impl Judge {
         arguments.extend(map.arguments);
         let mut fixed = pairs(&self.fixed, "--set")?;
         fixed.extend(map.set.into_iter().map(|(name, value)| (name, toml_as_json(&value))));
-        let reserve = |path: &Option<PathBuf>, replace: bool| path.as_deref().map(|path| Output::reserve_new(path, replace)).transpose();
-        let (junit, markdown) = (reserve(&self.junit, self.overwrite)?, reserve(&self.markdown, self.overwrite)?);
-        let record = reserve(&self.record, true)?;
+        let reserve = |path: &Option<PathBuf>| path.as_deref().map(|path| Output::reserve_new(path, self.overwrite)).transpose();
+        let (junit, markdown, record) = (reserve(&self.junit)?, reserve(&self.markdown)?, reserve(&self.record)?);
         let target = Target {
             name: self.target.clone().unwrap_or_default(),
             command: self.command,

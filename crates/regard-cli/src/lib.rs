@@ -168,8 +168,10 @@ mod tests {
     use regard_files::names::{AS_EXPERIMENTS, OUTPUT_OPTIONS, READERS, WRITERS};
 
     /// Options and arguments whose path is read.
-    const INPUTS: &[&str] =
-        &["q", "k", "v", "folder", "text", "map", "python", "attach", "file", "paths", "keys", "from", "claims", "models", "model"];
+    const INPUTS: &[&str] = &[
+        "q", "k", "v", "a", "b", "folder", "text", "map", "python", "attach", "file", "paths", "keys", "from", "claims", "models", "model",
+        "set",
+    ];
 
     /// Every sub-command below a command, with all above it.
     fn all<'c>(command: &'c clap::Command, above: &[&'c str], found: &mut Vec<(Vec<&'c str>, &'c clap::Command)>) {

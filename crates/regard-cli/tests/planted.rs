@@ -99,11 +99,29 @@ fn cases() -> Vec<Case> {
         case(EXPERIMENT, &["lab", "sweep", "--shard", "1/2", "--seeds", "2", "--out", "o"]),
         case(EXPERIMENT, &["merge", "one.shard", "two.shard", "--out", "o"]),
         resuming("report", &["report", "--seeds", "2", "--no-timing", "--handout", "--out", "o"]),
-        // Without a Python with NumPy it writes nothing.
+        // Without a Python with NumPy these two write nothing.
         Case {
             command: "judge",
-            arguments: &["judge", "none:none", "--junit", "o/j.xml", "--markdown", "o/m.md"],
-            more: &["j.xml", "m.md"],
+            arguments: &["judge", "none:none", "--junit", "o/j.xml", "--markdown", "o/m.md", "--record", "o/v.json"],
+            more: &["j.xml", "m.md", "v.json"],
+        },
+        Case {
+            command: "learn check",
+            arguments: &[
+                "learn",
+                "check",
+                "1",
+                "--file",
+                "a.py",
+                "--junit",
+                "o/j.xml",
+                "--result-json",
+                "o/r.json",
+                "--record",
+                "o/v.json",
+                "--quiet",
+            ],
+            more: &["j.xml", "r.json", "v.json"],
         },
         case("attend", attend),
     ]
@@ -112,6 +130,7 @@ fn cases() -> Vec<Case> {
 /// What the cases read, beside the directory `o`.
 fn prepare(folder: &Path) {
     std::fs::write(folder.join("w.csv"), "0.5,0.5\n0.5,0.5\n").unwrap();
+    std::fs::write(folder.join("a.py"), "").unwrap();
     let mut header = "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 1, 8, 4), }".to_owned();
     header.push_str(&" ".repeat(117 - header.len()));
     header.push('\n');
@@ -133,7 +152,8 @@ fn written() -> (tempfile::TempDir, Vec<(Case, Vec<String>)>) {
         let (o, p) = (inputs.path().join("o"), inputs.path().join("p"));
         std::fs::create_dir(&o).unwrap();
         let (code, message) = quickly(case.arguments, inputs.path());
-        assert!(code == Some(0) || case.command == "judge", "{:?}: {code:?} {message}", case.arguments);
+        let judges = ["judge", "learn check"].contains(&case.command);
+        assert!(code == Some(0) || judges, "{:?}: {code:?} {message}", case.arguments);
         let left: Vec<String> = files(&o).into_keys().chain(case.more.iter().map(|name| (*name).to_owned())).collect();
         std::fs::remove_dir_all(&o).unwrap();
         let _ = std::fs::remove_dir_all(&p);

@@ -80,25 +80,26 @@ pub const WRITERS: &[Writer] = &[
     },
     Writer { command: "report", names: &[PAGE, HANDOUT[0], HANDOUT[1], "*.csv", "*.svg", "*.png"], folder: true, resumes: true },
     Writer { command: EXPERIMENT, names: &["*.csv", "*.svg", "*.png", "*.*-of-*.shard"], folder: true, resumes: true },
+    // Below the folder of each language, in the learner's folder and in those of sets within it.
     Writer {
         command: "learn",
         names: &[
             LEARN_PROGRESS,
             "progress.*.json",
-            "python/*.py",
-            "python/*.*.py",
-            "python/*.py.new",
-            "python/*.png",
-            "python/*.*.png",
-            "rust/*.rs",
-            "rust/*.*.rs",
-            "rust/*.rs.new",
-            "rust/*.png",
-            "rust/*.*.png",
+            "*/*.py",
+            "*/*.*.py",
+            "*/*.py.new",
+            "*/*.rs",
+            "*/*.*.rs",
+            "*/*.rs.new",
+            "*/*.png",
+            "*/*.*.png",
         ],
         folder: true,
         resumes: false,
     },
+    // What `--junit`, `--result-json` and, for the Python package, `--record` name.
+    Writer { command: "learn check", names: &["*.xml", "*.json"], folder: false, resumes: false },
     // The paths are the user's; `--out o.npy` also names what lies beside it.
     Writer {
         command: "attend",
@@ -107,7 +108,7 @@ pub const WRITERS: &[Writer] = &[
         resumes: false,
     },
     Writer { command: "look --html", names: &["*.html"], folder: false, resumes: false },
-    Writer { command: "judge", names: &["*.xml", "*.md"], folder: false, resumes: false },
+    Writer { command: "judge", names: &["*.xml", "*.md", "*.json"], folder: false, resumes: false },
 ];
 
 /// Commands that write the files of experiments.
@@ -117,7 +118,7 @@ pub const AS_EXPERIMENTS: &[&str] = &["lab", "merge"];
 pub const READERS: &[&str] = &["serve", "inspect", "surgery", "patch", "classify", "lens", "tokens", "eval", "generate", "cluster"];
 
 /// Options whose path is written to; every other path is read.
-pub const OUTPUT_OPTIONS: &[&str] = &["out", "html", "junit", "markdown", "record", "dir"];
+pub const OUTPUT_OPTIONS: &[&str] = &["out", "html", "junit", "markdown", "result-json", "record", "dir"];
 
 /// The row of a command; that of [`EXPERIMENT`] for any other name.
 pub fn writer(command: &str) -> &'static Writer {

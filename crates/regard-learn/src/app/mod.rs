@@ -249,7 +249,7 @@ impl<'a> Session<'a> {
 
     fn list(&self) -> Result<Outcome> {
         if let Some(path) = &self.options.files.record {
-            Output::reserve_new(path, true)?.write(self.list_json()?.to_string().as_bytes())?;
+            Output::reserve_new(path, self.options.files.overwrite)?.write(self.list_json()?.to_string().as_bytes())?;
             return Ok(Outcome::Done);
         }
         if self.options.json {

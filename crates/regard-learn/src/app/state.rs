@@ -396,8 +396,8 @@ mod tests {
     fn what_is_planted_under_a_name_of_the_table_stays() {
         use std::os::unix::fs::{MetadataExt, symlink};
         let exercise = EXERCISES[0];
-        let stems = ["python/01_similarity", "rust/01_similarity"].into_iter().zip(["py", "rs"]);
-        let of_languages = stems.flat_map(|(stem, ending)| {
+        let of_languages = Lang::ALL.into_iter().flat_map(|lang| {
+            let (stem, ending) = (format!("{}/{}", lang.name(), exercise.file_stem()), lang.ending());
             [format!(".{ending}"), format!(".1.{ending}"), format!(".{ending}.new"), ".png".to_owned(), ".1.png".to_owned()]
                 .map(|end| format!("{stem}{end}"))
         });
@@ -410,7 +410,7 @@ mod tests {
         for (name, kind) in names.iter().flat_map(|name| kinds.map(|kind| (name, kind))) {
             let dir = tempfile::tempdir().expect("a folder");
             let (root, outside) = (dir.path().join("learn"), dir.path().join("outside"));
-            for folder in [&root.join("python"), &root.join("rust"), &outside] {
+            for folder in Lang::ALL.map(|lang| root.join(lang.name())).iter().chain([&outside]) {
                 std::fs::create_dir_all(folder).expect("a folder");
             }
             std::fs::write(outside.join("precious"), "precious").expect("it can be written");
@@ -432,7 +432,7 @@ mod tests {
             }
             let planted = place.symlink_metadata().expect("planted");
             let folder = folder_in(&root);
-            for lang in [Lang::Python, Lang::Rust] {
+            for lang in Lang::ALL {
                 // Each is refused or done.
                 let _ = folder.prepare(exercise, lang);
                 let _ = folder.update(|progress| progress.entry_mut(exercise, lang).stub = "older".to_owned());
@@ -441,8 +441,9 @@ mod tests {
                 let _ = folder.reset(exercise, lang);
             }
             let _ = files::move_aside(&folder.progress_file(), "progress", "json");
-            let entries = [&root, &root.join("python"), &root.join("rust")].map(|folder| std::fs::read_dir(folder).expect("a folder"));
-            let found = entries.into_iter().flatten().flatten().find(|entry| {
+            let folders = Lang::ALL.map(|lang| root.join(lang.name()));
+            let entries = folders.iter().chain([&root]).map(|folder| std::fs::read_dir(folder).expect("a folder"));
+            let found = entries.flatten().flatten().find(|entry| {
                 let now = entry.path().symlink_metadata().expect("it is there");
                 (now.ino(), now.mode()) == (planted.ino(), planted.mode())
             });
