@@ -345,6 +345,12 @@ fn sizes_above_a_limit_and_endless_files_are_refused_at_once() {
     run(&["look", "--file", "/dev/zero"], "/dev/zero is a device");
     run(&["look", "--file", "pipe"], "pipe is a named pipe");
     run(&["look", "--generate", "1000000000"], "--generate = 1000000000 is above the limit");
+    run(&["circuit", "--steps", "18446744073709551615"], "--steps = 18446744073709551615 is above the limit of 1000 points");
+    run(&["circuit", "--random", "18446744073709551615"], "--random = 18446744073709551615 is above the limit of 1000 circuits");
+    for command in ["classify", "diff", "screen"] {
+        run(&[command, "--texts", "0"], "--texts = 0 leaves nothing to do; give at least 1");
+        run(&[command, "--tokens", "0"], "--tokens = 0 leaves nothing to do; give at least 1");
+    }
     run(&["train", "--text", "pipe"], "pipe is a named pipe, not a regular file: give a regular file, or - for the standard input");
     run(&["plot", "zero.csv"], "zero.csv is a device");
     run(&["plot", "pipe.npy"], "pipe.npy is a named pipe");

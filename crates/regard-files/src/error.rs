@@ -90,6 +90,12 @@ pub enum Error {
         /// The file, or `-` for the standard input.
         path: PathBuf,
     },
+    /// A value of 0 where something is counted.
+    #[error("{name} = 0 leaves nothing to do; give at least 1")]
+    Zero {
+        /// The option.
+        name: &'static str,
+    },
     /// A value is above its limit.
     #[error("{name} = {value} is above the limit of {limit} {unit}; give a smaller value")]
     Limit {

@@ -34,6 +34,10 @@ pub const TOKENS: Limit = Limit::new(1 << 20, "tokens");
 pub const TEXTS: Limit = Limit::new(10_000, "texts");
 /// Tokens of all texts of one call.
 pub const ALL_TOKENS: Limit = Limit::new(1 << 24, "tokens in all texts");
+/// Points between two texts at which gradients are taken.
+pub const GRADIENT_STEPS: Limit = Limit::new(1000, "points");
+/// Random circuits of one call.
+pub const RANDOM_CIRCUITS: Limit = Limit::new(1000, "circuits");
 /// Threads of the pool.
 pub const THREADS: Limit = Limit::new(4096, "threads");
 /// The record of a folder, a settings file, stored state: small files of JSON.
@@ -49,11 +53,16 @@ pub const PAGE_BYTES: Limit = Limit::new(4 << 30, "bytes");
 /// A checkpoint that is read into memory.
 pub const CHECKPOINT_BYTES: Limit = Limit::new(64 << 30, "bytes");
 
-/// Texts and tokens of one call: each within its limit, and all together.
+/// Texts and tokens of one call: at least one, each within its limit, and all together.
 ///
 /// # Errors
-/// [`Error::Limit`].
+/// [`Error::Zero`], [`Error::Limit`].
 pub fn check_texts(texts: usize, tokens: usize) -> Result<()> {
+    for (name, value) in [("--texts", texts), ("--tokens", tokens)] {
+        if value == 0 {
+            return Err(Error::Zero { name });
+        }
+    }
     TEXTS.check("--texts", texts)?;
     TOKENS.check("--tokens", tokens)?;
     ALL_TOKENS.check("--texts times --tokens", texts.saturating_mul(tokens))

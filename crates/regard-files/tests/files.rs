@@ -206,6 +206,10 @@ fn limits_name_the_option_and_the_limit() {
         let error = limits::check_texts(texts, tokens).unwrap_err().to_string();
         assert!(error.starts_with(words), "{error}");
     }
+    for (texts, tokens, name) in [(0, 256, "--texts"), (16, 0, "--tokens")] {
+        let error = limits::check_texts(texts, tokens).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{name} = 0 ")), "{error}");
+    }
 }
 
 #[test]

@@ -6,7 +6,7 @@ use crate::output::{note, print, print_wrapped};
 use crate::progress::Bar;
 use anyhow::Result;
 use clap::Args;
-use regard_files::names;
+use regard_files::{limits, names};
 use regard_lab::experiments::Progress;
 use regard_lab::figure::{Axis, BarPlot, Figure, GraphPlot};
 use regard_lab::{Folder, Table};
@@ -362,6 +362,8 @@ impl Circuit {
             drop(bar);
             return self.explain(&model, &ids, why);
         }
+        limits::GRADIENT_STEPS.check("--steps", self.steps)?;
+        limits::RANDOM_CIRCUITS.check("--random", self.random)?;
         let folder = Folder::open(&self.out.out, "circuit")?;
         folder.reserve(&names::CIRCUIT)?;
         let bar = bar.resuming(&self.out.out)?;

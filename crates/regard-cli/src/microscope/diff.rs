@@ -175,7 +175,7 @@ impl Diff {
             (strings, texts)
         } else {
             given.given()?;
-            (Vec::new(), a.random_texts(self.texts.max(1), self.tokens, 1))
+            (Vec::new(), a.random_texts(self.texts, self.tokens, 1))
         };
         let (from_a, from_b) = (sources(&a, &edits_a)?, sources(&b, &edits_b)?);
         bar.expect((texts.len() + 2) as u64);

@@ -97,13 +97,13 @@ impl Texts {
     /// The same, or built-in stories.
     fn strings(&self, model: &Model) -> Result<Vec<String>> {
         let texts = self.given()?;
-        if texts.is_empty() { Ok(model.own_stories(self.texts.max(1), self.tokens)?) } else { Ok(texts) }
+        if texts.is_empty() { Ok(model.own_stories(self.texts, self.tokens)?) } else { Ok(texts) }
     }
 
     fn ids(&self, model: &Model) -> Result<Vec<Vec<u32>>> {
         let texts = self.given()?;
         if texts.is_empty() {
-            return Ok(model.own_texts(self.texts.max(1), self.tokens)?);
+            return Ok(model.own_texts(self.texts, self.tokens)?);
         }
         Ok(model.cut_texts(&texts.iter().map(String::as_str).collect::<Vec<_>>(), self.tokens)?)
     }
