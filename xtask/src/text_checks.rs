@@ -184,6 +184,21 @@ fn direct_writes(files: &[(String, String)]) -> Vec<Finding> {
     found
 }
 
+/// Tests in the sources of a library that Cargo does not test: they would never be compiled.
+fn tests_never_run(files: &[(String, String)]) -> Vec<Finding> {
+    let untested =
+        |manifest: &str| manifest.split("\n[").any(|part| part.starts_with("lib]") && part.lines().any(|line| line == "test = false"));
+    let mut found = Vec::new();
+    for (manifest, _) in files.iter().filter(|(name, text)| name.ends_with("Cargo.toml") && untested(text)) {
+        let sources = manifest.replace("Cargo.toml", "src/");
+        for (name, text) in files.iter().filter(|(name, _)| name.starts_with(&sources)) {
+            let lines = text.lines().enumerate().filter(|(_, line)| line.trim() == "#[test]");
+            found.extend(lines.map(|(at, _)| (name.clone(), at + 1, format!("{manifest} has test = false"))));
+        }
+    }
+    found
+}
+
 /// The findings of a check outside of the files that are exempt from it.
 fn remaining(check: &str, findings: Vec<Finding>) -> Vec<String> {
     let exempt: Vec<&str> = EXEMPT.lines().filter_map(|line| line.strip_prefix(check)?.strip_prefix(' ')).map(str::trim).collect();
@@ -224,6 +239,17 @@ mod tests {
             1
         );
         assert_none("writes", direct_writes(&files(&["rs"]).unwrap()));
+    }
+
+    #[test]
+    fn every_test_is_compiled() {
+        let package = |manifest: &str| {
+            let source = "#[cfg(test)]\nmod tests {\n    #[test]\n    fn a() {}\n}\n".to_owned();
+            [("crates/x/Cargo.toml".to_owned(), manifest.to_owned()), ("crates/x/src/a.rs".to_owned(), source)]
+        };
+        assert_eq!(tests_never_run(&package("[package]\n\n[lib]\ntest = false\n\n[dependencies]\n")).len(), 1);
+        assert_eq!(tests_never_run(&package("[package]\n\n[lib]\ndoctest = false\n\n[[bin]]\ntest = false\n")).len(), 0);
+        assert_none("tests", tests_never_run(&files(&["rs", "toml"]).unwrap()));
     }
 
     #[test]
