@@ -102,9 +102,12 @@ fn files(folder: &Path) -> Result<Vec<PathBuf>> {
     Ok(all)
 }
 
-/// Removes the files of an earlier run that end like this.
+/// Removes the files of an earlier run that end like this; only the project's own begin with its name.
 fn remove_old(dist: &Path, ending: &str) -> Result<()> {
-    for path in files(dist)?.iter().filter(|path| path.to_string_lossy().ends_with(ending)) {
+    let old = |path: &&PathBuf| {
+        path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("regard")) && path.extension().is_some_and(|e| e == ending)
+    };
+    for path in files(dist)?.iter().filter(old) {
         fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))?;
     }
     Ok(())
@@ -118,7 +121,7 @@ fn path_with(environment: &Environment) -> Result<std::ffi::OsString> {
 }
 
 fn wheel(environment: &Environment, dist: &Path) -> Result<()> {
-    remove_old(dist, ".whl")?;
+    remove_old(dist, "whl")?;
     let mut build = command(environment.python(), &["-m", "maturin", "build", "--release", "--manifest-path", "python/Cargo.toml"]);
     build.arg("--out").arg(dist).env("PATH", path_with(environment)?);
     if cfg!(target_os = "linux") {
@@ -198,7 +201,7 @@ fn archive(to: &Path, folder: &Path, names: &[&str]) -> Result<()> {
 }
 
 fn crates(dist: &Path) -> Result<()> {
-    remove_old(dist, ".crate")?;
+    remove_old(dist, "crate")?;
     let mut package = cargo(&["package", "--quiet", "--workspace", "--no-verify", "--allow-dirty"]);
     package.args(crate::packages::AT_HOME);
     run(package)?;

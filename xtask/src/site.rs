@@ -19,6 +19,8 @@ pub(crate) const WASM: &str = "regard_wasm.wasm.gz";
 const TARGET: &str = "wasm32-unknown-unknown";
 /// The list of all files, and the sign of a folder that this command wrote.
 const FILES: &str = "files.json";
+/// The worker that keeps the site, which is not in the list.
+const OFFLINE: &str = "offline.js";
 /// Nothing but this site, on the page's thread and in its workers.
 const POLICY: &str = "default-src 'none'; script-src 'self' 'wasm-unsafe-eval'; worker-src 'self'; connect-src 'self'; \
     style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; base-uri 'none'; form-action 'none'";
@@ -100,14 +102,38 @@ fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
+/// Files and links below a folder, by their names in it.
+fn names_below(folder: &Path, above: &str, found: &mut Vec<String>) -> Result<()> {
+    for path in entries(folder)? {
+        let own = format!("{above}{}", name(&path));
+        if fs::symlink_metadata(&path)?.is_dir() {
+            names_below(&path, &format!("{own}/"), found)?;
+        } else {
+            found.push(own);
+        }
+    }
+    Ok(())
+}
+
+/// Removes an earlier site. A folder with anything that this command did not write is refused and left as it is.
+fn remove_earlier(folder: &Path) -> Result<()> {
+    let Ok(metadata) = fs::symlink_metadata(folder) else { return Ok(()) };
+    let list = || serde_json::from_slice::<Vec<String>>(&fs::read(folder.join(FILES)).ok()?).ok();
+    let Some(written) = metadata.is_dir().then(list).flatten() else {
+        bail!("not a folder of `cargo xtask site`: {}; choose another with --out", folder.display());
+    };
+    let mut names = Vec::new();
+    names_below(folder, "", &mut names)?;
+    let ours = |name: &String| written.contains(name) || [FILES, OFFLINE].contains(&name.as_str());
+    if let Some(foreign) = names.iter().find(|name| !ours(name)) {
+        bail!("not written by `cargo xtask site`: {}; move it away, or choose another folder with --out", folder.join(foreign).display());
+    }
+    fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))
+}
+
 /// Writes the site; the bytes of its files.
 fn write_site(folder: &Path) -> Result<u64> {
-    if folder.exists() {
-        if !folder.join(FILES).is_file() {
-            bail!("not a folder of `cargo xtask site`: {}; choose another with --out", folder.display());
-        }
-        fs::remove_dir_all(folder).with_context(|| format!("cannot remove {}", folder.display()))?;
-    }
+    remove_earlier(folder)?;
     let mut site = Site { folder: folder.to_owned(), files: Vec::new() };
     let page = root().join("crates/regard-web/page");
     for path in entries(&page)? {
@@ -148,9 +174,9 @@ fn write_site(folder: &Path) -> Result<u64> {
 
     let offline = fs::read_to_string(root().join("crates/regard-wasm/page/offline.js")).context("cannot read offline.js")?;
     let content: Vec<Vec<u8>> = site.files.iter().map(|file| fs::read(folder.join(file))).collect::<std::io::Result<_>>()?;
-    site.write("offline.js", offline.replace("VERSION'", &format!("{:016x}'", fingerprint(&content))))?;
+    site.write(OFFLINE, offline.replace("VERSION'", &format!("{:016x}'", fingerprint(&content))))?;
     site.files.push("./".to_owned());
-    site.files.retain(|file| file != "offline.js");
+    site.files.retain(|file| file != OFFLINE);
     let list = serde_json::to_string(&site.files)?;
     fs::write(folder.join(FILES), list).context("cannot write the list of files")?;
     Ok(content.iter().map(|bytes| bytes.len() as u64).sum())
@@ -306,6 +332,27 @@ fn report(site: &mut Site) -> Result<Vec<(String, String)>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_folder_of_this_command_is_removed() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = dir.path().join("site");
+        remove_earlier(&folder).expect("there is nothing");
+        fs::create_dir_all(folder.join("guides")).expect("a folder");
+        let write = |name: &str, text: &str| fs::write(folder.join(name), text).expect("written");
+        write("guides/a.html", "");
+        remove_earlier(&folder).expect_err("no list");
+        write(FILES, "{\"name\": \"another project\"}");
+        remove_earlier(&folder).expect_err("another list");
+        write(FILES, "[\"./\", \"guides/a.html\"]");
+        write(OFFLINE, "");
+        write("guides/notes.txt", "mine");
+        let error = remove_earlier(&folder).expect_err("a foreign file").to_string();
+        assert!(error.contains("notes.txt") && folder.join("guides/a.html").exists(), "{error}");
+        fs::rename(folder.join("guides/notes.txt"), dir.path().join("notes.txt")).expect("moved");
+        remove_earlier(&folder).expect("only what was written");
+        assert!(!folder.exists() && dir.path().join("notes.txt").exists());
+    }
 
     #[test]
     fn links_stay_inside_the_site() {
