@@ -21,6 +21,13 @@ use std::path::{Path, PathBuf};
 /// The exercises of a set, or the built-in ones.
 pub type List = &'static [&'static Exercise];
 
+/// Largest size of a dimension.
+const SIZE: usize = 4096;
+/// Most elements of an argument, at sizes drawn or given.
+const ELEMENTS: usize = 1 << 20;
+/// Most random cases.
+const RANDOM: usize = 1000;
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Described {
@@ -130,6 +137,25 @@ fn text(folder: &Path, name: &str) -> Result<&'static str> {
     Ok(leaked(std::str::from_utf8(&bytes).map_err(|reason| bad(&path, reason))?))
 }
 
+/// The first size that a judge cannot hold, in words.
+fn check_sizes(described: &Described) -> std::result::Result<(), String> {
+    let within = |what: &str, value: usize, most: usize| {
+        if value > most { Err(format!("{what} is {value}; it must be at most {most}")) } else { Ok(()) }
+    };
+    within("random", described.random, RANDOM)?;
+    within("largest", described.largest, SIZE)?;
+    let drawn = vec![described.largest.max(2); described.dims.len()];
+    for (label, sizes) in described.cases.iter().map(|case| (case.label.as_str(), &case.sizes)).chain([("random", &drawn)]) {
+        sizes.iter().try_for_each(|&size| within(&format!("a size of the case {label:?}"), size, SIZE))?;
+        for param in &described.params {
+            let size = |dim: &String| described.dims.iter().position(|d| d == dim).map_or_else(|| dim.parse().unwrap_or(1), |at| sizes[at]);
+            let elements = param.dims.iter().map(size).fold(1, usize::saturating_mul);
+            within(&format!("the number of elements of {} in the case {label:?}", param.name), elements, ELEMENTS)?;
+        }
+    }
+    Ok(())
+}
+
 fn read(folder: &Path, number: usize) -> Result<&'static Exercise> {
     let path = folder.join("exercise.toml");
     let described: Described = toml::from_str(text(folder, "exercise.toml")?).map_err(|reason| bad(&path, reason.message()))?;
@@ -149,6 +175,7 @@ fn read(folder: &Path, number: usize) -> Result<&'static Exercise> {
     if described.cases.is_empty() {
         return Err(bad(&path, "it has no cases"));
     }
+    check_sizes(&described).map_err(|reason| bad(&path, reason))?;
     let param = |one: &DescribedParam| Param {
         name: leaked(&one.name),
         kind: match one.kind {

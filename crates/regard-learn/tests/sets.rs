@@ -60,12 +60,17 @@ fn what_is_not_a_set_is_refused_with_its_reason() {
     };
     assert_eq!(refused(&|_| {}), "");
     type Change<'c> = (&'c str, &'c dyn Fn(&Path));
-    let changes: [Change<'_>; 7] = [
+    let changes: [Change<'_>; 12] = [
         ("unknown field", &|f| edit(f, "title =", "titel =")),
         ("unknown dimension \"k\"", &|f| edit(f, "dims = [\"n\"] }]", "dims = [\"k\"] }]")),
         ("needs a size", &|f| edit(f, "sizes = [1, 1]", "sizes = [1]")),
         ("needs a size", &|f| edit(f, "sizes = [1, 1]", "sizes = [1, 0]")),
         ("has no", &|f| edit(f, "sum =", "sums =")),
+        ("must be at most 4096", &|f| edit(f, "sizes = [1, 1]", "sizes = [1, 9223372036854775807]")),
+        ("elements of x in the case \"one number\" is 16777216", &|f| edit(f, "sizes = [1, 1]", "sizes = [4096, 4096]")),
+        ("elements of x in the case \"random\"", &|f| edit(f, "random = 6", "random = 6\nlargest = 4096")),
+        ("random is 1001", &|f| edit(f, "random = 6", "random = 1001")),
+        ("largest is 9223372036854775807", &|f| edit(f, "random = 6", "random = 6\nlargest = 9223372036854775807")),
         ("is not a set", &|f| std::fs::remove_file(f.join("exercise.toml")).expect("it is there")),
         ("solution.py", &|f| std::fs::remove_file(f.join("solution.py")).expect("it is there")),
     ];
