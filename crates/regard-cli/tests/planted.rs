@@ -84,6 +84,7 @@ fn cases() -> Vec<Case> {
     let train =
         &["train", "--characters", "3000", "--context", "8", "--width", "8", "--heads", "1", "--layers", "1", "--steps", "1", "--out", "o"];
     let attend = &["attend", "q.npy", "q.npy", "q.npy", "--stats", "--heat-map", "4x4", "--out", "o/y.npy"];
+    let circuit = &["circuit", "--pairs", "1", "--steps", "1", "--exact", "0", "--edges", "1", "--random", "0", "--out", "o"];
     let case = |command, arguments| Case { command, arguments, more: &[] };
     let resuming = |command, arguments| Case { command, arguments, more: &[UNFINISHED] };
     vec![
@@ -93,7 +94,7 @@ fn cases() -> Vec<Case> {
         resuming("screen", &["screen", "--texts", "1", "--tokens", "4", "--out", "o"]),
         case("plot", &["plot", "w.csv", "--out", "o"]),
         case("diff", &["diff", "--edits-b", "scale=off", "--texts", "2", "--tokens", "8", "--out", "o"]),
-        resuming("circuit", &["circuit", "--out", "o"]),
+        resuming("circuit", circuit),
         case("train", train),
         resuming(EXPERIMENT, &["lab", "sweep", "--out", "o"]),
         case(EXPERIMENT, &["lab", "sweep", "--shard", "1/2", "--seeds", "2", "--out", "o"]),
