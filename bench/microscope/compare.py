@@ -23,6 +23,7 @@ absent = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 if absent:
     sys.exit(f"{sys.executable} has no {', '.join(absent)}: run `cargo xtask microscope` without --python, or install them there")
 
+import activations  # noqa: E402
 import make  # noqa: E402
 import numpy as np  # noqa: E402
 import oracle  # noqa: E402
@@ -82,52 +83,12 @@ def compare(name, model, hf, ids, head=True):
     judge(f"{name} weights of all heads", worst, 2e-4)
 
 
-def gradients(name, model, hf, ids, head=True):
-    """Gradients of activations against autograd in f64: of the loss, or of hidden states times given numbers."""
-    seen, handles = {}, []
-
-    def keep(key, take):
-        def hook(module, args, keywords, output):
-            seen[key] = take(args, keywords, output)
-            seen[key].retain_grad()
-
-        return hook
-
-    given = lambda args, keywords, output: args[0] if args else keywords["hidden_states"]
-    result = lambda args, keywords, output: output[0] if isinstance(output, tuple) else output
-    implementation = hf.config._attn_implementation
-    hf.set_attn_implementation("eager")
-    torch.nn.Module.double(hf)
-    for i, layer in enumerate(hf.model.layers if head else hf.encoder.layer):
-        if head:
-            wanted = [(layer, "resid_pre", given), (layer.self_attn, "attn_out", result), (layer.mlp, "mlp_out", result),
-                      (layer.self_attn.o_proj, "z", given), (layer.self_attn.v_proj, "v", result)]
-        else:
-            wanted = [(layer, "resid_pre", given), (layer.attention.output.dense, "attn_out", result), (layer.output.dense, "mlp_out", result),
-                      (layer.attention.output.dense, "z", given), (layer.attention.self.value, "v", result)]
-        handles += [module.register_forward_hook(keep(f"L{i}.{site}", take), with_kwargs=True) for module, site, take in wanted]
-    hf.requires_grad_(True)
-    output = hf(torch.tensor([ids]))
-    if head:
-        torch.nn.functional.cross_entropy(output.logits[0, :-1], torch.tensor(ids[1:])).backward()
-        of = "loss"
-    else:
-        numbers = np.random.default_rng(1).standard_normal((len(ids), model.width)).astype(np.float32)
-        (output.last_hidden_state[0] * torch.tensor(numbers, dtype=torch.float64)).sum().backward()
-        of = {"hidden": numbers}
-    got = model.gradients(ids, of=of, wrt=["resid_pre", "attn_out", "mlp_out", "z", "v"])
-    worst = 0.0
-    for key, tensor in seen.items():
-        expected = tensor.grad[0].numpy()
-        if key.endswith((".z", ".v")):
-            expected = expected.reshape(len(ids), -1, model.head_dim).swapaxes(0, 1)
-        worst = max(worst, float(np.abs(got[key] - expected).max() / np.abs(expected).max()))
-    [handle.remove() for handle in handles]
-    hf.zero_grad()
-    hf.requires_grad_(False)
-    torch.nn.Module.float(hf)
-    hf.set_attn_implementation(implementation)
-    judge(f"{name} gradients of {len(seen)} activations, relative", worst, 1e-4)
+def hooks(name, model, hf, ids, head=True):
+    """Activations and their gradients against hooks and autograd in f64, and texts together against each alone."""
+    count, results = activations.compare(model, hf, ids, head)
+    for what, (ours, f32) in results.items():
+        judge(f"{name} {what} {count} activations, relative (f32 {f32:.1e})", ours, max(1e-4, 1.25 * f32))
+    judge(f"{name} activations with other bits in a batch", activations.bits_that_differ(model, [TEXT, "a", "The cat sat on the mat.", TEXT[:99]]), 0)
 
 
 def f32_spread(hf, ids, options):
@@ -293,7 +254,7 @@ def main():
     model, hf = regard.load(paths["stories15M"]), stories_of(paths["stories15M"])
     ids = model.tokens(TEXT)
     compare("stories15M", model, hf, ids)
-    gradients("stories15M", model, hf, ids)
+    hooks("stories15M", model, hf, ids)
     surgery("stories15M", model, hf, ids)
     odd("stories15M", model, hf, model.context)
     greedy("stories15M", model, hf, model.tokens("Once upon a time"), 200)
@@ -306,7 +267,7 @@ def main():
     hf = transformers.AutoModelForCausalLM.from_pretrained(folder, gguf_file=file, dtype=torch.float32, attn_implementation="surgery").eval()
     ids = model.tokens(TEXT)
     compare("SmolLM2", model, hf, ids)
-    gradients("SmolLM2", model, hf, ids)
+    hooks("SmolLM2", model, hf, ids)
     surgery("SmolLM2", model, hf, ids)
     odd("SmolLM2", model, hf, 512)
     rate = greedy("SmolLM2", model, hf, model.tokens("The capital of France is"), 100)
@@ -321,7 +282,7 @@ def main():
     judge("MiniLM ids that differ", sum(model.tokens(t) != tokenizer(t)["input_ids"] for t in [TEXT, "", *ODD.values()]), 0)
     hf = transformers.AutoModel.from_pretrained(paths["MiniLM"], attn_implementation="surgery").eval()
     compare("MiniLM", model, hf, model.tokens(TEXT), head=False)
-    gradients("MiniLM", model, hf, model.tokens(TEXT), head=False)
+    hooks("MiniLM", model, hf, model.tokens(TEXT), head=False)
     model = regard.load(paths["rxnmapper"])
     hf = transformers.AlbertForMaskedLM.from_pretrained(paths["rxnmapper"], attn_implementation="surgery").eval()
     compare("rxnmapper", model, hf, model.tokens(SMILES))
