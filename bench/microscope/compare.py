@@ -24,6 +24,8 @@ if absent:
     sys.exit(f"{sys.executable} has no {', '.join(absent)}: run `cargo xtask microscope` without --python, or install them there")
 
 import activations  # noqa: E402
+import circuits  # noqa: E402
+import faults  # noqa: E402
 import make  # noqa: E402
 import numpy as np  # noqa: E402
 import oracle  # noqa: E402
@@ -137,6 +139,26 @@ def odd(name, model, hf, longest):
         if len(ids) > 1:
             theirs = oracle.loss(oracle.edited(hf, ids).logits, ids)
             judge(f"{name}, {label}: loss ({theirs:.5f})", abs(model.run(ids).loss - theirs), 2e-4)
+
+
+def of_circuits(path, hf):
+    """Edges against TransformerLens, which the last version before 4 allows."""
+    try:
+        count, (attribution, exact), *times = circuits.compare(path, hf)
+    except ImportError as missing:
+        print(f"  edges of circuits: not compared: {missing}")
+        return table.append(("stories15M edges against TransformerLens", "not compared", "at most 1e-03", "pip install 'transformer-lens<4'"))
+    judge(f"stories15M attribution of {count} edges against TransformerLens", attribution, 1e-3)
+    judge(f"stories15M exact effect of {circuits.EXACT} edges", exact, 1e-3)
+    for what, (ours, theirs) in zip(("attribution, with loading", "exact effects"), times):
+        measured(f"stories15M {what}: CPU time of TransformerLens over ours", theirs / ours, "times", "")
+
+
+def of_faults(hf):
+    count, missed, unnamed, differ = faults.judged(hf)
+    judge(f"{count} planted faults that diff does not find", len(missed), 0)
+    judge(f"{count} planted faults without their cause", len(unnamed), 1)
+    judge("identical files that differ", len(differ), 0)
 
 
 def greedy(name, model, hf, ids, n):
@@ -256,6 +278,8 @@ def main():
     compare("stories15M", model, hf, ids)
     hooks("stories15M", model, hf, ids)
     surgery("stories15M", model, hf, ids)
+    of_circuits(paths["stories15M"], hf)
+    of_faults(hf)
     odd("stories15M", model, hf, model.context)
     greedy("stories15M", model, hf, model.tokens("Once upon a time"), 200)
     measured("stories15M, whole screen", best(1, model.screen), "s", "20 on two cores")

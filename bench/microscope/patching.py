@@ -1,5 +1,9 @@
 """Patching, lens, attribution and ablation on SmolLM2 against TransformerLens where it is installed, else against transformers with hooks
-that do the same: `python bench/microscope/patching.py MODEL.gguf [tokens]`. Both take turns in one process; times are CPU seconds."""
+that do the same. Both take turns in one process; times are CPU seconds.
+
+    pip install "transformer-lens<4"     # later ones have no HookedTransformer
+    python bench/microscope/patching.py MODEL.gguf [tokens]
+"""
 
 import sys
 import time
