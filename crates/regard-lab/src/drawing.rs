@@ -16,7 +16,7 @@ pub(crate) const GREY: usize = 6;
 pub(crate) const WORDS: [(bool, &str, usize); 2] = [(false, "unscaled", UNSCALED), (true, "scaled", SCALED)];
 
 pub(crate) fn d_k_axis() -> Axis {
-    Axis::log2("head dimension d_{k}")
+    Axis::log2("width d_{k}")
 }
 
 /// The rows where each column has its value.

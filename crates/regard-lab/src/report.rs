@@ -356,7 +356,7 @@ fn core_gradients(tables: &Tables) -> Result<Topic> {
              the others near 0, every factor is near 0."
                 .to_owned(),
             format!(
-                "At d_{{k}} = 1024 and keys that are not dominant the median |dS| is {} without the scale and {} with it; dS is smaller \
+                "At d_{{k}} = 1024 the median |dS| at keys that are not dominant is {} without the scale and {} with it; dS is smaller \
                  without the scale in {} of draws. The mean norm of dQ is larger without it: rare rows with a near tie carry it.",
                 of(false, "ds_other")?.words(),
                 of(true, "ds_other")?.words(),

@@ -443,35 +443,49 @@ fn impossible_settings_are_refused_with_their_name() {
     refused(BenchConfig { head_dim: 0, ..BenchConfig::default() }.run(&Unwatched), "invalid head_dim: 0");
 }
 
-/// Words that a reader of the page meets outside tables, drawings and folded answers.
+/// Words that a reader sees outside tables, folded texts and labels of figures included. A word has a letter; in a drawing two, since panels
+/// and characters on axes are no words. Hover texts are not counted.
 fn words_outside_tables(html: &str) -> usize {
-    const SKIPPED: [&str; 6] = ["head", "script", "style", "svg", "table", "details class=\"answered\""];
-    let mut text = String::new();
-    let mut rest = html;
-    while let Some(at) = rest.find('<') {
-        text.push_str(&rest[..at]);
-        let tag = &rest[at + 1..];
-        let starts = |name: &&str| tag.strip_prefix(*name).is_some_and(|after| after.starts_with(['>', ' ', '\n']));
-        let end = match SKIPPED.iter().find(|name| starts(name)) {
-            Some(name) => {
-                let close = format!("</{}>", name.split(' ').next().unwrap_or_default());
-                rest.find(&close).map_or(rest.len(), |end| end + close.len())
-            }
-            None => at + rest[at..].find('>').map_or(rest.len() - at, |end| end + 1),
-        };
-        // Scripts stay with their letter; other tags separate words.
-        if !["sub>", "/sub>", "sup>", "/sup>"].iter().any(|script| tag.starts_with(script)) {
-            text.push(' ');
+    const WITHIN_A_WORD: [&str; 7] = ["sub", "sup", "code", "strong", "a", "span", "tspan"];
+    const UNSEEN: [&str; 4] = ["script", "style", "table", "title"];
+    let body = &html[html.find("<body").expect("a body")..];
+    let (mut prose, mut drawn) = (String::new(), String::new());
+    let (mut unseen, mut drawing) = (0usize, false);
+    for piece in body.split('<').skip(1) {
+        let (tag, text) = piece.split_once('>').expect("a tag ends");
+        let name = tag.trim_start_matches('/').split_whitespace().next().unwrap_or("");
+        let ends = tag.starts_with('/');
+        if UNSEEN.contains(&name) {
+            unseen = if ends { unseen - 1 } else { unseen + 1 };
         }
-        rest = &rest[end..];
+        if name == "svg" {
+            drawing = !ends;
+        }
+        let to = if drawing { &mut drawn } else { &mut prose };
+        if !WITHIN_A_WORD.contains(&name) {
+            to.push(' ');
+        }
+        if unseen == 0 {
+            to.push_str(text);
+        }
     }
-    text.push_str(rest);
-    text.split_whitespace().count()
+    let count = |text: &str, letters: usize| {
+        text.split_whitespace().filter(|word| word.chars().filter(char::is_ascii_alphabetic).count() >= letters).count()
+    };
+    count(&prose, 1) + count(&drawn, 2)
+}
+
+#[test]
+fn words_are_counted_by_hand() {
+    let page = "<html><head><title>no</title></head><body><p>A d<sub>k</sub> of 64 <b>is</b> two</p><table><tr><td>no no</td></tr></table>\
+        <details><summary>Answer</summary><p>folded</p></details><svg><text>a</text><text>scaled</text><title>no</title></svg>\
+        <script>let no = 1;</script></body></html>";
+    assert_eq!(words_outside_tables(page), 8);
 }
 
 #[test]
 fn the_page_has_at_most_5500_words_outside_tables() {
-    assert_eq!(words_outside_tables("<head><title>a b</title></head><p>one d<sub>k</sub></p><table><td>no</table>three"), 3);
     let words = words_outside_tables(&render(report()).unwrap().0.html().unwrap());
-    assert!((3000..=5500).contains(&words), "{words} words");
+    // Sections about times, which this report lacks, have about a hundred more.
+    assert!((3000..=5400).contains(&words), "{words}");
 }

@@ -430,7 +430,7 @@ fn table(Shown { table, columns }: &Shown) -> Markup {
         details class=(wide) open[rows <= OPEN_ROWS] {
             summary {
                 (prose(&table.caption)) " "
-                span.count { (rows) " row" @if rows != 1 { "s" } }
+                @if rows > OPEN_ROWS { span.count { (rows) " rows" } }
             }
             div.scroll tabindex="0" role="region" aria-label=(plain(&table.caption)) {
                 table {

@@ -145,7 +145,7 @@ fn named(runs: &[(u64, Vec<Head>)]) -> Table {
         ("seeds", "trainings"),
         ("~largest", "largest excess of a head, mean over trainings"),
     ];
-    let caption = format!("Heads whose excess is above {PATTERN_EXCESS} at the lower end of its interval over windows");
+    let caption = format!("Heads whose excess has a lower end above {PATTERN_EXCESS}");
     let mut table = rows::table("broadcast", &caption, &columns);
     for (which, pattern) in PATTERNS.into_iter().enumerate() {
         let has = |head: &&Head| head.scores[which][1] > PATTERN_EXCESS;

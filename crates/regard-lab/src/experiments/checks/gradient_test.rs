@@ -60,8 +60,7 @@ pub(super) fn gradients(seed: u64) -> Result<Table> {
         ("scores_only", "the same through Q and K alone, smallest"),
         ("passes", "passes the test"),
     ];
-    let caption =
-        format!("\"max |x.grad| > 1e-8\" as a test for vanishing gradients: {STARTS} starts, {BATCH} x {SEQ} tokens, loss sum(out)");
+    let caption = format!("\"max |x.grad| > 1e-8\" as a test: {STARTS} starts, {BATCH} x {SEQ} tokens, loss sum(out)");
     let mut table = rows::table("check_gradient_test", &caption, &columns);
     for d in [64, 256, 512, 1024] {
         for scaled in [false, true] {

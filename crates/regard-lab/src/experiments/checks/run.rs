@@ -88,7 +88,7 @@ impl ChecksConfig {
             ("~scaled_std", "std of q.k / sqrt(d_k)"),
             ("~scaled_largest", "mean largest, scaled"),
         ];
-        let caption = "How dot products of random vectors grow: 5 queries and 5 keys in each draw";
+        let caption = "Dot products of 5 queries and 5 keys in each draw";
         let mut table = rows::table("check_growth", caption, &columns);
         for &d_k in &self.d_k {
             // More dimensions than vectors: rotated coordinates, which preserve dot products at a fixed cost.
@@ -132,7 +132,7 @@ impl ChecksConfig {
             ("least_row_sum", "smallest sum of a row, of all draws"),
             ("leak", "largest change of an earlier output when the last value changes by 1"),
         ];
-        let mut table = rows::table("check_masking", "Hiding keys: before the softmax by -inf, by 0, and after it", &columns);
+        let mut table = rows::table("check_masking", "Hiding keys before and after the softmax", &columns);
         let draws = self.seeds.min(1000);
         let all = (0..draws).into_par_iter().map(|draw| self.three_maskings(draw)).collect::<Result<Vec<_>>>()?;
         for (at, method) in ["-inf before the softmax (Regard)", "0 before the softmax", "0 after the softmax"].into_iter().enumerate() {
@@ -178,11 +178,7 @@ impl ChecksConfig {
             ("out", "width of the output"),
             ("weights", "shape of the weights"),
         ];
-        let mut table = Table::new(
-            "check_output_width",
-            "The weights are tokens by tokens whatever d_k is; the output is made of values, so it is as wide as they are",
-            &columns,
-        );
+        let mut table = Table::new("check_output_width", "Weights are tokens by tokens; the output is as wide as the values", &columns);
         for (d_k, d_v) in [(8, 8), (64, 8), (8, 64), (1, 3)] {
             let (q, k, v) = (self.normal(4, [1, 1, 6, d_k]), self.normal(5, [1, 1, 6, d_k]), self.normal(6, [1, 1, 6, d_v]));
             let (out, weights) = (Attention::new().forward(&q, &k, &v)?.out, Attention::new().weights(&q, &k)?);
@@ -203,8 +199,7 @@ impl ChecksConfig {
         ];
         let mut table = Table::new(
             "check_rank",
-            "Ranks at 12 tokens, by singular values in double precision: one head over values of rank 3; one head with uniform weights; \
-             the softmax of scores of rank 1 (q and k spread evenly over -4 .. 4); heads side by side over tokens of rank 2",
+            "Ranks at 12 tokens, by singular values in f64; q and k of the scores of rank 1 spread evenly over -4 .. 4",
             &columns,
         );
         let n = 12;

@@ -24,10 +24,10 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     };
     let unbiased = near("bias", &vec![0.0; weights.rows.len()]);
     let expected = near("row_sum_std", &numbers(weights, "expected_std")?);
-    let end = LinePlot::new("After training", rate(), Axis::linear("loss (nats per token)"))
+    let end = LinePlot::new("After training", rate(), Axis::linear("loss (nats)"))
         .series(with_band("held out", training, "rate", "validation_loss")?.colour(UNSCALED))
         .series(with_band("learnt", training, "rate", "train_loss")?.colour(SCALED));
-    let mut learning = LinePlot::new("While it learns", Axis::linear("step"), Axis::linear("training loss (nats per token)"));
+    let mut learning = LinePlot::new("While it learns", Axis::linear("step"), Axis::linear("training loss (nats)"));
     for (place, p) in numbers(training, "rate")?.into_iter().enumerate() {
         let series = with_band(format!("{p}"), &part(curves, &[("rate", p.into())]), "step", "loss")?;
         learning = learning.series(series.colour(place).without_markers());
@@ -45,7 +45,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             .title("In this training dropout costs held-out loss", costs)
             .panel(end)
             .panel(learning)
-            .shows("a: evaluated without dropout. b: training loss, by dropout probability.")
+            .shows("a: evaluated without dropout. b: by dropout probability.")
             .says("More dropout, higher training loss.", rises(&final_losses(tables)?))
             .drawn(),
     ])

@@ -108,8 +108,7 @@ impl DropoutConfig {
             ("expected_std", "sqrt(rate / (1 - rate) x sum of squares)"),
             ("~output_change", "relative change of the output"),
         ];
-        let caption =
-            format!("Attention weights of {SEQ} random tokens, d_k = {D_K}, before and after dropping: right on average, wrong each time");
+        let caption = format!("Weights of {SEQ} random tokens, d_k = {D_K}, before and after dropping");
         let mut table = rows::table("dropout_weights", &caption, &columns);
         for &rate in &self.rates {
             let draw = |index: usize| -> Result<[f64; 5]> {
@@ -163,7 +162,7 @@ impl DropoutConfig {
             ("~difference", "validation loss minus that of the first row, same seed"),
             ("same_sign", "pairs with the sign of the mean"),
         ];
-        let caption = format!("A model that learns {} characters with dropout, means over trainings with different seeds", self.characters);
+        let caption = format!("A model that learns {} characters: means over trainings", self.characters);
         let mut table = rows::table("dropout_training", &caption, &columns);
         let of = |rate: f64, f: fn(&Learnt) -> f64| -> Vec<f64> { runs.iter().filter(|run| run.0 == rate).map(|run| f(&run.2)).collect() };
         let first = of(self.rates[0], |l| l.validation);

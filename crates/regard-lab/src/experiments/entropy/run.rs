@@ -59,8 +59,7 @@ impl EntropyConfig {
         let mut columns = vec![("seq", "tokens"), ("d_k", "d_k"), ("scaled", "scaled")];
         columns.extend(SUMMARY_COLUMNS);
         columns.push(("~any_outside", "draws with one of both numbers outside the central 95 %"));
-        let mut table =
-            rows::table("attention_entropy", "Entropy of the attention weights in nats, mean over the rows of a matrix", &columns);
+        let mut table = rows::table("attention_entropy", "Entropy in nats, mean over the rows of a matrix", &columns);
         let cell = |d_k| Cell { seq: self.seq, d_k, seeds: self.seeds, seed: self.seed, numbers: Numbers::Regard, loss: None };
         for &d_k in &self.d_k {
             let both = cell(d_k).measure(progress)?.map(|measured| measured.entropy);

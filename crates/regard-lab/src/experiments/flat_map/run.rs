@@ -66,7 +66,7 @@ impl FlatMapConfig {
     pub fn run(&self, progress: &dyn Progress) -> Result<Vec<Table>> {
         check_seeds(self.seeds, 2)?;
         let columns = [("size", "size of the projections"), ("seeds", "draws"), ("~deviation", "largest distance of a weight from 1/3")];
-        let caption = "How far the weights of 3 tokens of width 4 are from even, by the size of the projections";
+        let caption = "Distance of the weights from 1/3, by the size of the projections";
         let mut table = rows::table("flat_map", caption, &columns);
         let columns = [("size", "size"), ("query", "query"), ("key", "key"), ("weight", "weight")];
         let mut maps = Table::new("flat_map_weights", "Weights of the first draw", &columns);

@@ -89,7 +89,7 @@ fn by_length(runs: &[NamedRun]) -> Table {
         ("seeds", "trainings"),
         ("~right", "share of right answers"),
     ];
-    let caption = "Right answers of models with the same number of parameters, trained with 4 to 16 positions; chance is 1/16";
+    let caption = "Right answers after training with 4 to 16 positions; chance is 1/16";
     let mut table = rows::table("focus", caption, &columns);
     for task in TASKS {
         for (name, kind) in MODELS {

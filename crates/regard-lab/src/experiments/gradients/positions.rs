@@ -95,7 +95,7 @@ fn measure([q, k, v, d_out]: &[Array2<f64>; 4], scale: f64) -> Draw {
 
 /// `attention_gradient_positions`, one row per d_k, unscaled and scaled, of the first draws of the same cells.
 pub(super) fn table(d_k: &[usize], seq: usize, seeds: usize, seed: u64, progress: &dyn Progress) -> Result<Table> {
-    let caption = "Gradients by position and by draw: dS is the gradient through the softmax, on the scores";
+    let caption = "Gradients by position and by draw; dS: on the scores, through the softmax";
     let mut table = rows::table(TABLE, caption, &COLUMNS);
     let draws = seeds.min(DRAWS);
     for &d_k in d_k {

@@ -46,9 +46,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             .title("The plain cosine of two heads measures sharpness, not likeness", follows && centred.iter().all(|c| c.abs() < 0.1))
             .panel(bars)
             .panel(plot)
-            .shows(
-                "a: whiskers hold 95 % of untrained models. b: scores multiplied by 0.01 to 8; dashed: 1 / (tokens \u{d7} sum of squares).",
-            )
+            .shows("a: whiskers: 95 % of untrained models. b: scores times 0.01 to 8; dashed: 1 / (tokens \u{d7} sum of squares).")
             .drawn(),
     ];
     if let Some(maps) = tables.find("head_maps") {

@@ -111,7 +111,7 @@ impl HeadsConfig {
         let mut columns =
             vec![("heads", "heads"), ("measure", "measure, mean over pairs of heads"), ("~independent", "of independent heads")];
         columns.extend(SUMMARY_COLUMNS);
-        let caption = "How alike the heads of untrained attention are: mean over the pairs of heads, weights drawn with variance 2/d_model";
+        let caption = "Untrained heads: means over pairs, weights of variance 2/d_model";
         let mut table = rows::table("head_diversity", caption, &columns);
         for &heads in &self.heads {
             let draws = self.measure(heads, self.seq, 1.0, self.seeds, progress)?;
@@ -135,8 +135,7 @@ impl HeadsConfig {
     /// The same heads at other temperatures and lengths: the plain cosine follows the sharpness, the centred one does not.
     fn sharpness(&self, seeds: usize, progress: &dyn Progress) -> Result<Table> {
         let heads = self.heads.iter().copied().find(|&h| h > 1).unwrap_or(1);
-        let caption =
-            format!("The same measures for {heads} independent heads when the scores are multiplied by a factor, at several lengths");
+        let caption = format!("{heads} independent heads, scores multiplied by a factor");
         let columns = [
             ("seq", "tokens"),
             ("factor", "factor on the scores"),

@@ -35,7 +35,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             )
             .panel(bars)
             .panel(line)
-            .shows("a: exact expectations. b: error of the straight-line approximation; with the scale, scores have standard deviation 1.")
+            .shows("a: exact expectations. b: error of the straight-line approximation.")
             .says("Only scores of 1/8 and less are nearly on the line.", at_small.high < 0.15)
             .drawn(),
     ])

@@ -96,7 +96,7 @@ impl LinearRegionConfig {
             ("~error", "distance from the tangent / distance from even"),
             ("~negative", "rows in which the tangent makes a negative weight"),
         ];
-        let caption = format!("Rows of {KEYS} random keys at three widths, and how far the softmax is from a straight line there");
+        let caption = format!("Rows of {KEYS} random keys, and their distance from the tangent");
         let mut table = rows::table("linear_region", &caption, &columns);
         for &d_k in &self.d_k {
             let words = match d_k {
@@ -125,8 +125,7 @@ impl LinearRegionConfig {
             ("~error", "distance from the tangent / distance from even"),
             ("~negative", "rows in which the tangent makes a negative weight"),
         ];
-        let mut table =
-            rows::table("linear_region_spread", "How far the softmax of random scores is from its tangent at 0, by their spread", &columns);
+        let mut table = rows::table("linear_region_spread", "Distance from the tangent at 0, by the spread of the scores", &columns);
         for (place, spread) in SPREADS.into_iter().enumerate() {
             let [_, error, negative] = self.rows("linear spread", place, |_| spread);
             Row::default().of(spread).estimate(error).estimate(negative).put(&mut table);

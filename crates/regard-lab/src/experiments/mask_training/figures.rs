@@ -21,8 +21,7 @@ fn baseline(tables: &Tables, name: &str) -> Option<f64> {
 /// What training shows, what use shows, and both beside each other.
 pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     let curves = tables.get("mask_training_curves")?;
-    let mut training =
-        LinePlot::new("What training shows", Axis::linear("step"), Axis::log10("training loss (nats per token)")).names(Names::Legend);
+    let mut training = LinePlot::new("What training shows", Axis::linear("step"), Axis::log10("training loss (nats)")).names(Names::Legend);
     let prefix = tables.get("mask_training_prefix")?;
     let mut use_ = LinePlot::new("What use shows", Axis::linear("tokens of the prefix"), Axis::log10("loss from the prefix alone"))
         .names(Names::Legend);
@@ -78,7 +77,7 @@ fn masks_in_use(tables: &Tables) -> Result<Drawn> {
     let table = tables.get("mask_training")?;
     let ((validation, validation_ends), (prefix, prefix_ends)) =
         (with_ends(table, "validation_loss")?, with_ends(table, "prefix_only_loss")?);
-    let mut losses = BarPlot::new("Loss", "mask", texts(table, "variant")?, Axis::linear("nats per token"))
+    let mut losses = BarPlot::new("Loss", "mask", texts(table, "variant")?, Axis::linear("loss (nats)"))
         .bars_with_intervals("validation, teacher-forced", validation, validation_ends)
         .bars_with_intervals("validation, prefix alone", prefix, prefix_ends)
         .lying();

@@ -217,8 +217,7 @@ fn outcome(runs: &[Run]) -> Table {
     let estimates: Vec<(String, &str)> = MEASURES.iter().map(|(name, title, _)| (format!("~{name}"), *title)).collect();
     let mut columns = vec![("variant", "mask"), ("sees", "query i sees key j where"), ("predicts", "and predicts"), ("seeds", "trainings")];
     columns.extend(estimates.iter().map(|(name, title)| (name.as_str(), *title)));
-    let caption = "Language models that differ in their mask alone, judged as they are trained (validation) and as they are used \
-         (prefix alone, writing): means over trainings with different seeds";
+    let caption = "Six masks, judged as trained (validation) and as used (prefix alone, writing): means over trainings";
     let mut table = rows::table("mask_training", caption, &columns);
     for (variant, runs) in by_variant(runs) {
         let mut row = Row::default().of(variant.name()).of(sees(variant)).of(predicts(variant)).of(runs.len());
@@ -243,7 +242,7 @@ fn paired(runs: &[Run]) -> Table {
         ("~difference", "difference to the causal mask, same seed"),
         ("same_sign", "pairs with the sign of the mean"),
     ];
-    let mut table = rows::table("mask_training_paired", "Every mask against the causal one, seed by seed", &columns);
+    let mut table = rows::table("mask_training_paired", "Against the causal mask, seed by seed", &columns);
     let all = by_variant(runs);
     let Some((_, causal)) = all.iter().find(|(variant, _)| *variant == Variant::Causal) else { return table };
     for (variant, runs) in all.iter().filter(|(variant, _)| *variant != Variant::Causal) {
@@ -294,8 +293,7 @@ fn prefixes(runs: &[Run]) -> Table {
 
 fn baselines(baselines: &Baselines, entropy: Option<f64>) -> Table {
     let columns = [("name", "name"), ("value", "value"), ("meaning", "meaning")];
-    let mut table =
-        Table::new("mask_training_baselines", "What simple models reach on the same text, and what no model can beat", &columns);
+    let mut table = Table::new("mask_training_baselines", "Losses of simple models on the same text, and its entropy", &columns);
     let mut add = |name: &str, value: Value, meaning: &str| table.push(vec![name.into(), value, meaning.into()]);
     add("vocab", baselines.vocab.into(), "different characters");
     add("tokens", baselines.tokens.into(), "characters of the text; the last tenth is for validation");
@@ -322,7 +320,7 @@ fn samples(runs: &[Run]) -> Table {
         ("prompt", "given"),
         ("written", "written"),
     ];
-    let caption = format!("What one training of each writes: the first {SHOWN} characters of the first text");
+    let caption = format!("What one training of each writes: {SHOWN} characters");
     let mut table = Table::new("mask_training_samples", &caption, &columns);
     for (variant, runs) in by_variant(runs) {
         for (temperature, written) in [(1usize, &runs[0].result.sampled), (0, &runs[0].result.greedy)] {

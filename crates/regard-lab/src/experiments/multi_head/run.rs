@@ -78,7 +78,7 @@ impl MultiHeadConfig {
             ("undone", "concat(split(x)) against x, largest difference"),
             ("by_head", "Concat(heads) W_{O} against the sum of heads times their rows of W_{O}"),
         ];
-        let mut table = Table::new("multi_head", "Two ways to the output of several heads, in f64", &columns);
+        let mut table = Table::new("multi_head", "Two ways to the same output, in f64", &columns);
         let shapes = [("step", "step"), ("formula", "formula"), ("shape", "shape"), ("elements", "elements")];
         let caption = format!("Shapes with batch {BATCH}, {SEQ} tokens, width {WIDTH} and {SHOWN} heads");
         let mut shapes = Table::new("multi_head_shapes", &caption, &shapes);

@@ -10,7 +10,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     let (table, seeds) = (tables.get("multi_query")?, tables.get("multi_query_seeds")?);
     let heads = Axis::log2("key/value heads");
     let single = Series::from_table("single trainings", seeds, "kv_heads", "validation_loss")?.line(Line::None).colour(3);
-    let loss = LinePlot::new("Quality", heads.clone(), Axis::linear("validation loss (nats per token)"))
+    let loss = LinePlot::new("Quality", heads.clone(), Axis::linear("validation loss (nats)"))
         .series(with_band("mean", table, "kv_heads", "validation_loss")?.colour(SCALED))
         .series(single);
     let cache = LinePlot::new("Cache", heads, Axis::linear("bytes per token"))

@@ -92,8 +92,7 @@ impl MultiQueryConfig {
             ("~difference", "minus that of the first row, same seed"),
             ("same_sign", "pairs with the sign of the mean"),
         ];
-        let caption = "The same model with fewer key/value heads: the cache in single precision, and the loss, means over trainings \
-             with different seeds";
+        let caption = "Cache in float32, and loss: means over trainings";
         let mut table = rows::table("multi_query", caption, &columns);
         let losses = |kv: usize| -> Vec<f64> { runs.iter().filter(|run| run.0 == kv).map(|run| run.2.learnt.validation).collect() };
         let first = losses(self.kv_heads[0]);

@@ -8,7 +8,7 @@ use regard_plot::figure::{Axis, LinePlot, numbers};
 
 pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     let (trained, random) = (tables.get("nearest")?, tables.get("nearest_random")?);
-    let loss = LinePlot::new("A trained model", Axis::log2("keys kept"), Axis::linear("validation loss (nats per token)"))
+    let loss = LinePlot::new("A trained model", Axis::log2("keys kept"), Axis::linear("validation loss (nats)"))
         .series(with_band("nearest", trained, "keys", "loss")?.colour(SCALED))
         .series(with_band("latest", trained, "keys", "latest_loss")?.colour(UNSCALED));
     let error = LinePlot::new("Random vectors", Axis::log2("keys kept"), Axis::linear("relative to the exact output"))

@@ -108,7 +108,7 @@ impl NearestConfig {
             ("~latest_loss", "validation loss with the latest keys"),
             ("~latest_added", "loss added, same training"),
         ];
-        let caption = "A language model that was trained with all keys and is used with few: means over trainings with different seeds";
+        let caption = "Trained with all keys, used with few: means over trainings";
         let mut table = rows::table("nearest", caption, &columns);
         for (at, &keys) in self.keys.iter().enumerate() {
             let of = |f: &dyn Fn(&Run) -> f64| -> Vec<f64> { runs.iter().map(f).collect() };
@@ -125,7 +125,7 @@ impl NearestConfig {
             ("~kept", "share of the weight that they have"),
             ("~error", "relative error of the output"),
         ];
-        let caption = format!("Random queries, keys and values: {SEQ} tokens, d_k = {D_K}, scaled; the error is |out - exact| / |exact|");
+        let caption = format!("Random vectors: {SEQ} tokens, d_k = {D_K}, scaled; error: |out - exact| / |exact|");
         let mut table = rows::table("nearest_random", &caption, &columns);
         let draw = |index: usize| -> Result<Vec<[f64; 2]>> {
             let mut numbers = Draw::named(self.seeds.seed, "nearest", [SEQ, D_K], index as u64);

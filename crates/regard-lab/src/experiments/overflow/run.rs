@@ -82,7 +82,7 @@ impl OverflowConfig {
             ("~lost_half", "lost in half precision"),
             ("~lost_stable", "lost with the maximum subtracted"),
         ];
-        let caption = format!("Share of random rows of {KEYS} keys with a weight that is no number, when powers are taken first");
+        let caption = format!("Share of random rows of {KEYS} keys with NaN");
         let mut table = rows::table("overflow_shares", &caption, &columns);
         for &d_k in &self.d_k {
             for scaled in [false, true] {
@@ -115,7 +115,7 @@ fn examples() -> Table {
         ("half", "exp first, half precision"),
         ("stable", "maximum subtracted first"),
     ];
-    let mut table = Table::new("overflow_rows", "Three rows of scores and their softmax, naive and stable", &columns);
+    let mut table = Table::new("overflow_rows", "Three rows of scores: naive and stable softmax", &columns);
     for scores in [[1.0, 2.0, 3.0], [11.0, 12.0, 13.0], [1000.0, 1001.0, 1002.0]] {
         let list = |numbers: Vec<f64>| {
             let one = |x: &f64| if x.is_nan() { "NaN".to_owned() } else { format!("{x:.3}") };

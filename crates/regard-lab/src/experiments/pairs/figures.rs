@@ -16,7 +16,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     let (results, curves, maps) = (tables.get("pairs_results")?, tables.get("pairs_curves")?, tables.get("pairs_maps")?);
     let influence = tables.get("pairs_influence")?;
     let mut figures = Vec::new();
-    let mut learning = LinePlot::new("", Axis::linear("step"), Axis::log10("training loss (nats per token)"));
+    let mut learning = LinePlot::new("", Axis::linear("step"), Axis::log10("training loss (nats)"));
     let tasks = texts(results, "task")?;
     for (place, task) in tasks.iter().enumerate() {
         let series = with_band(task.clone(), &part(curves, &[("task", task.as_str().into())]), "step", "loss")?;
@@ -37,7 +37,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         let (mut grid, mut last) = (vec![map_of("influence".to_owned(), answers.clone())?], Vec::new());
         let last_block = heads.last().map(|(block, _)| block.clone());
         for (block, head) in heads {
-            let title = format!("block {}, head {}", block.to_field(), head.to_field());
+            let title = format!("L{}.H{}", block.to_field(), head.to_field());
             let weights = numbers(&part(&own, &[("block", block.clone()), ("head", head)]), "weight")?;
             if Some(block) == last_block {
                 last.push(weights.clone());
@@ -65,12 +65,12 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             CheckedFigure::grid(name, plain, grid, 3)
                 .title(title, apart)
                 .shows(format!(
-                    "First map: change of each prediction when a {place} of the input is replaced. Others: cross-attention of every head, \
-                     one input, one training. Rows are written, columns read."
+                    "First map: change of each prediction when a {place} is replaced. Others: cross-attention of every head, one input. Rows \
+                     are written, columns read."
                 ))
                 .says(
                     format!(
-                        "Over all trainings {} of the influence is the matching {place}'s; the best head puts {} of its weight there.",
+                        "Over all trainings {} of the influence and {} of the best head's weight are at the matching {place}.",
                         percent(of("influence")),
                         percent(of("weight"))
                     ),

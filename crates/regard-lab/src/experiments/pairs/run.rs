@@ -164,8 +164,7 @@ fn outcome(runs: &[Run], steps: u64) -> Table {
     let estimates: Vec<(String, &str)> = MEASURES.iter().map(|(name, title, _)| (format!("~{name}"), *title)).collect();
     let mut columns = vec![("task", "task"), ("seeds", "trainings"), ("steps", "steps"), ("held_out", "held-out inputs")];
     columns.extend(estimates.iter().map(|(name, title)| (name.as_str(), *title)));
-    let caption = "An encoder-decoder on inputs that it was never trained on, and whether its cross-attention explains it: means over \
-         trainings with different seeds";
+    let caption = "Held-out inputs, and whether cross-attention explains the outputs: means over trainings";
     let mut table = rows::table("pairs_results", caption, &columns);
     for (task, runs) in by_task(runs) {
         let mut row = Row::default().of(task).of(runs.len()).of(steps as usize).of(runs[0].result.held_out);
@@ -190,7 +189,7 @@ fn heads(runs: &[Run]) -> Table {
         ("~ablated", "tokens right without it"),
         ("~permuted", "with its weights shuffled"),
     ];
-    let caption = "Every head of cross-attention of every training: what it looks at, and what is lost without it";
+    let caption = "Every cross-attention head of every training: what it looks at, and what is lost without it";
     let mut table = rows::table("pairs_heads", caption, &columns);
     for run in runs {
         let inputs = run.result.explained.inputs;
@@ -225,7 +224,7 @@ fn empty() -> [Table; 4] {
     [
         Table::new(
             "pairs_examples",
-            "Held-out inputs and what was written; wrong ones first",
+            "Held-out inputs, wrong outputs first",
             &[task, ("input", "input"), ("written", "written"), ("right", "should be"), ("correct", "correct")],
         ),
         Table::new(

@@ -41,10 +41,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             .title("The time of a window grows more slowly with the length than that of full attention", slower)
             .panel(pairs)
             .panel(time)
-            .shows(format!(
-                "b: median time; bands reach from the fastest to the slowest round. Fitted exponents of n: {}.",
-                fitted.join(", ")
-            ))
+            .shows(format!("b: medians; bands: fastest to slowest round. Fitted exponents of n: {}.", fitted.join(", ")))
             .drawn(),
     );
     Ok(figures)

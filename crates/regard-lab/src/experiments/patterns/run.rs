@@ -153,10 +153,7 @@ impl PatternsConfig {
     }
 
     fn statistics(&self, progress: &dyn Progress) -> Result<(Table, Table)> {
-        let caption = format!(
-            "What each pattern lets through, and what attention does with it: {} tokens, d_k = {}, means over {} draws",
-            self.seq, self.d_k, self.seeds
-        );
+        let caption = format!("Eight patterns: {} tokens, d_k = {}, means over {} draws", self.seq, self.d_k, self.seeds);
         let columns = [
             ("pattern", "pattern"),
             ("pairs", "pairs of query and key"),
@@ -209,7 +206,7 @@ impl PatternsConfig {
             ("lse", "log-sum-exp, Regard"),
             ("hidden_nan_ignored", "output unchanged when hidden keys are NaN"),
         ];
-        let caption = "A strictly-future mask leaves the last query nothing: exp(-inf - -inf) is NaN in a textbook softmax, and zero here";
+        let caption = "A strictly-future mask leaves the last query nothing: exp(-inf - -inf) is NaN, and zero here";
         let mut table = Table::new("attention_empty_rows", caption, &columns);
         let [q, k, v] = self.draw(seq, 0);
         let attention = Attention::new().strictly_future();
@@ -253,11 +250,7 @@ impl PatternsConfig {
     }
 
     fn times(&self, progress: &dyn Progress) -> Result<Table> {
-        let caption = format!(
-            "Time of attention against its length: one head of dimension {}, float32; medians of {ROUNDS} rounds, whose range is the \
-             interval",
-            self.d_k
-        );
+        let caption = format!("Time by length, one head, d_k = {}, float32: medians and range of {ROUNDS} rounds", self.d_k);
         let columns = [
             ("pattern", "pattern"),
             ("seq", "tokens"),
@@ -314,7 +307,7 @@ fn exponents(times: &Table) -> Table {
         ("~pairs_exponent", "exponent of the pairs"),
         ("~time_exponent", "exponent of the time"),
     ];
-    let caption = "How the work and the time grow with the length n: exponents of n, fitted over all lengths";
+    let caption = "Work and time: fitted exponents of the length n";
     let mut table = rows::table("patterns_exponents", caption, &columns);
     for pattern in TIMED {
         let points = |column: &str| -> Vec<(f64, f64)> {

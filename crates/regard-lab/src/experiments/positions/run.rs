@@ -132,8 +132,7 @@ fn outcome(runs: &[(&str, u64, Run)], held_out: usize) -> Table {
         ("~exact_match", "written backwards without a mistake"),
         ("~right", "letters right, teacher-forced"),
     ];
-    let caption = "Letters to be written backwards, by how the model is told positions; and whether shuffling the input of an untrained \
-         model only shuffles its outputs";
+    let caption = "Letters written backwards, and what shuffling the input does to an untrained model";
     let mut table = rows::table("positions", caption, &columns);
     for (kind, _) in KINDS {
         let of = |f: fn(&Run) -> f64| -> Vec<f64> { runs.iter().filter(|run| run.0 == kind).map(|run| f(&run.2)).collect() };

@@ -32,8 +32,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
 }
 
 fn edit_costs(edits: &Table) -> Result<Drawn> {
-    let mut costs =
-        BarPlot::new("", "", EDITS.map(|(_, what)| what.to_owned()).to_vec(), Axis::linear("change of the loss (nats a token)"));
+    let mut costs = BarPlot::new("", "", EDITS.map(|(_, what)| what.to_owned()).to_vec(), Axis::linear("change of the loss (nats)"));
     for model in models(edits)? {
         let (values, ends) = with_ends(&part(edits, &[("model", model.as_str().into())]), "change")?;
         costs = costs.bars_with_intervals(model, values, ends);
@@ -68,7 +67,7 @@ fn heads(rows: &Table, model: &str) -> Result<Drawn> {
     let mut costliest = rows.clone();
     costliest.rows.truncate(DRAWN);
     let names = costliest.rows.iter().map(|row| costliest.text(row, "head").to_owned()).collect();
-    let mut plot = BarPlot::new("", "", names, Axis::linear("change of the loss (nats a token)"));
+    let mut plot = BarPlot::new("", "", names, Axis::linear("change of the loss (nats)"));
     for (label, column) in [("total: later layers see that it is missing", "total"), ("direct: out of the last stream alone", "direct")] {
         let (values, ends) = with_ends(&costliest, column)?;
         plot = plot.bars_with_intervals(label, values, ends);

@@ -192,7 +192,7 @@ fn tables() -> [Table; 4] {
     [
         rows::table(
             "real_edits",
-            "What edits of all heads cost: the loss with the edit less the loss without, nats a token, over texts",
+            "Edits of all heads: change of the loss, nats per token, over texts",
             &[
                 ("model", "model"),
                 ("edit", "edit"),
@@ -208,7 +208,7 @@ fn tables() -> [Table; 4] {
         ),
         rows::table(
             "real_kinds",
-            "The head that is most of each kind on half of the texts: how much on the other half, and what its removal costs",
+            "The head of each kind, chosen on half of the texts: its score on the other half, and what its removal costs",
             &[
                 ("model", "model"),
                 ("kind", "kind"),
@@ -224,8 +224,7 @@ fn tables() -> [Table; 4] {
         ),
         rows::table(
             "real_relations",
-            "Who looks at the subject of a verb, or at a synonym: the head that does it most with half of the words, judged with the \
-             other half",
+            "Weight on the subject of a verb, or on a synonym: the head chosen with half of the words, tested with the other half",
             &[
                 ("model", "model"),
                 ("relation", "relation"),
@@ -239,7 +238,7 @@ fn tables() -> [Table; 4] {
         ),
         rows::table(
             "real_screen",
-            "What each head of a small model is worth, the costliest first: the change of the loss without it, nats a token, over texts",
+            "Heads of a small model, the costliest first: change of the loss without each, nats per token, over texts",
             &[
                 ("model", "model"),
                 ("rank", "rank"),

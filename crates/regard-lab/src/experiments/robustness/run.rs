@@ -75,14 +75,11 @@ impl RobustnessConfig {
         check_seeds(self.seeds, 2)?;
         let mut columns = vec![("seq", "tokens"), ("d_k", "d_k"), ("scaled", "scaled"), ("statistic", "statistic, mean over the rows")];
         columns.extend(SUMMARY_COLUMNS);
-        let mut table = rows::table(
-            "attention_robustness_summary",
-            "Statistics of attention matrices over many independent draws, beside their exact expectations and the published single draws",
-            &columns,
-        );
+        let mut table =
+            rows::table("attention_robustness_summary", "Many draws, their exact expectations, and the published single draws", &columns);
         let mut rule = rows::table(
             "attention_robustness_rule",
-            "How often chance makes a draw unusual: the share of draws with a number outside the central 95 % of its distribution",
+            "Share of draws with a number outside the central 95 % of its distribution",
             &RULE_COLUMNS,
         );
         for &seq in &self.seq {

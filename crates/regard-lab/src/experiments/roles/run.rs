@@ -80,8 +80,7 @@ fn outcome(runs: &[NamedRun]) -> Table {
         ("seeds", "trainings"),
         ("~right", "share of right answers"),
     ];
-    let caption =
-        "Right answers among 16 pairs: projections shared in training, and three trained ones exchanged afterwards; chance is 1/16";
+    let caption = "Right answers among 16 pairs; chance is 1/16";
     let mut table = rows::table("roles", caption, &columns);
     for task in TASKS {
         let of = |name: &str, right: &dyn Fn(&Trained) -> f64| -> Vec<f64> {

@@ -20,7 +20,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     let sharp = D_K.iter().all(|&d| of(d, 2, "largest").low > 0.8 && of(d, 0, "largest").high < 0.5);
     let lines = |title: &str, axis: Axis, column: &str| -> Result<LinePlot> {
         let ticks = D_K.map(|d| d as f64);
-        let mut plot = LinePlot::new(title, Axis::log2("head dimension d_{k}").ticks(ticks), axis).names(Names::Legend);
+        let mut plot = LinePlot::new(title, Axis::log2("width d_{k}").ticks(ticks), axis).names(Names::Legend);
         for (colour, place) in [0usize, 3, 1].into_iter().zip(PLACES) {
             plot = plot.series(with_band(place, &part(table, &[("place", place.into())]), "d_k", column)?.colour(colour));
         }

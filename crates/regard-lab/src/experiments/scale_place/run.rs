@@ -89,7 +89,7 @@ impl ScalePlaceConfig {
             ("~output", "RMS of the outputs"),
             ("~apart", "distance of the outputs from the scaled ones / their length"),
         ];
-        let caption = "8 tokens, values of standard deviation 1: weights and outputs by the place of the scale";
+        let caption = "Weights and outputs of 8 tokens by the place of the scale";
         let mut table = rows::table("scale_place", caption, &columns);
         let maps = [("d_k", "d_k"), ("place", "scale"), ("query", "query"), ("key", "key"), ("weight", "weight")];
         let mut maps = Table::new("scale_place_maps", "Weights of one draw", &maps);
@@ -143,7 +143,7 @@ fn nanoseconds(calls: usize, mut run: impl FnMut()) -> f64 {
 /// The factor as a power and as a division, and its use on the scores.
 fn powers() -> Table {
     let columns = [("operation", "operation"), ("nanoseconds", "ns each, best of 15"), ("error", "largest relative error")];
-    let caption = "The scale as a power and as a division, and applied to the scores: d_k from 1 to 4096, times on this machine";
+    let caption = "The scale as power and division, and applied to a score: times on this machine, d_k from 1 to 4096";
     let mut table = Table::new("scale_power", caption, &columns);
     let widths: Vec<f64> = (1..=4096).map(f64::from).collect();
     // x * root - 1, by exact products in two numbers: the error of 1 / root.

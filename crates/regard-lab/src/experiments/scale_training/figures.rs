@@ -23,7 +23,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     let mut sizes = numbers(table, "head_dim")?;
     sizes.dedup();
     let widest = sizes.iter().copied().fold(0.0, f64::max);
-    let mut end = LinePlot::new("After training", d_k_axis(), Axis::linear("validation loss (nats per token)"));
+    let mut end = LinePlot::new("After training", d_k_axis(), Axis::linear("validation loss (nats)"));
     for (scaled, word, colour) in WORDS {
         let of = |table: &Table| part(table, &[("scaled", scaled.into())]);
         end = end.series(with_band(word, &of(table), "head_dim", "validation_loss")?.colour(colour));
@@ -33,7 +33,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         .series(with_band("difference", paired, "head_dim", "difference")?.colour(3))
         .horizontal(0.0, "no difference");
     let at = |what: &str| format!("{what}, d_{{k}} = {widest}");
-    let loss = over_time(curves, widest, "loss", &at("Learning"), Axis::linear("training loss (nats per token)"))?;
+    let loss = over_time(curves, widest, "loss", &at("Learning"), Axis::linear("training loss (nats)"))?;
     let query = over_time(gradients, widest, "query_gradient", &at("Gradient on queries"), Axis::log10("norm on the weights"))?;
     let of =
         |scaled: bool, column: &str| estimate_at(table, &[("head_dim", Value::Integer(widest as i64)), ("scaled", scaled.into())], column);
@@ -60,16 +60,16 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             ["sharpest", "flattest"],
             "Without the scale heads begin sharper, the more so the wider they are",
             "Entropy of the heads while the model learns",
-            "entropy / ln(visible keys)",
+            "relative entropy",
             of(false, "first_entropy").high < of(true, "first_entropy").low,
         ),
         (
             "scale_training_saturation",
             "saturated",
             ["least_saturated", "most_saturated"],
-            "Without the scale more rows are saturated at the end",
+            "Without the scale more rows are saturated (a weight above 0.99) at the end",
             "Saturated rows while the model learns",
-            "share of rows with a weight above 0.99",
+            "share of saturated rows",
             of(false, "last_saturated").low > of(true, "last_saturated").high,
         ),
     ] {
@@ -83,7 +83,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             }
             figure = figure.panel(plot);
         }
-        figures.push(figure.shows("Mean over heads and trainings; bands reach from the lowest head to the highest.").drawn());
+        figures.push(figure.shows("Means over heads and trainings; bands: lowest to highest head.").drawn());
     }
     Ok(figures)
 }

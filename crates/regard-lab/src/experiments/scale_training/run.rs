@@ -152,8 +152,7 @@ fn outcome(runs: &[Run]) -> Table {
     let estimates: Vec<(String, &str)> = MEASURES.iter().map(|(name, title, _)| (format!("~{name}"), *title)).collect();
     let mut columns = vec![("head_dim", "head size d_k"), ("scaled", "scaled"), ("seeds", "trainings")];
     columns.extend(estimates.iter().map(|(name, title)| (name.as_str(), *title)));
-    let caption = "The same model and text with and without the scale, means over trainings with different seeds: losses in nats per \
-         token; heads and gradients before and after training";
+    let caption = "Losses, heads and gradients, before and after training: means over trainings";
     let mut table = rows::table("scale_training", caption, &columns);
     for ((head_dim, scaled), runs) in by_kind(runs) {
         let mut row = Row::default().of(head_dim).of(scaled).of(runs.len());
@@ -178,7 +177,7 @@ fn paired(runs: &[Run], floor: Option<f64>) -> Table {
         ("~excess_without", "without"),
         ("~excess_ratio", "ratio of the two, same seed"),
     ];
-    let mut table = rows::table("scale_training_paired", "What the scale is worth in training, seed by seed", &columns);
+    let mut table = rows::table("scale_training_paired", "With and without the scale, seed by seed", &columns);
     let all = by_kind(runs);
     for ((head_dim, scaled), with) in all.iter().filter(|((_, scaled), _)| *scaled) {
         let Some((_, without)) = all.iter().find(|((d, s), _)| d == head_dim && s != scaled) else { continue };

@@ -65,8 +65,7 @@ impl SweepConfig {
         let origin = origin::<Sweep>(self, self.seed, self.numbers.describe())?;
         let mut table = rows::table(
             "attention_sweep_results",
-            "Attention of random queries and keys, without and with the scale 1/sqrt(d_k): means over the draws; row statistics are \
-             over all rows of all draws",
+            "Random queries and keys, with and without 1/sqrt(d_k): means over draws, row statistics over all rows",
             &COLUMNS,
         );
         let mut weights = Table::new(

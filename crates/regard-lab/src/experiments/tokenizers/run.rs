@@ -123,8 +123,7 @@ impl TokenizersConfig {
             }
         }
         let columns = [("word", "word"), ("bpe", "BPE"), ("word_piece", "WordPiece")];
-        let mut single =
-            Table::new("tokenizers_words", "Pieces of words, with the largest vocabulary; the last four are not in the text", &columns);
+        let mut single = Table::new("tokenizers_words", "Words in pieces, largest vocabulary; the last four are not in the text", &columns);
         let mut seen: Vec<&str> = train.split_whitespace().filter(|w| w.chars().all(char::is_alphabetic) && w.len() > 4).collect();
         seen.dedup();
         for word in seen.into_iter().take(3).chain(UNSEEN) {

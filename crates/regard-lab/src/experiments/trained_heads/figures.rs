@@ -85,7 +85,8 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         }
         let mut grid = Vec::new();
         for (block, head) in &heads {
-            let title = format!("{}.{}: {}", block.to_field(), head.to_field(), name(order, block, head));
+            let title =
+                format!("L{}.H{}: {}", block.to_field(), head.to_field(), name(order, block, head).trim_end_matches(" of the four"));
             grid.push(head_map(maps, &tokens, order, block, head, title)?);
         }
         // The first head by itself, once.
@@ -93,7 +94,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             && let Some((block, head)) = heads.first()
         {
             let row_sum = |map: &HeatPlot| map.values.chunks(tokens.len()).all(|row| (row.iter().sum::<f64>() - 1.0).abs() < 0.02);
-            let title = format!("block {}, head {}", block.to_field(), head.to_field());
+            let title = format!("L{}.H{}", block.to_field(), head.to_field());
             let map = head_map(maps, &tokens, order, block, head, title)?;
             let sums = row_sum(&map);
             figures.push(
@@ -110,10 +111,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
         figures.push(
             CheckedFigure::grid(figure_name, format!("Every head of a {order} model on held-out text"), grid, 4)
                 .title(
-                    format!(
-                        "Every head of a {order} model: {} of {all} heads of all trainings have one of the four patterns",
-                        count(order)
-                    ),
+                    format!("Every head of a {order} model: {} of {all} heads of all trainings have a pattern", count(order)),
                     count(order) > 0 && count(order) == recount(order),
                 )
                 .shows(

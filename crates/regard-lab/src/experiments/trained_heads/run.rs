@@ -180,7 +180,7 @@ pub(super) fn named(heads: &[NamedHead]) -> Table {
         ("~share", "share of heads, mean over trainings"),
         ("example", "head with the largest value"),
     ];
-    let caption = "Patterns of trained heads: at least 0.1 beyond even weights at the lower end of the interval; uniform heads have none";
+    let caption = "Heads by pattern";
     let mut table = rows::table("trained_heads_named", caption, &columns);
     for (order, _) in ORDERS {
         let heads: Vec<&NamedHead> = heads.iter().filter(|head| head.order == order).collect();
@@ -214,7 +214,7 @@ fn head_patterns(heads: &[NamedHead], runs: &[NamedRun]) -> Table {
         ("~horizontal", "horizontal: share of even rows"),
         ("~block_weight", "block: weight on the other letters of the word"),
     ];
-    let caption = "Every head: how much of each pattern it has beyond what even weights have, means over held-out windows";
+    let caption = "Every head: excess of each pattern over even weights, means over held-out windows";
     let mut table = rows::table("trained_heads_patterns", caption, &columns);
     let steps = runs.iter().flat_map(|run| run.run.patterns.iter().map(|p| p.step));
     for (head, step) in heads.iter().zip(steps) {

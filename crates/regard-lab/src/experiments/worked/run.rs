@@ -80,9 +80,9 @@ impl WorkedConfig {
         let [q, k, v] = example();
         let mut numbers = vec![("variant", "variant"), ("step", "step"), ("query", "query")];
         numbers.extend(["key_1", "key_2", "key_3"].into_iter().zip(TOKENS));
-        let mut table = Table::new("worked_example", "Three tokens, d_{k} = 4: every number of attention, row by row", &numbers);
+        let mut table = Table::new("worked_example", "Three tokens, d_{k} = 4: every number", &numbers);
         let columns = [("variant", "variant"), ("query", "query"), ("first", "first element"), ("second", "second element")];
-        let mut outputs = Table::new("worked_outputs", "The outputs: rows of V, mixed by the weights", &columns);
+        let mut outputs = Table::new("worked_outputs", "Outputs: rows of V, mixed by the weights", &columns);
         for (variant, scale, causal) in VARIANTS {
             let s = steps(&q, &k, &v, scale, causal);
             let shown = [("1 scores Q K^{T}", &s.scores), ("2 scaled", &s.scaled), ("3 masked", &s.masked), ("4 softmax", &s.weights)];
@@ -111,7 +111,7 @@ impl WorkedConfig {
             ("outputs", "of an output"),
             ("row_sum", "largest distance of a row's sum from 1"),
         ];
-        let caption = "The same steps on larger random inputs, in f64 with a causal mask, against the library";
+        let caption = "Larger random inputs, f64, causal mask, against the library";
         let mut table = Table::new("worked_larger", caption, &columns);
         for (at, (n, d)) in LARGER.into_iter().enumerate() {
             let mut draw = Draw::named(self.seed, "worked", [n, d], at as u64);
