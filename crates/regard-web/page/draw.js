@@ -64,7 +64,10 @@ export function table(columns, rows, /** @type {Record<string, any>} */ options 
     ),
   );
   const body = rows.map((row) => {
-    const cells = row.map((x) => el('td', {}, typeof x === 'number' ? short(x) : (x ?? '–')));
+    const cells = row.map((x, i) => {
+      const kind = columns[i] === 'labels' ? 'words' : null;
+      return el('td', { class: kind }, typeof x === 'number' ? short(x) : (x ?? '–'));
+    });
     return el('tr', { 'aria-current': current?.(row) ? 'true' : null, onclick: pick ? () => pick(row) : null }, cells);
   });
   return el(

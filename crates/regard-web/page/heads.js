@@ -182,7 +182,7 @@ function statisticsShown(grid, means) {
       {},
       el('div', { class: 'row' }, choice('scatterX', named(), 'every head by'), choice('scatterY', named(), 'and')),
       scatter(means),
-      el('p', { class: 'quiet' }, 'Each dot is a head; the brighter, the later its layer.'),
+      el('p', { class: 'quiet' }, 'Each dot is a head; the lighter, the later its layer.'),
     ),
   };
 }

@@ -139,6 +139,8 @@ export const mapView = {
       event.stopPropagation();
     });
     new ResizeObserver(() => {
+      // Another view, or another map, took its place.
+      if (here !== map || !canvas.isConnected) return;
       map.fit();
       map.wake();
     }).observe(canvas);

@@ -184,7 +184,7 @@ export class MapOf {
     ink.restore();
     this.names();
     this.describe(this.top, step);
-    this.times.push(performance.now() - begun);
+    if (this.times.push(performance.now() - begun) > 2000) this.times.splice(0, 1000);
   }
 
   /** The largest weight of a tile's cells that are on the screen; all of them while it moves across its edge. */

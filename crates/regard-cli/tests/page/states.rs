@@ -197,7 +197,8 @@ fn the_command_of_the_card_names_the_model() {
     let path = model.to_str().expect("UTF-8");
     let served = Served::with(&["serve", "--no-open", "--json", path], |command| command);
     chrome.open(&format!("{}{}", served.address, fragment(&[("t", SCRIPTS), ("e", "L0.H1=zero")])));
-    settled(&chrome);
+    // Its heads have no names: it knows few of the bytes of the stories.
+    chrome.wait("document.getElementById('view').dataset.drawn");
     let line = words(&chrome, "#command");
     assert!(line.contains(path) && line.ends_with("--edits L0.H1=zero"), "{line}");
     let program = std::path::Path::new(env!("CARGO_BIN_EXE_regard")).parent().expect("a folder");
@@ -305,10 +306,10 @@ fn edits_are_made_and_removed_by_keyboard() {
     assert!(edits().as_str().is_some_and(|edits| edits.starts_with("scale=0.2")), "{}", edits());
     reach("#mask");
     and_drawn(&chrome, |chrome| chrome.key("f"));
-    assert!(edits().as_str().is_some_and(|edits| edits.ends_with("/mask=full")), "{}", edits());
+    assert!(edits().as_str().is_some_and(|edits| edits.starts_with("mask=full/scale=")), "{}", edits());
     reach(".chips button");
     and_drawn(&chrome, |chrome| chrome.key("Enter"));
-    assert_eq!(edits(), json!("mask=full"));
+    assert!(edits().as_str().is_some_and(|edits| edits.starts_with("scale=0.2")), "{}", edits());
     reach("#intact");
     and_drawn(&chrome, |chrome| chrome.key("Enter"));
     assert_eq!(edits(), json!(""));
