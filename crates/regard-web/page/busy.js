@@ -3,7 +3,7 @@
 import { byId, put } from './base.js';
 
 /** Work that is done earlier shows no sign. */
-const SHOWN_AFTER = 120;
+const SHOWN_AFTER = 100;
 
 const tasks = new Set();
 let timer = null;
@@ -33,7 +33,7 @@ function show() {
 export function begin(words, cancel = null) {
   const task = { words, cancel, begun: performance.now(), done: 0, all: 0 };
   tasks.add(task);
-  timer ??= setInterval(show, 60);
+  timer ??= setInterval(show, 40);
   return {
     far(done, all) {
       Object.assign(task, { done, all });

@@ -1,6 +1,8 @@
 // @ts-check
 // Exactly the view, as a file.
-import { el } from './base.js';
+import { el, svg } from './base.js';
+import { colour } from './colour.js';
+import { difference, scaleKind } from './draw.js';
 import { runs, state } from './state.js';
 
 function save(name, blob) {
@@ -71,4 +73,39 @@ export async function exportView(kind, view) {
   const text = svgText(drawing);
   if (kind === 'SVG') return save(name, new Blob([text], { type: 'image/svg+xml' }));
   return save(name, await pngOf(text, drawing));
+}
+
+/** All thumbnails in one drawing, every cell with its number. */
+export function gridSvg(pictures, columns, most, heads) {
+  const [size, gap] = [3, 14];
+  const side = columns * size;
+  const rows = Math.ceil(pictures.length / heads);
+  const out = svg('svg', {
+    viewBox: `0 0 ${heads * (side + gap)} ${rows * (side + gap)}`,
+    width: heads * (side + gap),
+    height: rows * (side + gap),
+  });
+  pictures.forEach((values, i) => {
+    const [x, y] = [(i % heads) * (side + gap), Math.floor(i / heads) * (side + gap)];
+    const group = svg('g', {
+      transform: `translate(${x} ${y + 11})`,
+      'data-head': `${Math.floor(i / heads)}.${i % heads}`,
+    });
+    group.append(svg('text', { x: 0, y: -2, 'font-size': 9 }, `${Math.floor(i / heads)}.${i % heads}`));
+    values.forEach((value, j) => {
+      if (value !== 0)
+        group.append(
+          svg('rect', {
+            x: (j % columns) * size,
+            y: Math.floor(j / columns) * size,
+            width: size,
+            height: size,
+            fill: colour(value, most, scaleKind(), difference()),
+            'data-value': value,
+          }),
+        );
+    });
+    out.append(group);
+  });
+  return out;
 }

@@ -1,9 +1,11 @@
 // @ts-check
-// Drawings of all heads: a scatter, and the thumbnails as one picture.
-import { short, svg } from './base.js';
-import { colour } from './colour.js';
-import { difference, model, scaleKind } from './draw.js';
-import { go, state } from './state.js';
+// Drawings of all heads: a scatter, and the grid of thumbnails.
+import { el, put, short, svg } from './base.js';
+import { frozen, numbers } from './api.js';
+import { colour, image } from './colour.js';
+import { difference, largest, model, ofSide, scaleKind, tilePath } from './draw.js';
+import { NAMES, nameOf } from './labels.js';
+import { STATISTICS, go, state } from './state.js';
 
 export const WORDS = {
   entropy: 'entropy (nats)',
@@ -104,42 +106,165 @@ export function scatter(heads) {
   return out;
 }
 
-/** All thumbnails in one drawing, every cell with its number. */
-export function gridSvg(layers, columns, most, heads) {
-  const pictures = layers.flatMap((values) =>
-    Array.from({ length: heads }, (_, h) =>
-      values.subarray((h * values.length) / heads, ((h + 1) * values.length) / heads),
-    ),
+/** Longer texts are computed layer by layer, as they come into sight. */
+export const LONG = 4096;
+
+/** One tab stop for all thumbnails: arrows move between them. */
+function moveFocus(event, grid, heads) {
+  const all = [...grid.querySelectorAll('button')];
+  const at = all.indexOf(document.activeElement);
+  const step = { ArrowRight: 1, ArrowLeft: -1, ArrowDown: heads, ArrowUp: -heads, Home: -at, End: all.length - 1 - at }[
+    event.key
+  ];
+  const next = all[at + step];
+  if (at < 0 || !next) return;
+  event.preventDefault();
+  event.stopPropagation();
+  all[at].tabIndex = -1;
+  next.tabIndex = 0;
+  next.focus();
+}
+
+/** One head of the grid, empty at first. */
+function headButton(layer, head, edit) {
+  const name = nameOf(layer, head);
+  const here = layer === state.layer && head === state.head;
+  return el(
+    'button',
+    {
+      'aria-pressed': here ? 'true' : 'false',
+      'data-head': `${layer}.${head}`,
+      'data-edit': edit || null,
+      tabindex: here ? 0 : -1,
+      onclick: () => go({ layer, head, view: 'head' }),
+    },
+    el('canvas', { width: 1, height: 1, 'aria-hidden': 'true' }),
+    el('span', { class: 'at' }, `${layer}.${head}`),
+    name ? el('span', { class: 'label' }, name) : null,
   );
-  const [size, gap] = [3, 14];
-  const side = columns * size;
-  const rows = Math.ceil(pictures.length / heads);
-  const out = svg('svg', {
-    viewBox: `0 0 ${heads * (side + gap)} ${rows * (side + gap)}`,
-    width: heads * (side + gap),
-    height: rows * (side + gap),
-  });
-  pictures.forEach((values, i) => {
-    const [x, y] = [(i % heads) * (side + gap), Math.floor(i / heads) * (side + gap)];
-    const group = svg('g', {
-      transform: `translate(${x} ${y + 11})`,
-      'data-head': `${Math.floor(i / heads)}.${i % heads}`,
+}
+
+/** Cells of a thumbnail on a side. */
+export const cellsAcross = (n) => Math.ceil(n / Math.ceil(n / 32));
+
+/** The grid of all heads: layers come as they are ready, in the colours of the largest weight so far. */
+export class Grid {
+  constructor(n, edited) {
+    const { layers, heads } = model();
+    this.n = n;
+    this.columns = cellsAcross(n);
+    /** Pictures by layer and head, and the layers that have all of them. */
+    this.loaded = new Map();
+    this.done = new Set();
+    this.most = 1e-12;
+    this.buttons = Array.from({ length: layers * heads }, (_, i) => {
+      const [layer, head] = [Math.floor(i / heads), i % heads];
+      return headButton(layer, head, edited.get(`${layer}.${head}`) ?? '');
     });
-    group.append(svg('text', { x: 0, y: -2, 'font-size': 9 }, `${Math.floor(i / heads)}.${i % heads}`));
-    values.forEach((value, j) => {
-      if (value !== 0)
-        group.append(
-          svg('rect', {
-            x: (j % columns) * size,
-            y: Math.floor(j / columns) * size,
-            width: size,
-            height: size,
-            fill: colour(value, most, scaleKind(), difference()),
-            'data-value': value,
-          }),
-        );
+    this.node = el('div', { class: 'heads', role: 'group', 'aria-label': 'thumbnails of every head' }, this.buttons);
+    const widest = layers * heads <= 16 ? 'min(200px, 17vh)' : '110px';
+    this.node.style.gridTemplateColumns = `repeat(${heads}, minmax(48px, ${widest}))`;
+    this.node.addEventListener('keydown', (event) => moveFocus(event, this.node, heads));
+  }
+
+  paint(layer, head) {
+    const values = this.loaded.get(layer)[head];
+    if (!values) return;
+    const canvas = this.buttons[layer * model().heads + head].querySelector('canvas');
+    Object.assign(canvas, { width: this.columns, height: values.length / this.columns });
+    canvas.getContext('2d').putImageData(image(values, this.columns, this.most, scaleKind(), difference()), 0, 0);
+  }
+
+  /** Draws one head; all of them in other colours, where its weights are larger. */
+  show(layer, head, values) {
+    if (!this.loaded.has(layer)) this.loaded.set(layer, []);
+    this.loaded.get(layer)[head] = values;
+    const most = largest(values);
+    if (most <= this.most) {
+      this.paint(layer, head);
+      return;
+    }
+    this.most = most;
+    for (const [at, heads] of this.loaded) heads.forEach((_, h) => this.paint(at, h));
+  }
+
+  /** Whether the first head of a layer is on the screen. */
+  inSight(layer) {
+    const { top, bottom } = this.buttons[layer * model().heads].getBoundingClientRect();
+    return bottom > 0 && top < innerHeight;
+  }
+
+  /** Pictures of a layer. Those of a long text come head by head: each is drawn as soon as it is there. */
+  async load(layer, of = ofSide) {
+    const { heads } = model();
+    const look = `pool=${state.pool}&sink=${state.sink}`;
+    if (this.n <= LONG || frozen) {
+      const all = await of((run) => numbers(`/api/run/${run.run}/thumbnails?layer=${layer}&${look}`));
+      const cells = all.length / heads;
+      for (let head = 0; head < heads; head++) this.show(layer, head, all.subarray(head * cells, (head + 1) * cells));
+    } else {
+      const step = Math.ceil(this.n / 32);
+      for (let head = 0; head < heads; head++) {
+        const own = await of((run) => numbers(tilePath(run, layer, head, 0, this.n, 0, this.n, step)));
+        this.show(layer, head, own);
+      }
+    }
+    this.done.add(layer);
+  }
+
+  /** Sorted by a statistic, and only the heads of a name. */
+  arrange(means) {
+    const { heads } = model();
+    const wanted = NAMES.find((name) => name.replace(/[^a-z]/g, '') === state.only);
+    const score = (mean) => (STATISTICS.includes(state.order) ? -mean[state.order] : 0);
+    const order = [...means].sort((a, b) => score(a) - score(b) || a.layer - b.layer || a.head - b.head);
+    const shown = order.filter((mean) => !wanted || nameOf(mean.layer, mean.head)?.includes(wanted));
+    put(
+      this.node,
+      shown.map((mean) => this.buttons[mean.layer * heads + mean.head]),
+    );
+    if (!this.node.querySelector('[tabindex="0"]') && this.node.firstChild) this.node.firstChild.tabIndex = 0;
+    return order;
+  }
+
+  describe(means) {
+    for (const mean of means) {
+      const button = this.buttons[mean.layer * model().heads + mean.head];
+      const words = STATISTICS.map((name) => `${WORDS[name]} ${short(mean[name])}`).join(', ');
+      button.title = words;
+    }
+  }
+
+  /** The layers that are in sight, one after the other; the others when they come into sight. */
+  async loadVisible(current, task) {
+    const { heads } = model();
+    const wanted = new Set();
+    const seen = new IntersectionObserver((entries) => {
+      for (const entry of entries)
+        if (entry.isIntersecting) wanted.add(Number(entry.target.getAttribute('data-head').split('.')[0]));
     });
-    out.append(group);
-  });
-  return out;
+    this.buttons.filter((_, i) => i % heads === 0).forEach((button) => seen.observe(button));
+    await new Promise(requestAnimationFrame);
+    await new Promise(requestAnimationFrame);
+    let working = false;
+    const work = async () => {
+      if (working) return;
+      working = true;
+      try {
+        for (;;) {
+          const next = [...wanted].filter((layer) => !this.done.has(layer)).sort((a, b) => a - b)[0];
+          if (next === undefined || !current()) return;
+          task.far(this.done.size, wanted.size);
+          await this.load(next);
+        }
+      } finally {
+        working = false;
+      }
+    };
+    await work();
+    const again = setInterval(() => {
+      if (!current() || this.done.size === model().layers) clearInterval(again);
+      else work().catch(() => {});
+    }, 300);
+  }
 }

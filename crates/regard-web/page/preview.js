@@ -1,11 +1,12 @@
 // @ts-check
 // While a long text is run: how far the run is, and the heads of the layers that are done.
 import { byId, counted, el, put } from './base.js';
-import { ask, endViewRequests, frozen, numbers } from './api.js';
+import { ask, endViewRequests, frozen } from './api.js';
 import { colourFor, difference, model } from './draw.js';
-import { Grid, cellsAcross } from './heads.js';
+import { Grid } from './heads_drawn.js';
 import { inTab } from './tab.js';
 import { state } from './state.js';
+import { headEdits } from './surgery.js';
 
 /** Milliseconds between two questions how far the run is. */
 const EVERY = 250;
@@ -29,9 +30,11 @@ class Preview {
   constructor(far) {
     this.run = far.run;
     this.drawn = 0;
+    this.done = 0;
+    this.drawing = false;
     this.words = el('p', { class: 'quiet', role: 'status' });
     colourFor(far.tokens);
-    this.grid = new Grid(cellsAcross(far.tokens));
+    this.grid = new Grid(far.tokens, headEdits());
     const box = byId('view');
     box.dataset.preview = far.run;
     put(box, this.words, this.grid.node);
@@ -39,11 +42,17 @@ class Preview {
 
   /** @param {{ done: number, all: number, tokens: number }} far */
   async draw(far) {
+    this.done = far.done;
     put(this.words, `${counted(far.tokens, 'token')}: ${far.done} of ${counted(far.all, 'layer')} done.`);
-    while (this.drawn < far.done) {
-      const path = `/api/run/${this.run}/thumbnails?layer=${this.drawn}&pool=${state.pool}&sink=${state.sink}`;
-      if (this.grid.inSight(this.drawn)) await this.grid.load(this.drawn, numbers(path));
-      this.drawn += 1;
+    if (this.drawing) return;
+    this.drawing = true;
+    try {
+      while (this.drawn < this.done) {
+        if (this.grid.inSight(this.drawn)) await this.grid.load(this.drawn, (fetch) => fetch({ run: this.run }));
+        this.drawn += 1;
+      }
+    } finally {
+      this.drawing = false;
     }
   }
 }
@@ -67,7 +76,8 @@ export function followRun(task) {
       task.far(far.done, far.all);
       if (state.view !== 'heads' || difference() || !model() || far.done === 0) return;
       if (preview?.run !== far.run) preview = new Preview(far);
-      await preview.draw(far);
+      // The number of layers is counted on while pictures are computed; the run may end before them.
+      preview.draw(far).catch(() => {});
     } catch {
       /* the run ended, or was cancelled */
     } finally {

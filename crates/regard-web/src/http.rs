@@ -34,6 +34,17 @@ struct Inner {
     operations: LatestOnly,
     computed: Arc<Semaphore>,
     waiting: Arc<Semaphore>,
+    /// Threads of views. Among those of a run each of their loops would wait until a layer is done.
+    threads: Option<rayon::ThreadPool>,
+}
+
+impl Inner {
+    fn beside_runs<R: Send>(&self, work: impl FnOnce() -> R + Send) -> R {
+        match &self.threads {
+            Some(threads) => threads.install(work),
+            None => work(),
+        }
+    }
 }
 
 pub(crate) fn router(models: Vec<Model>, auth: Arc<Auth>) -> Router {
@@ -43,6 +54,7 @@ pub(crate) fn router(models: Vec<Model>, auth: Arc<Auth>) -> Router {
         operations: LatestOnly::new(),
         computed: Arc::new(Semaphore::new(COMPUTED)),
         waiting: Arc::new(Semaphore::new(QUEUE_LEN)),
+        threads: rayon::ThreadPoolBuilder::new().thread_name(|i| format!("view-{i}")).build().ok(),
     }));
     let mut router = Router::new()
         .route("/", get(async || ([(header::CONTENT_TYPE, "text/html; charset=utf-8")], page::content("index.html", page::INDEX))))
@@ -134,7 +146,7 @@ impl Shared {
         let cancel = CancelOnDrop::default();
         let token = cancel.0.clone();
         let made = computed(move || {
-            let made = view.answer(&cached.view(&token));
+            let made = self.0.beside_runs(|| view.answer(&cached.view(&token)));
             self.0.api.runs.trim();
             drop((waiting, permit));
             made

@@ -134,20 +134,26 @@ fn long_work_is_visible_and_can_be_cancelled() {
 }
 
 #[test]
-fn a_long_text_shows_how_many_layers_are_done() {
+fn a_long_text_shows_layers_that_are_done_and_their_heads() {
     let Some((served, chrome)) = opened(&[]) else { return };
-    // Whether a number of layers was shown while the run was under way.
+    // Whether a number of layers and a picture of a head were shown while the run was under way.
     chrome.eval(
         "import('/state.js').then(({ runs, state }) => {
             const bar = document.getElementById('busy-bar');
             new MutationObserver(() => {
                 if (bar.hasAttribute('value') && bar.max === 3) window.early ??= runs.B.of !== state.text;
             }).observe(bar, { attributes: true });
+            setInterval(() => {
+                if (runs.B.of === state.text && window.early !== undefined) window.pictured ??= false;
+                if (document.querySelector('#view[data-preview] .heads canvas:not([width=\"1\"])')) window.pictured ??= true;
+            }, 20);
         })",
     );
     fill(&chrome, &long_text(700));
     chrome.wait("window.early !== undefined");
     assert_eq!(chrome.eval("window.early"), json!(true), "no layer was counted before the run was done");
+    chrome.wait("window.pictured !== undefined");
+    assert_eq!(chrome.eval("window.pictured"), json!(true), "no head was drawn before the run was done");
     chrome.eval("document.getElementById('cancel').click()");
     chrome.wait(&format!("document.getElementById('text').value === {}", json!(TEXT)));
     is_quiet(&served, &chrome);
