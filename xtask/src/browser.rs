@@ -40,13 +40,14 @@ pub(crate) fn prepare(steps: &mut Steps) {
     }
 }
 
-/// axe-core, which the page's tests look for accessibility with: from npm, once per target folder. Without npm there is none; in continuous
-/// integration npm is installed, and its absence is a failure.
-pub(crate) fn axe(steps: &mut Steps) -> Option<PathBuf> {
+/// The folder of axe-core, which the page's tests look for accessibility with, and of the TypeScript compiler, which checks the types of
+/// its scripts: from npm, once per target folder. Without npm there is none; in continuous integration npm is installed, and its absence is
+/// a failure.
+pub(crate) fn node_packages(steps: &mut Steps) -> Option<PathBuf> {
     let folder = target_dir().join("axe");
-    let file = folder.join("node_modules/axe-core/axe.min.js");
-    if file.is_file() {
-        return Some(file);
+    let modules = folder.join("node_modules");
+    if [AXE_FILE, TSC_FILE].iter().all(|file| modules.join(file).is_file()) {
+        return Some(modules);
     }
     let has_npm = || run_quietly(command("npm", &["--version"])).is_ok();
     if !has_npm() && in_ci() {
@@ -54,30 +55,34 @@ pub(crate) fn axe(steps: &mut Steps) -> Option<PathBuf> {
     }
     if !has_npm() {
         if in_ci() {
-            steps.step("accessibility of the page", || bail!("npm cannot be installed; axe-core comes from it"));
+            steps.step("accessibility and types of the page", || bail!("npm cannot be installed; axe-core and typescript come from it"));
         } else {
-            skipped("accessibility of the page", "npm is not installed");
+            skipped("accessibility and types of the page", "npm is not installed");
         }
         return None;
     }
     let install = || -> Result<()> {
-        std::fs::create_dir_all(&folder).context("cannot create the folder of axe-core")?;
-        let mut npm = command("npm", &["install", "--no-save", "--no-audit", "--no-fund", AXE]);
+        std::fs::create_dir_all(&folder).context("cannot create the folder of axe-core and typescript")?;
+        let mut npm = command("npm", &["install", "--no-save", "--no-audit", "--no-fund", AXE, TSC]);
         npm.current_dir(&folder);
         run_quietly(npm)
     };
     match install() {
-        Ok(()) => Some(file),
+        Ok(()) => Some(modules),
         Err(error) if in_ci() => {
-            steps.step("axe-core is installed", || Err(error));
+            steps.step("axe-core and typescript are installed", || Err(error));
             None
         }
         Err(_) => {
-            skipped("accessibility of the page", "axe-core cannot be installed");
+            skipped("accessibility and types of the page", "axe-core and typescript cannot be installed");
             None
         }
     }
 }
 
-/// The version whose rules the page keeps.
+/// The versions whose rules the page keeps.
 const AXE: &str = "axe-core@4.14.0";
+const TSC: &str = "typescript@5.9.3";
+/// What the tests are given of them.
+pub(crate) const AXE_FILE: &str = "axe-core/axe.min.js";
+pub(crate) const TSC_FILE: &str = "typescript/lib/tsc.js";

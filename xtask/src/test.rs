@@ -97,15 +97,15 @@ fn run_rust(steps: &mut Steps, environment: Option<&Environment>) -> Result<()> 
     if environment.is_none() {
         skipped("exercises in Python", "there is no environment with NumPy");
     }
-    let axe = browser::axe(steps);
+    let modules = browser::node_packages(steps);
     steps.step("Rust tests and doc tests", || {
         let mut tests = cargo(&["test", "--quiet", "--no-fail-fast"]);
         tests.args(ORDINARY);
         if let Some(environment) = environment {
             tests.env("REGARD_LEARN_PYTHON", environment.python());
         }
-        if let Some(axe) = &axe {
-            tests.env("REGARD_AXE", axe);
+        if let Some(modules) = &modules {
+            tests.env("REGARD_AXE", modules.join(browser::AXE_FILE)).env("REGARD_TSC", modules.join(browser::TSC_FILE));
         }
         // A test that this CPU could run must not be skipped there.
         if memcheck::in_ci() && levels::ALL.iter().all(|level| levels::lacks(level).is_none()) {

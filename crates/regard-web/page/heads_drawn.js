@@ -175,11 +175,18 @@ export class Grid {
     canvas.getContext('2d').putImageData(image(values, this.columns, this.most, scaleKind(), difference()), 0, 0);
   }
 
+  /** The largest cell. The last row and column may stand for fewer tokens than the others: they do not count then. */
+  largest(values) {
+    const whole = this.n % Math.ceil(this.n / 32) === 0;
+    const edge = (i) => i % this.columns === this.columns - 1 || i >= values.length - this.columns;
+    return whole ? largest(values) : largest(values.filter((_, i) => !edge(i)));
+  }
+
   /** Draws one head; all of them in other colours, where its weights are larger. */
   show(layer, head, values) {
     if (!this.loaded.has(layer)) this.loaded.set(layer, []);
     this.loaded.get(layer)[head] = values;
-    const most = largest(values);
+    const most = this.largest(values);
     if (most <= this.most) {
       this.paint(layer, head);
       return;

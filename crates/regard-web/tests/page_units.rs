@@ -27,6 +27,22 @@ fn modules_are_short_and_lines_fit() {
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 
+/// The types of the scripts, where `REGARD_TSC` names the TypeScript compiler (`cargo xtask test` gets it from npm).
+#[test]
+fn types_are_consistent() {
+    let Some(tsc) = std::env::var_os("REGARD_TSC") else {
+        assert!(std::env::var("CI").as_deref() != Ok("true"), "no TypeScript compiler: with CI=true types are always checked");
+        eprintln!("SKIPPED: REGARD_TSC names no tsc.js");
+        return;
+    };
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("page");
+    let options = ["--allowJs", "--checkJs", "--noEmit", "--target", "esnext", "--module", "esnext", "--moduleResolution", "bundler"];
+    let mut check = Command::new("node");
+    check.arg(tsc).args(options).args(["--lib", "dom,dom.iterable,esnext"]).arg(page.join("main.js"));
+    let output = check.output().expect("node runs");
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
+}
+
 #[test]
 fn pure_functions_do_what_they_say() {
     if Command::new("node").arg("--version").output().is_err() {

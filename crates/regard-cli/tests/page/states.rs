@@ -96,7 +96,7 @@ fn only_heads_in_sight_of_a_long_text_are_computed() {
     assert!(number(&chrome.eval("import('/state.js').then(({ runs }) => runs.B.tokens.length)")) > 4096.0);
     let asked = |layer: usize| {
         chrome.eval("1");
-        chrome.requests.borrow().iter().filter(|address| address.contains(&format!("thumbnails?layer={layer}&"))).count()
+        chrome.requests.borrow().iter().filter(|address| address.contains(&format!("tile?layer={layer}&"))).count()
     };
     assert!(asked(0) > 0 && asked(2) == 0, "{} and {} requests", asked(0), asked(2));
     chrome.eval("document.querySelector('[data-head=\"2.0\"]').scrollIntoView()");

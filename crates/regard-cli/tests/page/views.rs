@@ -440,7 +440,11 @@ fn a_page_in_one_file_opens_from_the_disk() {
     for part in ["own model", "SHA-256", "regard look --text", "--html", "L0.H1=zero"] {
         assert!(footer.contains(part), "{part}: {footer}");
     }
-    // What is not in the file is not claimed.
+    // What is not in the file is neither shown nor claimed.
+    for (id, shown) in [("example", false), ("start-tour", false), ("tries", false), ("glossary", true)] {
+        let size = chrome.eval(&format!("document.getElementById('{id}').getBoundingClientRect().width"));
+        assert_eq!(size.as_f64().is_some_and(|width| width > 0.0), shown, "{id}");
+    }
     chrome.key("z");
     assert!(!chrome.eval("document.getElementById('surgery').textContent").as_str().expect("words").contains("change nothing"));
     assert_eq!(chrome.eval("document.getElementById('text').readOnly"), json!(true));
