@@ -105,7 +105,7 @@ impl Report {
         if self.common.json {
             self.common.show(tables.all())?;
         } else if !self.common.quiet {
-            for claims in tables.find(regard_lab::judging::CLAIMS) {
+            if let Some(claims) = tables.find(regard_lab::judging::CLAIMS) {
                 let narrow = line_width().is_some() && !self.common.wide;
                 self.common.show(&[if narrow { claims.select(&["section", "claim", "verdict"]) } else { claims.clone() }])?;
             }

@@ -2,7 +2,7 @@
 
 use super::{ABOUT_MODEL, load};
 use crate::options::{Common, Out, Outcome, Unusable, figure_files, table_files, write_files};
-use crate::output::{note, print, print_wrapped};
+use crate::output::{note, print_wrapped};
 use crate::progress::Bar;
 use anyhow::Result;
 use clap::Args;
