@@ -55,6 +55,13 @@ fn rotary(of: impl Fn(&mut Rotary) + 'static) -> impl Fn(&mut Architecture) + 's
     attention(move |attention| attention.rotary.iter_mut().for_each(&of))
 }
 
+/// A setting as a table has it.
+fn shown(setting: &impl std::fmt::Debug) -> String {
+    let text = format!("{setting:?}");
+    let inside = text.strip_prefix("Some(").and_then(|text| text.strip_suffix(')'));
+    inside.map_or_else(|| text.replace("None", "none"), str::to_owned)
+}
+
 /// Settings of the files that differ, one at a time.
 fn stated(a: &Architecture, b: &Architecture) -> Vec<Trial> {
     let mut trials = Vec::new();
@@ -66,7 +73,7 @@ fn stated(a: &Architecture, b: &Architecture) -> Vec<Trial> {
             let values = |blocks: &[BlockConfig]| blocks.iter().map(&of).collect::<Vec<_>>();
             let (x, y) = (values(&ours), values(&theirs));
             if let Some(place) = x.iter().zip(&y).position(|(x, y)| x != y) {
-                let what = format!("{:?} in A and {:?} in B", x[place], y[place]);
+                let what = format!("{} in A and {} in B", shown(&x[place]), shown(&y[place]));
                 let what = if place == 0 { what } else { format!("{what} from layer {place} on") };
                 trials.push(trial($name, what, true, move |architecture: &mut Architecture| {
                     let put = $put;
@@ -308,6 +315,7 @@ fn of_tensors(differences: &[TensorDifference], a: &Model) -> Vec<Cause> {
                 put(0, "tied embeddings", format!("{} is the embedding's table in B", d.name))
             }
             Change::Exchanged(other) => put(1, "exchanged tensors", format!("{} of B is {other} of A", d.name)),
+            Change::Heads => put(1, "order of heads", format!("{} has A's heads in another order", d.name)),
             Change::Transposed => put(1, "transposed tensors", format!("{} is transposed in B", d.name)),
             Change::Zero => put(1, "missing tensors", format!("{} is all zero in B", d.name)),
             Change::Shifted(by) => put(1, "gains of norms less one", format!("{} has {by:+} in B", d.name)),

@@ -28,6 +28,8 @@ pub enum Change {
     Pairing,
     /// It is another tensor of A.
     Exchanged(String),
+    /// Heads, or their columns of the output, are in another order.
+    Heads,
     /// It is transposed.
     Transposed,
     /// Every number times this.
@@ -50,8 +52,8 @@ fn numbers(model: &Model, name: &str) -> Result<(Vec<f32>, Vec<usize>, String)> 
     Ok((numbers, tensor.shape, tensor.numbers.kind().to_owned()))
 }
 
-fn hash(x: &[f32]) -> u64 {
-    x.iter().fold(0xcbf2_9ce4_8422_2325, |hash, x| (hash ^ u64::from(x.to_bits())).wrapping_mul(0x0000_0100_0000_01b3))
+fn hash<'n>(x: impl IntoIterator<Item = &'n f32>) -> u64 {
+    x.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, x| (hash ^ u64::from(x.to_bits())).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 fn rms(x: impl Iterator<Item = f64>) -> f64 {
@@ -84,6 +86,24 @@ fn is_of_queries_or_keys(name: &str) -> bool {
     [".attention.q.", ".attention.k."].iter().any(|part| name.contains(part))
 }
 
+/// Hashes of the heads of a projection, sorted: equal where only the order of heads differs.
+fn sorted_heads(x: &[f32], width: usize, dim: usize, in_columns: bool) -> Vec<u64> {
+    let of_columns = |head: usize| hash(x.chunks(width).flat_map(|row| &row[head * dim..(head + 1) * dim]));
+    let mut heads: Vec<u64> =
+        if in_columns { (0..width / dim).map(of_columns).collect() } else { x.chunks(dim * width).map(hash).collect() };
+    heads.sort_unstable();
+    heads
+}
+
+/// Whether the heads of a projection are in another order.
+fn is_other_order(a: &[f32], b: &[f32], name: &str, width: usize, dim: usize) -> bool {
+    let in_columns = name.ends_with(".attention.out.weight");
+    if !in_columns && ![".attention.q.", ".attention.k.", ".attention.v."].iter().any(|part| name.contains(part)) {
+        return false;
+    }
+    sorted_heads(a, width, dim, in_columns) == sorted_heads(b, width, dim, in_columns)
+}
+
 fn change(a: &[f32], b: &[f32], name: &str, shape: &[usize], (dim, dims): (usize, usize)) -> Change {
     let near = |x: &[f32]| relative(x, b) <= ROUNDING;
     if b.iter().all(|x| *x == 0.0) {
@@ -92,6 +112,9 @@ fn change(a: &[f32], b: &[f32], name: &str, shape: &[usize], (dim, dims): (usize
     let width = if shape.len() == 2 { shape[1] } else { 1 };
     if is_of_queries_or_keys(name) && (near(&repaired(a, width, dim, dims, true)) || near(&repaired(a, width, dim, dims, false))) {
         return Change::Pairing;
+    }
+    if is_other_order(a, b, name, width, dim) {
+        return Change::Heads;
     }
     if let [n, m] = *shape
         && n == m

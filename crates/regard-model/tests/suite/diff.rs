@@ -119,6 +119,19 @@ fn planted_faults_are_found_and_named() {
         ),
         fault("tanh or not", "gpt2", |c| c["activation_function"] = json!("gelu"), same, "activation", "none"),
         fault("rows permuted", "llama3", keep, |t| permuted(t, 8), "rotary pairing", "L0.q"),
+        fault(
+            "heads of values in another order",
+            "llama3",
+            keep,
+            |t| {
+                t.iter_mut().filter(|(name, _)| name.contains("v_proj")).for_each(|(_, (_, x))| {
+                    let half = x.len() / 2;
+                    x.rotate_left(half);
+                });
+            },
+            "order of heads",
+            "L0.v",
+        ),
         fault("gate and up", "llama3", keep, |t| exchange(t, "gate_proj", "up_proj"), "exchanged tensors", "L0.mlp_out"),
         fault(
             "head copied",
