@@ -192,6 +192,15 @@ impl Run {
         Ok(result(&CLASS, "Statistics", &fields)?.unbind())
     }
 
+    /// The weight that each token gets as a key from all queries, float32 ``[layers, heads, n]``, in linear memory.
+    #[getter]
+    fn column_sums(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        let layers = self.0.model().shape().layers;
+        let sums = self.look(py, |run| (0..layers).map(|layer| run.layer_column_sums(layer)).collect::<Result<Vec<_>, _>>())?;
+        let views: Vec<_> = sums.iter().map(|sums| sums.view()).collect();
+        Ok(stack(Axis(0), &views).expect("the same shapes").into_pyarray(py).into_any().unbind())
+    }
+
     /// A head's weights at the size of a picture: ``mean`` and ``max`` over at most ``rows`` x ``cols`` cells, whatever the length.
     /// ``sink`` is what is shown of the first key: ``"show"``, ``"hide"``, or ``"renormalise"``, where the rest is divided by what
     /// remains.

@@ -39,6 +39,15 @@ def test_activations_fit_together(model):
     assert np.array_equal(run["logits"], run.logits)
 
 
+@pytest.mark.parametrize("edits", ["", "L1.H1=uniform", "L0.H2=hide:first@3-9"])
+def test_column_sums_are_sums_of_the_weights(model, edits):
+    run = model.run(TEXT, edits)
+    assert run.column_sums.shape == (model.layers, model.heads, len(run))
+    for layer in range(model.layers):
+        for head in range(model.heads):
+            close(run.column_sums[layer, head], run.weights(layer, head).astype(np.float64).sum(0), 1e-5)
+
+
 def test_keeping_the_stream_changes_no_bit(model):
     plain, kept = model.run(TEXT), model.run(TEXT, keep=["resid_pre", "L1.resid_mid", "q"])
     assert np.array_equal(plain.logits, kept.logits)

@@ -16,6 +16,9 @@ use regard_nn::layers::probe::Change;
 use std::ops::Range;
 use std::sync::Arc;
 
+/// Rows of an edited head whose weights are summed at a time.
+const STRIP: usize = 64;
+
 /// One text through a model: a handle that is cheap to clone, with views that may be computed side by side.
 #[derive(Debug, Clone)]
 pub struct Run {
@@ -310,6 +313,31 @@ impl Run {
             })?;
         }
         Ok((stats, lse))
+    }
+
+    /// The weight that each key gets from all queries, of every head of a layer, `[heads, tokens]`: linear in memory.
+    ///
+    /// # Errors
+    /// [`Error::Outside`].
+    pub fn layer_column_sums(&self, layer: usize) -> Result<Array2<f32>> {
+        let tape = self.tape(layer)?;
+        let (attention, pass) = (self.model.layer(layer).expect("as many as tapes"), self.model.pass(self.len()));
+        let change = layer_change(&self.made.edits, layer);
+        let [q, k] = [&tape.q, &tape.k].map(|x| x.view().insert_axis(Axis(0)));
+        let attention = attention.attention(&pass, 0, &change).interrupt(self.model.cancel().flag());
+        let mut sums = attention.column_sums(q, k)?.index_axis_move(Axis(0), 0);
+        for head in 0..self.model.shape().heads {
+            let groups = head_changes(&self.made.edits, self.model.shape(), layer, head, 0..self.len(), self.len());
+            if !tape.own.contains_key(&head) && groups.iter().all(|(_, _, shared)| *shared) {
+                continue;
+            }
+            let mut sum = sums.index_axis_mut(Axis(0), head);
+            sum.fill(0.0);
+            for first in (0..self.len()).step_by(STRIP) {
+                sum += &self.weights_of(layer, head, first..self.len().min(first + STRIP))?.sum_axis(Axis(0));
+            }
+        }
+        Ok(sums)
     }
 }
 
