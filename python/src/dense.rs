@@ -123,7 +123,8 @@ pub(crate) fn check_broadcast(name: &str, shape: &[usize], scores: [usize; 4]) -
     if fits {
         return Ok(());
     }
-    Err(PyValueError::new_err(format!(
-        "{name} {shape:?} cannot be broadcast to the scores {scores:?} (batch, heads_q, seq_q, seq_kv); each axis must be 1 or equal"
-    )))
+    let text = "(batch, heads_q, seq_q, seq_kv); each axis must be 1 or equal";
+    let padding =
+        if name == "mask" && shape == [scores[0], scores[3]] { "; for key padding give mask=regard.Mask.key_padding(mask)" } else { "" };
+    Err(PyValueError::new_err(format!("{name} {shape:?} cannot be broadcast to the scores {scores:?} {text}{padding}")))
 }

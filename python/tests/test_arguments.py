@@ -4,6 +4,7 @@ import ast
 import copy
 import inspect
 import pickle
+import re
 from pathlib import Path
 
 import numpy as np
@@ -234,7 +235,8 @@ def stub_signatures():
 @pytest.mark.parametrize("name", sorted(stub_signatures()))
 def test_the_stubs_say_what_the_functions_take(name):
     stub = stub_signatures()[name]
-    real = inspect.signature(getattr(regard._regard, name)).parameters.values()
+    # What is not known is refused, with the keyword that is meant.
+    real = [p for p in inspect.signature(getattr(regard._regard, name)).parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
     keywords = [p.name for p in real if p.kind is inspect.Parameter.KEYWORD_ONLY]
     assert [a.arg for a in stub.args] == [p.name for p in real if p.kind is not inspect.Parameter.KEYWORD_ONLY]
     assert [a.arg for a in stub.kwonlyargs] == keywords
@@ -257,3 +259,22 @@ def test_a_bool_is_no_number(normal, name, value):
     q, k, v, _ = arrays(normal)
     with pytest.raises(TypeError, match=f"{name} must be .* not bool"):
         regard.attention(q, k, v, **{name: value})
+
+
+@pytest.mark.parametrize("given, meant", {
+    "attn_mask": "mask", "is_causal": "causal", "softmax_scale": "scale", "key_padding_mask": "mask=regard.Mask.key_padding(...)",
+    "softcapp": "softcap", "treads": "threads", "need_weights": "return_weights",
+}.items())
+def test_an_unknown_keyword_is_refused_with_the_one_that_is_meant(normal, given, meant):
+    q, k, v, _ = arrays(normal)
+    with pytest.raises(TypeError, match=re.escape(f"attention() got an unexpected keyword argument '{given}'; did you mean {meant}?")):
+        regard.attention(q, k, v, **{given: None})
+    with pytest.raises(TypeError, match="it takes .*causal, .*threads"):
+        regard.statistics(q, k, nothing_like_it=1)
+
+
+def test_key_padding_as_a_mask_is_refused_with_what_is_meant(normal):
+    q, k, v, _ = arrays(normal)
+    padding = np.ones((q.shape[0], k.shape[2]), bool)
+    with pytest.raises(ValueError, match=r"mask=regard\.Mask\.key_padding\(mask\)"):
+        regard.attention(q, k, v, mask=padding)
