@@ -99,7 +99,7 @@ pub enum Error {
         reason: String,
     },
     /// A place that the model does not have.
-    #[error("{what} {number} is not there: the model has {count}, counted from 0")]
+    #[error("{what} {number} is out of range: there are {count}, counted from 0")]
     Outside {
         /// Layer, head or row.
         what: &'static str,

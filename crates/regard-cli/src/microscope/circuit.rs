@@ -35,7 +35,7 @@ const DRAWN: usize = 24;
   regard circuit
   regard circuit model.gguf --clean \"The capital of France is\" --corrupt \"The capital of Italy is\"
   regard circuit stories15M/model.bin --pairs 8 --exact all --out edges
-  regard circuit --why 2.1,20,8")]
+  regard circuit --why 2.1,12,8")]
 pub(crate) struct Circuit {
     #[arg(value_name = "MODEL", help = ABOUT_MODEL)]
     model: Option<PathBuf>,
@@ -103,7 +103,7 @@ impl FromStr for Why {
     fn from_str(text: &str) -> Result<Self, String> {
         let numbers: Option<Vec<usize>> = text.split(['.', ',']).map(|number| number.trim().parse().ok()).collect();
         let four = numbers.and_then(|numbers| numbers.try_into().ok());
-        four.map(Self).ok_or_else(|| format!("{text:?} is not a score; give LAYER.HEAD,QUERY,KEY, as in 2.1,20,8"))
+        four.map(Self).ok_or_else(|| format!("{text:?} is not a score; give LAYER.HEAD,QUERY,KEY, as in 2.1,12,8"))
     }
 }
 
