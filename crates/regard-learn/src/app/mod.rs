@@ -581,7 +581,7 @@ fn guess(folder: &Folder) -> Lang {
 
 /// What an exercise is about and where its file is.
 fn intro(exercise: &Exercise, lang: Lang, path: &Path) -> Vec<String> {
-    let mut lines: Vec<String> = exercise.text(lang).lines().map(str::to_owned).collect();
+    let mut lines = show::paragraphs(&exercise.text(lang));
     lines.push(String::new());
     lines.push(format!("Edit {} and save.", path.display()));
     lines

@@ -5,7 +5,7 @@ mod verdict;
 mod wrap;
 
 pub use verdict::{Look, verdict};
-pub use wrap::{columns, wrap};
+pub use wrap::{columns, paragraphs, wrap};
 
 use crate::value::Value;
 

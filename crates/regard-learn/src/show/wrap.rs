@@ -15,6 +15,22 @@ pub fn columns(text: &str) -> usize {
     count
 }
 
+/// The lines of a Markdown text, with each paragraph and each item of a list in one line.
+pub fn paragraphs(text: &str) -> Vec<String> {
+    let alone = |line: &str| line.is_empty() || line.starts_with("    ") || line.starts_with(['#', '|']);
+    let mut lines: Vec<String> = Vec::new();
+    for line in text.lines() {
+        match lines.last_mut() {
+            Some(last) if !alone(line) && !alone(last) && !line.starts_with("- ") => {
+                last.push(' ');
+                last.push_str(line.trim_start());
+            }
+            _ => lines.push(line.to_owned()),
+        }
+    }
+    lines
+}
+
 /// A line in pieces of at most `width` columns. Items of a list hang; parts of a preformatted line (four spaces, parts apart by two or
 /// more) get a line each; pictures stay as they are.
 pub fn wrap(line: &str, width: usize) -> Vec<String> {
@@ -49,7 +65,7 @@ fn fold(text: &str, indent: &str, width: usize) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::{columns, wrap};
+    use super::{columns, paragraphs, wrap};
     use crate::exercises::EXERCISES;
 
     #[test]
@@ -58,6 +74,12 @@ mod tests {
         assert_eq!(wrap("short", 12), ["short"]);
         assert_eq!(wrap("- one two three", 9), ["- one two", "  three"]);
         assert_eq!(wrap("    a = 1    b = 2    c = 3", 20), ["    a = 1", "    b = 2", "    c = 3"]);
+    }
+
+    #[test]
+    fn paragraphs_and_items_are_joined_and_code_stays() {
+        let text = "# title\n\none\ntwo\n- item\n  more\n- next\n\n    code\n    code\nend";
+        assert_eq!(paragraphs(text), ["# title", "", "one two", "- item more", "- next", "", "    code", "    code", "end"]);
     }
 
     #[test]
