@@ -126,3 +126,43 @@ def test_a_backward_function_is_judged_alone():
     verdict = regard.judge(backward)
     assert verdict.right, verdict.text
     assert regard.judge(backward_unscaled).mistakes == ["dk-unscaled"]
+
+
+def test_arguments_without_a_default_get_a_value_that_changes_nothing():
+    def with_sinks(q, k, v, scale, mask, sinks):
+        scores = np.where(mask, q @ k.swapaxes(-1, -2) * np.float32(scale), -np.inf)
+        sink = np.broadcast_to(sinks[:, None, None], scores.shape[:-1] + (1,))
+        return visible_only(weights_of(np.concatenate([scores, sink], -1))[..., :-1], v)
+
+    def outside_of_the_maximum(q, k, v, scale, mask, sinks):
+        scores = np.where(mask, q @ k.swapaxes(-1, -2) * np.float32(scale), -np.inf)
+        top = scores.max(-1, keepdims=True)
+        e = np.exp(scores - np.where(np.isneginf(top), 0, top))
+        return visible_only(e / (e.sum(-1, keepdims=True) + np.exp(sinks)[:, None, None]), v)
+
+    verdict = regard.judge(with_sinks)
+    assert verdict.right, verdict.text
+    verdict = regard.judge(outside_of_the_maximum)
+    assert verdict.mistakes[0] == "sink-not-in-max", verdict.text
+
+
+def test_a_mask_that_replaces_the_causal_one_is_named():
+    def either(query, key, value, attn_mask=None, is_causal=False):
+        scores = query @ key.swapaxes(-1, -2) * np.float32(query.shape[-1] ** -0.5)
+        if is_causal:
+            scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
+        elif attn_mask is not None:
+            scores = np.where(attn_mask, scores, -np.inf)
+        return visible_only(weights_of(scores), value)
+
+    assert regard.judge(either).mistakes == ["mask-lost-with-causal"]
+
+
+def test_a_maximum_before_a_negative_scale_is_named():
+    def before(query, key, value, scale=None):
+        scores = query @ key.swapaxes(-1, -2)
+        with np.errstate(all="ignore"):
+            e = np.exp((scores - scores.max(-1, keepdims=True)) * np.float32(query.shape[-1] ** -0.5 if scale is None else scale))
+            return e / e.sum(-1, keepdims=True) @ value
+
+    assert regard.judge(before).mistakes == ["max-before-scale"]

@@ -2,8 +2,8 @@
 
 use regard_learn::kernels::catalogue::{CATALOGUE, Mistake, Switches};
 use regard_learn::kernels::{
-    Align, Expected, Failure, Kernel, Options, Precision, Problem, Report, Results, Run, Takes, evaluate, judge_kernel, name_mistakes,
-    prepare,
+    Align, Expected, Failure, Found, Kernel, Options, Precision, Problem, Report, Results, Run, Takes, evaluate, explains, judge_kernel,
+    name_mistakes, prepare,
 };
 use regard_learn::rng::Rng;
 
@@ -94,7 +94,6 @@ fn a_right_kernel_is_accepted() {
 }
 
 #[test]
-#[ignore = "some forms of tail-past-end, first-tile-empty, query-tail-zero, scale-fixed and dropout-ignored are not named alone"]
 fn each_mistake_is_found_alone() {
     let mut missed = Vec::new();
     let settings: Vec<Setting> = settings().into_iter().map(prepared).collect();
@@ -121,7 +120,6 @@ fn each_mistake_is_found_alone() {
 }
 
 #[test]
-#[ignore = "45 of 50 random pairs are named"]
 fn fifty_random_pairs_are_found() {
     let mut rng = Rng::new(1, "pairs");
     let (mut tried, mut missed) = (0, Vec::new());
@@ -156,7 +154,12 @@ fn fifty_random_pairs_are_found() {
                 set
             })
             .collect();
-        if !found.contains(&want) {
+        // Other mistakes that give the same numbers in every case are an answer, too.
+        let as_good = |set: &Found| {
+            let switches = set.iter().fold(Switches::default(), |all, (mistake, form)| all.with(*mistake, *form));
+            set.len() <= 2 && report.seen.iter().all(|one| explains(one, &switches, Precision::F32))
+        };
+        if !found.contains(&want) && !report.found.first().is_some_and(as_good) {
             missed.push(format!("{want:?} ({a}, {b}): {found:?}, right: {}", report.right));
         }
     }

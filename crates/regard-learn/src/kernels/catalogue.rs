@@ -32,7 +32,7 @@ macro_rules! catalogue {
 const ONE: &[u32] = &[0];
 /// Tile sizes that kernels use.
 const TILES: &[u32] = &[16, 32, 64, 128, 8, 4, 256];
-/// As written, and with positions that count from what is right.
+/// As written, and with positions, gradients or causal windows as they are in what is right.
 const TWO: &[u32] = &[0, 1];
 
 catalogue! {
@@ -78,6 +78,7 @@ catalogue! {
     CausalAhead "causal-one-ahead" "causal" ONE, "the causal mask shows one future key", "j <= i + 1", "";
     CausalReversed "causal-reversed" "causal" ONE, "the causal mask is reversed: a query sees the future", "j >= i", "";
     CausalIgnored "causal-ignored" "causal" ONE, "the causal mask is not applied", "all keys are visible", "";
+    CausalAlways "causal-always" "causal" TWO, "the causal mask is applied where it is not asked for", "j <= i without causal", "";
     CausalLostWithMask "causal-lost-with-mask" "causal-mask" ONE, "the causal mask is dropped where another mask is given",
         "mask in place of mask and causal", "";
     MaskLostWithCausal "mask-lost-with-causal" "causal-mask" ONE, "the mask is dropped where causal is set",
@@ -94,7 +95,7 @@ catalogue! {
         "i - j < left in place of i - j <= left", "https://github.com/huggingface/transformers/issues/39408";
     WindowLeftLong "window-left-long" "window" ONE, "the window is one key too long on the left", "i - j <= left + 1",
         "https://github.com/zml/zml/pull/763";
-    WindowRightShort "window-right-short" "window" ONE, "the window is one key too short on the right", "j - i < right",
+    WindowRightShort "window-right-short" "window" TWO, "the window is one key too short on the right", "j - i < right",
         "https://github.com/huggingface/transformers/pull/47162";
     WindowRightLong "window-right-long" "window" ONE, "the window is one key too long on the right", "j - i <= right + 1", "";
     WindowBothShort "window-both-short" "window" ONE, "the window is one key too short on both sides", "|i - j| < size", "";
@@ -131,11 +132,11 @@ catalogue! {
         "https://github.com/meta-pytorch/segment-anything-fast/pull/71";
     BiasTwice "bias-twice" "bias" ONE, "the bias is added twice", "q.k * scale + 2 bias", "";
     BiasAsFlags "bias-as-flags" "bias" &[0, 1], "a float mask is read as booleans", "bias != 0 decides who is visible", "";
-    PlaneFirstBatch "mask-first-batch" "plane" ONE, "the mask or bias of batch 0 is used for every batch", "mask[0]",
+    PlaneFirstBatch "mask-first-batch" "plane" TWO, "the mask or bias of batch 0 is used for every batch", "mask[0]",
         "https://github.com/tenstorrent/tt-metal/issues/42846";
-    PlaneFirstHead "mask-first-head" "plane" ONE, "the mask or bias of head 0 is used for every head", "mask[b, 0]", "";
-    PlaneFirstRow "mask-first-row" "plane" ONE, "the mask or bias of query 0 is used for every query", "mask[b, h, 0]", "";
-    PlaneHeadsMixed "mask-heads-mixed" "plane" ONE, "the mask of a batch is repeated over the heads in the wrong order",
+    PlaneFirstHead "mask-first-head" "plane" TWO, "the mask or bias of head 0 is used for every head", "mask[b, 0]", "";
+    PlaneFirstRow "mask-first-row" "plane" TWO, "the mask or bias of query 0 is used for every query", "mask[b, h, 0]", "";
+    PlaneHeadsMixed "mask-heads-mixed" "plane" TWO, "the mask of a batch is repeated over the heads in the wrong order",
         "mask[(b * heads + h) % batches] in place of mask[b]", "";
     PlaneFirstTile "mask-first-tile" "plane" TILES, "each tile of {form} keys reads the mask of the first one", "mask[i, j % {form}]", "";
     MaskPolarity "mask-polarity" "mask" ONE, "the mask is inverted: true hides", "visible where the mask is false",
@@ -186,6 +187,9 @@ catalogue! {
     SumNoRescale "rescale-sum-missing" "online-sum" TILES, "the row sum of older tiles of {form} keys is not rescaled",
         "sum + p in place of sum * alpha + p", "";
     NoMax "no-max" "max" ONE, "exp overflows: the row maximum is not subtracted", "exp(s) / sum exp(s)", "";
+    MaxUnscaled "max-before-scale" "max" ONE,
+        "the maximum is that of the scores before the scale: with a negative scale exp overflows",
+        "exp((q.k - max q.k) * scale)", "https://github.com/pytorch/pytorch/issues/105190";
     MaxFromZero "max-from-zero" "max" &[0, 1], "the running maximum starts at 0, not at -inf: very negative rows underflow", "max(0, s)",
         "";
     SplitsPlain "splits-not-rescaled" "online" &[1002, 1003, 1004, 1102, 16, 32, 64, 128, 8, 4, 256],
@@ -283,6 +287,7 @@ pub const HARD: &[Mistake] = &[
     Mistake::NanKey,
     Mistake::HiddenFinite,
     Mistake::NoMax,
+    Mistake::MaxUnscaled,
     Mistake::MaxFromZero,
     Mistake::NanSwallowed,
     Mistake::Strides,

@@ -336,7 +336,9 @@ impl Search<'_> {
     }
 
     fn forms(&self, hard: bool) -> Vec<(Mistake, u32)> {
-        let listed = |entry: &&super::catalogue::Entry| HARD.contains(&entry.mistake) == hard;
+        // Windows and masks of ordinary cases hide first tiles, too.
+        let listed =
+            |entry: &&super::catalogue::Entry| HARD.contains(&entry.mistake) == hard || (!hard && entry.mistake == Mistake::FirstTileEmpty);
         let mut all: Vec<(Mistake, u32)> =
             CATALOGUE.iter().filter(listed).flat_map(|entry| entry.forms.iter().map(|form| (entry.mistake, *form))).collect();
         if self.unusual {

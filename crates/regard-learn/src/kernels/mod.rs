@@ -27,7 +27,7 @@ use target::Remote;
 
 /// A case that would take longer than this is left out.
 const LONGEST_CASE: Duration = Duration::from_secs(10);
-/// Mistakes that libraries document as limits: rows without a visible key, and NaN in hidden input.
+/// Mistakes that libraries document as limits: rows without a visible key, NaN in hidden input, a mask beside the causal one.
 const LIMITS: &[Mistake] = &[
     Mistake::EmptyNan,
     Mistake::EmptyOther,
@@ -36,6 +36,7 @@ const LIMITS: &[Mistake] = &[
     Mistake::NanValue,
     Mistake::NanLeak,
     Mistake::NanSwallowed,
+    Mistake::MaskLostWithCausal,
 ];
 
 /// An attention kernel. A Rust function is judged by implementing this for it: [`judge_kernel`].

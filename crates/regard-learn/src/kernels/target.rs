@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-const HARNESS_TEXT: &str = include_str!("harness.py");
+const HARNESS_TEXT: &str = concat!(include_str!("arguments.py"), include_str!("harness.py"));
 const LOAD_LIMIT: Duration = Duration::from_secs(120);
 
 /// The Python part of the judge, for the Python package.
