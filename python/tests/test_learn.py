@@ -51,3 +51,15 @@ def test_arguments_are_checked():
         regard.learn.check(99, softmax)
     with pytest.raises(TypeError, match="function must be callable"):
         regard.learn.check(2, "softmax")
+
+
+def test_a_function_that_takes_a_path_can_read_the_file():
+    sizes = []
+
+    def unchanged(path, x, heads, layer):
+        with open(path, "rb") as file:
+            sizes.append(int.from_bytes(file.read(8), "little"))
+        return x
+
+    verdict = regard.learn.check(16, unchanged)
+    assert verdict.status == "fail" and len(sizes) > 10 and min(sizes) > 100, verdict.text

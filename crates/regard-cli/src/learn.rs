@@ -54,7 +54,7 @@ enum Dev {
     },
 }
 
-/// Learn attention by writing it: fifteen exercises, and a judge that names the mistake
+/// Learn attention by writing it: sixteen exercises, and a judge that names the mistake
 ///
 /// Without a sub-command: creates the file of the next exercise in regard-learn/python (or regard-learn/rust) and judges it at every save.
 #[derive(Args, Debug)]

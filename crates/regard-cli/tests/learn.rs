@@ -293,7 +293,7 @@ fn a_class_is_a_table_and_its_folders_stay_as_they_are() {
     let output = regard(&arguments, dir.path());
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(1));
-    assert_eq!(text.lines().count(), 1 + 2 * 15);
+    assert_eq!(text.lines().count(), 1 + 2 * 16);
     assert!(
         text.contains("ann,2,softmax,python,pass,") && text.contains("ben,2,softmax,python,fail,") && text.contains(",columns,"),
         "{text}"
@@ -311,5 +311,47 @@ fn expectations_that_are_shown_are_the_laboratory_s() {
                 assert!((a - b).abs() < 6e-6, "{d} {scaled}: {a} {b}");
             }
         }
+    }
+}
+
+/// The residual stream around the attention of each layer.
+#[derive(Default)]
+struct Streams(std::sync::Mutex<std::collections::HashMap<(usize, &'static str), Vec<f32>>>);
+
+impl regard_model::Hook for Streams {
+    fn wants(&self, _: usize, site: regard_model::Site) -> bool {
+        ["resid_pre", "resid_mid"].contains(&site.name())
+    }
+
+    fn at(&self, layer: usize, site: regard_model::Site, x: ndarray::ArrayViewMutD<'_, f32>) -> bool {
+        self.0.lock().expect("no panic").insert((layer, site.name()), x.iter().copied().collect());
+        false
+    }
+}
+
+#[test]
+fn exercise_16_reads_the_layers_of_the_built_in_model_and_has_their_output() {
+    use regard_learn::exercise::Judging;
+    use regard_learn::value::{Call, Value};
+    let exercise = regard_learn::exercises::find("checkpoint").expect("it is there");
+    let Judging::Numbers { formula, .. } = &exercise.judging else { panic!("numbers") };
+    let model = regard_model::Model::built_in().expect("it is in the program");
+    let ids = model.ids(regard_model::Input::Text("Once upon a time there was a little dog.")).expect("tokens");
+    let (t, e, heads) = (ids.len(), model.width(), model.shape().heads);
+    let streams = Streams::default();
+    model.run_with(&ids, &Default::default(), &Default::default(), &streams).expect("it runs");
+    let streams = streams.0.into_inner().expect("no panic");
+    let cases = regard_learn::judge::cases(exercise, 1);
+    let file = &cases.iter().find(|case| case.label.starts_with("the language model")).expect("a case").call.args[0];
+    let wide = |x: &[f32]| x.iter().map(|x| f64::from(*x)).collect::<Vec<f64>>();
+    for layer in 0..2 {
+        let x = Value::new(&[t, e], wide(&streams[&(layer, "resid_pre")]));
+        let args = vec![file.clone(), x, Value::number(heads as f64), Value::number(layer as f64)];
+        let call = Call { dims: vec![t, e, heads, layer], args };
+        let out = (formula.f64)(&call, &Default::default()).expect("it answers");
+        let right = wide(&streams[&(layer, "resid_mid")]);
+        let size = right.iter().fold(0.0, |top: f64, x| top.max(x.abs()));
+        let apart = out[0].data.iter().zip(&right).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+        assert!(t > 5 && apart <= 1e-5 * size, "layer {layer}: {apart} of {size}");
     }
 }

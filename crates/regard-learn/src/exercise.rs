@@ -56,6 +56,8 @@ pub enum Kind {
     Offset,
     /// A whole number that Rust has among its dimensions.
     Count,
+    /// The bytes of a file, whose path is passed.
+    File,
 }
 
 /// An argument.
@@ -472,6 +474,7 @@ pub const COMMON: &[Mistake] = &[
         text: "maxima and sums of rows are taken for rows of numbers, one for each column: use keepdims=True",
     },
     Mistake { id: "scores-returned", text: "the second result is the scores: return the weights, their softmax" },
+    Mistake { id: "out-unnormalised", text: "out is made with exp before the division by its sum: out = weights @ v" },
     Mistake { id: "exp-returned", text: "the second result is exp before the division by its sum: return the weights" },
     Mistake { id: "scale-truncated", text: "the scale is cut to a whole number: int(0.5) is 0" },
     Mistake { id: "scale-absolute", text: "the sign of the scale is lost: it may be negative" },

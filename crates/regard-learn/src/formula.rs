@@ -394,7 +394,11 @@ pub fn attention<T: Real>(how: &How, [q, k, v]: [&Value<T>; 3], scale: T, sees: 
         weights.data.iter_mut().for_each(|w| *w = *w * scale);
     }
     let values = if how.is("keys-as-values") { k } else { v };
-    let mut out = mix(how, &weights, values, sees)?;
+    let mut out = if how.is("out-unnormalised") {
+        mix(how, &softmax(&how.and("unnormalised"), &s, &taken), values, sees)?
+    } else {
+        mix(how, &weights, values, sees)?
+    };
     if how.is("scale-after/out") {
         out.data.iter_mut().for_each(|x| *x = *x * scale);
     }

@@ -1,4 +1,4 @@
-//! Fifteen exercises on attention and one judge.
+//! Sixteen exercises on attention and one judge.
 //!
 //! The learner writes a function in Python (NumPy or PyTorch) or Rust. The judge runs it in a process of its own, compares it with an
 //! oracle in f64 on edge cases and random ones, and where it is wrong names the mistake, but only if a program that makes this mistake (a

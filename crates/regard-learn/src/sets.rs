@@ -259,7 +259,7 @@ fn argument(param: &Param, case: &DescribedCase, size: &dyn Fn(&str) -> usize, r
     match param.kind {
         Kind::Flags => Value::new(&shape, (0..count).map(|_| f64::from(u8::from(rng.chance(0.6)))).collect()),
         Kind::Lengths => Value::new(&shape, (0..count).map(|_| rng.size(0, 5) as f64).collect()),
-        Kind::Number | Kind::Offset | Kind::Count => Value::number(case.numbers.get(param.name).copied().unwrap_or(1.0)),
+        Kind::Number | Kind::Offset | Kind::Count | Kind::File => Value::number(case.numbers.get(param.name).copied().unwrap_or(1.0)),
         Kind::Array | Kind::State => {
             let numbers = rng.normals(count);
             array(&shape, numbers.into_iter().map(|x| (f64::from(x) * case.size) as f32).collect())

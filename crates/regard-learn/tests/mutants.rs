@@ -7,7 +7,7 @@ use regard_learn::judge::{cases, compare, evaluate, expect};
 use regard_learn::wrong::wrong_answers;
 
 /// The mistakes that the judge must name.
-const LISTED: [(&str, &str); 15] = [
+const LISTED: [(&str, &str); 16] = [
     ("similarity", "only-q-norm l1-norm zero-nan distance dots-normalised transposed"),
     ("softmax", "no-max columns one-max clipped empty-nan logarithm base-2"),
     ("attention", "columns no-softmax no-scale scale-after keys-as-values no-max transposed-scores"),
@@ -23,6 +23,11 @@ const LISTED: [(&str, &str); 15] = [
     ("backward_tile", "tile-delta dv-undropped ds-dropped dk-unscaled divided-by-p max-forgotten"),
     ("diagnose", "weights-only always-healthy no-tolerance too-many-questions moves-the-last-token"),
     ("block", "post-norm no-residual norm-in-residual layer-norm no-mask parallel no-activation model-width gains-unused"),
+    (
+        "checkpoint",
+        "offsets-from-start file-order first-layer big-endian bfloat16 out-transposed qkv-by-heads kv-exchanged unturned neighbours-paired \
+         no-residual no-norm no-mask model-width",
+    ),
 ];
 
 #[test]
@@ -253,4 +258,29 @@ fn mistakes_that_are_shared_with_the_judge_of_kernels_are_the_same_formula() {
         }
     }
     assert!(compared > 50, "{compared}");
+}
+
+#[test]
+fn titles_fit_a_line_of_the_list() {
+    for exercise in EXERCISES {
+        assert!(exercise.title.len() <= 48, "{}: {} columns", exercise.name, exercise.title.len());
+    }
+}
+
+#[test]
+fn pairs_of_mutants_answer_or_refuse_every_small_case() {
+    for exercise in EXERCISES.iter().filter(|e| matches!(e.judging, Judging::Numbers { .. })) {
+        let size = |case: &regard_learn::value::Case| case.call.args.iter().map(|a| a.data.len()).sum::<usize>();
+        let small: Vec<_> = cases(exercise, 1).into_iter().filter(|case| size(case) <= 40).collect();
+        let Judging::Numbers { formula, session } = &exercise.judging else { continue };
+        for (at, first) in exercise.mutants.iter().enumerate() {
+            for second in &exercise.mutants[at + 1..] {
+                let how = regard_learn::formula::How::with(&[*first, *second]);
+                for case in &small {
+                    // A panic here would be one of the judge.
+                    let _ = (session.f64)(case, &mut |call| (formula.f64)(call, &how));
+                }
+            }
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Verdicts for programs and for a teacher's table: JSON, CSV, a table of a class.
 
+use crate::exercise::{Kind, Param};
 use crate::judge::{Failure, Seen, Status, Verdict};
 use crate::value::Value;
 use serde_json::{Value as Json, json};
@@ -62,8 +63,12 @@ fn smallest(verdict: &Verdict, seen: &Seen) -> Json {
     let exercise = verdict.exercise;
     let dims: serde_json::Map<String, Json> =
         exercise.dims.iter().zip(&seen.case.call.dims).map(|(name, size)| ((*name).to_owned(), json!(size))).collect();
+    let input = |param: &Param, value: &Value<f64>| match param.kind {
+        Kind::File => json!({"bytes": value.data.len()}),
+        _ => array(value),
+    };
     let inputs: serde_json::Map<String, Json> =
-        exercise.inputs().iter().zip(&seen.case.call.args).map(|(param, value)| (param.name.to_owned(), array(value))).collect();
+        exercise.inputs().iter().zip(&seen.case.call.args).map(|(param, value)| (param.name.to_owned(), input(param, value))).collect();
     let mut json = json!({"label": seen.case.label, "dims": dims, "inputs": inputs});
     if let (Some(Failure::Numbers { result, .. }), Ok(got)) = (&seen.failure, &seen.reply) {
         json["result"] = json!(exercise.judged(*result));

@@ -29,6 +29,7 @@ list! {
     backward_tile,
     diagnose,
     block,
+    checkpoint,
 }
 
 /// The exercise of a number or a name: `3`, `03`, `attention`, `03_attention`.

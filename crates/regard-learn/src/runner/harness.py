@@ -93,6 +93,11 @@ class Arrays:
     def unpack(self, specs, payload):
         args, at = [], 0
         for spec in specs:
+            if spec["dtype"] == "path":
+                count = spec["shape"][0]
+                args.append(bytes(payload[at:at + count]).decode())
+                at += count
+                continue
             kind, shape = self.types[spec["dtype"]], tuple(spec["shape"])
             count = 1
             for size in shape:

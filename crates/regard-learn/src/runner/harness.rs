@@ -94,6 +94,10 @@ impl Args {
         self.take(i64::from_le_bytes)
     }
 
+    pub fn text(&mut self) -> String {
+        String::from_utf8(self.take(|[byte]: [u8; 1]| byte)).expect("UTF-8")
+    }
+
     pub fn flags(&mut self) -> Vec<bool> {
         self.take(|[byte]: [u8; 1]| byte != 0)
     }

@@ -250,10 +250,16 @@ impl<'a> Runner<'a> {
             if self.lang == Lang::Rust && param.kind == Kind::Count {
                 continue;
             }
+            if param.kind == Kind::File {
+                let path = self.process.file(&value.data.iter().map(|byte| *byte as u8).collect::<Vec<u8>>());
+                payload.extend(path.as_bytes());
+                specs.push(json!({"dtype": "path", "shape": [path.len()], "strided": false}));
+                continue;
+            }
             let dtype = match param.kind {
                 Kind::Array | Kind::State | Kind::Number if self.wide => "f64",
                 Kind::Array | Kind::State | Kind::Number => "f32",
-                Kind::Flags => "u8",
+                Kind::Flags | Kind::File => "u8",
                 Kind::Lengths | Kind::Offset | Kind::Count => "i64",
             };
             for x in &value.data {

@@ -195,6 +195,16 @@ impl Process {
         })
     }
 
+    /// The path of a file with these bytes, which the runner can read and not change.
+    pub(super) fn file(&self, bytes: &[u8]) -> String {
+        let path = self.folder.path().join(format!("{}.safetensors", crate::app::state::hash(bytes)));
+        if !path.exists() {
+            // A missing file shows where the runner reads it.
+            let _ = std::fs::write(&path, bytes);
+        }
+        path.display().to_string()
+    }
+
     pub(super) fn program(&self) -> &str {
         &self.program
     }

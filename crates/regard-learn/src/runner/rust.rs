@@ -63,6 +63,7 @@ fn rust_type(kind: Kind) -> Option<&'static str> {
         Kind::Number => Some("f32"),
         Kind::Offset => Some("isize"),
         Kind::Count => None,
+        Kind::File => Some("&str"),
     }
 }
 
@@ -88,6 +89,7 @@ fn glue(exercise: &Exercise) -> String {
             }
             Kind::Number => (format!("let a{at} = args.float();"), format!("a{at}")),
             Kind::Offset => (format!("let a{at} = args.wholes()[0] as isize;"), format!("a{at}")),
+            Kind::File => (format!("let a{at} = args.text();"), format!("&a{at}")),
             Kind::Count => continue,
         };
         if param.kind == Kind::Array {

@@ -2,6 +2,7 @@
 
 use super::picture::{coloured, digits, fits, three};
 use super::{index, numbers, short};
+use crate::exercise::Kind;
 use crate::judge::{Failure, Seen, Status, Verdict};
 
 /// How things are shown.
@@ -79,6 +80,10 @@ fn smallest(verdict: &Verdict, seen: &Seen, look: Look) -> Vec<String> {
         seen.case.label
     ));
     for (param, value) in exercise.inputs().iter().zip(&seen.case.call.args) {
+        if param.kind == Kind::File {
+            lines.push(format!("    {}: a file of {} bytes", param.name, value.data.len()));
+            continue;
+        }
         lines.extend(numbers(param.name, value).into_iter().map(|line| format!("    {line}")));
     }
     let Some(failure) = &seen.failure else { return lines };

@@ -32,7 +32,7 @@ pub(super) static EXERCISE: Exercise = Exercise {
         "numerator-unshifted", "absolute-max", "own-scale/width", "own-scale/values", "own-scale/keys", "component-missing",
         "component-missing/first", "scale-halved", "added-epsilon/1e-3", "added-epsilon/1e-4", "added-epsilon/1e-5",
         "weights-transposed/returned",
-        "l2-normalised", "relu-scores", "out-overwritten", "component-last-only",
+        "l2-normalised", "relu-scores", "out-overwritten", "component-last-only", "out-unnormalised",
     ],
     hints: ["Write the shape of each step beside it.", "q k^T is [n, m]: a score for each query and key.", "softmax(q k^T scale) v, softmax by rows."],
     idea: "Each row of out is an average of rows of v: the weights are positive and sum to 1.",

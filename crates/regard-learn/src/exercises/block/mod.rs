@@ -11,7 +11,7 @@ use crate::{files, formula, session};
 pub(super) static EXERCISE: Exercise = Exercise {
     number: 15,
     name: "block",
-    title: "a transformer block of your own parts, judged by its logits",
+    title: "a transformer block of your own parts",
     dims: &["t", "vocab", "e", "f", "heads"],
     params: &[
         param("tokens", Kind::Lengths, &["t"]),
@@ -47,6 +47,7 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "over-all", text: "one mean square for all rows: each row has its own" },
         Mistake { id: "gains-unused", text: "the gains are not used" },
         Mistake { id: "one-gain", text: "gain_1 is used in all norms: each norm has its own gain" },
+        Mistake { id: "one-gain/second", text: "gain_1 is used before the MLP, too: that norm has gain_2" },
         Mistake { id: "epsilon-missing", text: "1e-5 is not added to the mean square: short rows come out too large" },
         Mistake { id: "epsilon-outside", text: "1e-5 is added to the root: add it to the mean square, under the root" },
         Mistake { id: "epsilon-other", text: "another number than 1e-5 is added to the mean square: 1e-6" },
@@ -70,7 +71,7 @@ pub(super) static EXERCISE: Exercise = Exercise {
         "no-norm/attention", "no-norm/mlp", "layer-norm", "no-mask", "no-scale", "model-width", "one-head", "no-activation",
         "parallel", "gains-unused", "epsilon-missing", "epsilon-outside", "epsilon-other", "epsilon-other/1e-8", "no-root",
         "sum-of-squares", "over-tokens", "over-all", "one-gain", "self-unseen", "mlp-first", "activation-last", "no-mlp",
-        "no-attention", "no-output-matrix", "softmaxed",
+        "no-attention", "no-output-matrix", "softmaxed", "one-gain/second",
     ],
     hints: [
         "Write the parts as functions first: norm, attention, mlp.",
@@ -87,7 +88,7 @@ pub(super) static EXERCISE: Exercise = Exercise {
 };
 
 /// Rows over the root of their mean square, times the gain.
-fn norm<T: Real>(how: &How, x: &Value<T>, gain: &Value<T>) -> Value<T> {
+pub(super) fn norm<T: Real>(how: &How, x: &Value<T>, gain: &Value<T>) -> Value<T> {
     let (n, e) = (x.rows(), x.width());
     let square = |at: usize| x.data[at] * x.data[at];
     let all = sum(how, n * e, square) / T::of((n * e) as f64);
@@ -174,7 +175,7 @@ fn block<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
         if how.is(skipped) {
             return Ok(x.clone());
         }
-        let gain = gain(if attention { 8 } else { 9 });
+        let gain = gain(if attention || how.is("one-gain/second") { 8 } else { 9 });
         let bare = how.is("no-norm") || how.is("post-norm") || how.is(if attention { "no-norm/attention" } else { "no-norm/mlp" });
         let normed = if bare { read.clone() } else { norm(how, read, gain) };
         let out = if attention { mix(how, &normed, [arg(2), arg(3), arg(4), arg(5)], heads)? } else { mlp(how, &normed, arg(6), arg(7)) };

@@ -46,7 +46,7 @@ pub(super) static EXERCISE: Exercise = Exercise {
         "scale-inverted/root", "scale-after", "hard", "hard/last", "base-2", "unnormalised", "weights-transposed", "queries-as-keys", "sigmoid", "twice", "clipped",
         "keepdims-lost", "keepdims-lost/max", "keepdims-lost/both", "uniform", "one-in-sum", "component-missing", "exp-returned", "added-epsilon/1e-3",
         "added-epsilon/1e-5",
-        "one-max/hidden", "relu-scores", "out-overwritten",
+        "one-max/hidden", "relu-scores", "out-overwritten", "out-unnormalised",
     ],
     hints: ["Draw which query sees which key.", "Scores become -inf where hidden.", "A row without keys is a case of its own: zeros."],
     idea: "Hidden before the softmax, so that what is visible still sums to 1; a row without keys is exactly 0.",

@@ -48,6 +48,7 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "one-ahead", text: "a new token sees the one after it: j <= p + i" },
         Mistake { id: "one-early", text: "positions are one too small: the first new token stands at p" },
         Mistake { id: "all-at-p", text: "every new token is turned as if it stood at p: they stand at p, p+1, .." },
+        Mistake { id: "queries-at-p", text: "every new query is turned as if it stood at p: they stand at p, p+1, .." },
         Mistake { id: "one-speed", text: "all pairs are turned by the angle position: pair i has position / base^(2i/d)" },
         Mistake { id: "unturned", text: "neither queries nor keys are turned" },
         Mistake { id: "cache-unturned/all", text: "the cache keeps keys unturned, and turns all of them in each call: past keys come turned, and new ones are kept turned" },
@@ -67,7 +68,7 @@ pub(super) static EXERCISE: Exercise = Exercise {
         "one-speed", "unturned", "scale-inverted/root", "hard", "hard/last", "unnormalised", "zero-scores", "mask-after",
         "halves-mixed", "first-half-sign", "second-half-sign", "degrees", "value-past-first", "speed-from-one", "uniform", "no-softmax",
         "queries-as-keys", "scale-after", "base-2", "negated", "all-at-once", "output-turned", "component-missing",
-        "cache-unturned/all", "relu-scores", "out-overwritten",
+        "cache-unturned/all", "relu-scores", "out-overwritten", "queries-at-p",
     ],
     hints: ["Which rows are new?", "Turn, append, attend.", "Key j is visible to new token i iff j <= p + i."],
     idea: "A turned key knows where it stands, so the past is never touched again: decoding token by token gives what a prefill gives.",
@@ -80,7 +81,7 @@ pub(super) static EXERCISE: Exercise = Exercise {
 };
 
 /// Each pair of a row is turned by its position.
-fn turned<T: Real>(how: &How, x: &Value<T>, first: usize, base: T) -> Value<T> {
+pub(super) fn turned<T: Real>(how: &How, x: &Value<T>, first: usize, base: T) -> Value<T> {
     let (rows, d) = (x.rows(), x.width());
     let half = d / 2;
     let base = if how.is("base-ignored") { T::of(10_000.0) } else { base };
@@ -125,7 +126,8 @@ fn decode<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let first = if how.is("restart") { 0 } else { p };
     let query_first = if how.is("queries-restart") { 0 } else { first };
     let key_first = if how.is("keys-restart") { 0 } else { first };
-    let query = if how.is("queries-unturned") || how.is("unturned") { q.clone() } else { turned(how, q, query_first, base) };
+    let query_how = if how.is("queries-at-p") { how.and("all-at-p") } else { how.clone() };
+    let query = if how.is("queries-unturned") || how.is("unturned") { q.clone() } else { turned(&query_how, q, query_first, base) };
     let key = if how.is("keys-unturned") || how.is("unturned") { k.clone() } else { turned(how, k, key_first, base) };
     let value = if how.is("values-turned") { turned(how, v, first, base) } else { v.clone() };
     let past = if how.is("past-turned-again") || how.is("cache-unturned/all") { turned(how, past_k, 0, base) } else { past_k.clone() };

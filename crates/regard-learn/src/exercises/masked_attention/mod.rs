@@ -51,7 +51,7 @@ pub(super) static EXERCISE: Exercise = Exercise {
         "lengths-on-queries", "first-entry", "empty-all", "last-length", "one-max", "all-at-once", "results-swapped", "negated",
         "scale-inverted/root", "scale-after", "hard", "hard/last", "base-2", "unnormalised", "weights-transposed", "queries-as-keys", "sigmoid", "twice", "clipped",
         "scores-returned", "exp-returned", "uniform", "one-in-sum", "component-missing", "column-max", "column-sum", "one-sum",
-        "one-max/hidden", "nan-swallowed/inputs", "out-overwritten", "weights-compacted", "relu-scores",
+        "one-max/hidden", "nan-swallowed/inputs", "out-overwritten", "weights-compacted", "relu-scores", "out-unnormalised",
     ],
     hints: ["One row at a time.", "Select the visible keys first.", "Only they enter maximum, sum and product."],
     idea: "0 times NaN is NaN: what is hidden must be left out, not multiplied by 0.",

@@ -66,6 +66,9 @@ fn softmax<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
         () if how.is("nan-skipped") => {
             let seen: Vec<bool> = x.data.iter().map(|y| !y.value().is_nan()).collect();
             let skipped = rows_softmax(how, &each(&|y| if y.value().is_nan() { T::of(f64::NEG_INFINITY) } else { y }), &seen);
+            if skipped.shape != [n, m] {
+                return Err(crate::value::Trouble::Shapes);
+            }
             Value::new(&[n, m], (0..n * m).map(|at| if seen[at] { skipped.data[at] } else { T::of(f64::NAN) }).collect())
         }
         () if how.is("empty-mean") => {
