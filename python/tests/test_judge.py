@@ -152,7 +152,7 @@ def test_a_mask_that_replaces_the_causal_one_is_named():
         if is_causal:
             scores = np.where(np.tri(*scores.shape[-2:], dtype=bool), scores, -np.inf)
         elif attn_mask is not None:
-            scores = np.where(attn_mask, scores, -np.inf)
+            scores = np.where(attn_mask, scores, -np.inf) if attn_mask.dtype == bool else scores + attn_mask
         return visible_only(weights_of(scores), value)
 
     assert regard.judge(either).mistakes == ["mask-lost-with-causal"]

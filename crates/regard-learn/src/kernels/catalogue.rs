@@ -81,7 +81,7 @@ catalogue! {
     CausalAlways "causal-always" "causal" TWO, "the causal mask is applied where it is not asked for", "j <= i without causal", "";
     CausalLostWithMask "causal-lost-with-mask" "causal-mask" ONE, "the causal mask is dropped where another mask is given",
         "mask in place of mask and causal", "";
-    MaskLostWithCausal "mask-lost-with-causal" "causal-mask" ONE, "the mask is dropped where causal is set",
+    MaskLostWithCausal "mask-lost-with-causal" "causal-mask" TWO, "the mask is dropped where causal is set",
         "causal in place of mask and causal", "";
     CausalTiles "causal-by-tiles" "causal" TILES, "the causal mask hides whole tiles of {form} keys only", "j / {form} <= i / {form}", "";
     OffsetIgnored "offset-ignored" "offset" ONE, "the position of the first query is ignored: it is taken for 0",

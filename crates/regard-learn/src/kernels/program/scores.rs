@@ -209,6 +209,11 @@ impl Program<'_> {
         if key >= plane.shape[3].max(1) && plane.shape[3] > 1 { 0.0 } else { plane.at(at) }
     }
 
+    /// Whether the causal mask replaces the bias: where one argument takes masks and biases.
+    pub(super) fn bias_lost(&self) -> bool {
+        self.p.causal && self.form(M::MaskLostWithCausal) == Some(0)
+    }
+
     /// The bias and ALiBi of a pair, and the derivative by the bias.
     pub(super) fn added(&self, place: Place, position: i64, key: usize, scale: f64) -> (f64, f64) {
         let p = self.p;
@@ -216,6 +221,7 @@ impl Program<'_> {
         if let Some(bias) = &p.bias
             && !self.on(M::BiasIgnored)
             && !self.on(M::BiasAsFlags)
+            && !self.bias_lost()
         {
             beta = match () {
                 () if self.on(M::BiasBeforeScale) => scale,

@@ -37,6 +37,7 @@ impl Program<'_> {
                 .as_ref()
                 .is_some_and(|bias| !bias.data.is_empty() && key < m && self.plane(bias, place, key, false) == f64::NEG_INFINITY)
                 && !self.on(M::BiasIgnored)
+                && !self.bias_lost()
                 && !self.on(M::BiasAsFlags)
                 && !self.on(M::BiasSign);
             let hidden = by_length || !near || by_mask || by_flags || by_bias;
