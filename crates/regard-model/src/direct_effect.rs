@@ -34,7 +34,7 @@ impl Model {
             let (hidden, memory) = self.forward(ids, &Edits::default(), &Sources::default(), remember)?;
             let intact = mean(row_losses(self, ids, &hidden)?);
             let weights = self.weights()?;
-            let last = &memory.streams[2 * shape.layers];
+            let last = &memory.streams[self.sublayers()];
             for (head, differences) in differences.iter_mut().enumerate() {
                 let (layer, number) = (head / shape.heads, head % shape.heads);
                 let output = self.layer(layer).expect("as many as layers").output();

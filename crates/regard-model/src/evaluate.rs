@@ -4,7 +4,7 @@
 //! `regard train` predict as many tokens in a window as they were trained to (`context`); other models see at most `context` tokens, the
 //! predicted one included, as is usual for perplexities.
 
-use crate::edits::{EditProbe, Edits, Sources};
+use crate::edits::{Edits, Sources};
 use crate::error::{Error, Result};
 use crate::model::{Model, Remember};
 use rayon::prelude::*;
@@ -85,7 +85,7 @@ impl Model {
             let ids = tokens(window);
             let inputs = &ids[..ids.len() - 1];
             self.check(inputs, edits, sources)?;
-            let probe = EditProbe::new(edits, sources, self.shape(), Remember::default(), self.cancel());
+            let probe = self.probe(edits, sources, Remember::default());
             let all = 0..self.transformer().stack().sublayers();
             let rows = match cache_type {
                 CacheType::F32 => self.through(&weights, &self.embedded(&weights, inputs)?, all, probe)?.0,

@@ -152,6 +152,7 @@ impl Model {
         seen: &(dyn GradientProbe<f32> + Sync),
     ) -> Result<f64> {
         self.check(ids, &crate::Edits::default(), &crate::Sources::default())?;
+        self.check_plain("gradients")?;
         self.check_objective(ids, objective)?;
         let (weights, transformer) = (self.weights()?, self.transformer());
         let mut pass = self.pass(ids.len());

@@ -137,8 +137,8 @@ impl Model {
             entropy: Array2::zeros((layers + 1, n)),
         };
         let (weights, width) = (self.weights()?, self.width());
-        // The rows of all layers, one after the other: a product with the head for many of them at a time. Two sublayers per layer.
-        let of_layer = |layer: usize| &memory.streams[2 * layer][of.start * width..of.end * width];
+        // The rows of all layers, one after the other: a product with the head for many of them at a time.
+        let of_layer = |layer: usize| &memory.streams[self.first_of(layer)][of.start * width..of.end * width];
         let mut rows: Vec<f32> = (0..=layers).flat_map(of_layer).copied().collect();
         self.transformer().stack().apply_last_norm(&weights, &mut rows);
         for (chunk, rows) in rows.chunks(LENS_ROWS * width).enumerate() {
@@ -209,11 +209,16 @@ impl Model {
                 names.push(format!("L{layer}.bias"));
                 parts.extend_from_slice(bias);
             }
-            let (before, after) = (stream(2 * layer + 1), stream(2 * layer + 2));
-            names.push(format!("L{layer}.mlp"));
-            parts.extend(after.iter().zip(before).map(|(a, b)| a - b));
+            let mut wrote = |name: &str, sublayer: usize| {
+                names.push(format!("L{layer}.{name}"));
+                parts.extend(stream(sublayer + 1).iter().zip(stream(sublayer)).map(|(a, b)| a - b));
+            };
+            if self.has_cross() {
+                wrote("cross", self.first_of(layer) + 1);
+            }
+            wrote("mlp", self.first_of(layer + 1) - 1);
         }
-        let shift = self.transformer().stack().last_norm_parts(&weights, stream(2 * self.shape().layers), &mut parts);
+        let shift = self.transformer().stack().last_norm_parts(&weights, stream(self.sublayers()), &mut parts);
         let along = |part: &[f32]| part.iter().zip(&direction).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
         let mut writes: Vec<f64> = parts.chunks(width).map(along).collect();
         names.push("last".to_owned());

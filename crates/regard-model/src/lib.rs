@@ -28,6 +28,7 @@
 //! lens        after each layer               evidence    intervals and p                settings    config.json, with limits
 //! view        tiles and means for viewers     steps       a head number by number
 //! diff        two models: where, which heads, why       circuit     edges between heads, with their errors
+//! front/      sound and images as rows            encoder_decoder     what a decoder reads
 //! hooks       activations, read and changed           gradients   of a loss or of logits, by activation
 //! unusual     rows unlike a head's usual ones
 //! neuron      one query and one key           evaluate    the loss of a long text        direct      heads without what follows
@@ -41,6 +42,7 @@ pub mod circuit;
 mod digest;
 mod disk;
 mod direct_effect;
+mod encoder_decoder;
 pub mod diff;
 pub mod edits;
 pub mod error;
@@ -49,6 +51,7 @@ mod gradients;
 mod hooks;
 pub mod paired_test;
 pub mod families;
+pub mod front;
 pub mod hub;
 mod lens;
 mod model;

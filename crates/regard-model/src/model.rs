@@ -6,10 +6,13 @@ use crate::edits::{EditProbe, Edits, LayerActivations, Reference, Shape, Sources
 use crate::error::{Error, Result};
 use crate::families::{Architecture, RenamedTensors};
 use crate::formats::TensorInfo;
+use crate::front::FrontEnd;
+use crate::front::sound::Sound;
 use crate::hooks::Hook;
 use crate::open::{self, Opened};
 use crate::run::Run;
 use crate::tokens::{Token, Tokenizer};
+use ndarray::{ArrayView2, ArrayView3};
 use regard_nn::cache::CacheType;
 use regard_nn::generate::{Continuation, Sampling, Writer};
 use regard_nn::layers::attention::{AttentionConfig, MultiHeadAttention};
@@ -51,6 +54,10 @@ impl Pooling {
 pub struct Model {
     loaded: Arc<Loaded>,
     cancel: Cancel,
+    /// What the decoder of an encoder-decoder reads.
+    reading: Option<Arc<Run>>,
+    /// The attention that is looked at is cross-attention.
+    cross: bool,
 }
 
 /// What handles share.
@@ -59,7 +66,11 @@ struct Loaded {
     transformer: Transformer,
     architecture: Architecture,
     pub(crate) source: RenamedTensors,
-    tokenizer: std::result::Result<Tokenizer, String>,
+    tokenizer: Arc<std::result::Result<Tokenizer, String>>,
+    /// What makes rows instead of tokens.
+    front: Option<FrontEnd>,
+    /// What the decoder of an encoder-decoder reads with.
+    encoder: Option<Model>,
     /// Of its attention: the same in all layers, but for windows.
     attention: AttentionConfig,
     layers: usize,
@@ -109,9 +120,15 @@ pub struct TrainedOn {
 /// Rows of one product with the output head: the flag of [`Cancel`] is checked before each.
 const HEAD_ROWS: usize = 256;
 
-/// Tokens to be run: a text or ids.
+/// What is run: a text or ids; by models of sound and of images, what these read.
 #[derive(Debug, Clone, Copy)]
 pub enum Input<'i> {
+    /// Sound.
+    Sound(&'i Sound),
+    /// Log-mel frames, `[mels, frames]`.
+    Features(ArrayView2<'i, f32>),
+    /// Normalised pixels, `[channels, height, width]`.
+    Pixels(ArrayView3<'i, f32>),
     /// A text.
     Text(&'i str),
     /// Tokens as they are, without any added.
@@ -179,11 +196,23 @@ impl Model {
     }
 
     pub(crate) fn new(opened: Opened, path: PathBuf) -> Result<Self> {
-        let Opened { format, archive, architecture, tokenizer, eos_ids, pooling, trained } = opened;
-        let transformer = Transformer::new(&architecture.parts);
+        let Opened { format, archive, mut architecture, tokenizer, eos_ids, pooling, trained } = opened;
+        let encoder = match architecture.encoder.take() {
+            None => None,
+            Some(encoder) => {
+                let (archive, tokenizer, eos_ids) = (archive.clone(), tokenizer.clone(), Vec::new());
+                let opened = Opened { format, archive, architecture: *encoder, tokenizer, eos_ids, pooling: None, trained: None };
+                Some(Self::new(opened, path.clone())?)
+            }
+        };
+        let mut transformer = Transformer::new(&architecture.parts);
         let source = RenamedTensors::new(archive, &architecture);
         // Bound once here, so that a missing tensor is an error before anything runs.
-        transformer.bind::<f32>(&source)?;
+        transformer.read_tables(&transformer.bind::<f32>(&source)?);
+        let front = architecture.front.map(|kind| FrontEnd::new(kind, architecture.parts.width));
+        if let Some(front) = &front {
+            Weights::<f32>::bind(front.layout(), &source)?;
+        }
         source.check_all_used(transformer.layout(), architecture.parts.blocks.len())?;
         let first = architecture
             .parts
@@ -193,13 +222,15 @@ impl Model {
         let loaded = Loaded {
             source,
             tokenizer,
+            front,
+            encoder,
             attention: first.attention,
             layers: architecture.parts.blocks.len(),
             vocab: architecture.parts.embedding.vocab,
             width: architecture.parts.width,
             causal: architecture.causal,
             context: architecture.context,
-            limited: !architecture.parts.embedding.positions.extends(),
+            limited: !architecture.parts.embedding.positions.extends() || architecture.front.is_some(),
             family: architecture.family.clone(),
             format,
             path,
@@ -213,13 +244,51 @@ impl Model {
             trained,
             intact: Mutex::default(),
         };
-        Ok(Self { loaded: Arc::new(loaded), cancel: Cancel::new() })
+        Ok(Self { loaded: Arc::new(loaded), cancel: Cancel::new(), reading: None, cross: false })
     }
 
     /// The same model, whose work ends when the flag is set.
     #[must_use]
     pub fn with_cancel(&self, cancel: &Cancel) -> Self {
-        Self { loaded: self.loaded.clone(), cancel: cancel.clone() }
+        Self { cancel: cancel.clone(), ..self.clone() }
+    }
+
+    /// The same handle, whose attention is that of the decoder to what it reads.
+    pub(crate) fn of_cross(&self) -> Self {
+        Self { cross: true, ..self.clone() }
+    }
+
+    /// The encoder of an encoder-decoder: a model of its own, which reads.
+    pub fn encoder(&self) -> Option<&Self> {
+        self.loaded.encoder.as_ref()
+    }
+
+    /// What its decoder reads.
+    pub fn source_run(&self) -> Option<&Run> {
+        self.reading.as_deref()
+    }
+
+    /// Handles of one loaded model.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.loaded, &other.loaded)
+    }
+
+    pub(crate) fn with_reading(&self, run: Run) -> Self {
+        Self { reading: Some(Arc::new(run)), ..self.clone() }
+    }
+
+    pub(crate) fn front(&self) -> Option<&FrontEnd> {
+        self.loaded.front.as_ref()
+    }
+
+    /// The attention of its handle is cross-attention.
+    pub(crate) fn is_cross_handle(&self) -> bool {
+        self.cross
+    }
+
+    /// What a front end reads, instead of tokens.
+    pub fn front_kind(&self) -> Option<crate::front::Front> {
+        self.front().map(|front| front.kind)
     }
 
     pub(crate) fn cancel(&self) -> &Cancel {
@@ -306,7 +375,7 @@ impl Model {
     /// # Errors
     /// [`Error::NoTokenizer`].
     pub fn tokenizer(&self) -> Result<&Tokenizer> {
-        self.loaded.tokenizer.as_ref().map_err(|reason| Error::NoTokenizer { reason: reason.clone() })
+        (*self.loaded.tokenizer).as_ref().map_err(|reason| Error::NoTokenizer { reason: reason.clone() })
     }
 
     /// The tokens of a text, with those that the tokenizer adds.
@@ -325,6 +394,9 @@ impl Model {
         match input {
             Input::Text(text) => Ok(self.tokens(text)?.into_iter().map(|token| token.id).collect()),
             Input::Ids(ids) => Ok(ids.to_vec()),
+            Input::Sound(_) | Input::Features(_) | Input::Pixels(_) => {
+                Err(Error::Tokens { reason: "sound and images have no tokens; read them with `Model::read`".to_owned() })
+            }
         }
     }
 
@@ -343,9 +415,12 @@ impl Model {
         }
     }
 
-    /// A token for people; its number where there is no tokenizer.
+    /// A token for people; its number where there is no tokenizer. Rows of sound have their time, those of images their place.
     pub fn piece(&self, id: u32) -> String {
-        self.loaded.tokenizer.as_ref().map_or_else(|_| id.to_string(), |tokenizer| tokenizer.piece(id))
+        if let Some(front) = self.front_kind() {
+            return front.piece(id as usize);
+        }
+        (*self.loaded.tokenizer).as_ref().map_or_else(|_| id.to_string(), |tokenizer| tokenizer.piece(id))
     }
 
     /// What to say about texts of this length.
@@ -383,17 +458,20 @@ impl Model {
 
     /// The attention of a layer.
     pub(crate) fn layer(&self, layer: usize) -> Option<&MultiHeadAttention> {
-        self.loaded.transformer.stack().attention_sublayers().nth(layer).map(|(_, attention)| attention)
+        let place = if self.has_cross() { 2 * layer + usize::from(self.cross) } else { layer };
+        self.loaded.transformer.stack().attention_sublayers().nth(place).map(|(_, attention)| attention)
     }
 
     pub(crate) fn pass(&self, len: usize) -> Pass<'static> {
-        Pass::new(1, len, if self.loaded.causal { MaskKind::Causal } else { MaskKind::Everything })
+        let memory_seq = self.reading.as_ref().map_or(0, |run| run.len());
+        Pass { memory_seq, ..Pass::new(1, len, if self.loaded.causal { MaskKind::Causal } else { MaskKind::Everything }) }
     }
 
     pub(crate) fn check(&self, ids: &[u32], edits: &Edits, sources: &Sources) -> Result<()> {
         if ids.is_empty() {
             return Err(Error::Tokens { reason: "there are no tokens: a text must have at least one".to_owned() });
         }
+        self.check_reading()?;
         edits.check(self.shape())?;
         edits.check_rows(ids.len())?;
         sources.check(edits, ids.len())
@@ -427,7 +505,7 @@ impl Model {
     ) -> Result<(Vec<f32>, Memory)> {
         self.check(ids, edits, sources)?;
         let weights = self.weights()?;
-        let probe = EditProbe::new(edits, sources, self.shape(), remember, &self.cancel).with_hook(hook);
+        let probe = self.probe(edits, sources, remember).with_hook(hook);
         self.through(&weights, &self.embedded(&weights, ids)?, 0..self.sublayers(), probe)
     }
 
@@ -453,7 +531,8 @@ impl Model {
         let len = rows.len() / self.width();
         probe.pass(0..len, len);
         // On a thread of the pool: parallel loops begin at once there.
-        let rows = rayon::scope(|_| self.loaded.transformer.probe_part(weights, &self.pass(len), sublayers, rows, &probe))?;
+        let rows =
+            rayon::scope(|_| self.loaded.transformer.probe_part(weights, &self.pass(len), sublayers, (rows, self.memory()), &probe))?;
         if rows.iter().any(|x| !x.is_finite()) {
             return Err(Error::NotNumbers { what: "the hidden states" });
         }
@@ -469,7 +548,11 @@ impl Model {
         probe: &EditProbe<'_>,
     ) -> Result<Vec<f32>> {
         probe.pass(0..ids.len(), ids.len());
-        let mut cache = self.loaded.transformer.cache(weights, 1).stored_as(cache_type);
+        let cache = match &self.reading {
+            Some(run) => self.loaded.transformer.cache_reading(weights, 1, run.as_memory()),
+            None => self.loaded.transformer.cache(weights, 1),
+        };
+        let mut cache = cache.stored_as(cache_type);
         let rows = rayon::scope(|_| self.loaded.transformer.extend_rows(weights, ids, &mut cache, probe).map(<[f32]>::to_vec))?;
         if rows.iter().any(|x| !x.is_finite()) {
             return Err(Error::NotNumbers { what: "the hidden states" });
@@ -497,17 +580,19 @@ impl Model {
         self.check(ids, edits, sources)?;
         let (weights, layers) = (self.weights()?, self.loaded.layers);
         let first = edits.first_layer(layers);
-        let known = self.intact().iter().find(|intact| intact.ids == ids).cloned();
+        // Kept by tokens alone: not of decoders, which read something beside them.
+        let keeps = self.reading.is_none();
+        let known = self.intact().iter().find(|intact| keeps && intact.ids == ids).cloned();
         match (known, first) {
             (Some(intact), None) => Ok((intact.hidden.clone(), intact.heads.clone())),
             (Some(intact), Some(first)) => {
                 let remember = Remember { heads: true, ..Remember::default() };
-                let probe = EditProbe::new(edits, sources, self.shape(), remember, &self.cancel);
+                let probe = self.probe(edits, sources, remember);
                 let (hidden, memory) = self.through(&weights, &intact.streams[2 * first], 2 * first..2 * layers, probe)?;
                 Ok((hidden, intact.heads[..first].iter().cloned().chain(memory.heads).collect()))
             }
             (None, first) => {
-                let streams = first.is_none() && self.stream_elements(ids.len()) <= KEPT_STREAMS;
+                let streams = keeps && first.is_none() && self.stream_elements(ids.len()) <= KEPT_STREAMS;
                 let (hidden, memory) = self.forward(ids, edits, sources, Remember { heads: true, streams, ..Remember::default() })?;
                 let heads = memory.heads;
                 if streams {
@@ -709,7 +794,7 @@ impl Model {
     ) -> Result<Vec<u32>> {
         options.sampling.check()?;
         self.check(ids, edits, sources)?;
-        if !self.has_head() {
+        if !self.has_head() || self.loaded.front.is_some() {
             return Err(Error::NoHead { what: "text" });
         }
         if !self.loaded.causal {
@@ -719,7 +804,11 @@ impl Model {
             let reason = "a patch needs the whole text; it is not possible while text is generated".to_owned();
             return Err(Error::Edit { edit: edit.to_string(), reason });
         }
-        let (tokens, ends) = (options.tokens, self.loaded.limited || self.loaded.trained.is_some());
+        let (mut tokens, ends) = (options.tokens, self.loaded.limited || self.loaded.trained.is_some());
+        if self.reading.is_some() && self.loaded.limited {
+            // What a decoder writes is not dropped: it ends where its positions do.
+            tokens = tokens.min((self.loaded.context + 1).saturating_sub(ids.len()));
+        }
         let options = Continuation {
             sampling: options.sampling,
             context: options.context.unwrap_or(usize::MAX).min(if ends { self.loaded.context } else { usize::MAX }),
@@ -728,10 +817,14 @@ impl Model {
             cache_type: options.cache_type,
         };
         let mut writer = Writer::with(&self.loaded.transformer, self.weights()?, ids, options)?;
-        let probe = EditProbe::new(edits, sources, self.shape(), Remember::default(), &self.cancel);
+        if let Some(run) = &self.reading {
+            writer = writer.reading(run.as_memory());
+        }
+        let (probe, writing) = (self.probe(edits, sources, Remember::default()), &self.loaded.architecture.writing);
         let mut written = Vec::new();
         while written.len() < tokens {
-            let token = writer.next_token_probed(&probe)?;
+            let first = written.is_empty() && ids.len() <= writing.start.len().max(1);
+            let token = writer.next_token_of(&probe, |logits| writing.rule(first, logits))?;
             written.push(token);
             if !watch(token) || self.loaded.eos_ids.contains(&token) {
                 break;

@@ -59,14 +59,14 @@ impl Run {
     /// # Errors
     /// [`Error::Outside`].
     pub fn neuron(&self, layer: usize, head: usize, query: usize, key: usize) -> Result<Neuron> {
-        for (what, number) in [("query", query), ("key", key)] {
-            if number >= self.len() {
-                return Err(Error::Outside { what, number, count: self.len() });
+        for (what, number, count) in [("query", query, self.len()), ("key", key, self.keys())] {
+            if number >= count {
+                return Err(Error::Outside { what, number, count });
             }
         }
         let keys = self.each_group(layer, head, query..query + 1, None, |attention, [q, k, _], _| {
             let states = attention.row_states(q, k)?;
-            let weights = attention.weights_of(q, k, &states, Rectangle { rows: query..query + 1, keys: 0..self.len() })?;
+            let weights = attention.weights_of(q, k, &states, Rectangle { rows: query..query + 1, keys: 0..self.keys() })?;
             let row = q.slice_axis(Axis(2), Slice::from(query..query + 1));
             let place = attention.clone().q_offset(query as i64);
             let stage = |stage: Stage| place.scores(row, k, stage);
@@ -79,7 +79,7 @@ impl Run {
                 weight: weights[[0, 0, 0, j]].into(),
             };
             let pair = [row.iter().copied().collect::<Vec<f32>>(), k.index_axis(Axis(2), key).iter().copied().collect()];
-            Ok((pair, (0..self.len()).map(of_key).collect::<Vec<_>>()))
+            Ok((pair, (0..self.keys()).map(of_key).collect::<Vec<_>>()))
         })?;
         let ([q, k], keys) = keys.into_iter().next().ok_or(Error::Outside { what: "query", number: query, count: self.len() })?;
         let products: Vec<f64> = q.iter().zip(&k).map(|(a, b)| f64::from(*a) * f64::from(*b)).collect();

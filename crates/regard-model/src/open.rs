@@ -2,7 +2,7 @@
 
 use crate::disk;
 use crate::error::{Error, Result};
-use crate::families::{self, Architecture, llama};
+use crate::families::{self, Architecture, llama, whisper};
 use crate::formats::{Archive, Gguf, Llama2c, Pickle, SafetensorsFiles, TensorInfo, missing};
 use crate::hub::Hub;
 use crate::model::{Pooling, TrainedOn};
@@ -14,15 +14,16 @@ use regard_nn::tensors::{Layout, SafetensorsFile, Source, Tensor};
 use regard_nn::training::folder::{MODEL, Trained};
 use serde_json::Value;
 use std::path::Path;
+use std::sync::Arc;
 
 /// What was found at a path.
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) format: &'static str,
-    pub(crate) archive: Box<dyn Archive>,
+    pub(crate) archive: Arc<dyn Archive>,
     pub(crate) architecture: Architecture,
     /// Or why there is none.
-    pub(crate) tokenizer: std::result::Result<Tokenizer, String>,
+    pub(crate) tokenizer: Arc<std::result::Result<Tokenizer, String>>,
     /// Tokens that end a text.
     pub(crate) eos_ids: Vec<u32>,
     pub(crate) pooling: Option<Pooling>,
@@ -92,18 +93,21 @@ fn file(path: &Path) -> Result<Opened> {
     let beside = path.parent().filter(|parent| disk::is_file(&parent.join("config.json")));
     if path.extension().is_some_and(|e| e == "safetensors") {
         return match beside {
-            Some(parent) => transformers(parent, "safetensors", Box::new(SafetensorsFiles::open(path)?)),
+            Some(parent) => transformers(parent, "safetensors", Arc::new(SafetensorsFiles::open(path)?)),
             None => folder(path.parent().unwrap_or(Path::new("."))),
         };
     }
     if Pickle::sniff(&start) {
-        let archive = Box::new(Pickle::open(path)?);
+        let archive = Arc::new(Pickle::open(path)?);
         return match beside {
             Some(parent) => transformers(parent, "pickle", archive),
-            None => Err(families::refused_by_names(&*archive).unwrap_or_else(|| {
-                let reason = "it has tensors, but no config.json beside it says which model they are: put the model's there".to_owned();
-                Error::NoModel { path: path.to_owned(), reason }
-            })),
+            None => match families::of_names(&*archive)? {
+                Some(architecture) => openai(path, archive, architecture),
+                None => {
+                    let reason = "it has tensors, but no config.json beside it says which model they are: put the model's there".to_owned();
+                    Err(Error::NoModel { path: path.to_owned(), reason })
+                }
+            },
         };
     }
     if Llama2c::sniff(&start) {
@@ -137,16 +141,16 @@ fn folder(folder: &Path) -> Result<Opened> {
 }
 
 /// The weights of a folder of transformers.
-fn weights(folder: &Path) -> Result<(&'static str, Box<dyn Archive>)> {
+fn weights(folder: &Path) -> Result<(&'static str, Arc<dyn Archive>)> {
     let file = |name: &str| Some(folder.join(name)).filter(|path| disk::is_file(path));
     if let Some(index) = file("model.safetensors.index.json") {
-        return Ok(("safetensors", Box::new(SafetensorsFiles::open_index(&index)?)));
+        return Ok(("safetensors", Arc::new(SafetensorsFiles::open_index(&index)?)));
     }
     if let Some(path) = file("model.safetensors") {
-        return Ok(("safetensors", Box::new(SafetensorsFiles::open(&path)?)));
+        return Ok(("safetensors", Arc::new(SafetensorsFiles::open(&path)?)));
     }
     if let Some(path) = file("pytorch_model.bin") {
-        return Ok(("pickle", Box::new(Pickle::open(&path)?)));
+        return Ok(("pickle", Arc::new(Pickle::open(&path)?)));
     }
     let reason = if disk::is_file(&folder.join("pytorch_model.bin.index.json")) {
         "its weights are several pickles: save them with safetensors (`model.save_pretrained(folder)`)"
@@ -166,26 +170,39 @@ fn optional(tokenizer: Result<Tokenizer>) -> std::result::Result<Tokenizer, Stri
     tokenizer.map_err(|error| if let Error::NoTokenizer { reason } = error { reason } else { error.to_string() })
 }
 
-fn transformers(folder: &Path, format: &'static str, archive: Box<dyn Archive>) -> Result<Opened> {
+fn transformers(folder: &Path, format: &'static str, archive: Arc<dyn Archive>) -> Result<Opened> {
     let config = json(&folder.join("config.json"))?;
-    let architecture = families::of_settings(Settings(&config), &*archive)?;
-    let tokenizer = optional(Tokenizer::of_folder(folder, &architecture.family));
+    let generation = json(&folder.join("generation_config.json")).unwrap_or_default();
+    let architecture = families::of_settings(Settings(&config), Settings(&generation), &*archive)?;
+    let tokenizer = Arc::new(optional(Tokenizer::of_folder(folder, &architecture.family)));
     let ids = |value: &Value| -> Vec<u32> {
         let all = value.as_u64().into_iter().chain(value.as_array().into_iter().flatten().filter_map(Value::as_u64));
         all.filter_map(|id| u32::try_from(id).ok()).collect()
     };
-    let generation = json(&folder.join("generation_config.json")).unwrap_or_default();
     let told = [&generation["eos_token_id"], &config["eos_token_id"]].map(ids).into_iter().find(|ids| !ids.is_empty());
-    let eos_ids = told.unwrap_or_else(|| tokenizer.as_ref().map_or(Vec::new(), |tokenizer| tokenizer.eos_ids().to_vec()));
+    let eos_ids = told.unwrap_or_else(|| (*tokenizer).as_ref().map_or(Vec::new(), |tokenizer| tokenizer.eos_ids().to_vec()));
     Ok(Opened { format, archive, architecture, tokenizer, eos_ids, pooling: Pooling::of_folder(folder), trained: None })
+}
+
+/// OpenAI's Whisper: the tokens are in a file beside it.
+fn openai(path: &Path, archive: Arc<dyn Archive>, architecture: Architecture) -> Result<Opened> {
+    let beside = |name: &str| Some(path.with_file_name(name)).filter(|path| disk::is_file(path));
+    let name = whisper::tokens_file(&architecture);
+    let tokenizer = match (beside("tokenizer.json"), beside(name)) {
+        (Some(_), _) => optional(Tokenizer::of_folder(path.parent().unwrap_or(Path::new(".")), "whisper")),
+        (None, Some(tokens)) => optional(Tokenizer::of_tiktoken(&tokens, &whisper::special_tokens(&architecture))),
+        (None, None) => Err(format!("there is no {name} (of the package openai-whisper) or tokenizer.json beside {}", path.display())),
+    };
+    let (tokenizer, eos_ids) = (Arc::new(tokenizer), architecture.writing.ends.clone());
+    Ok(Opened { format: "pickle", archive, architecture, tokenizer, eos_ids, pooling: None, trained: None })
 }
 
 fn gguf(path: &Path) -> Result<Opened> {
     let file = Gguf::open(path)?;
     let architecture = families::of_gguf(&file)?;
-    let tokenizer = optional(Tokenizer::of_gguf(&file));
-    let eos_ids = tokenizer.as_ref().map_or(Vec::new(), |tokenizer| tokenizer.eos_ids().to_vec());
-    Ok(Opened { format: "gguf", archive: Box::new(file), architecture, tokenizer, eos_ids, pooling: None, trained: None })
+    let tokenizer = Arc::new(optional(Tokenizer::of_gguf(&file)));
+    let eos_ids = (*tokenizer).as_ref().map_or(Vec::new(), |tokenizer| tokenizer.eos_ids().to_vec());
+    Ok(Opened { format: "gguf", archive: Arc::new(file), architecture, tokenizer, eos_ids, pooling: None, trained: None })
 }
 
 fn llama2c(path: &Path) -> Result<Opened> {
@@ -197,7 +214,15 @@ fn llama2c(path: &Path) -> Result<Opened> {
     } else {
         Err(format!("there is no tokenizer.bin beside {}", path.display()))
     };
-    Ok(Opened { format: "llama2.c", archive: Box::new(file), architecture, tokenizer, eos_ids: vec![2], pooling: None, trained: None })
+    Ok(Opened {
+        format: "llama2.c",
+        archive: Arc::new(file),
+        architecture,
+        tokenizer: Arc::new(tokenizer),
+        eos_ids: vec![2],
+        pooling: None,
+        trained: None,
+    })
 }
 
 fn ours(folder: &Path) -> Result<Opened> {
@@ -208,19 +233,10 @@ fn ours(folder: &Path) -> Result<Opened> {
 
 /// A model that `regard train` made.
 fn of_config(config: &ModelConfig, params: Vec<f32>, tokenizer: regard_nn::tokenizer::Tokenizer) -> Result<Opened> {
-    let architecture = Architecture {
-        family: "regard".to_owned(),
-        parts: config.parts(),
-        names: &[],
-        prefixes: &[""],
-        causal: true,
-        context: config.context,
-        gains_plus_one: false,
-        zero_shifts: false,
-    };
+    let architecture = Architecture::decoder("regard", config.parts(), &[], &[""], config.context);
     let layout = Transformer::new(&architecture.parts).layout().clone();
-    let archive = Box::new(Ours { layout, params });
-    let tokenizer = Ok(Tokenizer::ours(tokenizer)?);
+    let archive = Arc::new(Ours { layout, params });
+    let tokenizer = Arc::new(Ok(Tokenizer::ours(tokenizer)?));
     Ok(Opened { format: "regard", archive, architecture, tokenizer, eos_ids: Vec::new(), pooling: None, trained: None })
 }
 

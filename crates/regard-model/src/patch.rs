@@ -85,6 +85,7 @@ impl Model {
         if !self.has_head() {
             return Err(Error::NoHead { what: "logits" });
         }
+        self.check_plain("patches of all heads")?;
         if clean.len() != corrupt.len() {
             let reason = format!(
                 "the clean text has {} tokens and the corrupt one {}: give texts with the same number of tokens (`regard tokens` lists them)",
@@ -135,7 +136,7 @@ impl Model {
                 let stream = memory.streams[sublayer].repeat(places.len());
                 let pass = regard_nn::Pass { batch: places.len(), ..self.pass(len) };
                 let rest = sublayer..2 * shape.layers;
-                let rows = rayon::scope(|_| self.transformer().probe_part(&weights, &pass, rest, &stream, &probe))?;
+                let rows = rayon::scope(|_| self.transformer().probe_part(&weights, &pass, rest, (&stream, &[]), &probe))?;
                 let ends: Vec<f32> = rows.chunks(len * width).flat_map(last).collect();
                 margins.extend(self.margins(&ends, tokens)?);
                 watch(margins.len(), shape.layers * shape.heads * positions.len());

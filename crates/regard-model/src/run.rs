@@ -4,7 +4,7 @@
 //! made the output: a head, a row, a rectangle, or a picture of any length.
 
 use crate::cancel::Cancel;
-use crate::edits::{EditProbe, Edits, LayerActivations, Sources, head_changes, layer_change};
+use crate::edits::{Edits, LayerActivations, Sources, head_changes, layer_change};
 use crate::error::{Error, Result};
 use crate::hooks::{Hook, Site};
 use crate::model::{Model, Remember};
@@ -33,6 +33,8 @@ struct Made {
     edits: Edits,
     hidden: Vec<f32>,
     layers: Vec<Arc<LayerActivations>>,
+    /// Rows that are not of the silence that sound is filled up with.
+    filled: usize,
 }
 
 /// The loss of each next token, in nats.
@@ -47,7 +49,15 @@ fn four<'a>(x: ArrayView2<'a, f32>) -> ArrayView4<'a, f32> {
 
 impl Run {
     pub(crate) fn new(model: Model, ids: Vec<u32>, edits: Edits, hidden: Vec<f32>, layers: Vec<Arc<LayerActivations>>) -> Self {
-        Self { model, made: Arc::new(Made { ids, edits, hidden, layers }) }
+        let filled = ids.len();
+        Self { model, made: Arc::new(Made { ids, edits, hidden, layers, filled }) }
+    }
+
+    /// The same run, of which the rows after the first are silence.
+    pub(crate) fn filled_up_to(mut self, filled: usize) -> Self {
+        let filled = filled.clamp(1, self.len());
+        Arc::get_mut(&mut self.made).expect("a new run").filled = filled;
+        self
     }
 
     /// The same run, whose views end when the flag is set.
@@ -71,6 +81,30 @@ impl Run {
         self.made.ids.len()
     }
 
+    /// Keys that its rows may see: as many as tokens; of cross-attention, the rows that the decoder reads.
+    pub fn keys(&self) -> usize {
+        self.made.layers.first().map_or(self.len(), |layer| layer.k.len_of(Axis(1)))
+    }
+
+    /// Rows and keys that are not of the silence that sound is filled up with: what pictures show.
+    pub fn filled(&self) -> [usize; 2] {
+        let keys = if self.is_cross() { self.encoder().map_or(self.keys(), |read| read.made.filled) } else { self.made.filled };
+        [self.made.filled, keys]
+    }
+
+    /// Rows see those before them only.
+    pub fn is_causal(&self) -> bool {
+        self.model.is_causal() && !self.is_cross()
+    }
+
+    /// Its rows and its keys as people read them.
+    pub fn pieces(&self) -> [Vec<String>; 2] {
+        let of = |run: &Self| run.ids().iter().map(|id| run.model.piece(*id)).collect::<Vec<_>>();
+        let rows = of(self);
+        let keys = if self.is_cross() { self.encoder().map(of) } else { None };
+        [rows.clone(), keys.unwrap_or(rows)]
+    }
+
     /// Always false: a run has at least one token.
     pub fn is_empty(&self) -> bool {
         self.made.ids.is_empty()
@@ -84,6 +118,11 @@ impl Run {
     /// The final hidden states, after the last norm, `[tokens, width]`.
     pub fn hidden(&self) -> ArrayView2<'_, f32> {
         ArrayView2::from_shape((self.len(), self.model.width()), &self.made.hidden).expect("a row per token")
+    }
+
+    /// The same, one row after the other.
+    pub(crate) fn rows(&self) -> &[f32] {
+        &self.made.hidden
     }
 
     /// What every head worked with: a second text of [`Sources::texts`], with the edits of this run.
@@ -174,7 +213,8 @@ impl Run {
     }
 
     fn angles(&self) -> Option<Angles<f32>> {
-        self.model.attention().rotary.map(|rotary| Angles::new(rotary, self.model.head_dim(), self.len()))
+        let rotary = self.model.layer(0).and_then(|attention| attention.config().rotary);
+        rotary.map(|rotary| Angles::new(rotary, self.model.head_dim(), self.len()))
     }
 
     fn turned(&self, heads: &Array3<f32>, rotated: bool) -> Array3<f32> {
@@ -252,10 +292,10 @@ impl Run {
     pub fn weights_without(&self, layer: usize, head: usize, rows: Range<usize>, sink: Sink) -> Result<Array2<f32>> {
         let states = self.head_states(layer, head, sink)?;
         self.check_rows(&rows)?;
-        self.exact(&states, Rectangle { rows, keys: 0..self.len() })
+        self.exact(&states, Rectangle { rows, keys: 0..self.keys() })
     }
 
-    /// The weights of a head, `[tokens, tokens]`: quadratic in memory.
+    /// The weights of a head, `[tokens, keys]`: quadratic in memory.
     ///
     /// # Errors
     /// [`Error::Outside`].
@@ -272,13 +312,21 @@ impl Run {
         self.heat_map_without(layer, head, [rows, cols], Sink::Show)
     }
 
+    /// The same of a part of rows and keys.
+    ///
+    /// # Errors
+    /// [`Error::Outside`].
+    pub fn heat_map_of(&self, layer: usize, head: usize, of: Rectangle, cells: [usize; 2], sink: Sink) -> Result<HeatMap<f32>> {
+        let states = self.head_states(layer, head, sink)?;
+        self.map(&states, of, cells)
+    }
+
     /// The same of at most `cells` rows and columns, with or without the first key.
     ///
     /// # Errors
     /// [`Error::Outside`].
     pub fn heat_map_without(&self, layer: usize, head: usize, cells: [usize; 2], sink: Sink) -> Result<HeatMap<f32>> {
-        let states = self.head_states(layer, head, sink)?;
-        self.map(&states, Rectangle { rows: 0..self.len(), keys: 0..self.len() }, cells)
+        self.heat_map_of(layer, head, Rectangle { rows: 0..self.len(), keys: 0..self.keys() }, cells, sink)
     }
 
     /// What every row of every head of a layer attended to, and the logarithm of what its softmax was divided by, `[1, heads, tokens]`
@@ -293,7 +341,7 @@ impl Run {
         let batch = |x: &'_ Array3<f32>| x.clone().insert_axis(Axis(0));
         let (q, k) = (batch(&tape.q), batch(&tape.k));
         // Values of no width: the weights are what is asked about.
-        let v = ndarray::Array4::<f32>::zeros((1, self.model.shape().kv_heads, self.len(), 0));
+        let v = ndarray::Array4::<f32>::zeros((1, self.model.shape().kv_heads, self.keys(), 0));
         let (forward, mut stats) =
             attention.attention(&pass, 0, &change).interrupt(self.model.cancel().flag()).forward_with_stats(&q, &k, &v, options)?;
         let mut lse = forward.lse;
@@ -370,10 +418,11 @@ impl Model {
         let handle = self.with_cancel(&Cancel::new());
         let of_layers = |hidden, layers: &[_]| Run::new(handle.clone(), ids.to_vec(), edits.clone(), hidden, layers.to_vec());
         let (mut rows, mut layers) = (self.embedded(&weights, ids)?, Vec::new());
-        for first in (0..sublayers).step_by(2) {
+        let each = self.first_of(1);
+        for first in (0..sublayers).step_by(each) {
             let remember = Remember { heads: true, ..Remember::default() };
-            let probe = EditProbe::new(edits, sources, self.shape(), remember, self.cancel());
-            let (next, memory) = self.through(&weights, &rows, first..sublayers.min(first + 2), probe)?;
+            let probe = self.probe(edits, sources, remember);
+            let (next, memory) = self.through(&weights, &rows, first..sublayers.min(first + each), probe)?;
             rows = next;
             layers.extend(memory.heads);
             done(&of_layers(Vec::new(), &layers));

@@ -1,6 +1,6 @@
 //! Every head taken out, one by one, on several texts.
 
-use crate::edits::{EditProbe, Edits, Sources};
+use crate::edits::{Edits, Sources};
 use crate::error::{Error, Result};
 use crate::model::{Model, Remember};
 use crate::paired_test::{Evidence, benjamini_hochberg};
@@ -114,7 +114,7 @@ impl Model {
         }
         let (shape, weights) = (self.shape(), self.weights()?);
         let mut bench = Bench::new(self, &weights, texts)?;
-        let intact = bench.losses(&bench.through(0..2 * shape.layers)?)?;
+        let intact = bench.losses(&bench.through(0..self.sublayers())?)?;
         let total = shape.layers * shape.heads;
         let (mut outcomes, mut todo) = (Vec::with_capacity(total), total);
         let is_known = |at: (usize, usize)| known.iter().find(|k| (k.layer, k.head, k.losses.len()) == (at.0, at.1, texts.len()));
@@ -147,7 +147,7 @@ impl Model {
                 }
             }
             if layer + 1 < shape.layers {
-                bench.streams = bench.through(2 * layer..2 * layer + 2)?;
+                bench.streams = bench.through(self.first_of(layer)..self.first_of(layer + 1))?;
             }
         }
         let q = benjamini_hochberg(&outcomes.iter().map(|outcome| outcome.difference.p).collect::<Vec<_>>());
@@ -180,7 +180,7 @@ impl<'b> Bench<'b> {
         let pairs: Vec<(&Edits, &Vec<f32>)> =
             edits.iter().flat_map(|edits| self.streams.iter().map(move |stream| (edits, stream))).collect();
         let run = |(edits, stream): (&Edits, &Vec<f32>)| {
-            let probe = EditProbe::new(edits, &self.nothing, self.model.shape(), Remember::default(), self.model.cancel());
+            let probe = self.model.probe(edits, &self.nothing, Remember::default());
             Ok(self.model.through(self.weights, stream, sublayers.clone(), probe)?.0)
         };
         pairs.into_par_iter().with_max_len(1).map(run).collect()
@@ -209,7 +209,7 @@ impl<'b> Bench<'b> {
     /// The mean loss of each text without each of these heads, with the streams before their layer.
     fn without(&self, layer: usize, heads: &[usize]) -> Result<Vec<Vec<f64>>> {
         let edits: Vec<Edits> = heads.iter().map(|head| Edits::parse(&format!("L{layer}.H{head}=zero"))).collect::<Result<_>>()?;
-        let rows = self.through_each(&edits, 2 * layer..2 * self.model.shape().layers)?;
+        let rows = self.through_each(&edits, self.model.first_of(layer)..self.model.sublayers())?;
         rows.chunks(self.texts.len()).map(|rows| self.losses(rows)).collect()
     }
 }

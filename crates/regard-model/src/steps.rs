@@ -51,7 +51,7 @@ impl Run {
     /// # Errors
     /// [`Error::Outside`]; where edits are of some rows only.
     pub fn steps(&self, layer: usize, head: usize) -> Result<Steps> {
-        if self.len() > MOST {
+        if self.len().max(self.keys()) > MOST {
             return Err(Error::Tokens { reason: format!("steps are shown of at most {MOST} tokens") });
         }
         let mut all = self.each_group(layer, head, 0..self.len(), None, |attention, [q, k, v], _| {

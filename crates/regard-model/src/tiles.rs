@@ -129,8 +129,8 @@ impl Run {
     /// # Errors
     /// [`Error::Outside`].
     pub fn tile(&self, states: &HeadStates, of: Rectangle, step: usize, pool: Pool) -> Result<Array2<f32>> {
-        let (n, step) = (self.len(), step.max(1));
-        for (what, range) in [("row", &of.rows), ("key", &of.keys)] {
+        let step = step.max(1);
+        for (what, range, n) in [("row", &of.rows, self.len()), ("key", &of.keys, self.keys())] {
             if range.start >= range.end || range.end > n {
                 return Err(Error::Outside { what, number: range.end, count: n });
             }

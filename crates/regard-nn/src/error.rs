@@ -30,6 +30,9 @@ pub enum Error {
         /// How many there are.
         vocab: usize,
     },
+    /// Tokens for a model that has none.
+    #[error("the model has no table of tokens: its rows come from a front end; give it sound or an image")]
+    Untokenized,
     /// More tokens than there are positions.
     #[error("{tokens} tokens do not fit the context of {context}")]
     TooLong {

@@ -104,6 +104,7 @@ impl Graph {
     /// # Errors
     /// [`Error::NoHead`] for models whose norms stand after branches or sums, and for those without logits.
     pub fn of(model: &Model) -> Result<Self> {
+        model.check_plain("circuits")?;
         let stack = model.transformer().stack();
         if !stack.is_additive() {
             return Err(Error::NoHead {

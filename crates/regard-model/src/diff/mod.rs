@@ -324,6 +324,7 @@ pub fn compare(
     mut watch: impl FnMut(usize, usize) -> bool,
 ) -> Result<Difference> {
     check_shapes(a.model, b.model)?;
+    a.model.check_plain("differences")?;
     if texts.is_empty() {
         return Err(Error::Tokens { reason: "there are no texts to compare on".to_owned() });
     }

@@ -30,6 +30,8 @@ pub struct LayerActivations {
     pub z: Array3<f32>,
     /// Query heads that attended with other operands than these.
     pub(crate) own: HashMap<usize, Operands>,
+    /// Of the layer's cross-attention, where it has one: keys and values are those of what the decoder reads.
+    pub(crate) cross: Option<Arc<LayerActivations>>,
 }
 
 /// Operands of one query head, `[rows, dim]`.
@@ -75,6 +77,16 @@ pub(crate) struct EditProbe<'e> {
     networks: Option<Mutex<Vec<Vec<f32>>>>,
     streams: Option<Mutex<Vec<Vec<f32>>>>,
     hook: Option<&'e dyn Hook>,
+    /// Layers have cross-attention between attention and network.
+    cross: bool,
+}
+
+/// Which part of a layer a sublayer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Attention,
+    Cross,
+    Mlp,
 }
 
 /// What a pass is to write down.
@@ -190,6 +202,20 @@ impl<'e> EditProbe<'e> {
             networks: remember.networks.then(Mutex::default),
             streams: remember.streams.then(Mutex::default),
             hook: None,
+            cross: false,
+        }
+    }
+
+    /// The same probe, of layers with cross-attention.
+    pub(crate) fn with_cross(self, cross: bool) -> Self {
+        Self { cross, ..self }
+    }
+
+    /// The layer of a sublayer, and what it is of that.
+    fn place(&self, number: usize) -> (usize, Kind) {
+        match (self.cross, number % if self.cross { 3 } else { 2 }) {
+            (true, part) => (number / 3, [Kind::Attention, Kind::Cross, Kind::Mlp][part]),
+            (false, part) => (number / 2, [Kind::Attention, Kind::Mlp][part]),
         }
     }
 
@@ -226,7 +252,7 @@ impl<'e> EditProbe<'e> {
         heads: &Heads<'_, f32>,
         z: &mut ArrayViewMut4<'_, f32>,
     ) -> regard::Result<()> {
-        let layer = number / 2;
+        let (layer, _) = self.place(number);
         let (true, Some(hook)) = (self.wants(layer, Site::Pattern), self.hook) else { return Ok(()) };
         let mut weights = attending.attention(&self.change(number)).interrupt(self.cancel.flag()).weights(heads.q, heads.k)?;
         if hook.at(layer, Site::Pattern, weights.view_mut().index_axis_move(Axis(0), 0).into_dyn()) {
@@ -315,6 +341,12 @@ impl<'e> EditProbe<'e> {
     }
 }
 
+/// What the only sequence's attention worked with.
+fn kept(heads: &Heads<'_, f32>, z: ArrayView4<'_, f32>, own: HashMap<usize, Operands>) -> LayerActivations {
+    let kept = |x: ArrayView4<'_, f32>| x.index_axis_move(Axis(0), 0).as_standard_layout().into_owned();
+    LayerActivations { q: kept(heads.q), k: kept(heads.k), v: kept(heads.v), z: kept(z), own, cross: None }
+}
+
 /// One head of the only sequence.
 fn one<'a>(heads: &ArrayView4<'a, f32>, head: usize) -> ArrayView2<'a, f32> {
     heads.index_axis_move(Axis(0), 0).index_axis_move(Axis(0), head)
@@ -340,13 +372,15 @@ impl Probe<f32> for EditProbe<'_> {
     }
 
     fn stream(&self, number: usize, rows: &mut [f32]) {
-        if number % 2 == 1 {
-            self.at_rows(number / 2, Site::ResidMid, rows);
-        } else {
-            if number > 0 {
-                self.at_rows(number / 2 - 1, Site::ResidPost, rows);
+        match self.place(number) {
+            (layer, Kind::Mlp) => self.at_rows(layer, Site::ResidMid, rows),
+            (_, Kind::Cross) => {}
+            (layer, Kind::Attention) => {
+                if layer > 0 {
+                    self.at_rows(layer - 1, Site::ResidPost, rows);
+                }
+                self.at_rows(layer, Site::ResidPre, rows);
             }
-            self.at_rows(number / 2, Site::ResidPre, rows);
         }
         if let Some(streams) = &self.streams {
             lock(streams).push(rows.to_vec());
@@ -354,17 +388,25 @@ impl Probe<f32> for EditProbe<'_> {
     }
 
     fn heads(&self, number: usize, heads: &mut HeadsMut<'_, f32>) {
-        self.at_heads(number / 2, Site::Q, heads.q());
-        self.at_heads(number / 2, Site::K, heads.k());
-        self.at_heads(number / 2, Site::V, heads.v());
+        if let (layer, Kind::Attention) = self.place(number) {
+            self.at_heads(layer, Site::Q, heads.q());
+            self.at_heads(layer, Site::K, heads.k());
+            self.at_heads(layer, Site::V, heads.v());
+        }
     }
 
     fn change(&self, number: usize) -> Change<'_> {
-        layer_change(self.edits, number / 2)
+        match self.place(number) {
+            (_, Kind::Cross) => Change::default(),
+            (layer, _) => layer_change(self.edits, layer),
+        }
     }
 
     fn reads_heads(&self, number: usize) -> bool {
-        let layer = number / 2;
+        let (layer, kind) = self.place(number);
+        if kind == Kind::Cross {
+            return self.tape.is_some();
+        }
         let touched = self.edits.list().iter().any(|edit| edit.on_layer(layer) && edit.part != Part::Mlp);
         touched || self.tape.is_some() || self.wants(layer, Site::Pattern)
     }
@@ -376,8 +418,17 @@ impl Probe<f32> for EditProbe<'_> {
         heads: &Heads<'_, f32>,
         mut z: ArrayViewMut4<'_, f32>,
     ) -> regard::Result<()> {
+        let ((layer, kind), (rows, len)) = (self.place(number), self.rows());
+        if kind == Kind::Cross {
+            if let Some(tape) = &self.tape
+                && let Some(layer) = lock(tape).last_mut()
+            {
+                // Edits are of self-attention: these are as the model has them.
+                Arc::make_mut(layer).cross = Some(Arc::new(kept(heads, z.view(), HashMap::new())));
+            }
+            return Ok(());
+        }
         self.at_pattern(number, attending, heads, &mut z)?;
-        let (layer, (rows, len)) = (number / 2, self.rows());
         let group = self.shape.heads / self.shape.kv_heads;
         let mut own = HashMap::new();
         let touched = self.edits.list().iter().any(|edit| edit.on_layer(layer) && edit.part != Part::Mlp);
@@ -406,27 +457,28 @@ impl Probe<f32> for EditProbe<'_> {
         }
         self.at_heads(layer, Site::Z, z.view_mut());
         if let Some(tape) = &self.tape {
-            let kept = |x: ndarray::ArrayView4<'_, f32>| x.index_axis_move(Axis(0), 0).as_standard_layout().into_owned();
-            let (q, k, v, z) = (kept(heads.q), kept(heads.k), kept(heads.v), kept(z.view()));
-            lock(tape).push(Arc::new(LayerActivations { q, k, v, z, own }));
+            lock(tape).push(Arc::new(kept(heads, z.view(), own)));
         }
         Ok(())
     }
 
     fn wants_branch(&self, number: usize) -> bool {
-        if number.is_multiple_of(2) {
-            return self.wants(number / 2, Site::AttnOut);
-        }
-        let edited = |edit: &Edit| edit.on_layer(number / 2) && edit.part == Part::Mlp && !edit.action.is_null();
-        self.networks.is_some() || self.wants(number / 2, Site::MlpOut) || self.edits.list().iter().any(edited)
+        let layer = match self.place(number) {
+            (layer, Kind::Attention) => return self.wants(layer, Site::AttnOut),
+            (_, Kind::Cross) => return false,
+            (layer, Kind::Mlp) => layer,
+        };
+        let edited = |edit: &Edit| edit.on_layer(layer) && edit.part == Part::Mlp && !edit.action.is_null();
+        self.networks.is_some() || self.wants(layer, Site::MlpOut) || self.edits.list().iter().any(edited)
     }
 
     fn branch(&self, number: usize, rows: &mut [f32]) {
-        if number.is_multiple_of(2) {
-            return self.at_rows(number / 2, Site::AttnOut, rows);
+        let (layer, kind) = self.place(number);
+        if kind == Kind::Attention {
+            return self.at_rows(layer, Site::AttnOut, rows);
         }
-        self.edit_network(number / 2, rows);
-        self.at_rows(number / 2, Site::MlpOut, rows);
+        self.edit_network(layer, rows);
+        self.at_rows(layer, Site::MlpOut, rows);
     }
 }
 

@@ -61,14 +61,5 @@ pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Arch
         blocks: (0..layers).map(|number| format!("blocks.{}", number / each)).collect(),
         head: archive.has("predictions.dense.weight").then_some(activation),
     };
-    Ok(Architecture {
-        family: "albert".to_owned(),
-        parts: encoder.parts()?,
-        names: &[NAMES],
-        prefixes: &["albert.", ""],
-        causal: false,
-        context,
-        gains_plus_one: false,
-        zero_shifts: false,
-    })
+    Ok(Architecture::encoder("albert", encoder.parts()?, &[NAMES], &["albert.", ""], context))
 }

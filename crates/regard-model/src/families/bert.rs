@@ -92,7 +92,7 @@ impl Encoder {
                 bias: true,
                 order: Order::OutIn,
                 transform: Some((activation, self.eps)),
-                softcap: None,
+                ..HeadConfig::default()
             }),
         })
     }
@@ -139,14 +139,7 @@ pub fn of_settings(name: &str, settings: Settings<'_>, archive: &dyn Archive) ->
         blocks: (0..settings.layers(&["num_hidden_layers"])?).map(|number| format!("blocks.{number}")).collect(),
         head: archive.has(head).then_some(if roberta { Activation::Gelu } else { activation }),
     };
-    Ok(Architecture {
-        family: name.to_owned(),
-        parts: encoder.parts()?,
-        names: if roberta { &[NAMES, ROBERTA_HEAD] } else { &[NAMES, BERT_HEAD] },
-        prefixes: if roberta { &["roberta.", ""] } else { &["bert.", ""] },
-        causal: false,
-        context: encoder.context,
-        gains_plus_one: false,
-        zero_shifts: false,
-    })
+    let names: &[Table] = if roberta { &[NAMES, ROBERTA_HEAD] } else { &[NAMES, BERT_HEAD] };
+    let prefixes: &[&str] = if roberta { &["roberta.", ""] } else { &["bert.", ""] };
+    Ok(Architecture::encoder(name, encoder.parts()?, names, prefixes, encoder.context))
 }

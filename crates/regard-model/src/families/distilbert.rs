@@ -45,14 +45,5 @@ pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Arch
         blocks: (0..settings.layers(&["n_layers", "num_hidden_layers"])?).map(|number| format!("blocks.{number}")).collect(),
         head: archive.has("vocab_transform.weight").then_some(activation),
     };
-    Ok(Architecture {
-        family: "distilbert".to_owned(),
-        parts: encoder.parts()?,
-        names: &[NAMES],
-        prefixes: &["distilbert.", ""],
-        causal: false,
-        context,
-        gains_plus_one: false,
-        zero_shifts: false,
-    })
+    Ok(Architecture::encoder("distilbert", encoder.parts()?, &[NAMES], &["distilbert.", ""], context))
 }

@@ -5,6 +5,8 @@
 //! Mistral    a window
 //! Qwen 2     biases of q, k and v
 //! Qwen 3     heads of their own width, RMS norms of q and k per head before positions
+//! OLMo 2     norms of results alone, and of whole rows of q and k
+//! Mixtral    experts instead of one network
 //! ```
 //!
 //! Files of transformers turn `(i, i + d/2)` of a head; llama2.c and GGUF's `llama` turn `(2 i, 2 i + 1)`, with rows in another order.
@@ -15,7 +17,7 @@ use crate::formats::{Archive, Gguf, llama2c};
 use crate::settings::Settings;
 use regard_nn::layers::activation::Activation;
 use regard_nn::layers::attention::{AttentionConfig, Projection};
-use regard_nn::layers::mlp::MlpConfig;
+use regard_nn::layers::mlp::{ExpertsConfig, MlpConfig};
 use regard_nn::layers::norm::NormKind;
 use regard_nn::layers::positions::{Pairs, Rotary, Scaling};
 use regard_nn::layers::stack::{BlockConfig, BlockWiring};
@@ -44,6 +46,26 @@ const NAMES: Table = &[
     ("head", "/lm_head"),
 ];
 
+/// Those of OLMo 2: norms are of results.
+const OLMO2_NAMES: Table = &[
+    ("blocks.#.attention.norm", "layers.#.post_attention_layernorm"),
+    ("blocks.#.attention.q_norm", "layers.#.self_attn.q_norm"),
+    ("blocks.#.attention.k_norm", "layers.#.self_attn.k_norm"),
+    ("blocks.#.mlp.norm", "layers.#.post_feedforward_layernorm"),
+    ("head", "/lm_head"),
+];
+
+/// Those of Mixtral's experts.
+const EXPERT_NAMES: Table = &[
+    ("blocks.#.mlp.router", "layers.#.block_sparse_moe.gate"),
+    ("blocks.#.mlp.experts.%.gate", "layers.#.block_sparse_moe.experts.%.w1"),
+    ("blocks.#.mlp.experts.%.up", "layers.#.block_sparse_moe.experts.%.w3"),
+    ("blocks.#.mlp.experts.%.down", "layers.#.block_sparse_moe.experts.%.w2"),
+];
+
+/// No model has more experts in a block.
+const MOST_EXPERTS: usize = 1024;
+
 /// What the family's members differ in.
 #[derive(Debug, Clone)]
 struct Llama {
@@ -56,6 +78,9 @@ struct Llama {
     out_bias: bool,
     mlp_bias: bool,
     head_norms: bool,
+    /// Norms are of results alone, and of whole rows of queries and keys.
+    result_norms: bool,
+    experts: Option<ExpertsConfig>,
     tied: bool,
     activation: Activation,
     /// Of each block.
@@ -79,16 +104,19 @@ fn parts(s: &Llama) -> Result<TransformerConfig> {
         out_bias: s.out_bias,
         projection: Projection::Separate,
         order: Order::OutIn,
-        head_norms: s.head_norms.then_some(s.eps),
+        head_norms: (s.head_norms || s.result_norms).then_some(s.eps),
+        whole_norms: s.result_norms,
         rotary: Some(s.rotary),
         window,
         ..AttentionConfig::new(width, heads)
     };
-    let mlp = MlpConfig { gated: true, bias: s.mlp_bias, order: Order::OutIn, ..MlpConfig::new(width, hidden, s.activation) };
+    let mlp =
+        MlpConfig { gated: true, bias: s.mlp_bias, order: Order::OutIn, experts: s.experts, ..MlpConfig::new(width, hidden, s.activation) };
     let norm = (NormKind::Rms, s.eps);
     let block = |number: usize| {
         let attention = attention(s.windows.get(number).copied().flatten());
-        BlockConfig::new(format!("blocks.{number}"), BlockWiring::PreNorm, norm, attention, mlp)
+        let wiring = if s.result_norms { BlockWiring::ResultNorm } else { BlockWiring::PreNorm };
+        BlockConfig::new(format!("blocks.{number}"), wiring, norm, attention, mlp)
     };
     Ok(TransformerConfig {
         width,
@@ -115,6 +143,17 @@ pub(crate) fn windows(settings: Settings<'_>, layers: usize, all: bool) -> Resul
     }
 }
 
+/// How many experts there are, and how many each token takes.
+fn experts(settings: Settings<'_>) -> Result<ExpertsConfig> {
+    let count = settings.size_if(&["num_local_experts"])?.unwrap_or(8);
+    let active = settings.size_if(&["num_experts_per_tok"])?.unwrap_or(2);
+    if active <= count && count <= MOST_EXPERTS {
+        return Ok(ExpertsConfig { count, active });
+    }
+    let reason = format!("at most {MOST_EXPERTS} experts are possible, and no more of them per token than there are");
+    Err(Error::Setting { name: "num_local_experts".to_owned(), value: format!("{count}, {active} per token"), reason })
+}
+
 /// Of a `config.json`.
 ///
 /// # Errors
@@ -127,29 +166,36 @@ pub fn of_settings(name: &str, settings: Settings<'_>, archive: &dyn Archive) ->
         None if name == "qwen3" => 128,
         None => divides("num_attention_heads", width, heads)?,
     };
-    let theta = if name.starts_with("qwen") { 1e6 } else { 1e4 };
+    let theta = if name.starts_with("qwen") || name == "mixtral" { 1e6 } else { 1e4 };
     let biased = settings.flag("attention_bias", false);
     let has_head = archive.has("lm_head.weight");
     let model = Llama {
         sizes,
         kv_heads: settings.size_if(&["num_key_value_heads"])?.unwrap_or(heads),
         head_dim,
-        eps: settings.epsilon(&["rms_norm_eps"], 1e-6)?,
+        eps: settings.epsilon(&["rms_norm_eps"], if name == "mixtral" || name == "olmo2" { 1e-5 } else { 1e-6 })?,
         rotary: rotary(settings, theta)?,
         bias: biased || name == "qwen2",
         out_bias: biased && name != "qwen2",
         mlp_bias: settings.flag("mlp_bias", false),
         head_norms: name == "qwen3",
+        result_norms: name == "olmo2",
+        experts: if name == "mixtral" { Some(experts(settings)?) } else { None },
         tied: !has_head || settings.flag("tie_word_embeddings", false),
         activation: activation(settings, &["hidden_act"], "silu")?,
         windows: match name {
-            "mistral" => windows(settings, layers, true)?,
+            "mistral" | "mixtral" => windows(settings, layers, true)?,
             "qwen2" | "qwen3" if settings.flag("use_sliding_window", false) => windows(settings, layers, false)?,
             _ => vec![None; layers],
         },
     };
     let (parts, context) = (parts(&model)?, settings.size_if(&["max_position_embeddings"])?.unwrap_or(2048));
-    Ok(Architecture::decoder(name, parts, &[SHARED_NAMES, NAMES], &["model.", ""], context))
+    let names: &[Table] = match name {
+        "olmo2" => &[SHARED_NAMES, OLMO2_NAMES],
+        "mixtral" => &[SHARED_NAMES, EXPERT_NAMES, NAMES],
+        _ => &[SHARED_NAMES, NAMES],
+    };
+    Ok(Architecture::decoder(name, parts, names, &["model.", ""], context))
 }
 
 /// Of a GGUF file.
@@ -183,6 +229,8 @@ pub fn of_gguf(name: &str, settings: Settings<'_>, file: &Gguf) -> Result<Archit
         out_bias: file.has("blk.0.attn_output.bias"),
         mlp_bias: file.has("blk.0.ffn_up.bias"),
         head_norms: file.has("blk.0.attn_q_norm.weight"),
+        result_norms: false,
+        experts: None,
         tied: !file.has("output.weight"),
         activation: Activation::Silu,
         windows: vec![settings.size_if(&["attention.sliding_window"])?.map(|size| size - 1); layers],
@@ -229,6 +277,8 @@ pub fn of_header(header: &llama2c::Header) -> Result<Architecture> {
         out_bias: false,
         mlp_bias: false,
         head_norms: false,
+        result_norms: false,
+        experts: None,
         tied: header.tied,
         activation: Activation::Silu,
         windows: Vec::new(),

@@ -2,9 +2,11 @@
 //!
 //! A row of a table is `(ours, theirs)`, where `#` stands for the number of a block and a name with a `/` in front is taken as it is,
 //! without the prefix that all others share. The last part of a name is mapped too: `gain` and `table` are `weight`, `shift` is `bias`; old
-//! files say `gamma` and `beta`.
+//! files say `gamma` and `beta`. A name with a `=` in front is a whole one, without a last part; `%` stands for the number of an expert. Of
+//! several rows for one part, the first whose tensor is there counts.
 
 pub mod albert;
+pub mod bart;
 pub mod bert;
 pub mod bloom;
 pub mod distilbert;
@@ -18,9 +20,13 @@ pub mod opt;
 pub mod phi;
 pub mod stablelm;
 pub mod starcoder2;
+pub mod t5;
+pub mod vit;
+pub mod whisper;
 
 use crate::error::{Error, Result};
 use crate::formats::{Archive, Gguf};
+use crate::front::Front;
 use crate::settings::Settings;
 use regard_nn::layers::activation::Activation;
 use regard_nn::layers::attention::AttentionConfig;
@@ -33,6 +39,7 @@ use regard_nn::tensors::{Layout, Numbers, Order, Source, Tensor};
 use serde_json::Value;
 use std::borrow::Cow;
 use std::collections::HashSet;
+use std::sync::Arc;
 
 /// Rows of names.
 pub type Table = &'static [(&'static str, &'static str)];
@@ -54,14 +61,89 @@ pub struct Architecture {
     pub context: usize,
     /// Gains of norms are one more than what the file has.
     pub gains_plus_one: bool,
-    /// Layer norms have no shift in the file: it is zero.
-    pub zero_shifts: bool,
+    /// Vectors whose names end so are not in the file: they are zero.
+    pub zeros: &'static [&'static str],
+    /// What makes rows of sound or images, instead of tokens.
+    pub front: Option<Front>,
+    /// What the decoder reads, of an encoder-decoder.
+    pub encoder: Option<Box<Architecture>>,
+    /// How its decoder begins to write.
+    pub writing: Writing,
+}
+
+/// How the decoder of an encoder-decoder writes.
+#[derive(Debug, Clone, Default)]
+pub struct Writing {
+    /// Tokens that it begins with.
+    pub start: Vec<u32>,
+    /// The first token that is written, where it is always the same.
+    pub forced: Option<u32>,
+    /// Tokens that are never written.
+    pub suppressed: Vec<u32>,
+    /// Tokens that are not written first.
+    pub suppressed_first: Vec<u32>,
+    /// Tokens that end a text, where the file does not say so itself.
+    pub ends: Vec<u32>,
+}
+
+impl Writing {
+    /// Of a `config.json`, and of the `generation_config.json` beside it.
+    pub(crate) fn of_settings(settings: Settings<'_>, generation: Settings<'_>) -> Result<Self> {
+        let id = |name: &str| match [generation, settings].iter().find_map(|s| s.any(&[name])) {
+            None => Ok(None),
+            Some((name, value)) => match value.as_u64().and_then(|id| u32::try_from(id).ok()) {
+                Some(id) => Ok(Some(id)),
+                None => Err(Error::Setting { name, value: value.to_string(), reason: "the id of a token is needed".to_owned() }),
+            },
+        };
+        let ids = |name: &str| -> Vec<u32> {
+            let list = [generation, settings].iter().find_map(|s| s.any(&[name])).and_then(|(_, value)| value.as_array());
+            list.into_iter().flatten().filter_map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok())).collect()
+        };
+        // Words of one token; longer ones depend on what is before them.
+        let bad = [generation, settings].iter().find_map(|s| s.any(&["bad_words_ids"])).and_then(|(_, words)| words.as_array());
+        let bad = bad.into_iter().flatten().filter_map(|word| match word.as_array()?.as_slice() {
+            [id] => u32::try_from(id.as_u64()?).ok(),
+            _ => None,
+        });
+        let bad: Vec<u32> = bad.collect();
+        Ok(Self {
+            start: id("decoder_start_token_id")?.or(id("bos_token_id")?).into_iter().collect(),
+            forced: id("forced_bos_token_id")?,
+            suppressed: [ids("suppress_tokens"), bad].concat(),
+            suppressed_first: ids("begin_suppress_tokens"),
+            ends: Vec::new(),
+        })
+    }
 }
 
 impl Architecture {
     /// Tokens see only what is before them, gains are what the file has.
-    fn decoder(family: &str, parts: TransformerConfig, names: &'static [Table], prefixes: &'static [&'static str], context: usize) -> Self {
-        Self { family: family.to_owned(), parts, names, prefixes, causal: true, context, gains_plus_one: false, zero_shifts: false }
+    pub(crate) fn decoder(
+        family: &str,
+        parts: TransformerConfig,
+        names: &'static [Table],
+        prefixes: &'static [&'static str],
+        context: usize,
+    ) -> Self {
+        Self {
+            family: family.to_owned(),
+            parts,
+            names,
+            prefixes,
+            causal: true,
+            context,
+            gains_plus_one: false,
+            zeros: &[],
+            front: None,
+            encoder: None,
+            writing: Writing::default(),
+        }
+    }
+
+    /// Tokens, or rows of a front end, see all others.
+    fn encoder(family: &str, parts: TransformerConfig, names: &'static [Table], prefixes: &'static [&'static str], context: usize) -> Self {
+        Self { causal: false, ..Self::decoder(family, parts, names, prefixes, context) }
     }
 
     /// A decoder under GGUF's names.
@@ -166,18 +248,18 @@ pub const GGUF_DECODER: Table = &[
     ("head", "output"),
 ];
 
-/// The architecture of a `config.json`.
+/// The architecture of a `config.json`, and of the `generation_config.json` beside it.
 ///
 /// # Errors
 /// [`Error::Family`] and [`Error::Setting`].
-pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Architecture> {
+pub fn of_settings(settings: Settings<'_>, generation: Settings<'_>, archive: &dyn Archive) -> Result<Architecture> {
     // Very old files say nothing: the names of their tensors do.
     let guessed =
         || ["", "bert."].iter().any(|p| archive.has(&format!("{p}encoder.layer.0.attention.self.query.weight"))).then_some("bert");
     let name = settings.text("model_type").or_else(guessed).unwrap_or_default();
     match name {
         "gpt2" => gpt2::of_settings(settings, archive),
-        "llama" | "mistral" | "qwen2" | "qwen3" => llama::of_settings(name, settings, archive),
+        "llama" | "mistral" | "qwen2" | "qwen3" | "olmo2" | "mixtral" => llama::of_settings(name, settings, archive),
         "gemma" | "gemma2" | "gemma3" | "gemma3_text" => gemma::of_settings(name, settings),
         "phi" => phi::of_settings(settings),
         "phi3" => phi::of_settings_3(settings, archive),
@@ -191,6 +273,10 @@ pub fn of_settings(settings: Settings<'_>, archive: &dyn Archive) -> Result<Arch
         "bert" | "roberta" | "camembert" | "xlm-roberta" => bert::of_settings(name, settings, archive),
         "distilbert" => distilbert::of_settings(settings, archive),
         "albert" => albert::of_settings(settings, archive),
+        "t5" => t5::of_settings(settings, generation, archive),
+        "bart" | "marian" => bart::of_settings(name, settings, generation),
+        "whisper" => whisper::of_settings(settings, generation),
+        "vit" => vit::of_settings(settings, archive),
         _ => Err(unknown(name, "config.json's model_type")),
     }
 }
@@ -233,18 +319,17 @@ pub fn of_gguf(file: &Gguf) -> Result<Architecture> {
 
 fn unknown(name: &str, place: &str) -> Error {
     const KNOWN: &str = "gpt2, llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3, phi, phi3, stablelm, starcoder2, gptj, gpt_neox, opt, \
-                         bloom, mpt, bert, roberta, distilbert, albert";
+                         bloom, mpt, olmo2, mixtral, bert, roberta, distilbert, albert, t5, bart, marian, whisper, vit";
     let known_missing = [
-        ("t5", "relative position buckets and an encoder with a decoder"),
-        ("bart", "an encoder with a decoder"),
-        ("whisper", "an encoder of sound"),
-        ("mixtral", "a mixture of experts"),
+        ("mt5", "a table of names for this version"),
+        ("mbart", "norms before branches and after the last block"),
+        ("wav2vec2", "an encoder of raw sound"),
+        ("clip", "an encoder of images beside one of texts"),
         ("deepseek", "latent attention and a mixture of experts"),
         ("mamba", "a state space instead of attention"),
         ("phimoe", "a mixture of experts"),
         ("phi", "a table of names for this version"),
         ("gemma", "a table of names for this version"),
-        ("olmo2", "norms of whole queries and keys, and of results alone"),
         ("falcon", "q, k and v fused by groups, parallel wiring"),
     ];
     let missing = known_missing.iter().find(|(family, _)| name.starts_with(family)).map_or("a list of its parts", |(_, missing)| missing);
@@ -256,9 +341,12 @@ fn unknown(name: &str, place: &str) -> Error {
     Error::Family { name: name.to_owned(), missing }
 }
 
-/// The refusal of a file whose tensors are of a known family that cannot be run.
-pub(crate) fn refused_by_names(archive: &dyn Archive) -> Option<Error> {
-    archive.has("encoder.conv1.weight").then(|| unknown("whisper", "the names of its tensors"))
+/// The architecture of a file without settings, by the names and shapes of its tensors.
+///
+/// # Errors
+/// [`Error::Setting`].
+pub(crate) fn of_names(archive: &dyn Archive) -> Result<Option<Architecture>> {
+    if archive.has("encoder.conv1.weight") { whisper::of_tensors(archive).map(Some) } else { Ok(None) }
 }
 
 /// An activation by the name that transformers has for it.
@@ -338,21 +426,22 @@ const IGNORED: [&str; 6] = ["attn.bias", "attention.bias", "masked_bias", "rotar
 #[derive(Debug)]
 pub struct RenamedTensors {
     /// The tensors.
-    pub archive: Box<dyn Archive>,
+    pub archive: Arc<dyn Archive>,
     names: &'static [Table],
     prefix: &'static str,
     gains_plus_one: bool,
-    zero_shifts: bool,
+    zeros: &'static [&'static str],
 }
 
 impl RenamedTensors {
     /// The tensors of an architecture.
-    pub fn new(archive: Box<dyn Archive>, architecture: &Architecture) -> Self {
-        let Architecture { names, gains_plus_one, zero_shifts, .. } = *architecture;
-        let mut named = Self { archive, names, prefix: "", gains_plus_one, zero_shifts };
+    pub fn new(archive: Arc<dyn Archive>, architecture: &Architecture) -> Self {
+        let Architecture { names, gains_plus_one, zeros, .. } = *architecture;
+        let mut named = Self { archive, names, prefix: "", gains_plus_one, zeros };
         for prefix in architecture.prefixes {
             named.prefix = prefix;
-            if named.theirs("tokens.table").is_some_and(|name| named.archive.has(&name)) {
+            let is_there = |part: &str| named.theirs(part).is_some_and(|name| named.archive.has(&name));
+            if ["tokens.table", "blocks.0.attention.q.weight"].into_iter().any(is_there) {
                 break;
             }
         }
@@ -396,36 +485,62 @@ impl RenamedTensors {
             Some((number, rest)) => (format!("blocks.#.{rest}"), number),
             None => (module.to_owned(), ""),
         };
-        let (_, theirs) = self.names.iter().copied().flatten().find(|(ours, _)| *ours == pattern)?;
-        let stem = match theirs.strip_prefix('/') {
-            Some(whole) => whole.replace('#', number),
-            None => format!("{}{}", self.prefix, theirs.replace('#', number)),
+        let (pattern, expert) = match pattern.split_once(".experts.").and_then(|(start, rest)| Some((start, rest.split_once('.')?))) {
+            Some((start, (expert, rest))) => (format!("{start}.experts.%.{rest}"), expert),
+            None => (pattern, ""),
         };
+        let rows = self.names.iter().copied().flatten().filter(|(ours, _)| *ours == pattern);
+        let mut written = rows.flat_map(|(_, theirs)| self.written(theirs, end, [number, expert]));
+        let first = written.next()?;
+        Some(if self.archive.has(&first) { first } else { written.find(|name| self.archive.has(name)).unwrap_or(first) })
+    }
+
+    /// The names of a row's tensor with this last part, in files of any age.
+    fn written(&self, theirs: &str, end: &str, [number, expert]: [&str; 2]) -> Vec<String> {
+        let (whole, theirs) = theirs.strip_prefix('=').map_or((false, theirs), |name| (true, name));
+        let prefix = if theirs.starts_with('/') { "" } else { self.prefix };
+        let stem = format!("{prefix}{}", theirs.trim_start_matches('/').replace('#', number).replace('%', expert));
+        if whole {
+            return vec![stem];
+        }
         let ends: &[&str] = match end {
             "gain" => &["weight", "gamma"],
             "shift" => &["bias", "beta"],
             "table" => &["weight"],
             other => &[other],
         };
-        let mut ways = ends.iter().map(|end| format!("{stem}.{end}"));
-        let first = ways.next()?;
-        Some(if self.archive.has(&first) { first } else { ways.find(|name| self.archive.has(name)).unwrap_or(first) })
+        ends.iter().map(|end| format!("{stem}.{end}")).collect()
     }
+}
+
+/// The shape of a tensor as a matrix: without ones in front, and with the rest side by side (convolutions); a vector where it is a bias.
+fn as_matrix(mut shape: Vec<usize>, bias: bool) -> Vec<usize> {
+    while shape.len() > if bias { 1 } else { 2 } && shape[0] == 1 {
+        shape.remove(0);
+    }
+    if shape.len() > 2 && !bias {
+        let rest = shape[1..].iter().try_fold(1usize, |product, size| product.checked_mul(*size));
+        shape = vec![shape[0], rest.unwrap_or(usize::MAX)];
+    }
+    shape
 }
 
 impl Source for RenamedTensors {
     fn tensor(&self, name: &str) -> regard_nn::Result<Tensor<'_>> {
         let refused = |reason: String| regard_nn::Error::Tensor { name: name.to_owned(), reason };
-        if let (true, Some(norm)) = (self.zero_shifts, name.strip_suffix(".shift")) {
-            let gain = self.tensor(&format!("{norm}.gain"))?;
-            let zeros = vec![0f32; gain.numbers.len()];
-            return Ok(Tensor { shape: gain.shape, numbers: Numbers::F32(Cow::Owned(zeros)) });
+        if self.zeros.iter().any(|end| name.ends_with(end)) {
+            // As long as the outputs of the matrix, or the gain, beside it.
+            let (part, end) = name.rsplit_once('.').unwrap_or_default();
+            let beside = self.tensor(&format!("{part}.{}", if end == "shift" { "gain" } else { "weight" }))?;
+            let shape = vec![beside.shape.first().copied().unwrap_or_default()];
+            return Ok(Tensor { numbers: Numbers::F32(Cow::Owned(vec![0f32; shape[0]])), shape });
         }
         let theirs = self.theirs(name).ok_or_else(|| refused("the family has no name for it".to_owned()))?;
-        let tensor = self.archive.tensor(&theirs).map_err(|error| match error {
+        let mut tensor = self.archive.tensor(&theirs).map_err(|error| match error {
             regard_nn::Error::Tensor { reason, .. } => regard_nn::Error::Tensor { name: theirs.clone(), reason },
             other => other,
         })?;
+        tensor.shape = as_matrix(tensor.shape, name.ends_with(".bias"));
         if self.gains_plus_one && name.ends_with(".gain") {
             let mut gains = vec![0f32; tensor.numbers.len()];
             tensor.numbers.widen(0..gains.len(), &mut gains);

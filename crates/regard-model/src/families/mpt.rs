@@ -69,5 +69,5 @@ pub fn of_settings(settings: Settings<'_>) -> Result<Architecture> {
     };
     let context = settings.size_if(&["max_seq_len"])?.unwrap_or(2048);
     let decoder = Architecture::decoder("mpt", decoder.parts()?, &[NAMES], &["transformer.", ""], context);
-    Ok(Architecture { zero_shifts: true, ..decoder })
+    Ok(Architecture { zeros: &[".shift"], ..decoder })
 }

@@ -4,6 +4,8 @@ use super::refused;
 use crate::error::{Error, Result};
 use crate::formats::Gguf;
 use ahash::AHashMap;
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use regard_nn::tokenizer::guarded;
 use serde_json::{Map, Value, json};
 use tokenizers::models::bpe::BPE;
@@ -89,6 +91,41 @@ pub(super) fn merges(vocab: &str, merges: &str, roberta: bool) -> Result<Value> 
     let id = |token: &str| vocab.get(token).and_then(Value::as_u64).ok_or_else(|| refused(format!("vocab.json has no {token}")));
     let template = if roberta { around(("<s>", id("<s>")?), ("</s>", id("</s>")?)) } else { byte_level(true) };
     Ok(whole(Value::Null, byte_level(true), template, byte_level(true), bpe(vocab, merges), added))
+}
+
+/// How a byte-level vocabulary writes a byte.
+fn letter(byte: u8) -> char {
+    let plain = |byte: u8| matches!(byte, 33..=126 | 161..=172 | 174..=255);
+    let others = (0..byte).filter(|byte| !plain(*byte)).count() as u32;
+    if plain(byte) { char::from(byte) } else { char::from_u32(256 + others).expect("below the surrogates") }
+}
+
+/// A file of tiktoken: on each line a token, in base 64, and its rank. What is merged follows from the ranks.
+pub(super) fn tiktoken(text: &str, special: &[(u32, &str)]) -> Result<Tokenizer> {
+    let mut ranks: AHashMap<Vec<u8>, u32> = AHashMap::new();
+    for (number, line) in (1..).zip(text.lines()).filter(|(_, line)| !line.trim().is_empty()) {
+        let pair = line.split_once(' ').and_then(|(token, rank)| Some((STANDARD.decode(token).ok()?, rank.trim().parse().ok()?)));
+        let Some((token, rank)) = pair.filter(|(token, _)| !token.is_empty()) else {
+            return Err(refused(format!("line {number} is not a token in base 64 and its rank")));
+        };
+        ranks.insert(token, rank);
+    }
+    let written = |token: &[u8]| token.iter().map(|byte| letter(*byte)).collect::<String>();
+    let mut merges = Vec::new();
+    for (token, &rank) in &ranks {
+        let halves = (1..token.len()).map(|at| token.split_at(at));
+        merges.extend(halves.filter_map(|(a, b)| Some(((rank, *ranks.get(a)?, *ranks.get(b)?), (written(a), written(b))))));
+    }
+    merges.sort_unstable_by_key(|(ranks, _)| *ranks);
+    let merges = merges.into_iter().map(|(_, pair)| pair).collect();
+    let mut vocab: AHashMap<String, u32> = ranks.iter().map(|(token, rank)| (written(token), *rank)).collect();
+    vocab.extend(special.iter().map(|(id, name)| ((*name).to_owned(), *id)));
+    let model = BPE::builder().vocab_and_merges(vocab, merges).build().map_err(refused)?;
+    let empty = whole(Value::Null, byte_level(true), Value::Null, byte_level(true), bpe(Map::new(), Vec::new()), Vec::new());
+    let mut tokenizer = read(empty)?;
+    let added = special.iter().map(|(_, name)| AddedToken::from((*name).to_owned(), true));
+    tokenizer.with_model(model).add_special_tokens(added).map_err(refused)?;
+    Ok(tokenizer)
 }
 
 /// Byte-level BPE inside a GGUF file, whose way to split words is a name only; and whether BOS is added where the file does not say so.

@@ -220,6 +220,16 @@ impl Tokenizer {
         Ok(tokenizer)
     }
 
+    /// A file of tiktoken: tokens with their ranks, and special tokens by number.
+    ///
+    /// # Errors
+    /// [`Error::File`] and [`Error::Tokenizer`].
+    pub fn of_tiktoken(path: &Path, special: &[(u32, &str)]) -> Result<Self> {
+        let text = disk::read_to_string(path).map_err(|source| Error::file(path, source))?;
+        let read = build::tiktoken(&text, special).map_err(|e| refused(format!("{}: {e}", path.display())))?;
+        Self::library(read)
+    }
+
     /// The tokenizer inside a GGUF file.
     ///
     /// # Errors

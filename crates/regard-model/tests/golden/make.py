@@ -1,6 +1,6 @@
 """Small random checkpoints of every family and format, with what transformers computes of them.
 
-    python crates/regard-model/tests/golden/make.py [decoders]
+    python crates/regard-model/tests/golden/make.py [decoders | pairs]
 
 needs torch, transformers, safetensors and gguf. Every folder gets `golden.safetensors`: ids, logits or hidden states, weights of the last layer's second
 head, and losses of edits. The oracle shares no code with what it judges.
@@ -136,6 +136,10 @@ def families_of_decoders(t):
         config = t.StableLmConfig(**SMALL, num_key_value_heads=2, use_qkv_bias=True, use_parallel_residual=parallel)
         save(name, t.StableLmForCausalLM(config), True, edits=False)
     save("starcoder2", t.Starcoder2ForCausalLM(t.Starcoder2Config(**SMALL, num_key_value_heads=2, sliding_window=9)), True, edits=False)
+    olmo2 = t.Olmo2Config(**SMALL, num_key_value_heads=2, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+    save("olmo2", t.Olmo2ForCausalLM(olmo2), True, edits=False)
+    mixtral = t.MixtralConfig(**{**SMALL, "intermediate_size": 24}, num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2)
+    save("mixtral", t.MixtralForCausalLM(mixtral), True, edits=False)
     named = dict(vocab_size=VOCAB, attn_implementation="surgery")
     sizes = dict(n_embd=32, n_layer=2, n_head=4, n_positions=64, rotary_dim=4)
     save("gptj", t.GPTJForCausalLM(t.GPTJConfig(**{**named, **EAGER}, **sizes)), True, edits=False)
@@ -143,6 +147,50 @@ def families_of_decoders(t):
     save("opt", t.OPTForCausalLM(t.OPTConfig(**named, **opt)), True, edits=False)
     save("bloom", t.BloomForCausalLM(t.BloomConfig(**{**named, **EAGER}, hidden_size=32, n_layer=2, n_head=4)), True, edits=False)
     save("mpt", t.MptForCausalLM(t.MptConfig(**{**named, **EAGER}, d_model=32, n_layers=2, n_heads=4, max_seq_len=64)), True, edits=False)
+
+
+def of_pair(name, model, source, **inputs):
+    """An encoder-decoder (or, without `written`, a model of images): what transformers computes of its inputs."""
+    folder, model = folder_of(name), spread(model)
+    model.save_pretrained(folder)
+    written = torch.tensor([ids()[:12]])
+    arguments = inputs if source is None else {**inputs, "decoder_input_ids": written}
+    with torch.no_grad():
+        out = model(**arguments, output_attentions=True)
+    tensors = {"logits": out.logits[0], **{name: x[0] for name, x in inputs.items()}}
+    if source is None:
+        tensors["weights"] = out.attentions[-1][0][1]
+    else:
+        parts = {"encoder": out.encoder_attentions, "decoder": out.decoder_attentions, "cross": out.cross_attentions}
+        tensors |= {part: weights[-1][0][1] for part, weights in parts.items()}
+        tensors |= {"written": written[0], "hidden": out.encoder_last_hidden_state[0]}
+        with torch.no_grad():
+            tensors["generated"] = model.generate(**inputs, max_new_tokens=12, num_beams=1, do_sample=False)[0]
+    save_file({k: v.contiguous().float() for k, v in tensors.items()}, folder / "pair.safetensors")
+
+
+def pairs(t):
+    """Encoder-decoders and images; their settings are small."""
+    eager = dict(vocab_size=VOCAB, **EAGER)
+    source = torch.tensor([ids()[12:33]])
+    sizes = dict(
+        d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4, decoder_attention_heads=4, encoder_ffn_dim=48, decoder_ffn_dim=48
+    )
+    t5 = dict(d_model=32, d_kv=6, d_ff=48, num_layers=2, num_heads=4, relative_attention_num_buckets=8, relative_attention_max_distance=16)
+    of_pair("t5", t.T5ForConditionalGeneration(t.T5Config(**eager, **t5, decoder_start_token_id=0)), True, input_ids=source)
+    gated = t.T5Config(**eager, **t5, feed_forward_proj="gated-gelu", tie_word_embeddings=False, decoder_start_token_id=0)
+    of_pair("t5_gated", t.T5ForConditionalGeneration(gated), True, input_ids=source)
+    bart = t.BartForConditionalGeneration(t.BartConfig(**eager, **sizes, max_position_embeddings=64, forced_bos_token_id=5))
+    bart.final_logits_bias = torch.randn_like(bart.final_logits_bias)
+    of_pair("bart", bart, True, input_ids=source)
+    special = dict(pad_token_id=VOCAB - 1, decoder_start_token_id=VOCAB - 1, scale_embedding=True, activation_function="swish")
+    of_pair("marian", t.MarianMTModel(t.MarianConfig(**eager, **sizes, max_position_embeddings=64, **special)), True, input_ids=source)
+    special = dict(pad_token_id=0, bos_token_id=1, eos_token_id=2, decoder_start_token_id=1, begin_suppress_tokens=None)
+    whisper = t.WhisperConfig(**eager, **sizes, num_mel_bins=8, max_source_positions=30, max_target_positions=40, **special)
+    features = torch.randn(1, 8, 60)
+    of_pair("whisper", t.WhisperForConditionalGeneration(whisper), True, input_features=features)
+    patches = dict(hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48, image_size=24, patch_size=6, num_labels=7)
+    of_pair("vit", t.ViTForImageClassification(t.ViTConfig(**patches, **EAGER)), None, pixel_values=torch.randn(1, 3, 24, 24))
 
 
 def families():
@@ -290,7 +338,11 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["decoders"]:
         families_of_decoders(transformers)
         sys.exit()
+    if sys.argv[1:] == ["pairs"]:
+        pairs(transformers)
+        sys.exit()
     families()
+    pairs(transformers)
     gguf_file("gguf_k", 256, ["Q4_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS", "Q8_0"])
     gguf_file("gguf_small", 64, ["Q8_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "F16", "BF16", "F32"], extras=True)
     llama2c("llama2c")

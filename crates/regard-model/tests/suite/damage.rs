@@ -112,8 +112,8 @@ fn weights_that_are_no_numbers_are_said() {
 
 #[test]
 fn unknown_families_name_what_is_missing() {
-    let config = damaged("llama3", "config.json", |bytes| *bytes = br#"{"model_type": "mixtral"}"#.to_vec());
-    assert!(outcome(config.path()).expect_err("mixtral").contains("experts"));
+    let config = damaged("llama3", "config.json", |bytes| *bytes = br#"{"model_type": "phimoe"}"#.to_vec());
+    assert!(outcome(config.path()).expect_err("phimoe").contains("experts"));
     let shape = damaged("llama3", "config.json", |bytes| {
         *bytes =
             String::from_utf8(bytes.clone()).expect("UTF-8").replace("\"intermediate_size\": 48", "\"intermediate_size\": 40").into_bytes();

@@ -10,6 +10,7 @@ mod golden;
 mod handles;
 mod hub;
 mod known;
+mod pairs;
 mod patch;
 mod screen;
 mod tiles;

@@ -4,7 +4,7 @@ use crate::error::{Error, Result};
 use crate::float::Float;
 use crate::layers::cache::CacheType;
 use crate::layers::probe::{NoProbe, Probe};
-use crate::layers::stack::StackCache;
+use crate::layers::stack::{Memory, StackCache};
 use crate::lm::LanguageModel;
 use crate::models::transformer::Transformer;
 use crate::parallel::in_pool;
@@ -166,6 +166,13 @@ impl<'m, T: Float> Writer<'m, T> {
         })
     }
 
+    /// The same over a memory, which cross-attention reads.
+    #[must_use]
+    pub fn reading(mut self, memory: Memory<'_, T>) -> Self {
+        self.cache = self.model.cache_reading(&self.weights, 1, memory).stored_as(self.options.cache_type);
+        self
+    }
+
     /// Prompt and what was written.
     pub fn tokens(&self) -> &[u32] {
         &self.tokens
@@ -189,6 +196,14 @@ impl<'m, T: Float> Writer<'m, T> {
     /// # Errors
     /// What the probe's edits or its interrupt flag lead to.
     pub fn next_token_probed(&mut self, probe: &(dyn Probe<T> + Sync)) -> Result<u32> {
+        self.next_token_of(probe, |_| ())
+    }
+
+    /// The same, where `rule` may change the logits before a token is drawn.
+    ///
+    /// # Errors
+    /// As [`Writer::next_token_probed`], and when no token is left.
+    pub fn next_token_of(&mut self, probe: &(dyn Probe<T> + Sync), rule: impl FnOnce(&mut [T])) -> Result<u32> {
         let Continuation { context, cached, .. } = self.options;
         let len = self.tokens.len();
         if self.kept + len - self.first > context {
@@ -203,6 +218,7 @@ impl<'m, T: Float> Writer<'m, T> {
             self.extend(0..1, probe)?;
         }
         self.extend(self.first - self.kept + self.cache.len()..len, probe)?;
+        rule(&mut self.logits);
         let token = self.options.sampling.draw(&self.logits, &mut self.draws)?;
         self.tokens.push(token);
         Ok(token)

@@ -16,6 +16,8 @@ use super::norm::{NORM_STATS, Norm, NormKind};
 use super::pass::{MaskKind, Pass};
 use super::positions::{Angles, Rotary};
 use super::probe::{Attending, Change, GradientProbe, Operand, Probe};
+pub use super::relative::Buckets;
+use super::relative::Relative;
 use super::stack::Keep;
 use crate::error::{Error, Result};
 use crate::float::Float;
@@ -26,6 +28,7 @@ use crate::tensors::{Order, Weights};
 use ndarray::{Array2, Array3, Array4, Axis, Slice, concatenate, stack};
 use regard::{Attention, Bias, HeadSimilarity, Mask, RowStats, SavedView, Scale, StatsOptions};
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// What the dot products are multiplied with.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
@@ -83,8 +86,12 @@ pub struct AttentionConfig {
     pub order: Order,
     /// RMS norms of each head's queries and keys, before positions; the number is their eps.
     pub head_norms: Option<f64>,
+    /// These norms are of whole rows of queries and keys instead of each head's.
+    pub whole_norms: bool,
     /// ALiBi on the scores.
     pub alibi: bool,
+    /// A learned number per head and bucket of distances on the scores; not in cross-attention.
+    pub relative: Option<Buckets>,
     /// Rotary positions, if they are used.
     pub rotary: Option<Rotary>,
     /// What the scores are scaled by.
@@ -110,7 +117,9 @@ impl AttentionConfig {
             projection: Projection::Joined,
             order: Order::InOut,
             head_norms: None,
+            whole_norms: false,
             alibi: false,
+            relative: None,
             rotary: None,
             scale: ScaleKind::InvSqrtDim,
             softcap: None,
@@ -131,6 +140,7 @@ pub struct MultiHeadAttention {
     norms: Option<[Norm; 2]>,
     out: Linear,
     slopes: Option<Vec<f64>>,
+    relative: Option<Relative>,
 }
 
 /// What the forward pass keeps: buffers planned once per shape.
@@ -173,7 +183,7 @@ impl MultiHeadAttention {
     /// Queries from the rows, keys and values from a memory. Positions do not enter.
     pub fn cross(layout: &mut Layout, config: AttentionConfig) -> Self {
         let projection = if config.projection == Projection::PerHead { Projection::Joined } else { config.projection };
-        let config = AttentionConfig { rotary: None, alibi: false, window: None, projection, ..config };
+        let config = AttentionConfig { rotary: None, alibi: false, relative: None, window: None, projection, ..config };
         let AttentionConfig { width, bias, order, .. } = config;
         let (q, kv) = (config.heads * config.head_dim, config.kv_heads * config.head_dim);
         let input = Joined::new(layout, width, &[("q", q)], bias, order);
@@ -185,10 +195,21 @@ impl MultiHeadAttention {
     }
 
     fn build(layout: &mut Layout, config: AttentionConfig, input: Joined, memory: Option<Joined>) -> Self {
-        let norms =
-            config.head_norms.map(|eps| ["q_norm", "k_norm"].map(|name| Norm::with_eps(layout, name, NormKind::Rms, config.head_dim, eps)));
+        let width = |heads: usize| config.head_dim * if config.whole_norms { heads } else { 1 };
+        let norms = config.head_norms.map(|eps| {
+            [("q_norm", config.heads), ("k_norm", config.kv_heads)]
+                .map(|(name, heads)| Norm::with_eps(layout, name, NormKind::Rms, width(heads), eps))
+        });
         let out = Linear::with_order(layout, "out", config.heads * config.head_dim, config.width, config.out_bias, config.order);
-        Self { config, input, memory, norms, out, slopes: config.alibi.then(|| regard::alibi_slopes(config.heads)) }
+        let relative = config.relative.map(|buckets| Relative::new(layout, buckets, config.heads));
+        Self { config, input, memory, norms, out, slopes: config.alibi.then(|| regard::alibi_slopes(config.heads)), relative }
+    }
+
+    /// Take the table of relative positions, where there is one, from the weights.
+    pub(crate) fn read_table<T: Float>(&mut self, w: &Weights<'_, T>) {
+        if let Some(relative) = &mut self.relative {
+            relative.read(w);
+        }
     }
 
     /// The options.
@@ -218,6 +239,9 @@ impl MultiHeadAttention {
 
     /// A part that has no backward pass.
     pub(crate) fn untrainable(&self) -> Option<&'static str> {
+        if self.relative.is_some() {
+            return Some("a table of relative positions");
+        }
         (self.norms.is_some() && self.is_cross()).then_some("cross-attention with norms of queries and keys")
     }
 
@@ -284,14 +308,21 @@ impl MultiHeadAttention {
         parts: &[T],
     ) -> Vec<T> {
         let dim = self.config.head_dim;
-        let (mut made, bias) = self.input.product_of(w, parts, self.first_of(operand, head), dim);
-        let last = made.len().saturating_sub(dim);
+        // A norm of whole rows needs all heads for its scale.
+        let whole = self.config.whole_norms && operand != Operand::V;
+        let heads = if operand == Operand::Q { self.config.heads } else { self.config.kv_heads };
+        let (first, span) = if whole { (0, heads * dim) } else { (head, dim) };
+        let (mut made, bias) = self.input.product_of(w, parts, self.first_of(operand, first), span);
+        let last = made.len().saturating_sub(span);
         made[last..].iter_mut().zip(bias.iter().flatten()).for_each(|(x, b)| *x += *b);
         if let (Some([q_norm, k_norm]), true) = (&self.norms, operand != Operand::V) {
-            let mut whole = vec![T::ZERO; dim];
-            made.chunks_exact(dim).for_each(|part| whole.iter_mut().zip(part).for_each(|(sum, x)| *sum += *x));
+            let mut whole = vec![T::ZERO; span];
+            made.chunks_exact(span).for_each(|part| whole.iter_mut().zip(part).for_each(|(sum, x)| *sum += *x));
             let norm = if operand == Operand::Q { q_norm } else { k_norm };
             norm.apply_parts(w, &whole, &mut made);
+        }
+        if whole {
+            made = made.chunks_exact(span).flat_map(|part| part[head * dim..(head + 1) * dim].iter().copied()).collect();
         }
         if let (Some(rotary), true) = (self.config.rotary, operand != Operand::V) {
             let angles = Angles::new(rotary, dim, position + 1);
@@ -330,6 +361,9 @@ impl MultiHeadAttention {
         if let (Some(slopes), false) = (&self.slopes, flat) {
             let slopes = change.head.map_or(slopes.as_slice(), |head| &slopes[head..=head]);
             attention = attention.bias(Bias::Alibi(slopes.iter().map(|&slope| cooled(slope)).collect()));
+        }
+        if let (Some(relative), false) = (&self.relative, flat) {
+            attention = attention.bias(relative.bias(change.head, temperature));
         }
         if let (Some(cap), false) = (self.config.softcap, flat) {
             attention = attention.softcap(cooled(cap));
@@ -374,13 +408,22 @@ impl MultiHeadAttention {
         if let Some([q_norm, k_norm]) = &self.norms {
             let operands = self.operands(pass);
             for row in q.chunks_exact_mut(self.input.outputs().max(1)) {
-                (0..operands.q.heads).for_each(|h| q_norm.apply(w, &mut row[operands.q.head(h)]));
+                self.normed(operands.q).for_each(|columns| q_norm.apply(w, &mut row[columns]));
                 if !self.is_cross() {
-                    (0..operands.k.heads).for_each(|h| k_norm.apply(w, &mut row[operands.k.head(h)]));
+                    self.normed(operands.k).for_each(|columns| k_norm.apply(w, &mut row[columns]));
                 }
             }
         }
         self.rotate(angles, first, pass, q, false);
+    }
+
+    /// The columns of each norm of queries or keys.
+    fn normed(&self, view: HeadView) -> impl Iterator<Item = Range<usize>> {
+        let count = if self.config.whole_norms { 1 } else { view.heads };
+        (0..count).map(move |h| {
+            let columns = view.head(h);
+            columns.start..columns.end + (view.heads - 1) * view.dim * usize::from(count != view.heads)
+        })
     }
 
     fn rotate<T: Float>(&self, angles: Option<&Angles<T>>, first: usize, pass: &Pass<'_>, rows: &mut [T], back: bool) {
@@ -548,25 +591,26 @@ impl MultiHeadAttention {
     /// Gradients after the norms of queries and keys become those before them.
     fn norms_backward<T: Float>(&self, w: &Weights<'_, T>, g: &mut Gradients<'_, T>, pass: &Pass<'_>, raw: &[T], d_q: &mut [T]) {
         let Some([q_norm, k_norm]) = &self.norms else { return };
-        let (operands, width, dim) = (self.operands(pass), self.input.outputs(), self.config.head_dim);
+        let (operands, width) = (self.operands(pass), self.input.outputs());
+        let (of_q, all) = (2 * q_norm.width(), 2 * (q_norm.width() + k_norm.width()));
         let cut = Cut::new(pass.rows());
-        let mut partials = vec![T::ZERO; cut.count() * 4 * dim];
-        let tasks = cut.pieces(raw, width).zip(cut.pieces_mut(d_q, width)).zip(partials.chunks_mut(4 * dim)).collect();
+        let mut partials = vec![T::ZERO; cut.count() * all];
+        let tasks = cut.pieces(raw, width).zip(cut.pieces_mut(d_q, width)).zip(partials.chunks_mut(all)).collect();
         for_pieces(tasks, |_, ((raw, d_q), partial)| {
-            let (of_q, of_k) = partial.split_at_mut(2 * dim);
-            let (mut normed, mut stats) = (vec![T::ZERO; dim], [T::ZERO; NORM_STATS]);
+            let (of_q, of_k) = partial.split_at_mut(of_q);
+            let (mut normed, mut stats) = (vec![T::ZERO; q_norm.width().max(k_norm.width())], [T::ZERO; NORM_STATS]);
             for (raw, d_q) in raw.chunks_exact(width).zip(d_q.chunks_exact_mut(width)) {
                 for (norm, view, partial) in [(q_norm, operands.q, &mut *of_q), (k_norm, operands.k, &mut *of_k)] {
-                    for head in (0..view.heads).map(|h| view.head(h)) {
-                        norm.forward(w, &raw[head.clone()], &mut normed, &mut stats);
+                    for head in self.normed(view) {
+                        norm.forward(w, &raw[head.clone()], &mut normed[..norm.width()], &mut stats);
                         norm.backward_in_place(w, &raw[head.clone()], &stats, &mut d_q[head], partial);
                     }
                 }
             }
         });
-        for partial in partials.chunks_exact(4 * dim) {
-            q_norm.reduce(g, &partial[..2 * dim]);
-            k_norm.reduce(g, &partial[2 * dim..]);
+        for partial in partials.chunks_exact(all) {
+            q_norm.reduce(g, &partial[..of_q]);
+            k_norm.reduce(g, &partial[of_q..]);
         }
     }
 

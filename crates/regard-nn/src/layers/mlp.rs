@@ -3,9 +3,12 @@
 //! ```text
 //! plain    y = f(x U + b) D + c
 //! gated    y = (f(x G) * (x U)) D           G and U side by side in one matrix, or two matrices
+//! experts  a router and several of these: see [`ExpertsConfig`]
 //! ```
 
 use super::activation::Activation;
+use super::experts::Experts;
+pub use super::experts::ExpertsConfig;
 use super::linear::{Amount, Joined, Linear, Prepared, Strips, Write, add_to_rows};
 use crate::float::{Float, kernel};
 use crate::tensors::layout::{Gradients, Layout};
@@ -40,12 +43,14 @@ pub struct MlpConfig {
     pub bias: bool,
     /// How the matrices lie.
     pub order: Order,
+    /// Several networks, of which a router chooses.
+    pub experts: Option<ExpertsConfig>,
 }
 
 impl MlpConfig {
     /// One layer up, the activation, one layer down; everything else off.
     pub fn new(width: usize, hidden: usize, activation: Activation) -> Self {
-        Self { width, hidden, activation, gated: false, joined: false, bias: false, order: Order::InOut }
+        Self { width, hidden, activation, gated: false, joined: false, bias: false, order: Order::InOut, experts: None }
     }
 
     /// A network known by name.
@@ -60,8 +65,10 @@ impl MlpConfig {
 #[derive(Debug, Clone)]
 pub struct Mlp {
     config: MlpConfig,
+    /// Of experts, those of the first.
     up: Joined,
     down: Linear,
+    experts: Option<Experts>,
 }
 
 /// The matrices of a network, ready for products.
@@ -74,12 +81,27 @@ impl Mlp {
     /// A network of these options.
     pub fn new(layout: &mut Layout, config: MlpConfig) -> Self {
         let MlpConfig { width, hidden, bias, order, .. } = config;
-        let up = match (config.gated, config.joined) {
-            (false, _) => Joined::new(layout, width, &[("up", hidden)], bias, order),
-            (true, true) => Joined::new(layout, width, &[("gate_up", 2 * hidden)], bias, order),
-            (true, false) => Joined::new(layout, width, &[("gate", hidden), ("up", hidden)], bias, order),
+        let network = |layout: &mut Layout| {
+            let up = match (config.gated, config.joined) {
+                (false, _) => Joined::new(layout, width, &[("up", hidden)], bias, order),
+                (true, true) => Joined::new(layout, width, &[("gate_up", 2 * hidden)], bias, order),
+                (true, false) => Joined::new(layout, width, &[("gate", hidden), ("up", hidden)], bias, order),
+            };
+            (up, Linear::with_order(layout, "down", hidden, width, bias, order))
         };
-        Self { config, up, down: Linear::with_order(layout, "down", hidden, width, bias, order) }
+        let experts = config.experts.map(|experts| Experts::new(layout, experts, width, network));
+        let (up, down) = experts.as_ref().map_or_else(|| network(layout), Experts::first);
+        Self { config, up, down, experts }
+    }
+
+    /// A part that has no backward pass.
+    pub(crate) fn untrainable(&self) -> Option<&'static str> {
+        self.experts.is_some().then_some("a mixture of experts")
+    }
+
+    /// The experts of each row with their shares; none of a plain network.
+    pub(crate) fn routing<T: Float>(&self, w: &Weights<'_, T>, x: &[T]) -> Vec<Vec<(usize, T)>> {
+        self.experts.as_ref().map_or_else(Vec::new, |experts| experts.routing(w, x))
     }
 
     /// Its options.
@@ -104,6 +126,8 @@ impl Mlp {
 
     pub(crate) fn prepare<'w, T: Float>(&self, w: &'w Weights<'_, T>, amount: Amount, packs: &'w mut [Strips<T>]) -> MlpReady<'w, T> {
         let (last, first) = packs.split_last_mut().expect("room for the layer down");
+        // Experts prepare their own matrices, of those that are chosen.
+        let amount = if self.experts.is_some() { Amount::Few } else { amount };
         MlpReady { up: self.up.prepare(w, amount, first), down: self.down.prepare(w, amount, last) }
     }
 
@@ -118,6 +142,9 @@ impl Mlp {
         y: &mut [T],
     ) {
         let MlpConfig { gated, activation, hidden, width, .. } = self.config;
+        if let Some(experts) = &self.experts {
+            return experts.forward(w, &self.config, x, y);
+        }
         self.up.product(&ready.up, x, inner);
         if gated {
             self.up.add_biases(w, inner);

@@ -32,7 +32,8 @@ pub const EPS: f64 = 1e-5;
 pub struct Norm {
     kind: NormKind,
     eps: f64,
-    gain: TensorId,
+    /// None of the identity.
+    gain: Option<TensorId>,
     shift: Option<TensorId>,
     width: usize,
 }
@@ -51,10 +52,15 @@ impl Norm {
         layout.within(name, |layout| Self {
             kind,
             eps,
-            gain: layout.add("gain", &[width], Init::One, false),
+            gain: Some(layout.add("gain", &[width], Init::One, false)),
             shift: (kind == NormKind::Layer).then(|| layout.add("shift", &[width], Init::Zero, false)),
             width,
         })
+    }
+
+    /// Rows as they are.
+    pub(crate) fn identity(width: usize) -> Self {
+        Self { kind: NormKind::Rms, eps: 0.0, gain: None, shift: None, width }
     }
 
     /// Numbers per row.
@@ -65,9 +71,10 @@ impl Norm {
     /// Normalise rows on the calling thread; `stats` gets [`NORM_STATS`] elements per row.
     pub fn forward<T: Float>(&self, w: &Weights<'_, T>, x: &[T], y: &mut [T], stats: &mut [T]) {
         let eps = T::from_f64(self.eps);
-        match self.shift {
-            Some(shift) => layer_rows(eps, x, w.own(self.gain), w.own(shift), y, stats),
-            None => rms_rows(eps, x, w.own(self.gain), y, stats),
+        match (self.gain, self.shift) {
+            (Some(gain), Some(shift)) => layer_rows(eps, x, w.own(gain), w.own(shift), y, stats),
+            (Some(gain), None) => rms_rows(eps, x, w.own(gain), y, stats),
+            (None, _) => y.copy_from_slice(x),
         }
     }
 
@@ -82,9 +89,10 @@ impl Norm {
 
     /// Parts of one row, normalised with the scale of the whole: their sum and the shift, which is given back, are the row normalised.
     pub fn apply_parts<T: Float>(&self, w: &Weights<'_, T>, row: &[T], parts: &mut [T]) -> Option<Vec<T>> {
+        let gain = w.own(self.gain?);
         let (mut normed, mut stats) = (vec![T::ZERO; self.width], [T::ZERO; NORM_STATS]);
         self.forward(w, row, &mut normed, &mut stats);
-        let (gain, inverse) = (w.own(self.gain), stats[1]);
+        let inverse = stats[1];
         let count = T::from_f64(self.width as f64);
         for part in parts.chunks_exact_mut(self.width.max(1)) {
             let mean = if self.kind == NormKind::Layer { part.iter().copied().sum::<T>() / count } else { T::ZERO };
@@ -96,7 +104,11 @@ impl Norm {
     /// Gradient of rows on the calling thread. Writes dx, or adds to it with `add`. The gradients of gain and shift are
     /// added to `partial`, which is `[2, width]`.
     pub fn backward<T: Float>(&self, w: &Weights<'_, T>, x: &[T], stats: &[T], dy: &[T], dx: &mut [T], add: bool, partial: &mut [T]) {
-        backward_rows(self.kind == NormKind::Layer, x, stats, w.own(self.gain), dy, dx, add, partial);
+        match self.gain {
+            Some(gain) => backward_rows(self.kind == NormKind::Layer, x, stats, w.own(gain), dy, dx, add, partial),
+            None if add => dx.iter_mut().zip(dy).for_each(|(dx, &dy)| *dx += dy),
+            None => dx.copy_from_slice(dy),
+        }
     }
 
     /// [`Norm::backward`] with dx in the place of dy.
@@ -110,12 +122,10 @@ impl Norm {
 
     /// Add the partial sums of [`Norm::backward`], `[pieces, 2, width]`, to the gradients.
     pub fn reduce<T: Float>(&self, g: &mut Gradients<'_, T>, partials: &[T]) {
-        if !g.are_wanted() {
-            return;
-        }
+        let (Some(id), true) = (self.gain, g.are_wanted()) else { return };
         for partial in partials.chunks_exact((2 * self.width).max(1)) {
             let (gain, shift) = partial.split_at(self.width);
-            g.of(self.gain).iter_mut().zip(gain).for_each(|(g, &x)| *g += x);
+            g.of(id).iter_mut().zip(gain).for_each(|(g, &x)| *g += x);
             if let Some(id) = self.shift {
                 g.of(id).iter_mut().zip(shift).for_each(|(g, &x)| *g += x);
             }

@@ -1,7 +1,7 @@
 //! Position encodings: added to the embedding, applied to queries and keys as rotations, or added to the scores.
 //!
 //! ```text
-//! sinusoidal   x[t, 2 i] += sin(t / 10000^(2 i / d)),  x[t, 2 i + 1] += cos(the same)
+//! sinusoidal   x[t, 2 i] += sin(t / 10000^(2 i / d)),  x[t, 2 i + 1] += cos(the same); or sines first, then cosines
 //! learned      x[t] += table[t]
 //! rotary       (q[i], q[i + d/2]) is rotated by the angle t / base^(2 i / d); the same with k; or (q[2 i], q[2 i + 1])
 //! ALiBi        score[i, j] -= slope[head] |i - j|                                  (by the attention itself)
@@ -21,6 +21,8 @@ pub enum Positions {
     None,
     /// Sinusoidal encoding, added to the embedding.
     Sinusoidal,
+    /// The same waves, all sines before all cosines.
+    SinusoidalHalves,
     /// A learned row per position that is added to the embedding.
     #[default]
     Learned,
@@ -41,7 +43,10 @@ impl Positions {
 #[derive(Debug, Clone)]
 pub(crate) enum Added {
     Nothing,
-    Sinusoidal,
+    /// With all sines before all cosines, or without.
+    Sinusoidal {
+        halves: bool,
+    },
     /// Position t has row `first + t`.
     Learned {
         table: TensorId,
@@ -53,7 +58,8 @@ pub(crate) enum Added {
 impl Added {
     pub(crate) fn new(layout: &mut Layout, positions: Positions, count: usize, width: usize) -> Self {
         match positions {
-            Positions::Sinusoidal => Self::Sinusoidal,
+            Positions::Sinusoidal => Self::Sinusoidal { halves: false },
+            Positions::SinusoidalHalves => Self::Sinusoidal { halves: true },
             Positions::Learned => Self::learned(layout, count, 0, width),
             Positions::None | Positions::Rotary(_) | Positions::Alibi => Self::Nothing,
         }
@@ -75,13 +81,13 @@ impl Added {
         let sequences = x.chunks_exact_mut((pass.seq * width).max(1)).enumerate();
         match self {
             Self::Nothing => {}
-            Self::Sinusoidal => {
+            Self::Sinusoidal { halves } => {
                 let mut made: Option<(usize, Vec<T>)> = None;
                 for (b, x) in sequences {
                     let start = pass.start(b);
                     let made = match &mut made {
                         Some(made) if made.0 == start => made,
-                        made => made.insert((start, sinusoidal(start, pass.seq, width))),
+                        made => made.insert((start, waves(start, pass.seq, width, *halves))),
                     };
                     add(x, &made.1);
                 }
@@ -121,7 +127,21 @@ kernel! {
 
 /// Rows `[seq, width]` of sines and cosines for positions from `offset` on.
 pub fn sinusoidal<T: Float>(offset: usize, seq: usize, width: usize) -> Vec<T> {
+    waves(offset, seq, width, false)
+}
+
+/// The same, with all sines before all cosines where `halves` says so.
+fn waves<T: Float>(offset: usize, seq: usize, width: usize, halves: bool) -> Vec<T> {
+    let half = width.div_ceil(2);
     let at = |t: usize, d: usize| {
+        // The place of the same wave where sines and cosines alternate.
+        let d = if !halves {
+            d
+        } else if d < half {
+            2 * d
+        } else {
+            2 * (d - half) + 1
+        };
         let angle = (offset + t) as f64 / 10_000f64.powf((d - d % 2) as f64 / width as f64);
         T::from_f64(if d.is_multiple_of(2) { angle.sin() } else { angle.cos() })
     };

@@ -39,6 +39,8 @@ pub enum BlockWiring {
     PostNorm,
     /// A norm before each branch and one of its result.
     Sandwich,
+    /// A norm of each branch's result alone.
+    ResultNorm,
     /// Attention and network read the same rows, each with a norm of its own.
     Parallel,
 }
@@ -152,6 +154,7 @@ impl Stack {
                         BlockWiring::PreNorm => Wiring::PreNorm(norm("norm")),
                         BlockWiring::PostNorm => Wiring::PostNorm(norm("norm")),
                         BlockWiring::Sandwich => Wiring::Sandwich(norm("norm"), norm("result_norm")),
+                        BlockWiring::ResultNorm => Wiring::Sandwich(Norm::identity(width), norm("norm")),
                         BlockWiring::Parallel if part == "mlp" => Wiring::Parallel(norm("norm")),
                         BlockWiring::Parallel => Wiring::PreNorm(norm("norm")),
                     };
@@ -164,7 +167,7 @@ impl Stack {
             if block.cross {
                 add("cross", &|layout| Branch::Attention(Box::new(MultiHeadAttention::cross(layout, block.attention))));
             }
-            add("mlp", &|layout| Branch::Mlp(Mlp::new(layout, block.mlp)));
+            add("mlp", &|layout| Branch::Mlp(Box::new(Mlp::new(layout, block.mlp))));
         }
         let last = last.map(|(kind, eps)| Norm::with_eps(layout, "last_norm", kind, width, eps));
         Self { sublayers, last, width }
@@ -186,6 +189,20 @@ impl Stack {
     /// Queries, keys and values that attention sublayer `number` makes of rows of the stream, side by side, after norms and positions.
     pub fn projected<T: Float>(&self, w: &Weights<'_, T>, pass: &Pass<'_>, number: usize, rows: &[T]) -> Vec<T> {
         self.sublayers[number].projected(w, pass, rows)
+    }
+
+    /// Take the tables of relative positions from the weights.
+    pub(crate) fn read_tables<T: Float>(&mut self, w: &Weights<'_, T>) {
+        for sublayer in &mut self.sublayers {
+            if let Branch::Attention(attention) = &mut sublayer.branch {
+                attention.read_table(w);
+            }
+        }
+    }
+
+    /// Which experts the network of sublayer `number` takes for rows of the stream, with their shares; none of a plain network.
+    pub fn routing<T: Float>(&self, w: &Weights<'_, T>, number: usize, rows: &[T]) -> Vec<Vec<(usize, T)>> {
+        self.sublayers[number].routing(w, rows)
     }
 
     /// Which of these columns are an operand of a head.

@@ -73,7 +73,7 @@ pub enum Branch {
     /// Self- or cross-attention.
     Attention(Box<MultiHeadAttention>),
     /// The two-layer network.
-    Mlp(Mlp),
+    Mlp(Box<Mlp>),
 }
 
 /// A branch with its norm and its residual connection.
@@ -266,7 +266,7 @@ impl Sublayer {
         match (&self.wiring, &self.branch) {
             (Wiring::Parallel(_), Branch::Attention(_)) => Some("attention that reads what an earlier sublayer read"),
             (_, Branch::Attention(attention)) => attention.untrainable(),
-            _ => None,
+            (_, Branch::Mlp(mlp)) => mlp.untrainable(),
         }
     }
 
@@ -480,6 +480,12 @@ impl Sublayer {
         saved.q = projected;
         attention.attend(pass, self.number, &mut saved, Keep::Discard, None, &NoProbe)?;
         Ok(saved.out)
+    }
+
+    /// Which experts the network takes for rows of the stream.
+    pub(crate) fn routing<T: Float>(&self, w: &Weights<'_, T>, rows: &[T]) -> Vec<Vec<(usize, T)>> {
+        let Branch::Mlp(mlp) = &self.branch else { return Vec::new() };
+        mlp.routing(w, &self.normed(w, rows))
     }
 
     /// What the network makes of rows of the stream; none of attention.

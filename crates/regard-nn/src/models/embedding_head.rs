@@ -40,6 +40,8 @@ pub struct EmbeddingConfig {
     pub norm: Option<(NormKind, f64)>,
     /// Probability of dropping, in training.
     pub dropout: f64,
+    /// Rows come from a front end (sound, images): there is no table of tokens, and `vocab` counts the outputs of the head.
+    pub rows: bool,
 }
 
 impl Default for EmbeddingConfig {
@@ -54,6 +56,7 @@ impl Default for EmbeddingConfig {
             scale: None,
             norm: None,
             dropout: 0.0,
+            rows: false,
         }
     }
 }
@@ -71,11 +74,13 @@ pub struct HeadConfig {
     pub transform: Option<(Activation, f64)>,
     /// Logits are bent to stay below this.
     pub softcap: Option<f64>,
+    /// Rows are multiplied with this before the matrix.
+    pub scale: Option<f64>,
 }
 
 impl Default for HeadConfig {
     fn default() -> Self {
-        Self { tied: false, bias: false, order: Order::InOut, transform: None, softcap: None }
+        Self { tied: false, bias: false, order: Order::InOut, transform: None, softcap: None, scale: None }
     }
 }
 
@@ -95,7 +100,8 @@ pub(crate) struct InputEmbedding {
 impl InputEmbedding {
     pub(crate) fn new(layout: &mut Layout, config: &EmbeddingConfig, width: usize) -> Self {
         let inner = config.width;
-        let tokens = Embedding::new(layout, "tokens", config.vocab, inner, true);
+        let tokens =
+            if config.rows { Embedding::absent(config.vocab, inner) } else { Embedding::new(layout, "tokens", config.vocab, inner, true) };
         let added = match config.positions {
             Positions::Learned => Added::learned(layout, config.context, config.first_position, inner),
             other => Added::new(layout, other, config.context, inner),
@@ -119,6 +125,9 @@ impl InputEmbedding {
 
     /// Are these tokens, and do they fit?
     pub(crate) fn check(&self, ids: &[u32], pass: &Pass<'_>) -> Result<()> {
+        if self.tokens.is_absent() {
+            return Err(Error::Untokenized);
+        }
         if ids.len() != pass.rows() {
             return Err(Error::Length { what: "the list of tokens", got: ids.len(), expected: pass.rows() });
         }
@@ -193,6 +202,7 @@ pub(crate) struct OutputHead {
     bias: Option<TensorId>,
     tied: bool,
     softcap: Option<f64>,
+    scale: Option<f64>,
 }
 
 impl OutputHead {
@@ -208,12 +218,12 @@ impl OutputHead {
         } else {
             (Linear::with_order(layout, "head", inputs, tokens.count(), config.bias, config.order), None)
         };
-        Self { transform, head, bias, tied: config.tied, softcap: config.softcap }
+        Self { transform, head, bias, tied: config.tied, softcap: config.softcap, scale: config.scale }
     }
 
     pub(crate) fn untrainable(&self) -> Option<&'static str> {
-        let plain = self.transform.is_none() && self.bias.is_none() && self.softcap.is_none();
-        (!plain).then_some("a head with a layer before it, a softcap, or a bias beside a tied table")
+        let plain = self.transform.is_none() && self.bias.is_none() && self.softcap.is_none() && self.scale.is_none();
+        (!plain).then_some("a head with a layer before it, a scale, a softcap, or a bias beside a tied table")
     }
 
     /// The weights of one token's logit and its bias; `None` for a head that is not linear.
@@ -223,7 +233,9 @@ impl OutputHead {
         }
         let biases = [self.head.bias(w), self.bias.map(|bias| w.own(bias))];
         let bias: f64 = biases.into_iter().flatten().map(|biases| biases[token].to_f64()).sum();
-        Some((self.head.matrix(w).output(token), bias))
+        let mut weights = self.head.matrix(w).output(token);
+        self.scaled(&mut weights);
+        Some((weights, bias))
     }
 
     pub(crate) fn forward<T: Float>(&self, w: &Weights<'_, T>, x: &[T], logits: &mut [T]) {
@@ -268,9 +280,24 @@ impl OutputHead {
         losses
     }
 
-    /// Rows as the last matrix reads them.
+    /// Rows, or weights of a token, times the scale.
+    fn scaled<T: Float>(&self, x: &mut [T]) {
+        if let Some(scale) = self.scale {
+            let scale = T::from_f64(scale);
+            x.iter_mut().for_each(|x| *x *= scale);
+        }
+    }
+
+    /// Rows as the last matrix reads them. A head has a layer before its matrix or a scale, not both.
     fn transformed<'x, T: Float>(&self, w: &Weights<'_, T>, x: &'x [T]) -> Cow<'x, [T]> {
-        let Some((dense, activation, norm)) = &self.transform else { return Cow::Borrowed(x) };
+        let Some((dense, activation, norm)) = &self.transform else {
+            if self.scale.is_none() {
+                return Cow::Borrowed(x);
+            }
+            let mut x = x.to_vec();
+            self.scaled(&mut x);
+            return Cow::Owned(x);
+        };
         let mut inner = vec![T::ZERO; x.len() / dense.inputs().max(1) * dense.outputs()];
         let mut act = inner.clone();
         dense.forward(w, x, &mut inner);
@@ -295,7 +322,10 @@ impl OutputHead {
             let slope = |logit: &T| T::from_f64(1.0 - (logit.to_f64() / cap).powi(2));
             d_logits.iter_mut().zip(logits).for_each(|(d, logit)| *d *= slope(logit));
         }
-        let Some((dense, activation, norm)) = &self.transform else { return self.head.wide_input_gradient(w, d_logits, dx) };
+        let Some((dense, activation, norm)) = &self.transform else {
+            self.head.wide_input_gradient(w, d_logits, dx);
+            return self.scaled(dx);
+        };
         let rows = x.len() / dense.inputs().max(1);
         let mut slopes = vec![T::ZERO; rows * dense.outputs()];
         let (mut act, mut normed, mut stats) = (slopes.clone(), slopes.clone(), vec![T::ZERO; rows * NORM_STATS]);

@@ -8,6 +8,10 @@
 //! GPT-NeoX    part of each head rotated, q k v per head, network in parallel
 //! BERT        learned positions and token types, norm of the embedding, norms of sums, GELU; RoBERTa's positions begin at 2; DistilBERT has no types
 //! ALBERT      a narrow embedding and a layer that widens it; one block over and over
+//! OLMo 2      norms of results alone, and of whole rows of queries and keys
+//! Mixtral     experts
+//! T5          relative positions by buckets, no scale, RMS norm; encoder and decoder, as Whisper (rows of sound) and BART
+//! ViT         rows of patches instead of tokens
 //! ```
 
 pub use super::embedding_head::{EmbeddingConfig, HeadConfig};
@@ -19,7 +23,7 @@ use crate::layers::loss::{Loss, cross_entropy};
 use crate::layers::norm::NormKind;
 use crate::layers::pass::{MaskKind, Pass, Wanted};
 use crate::layers::probe::{GradientProbe, NoProbe, Probe};
-use crate::layers::stack::{Activations, BlockConfig, Keep, Stack, StackCache};
+use crate::layers::stack::{Activations, BlockConfig, Keep, Memory, Stack, StackCache};
 use crate::parallel::in_pool;
 use crate::tensors::layout::{Gradients, Layout};
 use crate::tensors::weights::PARALLEL_WEIGHTS;
@@ -220,7 +224,13 @@ impl Transformer {
         Ok(exit)
     }
 
+    /// Take the tables of relative positions from the weights, which passes need where there are such tables.
+    pub fn read_tables<T: Float>(&mut self, w: &Weights<'_, T>) {
+        self.stack.read_tables(w);
+    }
+
     /// Some sublayers of the stack: from rows of the stream as they are before the first of these to rows as they are after the last.
+    /// Cross-attention reads the rows of a memory, as many as the pass says.
     ///
     /// # Errors
     /// When attention refuses the pass.
@@ -229,13 +239,13 @@ impl Transformer {
         w: &Weights<'_, T>,
         pass: &Pass<'_>,
         sublayers: Range<usize>,
-        rows: &[T],
+        (rows, memory): (&[T], &[T]),
         probe: &dyn Probe<T>,
     ) -> Result<Vec<T>> {
         let mut acts = self.stack.plan(pass, Keep::Discard);
         acts.restrict(sublayers);
         acts.input().copy_from_slice(rows);
-        self.stack.probe(w, pass, &[], &mut acts, probe)?;
+        self.stack.probe(w, pass, memory, &mut acts, probe)?;
         Ok(acts.output().to_vec())
     }
 
@@ -380,6 +390,11 @@ impl Transformer {
         }
         d.copy_from_slice(d_rows);
         self.stack.backward_probed(w, &mut Gradients::of_activations(), pass, (&[], &mut []), &mut acts.stack, seen)
+    }
+
+    /// The same over a memory, which cross-attention reads.
+    pub fn cache_reading<T: Float>(&self, w: &Weights<'_, T>, batch: usize, memory: Memory<'_, T>) -> StackCache<T> {
+        self.stack.cache(w, batch, Some(memory))
     }
 
     /// A cache for decoding.
