@@ -26,6 +26,7 @@ mod model;
 mod options;
 mod parse;
 mod plot;
+mod reading;
 mod run;
 mod settings;
 mod shared;

@@ -5,10 +5,11 @@ use crate::hooks::{Activations, PyHooks, parse};
 use crate::instruments::result;
 use crate::interrupt::watched;
 use crate::parse::Listed;
+use crate::reading::{Given, Source};
 use crate::run::Run;
 use crate::threads::pooled;
-use numpy::IntoPyArray;
-use pyo3::exceptions::{PyTypeError, PyValueError};
+use numpy::{IntoPyArray, PyReadonlyArray2, PyReadonlyArray3};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyString};
@@ -24,42 +25,6 @@ pub(crate) fn refused(error: regard_model::Error) -> PyErr {
 /// runs Python's signal handlers.
 pub(crate) fn cancellable<R: Send>(py: Python<'_>, cancel: &Cancel, work: impl FnOnce() -> regard_model::Result<R> + Send) -> PyResult<R> {
     watched(py, || cancel.cancel(), || pooled(work))?.map_err(refused)
-}
-
-/// Tokens as Python has them: a text, or anything with integers in it.
-enum Given {
-    Text(String),
-    Ids(Vec<u32>),
-}
-
-impl Given {
-    fn new(object: &Bound<'_, PyAny>) -> PyResult<Self> {
-        if let Ok(text) = object.cast::<PyString>() {
-            return Ok(Self::Text(text.to_str()?.to_owned()));
-        }
-        // Arrays and tensors of other packages know their numbers as lists.
-        let list = if object.hasattr("tolist")? { object.call_method0("tolist")? } else { object.clone() };
-        let wrong = || PyTypeError::new_err(format!("a text or a list of token ids is needed, not {}", object.get_type()));
-        let numbers: Vec<i64> = match list.extract::<Listed<i64>>() {
-            Ok(Listed(numbers)) => numbers,
-            Err(error) if error.is_instance_of::<PyValueError>(object.py()) => return Err(error),
-            Err(_) => match list.extract::<Listed<Listed<i64>>>() {
-                Ok(Listed(rows)) if rows.len() == 1 => rows.into_iter().next().map_or_else(Vec::new, |row| row.0),
-                Ok(Listed(rows)) => return Err(PyValueError::new_err(format!("one text at a time, not {}", rows.len()))),
-                Err(_) => return Err(wrong()),
-            },
-        };
-        let id = |&id: &i64| u32::try_from(id).map_err(|_| PyValueError::new_err(format!("{id} is no token")));
-        numbers.iter().map(id).collect::<PyResult<_>>().map(Self::Ids)
-    }
-
-    fn ids(&self, model: &regard_model::Model) -> PyResult<Vec<u32>> {
-        let input = match self {
-            Self::Text(text) => Input::Text(text),
-            Self::Ids(ids) => Input::Ids(ids),
-        };
-        model.ids(input).map_err(refused)
-    }
 }
 
 /// Load a model: a file (GGUF, safetensors, llama2.c, a PyTorch file that is read and never executed), a folder, or a name in the local
@@ -256,6 +221,42 @@ impl Model {
             runs.push(Bound::new(py, self.run_one(py, &ids, &edits, &sources, &keep, hooks)?)?.into_any());
         }
         if alone { Ok(runs.swap_remove(0)) } else { Ok(PyList::new(py, runs)?.into_any()) }
+    }
+
+    /// What the encoder of an encoder-decoder makes of its source, or a model of images of an image: a :class:`Run`. The source is a text
+    /// or ids, ``audio`` (a WAV file), log-mel ``features`` ``[mels, frames]``, or normalised ``pixels`` ``[channels, height, width]``.
+    #[pyo3(signature = (text_or_ids = None, *, audio = None, features = None, pixels = None, edits = ""))]
+    fn read(
+        &self,
+        py: Python<'_>,
+        text_or_ids: Option<&Bound<'_, PyAny>>,
+        audio: Option<PathBuf>,
+        features: Option<PyReadonlyArray2<'_, f32>>,
+        pixels: Option<PyReadonlyArray3<'_, f32>>,
+        edits: &str,
+    ) -> PyResult<Run> {
+        let ids = text_or_ids.map(|given| Given::new(given)?.ids(&self.model)).transpose()?;
+        let source = Source::new(ids, audio, features, pixels)?;
+        let edits = Edits::parse(edits).map_err(refused)?;
+        let sources = self.sources(py, &edits, None, None)?;
+        Ok(Run(self.work(py, |model| source.read(model, &edits, &sources))?, Kept::default()))
+    }
+
+    /// The same model, whose decoder reads this run of its encoder: it runs and generates as any other, from ``start_ids`` on.
+    fn reading(&self, run: &Run) -> PyResult<Self> {
+        Ok(Self { model: self.model.reading(&run.0).map_err(refused)? })
+    }
+
+    /// The ids that a decoder begins with.
+    #[getter]
+    fn start_ids(&self) -> Vec<u32> {
+        self.model.start_ids().to_vec()
+    }
+
+    /// The experts of each token in a layer, with their shares: a list of ``(expert, share)`` per token.
+    fn routing(&self, py: Python<'_>, text_or_ids: &Bound<'_, PyAny>, layer: usize) -> PyResult<Vec<Vec<(usize, f32)>>> {
+        let ids = Given::new(text_or_ids)?.ids(&self.model)?;
+        self.work(py, |model| model.routing(&ids, &Edits::default(), &Sources::default(), layer))
     }
 
     /// Gradients with respect to activations, by the backward passes of the parts; weights, also quantised ones, are constant: see

@@ -126,7 +126,19 @@ impl Run {
     /// Each of them as people read it.
     #[getter]
     fn tokens(&self) -> Vec<String> {
-        self.0.ids().iter().map(|id| self.0.model().piece(*id)).collect()
+        self.0.pieces().into_iter().next().unwrap_or_default()
+    }
+
+    /// The run of the encoder that a decoder read; None for other models.
+    #[getter]
+    fn encoder(&self) -> Option<Self> {
+        self.0.encoder().cloned().map(|run| Self(run, Kept::default()))
+    }
+
+    /// The same run seen through its cross-attention, from tokens to what the encoder read; None for other models.
+    #[getter]
+    fn cross(&self) -> Option<Self> {
+        self.0.cross().map(|run| Self(run, Kept::default()))
     }
 
     /// The edits in their canonical form.
@@ -160,7 +172,7 @@ impl Run {
         Ok(self.look(py, |run| Ok(run.hidden().to_owned()))?.into_pyarray(py).into_any().unbind())
     }
 
-    /// The weights of a head, float32 ``[n, n]``; those of some rows with ``rows=(first, end)``.
+    /// The weights of a head, float32 ``[n, n]`` (``[n, keys]`` of cross-attention); those of some rows with ``rows=(first, end)``.
     #[pyo3(signature = (layer, head, rows = None))]
     fn weights(&self, py: Python<'_>, layer: i64, head: i64, rows: Option<(usize, usize)>) -> PyResult<Py<PyAny>> {
         let (layer, head) = (self.layer(layer)?, self.head(head)?);

@@ -1,6 +1,6 @@
 //! `regard generate`.
 
-use crate::microscope::{ABOUT_MODEL, load};
+use crate::microscope::{ABOUT_MODEL, SourceArgs, load};
 use crate::options::{Common, Outcome, Sizes, Unusable};
 use crate::train::warn_unverified;
 use anyhow::{Context, Result};
@@ -32,10 +32,13 @@ use std::time::Instant;
   regard generate model --top-k 20 --top-p 0.9 --seed 7
   regard generate model --temperature 0 --json
   regard generate model.gguf --prompt \"Once upon a time\" --cache-type q8_0
+  regard generate tiny.en.pt --audio speech.wav --temperature 0
   regard generate stories15M/model.bin --prompt \"Once upon a time\" --edits scale=off")]
 pub(crate) struct Generate {
     #[arg(value_name = "MODEL", help = ABOUT_MODEL)]
     model: Option<PathBuf>,
+    #[command(flatten)]
+    source: SourceArgs,
     /// Edits of the model, as in L3.H1=zero/scale=off: see `regard surgery --help`
     #[arg(long, default_value = "", value_name = "EDITS")]
     edits: String,
@@ -91,6 +94,12 @@ impl Generate {
                 |&n: &usize| u32::try_from(n).map_err(|_| Unusable(format!("token {n} is outside the vocabulary of {}", model.vocab())));
             return Ok(list.0.iter().map(id).collect::<Result<_, _>>()?);
         }
+        if model.encoder().is_some() {
+            let text = self.prompt.as_deref().unwrap_or_default();
+            let given = if text.is_empty() { Vec::new() } else { model.tokens(text)? };
+            let ids = given.into_iter().filter(|token| !token.added).map(|token| token.id);
+            return Ok(model.start_ids().iter().copied().chain(ids).collect());
+        }
         if let Some(text) = &self.prompt {
             return Ok(model.ids(Input::Text(text))?);
         }
@@ -101,7 +110,7 @@ impl Generate {
 
     pub(crate) fn run(self) -> Result<Outcome> {
         let bar = Common { json: self.json, quiet: !self.json, wide: false, threads: self.threads }.start("generate")?;
-        let model = load(self.model.as_deref())?;
+        let model = self.source.decoder(&load(self.model.as_deref())?)?;
         if let Some(folder) = self.model.as_deref().filter(|_| model.trained().is_some_and(|trained| !trained.verified)) {
             warn_unverified(folder);
         }

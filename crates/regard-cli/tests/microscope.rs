@@ -183,3 +183,46 @@ fn what_cannot_be_used_is_said_in_one_line() {
         refused(words, here(), reason);
     }
 }
+
+/// A tone of 0.4 seconds in stereo, 16 bits, 22,050 samples a second.
+fn tone(path: &Path) {
+    let samples: Vec<u8> = (0..8820u32)
+        .flat_map(|i| {
+            let sample = ((f64::from(i) * 0.18).sin() * 12_000.0) as i16;
+            [sample.to_le_bytes(), sample.to_le_bytes()].concat()
+        })
+        .collect();
+    let mut wav = b"RIFF\0\0\0\0WAVEfmt \x10\0\0\0\x01\0\x02\0".to_vec();
+    wav.extend([22_050u32.to_le_bytes(), 88_200u32.to_le_bytes()].concat());
+    wav.extend(b"\x04\0\x10\0data");
+    wav.extend((samples.len() as u32).to_le_bytes());
+    wav.extend(samples);
+    std::fs::write(path, wav).expect("the tone");
+}
+
+#[test]
+fn sound_is_read_and_attention_to_it_is_drawn() {
+    let folder = tempfile::tempdir().expect("a folder");
+    tone(&folder.path().join("tone.wav"));
+    let model = here().join("../regard-model/tests/golden/whisper").canonicalize().expect("the model");
+    let model = model.to_str().expect("UTF-8");
+    let text = works(&["generate", model, "--audio", "tone.wav", "--temperature", "0", "--tokens", "8", "--json"], folder.path());
+    let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+    assert_eq!(json["tokens"].as_array().map(Vec::len), Some(8), "{text}");
+    for (part, rows, keys) in [("encoder", 20, 20), ("decoder", 7, 7), ("cross", 7, 20)] {
+        let arguments = ["look", model, "--audio", "tone.wav", "--part", part, "--head", "1.2", "--generate", "6", "--out", part];
+        works(&arguments, folder.path());
+        let table = std::fs::read_to_string(folder.path().join(part).join("head_1_2.csv")).expect(part);
+        let last = table.lines().last().expect("a line");
+        assert!(last.starts_with(&format!("{},{},", rows - 1, keys - 1)), "{part}: {last}");
+        assert_eq!(last.contains("0.38 s"), part != "decoder", "{part}: {last}");
+        assert!(folder.path().join(part).join("head_1_2.png").is_file(), "{part}");
+    }
+    refused(&["look", model], folder.path(), "--audio FILE");
+    refused(&["look", "--audio", "tone.wav"], folder.path(), "no encoder");
+    refused(&["look", "--part", "cross"], folder.path(), "--part");
+    std::fs::write(folder.path().join("text.wav"), "no sound").expect("a file");
+    let output = common::regard(&["generate", model, "--audio", "text.wav"], folder.path());
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && error.contains("no WAV file"), "{error}");
+}

@@ -1,7 +1,7 @@
 //! `regard look`: statistics and pictures of every head.
 
 use super::neuron::{Pair, neuron};
-use super::{ABOUT_MODEL, load, picture, said, sources};
+use super::{ABOUT_MODEL, SourceArgs, load, picture, said, sources, written};
 use crate::options::{Common, Out, Outcome, Unusable, figure_files, table_files, write_files};
 use crate::output::{note, print};
 use crate::progress::Bar;
@@ -30,6 +30,7 @@ use std::time::SystemTime;
   regard look model.bin --layer 3 --head 1 --edits scale=off
   regard look model.bin --layer 3 --head 1 --neuron 12,7
   regard look model.bin --text \"Once upon a time\" --generate 20 --layer 3 --head 1
+  regard look tiny.en.pt --audio speech.wav --part cross --head 2.4
   regard look --html look.html --title \"The head of the previous token\" --head 1.2")]
 pub(crate) struct Look {
     #[arg(value_name = "MODEL", help = ABOUT_MODEL)]
@@ -40,7 +41,12 @@ pub(crate) struct Look {
     /// A file with the text
     #[arg(long, value_name = "FILE", conflicts_with = "text")]
     file: Option<PathBuf>,
-    /// Edits, as in L3.H1=zero/scale=off
+    #[command(flatten)]
+    source: SourceArgs,
+    /// Of an encoder-decoder: which attention [default: decoder]
+    #[arg(long, value_enum, value_name = "PART")]
+    part: Option<PartArg>,
+    /// Edits, as in L3.H1=zero/scale=off; of an encoder-decoder, of the decoder's self-attention and networks
     #[arg(long, default_value = "", value_name = "EDITS")]
     edits: String,
     /// Draw this layer's head alone, with tokens, and write its weights (needs --head)
@@ -94,6 +100,16 @@ impl FromStr for HeadAt {
             _ => Err("give a head as a number, beside --layer, or as in 3.1: layer 3, head 1".to_owned()),
         }
     }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum PartArg {
+    /// Self-attention of the encoder
+    Encoder,
+    /// Self-attention of the decoder
+    Decoder,
+    /// From the decoder to what the encoder read
+    Cross,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -172,6 +188,11 @@ fn statistics(run: &Run, caption: &str, bar: &Bar) -> Result<Table> {
     Ok(table)
 }
 
+/// What rows of a run are of.
+fn of_rows(run: &Run) -> &'static str {
+    if run.model().front_kind().is_some() && !run.is_cross() { "rows of the encoder" } else { "tokens" }
+}
+
 /// A text on the terminal: all of it, or its first and last characters.
 fn excerpt(text: &str) -> String {
     let characters: Vec<char> = text.chars().collect();
@@ -201,6 +222,9 @@ impl Look {
             (None, Some(path)) => Some(regard_files::read_text(path, limits::TEXT_BYTES.max)?),
             (None, None) => None,
         };
+        if model.encoder().is_some() {
+            return written(model, text.as_deref(), self.generate, edits, sources);
+        }
         let mut ids = match &text {
             Some(text) => model.ids(Input::Text(text))?,
             None => model.own_texts(1, 48)?.swap_remove(0),
@@ -233,17 +257,21 @@ impl Look {
 
     /// The weights of one head, as its picture shows them.
     fn weights(&self, run: &Run, layer: usize, head: usize) -> Result<Table> {
-        let (model, ids, sink) = (run.model(), run.ids(), self.sink.sink());
-        let (n, cells) = picture::weights(run, layer, head, sink)?;
+        let (filled, sink) = (run.filled(), self.sink.sink());
+        let (size, cells) = picture::weights(run, layer, head, sink)?;
         let columns =
             [("query", "query"), ("key", "key"), ("query_token", "query's token"), ("key_token", "key's token"), ("weight", "weight")];
-        let pooled = if n < ids.len() { " Means of cells; tokens are the first of each." } else { "" };
+        let pooled = if size != filled { " Means of cells; tokens are the first of each." } else { "" };
         let caption = format!("Weights of layer {layer}, head {head}.{pooled}{}", picture::said_of(sink));
         let mut table = Table::new(&format!("head_{layer}_{head}"), &caption, &columns);
-        let piece = |at: usize| picture::shown(&model.piece(ids[at]));
-        for (i, weight) in cells.iter().enumerate().filter(|(i, weight)| i % n <= i / n || **weight != 0.0) {
-            let [query, key] = [i / n, i % n].map(|cell| (cell * ids.len()).div_ceil(n));
-            table.push(vec![query.into(), key.into(), piece(query).into(), piece(key).into(), (*weight).into()]);
+        let [rows, keys] = run.pieces();
+        let [_, n] = size;
+        for (i, weight) in cells.iter().enumerate().filter(|(i, weight)| !run.is_causal() || i % n <= i / n || **weight != 0.0) {
+            let first = |cell: usize, of: usize| (cell * filled[of]).div_ceil(size[of]);
+            let (query, key) = (first(i / n, 0), first(i % n, 1));
+            let pieces = [&rows[query], &keys[key]].map(|piece| picture::shown(piece).into());
+            let [of_query, of_key] = pieces;
+            table.push(vec![query.into(), key.into(), of_query, of_key, (*weight).into()]);
         }
         Ok(table)
     }
@@ -255,16 +283,29 @@ impl Look {
         let chosen = self.head()?;
         folder.reserve(&self.files(chosen))?;
         let html = self.html.as_deref().map(|path| Output::reserve(path, PAGE_BYTES.max, is_sealed_html)).transpose()?;
-        let model = load(self.model.as_deref())?;
+        let loaded = load(self.model.as_deref())?;
+        let model = self.source.decoder(&loaded)?;
+        if self.part.is_some() && model.encoder().is_none() {
+            bail!(Unusable("--part is of encoder-decoders; leave it out".to_owned()));
+        }
+        if self.html.is_some() && model.encoder().is_some() {
+            bail!(Unusable("pages of encoder-decoders are not supported; leave --html out".to_owned()));
+        }
         let edits = Edits::parse(&self.edits)?;
         let sources = sources(&model, &edits)?;
         let (ids, written) = self.ids(&model, &edits, &sources)?;
         if let Some(warning) = model.warning(ids.len()) {
             bar.warn(&warning);
         }
-        let run = model.run(&ids, &edits, &sources)?;
+        let decoded = model.run(&ids, &edits, &sources)?;
+        let run = match self.part {
+            Some(PartArg::Encoder) => decoded.encoder().cloned(),
+            Some(PartArg::Cross) => decoded.cross(),
+            _ => None,
+        };
+        let run = run.unwrap_or_else(|| decoded.clone());
         let wrote = if written > 0 { format!(" The model wrote the last {written}.") } else { String::new() };
-        let caption = format!("Means over the rows of each head, on {} tokens.{wrote}{}", ids.len(), said(&edits));
+        let caption = format!("Means over the rows of each head, on {} {}.{wrote}{}", run.len(), of_rows(&run), said(&edits));
         let mut tables = vec![statistics(&run, &caption, &bar)?];
         let mut figures = Vec::new();
         match chosen {
@@ -286,7 +327,7 @@ impl Look {
         }
         self.common.show(&tables)?;
         if model.has_head() && model.is_causal() && ids.len() > 1 && talks {
-            print(format_args!("loss {:.4} nats per token", run.loss()?))?;
+            print(format_args!("loss {:.4} nats per token", decoded.loss()?))?;
         }
         let mut files = table_files(&tables);
         files.extend(figure_files(&figures)?);

@@ -19,7 +19,8 @@ use anyhow::Result;
 use clap::{Args, Subcommand};
 use regard_files::limits;
 use regard_lab::experiments::Progress;
-use regard_model::{Edits, Model, Sources};
+use regard_model::front::sound::Sound;
+use regard_model::{Edits, Generation, Input, Model, Sources};
 use std::path::{Path, PathBuf};
 
 pub(crate) const ABOUT_MODEL: &str = "A model: a file (GGUF, safetensors, llama2.c's .bin, PyTorch's .bin), a folder, or a name in the local Hugging Face cache [default: built-in, the small model that comes with regard]";
@@ -124,6 +125,56 @@ impl Texts {
             bar.warn("no text is given: the built-in stories of children are used; give texts that the model knows with --text or --file");
         }
     }
+}
+
+/// What an encoder-decoder reads.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct SourceArgs {
+    /// Of a model that hears: a WAV file, of at most 30 seconds
+    #[arg(long, value_name = "FILE", conflicts_with = "source")]
+    audio: Option<PathBuf>,
+    /// Of a model that reads one text and writes another: the first
+    #[arg(long, value_name = "TEXT")]
+    source: Option<String>,
+}
+
+impl SourceArgs {
+    /// The model as it is, or with its decoder reading the source.
+    pub(crate) fn decoder(&self, model: &Model) -> Result<Model> {
+        let (none, nothing) = (Edits::default(), Sources::default());
+        let given = self.audio.is_some() || self.source.is_some();
+        let Some(encoder) = model.encoder() else {
+            if given {
+                let name = model.family();
+                return Err(Unusable(format!("{name} has no encoder; give the text with --text or --prompt")).into());
+            }
+            return Ok(model.clone());
+        };
+        let read = match (&self.audio, &self.source) {
+            (Some(path), _) => model.read(Input::Sound(&Sound::read(path)?), &none, &nothing)?,
+            (None, Some(text)) => model.read(Input::Text(text), &none, &nothing)?,
+            (None, None) => {
+                let option = if encoder.front_kind().is_some() { "--audio FILE" } else { "--source TEXT" };
+                return Err(Unusable(format!("{} reads before it writes; give {option}", model.family())).into());
+            }
+        };
+        Ok(model.reading(&read)?)
+    }
+}
+
+/// Tokens that a decoder writes by itself, at most.
+const TRANSCRIPT: usize = 224;
+
+/// The tokens of an encoder-decoder's text, and how many of them the model wrote: all, where no text is given.
+fn written(model: &Model, text: Option<&str>, more: usize, edits: &Edits, sources: &Sources) -> Result<(Vec<u32>, usize)> {
+    let mut ids = model.start_ids().to_vec();
+    if let Some(text) = text {
+        ids.extend(model.tokens(text)?.into_iter().filter(|token| !token.added).map(|token| token.id));
+    }
+    let count = if text.is_none() && more == 0 { TRANSCRIPT } else { more };
+    let written = if count > 0 { model.generate(&ids, &Generation::greedy(count), edits, sources, |_| true)? } else { Vec::new() };
+    ids.extend_from_slice(&written);
+    Ok((ids, written.len()))
 }
 
 /// What an edit needs from other texts: for `mean` and `resample` stories that are not judged.

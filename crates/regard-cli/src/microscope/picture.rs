@@ -1,6 +1,7 @@
 //! Pictures of a run: every head, or one with its tokens. The command and the Python package draw the same ones.
 
 use anyhow::Result;
+use regard::Rectangle;
 use regard_lab::figure::{Figure, HeatPlot};
 use regard_model::{Run, Sink};
 
@@ -24,22 +25,35 @@ pub fn said_of(sink: Sink) -> &'static str {
     }
 }
 
-fn cells(run: &Run, layer: usize, head: usize, most: usize, sink: Sink) -> Result<(usize, Vec<f64>)> {
-    let map = run.heat_map_without(layer, head, [most, most], sink)?.mean;
-    Ok((map.dim().2, map.iter().map(|x| f64::from(*x)).collect()))
+/// A map by rows and columns, row by row.
+type Cells = ([usize; 2], Vec<f64>);
+
+fn cells(run: &Run, layer: usize, head: usize, most: usize, sink: Sink) -> Result<Cells> {
+    let [rows, keys] = run.filled();
+    let map = run.heat_map_of(layer, head, Rectangle { rows: 0..rows, keys: 0..keys }, [most, most], sink)?.mean;
+    Ok(([map.dim().2, map.dim().3], map.iter().map(|x| f64::from(*x)).collect()))
 }
 
 /// One head's weights: rows and columns of the picture, and its cells row by row.
 ///
 /// # Errors
 /// When there is no such head.
-pub fn weights(run: &Run, layer: usize, head: usize, sink: Sink) -> Result<(usize, Vec<f64>)> {
+pub fn weights(run: &Run, layer: usize, head: usize, sink: Sink) -> Result<Cells> {
     cells(run, layer, head, CELLS, sink)
 }
 
 /// Which cells of a picture the model's own mask hides as a whole.
-fn hidden(run: &Run, n: usize, values: &[f64]) -> Vec<bool> {
-    (0..n * n).map(|i| run.model().is_causal() && run.edits().is_empty() && i % n > i / n && values[i] == 0.0).collect()
+fn hidden(run: &Run, [_, n]: [usize; 2], values: &[f64]) -> Vec<bool> {
+    (0..values.len()).map(|i| run.is_causal() && run.edits().is_empty() && i % n > i / n && values[i] == 0.0).collect()
+}
+
+/// Weights are spread over many rows of sound or patches: colours end at the largest.
+fn is_faint(run: &Run) -> bool {
+    run.is_cross() || run.model().front_kind().is_some()
+}
+
+fn largest(values: &[f64]) -> f64 {
+    values.iter().copied().fold(0.0, f64::max).clamp(0.01, 1.0)
 }
 
 /// One head, with its tokens where they are not too many.
@@ -47,22 +61,23 @@ fn hidden(run: &Run, n: usize, values: &[f64]) -> Vec<bool> {
 /// # Errors
 /// When there is no such head.
 pub fn head(run: &Run, layer: usize, head: usize, sink: Sink) -> Result<Figure> {
-    let (n, values) = weights(run, layer, head, sink)?;
-    let hidden = hidden(run, n, &values);
+    let (size, values) = weights(run, layer, head, sink)?;
+    let hidden = hidden(run, size, &values);
     // The first query keeps its own key, and would set the scale of the colours.
-    let most = if sink == Sink::Show { 1.0 } else { values.iter().skip(1).copied().fold(0.0, f64::max).clamp(0.01, 1.0) };
+    let most = if sink == Sink::Show && !is_faint(run) { 1.0 } else { largest(&values[1.min(values.len())..]) };
     // A picture goes without its caption where it is taken out of its folder.
     let title = match sink {
         Sink::Show => "",
         Sink::Hide => "without the first token",
         Sink::Renormalise => "without the first token, the rest divided by what remains",
     };
-    let mut plot = HeatPlot::new(title, n, n, values)?.value_title("weight").limits(0.0, most).hidden(hidden)?;
-    if n == run.len() && n <= NAMED {
-        let pieces: Vec<String> = run.ids().iter().map(|id| shown(&run.model().piece(*id))).collect();
-        plot = plot.tokens(&pieces, &pieces)?;
-    } else if n < run.len() {
-        plot = plot.pooled(run.len(), run.len());
+    let mut plot = HeatPlot::new(title, size[0], size[1], values)?.value_title("weight").limits(0.0, most).hidden(hidden)?;
+    let filled = run.filled();
+    if size == filled && size.iter().all(|n| *n <= NAMED) {
+        let [rows, keys] = run.pieces().map(|pieces| pieces.iter().map(|piece| shown(piece)).collect::<Vec<_>>());
+        plot = plot.tokens(&rows[..size[0]], &keys[..size[1]])?;
+    } else if size != filled {
+        plot = plot.pooled(filled[0], filled[1]);
     }
     let figure = Figure::new(format!("head_{layer}_{head}"), format!("Layer {layer}, head {head}: attention weights")).panel(plot);
     Ok(figure.caption(caption(run, sink)))
@@ -77,9 +92,10 @@ pub fn heads(run: &Run, sink: Sink) -> Result<Figure> {
     let mut maps = Vec::new();
     for layer in 0..shape.layers {
         for head in 0..shape.heads {
-            let (n, cells) = cells(run, layer, head, SMALL, sink)?;
+            let ([rows, keys], cells) = cells(run, layer, head, SMALL, sink)?;
             let without = if sink == Sink::Show { "" } else { " without first" };
-            maps.push(HeatPlot::new(format!("{layer}.{head}{without}"), n, n, cells)?.limits(0.0, 1.0));
+            let most = if is_faint(run) { largest(&cells) } else { 1.0 };
+            maps.push(HeatPlot::new(format!("{layer}.{head}{without}"), rows, keys, cells)?.limits(0.0, most));
         }
     }
     let figure = Figure::grid("heads", "Every head: rows are queries, columns are keys", maps, shape.heads);
