@@ -239,7 +239,7 @@ impl Model {
         let source = Source::new(ids, audio, features, pixels)?;
         let edits = Edits::parse(edits).map_err(refused)?;
         let sources = self.sources(py, &edits, None, None)?;
-        Ok(Run(self.work(py, |model| source.read(model, &edits, &sources))?, Kept::default()))
+        Ok(Run(self.work(py, |model| source.read(model, &edits, &sources))?, Activations::default()))
     }
 
     /// The same model, whose decoder reads this run of its encoder: it runs and generates as any other, from ``start_ids`` on.

@@ -132,13 +132,13 @@ impl Run {
     /// The run of the encoder that a decoder read; None for other models.
     #[getter]
     fn encoder(&self) -> Option<Self> {
-        self.0.encoder().cloned().map(|run| Self(run, Kept::default()))
+        self.0.encoder().cloned().map(|run| Self(run, Activations::default()))
     }
 
     /// The same run seen through its cross-attention, from tokens to what the encoder read; None for other models.
     #[getter]
     fn cross(&self) -> Option<Self> {
-        self.0.cross().map(|run| Self(run, Kept::default()))
+        self.0.cross().map(|run| Self(run, Activations::default()))
     }
 
     /// The edits in their canonical form.

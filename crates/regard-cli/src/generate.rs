@@ -42,7 +42,7 @@ pub(crate) struct Generate {
     /// Edits of the model, as in L3.H1=zero/scale=off: see `regard surgery --help`
     #[arg(long, default_value = "", value_name = "EDITS")]
     edits: String,
-    /// What the text begins with [default: a line break, which is not printed]
+    /// What the text begins with [default: the beginning of a story for the built-in model, else a line break, which is not printed]
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
     /// The same as token ids, as in 12,7,105
@@ -86,7 +86,15 @@ fn put(text: &str) -> Result<bool> {
     }
 }
 
+/// How stories of the built-in model begin; without it, it may go on with the random tokens that it was trained on, too.
+const BEGINNING: &str = "Emma and";
+
 impl Generate {
+    /// The text to begin with.
+    fn beginning(&self, model: &Model) -> Option<&str> {
+        self.prompt.as_deref().or_else(|| (model.is_built_in() && self.prompt_tokens.is_none()).then_some(BEGINNING))
+    }
+
     /// The tokens to begin with.
     fn prompt(&self, model: &Model) -> Result<Vec<u32>> {
         if let Some(list) = &self.prompt_tokens {
@@ -100,7 +108,7 @@ impl Generate {
             let ids = given.into_iter().filter(|token| !token.added).map(|token| token.id);
             return Ok(model.start_ids().iter().copied().chain(ids).collect());
         }
-        if let Some(text) = &self.prompt {
+        if let Some(text) = self.beginning(model) {
             return Ok(model.ids(Input::Text(text))?);
         }
         // The first of these that the tokenizer has.
@@ -134,7 +142,7 @@ impl Generate {
         model.check_tokens(&prompt)?;
         let read = prompt.iter().map(|&token| stream.push(token)).collect::<Result<String, _>>()?;
         // As it was given: some tokenizers do not keep case and spaces.
-        let shown = if self.prompt_tokens.is_some() { read } else { self.prompt.clone().unwrap_or_default() };
+        let shown = if self.prompt_tokens.is_some() { read } else { self.beginning(&model).unwrap_or_default().to_owned() };
         let (mut text, mut failed) = (String::new(), None);
         let mut listening = self.json || put(&shown)?;
         bar.expect(self.tokens as u64);
