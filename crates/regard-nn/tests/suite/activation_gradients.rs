@@ -199,7 +199,7 @@ fn check(what: &str, config: &TransformerConfig) {
 fn gradients_of_activations_are_differences_for_every_wiring() {
     let attention = AttentionConfig { bias: true, out_bias: true, ..AttentionConfig::new(8, 2) };
     let mlp = MlpConfig { bias: true, ..MlpConfig::new(8, 12, Activation::Gelu) };
-    for wiring in [BlockWiring::PreNorm, BlockWiring::PostNorm, BlockWiring::Sandwich, BlockWiring::Parallel] {
+    for wiring in [BlockWiring::PreNorm, BlockWiring::PostNorm, BlockWiring::Sandwich, BlockWiring::ResultNorm, BlockWiring::Parallel] {
         check(&format!("{wiring:?}"), &parts(wiring, NormKind::Layer, attention, mlp, HeadConfig::default()));
     }
 }

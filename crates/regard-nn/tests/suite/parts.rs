@@ -59,7 +59,14 @@ fn bert() -> TransformerConfig {
     TransformerConfig {
         embedding: EmbeddingConfig { norm: Some((NormKind::Layer, 1e-12)), ..positions },
         last_norm: None,
-        head: Some(HeadConfig { tied: true, bias: true, order: Order::OutIn, transform: Some((Activation::Gelu, 1e-12)), softcap: None }),
+        head: Some(HeadConfig {
+            tied: true,
+            bias: true,
+            order: Order::OutIn,
+            transform: Some((Activation::Gelu, 1e-12)),
+            softcap: None,
+            scale: None,
+        }),
         ..config
     }
 }
@@ -98,7 +105,14 @@ fn families() -> Vec<Family> {
     });
     let roberta = TransformerConfig {
         embedding: EmbeddingConfig { first_position: 2, types: Some(1), ..bert().embedding },
-        head: Some(HeadConfig { tied: true, bias: true, order: Order::OutIn, transform: Some((Activation::Gelu, 1e-5)), softcap: None }),
+        head: Some(HeadConfig {
+            tied: true,
+            bias: true,
+            order: Order::OutIn,
+            transform: Some((Activation::Gelu, 1e-5)),
+            softcap: None,
+            scale: None,
+        }),
         ..bert()
     };
     let distil = TransformerConfig { embedding: EmbeddingConfig { types: None, ..bert().embedding }, ..bert() };

@@ -184,6 +184,10 @@ fn block(w: &Tensors<'_>, config: &BlockConfig, x: Vec<Row>, causal: bool) -> Ve
             let x = sum(&x, &norm("attention.result_norm", &attend(&norm("attention.norm", &x))));
             sum(&x, &norm("mlp.result_norm", &mlp(&norm("mlp.norm", &x))))
         }
+        BlockWiring::ResultNorm => {
+            let x = sum(&x, &norm("attention.norm", &attend(&x)));
+            sum(&x, &norm("mlp.norm", &mlp(&x)))
+        }
         BlockWiring::Parallel => sum(&sum(&x, &attend(&norm("attention.norm", &x))), &mlp(&norm("mlp.norm", &x))),
     }
 }
@@ -221,6 +225,7 @@ pub fn transformer(w: &Tensors<'_>, config: &TransformerConfig, ids: &[u32], cau
                 w.norm("transform_norm", NormKind::Layer, eps, &inner)
             }
         };
+        let x: Row = x.iter().map(|x| x * head.scale.unwrap_or(1.0)).collect();
         let mut logits: Row = if head.tied {
             (0..e.vocab).map(|v| table("tokens", v).iter().zip(&x).map(|(a, b)| a * b).sum::<f64>()).collect()
         } else {
