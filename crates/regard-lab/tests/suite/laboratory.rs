@@ -443,8 +443,8 @@ fn impossible_settings_are_refused_with_their_name() {
     refused(BenchConfig { head_dim: 0, ..BenchConfig::default() }.run(&Unwatched), "invalid head_dim: 0");
 }
 
-/// Words that a reader sees outside tables, folded texts and labels of figures included. A word has a letter; in a drawing two, since panels
-/// and characters on axes are no words. Hover texts are not counted.
+/// Words that a reader sees outside tables, folded texts and labels of figures included. A word has a letter; in a drawing
+/// two, since panels and characters on axes are no words. Hover texts are not counted.
 fn words_outside_tables(html: &str) -> usize {
     const WITHIN_A_WORD: [&str; 7] = ["sub", "sup", "code", "strong", "a", "span", "tspan"];
     const UNSEEN: [&str; 4] = ["script", "style", "table", "title"];

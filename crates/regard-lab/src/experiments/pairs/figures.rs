@@ -65,8 +65,8 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
             CheckedFigure::grid(name, plain, grid, 3)
                 .title(title, apart)
                 .shows(format!(
-                    "First map: change of each prediction when a {place} is replaced. Others: cross-attention of every head, one input. Rows \
-                     are written, columns read."
+                    "First map: change of each prediction when a {place} is replaced. Others: cross-attention of every head, \
+                     one input. Rows are written, columns read."
                 ))
                 .says(
                     format!(
