@@ -373,15 +373,20 @@ mod tests {
 
     #[test]
     fn a_tone_is_in_the_filter_around_it_and_silence_is_flat() {
-        let tone = Sound { samples: (0..8000).map(|i| (2.0 * PI * 1000.0 * f64::from(i) / 16_000.0).sin() as f32).collect(), rate: 16_000 };
-        let features = tone.log_mel(80, 100).expect("features");
-        let column = features.column(20);
-        let best = (0..80).max_by(|a, b| column[*a].total_cmp(&column[*b])).expect("filters");
-        // 1 kHz is mel 15 of 45.245, of 81 steps.
-        assert!((25..=27).contains(&best), "{best}");
+        let tone = |hertz: f64| {
+            let at = |i: i32| (2.0 * PI * hertz * f64::from(i) / 16_000.0).sin() as f32;
+            Sound { samples: (0..8000).map(at).collect(), rate: 16_000 }
+        };
+        // Mels 15 and 35.2 of 45.245, of 81 steps.
+        for (hertz, filters) in [(1000.0, 25..=27), (4000.0, 61..=62)] {
+            let features = tone(hertz).log_mel(80, 100).expect("features");
+            let column = features.column(20);
+            let best = (0..80).max_by(|a, b| column[*a].total_cmp(&column[*b])).expect("filters");
+            assert!(filters.contains(&best), "{hertz}: {best}");
+        }
         let silence = Sound { samples: vec![0.0; 1600], rate: 16_000 }.log_mel(80, 100).expect("features");
         assert!(silence.iter().all(|x| *x == -1.5), "ten to the minus ten");
-        let error = tone.log_mel(80, 10).expect_err("too long").to_string();
+        let error = tone(1000.0).log_mel(80, 10).expect_err("too long").to_string();
         assert!(error.contains("0.5 seconds"), "{error}");
     }
 }

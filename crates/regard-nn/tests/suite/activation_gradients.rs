@@ -211,6 +211,7 @@ fn gradients_of_activations_are_differences_for_every_kind_of_head() {
     let grouped = AttentionConfig { kv_heads: 2, head_dim: 4, rotary, ..AttentionConfig::new(8, 4) };
     let kinds = [
         ("Qwen 3", AttentionConfig { head_norms: Some(1e-6), projection: Projection::Separate, ..grouped }),
+        ("OLMo 2", AttentionConfig { head_norms: Some(1e-6), whole_norms: true, projection: Projection::Separate, ..grouped }),
         ("Gemma 2", AttentionConfig { softcap: Some(1.5), window: Some(2), projection: Projection::Separate, ..grouped }),
         ("NeoX", AttentionConfig { kv_heads: 4, projection: Projection::PerHead, bias: true, ..grouped }),
         ("MPT", AttentionConfig { alibi: true, rotary: None, ..grouped }),
@@ -219,9 +220,15 @@ fn gradients_of_activations_are_differences_for_every_kind_of_head() {
         let wiring = match what {
             "Gemma 2" => BlockWiring::Sandwich,
             "NeoX" => BlockWiring::Parallel,
+            "OLMo 2" => BlockWiring::ResultNorm,
             _ => BlockWiring::PreNorm,
         };
-        let head = HeadConfig { softcap: (what == "Gemma 2").then_some(2.0), tied: what != "NeoX", ..HeadConfig::default() };
+        let head = HeadConfig {
+            softcap: (what == "Gemma 2").then_some(2.0),
+            scale: (what == "MPT").then_some(0.4),
+            tied: what != "NeoX",
+            ..HeadConfig::default()
+        };
         check(what, &parts(wiring, NormKind::Rms, attention, gated, head));
     }
     let bert = HeadConfig { tied: true, bias: true, transform: Some((Activation::Gelu, 1e-12)), ..HeadConfig::default() };

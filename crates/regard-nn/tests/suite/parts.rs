@@ -64,8 +64,7 @@ fn bert() -> TransformerConfig {
             bias: true,
             order: Order::OutIn,
             transform: Some((Activation::Gelu, 1e-12)),
-            softcap: None,
-            scale: None,
+            ..HeadConfig::default()
         }),
         ..config
     }
@@ -110,8 +109,7 @@ fn families() -> Vec<Family> {
             bias: true,
             order: Order::OutIn,
             transform: Some((Activation::Gelu, 1e-5)),
-            softcap: None,
-            scale: None,
+            ..HeadConfig::default()
         }),
         ..bert()
     };
