@@ -104,11 +104,9 @@ impl Report {
         bar.ended();
         if self.common.json {
             self.common.show(tables.all())?;
-        } else if !self.common.quiet {
-            if let Some(claims) = tables.find(regard_lab::judging::CLAIMS) {
-                let narrow = line_width().is_some() && !self.common.wide;
-                self.common.show(&[if narrow { claims.select(&["section", "claim", "verdict"]) } else { claims.clone() }])?;
-            }
+        } else if let (false, Some(claims)) = (self.common.quiet, tables.find(regard_lab::judging::CLAIMS)) {
+            let narrow = line_width().is_some() && !self.common.wide;
+            self.common.show(&[if narrow { claims.select(&["section", "claim", "verdict"]) } else { claims.clone() }])?;
         }
         let mut written = vec![format!("{} tables", tables.all().len()), format!("{} figures", figures.len()), PAGE.to_owned()];
         written.extend(handouts.iter().map(|name| (*name).to_owned()));
