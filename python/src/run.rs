@@ -97,7 +97,8 @@ fn shown(py: Python<'_>, figure: Figure) -> PyResult<Py<PyAny>> {
 fn stacked(layers: Vec<RowStats<f32>>) -> RowStats<f32> {
     macro_rules! all {
         ($($name:ident),*) => {
-            RowStats { $($name: concatenate(Axis(0), &layers.iter().map(|layer| layer.$name.view()).collect::<Vec<_>>()).expect("the same heads"),)* }
+            RowStats { $($name: concatenate(Axis(0), &layers.iter().map(|layer| layer.$name.view()).collect::<Vec<_>>()).expect("the \
+                same heads"),)* }
         };
     }
     all!(

@@ -126,7 +126,8 @@ impl<'py> Settings<'py> {
         } else {
             let numbers = Dense::new("mask", "bool (true: attend) or float (added to the scores)", &mask)?;
             if numbers.looks_like_truth() {
-                let text = c"mask has the numbers 0 and 1, which are added to the scores and hide nothing: for a mask give bool, mask.astype(bool); numbers that are meant to be added may be given as bias= without this warning";
+                let text = c"mask has the numbers 0 and 1, which are added to the scores and hide nothing: for a mask give bool, \
+                    mask.astype(bool); numbers that are meant to be added may be given as bias= without this warning";
                 PyErr::warn(mask.py(), &mask.py().get_type::<PyUserWarning>(), text, 1)?;
             }
             self.added.push(Added::Dense("d_mask", numbers, mask));

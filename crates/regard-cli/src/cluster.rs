@@ -104,7 +104,8 @@ impl Check {
             wrong |= number(5) != 0.0;
             if number(1) < number(2) && !common.quiet {
                 crate::output::note(format_args!(
-                    "rank {rank} has {} threads on a machine with {} cores: start it with mpirun --bind-to none, unless RAYON_NUM_THREADS is set on purpose",
+                    "rank {rank} has {} threads on a machine with {} cores: start it with mpirun --bind-to none, unless \
+                        RAYON_NUM_THREADS is set on purpose",
                     number(1),
                     number(2)
                 ));

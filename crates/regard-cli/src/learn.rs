@@ -58,9 +58,9 @@ enum Dev {
 ///
 /// Without a sub-command: creates the file of the next exercise in regard-learn/python (or regard-learn/rust) and judges it at every save.
 #[derive(Args, Debug)]
-#[command(
-    after_help = "Examples:\n  regard learn                                   start, or continue\n  regard learn 12                                go to exercise 12\n  regard learn check 3 --file mine.py            judge any file\n  regard learn check --all --csv --dir ann --dir ben   judge a class"
-)]
+#[command(after_help = "Examples:\n  regard learn                                   start, or continue\n  regard learn \
+        12                                go to exercise 12\n  regard learn check 3 --file mine.py            judge any file\n  regard \
+        learn check --all --csv --dir ann --dir ben   judge a class")]
 pub(crate) struct Learn {
     #[command(subcommand)]
     what: Option<What>,

@@ -33,9 +33,8 @@ enum ColoursArg {
 /// memory, for 65,536 tokens and more. Long patterns are pooled into cells.
 /// Writes attention_plot.svg, attention_plot.png and attention_plot.csv, one row of statistics per head.
 #[derive(Args, Debug)]
-#[command(
-    after_help = "Examples:\n  regard plot weights.npy --tokens the,cat,sat,on,the,mat\n  regard plot layer3.npz --head 5 --causal --pool 256\n  regard plot q.npy --keys k.npy --causal"
-)]
+#[command(after_help = "Examples:\n  regard plot weights.npy --tokens the,cat,sat,on,the,mat\n  regard plot layer3.npz --head 5 --causal \
+        --pool 256\n  regard plot q.npy --keys k.npy --causal")]
 pub(crate) struct Plot {
     /// Weights, or q and k, or q alone with --keys
     file: PathBuf,

@@ -16,7 +16,10 @@ use std::path::PathBuf;
 /// A later run replaces the files of an earlier one and no others.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Examples:\n  regard report                                 all experiments, 20000 draws per cell\n  regard report --seeds 2000 --out quick        faster\n  regard report --from report                   render the page again from its tables\n  regard report --train                         repeat every training\n  regard report --text book.txt --out book      language models on your own text\n  regard report --handout                       four pages to print, with questions, and their answers"
+    after_help = "Examples:\n  regard report                                 all experiments, 20000 draws per cell\n  regard report \
+        --seeds 2000 --out quick        faster\n  regard report --from report                   render the page again from its tables\n  \
+        regard report --train                         repeat every training\n  regard report --text book.txt --out book      language \
+        models on your own text\n  regard report --handout                       four pages to print, with questions, and their answers"
 )]
 pub(crate) struct Report {
     /// Draws per cell

@@ -105,7 +105,8 @@ fn settled(folder: &Path, said: &SettingArgs, before: &Settings) -> Result<Setti
     let differ = |(a, b): &(&(&str, String), &(&str, String))| a != b && !["--steps", "--text"].contains(&a.0);
     if let Some(((name, value), (old_name, old_value))) = wanted.options().iter().zip(&before.options()).find(differ) {
         return Err(Unusable(format!(
-            "{name} {value} cannot be changed with --resume: the model in {} is trained with {old_name} {old_value}; leave it out, or train a new model",
+            "{name} {value} cannot be changed with --resume: the model in {} is trained with {old_name} {old_value}; leave it out, or \
+                train a new model",
             folder.display()
         ))
         .into());
@@ -119,7 +120,8 @@ fn settled(folder: &Path, said: &SettingArgs, before: &Settings) -> Result<Setti
 
 fn summary(training: &Training, log: &TrainingLog, rate: &Rate) -> Table {
     let validation = format!(
-        "last loss on {VALIDATION_WINDOWS} windows or more of text that is not learned (nats per token); `regard eval` reads all of that text"
+        "last loss on {VALIDATION_WINDOWS} windows or more of text that is not learned (nats per token); `regard eval` reads all of that \
+            text"
     );
     let columns = [
         ("step", "steps done"),
@@ -132,7 +134,8 @@ fn summary(training: &Training, log: &TrainingLog, rate: &Rate) -> Table {
         ("tokens_per_second", "tokens trained per second, in this run"),
     ];
     let caption = format!(
-        "What was trained; losses in nats per token. validation_loss is over {VALIDATION_WINDOWS} windows or more; `regard eval` reads all of the text \
+        "What was trained; losses in nats per token. validation_loss is over {VALIDATION_WINDOWS} windows or more; `regard eval` reads \
+            all of the text \
          that is not learned, so its loss differs a little"
     );
     let mut table = Table::new("training", &caption, &columns);

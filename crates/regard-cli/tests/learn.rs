@@ -34,7 +34,8 @@ fn python() -> Option<PathBuf> {
     None
 }
 
-const RIGHT: &str = "import numpy as np\ndef softmax(x):\n    top = x.max(1, keepdims=True)\n    e = np.exp(x - np.where(np.isneginf(top), 0, top))\n    s = e.sum(1, keepdims=True)\n    return e / np.where(s == 0, 1, s)\n";
+const RIGHT: &str = "import numpy as np\ndef softmax(x):\n    top = x.max(1, keepdims=True)\n    e = np.exp(x - \
+    np.where(np.isneginf(top), 0, top))\n    s = e.sum(1, keepdims=True)\n    return e / np.where(s == 0, 1, s)\n";
 const WRONG: &str = "import numpy as np\ndef softmax(x):\n    e = np.exp(x - x.max(0))\n    return e / e.sum(0)\n";
 
 fn write(folder: &Path, name: &str, text: &str) {

@@ -63,7 +63,8 @@ fn masks_writes_what_each_step_of_the_protocol_found() {
     // All variants that claims are about are there, but four steps teach nothing: no claim is judged by them.
     assert_eq!(written.keys().cloned().collect::<Vec<_>>(), names);
     assert_eq!(figures(&out), ["mask_training", "mask_training_use"]);
-    let command = "# command: regard lab mask-training --variants causal,reverse,none,right-to-left --steps 4 --text text.txt --batch 4 --context 16 \
+    let command = "# command: regard lab mask-training --variants causal,reverse,none,right-to-left --steps 4 --text text.txt --batch 4 \
+        --context 16 \
                    --width 16 --heads 2 --layers 2 --windows 6 --seeds 2 --seed 1 --samples 2\n";
     for key in [command, "# seed: 1\n", "# simd: ", "# numbers: text.txt, "] {
         assert!(written["mask_training"].contains(key), "{}", written["mask_training"]);

@@ -50,7 +50,8 @@ fn main() -> Result<(), Error> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let peak = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default().trim();
     println!(
-        "rank {rank}: forward {:.2} CPU s, {:.2} s, waited {:.2} s, {received} bytes; backward {:.2} CPU s, {:.2} s, {} bytes; peak {peak}; dq[0] {:e}",
+        "rank {rank}: forward {:.2} CPU s, {:.2} s, waited {:.2} s, {received} bytes; backward {:.2} CPU s, {:.2} s, {} bytes; peak \
+            {peak}; dq[0] {:e}",
         forward.0,
         forward.1,
         ranks.waited().as_secs_f64(),

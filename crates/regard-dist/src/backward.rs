@@ -2,7 +2,8 @@
 //! running sums of its dk and dv; dq stays with its rows, which get the keys in key order.
 //!
 //! ```text
-//! task (c, j), queries c and keys j, comes after (c, j - 1), for dq, and (c - 1, j), for dk and dv.  Each rank runs its tasks in the order of c + j.
+//! task (c, j), queries c and keys j, comes after (c, j - 1), for dq, and (c - 1, j), for dk and dv.  Each rank runs its tasks in the
+//! order of c + j.
 //! ```
 //!
 //! A block is sent when its receiver has finished a task of an earlier wave. So at most two blocks are in flight to a rank, and the

@@ -48,7 +48,8 @@ pub enum Error {
     Partition { what: &'static str, got: usize, requirement: &'static str },
     /// A plan whose simulation takes too long.
     #[error(
-        "{pieces} pieces of keys for {ranks} ranks in a group of heads are too many to simulate; plan larger blocks, more groups of heads, or fewer tokens"
+        "{pieces} pieces of keys for {ranks} ranks in a group of heads are too many to simulate; plan larger blocks, more groups of \
+            heads, or fewer tokens"
     )]
     Plan { pieces: usize, ranks: usize },
     /// A file that cannot be used.

@@ -121,8 +121,8 @@ fn join<E: WireElement>(blocks: Vec<Finished<E>>) -> Finished<E> {
         ($stats:ident: $($name:ident),*) => { RowStats { $($name: concatenate(&views($stats.iter().map(|stats| &stats.$name))),)* } };
     }
     #[rustfmt::skip]
-    let stats = stats.map(|stats| join!(stats: entropy, max_weight, sum_of_squares, diagonal_mass, previous_token_mass, first_token_mass, local_mass,
-        mean_distance, argmax, top_keys, top_weights));
+    let stats = stats.map(|stats| join!(stats: entropy, max_weight, sum_of_squares, diagonal_mass, previous_token_mass,
+        first_token_mass, local_mass, mean_distance, argmax, top_keys, top_weights));
     (joined, stats)
 }
 

@@ -52,7 +52,8 @@ pub enum Error {
     },
     /// PyTorch is not there.
     #[error(
-        "{python} has no PyTorch ({reason}); run `{python} -m pip install torch`, name another Python with --python PATH, or do the exercises in NumPy with --lang python"
+        "{python} has no PyTorch ({reason}); run `{python} -m pip install torch`, name another Python with --python PATH, or do the \
+            exercises in NumPy with --lang python"
     )]
     NoTorch {
         /// Which Python.
@@ -98,7 +99,8 @@ pub enum Error {
     #[error("{0}")]
     Usage(String),
     /// The progress file is no progress file.
-    #[error("{} is not a progress file of this command ({reason}); move it away, and `regard learn check --all` makes it anew", path.display())]
+    #[error("{} is not a progress file of this command ({reason}); move it away, and `regard learn check --all` makes it \
+        anew", path.display())]
     Progress {
         /// The file.
         path: PathBuf,

@@ -96,13 +96,16 @@ fn copies_of_the_process_do_not_answer_and_do_not_stay() {
 
 #[test]
 fn a_thread_that_writes_to_the_socket_is_told() {
-    let body = "def noise():\n    while True:\n        for fd in range(3, 12):\n            try: os.write(fd, b'\\x05\\0\\0\\0\\0\\0\\0\\0{\"a\":')\n            except OSError: pass\nthreading.Thread(target=noise, daemon=True).start()\ntime.sleep(0.2)\nreturn x";
+    let body = "def noise():\n    while True:\n        for fd in range(3, 12):\n            try: os.write(fd, \
+        b'\\x05\\0\\0\\0\\0\\0\\0\\0{\"a\":')\n            except OSError: pass\nthreading.Thread(target=noise, \
+        daemon=True).start()\ntime.sleep(0.2)\nreturn x";
     told(Lang::Python, &python(body), "the judge's connection brought");
 }
 
 #[test]
 fn a_forged_answer_to_another_call_is_told() {
-    let body = "frame = b'{\"id\":99,\"results\":[]}'\nfor fd in range(3, 12):\n    try: os.write(fd, len(frame).to_bytes(4, 'little') + bytes(4) + frame)\n    except OSError: pass\nreturn x";
+    let body = "frame = b'{\"id\":99,\"results\":[]}'\nfor fd in range(3, 12):\n    try: os.write(fd, len(frame).to_bytes(4, 'little') + \
+        bytes(4) + frame)\n    except OSError: pass\nreturn x";
     told(Lang::Python, &python(body), "the judge's connection brought");
 }
 
@@ -110,7 +113,8 @@ fn a_forged_answer_to_another_call_is_told() {
 fn a_patched_numpy_does_not_pass() {
     let body = "return x";
     let patched = format!(
-        "{}np.asarray = np.frombuffer = np.ascontiguousarray = lambda *a, **k: 1/0\nimport json, struct, socket\njson.dumps = struct.pack = lambda *a: b''\n",
+        "{}np.asarray = np.frombuffer = np.ascontiguousarray = lambda *a, **k: 1/0\nimport json, struct, socket\njson.dumps = \
+            struct.pack = lambda *a: b''\n",
         python(body)
     );
     told(Lang::Python, &patched, "fail");
@@ -224,8 +228,10 @@ fn an_answer_cannot_write_outside_its_folder() {
     let path = target.path().join("progress.json");
     std::fs::write(&path, "mine").expect("it can be written");
     let body = format!(
-        "import subprocess\nopen('inside', 'w').write('x')\nfor do in (lambda: open({path:?}, 'w').write('pass'), lambda: os.remove({path:?}), \
-         lambda: os.rename({path:?}, {path:?} + '2'), lambda: open({path:?} + '3', 'w'), lambda: os.kill(os.getppid(), 9)):\n    try: do()\n    \
+        "import subprocess\nopen('inside', 'w').write('x')\nfor do in (lambda: open({path:?}, 'w').write('pass'), lambda: \
+            os.remove({path:?}), \
+         lambda: os.rename({path:?}, {path:?} + '2'), lambda: open({path:?} + '3', 'w'), lambda: os.kill(os.getppid(), 9)):\n    try: \
+         do()\n    \
          except OSError: pass\nsubprocess.run(['sh', '-c', 'echo pass > ' + {path:?}])\nreturn x",
         path = path.to_string_lossy()
     );

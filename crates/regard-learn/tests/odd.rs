@@ -16,72 +16,101 @@ const ODD_PYTHON: &[(&str, &str)] = &[
     // float64 all through
     (
         "attention",
-        "import numpy as np\ndef attention(q, k, v, scale):\n    q, k, v = (x.astype(np.float64) for x in (q, k, v))\n    s = q @ k.T * scale\n    e = np.exp(s - s.max(1, keepdims=True))\n    w = e / e.sum(1, keepdims=True)\n    return w @ v, w\n",
+        "import numpy as np\ndef attention(q, k, v, scale):\n    q, k, v = (x.astype(np.float64) for x in (q, k, v))\n    s = q @ k.T * \
+            scale\n    e = np.exp(s - s.max(1, keepdims=True))\n    w = e / e.sum(1, keepdims=True)\n    return w @ v, w\n",
     ),
     // nested lists
     (
         "attention",
-        "import math\ndef attention(q, k, v, scale):\n    q, k, v = q.tolist(), k.tolist(), v.tolist()\n    out, weights = [], []\n    for a in q:\n        s = [sum(x * y for x, y in zip(a, b)) * scale for b in k]\n        top = max(s)\n        e = [math.exp(x - top) for x in s]\n        w = [x / sum(e) for x in e]\n        weights.append(w)\n        out.append([sum(x * row[c] for x, row in zip(w, v)) for c in range(len(v[0]))])\n    return out, weights\n",
+        "import math\ndef attention(q, k, v, scale):\n    q, k, v = q.tolist(), k.tolist(), v.tolist()\n    out, weights = [], []\n    \
+            for a in q:\n        s = [sum(x * y for x, y in zip(a, b)) * scale for b in k]\n        top = max(s)\n        e = \
+            [math.exp(x - top) for x in s]\n        w = [x / sum(e) for x in e]\n        weights.append(w)\n        out.append([sum(x * \
+            row[c] for x, row in zip(w, v)) for c in range(len(v[0]))])\n    return out, weights\n",
     ),
     // keys backwards
     (
         "attention",
-        "import numpy as np\ndef attention(q, k, v, scale):\n    k, v = k[::-1], v[::-1]\n    s = q @ k.T * np.float32(scale)\n    e = np.exp(s - s.max(1, keepdims=True))\n    w = e / e.sum(1, keepdims=True)\n    return w @ v, w[:, ::-1]\n",
+        "import numpy as np\ndef attention(q, k, v, scale):\n    k, v = k[::-1], v[::-1]\n    s = q @ k.T * np.float32(scale)\n    e = \
+            np.exp(s - s.max(1, keepdims=True))\n    w = e / e.sum(1, keepdims=True)\n    return w @ v, w[:, ::-1]\n",
     ),
     // a small number in the denominator
     (
         "softmax",
-        "import numpy as np\ndef softmax(x):\n    top = x.max(1, keepdims=True)\n    e = np.exp(x - np.where(np.isneginf(top), 0, top))\n    return e / (e.sum(1, keepdims=True) + 1e-9)\n",
+        "import numpy as np\ndef softmax(x):\n    top = x.max(1, keepdims=True)\n    e = np.exp(x - np.where(np.isneginf(top), 0, \
+            top))\n    return e / (e.sum(1, keepdims=True) + 1e-9)\n",
     ),
     // einsum, a generator of results, a list in place of a tuple
     (
         "attention",
-        "import numpy as np\ndef attention(q, k, v, scale):\n    s = np.einsum('id,jd->ij', q, k) * scale\n    w = np.exp(s - s.max(-1)[:, None])\n    w /= w.sum(-1)[:, None]\n    return [np.einsum('ij,jc->ic', w, v), w]\n",
+        "import numpy as np\ndef attention(q, k, v, scale):\n    s = np.einsum('id,jd->ij', q, k) * scale\n    w = np.exp(s - \
+            s.max(-1)[:, None])\n    w /= w.sum(-1)[:, None]\n    return [np.einsum('ij,jc->ic', w, v), w]\n",
     ),
     // the scale on q, halves on either side
     (
         "attention",
-        "import numpy as np\ndef attention(q, k, v, scale):\n    s = (q * np.float32(scale)) @ k.T\n    w = np.exp(s - np.max(s, 1, keepdims=True))\n    w = w / np.sum(w, 1, keepdims=True)\n    return w @ v, w\n",
+        "import numpy as np\ndef attention(q, k, v, scale):\n    s = (q * np.float32(scale)) @ k.T\n    w = np.exp(s - np.max(s, 1, \
+            keepdims=True))\n    w = w / np.sum(w, 1, keepdims=True)\n    return w @ v, w\n",
     ),
     // an online softmax, key by key
     (
         "attention",
-        "import numpy as np\ndef attention(q, k, v, scale):\n    n, m = len(q), len(k)\n    top = np.full(n, -np.inf); total = np.zeros(n); acc = np.zeros((n, v.shape[1])); s = q @ k.T * np.float32(scale)\n    for j in range(m):\n        new = np.maximum(top, s[:, j])\n        alpha = np.exp(top - new); p = np.exp(s[:, j] - new)\n        total = total * alpha + p; acc = acc * alpha[:, None] + p[:, None] * v[j]; top = new\n    return acc / total[:, None], np.exp(s - top[:, None]) / total[:, None]\n",
+        "import numpy as np\ndef attention(q, k, v, scale):\n    n, m = len(q), len(k)\n    top = np.full(n, -np.inf); total = \
+            np.zeros(n); acc = np.zeros((n, v.shape[1])); s = q @ k.T * np.float32(scale)\n    for j in range(m):\n        new = \
+            np.maximum(top, s[:, j])\n        alpha = np.exp(top - new); p = np.exp(s[:, j] - new)\n        total = total * alpha + p; \
+            acc = acc * alpha[:, None] + p[:, None] * v[j]; top = new\n    return acc / total[:, None], np.exp(s - top[:, None]) / \
+            total[:, None]\n",
     ),
     // logarithms: exp(log softmax)
     (
         "softmax",
-        "import numpy as np\ndef softmax(x):\n    top = x.max(1, keepdims=True)\n    y = x - np.where(np.isneginf(top), 0, top)\n    with np.errstate(divide='ignore', invalid='ignore'):\n        r = np.exp(y - np.log(np.exp(y).sum(1, keepdims=True)))\n    return np.where(np.isneginf(x).all(1, keepdims=True), 0, r)\n",
+        "import numpy as np\ndef softmax(x):\n    top = x.max(1, keepdims=True)\n    y = x - np.where(np.isneginf(top), 0, top)\n    \
+            with np.errstate(divide='ignore', invalid='ignore'):\n        r = np.exp(y - np.log(np.exp(y).sum(1, keepdims=True)))\n    \
+            return np.where(np.isneginf(x).all(1, keepdims=True), 0, r)\n",
     ),
     // norms by the library, Fortran order, prints
     (
         "similarity",
-        "import numpy as np\ndef similarity(q, k):\n    print('hello')\n    dots = np.asfortranarray(q @ k.T)\n    a = np.linalg.norm(q, axis=1)[:, None]; b = np.linalg.norm(k, axis=1)[None]\n    with np.errstate(invalid='ignore', divide='ignore'):\n        c = dots / a / b\n    c[np.broadcast_to((a == 0) | (b == 0), c.shape)] = 0\n    return dots, c\n",
+        "import numpy as np\ndef similarity(q, k):\n    print('hello')\n    dots = np.asfortranarray(q @ k.T)\n    a = np.linalg.norm(q, \
+            axis=1)[:, None]; b = np.linalg.norm(k, axis=1)[None]\n    with np.errstate(invalid='ignore', divide='ignore'):\n        c = \
+            dots / a / b\n    c[np.broadcast_to((a == 0) | (b == 0), c.shape)] = 0\n    return dots, c\n",
     ),
     // normalise first
     (
         "similarity",
-        "import numpy as np\ndef unit(x):\n    n = np.linalg.norm(x, axis=1, keepdims=True)\n    return np.divide(x, n, out=np.zeros_like(x), where=n > 0)\ndef similarity(q, k):\n    return q @ k.T, unit(q) @ unit(k).T\n",
+        "import numpy as np\ndef unit(x):\n    n = np.linalg.norm(x, axis=1, keepdims=True)\n    return np.divide(x, n, \
+            out=np.zeros_like(x), where=n > 0)\ndef similarity(q, k):\n    return q @ k.T, unit(q) @ unit(k).T\n",
     ),
     // the scale as an array without dimensions
     (
         "scaled_attention",
-        "import numpy as np\ndef scaled_attention(q, k, v, var_q, var_k):\n    scale = np.array((q.shape[-1] * var_q * var_k) ** -0.5)\n    s = q @ k.T * scale\n    w = np.exp(s - s.max(1, keepdims=True)); w /= w.sum(1, keepdims=True)\n    return scale, w @ v\n",
+        "import numpy as np\ndef scaled_attention(q, k, v, var_q, var_k):\n    scale = np.array((q.shape[-1] * var_q * var_k) ** \
+            -0.5)\n    s = q @ k.T * scale\n    w = np.exp(s - s.max(1, keepdims=True)); w /= w.sum(1, keepdims=True)\n    return scale, \
+            w @ v\n",
     ),
     // heads by slicing
     (
         "multi_head",
-        "import numpy as np\ndef multi_head(x, y, w_q, w_k, w_v, w_o, heads):\n    d = x.shape[1] // heads\n    outs, ws = [], []\n    for h in range(heads):\n        c = slice(h * d, (h + 1) * d)\n        s = (x @ w_q[:, c]) @ (y @ w_k[:, c]).T / d ** 0.5\n        w = np.exp(s - s.max(1, keepdims=True)); w = w / w.sum(1, keepdims=True)\n        ws.append(w); outs.append(w @ (y @ w_v[:, c]))\n    return np.concatenate(outs, 1) @ w_o, ws\n",
+        "import numpy as np\ndef multi_head(x, y, w_q, w_k, w_v, w_o, heads):\n    d = x.shape[1] // heads\n    outs, ws = [], []\n    \
+            for h in range(heads):\n        c = slice(h * d, (h + 1) * d)\n        s = (x @ w_q[:, c]) @ (y @ w_k[:, c]).T / d ** \
+            0.5\n        w = np.exp(s - s.max(1, keepdims=True)); w = w / w.sum(1, keepdims=True)\n        ws.append(w); outs.append(w @ \
+            (y @ w_v[:, c]))\n    return np.concatenate(outs, 1) @ w_o, ws\n",
     ),
     // repeated heads
     (
         "grouped_attention",
-        "import numpy as np\ndef grouped_attention(q, k, v):\n    g = len(q) // len(k)\n    k, v = np.repeat(k, g, 0), np.repeat(v, g, 0)\n    s = np.einsum('hnd,hmd->hnm', q, k) / np.sqrt(q.shape[2])\n    w = np.exp(s - s.max(-1, keepdims=True)); w /= w.sum(-1, keepdims=True)\n    return w @ v\n",
+        "import numpy as np\ndef grouped_attention(q, k, v):\n    g = len(q) // len(k)\n    k, v = np.repeat(k, g, 0), np.repeat(v, g, \
+            0)\n    s = np.einsum('hnd,hmd->hnm', q, k) / np.sqrt(q.shape[2])\n    w = np.exp(s - s.max(-1, keepdims=True)); w /= \
+            w.sum(-1, keepdims=True)\n    return w @ v\n",
     ),
     // complex numbers for the turn
     (
         "decode",
-        "import numpy as np\ndef decode(q, k, v, past_k, past_v, base):\n    t, d = q.shape; p = len(past_k); h = d // 2\n    z = np.exp(1j * (p + np.arange(t))[:, None] * base ** (-np.arange(h) / h))\n    def turn(x):\n        y = (x[:, :h] + 1j * x[:, h:]) * z\n        return np.concatenate([y.real, y.imag], 1)\n    q, keys, values = turn(q), np.concatenate([past_k, turn(k)]), np.concatenate([past_v, v])\n    s = q @ keys.T / d ** 0.5\n    s[np.arange(p + t)[None] > p + np.arange(t)[:, None]] = -np.inf\n    w = np.exp(s - s.max(1, keepdims=True)); w /= w.sum(1, keepdims=True)\n    return w @ values, keys, values\n",
+        "import numpy as np\ndef decode(q, k, v, past_k, past_v, base):\n    t, d = q.shape; p = len(past_k); h = d // 2\n    z = \
+            np.exp(1j * (p + np.arange(t))[:, None] * base ** (-np.arange(h) / h))\n    def turn(x):\n        y = (x[:, :h] + 1j * x[:, \
+            h:]) * z\n        return np.concatenate([y.real, y.imag], 1)\n    q, keys, values = turn(q), np.concatenate([past_k, \
+            turn(k)]), np.concatenate([past_v, v])\n    s = q @ keys.T / d ** 0.5\n    s[np.arange(p + t)[None] > p + np.arange(t)[:, \
+            None]] = -np.inf\n    w = np.exp(s - s.max(1, keepdims=True)); w /= w.sum(1, keepdims=True)\n    return w @ values, keys, \
+            values\n",
     ),
 ];
 

@@ -54,7 +54,8 @@ impl Hub {
     fn fetch(&self, name: &Path, _say: impl FnMut(&str)) -> std::result::Result<(), String> {
         let name = name.display();
         Err(format!(
-            "this program was built without downloads: `hf download {name}` puts it into the cache, and so does a program that was built with `--features hub`"
+            "this program was built without downloads: `hf download {name}` puts it into the cache, and so does a program that was built \
+                with `--features hub`"
         ))
     }
 

@@ -96,7 +96,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         return Ok(());
     };
     println!(
-        "{{\"tokens\": {count}, \"seconds\": {seconds:.1}, \"weights_megabytes\": {size:.0}, \"peak_megabytes\": {peak:.0}, \"allowed\": {most:.0}}}"
+        "{{\"tokens\": {count}, \"seconds\": {seconds:.1}, \"weights_megabytes\": {size:.0}, \"peak_megabytes\": {peak:.0}, \"allowed\": \
+            {most:.0}}}"
     );
     if peak > most { Err(format!("{peak:.0} MB are more than {most:.0} MB").into()) } else { Ok(()) }
 }

@@ -99,7 +99,8 @@ pub enum Error {
         vocab: usize,
     },
     /// A folder without a model.
-    #[error("{0} has no {file}: train one first with `regard train --out {0}{1}`", folder.display(), if *begun { " --overwrite" } else { "" })]
+    #[error("{0} has no {file}: train one first with `regard train --out {0}{1}`", folder.display(), if *begun { " \
+        --overwrite" } else { "" })]
     NoModel {
         /// The folder.
         folder: PathBuf,
@@ -133,7 +134,8 @@ pub enum Error {
     },
     /// A training that does not fit into memory.
     #[error(
-        "a step of {batch} x {seq} tokens needs about {} GB of memory, and {} GB are free: give more --micro-batches, or make the model smaller",
+        "a step of {batch} x {seq} tokens needs about {} GB of memory, and {} GB are free: give more --micro-batches, or make the model \
+            smaller",
         gigabytes(*needed),
         gigabytes(*available)
     )]

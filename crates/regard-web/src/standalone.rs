@@ -115,7 +115,8 @@ pub fn standalone(model: &Model, text: &str, edits: &Edits, about: &About) -> Re
             .replace(
                 "<script type=\"module\" src=\"main.js\"></script>",
                 &format!(
-                    "<script type=\"application/json\" id=\"frozen\">{data}</script>\n<script type=\"module\">import 'regard/main.js';</script>"
+                    "<script type=\"application/json\" id=\"frozen\">{data}</script>\n<script type=\"module\">import \
+                        'regard/main.js';</script>"
                 ),
             ))
     };

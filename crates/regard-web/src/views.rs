@@ -58,7 +58,10 @@ pub(crate) fn model(number: usize, model: &Model) -> Value {
 
 /// The tokens of a text.
 fn pieces(model: &Model, text: &str) -> ApiResult<Vec<Value>> {
-    let described = |token: &regard_model::tokens::Token| json!({ "id": token.id, "piece": model.piece(token.id), "from": token.bytes.start, "to": token.bytes.end, "added": token.added });
+    let described = |token: &regard_model::tokens::Token| {
+        let piece = model.piece(token.id);
+        json!({ "id": token.id, "piece": piece, "from": token.bytes.start, "to": token.bytes.end, "added": token.added })
+    };
     Ok(model.tokens(text)?.iter().map(described).collect())
 }
 

@@ -14,7 +14,8 @@ use std::path::{Path, PathBuf};
 /// Nothing is run. Tensors are listed with --tensors.
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Examples:\n  regard inspect\n  regard inspect SmolLM2-135M.Q4_1.gguf --tensors --json\n  regard inspect org/model --download"
+    after_help = "Examples:\n  regard inspect\n  regard inspect SmolLM2-135M.Q4_1.gguf --tensors --json\n  regard inspect org/model \
+        --download"
 )]
 pub(crate) struct Inspect {
     #[arg(value_name = "MODEL", help = ABOUT_MODEL)]

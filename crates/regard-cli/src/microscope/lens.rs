@@ -11,7 +11,8 @@ use std::path::PathBuf;
 /// Show the logit lens: the prediction after each layer
 #[derive(Args, Debug)]
 #[command(
-    after_help = "Examples:\n  regard lens --text \"Emma and David went to the m\"\n  regard lens model.gguf --text \"The capital of France is\" --edits L9=zero"
+    after_help = "Examples:\n  regard lens --text \"Emma and David went to the m\"\n  regard lens model.gguf --text \"The capital of \
+        France is\" --edits L9=zero"
 )]
 pub(crate) struct Lens {
     #[arg(value_name = "MODEL", help = ABOUT_MODEL)]

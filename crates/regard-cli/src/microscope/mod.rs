@@ -23,7 +23,8 @@ use regard_model::front::sound::Sound;
 use regard_model::{Edits, Generation, Input, Model, Sources};
 use std::path::{Path, PathBuf};
 
-pub(crate) const ABOUT_MODEL: &str = "A model: a file (GGUF, safetensors, llama2.c's .bin, PyTorch's .bin), a folder, or a name in the local Hugging Face cache [default: built-in, the small model that comes with regard]";
+pub(crate) const ABOUT_MODEL: &str = "A model: a file (GGUF, safetensors, llama2.c's .bin, PyTorch's .bin), a folder, or a name in the \
+    local Hugging Face cache [default: built-in, the small model that comes with regard]";
 
 /// Real models under the microscope.
 #[derive(Subcommand)]

@@ -56,7 +56,11 @@ fn axe_finds_nothing_in_any_view_and_theme() {
 }
 
 fn violations(chrome: &crate::chrome::Chrome, what: &str) -> Vec<String> {
-    let list = chrome.eval("axe.run(document, { resultTypes: ['violations'] }).then(({ violations }) => violations.map((one) => `${one.id}: ${one.nodes.slice(0, 3).map((node) => node.html.slice(0, 160) + ' ' + node.failureSummary.slice(0, 200)).join(' | ')}`))");
+    let list = chrome.eval(
+        "axe.run(document, { resultTypes: ['violations'] }).then(({ violations }) => violations.map((one) => \
+        `${one.id}: ${one.nodes.slice(0, 3).map((node) => node.html.slice(0, 160) + ' ' + node.failureSummary.slice(0, 200)).join(' | \
+        ')}`))",
+    );
     assert_ne!(list, json!(null), "axe did not run");
     list.as_array().expect("a list").iter().map(|one| format!("{what}: {one}")).collect()
 }

@@ -215,7 +215,8 @@ fn the_token_is_not_among_the_arguments_of_the_browser() {
     let program = dir.path().join(if cfg!(target_os = "macos") { "open" } else { "xdg-open" });
     // It records its arguments, and the file with its modes.
     let script = format!(
-        "#!/bin/sh\ncd '{}'\n/bin/cp \"$1\" page.html\n/bin/ls -ld \"$1\" > modes\n/bin/ls -ld \"$(/usr/bin/dirname \"$1\")\" >> modes\necho \"$@\" > seen\n/bin/mv seen words\n",
+        "#!/bin/sh\ncd '{}'\n/bin/cp \"$1\" page.html\n/bin/ls -ld \"$1\" > modes\n/bin/ls -ld \"$(/usr/bin/dirname \"$1\")\" >> \
+            modes\necho \"$@\" > seen\n/bin/mv seen words\n",
         dir.path().display()
     );
     std::fs::write(&program, script).expect("a program");

@@ -50,7 +50,8 @@ fn the_first_text_fits_the_model_and_examples_show_what_they_name() {
     };
     let mean = |name: &str| {
         number(&chrome.eval(&format!(
-            "import('/state.js').then(async ({{ runs, state }}) => (await (await import('/api.js')).ask(`/api/run/${{runs.B.run}}/heads?layer=${{state.layer}}`))[state.head].{name})"
+            "import('/state.js').then(async ({{ runs, state }}) => (await (await \
+                import('/api.js')).ask(`/api/run/${{runs.B.run}}/heads?layer=${{state.layer}}`))[state.head].{name})"
         )))
     };
     choose(0);
@@ -88,7 +89,8 @@ fn no_label_of_the_map_covers_a_cell() {
     chrome.wait("import('/map.js').then(({ mapShown }) => mapShown()?.tiles.get(mapShown().step + ',0,0')?.values)");
     // Every cell of the first rows and columns has its own colour.
     let wrong = chrome.eval(
-        "Promise.all(['/map.js', '/colour.js', '/draw.js'].map((name) => import(name))).then(([{ mapShown }, { colour }, { scaleKind }]) => {
+        "Promise.all(['/map.js', '/colour.js', '/draw.js'].map((name) => import(name))).then(([{ mapShown }, { colour }, { scaleKind }]) \
+            => {
             const map = mapShown();
             map.draw();
             const wrong = [];
@@ -169,7 +171,8 @@ fn what_the_page_says_is_true() {
         chrome.eval("document.getElementById('side-D').click()");
     });
     let wrong = chrome.eval(
-        "import('/state.js').then(({ runs }) => runs.B.losses.map((b, i) => [i + 1, b - runs.A.losses[i]]).filter(([, d]) => Math.abs(d) > 0.05).filter(([i, d]) => {
+        "import('/state.js').then(({ runs }) => runs.B.losses.map((b, i) => [i + 1, b - runs.A.losses[i]]).filter(([, d]) => Math.abs(d) \
+            > 0.05).filter(([i, d]) => {
             const [r, , blue] = getComputedStyle(document.getElementById(`token-${i}`)).backgroundColor.match(/\\d+/g).map(Number);
             return d > 0 ? r <= blue : r >= blue;
         }))",
@@ -219,7 +222,10 @@ fn controls_do_what_they_say() {
     let Some((served, chrome)) = opened(&[]) else { return };
     // Without edits there is one side.
     assert_eq!(
-        chrome.eval("['A', 'B', 'D'].map((side) => [document.getElementById(`side-${side}`).getAttribute('aria-pressed'), document.getElementById(`side-${side}`).disabled])"),
+        chrome.eval(
+            "['A', 'B', 'D'].map((side) => [document.getElementById(`side-${side}`).getAttribute('aria-pressed'), \
+            document.getElementById(`side-${side}`).disabled])"
+        ),
         json!([["true", false], ["false", true], ["false", true]])
     );
     // One tab stop for all thumbnails.
@@ -252,7 +258,10 @@ fn controls_do_what_they_say() {
     chrome.eval("sessionStorage.clear()");
     chrome.open(&format!("http://127.0.0.1:{}/", served.port));
     chrome.wait("document.querySelector('#banner button')");
-    let same = chrome.eval("(() => { const style = getComputedStyle(document.querySelector('#banner button')); return style.color === style.backgroundColor; })()");
+    let same = chrome.eval(
+        "(() => { const style = getComputedStyle(document.querySelector('#banner button')); return style.color === \
+        style.backgroundColor; })()",
+    );
     assert_eq!(same, json!(false), "a button without contrast");
 }
 
@@ -264,7 +273,8 @@ fn tokens_that_cut_a_character_are_shown_as_text() {
         "import('/text.js').then(({ tokenTexts }) => {
             const token = (from, to, piece) => ({ from, to, piece, added: false });
             // Two characters of three bytes each, and a letter.
-            return tokenTexts({ of: '\\u4f60\\u597da', tokens: [token(0, 2, 'xx'), token(2, 3, 'y'), token(3, 6, 'zzz'), token(6, 7, 'a')] });
+            return tokenTexts({ of: '\\u4f60\\u597da', tokens: [token(0, 2, 'xx'), token(2, 3, 'y'), token(3, 6, 'zzz'), token(6, 7, \
+            'a')] });
         })",
     );
     assert_eq!(shown, json!(["\u{4f60}", "\u{b7}", "zzz", "a"]));

@@ -6,7 +6,9 @@ use crate::views::{TEXT, is_quiet, opened};
 use serde_json::{Value, json};
 
 /// Numbers that are printed with other digits than those of their value.
-const MISPRINTED: &str = "import('/base.js').then(({ short }) => Array.from(document.querySelectorAll('#view .number[data-value], #view td[data-value]')).filter((one) => one.textContent !== short(Number(one.dataset.value))).map((one) => [one.textContent, one.dataset.value]))";
+const MISPRINTED: &str = "import('/base.js').then(({ short }) => Array.from(document.querySelectorAll('#view .number[data-value], #view \
+    td[data-value]')).filter((one) => one.textContent !== short(Number(one.dataset.value))).map((one) => [one.textContent, \
+    one.dataset.value]))";
 
 #[test]
 fn the_lesson_is_walked_by_keyboard_and_every_number_is_the_librarys() {
@@ -26,7 +28,10 @@ fn the_lesson_is_walked_by_keyboard_and_every_number_is_the_librarys() {
         "The prediction",
     ];
     // The first twelve tokens are a text of their own.
-    let first = chrome.eval("import('/state.js').then(({ runs }) => new TextDecoder().decode(new TextEncoder().encode(runs.B.of).slice(0, runs.B.tokens[11].to)))");
+    let first = chrome.eval(
+        "import('/state.js').then(({ runs }) => new TextDecoder().decode(new \
+        TextEncoder().encode(runs.B.of).slice(0, runs.B.tokens[11].to)))",
+    );
     let first = first.as_str().expect("a text");
     let folder = tempfile::tempdir().expect("a folder");
     let out = folder.path().to_str().expect("UTF-8");
@@ -52,8 +57,14 @@ fn the_lesson_is_walked_by_keyboard_and_every_number_is_the_librarys() {
         match step {
             1 => {
                 // Queries, then keys: both by the name of their column.
-                let rows = chrome.eval("Array.from(document.querySelectorAll('#view .steps'), (table) => Array.from(table.querySelectorAll('tbody tr:nth-child(12) td'), (td) => td.textContent))");
-                let of_key = chrome.eval("Array.from(document.querySelectorAll('#view .steps')[1].querySelectorAll('tbody tr:nth-child(5) td'), (td) => td.textContent)");
+                let rows = chrome.eval(
+                    "Array.from(document.querySelectorAll('#view .steps'), (table) => \
+                    Array.from(table.querySelectorAll('tbody tr:nth-child(12) td'), (td) => td.textContent))",
+                );
+                let of_key = chrome.eval(
+                    "Array.from(document.querySelectorAll('#view .steps')[1].querySelectorAll('tbody \
+                    tr:nth-child(5) td'), (td) => td.textContent)",
+                );
                 for (i, row) in coordinates.as_array().expect("rows").iter().enumerate() {
                     assert_eq!(rows[0][i], json!(printed(&row["q"])));
                     assert_eq!(of_key[i], json!(printed(&row["k"])));
@@ -71,7 +82,10 @@ fn the_lesson_is_walked_by_keyboard_and_every_number_is_the_librarys() {
                     assert_eq!(words(&chrome, &format!("#view td[data-weight=\"{key}\"]")), printed(&row["weight"]), "key {key}");
                 }
                 // With 100 added, exponentials overflow without the maximum, and nothing changes with it.
-                chrome.eval("{ const slider = document.getElementById('lesson-shift'); slider.value = 100; slider.dispatchEvent(new Event('input')) }");
+                chrome.eval(
+                    "{ const slider = document.getElementById('lesson-shift'); slider.value = 100; slider.dispatchEvent(new \
+                    Event('input')) }",
+                );
                 let row = chrome
                     .eval("Array.from(document.querySelectorAll('#view .question table tbody tr:last-child td'), (td) => td.textContent)");
                 assert_eq!(row[1], json!("\u{221e}"));
@@ -137,15 +151,21 @@ fn pictures_of_the_lesson_follow_the_numbers() {
         assert_eq!(words(&chrome, ".formula mark"), ["Q K\u{1d40}", "1/\u{221a}d_k", "mask", "softmax", "V"][at - 2]);
         chrome.eval("document.querySelector('.question .plain').click()");
     };
-    let steps = "Promise.all(['/state.js', '/api.js'].map((name) => import(name))).then(([{ runs }, { ask }]) => ask(`/api/run/${runs.B.run}/steps?layer=1&head=2`)).then(({ steps }) => steps)";
+    let steps = "Promise.all(['/state.js', '/api.js'].map((name) => import(name))).then(([{ runs }, { ask }]) => \
+        ask(`/api/run/${runs.B.run}/steps?layer=1&head=2`)).then(({ steps }) => steps)";
     // Pointing at a dot product shows its query, its key and their products, which add up to it.
     step(2);
-    chrome.eval("document.querySelector('#view td[data-row=\"5\"][data-column=\"3\"]').dispatchEvent(new PointerEvent('pointerover', { bubbles: true }))");
+    chrome.eval(
+        "document.querySelector('#view td[data-row=\"5\"][data-column=\"3\"]').dispatchEvent(new PointerEvent('pointerover', { \
+        bubbles: true }))",
+    );
     let wrong = chrome.eval(&format!(
         "{steps}.then((steps) => {{
-            const titles = Array.from(document.querySelectorAll('.product-picture .grow title'), (title) => Number(title.textContent.split('= ')[1]));
+            const titles = Array.from(document.querySelectorAll('.product-picture .grow title'), (title) => \
+            Number(title.textContent.split('= ')[1]));
             const sum = titles.reduce((all, x) => all + x, 0);
-            const near = titles.length === steps.q[5].length && titles.every((x, i) => Math.abs(x - steps.q[5][i] * steps.k[3][i]) <= 1e-3 * Math.abs(x));
+            const near = titles.length === steps.q[5].length && titles.every((x, i) => Math.abs(x - steps.q[5][i] * steps.k[3][i]) <= \
+            1e-3 * Math.abs(x));
             return near && Math.abs(sum - steps.raw[5][3]) < 0.02 * titles.length ? '' : `${{titles}} is not ${{steps.raw[5][3]}}`;
         }})"
     ));
@@ -164,7 +184,8 @@ fn pictures_of_the_lesson_follow_the_numbers() {
     // Lines of the weighted sum are as wide as the weights.
     step(6);
     let wrong = chrome.eval(&format!(
-        "{steps}.then((steps) => Array.from(document.querySelectorAll('.flow .pipe'), (line, i) => [Number(line.getAttribute('stroke-width')), 0.5 + 19 * steps.weights[11][i]]).filter(([a, b]) => Math.abs(a - b) > 1e-6))"
+        "{steps}.then((steps) => Array.from(document.querySelectorAll('.flow .pipe'), (line, i) => \
+            [Number(line.getAttribute('stroke-width')), 0.5 + 19 * steps.weights[11][i]]).filter(([a, b]) => Math.abs(a - b) > 1e-6))"
     ));
     assert_eq!(wrong, json!([]));
     let moving = "getComputedStyle(document.querySelector('.flow .moving')).animationName";

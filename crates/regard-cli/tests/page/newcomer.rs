@@ -8,7 +8,8 @@ use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
 /// Token and probability of every bar.
-const BARS: &str = "Array.from(document.querySelectorAll('#next li'), (li) => [li.querySelector('.piece').textContent, Number(li.dataset.probability), li.dataset.before === undefined ? null : Number(li.dataset.before)])";
+const BARS: &str = "Array.from(document.querySelectorAll('#next li'), (li) => [li.querySelector('.piece').textContent, \
+    Number(li.dataset.probability), li.dataset.before === undefined ? null : Number(li.dataset.before)])";
 
 #[test]
 fn a_newcomer_reads_one_sentence_and_the_first_suggestion_changes_bars_and_loss() {
@@ -103,7 +104,10 @@ fn long_work_is_visible_and_can_be_cancelled() {
     let Some((served, chrome)) = opened(&[]) else { return };
     let before = chrome.eval("document.getElementById('about-text').textContent");
     // When the sign appears, by the page's own clock.
-    chrome.eval("new MutationObserver(() => { if (!document.getElementById('busy').hidden) window.shown ??= performance.now() - window.begun }).observe(document.getElementById('busy'), { attributes: true })");
+    chrome.eval(
+        "new MutationObserver(() => { if (!document.getElementById('busy').hidden) window.shown ??= performance.now() - \
+        window.begun }).observe(document.getElementById('busy'), { attributes: true })",
+    );
     let long = long_text(800);
     let cancelled = (0..3).any(|attempt| {
         let usual = asked_shortly(&served, &format!("David{}", " went".repeat(attempt)));
@@ -164,7 +168,12 @@ fn a_long_text_shows_layers_that_are_done_and_their_heads() {
 fn a_narrow_screen_shows_the_view_that_was_chosen() {
     let Some((served, chrome)) = opened(&[]) else { return };
     chrome.size(390, 844, false);
-    let cut = chrome.eval("Array.from(document.querySelectorAll('#view svg[role=img]')).flatMap((drawing) => { const { width, height } = drawing.viewBox.baseVal; return Array.from(drawing.querySelectorAll('text:not([transform])')).filter((text) => { const box = text.getBBox(); return box.x < -0.5 || box.y < -2 || box.x + box.width > width + 0.5 || box.y + box.height > height + 2; }).map((text) => text.textContent); })");
+    let cut = chrome.eval(
+        "Array.from(document.querySelectorAll('#view svg[role=img]')).flatMap((drawing) => { const { width, height } = \
+        drawing.viewBox.baseVal; return Array.from(drawing.querySelectorAll('text:not([transform])')).filter((text) => { const box = \
+        text.getBBox(); return box.x < -0.5 || box.y < -2 || box.x + box.width > width + 0.5 || box.y + box.height > height + 2; \
+        }).map((text) => text.textContent); })",
+    );
     assert_eq!(cut, json!([]), "labels that are cut off");
     and_drawn(&chrome, |chrome| {
         chrome.eval("document.getElementById('tab-map').click()");
@@ -178,7 +187,8 @@ fn a_narrow_screen_shows_the_view_that_was_chosen() {
 #[test]
 fn sliders_have_value_texts() {
     let Some((served, chrome)) = opened(&[]) else { return };
-    let silent = "Array.from(document.querySelectorAll('input[type=range]')).filter((one) => !one.getAttribute('aria-valuetext')).map((one) => one.id)";
+    let silent = "Array.from(document.querySelectorAll('input[type=range]')).filter((one) => \
+        !one.getAttribute('aria-valuetext')).map((one) => one.id)";
     assert_eq!(chrome.eval(silent), json!([]));
     for (step, sliders) in [(3, 2), (4, 1), (5, 1)] {
         chrome.open(&format!("{}{}", served.address, fragment(&[("v", "lesson"), ("n", &step.to_string())])));
@@ -196,11 +206,16 @@ fn heads_are_sorted_and_filtered_and_edits_are_chips() {
     chrome.wait("document.querySelector('.heads .label')");
     let choose = |index: usize, value: &str| {
         and_drawn(&chrome, |chrome| {
-            chrome.eval(&format!("{{ const list = document.querySelectorAll('#controls select')[{index}]; list.value = {}; list.dispatchEvent(new Event('change')) }}", json!(value)));
+            chrome.eval(&format!(
+                "{{ const list = document.querySelectorAll('#controls select')[{index}]; list.value = {}; \
+                list.dispatchEvent(new Event('change')) }}",
+                json!(value)
+            ));
         });
     };
     choose(0, "previous");
-    let order = "Promise.all(Array.from(document.querySelectorAll('.heads button'), (button) => Number(/previous token ([-\\d.e]+)/.exec(button.title)[1])))";
+    let order = "Promise.all(Array.from(document.querySelectorAll('.heads button'), (button) => Number(/previous token \
+        ([-\\d.e]+)/.exec(button.title)[1])))";
     let values: Vec<f64> = chrome.eval(order).as_array().expect("values").iter().map(number).collect();
     assert!(values.len() == 12 && values.windows(2).all(|pair| pair[0] >= pair[1]), "{values:?}");
     choose(1, "previoustoken");
@@ -222,7 +237,10 @@ fn heads_are_sorted_and_filtered_and_edits_are_chips() {
 fn the_lens_is_a_grid_and_heads_are_drawn_together() {
     let Some((served, chrome)) = opened(&[("v", "lens")]) else { return };
     let last = said(&["lens", "--text", TEXT, "--json", "--quiet"])[0]["rows"].as_array().expect("rows").clone();
-    let shown = chrome.eval("Array.from(document.querySelectorAll('table.lens tbody tr'), (row) => Number([...row.querySelectorAll('td button')].at(-1).dataset.value))");
+    let shown = chrome.eval(
+        "Array.from(document.querySelectorAll('table.lens tbody tr'), (row) => Number([...row.querySelectorAll('td \
+        button')].at(-1).dataset.value))",
+    );
     // From the last layer at the top to the embedding.
     for (row, value) in last.iter().rev().zip(shown.as_array().expect("numbers")) {
         assert!((number(&row["probability"]) - number(value)).abs() < 1e-6, "{value} is not {row}");

@@ -67,7 +67,11 @@ fn numbers_of_views_are_those_of_the_command() {
     let out = folder.path().to_str().expect("UTF-8");
     let look = said(&["look", "--text", TEXT, "--json", "--quiet", "--out", out]);
     let table = &look[0];
-    let shown = chrome.eval("import('/state.js').then(async ({ runs, state }) => { const { ask } = await import('/api.js'); const all = []; for (let l = 0; l < runs.models[0].layers; l++) all.push(...await ask(`/api/run/${runs.B.run}/heads?layer=${l}`)); return all; })");
+    let shown = chrome.eval(
+        "import('/state.js').then(async ({ runs, state }) => { const { ask } = await import('/api.js'); const all = \
+        []; for (let l = 0; l < runs.models[0].layers; l++) all.push(...await ask(`/api/run/${runs.B.run}/heads?layer=${l}`)); return \
+        all; })",
+    );
     let rows = table["rows"].as_array().expect("rows");
     assert_eq!(rows.len(), shown.as_array().expect("heads").len());
     let names: Vec<&str> =
@@ -104,7 +108,10 @@ fn typing_changes_the_pictures_and_the_last_text_wins() {
     assert_ne!(chrome.eval(picture), before, "another text, the same picture");
     // Fifty texts at once.
     chrome.eval(&format!("for (let i = 0; i < 50; i++) ({typed})('Emma '.repeat(i + 1) + 'went')"));
-    chrome.wait("import('/state.js').then(({ runs, state }) => runs.B.of === state.text && document.getElementById('view').dataset.run.endsWith(runs.B.run))");
+    chrome.wait(
+        "import('/state.js').then(({ runs, state }) => runs.B.of === state.text && \
+        document.getElementById('view').dataset.run.endsWith(runs.B.run))",
+    );
     let last = "Emma ".repeat(50) + "went";
     assert_eq!(chrome.eval("import('/state.js').then(({ runs }) => runs.B.of)"), json!(last));
     let tokens = chrome.eval("document.querySelectorAll('#tokens > span').length");
@@ -185,10 +192,16 @@ fn a_link_gives_the_same_view_to_a_fresh_browser() {
         json!(served.address)
     ));
     fresh.wait("document.getElementById('view').dataset.drawn");
-    fresh.wait("import('/map.js').then(({ mapShown }) => { const m = mapShown(); const t = m?.tiles.get(m.step + ',0,0'); return t && t.values; })");
+    fresh.wait(
+        "import('/map.js').then(({ mapShown }) => { const m = mapShown(); const t = m?.tiles.get(m.step + ',0,0'); return t && \
+        t.values; })",
+    );
     assert_eq!(fresh.eval(seen), before, "another picture");
     assert_eq!(
-        fresh.eval("import('/state.js').then(({ state }) => [state.text, state.edits, state.side, state.layer, state.head, state.view, state.sink])"),
+        fresh.eval(
+            "import('/state.js').then(({ state }) => [state.text, state.edits, state.side, state.layer, state.head, state.view, \
+            state.sink])"
+        ),
         json!([TEXT, "scale=off", "D", 2, 1, "map", "hide"])
     );
 }
@@ -199,13 +212,19 @@ fn a_tile_is_the_weights_cell_by_cell_and_files_have_its_numbers() {
     let n = chrome.eval("import('/state.js').then(({ runs }) => runs.B.tokens.length)").as_u64().expect("a number");
     // The map, zoomed in, against rows of the head.
     let tile = chrome.eval(&format!("import('/draw.js').then(async ({{ tile }}) => Array.from(await tile(0, {n}, 0, {n}, 1)))"));
-    let rows = chrome.eval(&format!("import('/draw.js').then(async ({{ tile }}) => {{ const all = []; for (let i = 0; i < {n}; i++) all.push(...await tile(i, 1, 0, {n}, 1)); return all; }})"));
+    let rows = chrome.eval(&format!(
+        "import('/draw.js').then(async ({{ tile }}) => {{ const all = []; for (let i = 0; i < {n}; i++) \
+        all.push(...await tile(i, 1, 0, {n}, 1)); return all; }})"
+    ));
     assert_eq!(tile, rows);
     let sums =
         tile.as_array().expect("numbers").chunks(n as usize).map(|row| row.iter().map(|x| x.as_f64().expect("a number")).sum::<f64>());
     assert!(sums.into_iter().all(|sum| (sum - 1.0).abs() < 1e-4));
     // What is saved parses, and has the numbers of the lines that are drawn.
-    let lines = chrome.eval("Array.from(document.querySelectorAll('#view line[data-value]'), (l) => [Number(l.dataset.query), Number(l.dataset.key), Number(l.dataset.value)])");
+    let lines = chrome.eval(
+        "Array.from(document.querySelectorAll('#view line[data-value]'), (l) => [Number(l.dataset.query), \
+        Number(l.dataset.key), Number(l.dataset.value)])",
+    );
     let text = chrome.eval("import('/export.js').then(({ svgText }) => svgText(document.querySelector('#view svg')))");
     let drawing = text.as_str().expect("a text");
     let parsed = roxmltree::Document::parse(drawing).expect("it parses");
@@ -248,7 +267,10 @@ fn texts_that_look_like_markup_stay_texts() {
             chrome
                 .eval(&format!("const box = document.getElementById('text'); box.value = {typed}; box.dispatchEvent(new Event('input'))"));
             // Drawn, or refused in words: letters that the small model does not know.
-            chrome.wait("import('/state.js').then(({ runs, state }) => !document.getElementById('banner').hidden || (runs.B.of === state.text && document.getElementById('view').dataset.run.endsWith(runs.B.run)))");
+            chrome.wait(
+                "import('/state.js').then(({ runs, state }) => !document.getElementById('banner').hidden || (runs.B.of === \
+                state.text && document.getElementById('view').dataset.run.endsWith(runs.B.run)))",
+            );
             assert_eq!(chrome.eval("window.hurt === undefined && document.querySelectorAll('img').length"), json!(0), "{text:?}");
             let wide = chrome.eval("document.documentElement.scrollWidth - window.innerWidth");
             assert!(
@@ -342,7 +364,9 @@ fn the_keyboard_suffices_and_everything_has_a_name() {
         assert_eq!(chrome.eval("document.querySelector('[role=tab][aria-selected=true]').id"), json!(format!("tab-{view}")));
         // Every button, field and picture has a name.
         let nameless = chrome.eval(
-            "Array.from(document.querySelectorAll('button, input, select, textarea, canvas, svg[role=img], [role=listbox]')).filter((e) => !e.closest('[aria-hidden=true]') && e.getAttribute('aria-hidden') !== 'true' && !(e.getAttribute('aria-label') || e.textContent.trim() || e.labels?.length || e.title || e.placeholder)).map((e) => e.outerHTML.slice(0, 120))",
+            "Array.from(document.querySelectorAll('button, input, select, textarea, canvas, svg[role=img], [role=listbox]')).filter((e) \
+                => !e.closest('[aria-hidden=true]') && e.getAttribute('aria-hidden') !== 'true' && !(e.getAttribute('aria-label') || \
+                e.textContent.trim() || e.labels?.length || e.title || e.placeholder)).map((e) => e.outerHTML.slice(0, 120))",
         );
         assert_eq!(nameless, json!([]), "{view}");
         for (width, dark) in [(1280, false), (1280, true), (390, false), (390, true)] {
@@ -406,7 +430,8 @@ fn long_texts_are_zoomed_and_panned() {
                 times.push(performance.now() - begun);
             }
             times.sort((a, b) => a - b);
-            return [times[100], times[190], map.times.sort((a, b) => a - b)[Math.floor(map.times.length * 0.95)], performance.memory.usedJSHeapSize];
+            return [times[100], times[190], map.times.sort((a, b) => a - b)[Math.floor(map.times.length * 0.95)], \
+            performance.memory.usedJSHeapSize];
         })",
     );
     eprintln!("median, 95 % of steps, 95 % of drawing (ms), heap: {frames}");

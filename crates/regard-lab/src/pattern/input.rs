@@ -135,7 +135,8 @@ pub enum InputError {
         at: Vec<usize>,
     },
     /// The numbers cannot be attention weights.
-    #[error("{}: array {array}: row {row} of head {head} {problem}; are these scores? Give q and k, or the weights after the softmax", path.display())]
+    #[error("{}: array {array}: row {row} of head {head} {problem}; are these scores? Give q and k, or the weights after the \
+        softmax", path.display())]
     NotWeights {
         /// The file.
         path: PathBuf,

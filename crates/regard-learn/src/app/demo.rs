@@ -113,7 +113,8 @@ fn stream(runner: &mut Runner<'_>, _: Look) -> Option<Vec<String>> {
         error = error.max((state[2].data.get(at)? / state[1].data.get(at / dv)? - exact).abs());
     }
     Some(vec![format!(
-        "your function took in {keys} keys in tiles of {tile} and kept {} values per row; its largest error is {error:.1e} against softmax over all keys",
+        "your function took in {keys} keys in tiles of {tile} and kept {} values per row; its largest error is {error:.1e} against \
+            softmax over all keys",
         2 + dv
     )])
 }

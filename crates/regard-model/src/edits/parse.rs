@@ -136,7 +136,8 @@ fn action(text: &str) -> std::result::Result<Action, String> {
         ("hide", Some("first")) => Ok(Action::HideFirst),
         ("patch", Some(patch)) => self::patch(patch),
         _ => Err(format!(
-            "{text:?} is no action: zero, mean, resample:SEED, gain:0.5, patch:B, uniform, self, previous, first, scale:off, temp:2, mask:full and hide:first are"
+            "{text:?} is no action: zero, mean, resample:SEED, gain:0.5, patch:B, uniform, self, previous, first, scale:off, temp:2, \
+                mask:full and hide:first are"
         )),
     }
 }

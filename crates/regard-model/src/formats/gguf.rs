@@ -128,7 +128,8 @@ fn tensor_kind(number: u32) -> std::result::Result<Kind, Reason> {
         30 => Kind::Bf16,
         other => {
             return Err(format!(
-                "it has a tensor of GGML type {other}; F32, F16, BF16, F64, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL and IQ4_XS can be run"
+                "it has a tensor of GGML type {other}; F32, F16, BF16, F64, Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q2_K to Q6_K, IQ4_NL and \
+                    IQ4_XS can be run"
             ));
         }
     })

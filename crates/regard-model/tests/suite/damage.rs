@@ -191,8 +191,10 @@ pub(crate) fn small_tokenizer() -> serde_json::Value {
     let vocab: serde_json::Map<String, serde_json::Value> = (0..).zip(pieces).map(|(i, piece)| (piece.to_owned(), i.into())).collect();
     serde_json::json!({
         "version": "1.0", "truncation": { "direction": "Right", "max_length": 8, "strategy": "LongestFirst", "stride": 0 },
-        "padding": { "strategy": { "Fixed": 16 }, "direction": "Right", "pad_to_multiple_of": null, "pad_id": 0, "pad_type_id": 0, "pad_token": "o" },
-        "added_tokens": [{ "id": 11, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true }],
+        "padding": { "strategy": { "Fixed": 16 }, "direction": "Right", "pad_to_multiple_of": null, "pad_id": 0, "pad_type_id": 0,
+        "pad_token": "o" },
+        "added_tokens": [{ "id": 11, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false,
+        "special": true }],
         "normalizer": { "type": "Sequence", "normalizers": [{ "type": "NFC" }, { "type": "Precompiled", "precompiled_charsmap": TABLE }] },
         "pre_tokenizer": cut, "decoder": cut,
         "post_processor": {
@@ -202,7 +204,8 @@ pub(crate) fn small_tokenizer() -> serde_json::Value {
             "special_tokens": { "<s>": { "id": "<s>", "ids": [11], "tokens": ["<s>"] } }
         },
         "model": {
-            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false,
+            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null, "end_of_word_suffix": null,
+            "fuse_unk": false,
             "byte_fallback": false, "ignore_merges": false, "vocab": vocab, "merges": ["o n", "c e", "on ce", "u p"]
         }
     })

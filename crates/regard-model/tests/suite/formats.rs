@@ -218,7 +218,8 @@ fn small_tokenizer(change: impl FnOnce(&mut serde_json::Value)) -> Tokenizer {
         "pre_tokenizer": { "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true },
         "post_processor": null, "decoder": { "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true },
         "model": {
-            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null, "end_of_word_suffix": null, "fuse_unk": false,
+            "type": "BPE", "dropout": null, "unk_token": null, "continuing_subword_prefix": null, "end_of_word_suffix": null,
+            "fuse_unk": false,
             "byte_fallback": false, "ignore_merges": false,
             "vocab": { "o": 0, "n": 1, "c": 2, "e": 3, "on": 4, "ce": 5, "once": 6 }, "merges": ["o n", "c e", "on ce"]
         }

@@ -4,7 +4,8 @@
 //! a one.
 //!
 //! ```text
-//! layer 0, head 0    previous token: the ones, turned by one position in planes that turn with the position, match one token back; copies the code
+//! layer 0, head 0    previous token: the ones, turned by one position in planes that turn with the position, match one token back; copies
+//!                     the code
 //! layer 0, head 1    nothing: all scores are 0
 //! layer 1, head 0    induction: a token's code matches the copied code of the token after it, in planes that do not turn
 //! layer 1, head 1    nothing
@@ -70,8 +71,10 @@ fn write(folder: &std::path::Path) {
     let views = bytes.iter().map(|(name, shape, bytes)| (name, TensorView::new(Dtype::F32, shape.clone(), bytes).expect("whole")));
     std::fs::write(folder.join("model.safetensors"), safetensors::serialize(views, None).expect("written")).expect("written");
     let config = serde_json::json!({
-        "model_type": "llama", "vocab_size": VOCAB, "hidden_size": WIDTH, "intermediate_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2,
-        "num_key_value_heads": 2, "head_dim": DIM, "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "rope_theta": THETA, "hidden_act": "silu",
+        "model_type": "llama", "vocab_size": VOCAB, "hidden_size": WIDTH, "intermediate_size": 8, "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 2, "head_dim": DIM, "max_position_embeddings": 512, "rms_norm_eps": 1e-6, "rope_theta": THETA,
+        "hidden_act": "silu",
         "tie_word_embeddings": true
     });
     std::fs::write(folder.join("config.json"), config.to_string()).expect("written");
@@ -223,10 +226,13 @@ fn windows_of_a_long_text_judge_every_token_once() {
 
 /// Not of our grammar.
 const STRANGER: [&str; 4] = [
-    "Sehr geehrte Damen und Herren, der Zug nach K\u{f6}ln f\u{e4}llt heute aus. Bitte nehmen Sie den Bus um 17:45 Uhr vom Platz hinter dem Bahnhof.",
+    "Sehr geehrte Damen und Herren, der Zug nach K\u{f6}ln f\u{e4}llt heute aus. Bitte nehmen Sie den Bus um 17:45 Uhr vom Platz hinter \
+        dem Bahnhof.",
     "fn main() { let total: u64 = (1..=10).map(|n| n * n).sum(); println!(\"{total}\"); } // prints 385, or so they say, on most days",
-    "It was a bright cold day, and no one on the island remembered who had first lit the lamp above the harbour wall or why it still burned.",
-    "0.125 + 0.25 = 0.375; x^2 - 4x + 3 = 0 has roots 1 and 3, while 2, 3, 5, 7, 11, 13 are primes and 4, 6, 8, 9, 10, 12 are not, of course.",
+    "It was a bright cold day, and no one on the island remembered who had first lit the lamp above the harbour wall or why it still \
+        burned.",
+    "0.125 + 0.25 = 0.375; x^2 - 4x + 3 = 0 has roots 1 and 3, while 2, 3, 5, 7, 11, 13 are primes and 4, 6, 8, 9, 10, 12 are not, of \
+        course.",
 ];
 
 #[test]

@@ -6,7 +6,8 @@
 //! Mistral     the same with a window
 //! Gemma 2     embedding scaled, sandwich norms, softcaps, windows in every other block, gated GELU by tanh, tied
 //! GPT-NeoX    part of each head rotated, q k v per head, network in parallel
-//! BERT        learned positions and token types, norm of the embedding, norms of sums, GELU; RoBERTa's positions begin at 2; DistilBERT has no types
+//! BERT        learned positions and token types, norm of the embedding, norms of sums, GELU; RoBERTa's positions begin at 2; DistilBERT
+//!             has no types
 //! ALBERT      a narrow embedding and a layer that widens it; one block over and over
 //! OLMo 2      norms of results alone, and of whole rows of queries and keys
 //! Mixtral     experts

@@ -206,7 +206,8 @@ pub(crate) fn agree(ranks: &dyn Ranks, step: u64, mine: &str) -> Result<()> {
         if bytes != mine.as_bytes() {
             let (rank, theirs) = (ranks.rank(), String::from_utf8_lossy(&bytes).into_owned());
             let problem = format!(
-                "rank {rank} has {mine}, and rank {from} has {theirs}; all ranks need the same settings, text, checkpoint, program and kind of CPU"
+                "rank {rank} has {mine}, and rank {from} has {theirs}; all ranks need the same settings, text, checkpoint, program and \
+                    kind of CPU"
             );
             return Err(Error::Ranks { problem });
         }

@@ -404,8 +404,10 @@ impl HeatPlot {
             if e.width() >= self.cols as f64 { " image-rendering=\"optimizeSpeed\" style=\"image-rendering:pixelated\"" } else { "" };
         let (low, high) = range.ends();
         svg.raw(&format!(
-            "<image class=\"rg-map\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" preserveAspectRatio=\"none\"{rendering} data-rows=\"{}\" data-cols=\"{}\" \
-             data-row-span=\"{}\" data-col-span=\"{}\" data-row-title=\"{}\" data-col-title=\"{}\" data-value-title=\"{}\" data-low=\"{low:e}\" \
+            "<image class=\"rg-map\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" preserveAspectRatio=\"none\"{rendering} \
+                data-rows=\"{}\" data-cols=\"{}\" \
+             data-row-span=\"{}\" data-col-span=\"{}\" data-row-title=\"{}\" data-col-title=\"{}\" data-value-title=\"{}\" \
+             data-low=\"{low:e}\" \
              data-high=\"{high:e}\" data-log=\"{}\" data-steps=\"{STEPS}\" data-map=\"{:?}\" href=\"data:image/png;base64,{}\"/>",
             n(e.left),
             n(e.top),

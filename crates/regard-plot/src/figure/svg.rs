@@ -319,7 +319,8 @@ impl Svg {
             let _ = write!(
                 out,
                 "<defs><pattern id=\"{id}-hatch\" width=\"6\" height=\"6\" patternUnits=\"userSpaceOnUse\" patternTransform=\"rotate(45)\">\
-                 <rect width=\"6\" height=\"6\" class=\"rf-hidden\" fill=\"{}\"/><line x1=\"0\" y1=\"0\" x2=\"0\" y2=\"6\" class=\"rs-hatch\" stroke=\"{}\" \
+                 <rect width=\"6\" height=\"6\" class=\"rf-hidden\" fill=\"{}\"/><line x1=\"0\" y1=\"0\" x2=\"0\" y2=\"6\" \
+                 class=\"rs-hatch\" stroke=\"{}\" \
                  stroke-width=\"1.6\"/></pattern></defs>",
                 Ink::Hidden.colour(theme),
                 Ink::Hatch.colour(theme)

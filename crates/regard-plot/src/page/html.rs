@@ -292,7 +292,8 @@ fn glance(page: &Page) -> Markup {
         section.glance #glance {
             h2 { "Every claim and its verdict" }
             @if !page.documents.is_empty() {
-                ul.documents { @for (name, title) in &page.documents { li { (prose(title)) @if name != title { " (" strong { (prose(name)) } ")" } } } }
+                ul.documents { @for (name, title) in &page.documents { li { (prose(title)) @if name != title { " \
+                    (" strong { (prose(name)) } ")" } } } }
             }
             (counts(page))
             div.filter hidden {
@@ -301,7 +302,8 @@ fn glance(page: &Page) -> Markup {
                 output #shown aria-live="polite" {}
             }
             table.verdicts {
-                thead { tr { th scope="col" { "No." } th scope="col" { "Claim, document and section" } th scope="col" { "Verdict" } th scope="col" { "Evidence" } } }
+                thead { tr { th scope="col" { "No." } th scope="col" { "Claim, document and \
+                    section" } th scope="col" { "Verdict" } th scope="col" { "Evidence" } } }
                 tbody {
                     @for (number, section, claim) in numbered(page) {
                         tr id=(format!("claim-{number}")) data-document=(claim.document) data-verdict=(claim.verdict.words()) {
@@ -350,7 +352,8 @@ fn methods(page: &Page) -> Markup {
                     } }
                 }
             }
-            p { (prose("\u{b1} and bands: 95 % intervals, by Student's t for means, Wilson for shares, Woodruff for quantiles, bootstrap over \
+            p { (prose("\u{b1} and bands: 95 % intervals, by Student's t for means, Wilson for shares, Woodruff for quantiles, bootstrap \
+                over \
                  texts. Observations are draws, trainings (seeds) or texts. p: sign-flip test; q: Benjamini-Hochberg. Heat maps: rows are \
                  queries, columns keys. Losses: nats per token. Stored results come with the program; `regard report --train` repeats \
                  the trainings. The same command gives the same tables, except for times and memory.")) }

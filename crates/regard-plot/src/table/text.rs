@@ -167,7 +167,7 @@ impl Table {
             here.retain(|&c| self.rows.is_empty() || self.rows.iter().any(|row| !is_empty(&row[c])));
         }
         // One more column costs less than the line that names it.
-        let shown_columns = if here.len() == columns + 1 { here.len() } else { columns.max(1).min(here.len()) };
+        let shown_columns = if here.len().checked_sub(1) == Some(columns) { here.len() } else { columns.max(1).min(here.len()) };
         let left_out = here.split_off(shown_columns);
         let header: Vec<String> = here.iter().map(|&c| self.columns[c].name.clone()).collect();
         let cell_of = |row: &Vec<Value>, c: usize| match (self.interval(row, &self.columns[c].name), row[c].number()) {

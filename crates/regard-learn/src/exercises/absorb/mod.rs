@@ -25,7 +25,8 @@ pub(super) static EXERCISE: Exercise = Exercise {
     judged: &["row_max after each tile", "acc / row_sum"],
     mistakes: &[
         Mistake { id: "sum-not-rescaled", text: "the older sum is not shrunk when the maximum rises: it needs exp(old - new) like acc" },
-        Mistake { id: "acc-not-rescaled", text: "the older acc is not shrunk when the maximum rises: it needs exp(old - new) like the sum" },
+        Mistake { id: "acc-not-rescaled", text: "the older acc is not shrunk when the maximum rises: it needs exp(old - new) like the \
+            sum" },
         Mistake { id: "alpha-inverted", text: "older sums grow by exp(new - old): they shrink by exp(old - new)" },
         Mistake { id: "hidden-nan", text: "a row that has seen nothing has -inf - -inf, which is NaN: skip it while its maximum is -inf" },
         Mistake { id: "normalised-each-time", text: "acc is divided by the sum in each call: the judge divides once, at the end" },
@@ -44,20 +45,27 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "sum-counts", text: "row_sum counts keys: it is the sum of exp(score - maximum)" },
         Mistake { id: "base-2", text: "powers of 2 instead of e" },
         Mistake { id: "acc-normalised", text: "acc is kept divided by row_sum: keep the plain sum, the judge divides once, at the end" },
-        Mistake { id: "tile-max/guarded", text: "the maximum is that of the tile alone, also if the tile is hidden: it is that of all tiles so far" },
+        Mistake { id: "tile-max/guarded", text: "the maximum is that of the tile alone, also if the tile is hidden: it is that of all \
+            tiles so far" },
         Mistake { id: "tile-shift", text: "the new tile is shifted by its own maximum, not by the maximum so far" },
-        Mistake { id: "sum-not-rescaled/by-key", text: "the older sum is not shrunk when a key raises the maximum: it needs exp(old - new) like acc" },
-        Mistake { id: "acc-not-rescaled/by-key", text: "the older acc is not shrunk when a key raises the maximum: it needs exp(old - new) like the sum" },
-        Mistake { id: "never-rescaled/by-key", text: "older sums are not shrunk when a key raises the maximum: multiply them by exp(old - new)" },
+        Mistake { id: "sum-not-rescaled/by-key", text: "the older sum is not shrunk when a key raises the maximum: it needs exp(old - \
+            new) like acc" },
+        Mistake { id: "acc-not-rescaled/by-key", text: "the older acc is not shrunk when a key raises the maximum: it needs exp(old - \
+            new) like the sum" },
+        Mistake { id: "never-rescaled/by-key", text: "older sums are not shrunk when a key raises the maximum: multiply them by exp(old \
+            - new)" },
         Mistake { id: "acc-mean", text: "acc gets the tile's weighted mean of v: it must get the plain sum of exp(score - maximum) v" },
         Mistake { id: "sum-mean", text: "row_sum gets the mean of exp over the tile: it must get their sum" },
         Mistake { id: "last-key-missing", text: "the last key of a tile is left out: all t keys enter" },
         Mistake { id: "no-max", text: "exp of the plain scores overflows at 1e4: subtract the maximum so far" },
     ],
     mutants: &[
-        "sum-not-rescaled", "alpha-inverted", "hidden-nan", "normalised-each-time", "one-max", "alpha-on-the-new", "acc-not-rescaled", "never-rescaled",
-        "tile-max", "forgets", "no-max", "old-max", "max-kept", "sum-forgets", "acc-forgets", "max-from-zero", "rescaled-twice", "acc-unweighted",
-        "sum-counts", "base-2", "acc-normalised", "tile-shift", "sum-not-rescaled/by-key", "acc-not-rescaled/by-key", "never-rescaled/by-key",
+        "sum-not-rescaled", "alpha-inverted", "hidden-nan", "normalised-each-time", "one-max", "alpha-on-the-new", "acc-not-rescaled",
+        "never-rescaled",
+        "tile-max", "forgets", "no-max", "old-max", "max-kept", "sum-forgets", "acc-forgets", "max-from-zero", "rescaled-twice",
+        "acc-unweighted",
+        "sum-counts", "base-2", "acc-normalised", "tile-shift", "sum-not-rescaled/by-key", "acc-not-rescaled/by-key",
+        "never-rescaled/by-key",
         "acc-mean", "sum-mean", "last-key-missing", "tile-max/guarded",
     ],
     hints: ["What if the maximum rises?", "Older sums shrink by exp(old - new).", "Skip a row while its maximum is -inf."],

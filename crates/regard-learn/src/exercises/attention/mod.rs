@@ -24,9 +24,11 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "weights-transposed/returned", text: "the weights are returned transposed: rows are queries, columns keys" },
     ],
     mutants: &[
-        "columns", "no-softmax", "no-scale", "scale-after", "keys-as-values", "no-max", "transposed-scores", "scale-inverted", "scale-twice",
+        "columns", "no-softmax", "no-scale", "scale-after", "keys-as-values", "no-max", "transposed-scores", "scale-inverted",
+        "scale-twice",
         "scale-rooted", "all-at-once", "one-max", "hard", "base-2", "unnormalised", "weights-transposed", "queries-as-keys", "clipped",
-        "own-scale", "results-swapped", "negated", "sigmoid", "hard/last", "hard/all", "hard/shared", "column-max", "column-sum", "one-sum", "twice",
+        "own-scale", "results-swapped", "negated", "sigmoid", "hard/last", "hard/all", "hard/shared", "column-max", "column-sum",
+        "one-sum", "twice",
         "scale-after/out", "scale-and-root", "values-as-keys", "cosine-scores", "distance-scores", "scores-returned", "exp-returned",
         "scale-truncated", "scale-absolute", "one-in-sum", "uniform", "keepdims-lost", "keepdims-lost/max", "keepdims-lost/both",
         "numerator-unshifted", "absolute-max", "own-scale/width", "own-scale/values", "own-scale/keys", "component-missing",
@@ -34,7 +36,8 @@ pub(super) static EXERCISE: Exercise = Exercise {
         "weights-transposed/returned",
         "l2-normalised", "relu-scores", "out-overwritten", "component-last-only", "out-unnormalised",
     ],
-    hints: ["Write the shape of each step beside it.", "q k^T is [n, m]: a score for each query and key.", "softmax(q k^T scale) v, softmax by rows."],
+    hints: ["Write the shape of each step beside it.", "q k^T is [n, m]: a score for each query and key.", "softmax(q k^T scale) v, \
+        softmax by rows."],
     idea: "Each row of out is an average of rows of v: the weights are positive and sum to 1.",
     floor: 0.0,
     cases,
@@ -85,7 +88,8 @@ fn cases(rng: &mut Rng) -> Vec<Case> {
     }
     let large = vec![normal(rng, &[67, 18]), normal(rng, &[71, 18]), normal(rng, &[71, 33]), number(0.3)];
     // Products of small whole numbers and powers of two: exact in f32 in any order.
-    for (label, unit, scale) in [("scores of 1e4", 64.0, 0.5), ("scores of 1e4, negative scale", 64.0, -0.5), ("scores of 100", 8.0, 0.25)] {
+    for (label, unit, scale) in [("scores of 1e4", 64.0, 0.5), ("scores of 1e4, negative scale", 64.0, -0.5), ("scores of \
+        100", 8.0, 0.25)] {
         for [n, m, d, dv] in [[3, 4, 4, 2], [4, 4, 4, 4]] {
             let args = vec![whole(rng, &[n, d], 4, unit), whole(rng, &[m, d], 4, unit), normal(rng, &[m, dv]), number(scale)];
             cases.push(Case::new(label, &[n, m, d, dv], args));

@@ -33,14 +33,17 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "delta-missing", text: "the softmax's gradient lacks delta: the weights of a row compete" },
         Mistake { id: "unnormalised", text: "the weights are exp without its sum" },
         Mistake { id: "empty-nan", text: "a row that sees no key divides 0 by 0: its gradients are exactly 0" },
-        Mistake { id: "dv-overwritten", text: "dv is overwritten in its loop, and only the last query that sees a key counts: add them up" },
-        Mistake { id: "dk-overwritten", text: "dk is overwritten in its loop, and only the last query that sees a key counts: add them up" },
+        Mistake { id: "dv-overwritten", text: "dv is overwritten in its loop, and only the last query that sees a key counts: add them \
+            up" },
+        Mistake { id: "dk-overwritten", text: "dk is overwritten in its loop, and only the last query that sees a key counts: add them \
+            up" },
         Mistake { id: "forward-unscaled", text: "the weights are made of scores without the scale" },
         Mistake { id: "scale-twice", text: "dq and dk have the scale twice" },
         Mistake { id: "softmax-skipped", text: "d_scores is d_weights: the softmax is not differentiated" },
         Mistake { id: "kv-exchanged", text: "dk and dv are exchanged" },
         Mistake { id: "order-reversed", text: "the results are dv, dk, dq: return dq, dk, dv" },
-        Mistake { id: "diagonal-only", text: "only the diagonal of the softmax's Jacobian is used, w (1 - w): the weights of a row compete" },
+        Mistake { id: "diagonal-only", text: "only the diagonal of the softmax's Jacobian is used, w (1 - w): the weights of a row \
+            compete" },
         Mistake { id: "delta-unweighted", text: "delta sums d_weights without the weights: it is their weighted mean" },
         Mistake { id: "delta-mean", text: "delta is the plain mean of d_weights: it is the mean weighted by the weights" },
         Mistake { id: "sign", text: "dq and dk have the wrong sign" },
@@ -70,16 +73,21 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "dv-untransposed/flat", text: "dv reads the weights as [m, n]: it must be weights^T d_out" },
     ],
     mutants: &[
-        "no-scale", "dk-unscaled", "delta-columns", "dv-untransposed", "dv-untransposed/flat", "swapped", "delta-added", "unnormalised", "empty-nan",
-        "dq-unscaled", "delta-missing", "forward-unscaled", "scale-twice", "softmax-skipped", "no-mask", "kv-exchanged", "no-max", "columns",
-        "empty-mean", "empty-mean/lowest", "order-reversed", "diagonal-only", "delta-unweighted", "delta-mean", "sign", "dv-scaled", "width-scale",
+        "no-scale", "dk-unscaled", "delta-columns", "dv-untransposed", "dv-untransposed/flat", "swapped", "delta-added", "unnormalised",
+        "empty-nan",
+        "dq-unscaled", "delta-missing", "forward-unscaled", "scale-twice", "softmax-skipped", "no-mask", "kv-exchanged", "no-max",
+        "columns",
+        "empty-mean", "empty-mean/lowest", "order-reversed", "diagonal-only", "delta-unweighted", "delta-mean", "sign", "dv-scaled",
+        "width-scale",
         "delta-outside", "dk-keys", "dq-queries", "one-max", "all-at-once",
-        "dq-scaled-twice", "dk-scaled-twice", "empty-mean/masked", "empty-mean/lowest-masked", "no-mask/forward", "ds-transposed", "delta-keepdims",
+        "dq-scaled-twice", "dk-scaled-twice", "empty-mean/masked", "empty-mean/lowest-masked", "no-mask/forward", "ds-transposed",
+        "delta-keepdims",
         "delta-unmasked", "weights-twice", "weights-missing", "dv-d-weights", "dv-values", "zero-scores", "mask-after",
         "base-2", "uniform", "scale-inverted/root",
         "dv-overwritten", "dk-overwritten",
     ],
-    hints: ["dv and d_weights come first.", "Derive the softmax for two keys.", "Subtract from d_weights its weighted mean, then multiply by the weights."],
+    hints: ["dv and d_weights come first.", "Derive the softmax for two keys.", "Subtract from d_weights its weighted mean, then \
+        multiply by the weights."],
     idea: "The weights of a row compete: what one gains the others lose, which is what delta subtracts.",
     floor: 0.0,
     cases,
@@ -181,8 +189,10 @@ fn attention_backward<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
     let k_scale = if how.is("no-scale") || how.is("dk-unscaled") { one } else { scale };
     let q_scale = if how.is("dq-scaled-twice") { scale * scale } else { q_scale };
     let k_scale = if how.is("dk-scaled-twice") { scale * scale } else { k_scale };
-    let dq = Value::new(&[n, d], (0..n * d).map(|at| sum(how, m, |j| ds[at / d * m + j] * for_dq.data[j * d + at % d]) * q_scale).collect());
-    let dk = Value::new(&[m, d], (0..m * d).map(|at| sum(how, n, |i| if in_dk(i, at / d) { ds[i * m + at / d] * for_dk.data[i * d + at % d] } else { zero }) * k_scale).collect());
+    let dq_at = |at: usize| sum(how, m, |j| ds[at / d * m + j] * for_dq.data[j * d + at % d]) * q_scale;
+    let dq = Value::new(&[n, d], (0..n * d).map(dq_at).collect());
+    let to_dk = |i: usize, at: usize| if in_dk(i, at / d) { ds[i * m + at / d] * for_dk.data[i * d + at % d] } else { zero };
+    let dk = Value::new(&[m, d], (0..m * d).map(|at| sum(how, n, |i| to_dk(i, at)) * k_scale).collect());
     let value_scale = if how.is("dv-scaled") { scale } else { one };
     if how.is("dv-values") && n != m {
         return Err(Trouble::Shapes);
@@ -285,7 +295,8 @@ mod tests {
                         loss(&args)
                     };
                     let slope = (moved(step) - moved(-step)) / (2.0 * step);
-                    assert!((slope - gradient.data[at]).abs() < 1e-8 * (1.0 + slope.abs()), "{} {which} {at}: {slope} {}", case.label, gradient.data[at]);
+                    assert!((slope - gradient.data[at]).abs() < 1e-8 * (1.0 + slope.abs()), "{} {which} {at}: {slope} \
+                        {}", case.label, gradient.data[at]);
                     checked += 1;
                 }
             }

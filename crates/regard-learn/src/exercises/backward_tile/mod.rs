@@ -54,12 +54,14 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "dq-unscaled", text: "dq lacks the factor 1/sqrt(d)" },
         Mistake { id: "scale-twice", text: "dq and dk have the scale twice" },
         Mistake { id: "swapped", text: "dq and dk are exchanged" },
-        Mistake { id: "diagonal-only", text: "only the diagonal of the softmax's Jacobian is used, w (1 - w): the weights of a row compete" },
+        Mistake { id: "diagonal-only", text: "only the diagonal of the softmax's Jacobian is used, w (1 - w): the weights of a row \
+            compete" },
         Mistake { id: "sign", text: "dq and dk have the wrong sign" },
         Mistake { id: "softmax-skipped", text: "d_scores is d_weights: the softmax is not differentiated" },
         Mistake { id: "width-scale", text: "the factor is 1/d: it is 1/sqrt(d)" },
         Mistake { id: "divided-by-p/raises", text: "kept weights are divided by p, which fails for p = 0: divide by 1 - p" },
-        Mistake { id: "tile-softmax", text: "the weights are a softmax over this tile alone: exp(score - row_max) / row_sum, of the whole row" },
+        Mistake { id: "tile-softmax", text: "the weights are a softmax over this tile alone: exp(score - row_max) / row_sum, of the \
+            whole row" },
         Mistake { id: "delta-scaled", text: "delta is multiplied by 1 - p: d_out . out is already that of the dropped forward pass" },
         Mistake { id: "delta-unscaled", text: "delta is divided by 1 - p: d_out . out is already that of the dropped forward pass" },
         Mistake { id: "delta-outside", text: "d_scores is w d_weights - delta: delta is subtracted before the weights multiply" },
@@ -75,12 +77,15 @@ pub(super) static EXERCISE: Exercise = Exercise {
     mutants: &[
         "tile-delta", "dv-undropped", "ds-dropped", "dk-unscaled", "divided-by-p", "divided-by-p/raises", "max-forgotten", "sum-forgotten",
         "unscaled-dropout", "dp-undropped", "delta-missing", "delta-added", "keep-inverted", "no-dropout", "no-scale", "forward-unscaled",
-        "multiplied-by-keep", "dp-unscaled", "dv-unscaled", "dq-unscaled", "scale-twice", "swapped", "diagonal-only", "sign", "softmax-skipped",
-        "width-scale", "tile-softmax", "delta-scaled", "delta-unscaled", "delta-outside", "delta-dropped", "dq-scaled-twice", "dk-scaled-twice",
+        "multiplied-by-keep", "dp-unscaled", "dv-unscaled", "dq-unscaled", "scale-twice", "swapped", "diagonal-only", "sign",
+        "softmax-skipped",
+        "width-scale", "tile-softmax", "delta-scaled", "delta-unscaled", "delta-outside", "delta-dropped", "dq-scaled-twice",
+        "dk-scaled-twice",
         "dv-values", "dv-scaled",
         "dv-overwritten", "dk-overwritten",
     ],
-    hints: ["Make the weights again from the scores, row_max and row_sum.", "The delta of a row hides in d_out and out.", "Drop d_weights as the weights were dropped."],
+    hints: ["Make the weights again from the scores, row_max and row_sum.", "The delta of a row hides in d_out and out.", "Drop \
+        d_weights as the weights were dropped."],
     idea: "Nothing n x n is kept: weights are made again tile by tile, and delta = d_out . out knows the whole row.",
     floor: 0.0,
     cases,
@@ -187,8 +192,10 @@ fn backward_tile<T: Real>(call: &Call<T>, how: &How) -> Reply<T> {
         () => weights[at] * factors[at],
     };
     let dq = (0..n * d).map(|at| sum(how, t, |j| ds[at / d * t + j] * k.data[j * d + at % d]) * q_scale).collect();
-    let dk = (0..t * d).map(|at| sum(how, n - dk_from, |i| ds[(dk_from + i) * t + at / d] * q.data[(dk_from + i) * d + at % d]) * k_scale).collect();
-    let d_v = (0..t * dv).map(|at| sum(how, n - dv_from, |i| dropped((dv_from + i) * t + at / dv) * of_values.data[(dv_from + i) * dv + at % dv]) * v_scale).collect();
+    let to_dk = |i: usize, at: usize| ds[i * t + at / d] * q.data[i * d + at % d];
+    let dk = (0..t * d).map(|at| sum(how, n - dk_from, |i| to_dk(dk_from + i, at)) * k_scale).collect();
+    let to_dv = |i: usize, at: usize| dropped(i * t + at / dv) * of_values.data[i * dv + at % dv];
+    let d_v = (0..t * dv).map(|at| sum(how, n - dv_from, |i| to_dv(dv_from + i, at)) * v_scale).collect();
     let (dq, dk, d_v) = (Value::new(&[n, d], dq), Value::new(&[t, d], dk), Value::new(&[t, dv], d_v));
     if how.is("swapped") {
         // The judge adds up dq: other shapes end the session.
@@ -300,7 +307,8 @@ mod tests {
                     };
                     let slope = (moved(1e-5) - moved(-1e-5)) / 2e-5;
                     // row_max, row_sum and out are rounded to f32 on their way.
-                    assert!((slope - gradient.data[at]).abs() < 3e-6 * (1.0 + slope.abs()), "{} {which} {at}: {slope} {}", case.label, gradient.data[at]);
+                    assert!((slope - gradient.data[at]).abs() < 3e-6 * (1.0 + slope.abs()), "{} {which} {at}: {slope} \
+                        {}", case.label, gradient.data[at]);
                     checked += 1;
                 }
             }

@@ -21,30 +21,38 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "reversed", text: "a query sees the future only (j >= i + offset): key j is visible if j <= i + offset" },
         Mistake { id: "reversed/strict", text: "a query sees the future only (j > i + offset): key j is visible if j <= i + offset" },
         Mistake { id: "reversed/transposed-raises", text: "the triangle has the shape [m, n]: rows are queries, columns keys" },
-        Mistake { id: "ends-aligned/with-offset", text: "the triangle is aligned with the last key before the offset moves it: start from j <= i" },
+        Mistake { id: "ends-aligned/with-offset", text: "the triangle is aligned with the last key before the offset moves it: start \
+            from j <= i" },
         Mistake { id: "one-ahead", text: "a query sees one key too many: j <= i + offset, not j <= i + offset + 1" },
         Mistake { id: "one-behind", text: "a query does not see its own key: j <= i + offset, not j < i + offset" },
         Mistake { id: "offset-negated", text: "the offset has the wrong sign: j <= i + offset" },
         Mistake { id: "offset-ignored", text: "the offset is not used" },
         Mistake { id: "ends-aligned", text: "the triangle is aligned with the last key: only offset moves it" },
-        Mistake { id: "reversed/transposed", text: "the triangle is transposed: a query sees j >= i - offset, and must see j <= i + offset" },
+        Mistake { id: "reversed/transposed", text: "the triangle is transposed: a query sees j >= i - offset, and must see j <= i + \
+            offset" },
         Mistake { id: "two-ahead", text: "a query sees two keys too many: j <= i + offset" },
         Mistake { id: "empty-all", text: "a row that sees no key is given all of them: it must be exactly 0" },
         Mistake { id: "offset-clipped", text: "a negative offset counts as 0: it hides keys, and rows may see none" },
-        Mistake { id: "negative-slice", text: "a negative end of a slice counts from the back: k[:-1] is not empty, and a row that sees no key is given some" },
+        Mistake { id: "negative-slice", text: "a negative end of a slice counts from the back: k[:-1] is not empty, and a row that sees \
+            no key is given some" },
         Mistake { id: "offset-absolute", text: "the sign of the offset is lost: a negative one hides keys" },
         Mistake { id: "own-only", text: "a query sees the key j = i + offset alone: it sees all up to that one" },
         Mistake { id: "empty-first", text: "a row that sees no key is given key 0: it must be exactly 0" },
     ],
     mutants: &[
         "no-mask", "reversed", "reversed/strict", "one-ahead", "zero-scores", "offset-negated", "empty-nan", "empty-mean", "empty-mean/add",
-        "empty-mean/lowest", "empty-mean/1e10", "empty-mean/1e6", "empty-mean/1e5", "empty-mean/1e4", "empty-mean/1e4-add", "empty-mean/1e3", "empty-mean/100",
-        "one-behind", "offset-ignored", "ends-aligned", "ends-aligned/with-offset", "mask-after", "max-hidden", "no-scale", "width-scale", "value-width",
+        "empty-mean/lowest", "empty-mean/1e10", "empty-mean/1e6", "empty-mean/1e5", "empty-mean/1e4", "empty-mean/1e4-add",
+        "empty-mean/1e3", "empty-mean/100",
+        "one-behind", "offset-ignored", "ends-aligned", "ends-aligned/with-offset", "mask-after", "max-hidden", "no-scale", "width-scale",
+        "value-width",
         "columns", "no-max", "no-softmax", "keys-as-values", "transposed-scores", "one-max", "all-at-once",
         "negative-slice", "offset-absolute", "own-only", "scores-returned",
-        "results-swapped", "negated", "empty-first", "reversed/transposed", "reversed/transposed-raises", "two-ahead", "empty-all", "offset-clipped",
-        "scale-inverted/root", "scale-after", "hard", "hard/last", "base-2", "unnormalised", "weights-transposed", "queries-as-keys", "sigmoid", "twice", "clipped",
-        "keepdims-lost", "keepdims-lost/max", "keepdims-lost/both", "uniform", "one-in-sum", "component-missing", "exp-returned", "added-epsilon/1e-3",
+        "results-swapped", "negated", "empty-first", "reversed/transposed", "reversed/transposed-raises", "two-ahead", "empty-all",
+        "offset-clipped",
+        "scale-inverted/root", "scale-after", "hard", "hard/last", "base-2", "unnormalised", "weights-transposed", "queries-as-keys",
+        "sigmoid", "twice", "clipped",
+        "keepdims-lost", "keepdims-lost/max", "keepdims-lost/both", "uniform", "one-in-sum", "component-missing", "exp-returned",
+        "added-epsilon/1e-3",
         "added-epsilon/1e-5",
         "one-max/hidden", "relu-scores", "out-overwritten", "out-unnormalised",
     ],
@@ -105,7 +113,8 @@ fn again(rng: &mut Rng, case: &Case) -> Option<Again> {
     }
     let rows: Vec<bool> = (0..n).map(|i| (i as i64) + offset < from as i64).collect();
     let keep = |width: usize| (0..n * width).map(|at| rows[at / width]).collect();
-    Some(Again { call, keeps: vec![keep(dv), keep(m)], what: format!("other keys and values from {from} on, which rows {:?} do not see", shown(&rows)) })
+    Some(Again { call, keeps: vec![keep(dv), keep(m)], what: format!("other keys and values from {from} on, which rows {:?} do not \
+        see", shown(&rows)) })
 }
 
 fn shown(rows: &[bool]) -> Vec<usize> {
@@ -140,7 +149,8 @@ fn cases(rng: &mut Rng) -> Vec<Case> {
         args[0].data.fill(0.0);
         add("scores exactly 0", sizes, offset, args);
     }
-    for (label, sizes, offset) in [("scores of 1e4", [3, 4, 4, 2], 0), ("scores of 1e4, offset 1", [4, 5, 4, 3], 1), ("scores of 1e4, offset -1", [4, 4, 4, 2], -1)] {
+    for (label, sizes, offset) in [("scores of 1e4", [3, 4, 4, 2], 0), ("scores of 1e4, offset 1", [4, 5, 4, 3], 1), ("scores of 1e4, \
+        offset -1", [4, 4, 4, 2], -1)] {
         let [n, m, d, dv] = sizes;
         let args = [whole(rng, &[n, d], 4, 64.0), whole(rng, &[m, d], 4, 64.0), normal(rng, &[m, dv])];
         add(label, sizes, offset, args);

@@ -51,7 +51,8 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "queries-at-p", text: "every new query is turned as if it stood at p: they stand at p, p+1, .." },
         Mistake { id: "one-speed", text: "all pairs are turned by the angle position: pair i has position / base^(2i/d)" },
         Mistake { id: "unturned", text: "neither queries nor keys are turned" },
-        Mistake { id: "cache-unturned/all", text: "the cache keeps keys unturned, and turns all of them in each call: past keys come turned, and new ones are kept turned" },
+        Mistake { id: "cache-unturned/all", text: "the cache keeps keys unturned, and turns all of them in each call: past keys come \
+            turned, and new ones are kept turned" },
         Mistake { id: "halves-mixed", text: "the second half is a cos + b sin: it is a sin + b cos" },
         Mistake { id: "first-half-sign", text: "the first half is a cos + b sin: it is a cos - b sin" },
         Mistake { id: "second-half-sign", text: "the second half is b cos - a sin: it is a sin + b cos" },
@@ -63,8 +64,10 @@ pub(super) static EXERCISE: Exercise = Exercise {
     ],
     mutants: &[
         "values-turned", "restart", "past-turned-again", "half-speed", "no-triangle", "cache-unturned", "new-first", "queries-unturned",
-        "keys-unturned", "neighbours-paired", "turned-backwards", "one-late", "base-ignored", "past-unused", "past-uncounted", "double-speed", "no-scale", "width-scale", "value-width", "columns",
-        "keys-as-values", "keys-restart", "queries-restart", "speed-inverted", "sin-cos-exchanged", "self-unseen", "one-ahead", "one-early", "all-at-p",
+        "keys-unturned", "neighbours-paired", "turned-backwards", "one-late", "base-ignored", "past-unused", "past-uncounted",
+        "double-speed", "no-scale", "width-scale", "value-width", "columns",
+        "keys-as-values", "keys-restart", "queries-restart", "speed-inverted", "sin-cos-exchanged", "self-unseen", "one-ahead",
+        "one-early", "all-at-p",
         "one-speed", "unturned", "scale-inverted/root", "hard", "hard/last", "unnormalised", "zero-scores", "mask-after",
         "halves-mixed", "first-half-sign", "second-half-sign", "degrees", "value-past-first", "speed-from-one", "uniform", "no-softmax",
         "queries-as-keys", "scale-after", "base-2", "negated", "all-at-once", "output-turned", "component-missing",

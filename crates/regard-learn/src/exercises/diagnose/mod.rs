@@ -15,15 +15,19 @@ pub(crate) static EXERCISE: Exercise = Exercise {
     inputs: &[],
     judged: &[],
     mistakes: &[
-        Mistake { id: "weights-only", text: "it never changes a token: weights can look causal while values leak, and only another question shows that" },
+        Mistake { id: "weights-only", text: "it never changes a token: weights can look causal while values leak, and only another \
+            question shows that" },
         Mistake { id: "always-healthy", text: "every model is called healthy" },
-        Mistake { id: "no-tolerance", text: "without rounding it is right: numbers that are equal but for rounding (below 1e-4) are equal" },
+        Mistake { id: "no-tolerance", text: "without rounding it is right: numbers that are equal but for rounding (below 1e-4) are \
+            equal" },
         Mistake { id: "too-many-questions", text: "it asks more than 40 questions about one model" },
         Mistake { id: "names-exchanged", text: "names are exchanged: each of these models is always called by the name of another" },
-        Mistake { id: "names-missing", text: "some names are never given, and only their models are missed: each defect needs a test of its own" },
+        Mistake { id: "names-missing", text: "some names are never given, and only their models are missed: each defect needs a test of \
+            its own" },
         Mistake {
             id: "moves-the-last-token",
-            text: "the only tokens that trade places include the last one: its own logits then belong to another question; exchange two early ones",
+            text: "the only tokens that trade places include the last one: its own logits then belong to another question; exchange two \
+                early ones",
         },
     ],
     mutants: &[],

@@ -71,7 +71,8 @@ impl Model {
             return Err(format!("the model takes 1 to {MAX_LEN} tokens from 0 to {}", VOCAB - 1));
         }
         let place = |i: usize, c: usize| if self.name == "no_positions" { 0.0 } else { self.positions[i * WIDTH + c] };
-        let x: Vec<f64> = (0..n * WIDTH).map(|at| self.embedding[tokens[at / WIDTH] * WIDTH + at % WIDTH] + place(at / WIDTH, at % WIDTH)).collect();
+        let embedded = |row: usize, at: usize| self.embedding[tokens[row] * WIDTH + at] + place(row, at);
+        let x: Vec<f64> = (0..n * WIDTH).map(|at| embedded(at / WIDTH, at % WIDTH)).collect();
         let mut joined = vec![0.0; n * WIDTH];
         let mut all = Vec::new();
         for h in 0..HEADS {

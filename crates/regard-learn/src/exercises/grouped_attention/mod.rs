@@ -25,27 +25,35 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "backwards", text: "the groups read the key/value heads in reverse order" },
         Mistake { id: "modulo", text: "query head i reads head i % hk: neighbours share, so it is i // (h/hk)" },
         Mistake { id: "few-heads/first", text: "there are hk results, of the first hk query heads: each of the h query heads has its own" },
-        Mistake { id: "few-heads/mean", text: "there are hk results, of the mean of each group's queries: each of the h query heads has its own" },
-        Mistake { id: "few-heads/sum", text: "there are hk results, of the sum of each group's queries: each of the h query heads has its own" },
+        Mistake { id: "few-heads/mean", text: "there are hk results, of the mean of each group's queries: each of the h query heads has \
+            its own" },
+        Mistake { id: "few-heads/sum", text: "there are hk results, of the sum of each group's queries: each of the h query heads has \
+            its own" },
         Mistake { id: "heads-averaged", text: "all key/value heads are averaged into one: each group reads its own" },
         Mistake { id: "last-for-all", text: "every query head reads the last key/value head" },
         Mistake { id: "own-index", text: "query head i reads head min(i, hk - 1): neighbours share, so it is i // (h/hk)" },
-        Mistake { id: "keys-modulo", text: "query head i reads the keys of head i % hk: neighbours share, so it is i // (h/hk), as for the values" },
-        Mistake { id: "values-modulo", text: "query head i reads the values of head i % hk: neighbours share, so it is i // (h/hk), as for the keys" },
-        Mistake { id: "order-exchanged", text: "the results stand in the order [group, hk]: they belong in that of the queries, [hk, group]" },
+        Mistake { id: "keys-modulo", text: "query head i reads the keys of head i % hk: neighbours share, so it is i // (h/hk), as for \
+            the values" },
+        Mistake { id: "values-modulo", text: "query head i reads the values of head i % hk: neighbours share, so it is i // (h/hk), as \
+            for the keys" },
+        Mistake { id: "order-exchanged", text: "the results stand in the order [group, hk]: they belong in that of the queries, [hk, \
+            group]" },
         Mistake { id: "one-late", text: "query head i reads head (i + 1) // (h/hk): it is i // (h/hk)" },
         Mistake { id: "divided-by-hk/clipped", text: "query head i reads head min(i // hk, hk - 1): divide by the size of a group, h/hk" },
         Mistake { id: "group-first", text: "the result of the first query head of a group is repeated: each query head has its own" },
-        Mistake { id: "group-first/front", text: "only the first hk query heads attend, and their results are repeated: each query head has its own" },
+        Mistake { id: "group-first/front", text: "only the first hk query heads attend, and their results are repeated: each query head \
+            has its own" },
         Mistake { id: "group-scale", text: "the scale is 1/sqrt(h/hk): it is 1/sqrt(d)" },
         Mistake { id: "group-averaged", text: "the results of a group are averaged: each query head keeps its own" },
     ],
     mutants: &[
-        "first-for-all", "queries-averaged", "divided-by-hk", "no-scale", "few-heads", "few-heads/first", "few-heads/mean", "few-heads/sum", "backwards", "modulo",
+        "first-for-all", "queries-averaged", "divided-by-hk", "no-scale", "few-heads", "few-heads/first", "few-heads/mean",
+        "few-heads/sum", "backwards", "modulo",
         "value-width", "group-averaged", "width-scale", "columns", "keys-as-values", "no-softmax", "all-at-once", "transposed-scores",
         "heads-averaged", "last-for-all", "own-index", "group-scale", "hard", "hard/last", "base-2", "unnormalised", "negated", "twice",
         "weights-transposed", "scale-inverted/root", "scale-after", "queries-as-keys", "sigmoid",
-        "keys-modulo", "values-modulo", "order-exchanged", "one-late", "uniform", "keepdims-lost", "one-in-sum", "component-missing", "column-max",
+        "keys-modulo", "values-modulo", "order-exchanged", "one-late", "uniform", "keepdims-lost", "one-in-sum", "component-missing",
+        "column-max",
         "column-sum", "one-sum", "scale-after/out", "values-as-keys", "added-epsilon/1e-3",
         "divided-by-hk/clipped", "group-first", "group-first/front", "out-overwritten", "relu-scores",
     ],

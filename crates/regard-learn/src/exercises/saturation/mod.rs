@@ -20,7 +20,8 @@ pub(super) static EXERCISE: Exercise = Exercise {
     mistakes: &[
         Mistake { id: "bits", text: "the entropy is in bits: use the natural logarithm" },
         Mistake { id: "zero-log-zero", text: "a weight of 0 gives 0 times -inf: 0 ln 0 is 0" },
-        Mistake { id: "rows-independent", text: "the standard error treats all rows as independent: the rows of a draw share their keys; only draws are independent" },
+        Mistake { id: "rows-independent", text: "the standard error treats all rows as independent: the rows of a draw share their keys; \
+            only draws are independent" },
         Mistake { id: "deviation", text: "this is the deviation of the draws' means: the standard error is that over sqrt(t)" },
         Mistake { id: "largest-of-draw", text: "the largest weight is taken over the whole draw: take it in each row" },
         Mistake { id: "relative-entropy", text: "the entropy is divided by ln m" },
@@ -44,19 +45,25 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "error-over-n", text: "the standard error divides by sqrt(n): it is the deviation of the draws' means over sqrt(t)" },
         Mistake { id: "error-over-rows", text: "the standard error divides by sqrt(t n): only the t draws are independent" },
         Mistake { id: "error-over-t", text: "the standard error divides by t: divide by sqrt(t)" },
-        Mistake { id: "error-over-less", text: "the standard error divides by sqrt(t - 1): the deviation has t - 1 already; divide by sqrt(t)" },
+        Mistake { id: "error-over-less", text: "the standard error divides by sqrt(t - 1): the deviation has t - 1 already; divide by \
+            sqrt(t)" },
         Mistake { id: "log-epsilon", text: "a number is added inside the logarithm: that moves the entropy; 0 ln 0 is 0" },
-        Mistake { id: "means-over-draws", text: "means are taken over the draws, and their deviation over the rows: average the rows of each draw first" },
-        Mistake { id: "means-over-draws/n", text: "means are taken over the draws, and their standard error over the n rows: average the rows of each draw first" },
+        Mistake { id: "means-over-draws", text: "means are taken over the draws, and their deviation over the rows: average the rows of \
+            each draw first" },
+        Mistake { id: "means-over-draws/n", text: "means are taken over the draws, and their standard error over the n rows: average the \
+            rows of each draw first" },
         Mistake { id: "entropy-mean", text: "the entropy is the mean over keys of -w ln w: it is their sum" },
         Mistake { id: "entropy-negated", text: "the entropy is negative: a sign is missing" },
     ],
     mutants: &[
         "bits", "zero-log-zero", "rows-independent", "deviation", "largest-of-draw", "relative-entropy", "no-scale", "divided-by-t",
-        "median-of-means", "upper-median", "sum-of-squares", "variance", "entropy-negated", "transposed", "columns", "no-max", "scale-inverted",
+        "median-of-means", "upper-median", "sum-of-squares", "variance", "entropy-negated", "transposed", "columns", "no-max",
+        "scale-inverted",
         "unnormalised", "decimal", "slack-largest", "over-queries", "rows-over-t", "medians-of-draws", "lower-median",
-        "columns-exchanged", "columns-exchanged/first", "rows-exchanged", "rows-exchanged/first", "slack-each", "slack-rooted", "error-over-n",
-        "error-over-rows", "error-over-t", "error-over-less", "log-epsilon/1e-3", "log-epsilon/1e-4", "log-epsilon/1e-5", "log-epsilon/1e-6",
+        "columns-exchanged", "columns-exchanged/first", "rows-exchanged", "rows-exchanged/first", "slack-each", "slack-rooted",
+        "error-over-n",
+        "error-over-rows", "error-over-t", "error-over-less", "log-epsilon/1e-3", "log-epsilon/1e-4", "log-epsilon/1e-5",
+        "log-epsilon/1e-6",
         "log-epsilon/1e-2", "entropy-mean", "scale-twice", "all-at-once", "one-max", "scale-halved", "base-2", "twice", "component-missing",
         "means-over-draws", "means-over-draws/n", "component-last-only",
     ],

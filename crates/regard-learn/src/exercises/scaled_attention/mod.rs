@@ -30,9 +30,12 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "measured/scores", text: "the scale is 1 over the deviation of these scores: choose it from d, var_q and var_k" },
         Mistake { id: "none", text: "`1`: without a scale the scores have variance d var_q var_k" },
         Mistake { id: "times", text: "`sqrt(d * var_q * var_k)`: it multiplies by the root; divide by it" },
-        Mistake { id: "times/without-variances", text: "`sqrt(d)`: it multiplies by sqrt(d), and ignores the variances; divide by sqrt(d var_q var_k)" },
-        Mistake { id: "value-width", text: "`1 / sqrt(dv * var_q * var_k)`: dv is the width of the values; scores are sums over d, the width of q and k" },
-        Mistake { id: "value-width/without-variances", text: "`1 / sqrt(dv)`: dv is the width of the values, and the variances are ignored" },
+        Mistake { id: "times/without-variances", text: "`sqrt(d)`: it multiplies by sqrt(d), and ignores the variances; divide by sqrt(d \
+            var_q var_k)" },
+        Mistake { id: "value-width", text: "`1 / sqrt(dv * var_q * var_k)`: dv is the width of the values; scores are sums over d, the \
+            width of q and k" },
+        Mistake { id: "value-width/without-variances", text: "`1 / sqrt(dv)`: dv is the width of the values, and the variances are \
+            ignored" },
         Mistake { id: "fixed", text: "`1 / 8`: the scale depends on d, var_q and var_k" },
         Mistake { id: "fixed/with-variances", text: "`1 / 8 / sqrt(var_q * var_k)`: the scale depends on d, too" },
         Mistake { id: "variances-ignored", text: "`1 / sqrt(d)`: right for variances of 1 only; use var_q and var_k" },
@@ -41,32 +44,45 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "no-root", text: "`1 / (d * var_q * var_k)`: it divides by the variance; divide by its root" },
         Mistake { id: "no-root/without-variances", text: "`1 / d`: it divides by d; divide by the root, and use var_q and var_k" },
         Mistake { id: "roots-of-variances-missing", text: "`1 / (sqrt(d) * var_q * var_k)`: the variances belong under the root, too" },
-        Mistake { id: "variances-added", text: "`1 / sqrt(d * (var_q + var_k))`: a product of independent numbers has the product of their variances" },
+        Mistake { id: "variances-added", text: "`1 / sqrt(d * (var_q + var_k))`: a product of independent numbers has the product of \
+            their variances" },
         Mistake { id: "key-count", text: "`1 / sqrt(m * var_q * var_k)`: m is the number of keys; scores are sums over d" },
-        Mistake { id: "key-count/without-variances", text: "`1 / sqrt(m)`: m is the number of keys; scores are sums over d, with variance var_q var_k each" },
+        Mistake { id: "key-count/without-variances", text: "`1 / sqrt(m)`: m is the number of keys; scores are sums over d, with \
+            variance var_q var_k each" },
         Mistake { id: "query-count", text: "`1 / sqrt(n * var_q * var_k)`: n is the number of queries; scores are sums over d" },
         Mistake { id: "query-count/without-variances", text: "`1 / sqrt(n)`: n is the number of queries; scores are sums over d" },
-        Mistake { id: "variances-multiplied", text: "`sqrt(var_q * var_k) / sqrt(d)`: the variances multiply; the scale divides by their root" },
-        Mistake { id: "variances-multiplied/plain", text: "`var_q * var_k / sqrt(d)`: the variances multiply; the scale divides by their root" },
+        Mistake { id: "variances-multiplied", text: "`sqrt(var_q * var_k) / sqrt(d)`: the variances multiply; the scale divides by their \
+            root" },
+        Mistake { id: "variances-multiplied/plain", text: "`var_q * var_k / sqrt(d)`: the variances multiply; the scale divides by their \
+            root" },
         Mistake { id: "d-unrooted", text: "`1 / (d * sqrt(var_q * var_k))`: d belongs under the root, like the variances" },
         Mistake { id: "one-root-missing", text: "`1 / (sqrt(d) * sqrt(var_q) * var_k)`: var_k belongs under the root, too" },
         Mistake { id: "one-root-missing/q", text: "`1 / (sqrt(d) * var_q * sqrt(var_k))`: var_q belongs under the root, too" },
-        Mistake { id: "variances-added/mean", text: "`1 / sqrt(d * (var_q + var_k) / 2)`: a product of independent numbers has the product of their variances" },
-        Mistake { id: "variances-added/roots", text: "`1 / (sqrt(d) * (sqrt(var_q) + sqrt(var_k)))`: a product of independent numbers has the product of their variances" },
-        Mistake { id: "variances-added/unrooted", text: "`1 / (sqrt(d) * (var_q + var_k))`: a product of independent numbers has the product of their variances, under the root" },
+        Mistake { id: "variances-added/mean", text: "`1 / sqrt(d * (var_q + var_k) / 2)`: a product of independent numbers has the \
+            product of their variances" },
+        Mistake { id: "variances-added/roots", text: "`1 / (sqrt(d) * (sqrt(var_q) + sqrt(var_k)))`: a product of independent numbers \
+            has the product of their variances" },
+        Mistake { id: "variances-added/unrooted", text: "`1 / (sqrt(d) * (var_q + var_k))`: a product of independent numbers has the \
+            product of their variances, under the root" },
         Mistake { id: "width-missing", text: "`1 / sqrt(var_q * var_k)`: a score is a sum of d products: d is missing under the root" },
         Mistake { id: "width-missing/no-root", text: "`1 / (var_q * var_k)`: a score is a sum of d products: d is missing, and the root" },
-        Mistake { id: "one-variance/q-twice", text: "`1 / (sqrt(d) * var_q)`: a product has the variance var_q var_k: var_k is not used, and var_q not under the root" },
-        Mistake { id: "one-variance/k-twice", text: "`1 / (sqrt(d) * var_k)`: a product has the variance var_q var_k: var_q is not used, and var_k not under the root" },
+        Mistake { id: "one-variance/q-twice", text: "`1 / (sqrt(d) * var_q)`: a product has the variance var_q var_k: var_k is not used, \
+            and var_q not under the root" },
+        Mistake { id: "one-variance/k-twice", text: "`1 / (sqrt(d) * var_k)`: a product has the variance var_q var_k: var_q is not used, \
+            and var_k not under the root" },
         Mistake { id: "one-variance/no-root", text: "`1 / (d * var_q)`: it divides by d var_q; divide by the root of d var_q var_k" },
         Mistake { id: "one-variance/no-root-k", text: "`1 / (d * var_k)`: it divides by d var_k; divide by the root of d var_q var_k" },
         Mistake { id: "times/no-root", text: "`d * var_q * var_k`: it multiplies by the variance; divide by its root" },
         Mistake { id: "times/width", text: "`d`: it multiplies by d; divide by the root of d var_q var_k" },
-        Mistake { id: "times/root-of-width", text: "`sqrt(d) / sqrt(var_q * var_k)`: d multiplies; it belongs under the root that divides" },
+        Mistake { id: "times/root-of-width", text: "`sqrt(d) / sqrt(var_q * var_k)`: d multiplies; it belongs under the root that \
+            divides" },
         Mistake { id: "squared", text: "`1 / (d * d * var_q * var_k)`: it divides by d squared; divide by the root of d var_q var_k" },
-        Mistake { id: "variance-ratio", text: "`sqrt(var_q / var_k) / sqrt(d)`: var_q multiplies; both variances belong under the root that divides" },
-        Mistake { id: "variance-ratio/inverted", text: "`sqrt(var_k / var_q) / sqrt(d)`: var_k multiplies; both variances belong under the root that divides" },
-        Mistake { id: "both-widths", text: "`1 / sqrt(2 * d * var_q * var_k)`: the width of q and k counts once: a score is a sum of d products" },
+        Mistake { id: "variance-ratio", text: "`sqrt(var_q / var_k) / sqrt(d)`: var_q multiplies; both variances belong under the root \
+            that divides" },
+        Mistake { id: "variance-ratio/inverted", text: "`sqrt(var_k / var_q) / sqrt(d)`: var_k multiplies; both variances belong under \
+            the root that divides" },
+        Mistake { id: "both-widths", text: "`1 / sqrt(2 * d * var_q * var_k)`: the width of q and k counts once: a score is a sum of d \
+            products" },
         Mistake { id: "one-less", text: "`1 / sqrt((d + 1) * var_q * var_k)`: a score is a sum of d products, not d + 1" },
         Mistake { id: "no-root/value-width", text: "`1 / (dv * var_q * var_k)`: dv is the width of the values, and the root is missing" },
         Mistake { id: "no-root/keys", text: "`1 / m`: m is the number of keys; divide by the root of d var_q var_k" },
@@ -75,9 +91,11 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "fourth-root", text: "`1 / sqrt(sqrt(d * var_q * var_k))`: one root is enough" },
     ],
     mutants: &[
-        "none", "times", "value-width", "fixed", "fixed/with-variances", "variances-ignored", "one-variance", "one-variance/k", "scale-after", "no-root",
+        "none", "times", "value-width", "fixed", "fixed/with-variances", "variances-ignored", "one-variance", "one-variance/k",
+        "scale-after", "no-root",
         "roots-of-variances-missing", "variances-added", "scale-unused", "root-returned", "key-count", "value-width/without-variances",
-        "no-root/without-variances", "times/without-variances", "columns", "no-softmax", "keys-as-values", "transposed-scores", "all-at-once",
+        "no-root/without-variances", "times/without-variances", "columns", "no-softmax", "keys-as-values", "transposed-scores",
+        "all-at-once",
         "unnormalised", "key-count/without-variances", "query-count", "query-count/without-variances", "measured", "measured/scores",
         "variances-multiplied", "variances-multiplied/plain", "fourth-root", "hard", "hard/last", "negated",
         "d-unrooted", "one-root-missing", "one-root-missing/q", "variances-added/mean", "variances-added/roots",
@@ -190,7 +208,8 @@ fn cases(rng: &mut Rng) -> Vec<Case> {
     for d in [1, 2, 4, 16, 64, 100, 256] {
         add(rng, "variances of 1", [3, 5, d, 2], 1.0, 1.0);
     }
-    for (d, var_q, var_k) in [(1, 4.0, 0.25), (8, 4.0, 1.0), (8, 1.0, 4.0), (16, 0.25, 2.0), (64, 3.0, 0.5), (256, 0.1, 5.0), (32, 4.0, 9.0)] {
+    let sizes = [(1, 4.0, 0.25), (8, 4.0, 1.0), (8, 1.0, 4.0), (16, 0.25, 2.0), (64, 3.0, 0.5), (256, 0.1, 5.0), (32, 4.0, 9.0)];
+    for (d, var_q, var_k) in sizes {
         add(rng, "other variances", [4, 3, d, 5], var_q, var_k);
     }
     for _ in 0..8 {

@@ -28,7 +28,8 @@ pub(super) static EXERCISE: Exercise = Exercise {
         Mistake { id: "squared-norm", text: "lengths lack their root: |q| is sqrt(q.q)" },
         Mistake { id: "one-norm-for-all", text: "one length for the whole matrix: each row has its own" },
         Mistake { id: "by-width", text: "the dots are divided by d: a dot product is a sum, not a mean" },
-        Mistake { id: "added-epsilon", text: "a small number is added to the lengths: very short rows lose their direction; only a length of 0 is special" },
+        Mistake { id: "added-epsilon", text: "a small number is added to the lengths: very short rows lose their direction; only a \
+            length of 0 is special" },
         Mistake { id: "results-swapped", text: "the two results are exchanged: dots first, then cosines" },
         Mistake {
             id: "length-floor",
@@ -36,7 +37,8 @@ pub(super) static EXERCISE: Exercise = Exercise {
         },
         Mistake {
             id: "product-floor",
-            text: "a product of lengths below a small number is raised to it: very short rows lose their direction; only a length of 0 is special",
+            text: "a product of lengths below a small number is raised to it: very short rows lose their direction; only a length of 0 \
+                is special",
         },
         Mistake {
             id: "length-threshold",
@@ -48,11 +50,13 @@ pub(super) static EXERCISE: Exercise = Exercise {
         },
         Mistake {
             id: "rooted-epsilon",
-            text: "a small number is added under the root of the lengths: very short rows lose their direction; only a length of 0 is special",
+            text: "a small number is added under the root of the lengths: very short rows lose their direction; only a length of 0 is \
+                special",
         },
         Mistake {
             id: "squares-multiplied",
-            text: "the squares of both lengths are multiplied before the root, which leaves the range of float32 for very short and very long rows: take each root first",
+            text: "the squares of both lengths are multiplied before the root, which leaves the range of float32 for very short and very \
+                long rows: take each root first",
         },
         Mistake { id: "clamped", text: "negative cosines become 0: opposite rows have cosine -1" },
         Mistake { id: "rms-norm", text: "lengths are roots of the mean square: a length is the root of the sum of squares" },
@@ -87,9 +91,11 @@ pub(super) static EXERCISE: Exercise = Exercise {
         "product-threshold/1e-16", "rooted-epsilon/1e-6", "rooted-epsilon/1e-8", "rooted-epsilon/1e-12", "rooted-epsilon/1e-9",
         "rooted-epsilon/1e-10", "rooted-epsilon/1e-7", "rooted-epsilon/1e-5", "rooted-epsilon/1e-4", "rooted-epsilon/1e-3",
         "rooted-epsilon/1e-16",
-        "component-last-only", "added-epsilon/1.1920929e-7", "added-epsilon/2.220446e-16", "added-epsilon/each-1.1920929e-7", "added-epsilon/each-2.220446e-16", "product-floor/1.1920929e-7", "product-floor/2.220446e-16", "length-floor/1.1920929e-7",
+        "component-last-only", "added-epsilon/1.1920929e-7", "added-epsilon/2.220446e-16", "added-epsilon/each-1.1920929e-7",
+        "added-epsilon/each-2.220446e-16", "product-floor/1.1920929e-7", "product-floor/2.220446e-16", "length-floor/1.1920929e-7",
     ],
-    hints: ["What is q.q, the dot product of a row with itself?", "A length per row: sqrt(q.q).", "Divide by both lengths where they are not 0."],
+    hints: ["What is q.q, the dot product of a row with itself?", "A length per row: sqrt(q.q).", "Divide by both lengths where they are \
+        not 0."],
     idea: "q.k = |q| |k| cos: the dot product knows direction and length, the cosine forgets length. Attention uses the dot product.",
     floor: 0.0,
     cases,
