@@ -175,7 +175,7 @@ fn what_cannot_be_used_is_said_in_one_line() {
         (&["surgery", "scale=of"], "no number"),
         (&["inspect", "no/such/model"], "no such file"),
         (&["look", "Cargo.toml"], "neither GGUF"),
-        (&["patch", "--clean", "a", "--corrupt", "the cat and the dog"], "as long"),
+        (&["patch", "--clean", "a", "--corrupt", "the cat and the dog"], "same number of tokens"),
         (&["look", "--layer", "0", "--head", "1", "--neuron", "12"], "as in 12,7"),
         (&["look", "--layer", "0", "--head", "1", "--neuron", "12,700"], "key"),
         (&["eval", "Cargo.toml"], "neither GGUF"),
