@@ -5,7 +5,7 @@
 //! image     patches -> a layer -> after a row of the class -> + positions
 //! ```
 //!
-//! A convolution is a product: what it reads at one place lies side by side in a row.
+//! A convolution is a product: the elements that it reads at one place are one row.
 
 pub mod sound;
 
