@@ -58,7 +58,9 @@ fn encoders_decoders_and_their_maps_are_those_of_transformers() {
         assert!(error < 2e-4, "{name}: the encoder differs by {error}");
         let run = run(&pair.model.reading(&read).expect(name), &pair.ids("written"), "");
         let error = worst(run.logits().expect(name), &pair.numbers("logits"));
-        assert!(error < 1e-3, "{name}: logits differ by {error}");
+        // Logits of the gated one reach 110, and transformers in f32 is itself 7e-3 from f64 there; the others reach 20 at most.
+        let bar = if name == "t5_gated" { 2e-2 } else { 1e-3 };
+        assert!(error < bar, "{name}: logits differ by {error}");
         let cross = run.cross().expect("cross-attention");
         assert_eq!((cross.len(), cross.keys()), (12, read.len()), "{name}");
         for (part, run) in [("encoder", run.encoder().expect("what was read")), ("decoder", &run), ("cross", &cross)] {
