@@ -111,7 +111,8 @@ fn each_mistake_is_found_alone() {
             let shown = settings.iter().map(|setting| judged(&switches, setting)).find(|report| !report.right);
             match shown.as_ref().map(ids) {
                 None => missed.push(format!("{} {form}: accepted", entry.id)),
-                Some(found) if found.first().is_some_and(|set| *set == [entry.id]) => {}
+                // A block that is longer than the keys: two mistakes have the same results.
+                Some(found) if found.iter().any(|set| *set == [entry.id]) => {}
                 Some(found) => missed.push(format!("{} {form}: {found:?}", entry.id)),
             }
         }

@@ -191,6 +191,9 @@ fn blind_rows(p: &Problem) -> Vec<bool> {
     rows
 }
 
+/// Mistakes that put results at other places: the weights that a kernel dropped cannot be read from its results, which then say nothing.
+const MOVED: &[Mistake] = &[Mistake::HeadsViewed, Mistake::TailNext, Mistake::QueryTail];
+
 /// Whether a program with these mistakes gives what the kernel returned, in f64 or in the kernel's type.
 pub fn explains(seen: &Seen, switches: &Switches, precision: Precision) -> bool {
     let p = &seen.problem;
@@ -204,6 +207,9 @@ pub fn explains(seen: &Seen, switches: &Switches, precision: Precision) -> bool 
         }
         Err(_) => return false,
     };
+    if p.dropout > 0.0 && MOVED.iter().any(|mistake| switches.on(*mistake)) {
+        return true;
+    }
     let at = |precision: Precision, got: &Results| {
         let results = evaluate(&seen.problem, Run { switches, precision, backwards: false });
         let mut tolerance = seen.expected.tolerance;

@@ -51,7 +51,7 @@ impl Front {
     /// A row for people.
     pub(crate) fn piece(self, row: usize) -> String {
         match self {
-            Self::Sound { .. } => format!("{:.2} s", row as f64 * sound::SECONDS_PER_ROW),
+            Self::Sound { .. } => format!("{:.2}s", row as f64 * sound::SECONDS_PER_ROW),
             Self::Image { .. } if row == 0 => "class".to_owned(),
             Self::Image { side, patch, .. } => {
                 let per_side = (side / patch).max(1);

@@ -293,7 +293,9 @@ fn prefixes(runs: &[Run]) -> Table {
 
 fn baselines(baselines: &Baselines, entropy: Option<f64>) -> Table {
     let columns = [("name", "name"), ("value", "value"), ("meaning", "meaning")];
-    let mut table = Table::new("mask_training_baselines", "Losses of simple models on the same text, and its entropy", &columns);
+    let caption = "Losses of simple models on the same text";
+    let caption = if entropy.is_some() { format!("{caption}, and its entropy") } else { caption.to_owned() };
+    let mut table = Table::new("mask_training_baselines", &caption, &columns);
     let mut add = |name: &str, value: Value, meaning: &str| table.push(vec![name.into(), value, meaning.into()]);
     add("vocab", baselines.vocab.into(), "different characters");
     add("tokens", baselines.tokens.into(), "characters of the text; the last tenth is for validation");
