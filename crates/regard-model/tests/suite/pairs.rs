@@ -58,15 +58,15 @@ fn encoders_decoders_and_their_maps_are_those_of_transformers() {
         assert!(error < 2e-4, "{name}: the encoder differs by {error}");
         let run = run(&pair.model.reading(&read).expect(name), &pair.ids("written"), "");
         let error = worst(run.logits().expect(name), &pair.numbers("logits"));
-        // Logits of the gated one reach 110, and transformers in f32 is itself 7e-3 from f64 there; the others reach 20 at most.
-        let bar = if name == "t5_gated" { 2e-2 } else { 1e-3 };
-        assert!(error < bar, "{name}: logits differ by {error}");
+        // Scores of the gated T5 are large: transformers in f32 is itself 7e-3 from f64 in its logits (up to 110), 3e-4 in weights.
+        let gated = name == "t5_gated";
+        assert!(error < if gated { 2e-2 } else { 1e-3 }, "{name}: logits differ by {error}");
         let cross = run.cross().expect("cross-attention");
         assert_eq!((cross.len(), cross.keys()), (12, read.len()), "{name}");
         for (part, run) in [("encoder", run.encoder().expect("what was read")), ("decoder", &run), ("cross", &cross)] {
             let weights = run.weights(1, 1).expect(part);
             let error = worst(weights.iter().copied(), &pair.numbers(part));
-            assert!(error < 1e-4, "{name}: {part} weights differ by {error}");
+            assert!(error < if gated && part == "decoder" { 1e-3 } else { 1e-4 }, "{name}: {part} weights differ by {error}");
             // Other views of the same weights.
             let map = run.heat_map(1, 1, 1000, 1000).expect(part);
             assert!(worst(map.mean, weights.as_slice().expect("standard")) < 1e-6, "{name}: {part}");
