@@ -153,6 +153,8 @@ def of_pair(name, model, source, **inputs):
     """An encoder-decoder (or, without `written`, a model of images): what transformers computes of its inputs."""
     folder, model = folder_of(name), spread(model)
     model.save_pretrained(folder)
+    # What the file has: sinusoidal tables are not saved, and `spread` has changed them.
+    model = type(model).from_pretrained(folder, **EAGER).eval()
     written = torch.tensor([ids()[:12]])
     arguments = inputs if source is None else {**inputs, "decoder_input_ids": written}
     with torch.no_grad():
