@@ -143,7 +143,7 @@ fn edits_are_of_the_part_that_is_run() {
         assert!(error < 1e-4, "{name}: {error}");
         let other = pair.model.reading(&pair.read("L0.H0=zero")).expect(name);
         assert_ne!(other.losses(&written, &Edits::default(), &Sources::default()).expect(name), intact, "{name}: an edit of the encoder");
-        let cut = decoder.screen(&[written.clone()], &[], |_, _| true).expect(name);
+        let cut = decoder.screen(std::slice::from_ref(&written), &[], |_, _| true).expect(name);
         let alone = edited("L1.H3=zero").iter().sum::<f64>() / 11.0;
         assert!((cut[7].edited[0] - alone).abs() < 1e-9, "{name}: {} and {alone}", cut[7].edited[0]);
         let lens = decoder.lens(&written, &Edits::default(), &Sources::default(), 3).expect(name);
