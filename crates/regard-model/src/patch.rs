@@ -88,7 +88,8 @@ impl Model {
         self.check_plain("patches of all heads")?;
         if clean.len() != corrupt.len() {
             let reason = format!(
-                "the clean text has {} tokens and the corrupt one {}: give texts with the same number of tokens (`regard tokens` lists them)",
+                "the clean text has {} tokens and the corrupt one {}: give texts with the same number of tokens (`regard tokens` lists \
+                    them)",
                 clean.len(),
                 corrupt.len()
             );

@@ -279,8 +279,8 @@ fn said(found: &Found, goal: bool) -> String {
     let kept = of("found").map_or(f64::NAN, |found| found.mean);
     if goal && kept < GOAL {
         lines.push(format!(
-            "below the goal of 80 %: only the {} edges with q <= 0.05 are considered; more pairs (--pairs or --clean and --corrupt) make more \
-             edges certain, --edges N takes the N largest of these",
+            "below the goal of 80 %: only the {} edges with q <= 0.05 are considered; more pairs (--pairs or --clean and --corrupt) make \
+             more edges certain, --edges N takes the N largest of these",
             found.chosen
         ));
     }

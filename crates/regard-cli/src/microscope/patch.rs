@@ -15,9 +15,8 @@ use std::path::PathBuf;
 /// next token less that of the corrupt one's, of the corrupt run with this head's output before W_O
 /// (z) from the clean run, as a share of the whole difference.
 #[derive(Args, Debug)]
-#[command(
-    after_help = "Examples:\n  regard patch --clean \"Emma loves the school\" --corrupt \"Emma loves the garden\"\n  regard patch model.gguf --clean \"The capital of France is\" --corrupt \"The capital of Italy is\""
-)]
+#[command(after_help = "Examples:\n  regard patch --clean \"Emma loves the school\" --corrupt \"Emma loves the garden\"\n  regard patch \
+        model.gguf --clean \"The capital of France is\" --corrupt \"The capital of Italy is\"")]
 pub(crate) struct Patch {
     #[arg(value_name = "MODEL", help = ABOUT_MODEL)]
     model: Option<PathBuf>,

@@ -181,8 +181,8 @@ impl<'a, E: Storage> Operand<'a, E> {
         Rows::from_slice(&self.pairs, count, cols).slice(self.local(keys))
     }
 
-    /// Rows of some keys for lanes that [multiply tiles](Simd::TILES): rows are filled up to whole tiles, and there are as many as a tile has at
-    /// least. Those past the last key have no meaning.
+    /// Rows of some keys for lanes that [multiply tiles](Simd::TILES): rows are filled up to whole tiles, and there are at least as many as
+    /// a tile has. Those past the last key have no meaning.
     pub(crate) fn tile_rows(&mut self, keys: &Range<usize>) -> Rows<'_, E::Real> {
         let cols = self.source.cols();
         if cols.is_multiple_of(TILE_DEPTH)
