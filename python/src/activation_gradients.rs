@@ -2,12 +2,13 @@
 
 use crate::hooks::parse;
 use crate::model::refused;
+use crate::run::place;
 use ndarray::{Axis, stack};
 use numpy::{IntoPyArray, PyArray2, PyArrayMethods};
 use pyo3::exceptions::{PyKeyError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
-use regard_model::{Objective, Site};
+use regard_model::{Metric, Objective, Site, TokenMetric};
 
 /// What gradients are of: `"loss"`, `{"position": ..., "logit_diff": [a, b]}` or `{"hidden": array}`.
 pub(crate) fn objective(of: &Bound<'_, PyAny>, model: &regard_model::Model, len: usize) -> PyResult<Objective> {
@@ -40,8 +41,48 @@ pub(crate) fn objective(of: &Bound<'_, PyAny>, model: &regard_model::Model, len:
     Ok(Objective::LogitDifference { position, tokens: [token(a, model)?, token(b, model)?] })
 }
 
+/// What screens measure: `"loss"`, `{"logit_diff": [a, b]}` or `{"probability": a}`, with a position; or one of these for each text.
+pub(crate) fn metric(of: &Bound<'_, PyAny>, model: &regard_model::Model, texts: &[Vec<u32>]) -> PyResult<Metric> {
+    let wrong = || {
+        let text = r#"of must be "loss", {"logit_diff": [a, b]}, {"probability": a}, these with "position", or a list of them"#;
+        PyValueError::new_err(format!("{text}, not {of}"))
+    };
+    if of.cast::<PyString>().is_ok_and(|text| text == "loss") {
+        return Ok(Metric::Loss);
+    }
+    let given: Vec<Bound<'_, PyDict>> = match of.cast::<PyDict>() {
+        Ok(one) => vec![one.clone(); texts.len()],
+        Err(_) => of.extract().map_err(|_| wrong())?,
+    };
+    if given.len() != texts.len() {
+        return Err(PyValueError::new_err(format!(
+            "of has {} entries for {} texts; give one, or one for each text",
+            given.len(),
+            texts.len()
+        )));
+    }
+    let one = |(given, ids): (Bound<'_, PyDict>, &Vec<u32>)| {
+        for key in given.keys() {
+            if !["position", "logit_diff", "probability"].contains(&key.extract::<String>()?.as_str()) {
+                return Err(wrong());
+            }
+        }
+        let position = given.get_item("position")?.map_or(Ok(-1), |position| position.extract())?;
+        let position = Some(place("position", position, ids.len())?);
+        match (given.get_item("logit_diff")?, given.get_item("probability")?) {
+            (Some(pair), None) => {
+                let [a, b] = pair.extract::<[Bound<'_, PyAny>; 2]>()?;
+                Ok(TokenMetric { position, token: token(&a, model)?, minus: Some(token(&b, model)?) })
+            }
+            (None, Some(of)) => Ok(TokenMetric { position, token: token(&of, model)?, minus: None }),
+            _ => Err(wrong()),
+        }
+    };
+    given.into_iter().zip(texts).map(one).collect::<PyResult<_>>().map(Metric::Tokens)
+}
+
 /// An id, or a text that is one token.
-fn token(given: &Bound<'_, PyAny>, model: &regard_model::Model) -> PyResult<u32> {
+pub(crate) fn token(given: &Bound<'_, PyAny>, model: &regard_model::Model) -> PyResult<u32> {
     let Ok(text) = given.extract::<String>() else { return given.extract() };
     model.token(&text).map_err(refused)
 }

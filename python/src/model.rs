@@ -1,21 +1,23 @@
 //! Checkpoints from disk: `load` and a model.
 
-use crate::activation_gradients::{ActivationGradients, objective};
+use crate::activation_gradients::{ActivationGradients, metric, objective, token};
 use crate::hooks::{Activations, PyHooks, parse};
 use crate::instruments::result;
 use crate::interrupt::watched;
 use crate::parse::Listed;
 use crate::reading::{Given, Source};
-use crate::run::Run;
+use crate::run::{Run, place};
 use crate::threads::pooled;
-use numpy::{IntoPyArray, PyReadonlyArray2, PyReadonlyArray3};
+use ndarray::{ArrayD, Axis};
+use numpy::{IntoPyArray, PyArrayDyn, PyArrayMethods, PyReadonlyArray2, PyReadonlyArray3};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyString};
-use regard_model::{Cancel, Edits, Generation, Input, LogitOf, Objective, PatchOptions, Site, Sources};
+use regard_model::{Arrays, Cancel, Edits, Generation, Input, LogitOf, Metric, Objective, PatchOptions, Site, Sources, Vectors};
 use regard_nn::generate::Sampling;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 pub(crate) fn refused(error: regard_model::Error) -> PyErr {
     PyValueError::new_err(error.to_string())
@@ -31,12 +33,56 @@ pub(crate) fn cancellable<R: Send>(py: Python<'_>, cancel: &Cancel, work: impl F
 /// Hugging Face cache. Nothing is downloaded.
 ///
 /// ``m = regard.load(path)``; ``m.run("Once upon a time").loss``. Without a path, the small model that comes with the package.
+/// ``vectors`` are named vectors that edits may add (``"L1.resid=add:NAME*2"``): a safetensors file, or a dict of arrays.
 #[pyfunction]
-#[pyo3(signature = (path = None))]
-pub(crate) fn load(py: Python<'_>, path: Option<PathBuf>) -> PyResult<Model> {
+#[pyo3(signature = (path = None, *, vectors = None))]
+pub(crate) fn load(py: Python<'_>, path: Option<PathBuf>, vectors: Option<&Bound<'_, PyAny>>) -> PyResult<Model> {
     crate::threads::check_variable()?;
     let model = py.detach(|| pooled(|| path.map_or_else(regard_model::Model::built_in, regard_model::Model::load))).map_err(refused)?;
-    Ok(Model { model })
+    Ok(Model { model: vectors.map(named_vectors).transpose()?.map_or_else(|| model.clone(), |vectors| model.with_vectors(vectors)) })
+}
+
+/// An array of another package, as float32.
+fn array(given: &Bound<'_, PyAny>) -> PyResult<ArrayD<f32>> {
+    let array = given.py().import("numpy")?.call_method1("asarray", (given, "float32"))?;
+    Ok(array.cast::<PyArrayDyn<f32>>()?.try_readonly()?.as_array().to_owned())
+}
+
+/// Vectors of a file, or of arrays by name.
+fn named_vectors(given: &Bound<'_, PyAny>) -> PyResult<Vectors> {
+    let Ok(named) = given.cast::<PyDict>() else {
+        return Vectors::read(&given.extract::<PathBuf>()?).map_err(refused);
+    };
+    let mut vectors = Vectors::default();
+    for (name, vector) in named {
+        let (name, vector) = (name.extract::<String>()?, array(&vector)?);
+        if vector.shape().iter().filter(|n| **n != 1).count() > 1 {
+            let text = format!("the vector {name:?} has the shape {:?}; it must have one dimension", vector.shape());
+            return Err(PyValueError::new_err(text));
+        }
+        vectors.insert(&name, &vector.iter().copied().collect::<Vec<_>>()).map_err(refused)?;
+    }
+    Ok(vectors)
+}
+
+/// Own arrays by activation, `L3.z`, or `z` with one for each layer.
+fn own_arrays(given: &Bound<'_, PyDict>, layers: usize) -> PyResult<Arrays> {
+    let mut arrays = Arrays::new();
+    for (name, given) in given {
+        let name = name.extract::<String>()?;
+        let values = array(&given)?;
+        match parse(&name, layers)? {
+            (Some(layer), site) => {
+                arrays.insert((layer, site), values);
+            }
+            (None, _) if values.ndim() == 0 || values.len_of(Axis(0)) != layers => {
+                let text = format!("{name} has the shape {:?}; without a layer in its name it must have {layers} first", values.shape());
+                return Err(PyValueError::new_err(text));
+            }
+            (None, site) => arrays.extend(values.outer_iter().enumerate().map(|(layer, values)| ((layer, site), values.to_owned()))),
+        }
+    }
+    Ok(arrays)
 }
 
 /// A checkpoint that can be run, looked into and edited: see :func:`load`.
@@ -61,11 +107,19 @@ impl Model {
         texts: Option<&Bound<'_, PyDict>>,
         reference: Option<Listed<Bound<'_, PyAny>>>,
     ) -> PyResult<Sources> {
-        let (mut named, mut runs) = (Vec::new(), Vec::new());
+        let (mut named, mut runs, mut own) = (Vec::new(), Vec::new(), Vec::new());
         for (name, text) in texts.into_iter().flatten() {
             let name = name.extract::<String>()?;
+            if let Ok(arrays) = text.cast::<PyDict>() {
+                own.push((name, Arc::new(own_arrays(arrays, self.model.shape().layers)?)));
+                continue;
+            }
             match text.cast::<Run>() {
-                Ok(run) if run.get().0.model().shape() == self.model.shape() => runs.push((name, run.get().0.activations())),
+                Ok(run) if run.get().0.model().shape() == self.model.shape() => {
+                    let kept = run.get().1.iter().filter(|((_, site), _)| !site.has_heads());
+                    own.push((name.clone(), Arc::new(kept.map(|(at, values)| (*at, values.clone())).collect())));
+                    runs.push((name, run.get().0.activations()));
+                }
                 Ok(_) => {
                     return Err(PyValueError::new_err(format!(
                         "texts[{name:?}] is a run of a model of another shape; give one of this model"
@@ -79,15 +133,17 @@ impl Model {
             Some(Listed(texts)) => Some(texts.iter().map(|text| Given::new(text)?.ids(&self.model)).collect::<PyResult<Vec<_>>>()?),
         };
         self.work(py, |model| {
-            let mut sources = match &given {
-                Some(texts) if edits.needs_reference() => Sources { reference: Some(model.reference(texts)?.into()), ..Sources::default() },
-                // Stories that are not judged.
-                _ => model.sources_of(edits)?,
-            };
+            let none = Edits::default();
+            // Without texts, stories that are not judged.
+            let mut sources = model.sources_of(if given.is_some() { &none } else { edits })?;
+            if let Some(texts) = given.filter(|_| edits.needs_reference()) {
+                sources.reference = Some(model.reference(&texts)?.into());
+            }
             for (name, ids) in &named {
-                model.source(&mut sources, name, ids)?;
+                model.source_for(edits, &mut sources, name, ids)?;
             }
             sources.texts.extend(runs);
+            sources.arrays.extend(own);
             Ok(sources)
         })
     }
@@ -190,14 +246,16 @@ impl Model {
     /// Run a text or ids, with edits such as ``"L3.H1=zero/scale=off"``: a :class:`Run`. Of a list of texts, a list of runs, each with
     /// the bits that it has alone.
     ///
-    /// ``texts`` are second texts by name, for ``patch:NAME``: texts, ids, or runs, whose edits then count (path patching:
-    /// ``texts={"x": m.run(corrupt, "L3.H1=patch:y", texts={"y": clean})}``); ``reference`` are other texts, for ``mean`` and ``resample``
-    /// (16 of our stories when there are none). ``keep`` names activations that ``run[name]`` returns afterwards: ``keep=["resid_post",
-    /// "L3.mlp_out"]``; queries, keys, values, ``z``, ``pattern`` and ``logits`` are always there.
+    /// ``texts`` are second texts by name, for ``patch:NAME``: texts, ids, own arrays by activation (``{"L3.z": array}``), or runs, whose
+    /// edits then count (path patching: ``texts={"x": m.run(corrupt, "L3.H1=patch:y", texts={"y": clean})}``; rows of the stream are
+    /// those of ``keep``). ``vectors`` are named vectors for ``add:NAME``: a safetensors file or a dict of arrays. ``reference`` are other
+    /// texts, for ``mean`` and ``resample`` (16 of our stories when there are none). ``keep`` names activations that ``run[name]`` returns
+    /// afterwards: ``keep=["resid_post", "L3.mlp_out"]``; queries, keys, values, ``z``, ``pattern`` and ``logits`` are always there.
     ///
     /// ``hooks`` are functions by name of activation, ``{"L3.z": lambda z: z * 0.5}``: each sees an array and returns one of the same
-    /// shape, or None for no change. Steering is ``hooks={"L5.resid_pre": lambda x: x + 2 * direction}``.
-    #[pyo3(signature = (text_or_ids, edits = "", *, texts = None, reference = None, keep = None, hooks = None))]
+    /// shape, or None for no change. Steering is ``m.run(text, "L5.resid=add:v*2", vectors={"v": direction})``, or
+    /// ``hooks={"L5.resid_pre": lambda x: x + 2 * direction}``.
+    #[pyo3(signature = (text_or_ids, edits = "", *, texts = None, reference = None, keep = None, hooks = None, vectors = None))]
     fn run<'py>(
         &self,
         py: Python<'py>,
@@ -207,13 +265,17 @@ impl Model {
         reference: Option<Listed<Bound<'py, PyAny>>>,
         keep: Option<Listed<String>>,
         hooks: Option<&Bound<'py, PyDict>>,
+        vectors: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let keep = keep.map_or_else(Vec::new, |keep| keep.0);
         let given = several(text_or_ids)?;
         let alone = given.is_none();
         let given = given.unwrap_or_else(|| vec![text_or_ids.clone()]);
         let edits = Edits::parse(edits).map_err(refused)?;
-        let sources = self.sources(py, &edits, texts, reference)?;
+        let mut sources = self.sources(py, &edits, texts, reference)?;
+        if let Some(vectors) = vectors {
+            sources.vectors.extend(&named_vectors(vectors)?);
+        }
         let mut runs = Vec::new();
         for text in given {
             let ids = Given::new(&text)?.ids(&self.model)?;
@@ -221,6 +283,11 @@ impl Model {
             runs.push(Bound::new(py, self.run_one(py, &ids, &edits, &sources, &keep, hooks)?)?.into_any());
         }
         if alone { Ok(runs.swap_remove(0)) } else { Ok(PyList::new(py, runs)?.into_any()) }
+    }
+
+    /// The same model with named vectors, which its edits may then add everywhere: a safetensors file or a dict of arrays.
+    fn with_vectors(&self, vectors: &Bound<'_, PyAny>) -> PyResult<Self> {
+        Ok(Self { model: self.model.with_vectors(named_vectors(vectors)?) })
     }
 
     /// What the encoder of an encoder-decoder makes of its source, or a model of images of an image: a :class:`Run`. The source is a text
@@ -387,18 +454,35 @@ impl Model {
     ///
     /// Without texts, on 16 of our stories of 256 tokens. With ``direct``, beside it the effect of taking a head out of the last stream
     /// alone.
-    #[pyo3(signature = (texts = None, *, direct = false))]
-    fn screen(&self, py: Python<'_>, texts: Option<Listed<Bound<'_, PyAny>>>, direct: bool) -> PyResult<Py<PyAny>> {
+    ///
+    /// ``of`` is what is measured: ``"loss"``, or a prediction after each text, ``{"logit_diff": [a, b]}`` (the logit of token ``a`` minus
+    /// that of ``b``) or ``{"probability": a}``, after another token with ``"position"``; a list has one for each text. The columns
+    /// ``loss`` and ``worse`` are then ``value`` and ``higher``.
+    #[pyo3(signature = (texts = None, *, direct = false, of = None))]
+    fn screen(
+        &self,
+        py: Python<'_>,
+        texts: Option<Listed<Bound<'_, PyAny>>>,
+        direct: bool,
+        of: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
         let texts = self.texts(py, texts)?;
-        let outcomes = self.work(py, |model| model.screen(&texts, &[], |_, _| true))?;
+        let metric = of.map_or(Ok(Metric::Loss), |of| metric(of, &self.model, &texts))?;
+        let outcomes = self.work(py, |model| model.screen_by(&texts, &metric, &[], |_, _| true))?;
         let heads = self.model.shape().heads;
         let fields = PyDict::new(py);
         fields.set_item("layer", column(py, (0..outcomes.len()).map(|i| (i / heads) as i64)))?;
         fields.set_item("head", column(py, (0..outcomes.len()).map(|i| (i % heads) as i64)))?;
         outcome_columns(py, &fields, &outcomes)?;
         fields.set_item("q", column(py, outcomes.iter().map(|o| o.q.unwrap_or(f64::NAN))))?;
+        if metric != Metric::Loss {
+            for (loss, name) in [("loss", "value"), ("worse", "higher")] {
+                fields.set_item(name, fields.get_item(loss)?)?;
+                fields.del_item(loss)?;
+            }
+        }
         if direct {
-            let effects = self.work(py, |model| model.direct_effects(&texts, |_, _| {}))?;
+            let effects = self.work(py, |model| model.direct_effects_by(&texts, &metric, |_, _| {}))?;
             fields.set_item("direct", column(py, effects.iter().map(|e| e.mean)))?;
             fields.set_item("direct_low", column(py, effects.iter().map(|e| e.low)))?;
             fields.set_item("direct_high", column(py, effects.iter().map(|e| e.high)))?;
@@ -427,24 +511,37 @@ impl Model {
         table(&fields)
     }
 
-    /// Activation patching: each head's ``z`` on the clean text put into a run of the corrupt one, which has as many tokens. A
+    /// Activation patching: an activation on the clean text put into a run of the corrupt one, which has as many tokens, head by head. A
     /// :class:`Table` with a row per head (and ``position``, with ``by_position``): ``margin`` is the logit of the first of ``tokens`` less
-    /// that of the second after the last token (by default the most likely tokens of the clean and of the corrupt text), ``share`` the
-    /// share of the difference between the texts, ``clean`` and ``corrupt`` their margins.
-    #[pyo3(signature = (clean, corrupt, *, tokens = None, by_position = false))]
+    /// that of the second after the last token (by default the most likely tokens of the clean and of the corrupt text; ids, or texts of
+    /// one token), ``share`` the share of the difference between the texts, ``clean`` and ``corrupt`` their margins.
+    ///
+    /// ``site`` is the activation: ``z``, ``q``, ``k``, ``v`` (of key and value heads), ``pattern``, or with a row per layer and without
+    /// ``head`` ``resid_pre``, ``resid_mid``, ``resid_post``, ``attn_out``, ``mlp_out``. The residual stream is patched position by
+    /// position, unless ``by_position`` is False; a position of ``pattern`` is a query.
+    #[pyo3(signature = (clean, corrupt, site = "z", *, tokens = None, by_position = None))]
     fn patch(
         &self,
         py: Python<'_>,
         clean: &Bound<'_, PyAny>,
         corrupt: &Bound<'_, PyAny>,
-        tokens: Option<[u32; 2]>,
-        by_position: bool,
+        site: &str,
+        tokens: Option<[Bound<'_, PyAny>; 2]>,
+        by_position: Option<bool>,
     ) -> PyResult<Py<PyAny>> {
         let (clean, corrupt) = (Given::new(clean)?.ids(&self.model)?, Given::new(corrupt)?.ids(&self.model)?);
-        let patched = self.work(py, |model| model.patch(&clean, &corrupt, PatchOptions { tokens, by_position }, |_, _| {}))?;
+        let site: Site = site.parse().map_err(PyValueError::new_err)?;
+        let tokens = match tokens {
+            Some([a, b]) => Some([token(&a, &self.model)?, token(&b, &self.model)?]),
+            None => None,
+        };
+        let by_position = by_position.unwrap_or(site.is_stream());
+        let patched = self.work(py, |model| model.patch(&clean, &corrupt, PatchOptions { site, tokens, by_position }, |_, _| {}))?;
         let (fields, places) = (PyDict::new(py), || patched.margins.indexed_iter().map(|(place, _)| place));
         fields.set_item("layer", column(py, places().map(|(layer, ..)| layer as i64)))?;
-        fields.set_item("head", column(py, places().map(|(_, head, _)| head as i64)))?;
+        if site.has_heads() {
+            fields.set_item("head", column(py, places().map(|(_, head, _)| head as i64)))?;
+        }
         if by_position {
             fields.set_item("position", column(py, places().map(|(.., position)| position as i64)))?;
         }
@@ -475,25 +572,31 @@ impl Model {
     }
 
     /// What each part of the model writes to the logit of ``token`` (by default the most likely) at ``row`` (by default the last): a
-    /// :class:`Table` whose ``writes`` add up to the logit. With ``minus``, to the difference of two tokens' logits.
-    #[pyo3(signature = (text_or_ids, row = None, token = None, edits = "", *, minus = None))]
+    /// :class:`Table` whose ``writes`` add up to the logit. With ``minus``, to the difference of two tokens' logits. Tokens are ids, or
+    /// texts of one token. With ``by_position``, what a head writes is taken apart by the token whose value it reads (``position``).
+    #[pyo3(signature = (text_or_ids, row = None, token = None, edits = "", *, minus = None, by_position = false))]
     fn attribute(
         &self,
         py: Python<'_>,
         text_or_ids: &Bound<'_, PyAny>,
-        row: Option<usize>,
-        token: Option<u32>,
+        row: Option<i64>,
+        token: Option<&Bound<'_, PyAny>>,
         edits: &str,
-        minus: Option<u32>,
+        minus: Option<&Bound<'_, PyAny>>,
+        by_position: bool,
     ) -> PyResult<Py<PyAny>> {
         let ids = Given::new(text_or_ids)?.ids(&self.model)?;
         let edits = Edits::parse(edits).map_err(refused)?;
         let sources = self.sources(py, &edits, None, None)?;
-        let row = row.unwrap_or(ids.len().saturating_sub(1));
-        let of = LogitOf { token, minus };
+        let row = place("row", row.unwrap_or(-1), ids.len())?;
+        let id = |given: Option<&Bound<'_, PyAny>>| given.map(|given| crate::activation_gradients::token(given, &self.model)).transpose();
+        let of = LogitOf { token: id(token)?, minus: id(minus)?, by_position };
         let attribution = self.work(py, |model| model.attribute_to(&ids, &edits, &sources, row, of))?;
         let fields = PyDict::new(py);
         fields.set_item("part", attribution.parts)?;
+        if by_position {
+            fields.set_item("position", column(py, attribution.positions.into_iter().map(|position| position as i64)))?;
+        }
         fields.set_item("writes", column(py, attribution.writes.into_iter()))?;
         table(&fields)
     }

@@ -72,10 +72,12 @@ impl Run {
 }
 
 /// An index as Python counts: from the end where it is negative.
-fn place(what: &str, index: i64, count: usize) -> PyResult<usize> {
+pub(crate) fn place(what: &str, index: i64, count: usize) -> PyResult<usize> {
     let from_start = if index < 0 { index + count as i64 } else { index };
     let inside = usize::try_from(from_start).ok().filter(|index| *index < count);
-    inside.ok_or_else(|| PyIndexError::new_err(format!("{what} {index} is out of range: there are {count}, from 0 to {}", count - 1)))
+    inside.ok_or_else(|| {
+        PyIndexError::new_err(format!("{what} {index} is out of range: there are {count}, from 0 to {}", count.saturating_sub(1)))
+    })
 }
 
 /// What is shown of the first key.
@@ -229,14 +231,17 @@ impl Run {
         Ok(result(&CLASS, "HeatMap", &fields)?.unbind())
     }
 
-    /// Every head, or one with its tokens: a :class:`Figure`, which shows itself in a notebook. ``sink`` as in :meth:`heat_map`.
-    #[pyo3(signature = (layer = None, head = None, *, sink = "show"))]
-    fn picture(&self, py: Python<'_>, layer: Option<i64>, head: Option<i64>, sink: &str) -> PyResult<Py<PyAny>> {
+    /// Every head, or one with its tokens: a :class:`Figure`, which shows itself in a notebook. ``sink`` as in :meth:`heat_map`. With
+    /// ``keys``, which keys each head attends to: the mean weight that each gets from the queries that may see it.
+    #[pyo3(signature = (layer = None, head = None, *, sink = "show", keys = false))]
+    fn picture(&self, py: Python<'_>, layer: Option<i64>, head: Option<i64>, sink: &str, keys: bool) -> PyResult<Py<PyAny>> {
         let sink = sink_of(sink)?;
         let layer = layer.map(|layer| self.layer(layer)).transpose()?;
         let head = head.map(|head| self.head(head)).transpose()?;
         let figure = self.look(py, |run| {
             let drawn = match (layer, head) {
+                (None, None) if keys => picture::keys(run),
+                _ if keys => return Ok(Err("the picture of keys is of all heads: leave layer and head out".to_owned())),
                 (Some(layer), Some(head)) => picture::head(run, layer, head, sink),
                 (None, None) => picture::heads(run, sink),
                 _ => return Ok(Err("a picture is of all heads, or of one: give layer and head, or neither".to_owned())),

@@ -275,3 +275,107 @@ def test_patches_are_runs_with_edits(model):
 def test_attribution_of_a_difference(model):
     a, b, both = model.attribute(TEXT, token=5), model.attribute(TEXT, token=7), model.attribute(TEXT, token=5, minus=7)
     assert list(a.part) == list(both.part) and np.allclose(both.writes, a.writes - b.writes, atol=1e-6)
+
+
+def test_every_site_is_patched(model):
+    a, b = model.tokens("Emma and David went to the river."), model.tokens("Anna and David went to the park.")
+    n = min(len(a), len(b))
+    a, b = a[:n], b[:n]
+    heads = {"q": model.heads, "z": model.heads, "pattern": model.heads, "k": model.kv_heads, "v": model.kv_heads}
+    for site in ("resid_pre", "resid_mid", "resid_post", "q", "k", "v", "pattern", "z", "attn_out", "mlp_out"):
+        all_at_once = model.patch(a, b, site, tokens=(5, 7), by_position=False)
+        assert len(all_at_once) == model.layers * heads.get(site, 1) and hasattr(all_at_once, "head") == (site in heads)
+        by_position = model.patch(a, b, site=site, tokens=(5, 7), by_position=True)
+        assert len(by_position) == n * len(all_at_once)
+        # The stream holds everything: by default it is patched by position.
+        default = model.patch(a, b, site, tokens=(5, 7))
+        assert len(default) == len(by_position if site.startswith("resid") else all_at_once)
+    run = model.run(a, keep=["resid_mid"])
+    table = model.patch(a, b, "resid_mid", tokens=(5, 7))
+    edited = model.run(b, "L1.resid_mid=patch:x@2", texts={"x": run})
+    row = table.layer.tolist().index(1) + 2
+    assert table.position[row] == 2
+    assert table.margin[row] == pytest.approx(float(edited.logits[-1, 5]) - float(edited.logits[-1, 7]), abs=1e-5)
+    with pytest.raises(ValueError, match='"resid" is no activation; use one of'):
+        model.patch(a, b, "resid")
+
+
+def test_vectors_steer(model, tmp_path):
+    from safetensors.numpy import save_file
+
+    direction = np.linspace(-1, 1, model.width).astype(np.float32)
+    save_file({"d": direction}, tmp_path / "v.safetensors")
+    hooked = model.run(TEXT, hooks={"L1.resid_pre": lambda x: x + 2 * direction}).logits
+    for vectors in ({"d": direction}, {"d": list(direction)}, str(tmp_path / "v.safetensors"), tmp_path / "v.safetensors"):
+        assert np.array_equal(model.run(TEXT, "L1.resid=add:d*2", vectors=vectors).logits, hooked)
+    steered = model.with_vectors({"d": direction})
+    assert np.array_equal(steered.run(TEXT, "L1.resid=add:d*2").logits, hooked)
+    assert regard.load(vectors={"d": direction}).run(TEXT, "L1.resid=add:d*2").edits == "L1.resid_pre=add:d*2"
+    assert steered.generate(TEXT, 5, "L1.resid=add:d*50") != model.generate(TEXT, 5)
+    for wrong, message in (({"e": direction}, "no vector named \"d\""), ({"d": direction[1:]}, "elements; the stream has")):
+        with pytest.raises(ValueError, match=message):
+            model.run(TEXT, "L1.resid=add:d", vectors=wrong)
+    with pytest.raises(ValueError, match="must be finite"):
+        model.run(TEXT, vectors={"d": direction * np.nan})
+    with pytest.raises(ValueError, match="one dimension"):
+        model.with_vectors({"d": np.ones((2, 3))})
+
+
+def test_own_arrays_are_patched(model):
+    other = model.run("Anna went to the park with David.", keep=["resid_post"])
+    n = len(other)
+    ids = model.tokens(TEXT)[:n]
+    assert len(ids) == n
+    for edits, name, array in (
+        ("L1.H2=patch:x", "L1.z", other.z(1)),
+        ("L1.KV0=patch:x.k", "k", other["k"]),
+        ("L1.resid_post=patch:x@1", "L1.resid_post", other["L1.resid_post"]),
+    ):
+        by_array = model.run(ids, edits, texts={"x": {name: array}}).logits
+        assert np.array_equal(by_array, model.run(ids, edits, texts={"x": other}).logits)
+        assert not np.array_equal(by_array, model.run(ids).logits)
+    z = np.zeros((model.heads, n, model.head_dim))
+    assert np.array_equal(model.run(ids, "L1=patch:x", texts={"x": {"L1.z": z}}).logits, model.run(ids, "L1=zero").logits)
+    with pytest.raises(ValueError, match="has the shape"):
+        model.run(ids, "L1=patch:x", texts={"x": {"L1.z": z[:, :, 1:]}})
+    with pytest.raises(ValueError, match="keep it in the run"):
+        model.run(ids, "L1.resid_mid=patch:x", texts={"x": other})
+
+
+def test_screens_by_a_prediction(model):
+    texts = ["Emma and David went to the", "Anna ran to the"]
+    table = model.screen(texts, of={"logit_diff": [5, 7]}, direct=True)
+    assert len(table) == model.layers * model.heads and not hasattr(table, "loss")
+
+    def values(edits):
+        logits = [model.run(text, edits).logits[-1] for text in texts]
+        return np.array([float(row[5]) - float(row[7]) for row in logits])
+
+    intact, edited = values(""), values("L1.H1=zero")
+    row = model.heads + 1
+    assert table.edits[row] == "L1.H1=zero" and table.change[row] == pytest.approx((edited - intact).mean(), abs=1e-5)
+    assert table.higher[row] == (edited > intact).sum() and np.isfinite(table.direct).all()
+    several = model.screen(texts, of=[{"probability": 5}, {"probability": 7, "position": 0}])
+    runs = [model.run(text).logits.astype(np.float64) for text in texts]
+    p = [np.exp(x[at] - x[at].max()) / np.exp(x[at] - x[at].max()).sum() for x, at in zip(runs, (-1, 0))]
+    assert several.intact[0] == pytest.approx((p[0][5] + p[1][7]) / 2, rel=1e-5)
+    both, outside = {"probability": 5, "logit_diff": [5, 7]}, {"probability": 5, "position": 99}
+    for wrong in ("los", {"logits": 5}, [{"probability": 5}], both, outside):
+        with pytest.raises((ValueError, IndexError)):
+            model.screen(texts, of=wrong)
+
+
+def test_attribution_by_position(model):
+    whole, apart = model.attribute(TEXT, token=5, minus=7), model.attribute(TEXT, token=5, minus=7, by_position=True)
+    for part in dict.fromkeys(whole.part):
+        sums = [writes for name, writes in zip(apart.part, apart.writes) if name == part]
+        assert sum(sums) == pytest.approx(whole.writes[list(whole.part).index(part)], abs=1e-4)
+    n = len(model.tokens(TEXT))
+    assert sorted({p for name, p in zip(apart.part, apart.position) if name == "L0.H0"}) == list(range(n))
+    assert set(model.attribute(TEXT, -2, token=5, by_position=True).position) == set(range(n - 1))
+    with pytest.raises(ValueError, match="it replaces the sum over keys"):
+        model.attribute(TEXT, edits="L0.H1=zero", by_position=True)
+    edited = model.attribute(TEXT, token=5, edits="L0.resid_mid=gain:0.5")
+    assert list(edited.part).count("L0.edits") == 1
+    logit = model.run(TEXT, "L0.resid_mid=gain:0.5").logits[-1, 5]
+    assert sum(edited.writes) == pytest.approx(float(logit), abs=1e-3)

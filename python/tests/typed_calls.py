@@ -24,6 +24,9 @@ found = regard.analyze(weights)
 swept = regard.lab.sweep(d_k=[4, 64])
 run = regard.load().run("the cat")
 read: list[str] = run.tokens
+steered = regard.load().run("the cat", "L1.resid=add:v*2", vectors={"v": np.ones(64)}, texts={"x": run, "y": {"L1.z": run.z(1)}})
+patched = regard.load().patch([1, 2, 3], [1, 2, 4], "resid_pre", tokens=[5, "a"])
+screened = regard.load().screen(["the cat"], of={"logit_diff": ["a", 5]})
 
 SHAPES = [
     (out.shape, (1, 2, 5, 8)),
@@ -38,6 +41,9 @@ SHAPES = [
     (drawn.svg()[:4], "<svg"),
     (lines.svg()[:4], "<svg"),
     (len(found["entropy"]), 2),
+    (steered.hidden.shape, (len(run), 64)),
+    (len(patched), 9),
+    (len(screened), 12),
     (swept.to_csv(comments=True)[:2], "# "),
     (len(read), len(run.ids)),
 ]

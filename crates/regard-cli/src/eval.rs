@@ -1,6 +1,6 @@
 //! `regard eval`.
 
-use crate::microscope::{ABOUT_MODEL, load};
+use crate::microscope::{ABOUT_MODEL, VectorArgs, load};
 use crate::options::{Common, Outcome, Unusable};
 use crate::train::warn_unverified;
 use anyhow::Result;
@@ -44,6 +44,8 @@ pub(crate) struct Eval {
     /// Edits of the model, as in L3.H1=zero/scale=off: see `regard surgery --help`
     #[arg(long, default_value = "", value_name = "EDITS")]
     edits: String,
+    #[command(flatten)]
+    vectors: VectorArgs,
     /// Measure with keys and values as a cache of this type stores them, too: f16, bf16 or q8_0
     #[arg(long, default_value = "f32", value_name = "TYPE")]
     cache_type: CacheType,
@@ -123,7 +125,7 @@ impl Eval {
 
     pub(crate) fn run(self) -> Result<Outcome> {
         let bar = self.common.start("eval")?;
-        let model = load(self.model.as_deref())?;
+        let model = self.vectors.given(load(self.model.as_deref())?)?;
         if let Some(folder) = self.model.as_deref().filter(|_| model.trained().is_some_and(|trained| !trained.verified)) {
             warn_unverified(folder);
         }

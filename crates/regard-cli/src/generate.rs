@@ -1,6 +1,6 @@
 //! `regard generate`.
 
-use crate::microscope::{ABOUT_MODEL, SourceArgs, load};
+use crate::microscope::{ABOUT_MODEL, SourceArgs, VectorArgs, load};
 use crate::options::{Common, Outcome, Sizes, Unusable};
 use crate::train::warn_unverified;
 use anyhow::{Context, Result};
@@ -42,6 +42,8 @@ pub(crate) struct Generate {
     /// Edits of the model, as in L3.H1=zero/scale=off: see `regard surgery --help`
     #[arg(long, default_value = "", value_name = "EDITS")]
     edits: String,
+    #[command(flatten)]
+    vectors: VectorArgs,
     /// What the text begins with [default: the beginning of a story for the built-in model, else a line break, which is not printed]
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
@@ -118,7 +120,7 @@ impl Generate {
 
     pub(crate) fn run(self) -> Result<Outcome> {
         let bar = Common { json: self.json, quiet: !self.json, wide: false, threads: self.threads }.start("generate")?;
-        let model = self.source.decoder(&load(self.model.as_deref())?)?;
+        let model = self.source.decoder(&self.vectors.given(load(self.model.as_deref())?)?)?;
         if let Some(folder) = self.model.as_deref().filter(|_| model.trained().is_some_and(|trained| !trained.verified)) {
             warn_unverified(folder);
         }

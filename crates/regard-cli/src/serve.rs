@@ -1,5 +1,6 @@
 //! `regard serve`: the page, for this machine only.
 
+use crate::microscope::VectorArgs;
 use crate::options::{Common, Outcome, Unusable};
 use crate::output::{note, print};
 use anyhow::{Context, Result};
@@ -22,6 +23,8 @@ pub(crate) struct Serve {
     /// Models: files, folders, or names in the local Hugging Face cache [default: the small built-in model]
     #[arg(value_name = "MODEL")]
     models: Vec<PathBuf>,
+    #[command(flatten)]
+    vectors: VectorArgs,
     /// Port; 0 uses any free one
     #[arg(long, default_value_t = 0, value_name = "N")]
     port: u16,
@@ -69,11 +72,12 @@ fn redirect_file(address: &str) -> std::io::Result<(tempfile::TempDir, PathBuf)>
 impl Serve {
     pub(crate) fn run(self) -> Result<Outcome> {
         let bar = self.common.start("serve")?;
-        let models = if self.models.is_empty() {
+        let models: Vec<Model> = if self.models.is_empty() {
             vec![Model::built_in()?]
         } else {
             self.models.iter().map(Model::load).collect::<regard_model::Result<_>>()?
         };
+        let models = models.into_iter().map(|model| self.vectors.given(model)).collect::<Result<_>>()?;
         drop(bar);
         let server = Server::bind(models, self.port)
             .map_err(|e| Unusable(format!("cannot listen on port {}: {e}; leave --port out to use any free port", self.port)))?;

@@ -226,3 +226,76 @@ fn sound_is_read_and_attention_to_it_is_drawn() {
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && error.contains("no WAV file"), "{error}");
 }
+
+#[test]
+fn every_activation_is_patched() {
+    let texts = ["--clean", "Emma loves the school", "--corrupt", "Emma loves the garden", "--json"];
+    let tokens = [texts.as_slice(), &["--token", "a", "--minus", "e"]].concat();
+    let of = |site: &str, more: &[&str]| rows(&works(&[&["patch", "--site", site], tokens.as_slice(), more].concat(), here()));
+    let (heads, streams) = (of("k", &[]), of("resid_post", &[]));
+    assert!(heads.len() == 12 && heads.iter().all(|row| row["head"].is_number() && row["position"].is_null()), "{heads:?}");
+    assert!(streams.iter().all(|row| row["head"].is_null() && row["position"].is_number()), "{streams:?}");
+    // After the last layer the last position carries all of the difference, and the others nothing.
+    let end: Vec<f64> = streams.iter().filter(|row| row["layer"] == 2).filter_map(|row| row["share"].as_f64()).collect();
+    let (last, others) = end.split_last().expect("positions");
+    assert!((last - 1.0).abs() < 1e-4 && others.iter().all(|share| share.abs() < 1e-4), "{end:?}");
+    assert_eq!(of("mlp_out", &["--by-position"]).len(), 3 * end.len());
+    refused(&["patch", "--site", "resid", "--clean", "a", "--corrupt", "b"], here(), "no activation; use one of resid_pre");
+}
+
+#[test]
+fn vectors_of_a_file_steer_every_command() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let width = regard_model::Model::built_in().expect("the built-in model").width();
+    let header = format!("{{\"v\":{{\"dtype\":\"F32\",\"shape\":[{width}],\"data_offsets\":[0,{}]}}}}", 4 * width);
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.bytes());
+    file.extend((0..width).flat_map(|i| (i as f32).sin().to_le_bytes()));
+    std::fs::write(folder.path().join("v.safetensors"), file).expect("vectors");
+    let run = |words: &[&str]| works(&[words, &["--vectors", "v.safetensors"]].concat(), folder.path());
+    let change = |edits: &str| {
+        let json: serde_json::Value =
+            serde_json::from_str(&run(&["surgery", edits, "--json", "--texts", "2", "--tokens", "32"])).expect("JSON");
+        let rows = json[0]["rows"].as_array().expect("rows").clone();
+        rows.iter().find(|row| row["what"] == "change").and_then(|row| row["value"].as_f64()).expect("a change")
+    };
+    assert!(change("L1.resid=add:v*4").abs() > 1e-3 && change("L1.resid=add:v*0").abs() < 1e-12);
+    let write = ["generate", "--prompt", "Emma", "--tokens", "8", "--temperature", "0"];
+    assert_ne!(run(&[write.as_slice(), &["--edits", "L0.resid=add:v*20"]].concat()), works(&write, folder.path()));
+    assert!(run(&["lens", "--edits", "L1.resid_mid=add:v"]).contains("entropy"));
+    run(&["look", "--edits", "L2.resid_post=add:v@last", "--out", "o"]);
+    refused(&["lens", "--edits", "L1.resid=add:v"], folder.path(), "no vector named");
+    refused(&["lens", "--edits", "L1.resid=add:w", "--vectors", "v.safetensors"], folder.path(), "there are v");
+    refused(&["lens", "--vectors", "no.safetensors"], folder.path(), "no.safetensors");
+}
+
+#[test]
+fn heads_are_screened_by_a_prediction() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let texts = ["--text", "Emma and David went to the", "--text", "Anna ran to the", "--json", "--out", "o"];
+    let by = |more: &[&str]| works(&[&["screen"], texts.as_slice(), more].concat(), folder.path());
+    let (loss, probability, difference) =
+        (by(&[]), by(&["--token", "a"]), by(&["--token", "a", "--token", "e", "--minus", "e", "--minus", "a", "--direct"]));
+    assert!(probability.contains("change of the probability of the token") && difference.contains("change of the difference of logits"));
+    let change = |json: &str| rows(json)[5]["change"].as_f64().expect("a change");
+    // Stored steps of one metric are not those of another.
+    assert!(change(&loss) != change(&probability) && change(&probability) != change(&difference));
+    refused(&["screen", "--token", "a", "--token", "e", "--minus", "e"], folder.path(), "give as many of both");
+    refused(&["screen", "--minus", "e"], folder.path(), "--token");
+}
+
+#[test]
+fn keys_that_are_attended_to_are_listed() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let words = ["look", "--text", "Emma went to the river", "--keys", "--head", "1.2", "--json", "--out", "o"];
+    let json: serde_json::Value = serde_json::from_str(&works(&words, folder.path())).expect("JSON");
+    let tables = json.as_array().expect("tables");
+    let keys = tables.iter().find(|table| table["name"] == "keys").expect("keys")["rows"].as_array().expect("rows").clone();
+    let sum: f64 = keys.iter().filter_map(|row| row["weight"].as_f64()).sum();
+    assert!((sum - keys.len() as f64).abs() < 1e-4, "each of {} queries gives 1, not {sum}", keys.len());
+    let last = keys.last().expect("a key");
+    assert_eq!(last["weight"], last["mean"], "only the last query sees the last key");
+    for file in ["keys.csv", "keys.svg", "keys.png"] {
+        assert!(folder.path().join("o").join(file).is_file(), "{file}");
+    }
+}

@@ -90,6 +90,7 @@ fn cases() -> Vec<Case> {
     vec![
         case("look", look),
         case("look", one),
+        case("look", &["look", "--text", "Once upon a time", "--keys", "--out", "o"]),
         case("look --html", &["look", "--text", "Once", "--html", "o/page.html", "--out", "p"]),
         resuming("screen", &["screen", "--texts", "1", "--tokens", "4", "--out", "o"]),
         case("plot", &["plot", "w.csv", "--out", "o"]),

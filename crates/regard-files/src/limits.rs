@@ -44,6 +44,8 @@ pub const THREADS: Limit = Limit::new(4096, "threads");
 pub const STATE_BYTES: Limit = Limit::new(64 << 20, "bytes");
 /// A file of claims.
 pub const CLAIMS_BYTES: Limit = Limit::new(1 << 20, "bytes");
+/// A file of vectors that edits add.
+pub const VECTORS_BYTES: Limit = Limit::new(1 << 30, "bytes");
 /// `tokenizer.json` and vocabularies.
 pub const TOKENIZER_BYTES: Limit = Limit::new(256 << 20, "bytes");
 /// A table (CSV) that Regard wrote.

@@ -9,9 +9,9 @@
 
 use crate::edits::{Edits, Sources};
 use crate::error::{Error, Result};
+use crate::metric::Metric;
 use crate::model::{Model, Remember};
 use crate::paired_test::Evidence;
-use crate::run::row_losses;
 use ndarray::Axis;
 use regard_nn::linear::Write;
 
@@ -21,18 +21,26 @@ impl Model {
     ///
     /// # Errors
     /// As [`Model::losses`]; [`Error::NoHead`] for models whose norms stand after sums, where a head has no writing of its own.
-    pub fn direct_effects(&self, texts: &[Vec<u32>], mut watch: impl FnMut(usize, usize)) -> Result<Vec<Evidence>> {
+    pub fn direct_effects(&self, texts: &[Vec<u32>], watch: impl FnMut(usize, usize)) -> Result<Vec<Evidence>> {
+        self.direct_effects_by(texts, &Metric::Loss, watch)
+    }
+
+    /// The same on a metric of each text.
+    ///
+    /// # Errors
+    /// As [`Model::direct_effects`]; when the metric does not fit the texts.
+    pub fn direct_effects_by(&self, texts: &[Vec<u32>], metric: &Metric, mut watch: impl FnMut(usize, usize)) -> Result<Vec<Evidence>> {
+        metric.check(self, texts)?;
         if !self.is_linear() {
             return Err(Error::NoHead { what: "a direct effect: its norms or its head are not linear" });
         }
         let shape = self.shape();
         let (heads, width, dim) = (shape.layers * shape.heads, self.width(), self.head_dim());
         let mut differences: Vec<Vec<f64>> = vec![Vec::with_capacity(texts.len()); heads];
-        let mean = |losses: Vec<f64>| losses.iter().sum::<f64>() / losses.len() as f64;
         for (text, ids) in texts.iter().enumerate() {
             let remember = Remember { streams: true, heads: true, ..Remember::default() };
             let (hidden, memory) = self.forward(ids, &Edits::default(), &Sources::default(), remember)?;
-            let intact = mean(row_losses(self, ids, &hidden)?);
+            let intact = metric.value(self, text, ids, &hidden)?;
             let weights = self.weights()?;
             let last = &memory.streams[self.sublayers()];
             for (head, differences) in differences.iter_mut().enumerate() {
@@ -47,7 +55,7 @@ impl Model {
                     row.iter_mut().zip(&written).for_each(|(x, w)| *x -= w);
                 }
                 self.transformer().stack().apply_last_norm(&weights, &mut rows);
-                differences.push(mean(row_losses(self, ids, &rows)?) - intact);
+                differences.push(metric.value(self, text, ids, &rows)? - intact);
                 watch(text * heads + head + 1, texts.len() * heads);
             }
         }

@@ -54,9 +54,28 @@ impl Site {
         }
     }
 
+    /// It is of heads, not rows of the stream's width.
+    pub fn has_heads(self) -> bool {
+        matches!(self, Self::Q | Self::K | Self::V | Self::Pattern | Self::Z)
+    }
+
+    /// It is the residual stream, of which each row holds all that comes after it.
+    pub fn is_stream(self) -> bool {
+        matches!(self, Self::ResidPre | Self::ResidMid | Self::ResidPost)
+    }
+
     /// The site of a name.
     pub fn of_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|site| site.name() == name)
+    }
+}
+
+impl std::str::FromStr for Site {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Self, String> {
+        let names = || Self::ALL.map(Self::name).join(", ");
+        Self::of_name(name).ok_or_else(|| format!("{name:?} is no activation; use one of {}", names()))
     }
 }
 

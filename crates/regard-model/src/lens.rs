@@ -3,12 +3,14 @@
 //! ```text
 //! lens           logits of norm(stream after layer l), with the last norm's own scale of that stream
 //! attribution    logit = sum of parts: embedding, each head's z W_O, each b_O, each network, the last norm's shift, the head's bias
+//! by position    a head's part = sum over keys j of a[row, j] v_j W_O
 //! ```
 //!
 //! Parts go through the last norm with the scale of the whole row, which makes it linear: they add up to the logit.
 
 use crate::edits::{Edits, Sources};
 use crate::error::{Error, Result};
+use crate::hooks::Site;
 use crate::model::{Model, Remember};
 use crate::run::Run;
 use ndarray::{Array2, Array3, Axis};
@@ -37,6 +39,8 @@ pub struct Lens {
 pub struct Attribution {
     /// `embedding`, `L0.H1`, `L0.bias`, `L0.mlp`, `last`.
     pub parts: Vec<String>,
+    /// The token that each is read from: that of the row, or by position, of a head, of each key.
+    pub positions: Vec<usize>,
     /// What each writes; they add up to the logit.
     pub writes: Vec<f64>,
     /// The logit itself.
@@ -52,6 +56,8 @@ pub struct LogitOf {
     pub token: Option<u32>,
     /// The logit of this token is taken off.
     pub minus: Option<u32>,
+    /// What a head writes is taken apart by the tokens whose values it reads.
+    pub by_position: bool,
 }
 
 /// A prediction: the softmax of one row of logits.
@@ -164,7 +170,7 @@ impl Model {
     /// # Errors
     /// As [`Model::run`]; [`Error::NoHead`] also for heads that are not linear, and norms of sums.
     pub fn attribute(&self, ids: &[u32], edits: &Edits, sources: &Sources, row: usize, token: u32) -> Result<Attribution> {
-        self.attribute_to(ids, edits, sources, row, LogitOf { token: Some(token), minus: None })
+        self.attribute_to(ids, edits, sources, row, LogitOf { token: Some(token), ..LogitOf::default() })
     }
 
     /// The same of the most likely token's logit, or of a difference of two logits.
@@ -195,8 +201,20 @@ impl Model {
             direction.iter_mut().zip(other).for_each(|(x, y)| *x -= y);
             bias -= its_bias;
         }
+        if let Some(edit) = edits.list().iter().find(|edit| of.by_position && edit.site().is_none() && edit.action.is_of_results()) {
+            let reason = "it replaces the sum over keys, which cannot be taken apart by position".to_owned();
+            return Err(Error::Edit { edit: edit.to_string(), reason });
+        }
         let stream = |number: usize| &memory.streams[number][row * width..(row + 1) * width];
+        let stack = self.transformer().stack();
+        let along = |part: &[f32]| part.iter().zip(&direction).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
+        // Edits of the stream between embedding and sums are parts, too.
+        let edited = |layer: usize| {
+            let between = |site| matches!(site, Some(Site::ResidMid | Site::AttnOut));
+            edits.list().iter().any(|edit| edit.on_layer(layer) && between(edit.site()))
+        };
         let (mut names, mut parts) = (vec!["embedding".to_owned()], stream(0).to_vec());
+        let mut by_key = Vec::new();
         for (layer, tape) in memory.heads.iter().enumerate() {
             let output = self.layer(layer).expect("as many as tapes").output();
             let (dim, dense) = (self.head_dim(), output.matrix(&weights).to_dense());
@@ -204,6 +222,22 @@ impl Model {
                 let of_head = dense.slice_axis(Axis(0), (head * dim..(head + 1) * dim).into());
                 names.push(format!("L{layer}.H{head}"));
                 parts.extend(z.index_axis(Axis(0), row).dot(&of_head));
+            }
+            if of.by_position {
+                let mut rows: Vec<f32> = dense.iter().copied().collect();
+                stack.last_norm_parts(&weights, stream(self.sublayers()), &mut rows);
+                by_key.push(rows.chunks(width).map(along).collect::<Vec<f64>>());
+            }
+            if edited(layer) {
+                let mut rest: Vec<f32> =
+                    stream(self.first_of(layer) + 1).iter().zip(stream(self.first_of(layer))).map(|(a, b)| a - b).collect();
+                let heads = parts.len() - tape.z.len_of(Axis(0)) * width;
+                parts[heads..]
+                    .chunks(width)
+                    .chain(output.bias(&weights))
+                    .for_each(|part| rest.iter_mut().zip(part).for_each(|(x, y)| *x -= y));
+                names.push(format!("L{layer}.edits"));
+                parts.extend(rest);
             }
             if let Some(bias) = output.bias(&weights) {
                 names.push(format!("L{layer}.bias"));
@@ -218,11 +252,44 @@ impl Model {
             }
             wrote("mlp", self.first_of(layer + 1) - 1);
         }
-        let shift = self.transformer().stack().last_norm_parts(&weights, stream(self.sublayers()), &mut parts);
-        let along = |part: &[f32]| part.iter().zip(&direction).map(|(x, y)| f64::from(*x) * f64::from(*y)).sum::<f64>();
+        let shift = stack.last_norm_parts(&weights, stream(self.sublayers()), &mut parts);
         let mut writes: Vec<f64> = parts.chunks(width).map(along).collect();
         names.push("last".to_owned());
         writes.push(bias + shift.map_or(0.0, |shift| along(&shift)));
-        Ok(Attribution { parts: names, writes, logit: along(last) + bias, token })
+        let (logit, positions) = (along(last) + bias, vec![row; names.len()]);
+        let whole = Attribution { parts: names, positions, writes, logit, token };
+        if !of.by_position {
+            return Ok(whole);
+        }
+        let run = Run::new(self.clone(), ids.to_vec(), edits.clone(), hidden.clone(), memory.heads);
+        self.by_position(&run, row, &by_key, whole)
+    }
+
+    /// Heads taken apart by keys; `along` has, of each layer, what one unit of each element of z writes.
+    fn by_position(&self, run: &Run, row: usize, along: &[Vec<f64>], whole: Attribution) -> Result<Attribution> {
+        let mut apart = Attribution { parts: Vec::new(), positions: Vec::new(), writes: Vec::new(), ..whole };
+        let (dim, group) = (self.head_dim(), self.shape().heads / self.shape().kv_heads);
+        for (part, writes) in whole.parts.into_iter().zip(whole.writes) {
+            let mut push = |position: usize, writes: f64| {
+                apart.parts.push(part.clone());
+                apart.positions.push(position);
+                apart.writes.push(writes);
+            };
+            let of_head = part.strip_prefix('L').and_then(|part| part.split_once(".H"));
+            let Some((Ok(layer), Ok(head))) = of_head.map(|(layer, head)| (layer.parse::<usize>(), head.parse::<usize>())) else {
+                push(row, writes);
+                continue;
+            };
+            let weights = run.weights_of(layer, head, row..row + 1)?;
+            let values = run.values_of(layer, head, head / group)?;
+            let unit = &along[layer][head * dim..(head + 1) * dim];
+            let keys = if run.is_causal() { row + 1 } else { run.keys() };
+            for (key, value) in values.outer_iter().enumerate().take(keys) {
+                let weight = f64::from(weights[[0, key]]);
+                let written = value.iter().zip(unit).map(|(v, unit)| f64::from(*v) * unit).sum::<f64>();
+                push(key, if weight == 0.0 { 0.0 } else { weight * written });
+            }
+        }
+        Ok(apart)
     }
 }

@@ -30,7 +30,8 @@
 //! diff        two models: where, which heads, why       circuit     edges between heads, with their errors
 //! front/      sound and images as rows            encoder_decoder     what a decoder reads
 //! hooks       activations, read and changed           gradients   of a loss or of logits, by activation
-//! unusual     rows unlike a head's usual ones
+//! unusual     rows unlike a head's usual ones         record      activations that patches take
+//! vectors     files of vectors that edits add             metric      what ablations are judged by
 //! neuron      one query and one key           evaluate    the loss of a long text        direct      heads without what follows
 //! ```
 
@@ -54,10 +55,12 @@ pub mod families;
 pub mod front;
 pub mod hub;
 mod lens;
+mod metric;
 mod model;
 mod neuron;
 mod open;
 mod patch;
+mod record;
 mod run;
 pub mod scores;
 mod screen;
@@ -66,14 +69,16 @@ mod steps;
 pub mod tokens;
 mod tiles;
 mod unusual;
+mod vectors;
 
 pub use cancel::Cancel;
-pub use edits::{Edits, Reference, Shape, Sources};
+pub use edits::{Arrays, Edits, Reference, Shape, Sources, Vectors};
 pub use error::{Error, Result};
 pub use evaluate::Evaluated;
 pub use gradients::{ActivationGradients, Objective};
 pub use hooks::{Hook, Site};
 pub use lens::{Attribution, Lens, LogitOf};
+pub use metric::{Metric, TokenMetric};
 pub use model::{Generation, Input, Model, Pooling, TrainedOn};
 pub use neuron::{KeyOfRow, Neuron};
 pub use paired_test::Evidence;

@@ -2,7 +2,7 @@
 
 use crate::cancel::Cancel;
 use crate::disk;
-use crate::edits::{EditProbe, Edits, LayerActivations, Reference, Shape, Sources};
+use crate::edits::{Dims, EditProbe, Edits, LayerActivations, Reference, Shape, Sources, Vectors};
 use crate::error::{Error, Result};
 use crate::families::{Architecture, RenamedTensors};
 use crate::formats::TensorInfo;
@@ -58,6 +58,8 @@ pub struct Model {
     reading: Option<Arc<Run>>,
     /// The attention that is looked at is cross-attention.
     cross: bool,
+    /// Vectors that edits may add.
+    vectors: Arc<Vectors>,
 }
 
 /// What handles share.
@@ -244,13 +246,19 @@ impl Model {
             trained,
             intact: Mutex::default(),
         };
-        Ok(Self { loaded: Arc::new(loaded), cancel: Cancel::new(), reading: None, cross: false })
+        Ok(Self { loaded: Arc::new(loaded), cancel: Cancel::new(), reading: None, cross: false, vectors: Arc::default() })
     }
 
     /// The same model, whose work ends when the flag is set.
     #[must_use]
     pub fn with_cancel(&self, cancel: &Cancel) -> Self {
         Self { cancel: cancel.clone(), ..self.clone() }
+    }
+
+    /// The same model, with named vectors that edits may add.
+    #[must_use]
+    pub fn with_vectors(&self, vectors: Vectors) -> Self {
+        Self { vectors: Arc::new(vectors), ..self.clone() }
     }
 
     /// The same handle, whose attention is that of the decoder to what it reads.
@@ -474,7 +482,7 @@ impl Model {
         self.check_reading()?;
         edits.check(self.shape())?;
         edits.check_rows(ids.len())?;
-        sources.check(edits, ids.len())
+        sources.check(edits, ids.len(), Dims { shape: self.shape(), head_dim: self.head_dim(), width: self.width() })
     }
 
     /// Whether all ids are tokens of the model.
@@ -732,12 +740,12 @@ impl Model {
         Ok(reference)
     }
 
-    /// What edits need from other texts: for `mean` and `resample`, stories that are not judged.
+    /// What edits need from elsewhere: for `mean` and `resample`, stories that are not judged; the vectors of [`Model::with_vectors`].
     ///
     /// # Errors
     /// As [`Model::reference`].
     pub fn sources_of(&self, edits: &Edits) -> Result<Sources> {
-        let mut sources = Sources::default();
+        let mut sources = Sources { vectors: (*self.vectors).clone(), ..Sources::default() };
         if edits.needs_reference() {
             let kept = self.loaded.own_reference.get().cloned();
             let made = kept.map_or_else(|| Ok::<_, Error>(Arc::new(self.reference(&self.own_texts(32, 256)?.split_off(16))?)), Ok)?;

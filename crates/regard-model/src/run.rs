@@ -212,6 +212,12 @@ impl Run {
         Ok(&self.tape(layer)?.z)
     }
 
+    /// Values that a head read.
+    pub(crate) fn values_of(&self, layer: usize, head: usize, kv: usize) -> Result<ArrayView2<'_, f32>> {
+        let tape = self.tape(layer)?;
+        Ok(tape.own.get(&head).map_or_else(|| tape.v.index_axis(Axis(0), kv), |own| own.v.view()))
+    }
+
     fn angles(&self) -> Option<Angles<f32>> {
         let rotary = self.model.layer(0).and_then(|attention| attention.config().rotary);
         rotary.map(|rotary| Angles::new(rotary, self.model.head_dim(), self.len()))

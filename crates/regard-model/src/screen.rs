@@ -2,6 +2,7 @@
 
 use crate::edits::{Edits, Sources};
 use crate::error::{Error, Result};
+use crate::metric::Metric;
 use crate::model::{Model, Remember};
 use crate::paired_test::{Evidence, benjamini_hochberg};
 use rayon::prelude::*;
@@ -15,7 +16,7 @@ use std::ops::Range;
 pub struct Outcome {
     /// The edits in canonical form.
     pub edits: String,
-    /// Mean loss of each text as it is, in nats a token.
+    /// Mean loss of each text as it is, in nats a token; of a screen by another metric, its value.
     pub intact: Vec<f64>,
     /// With the edits.
     pub edited: Vec<f64>,
@@ -36,7 +37,7 @@ pub struct Screened {
     pub layer: usize,
     /// Which head.
     pub head: usize,
-    /// Mean loss of each text without it.
+    /// Mean loss of each text without it, or the value of another metric.
     pub losses: Vec<f64>,
 }
 
@@ -108,13 +109,28 @@ impl Model {
     ///
     /// # Errors
     /// As [`Model::losses`].
-    pub fn screen(&self, texts: &[Vec<u32>], known: &[Screened], mut watch: impl FnMut(&Screened, usize) -> bool) -> Result<Vec<Outcome>> {
+    pub fn screen(&self, texts: &[Vec<u32>], known: &[Screened], watch: impl FnMut(&Screened, usize) -> bool) -> Result<Vec<Outcome>> {
+        self.screen_by(texts, &Metric::Loss, known, watch)
+    }
+
+    /// The same by a metric of each text.
+    ///
+    /// # Errors
+    /// As [`Model::screen`]; when the metric does not fit the texts.
+    pub fn screen_by(
+        &self,
+        texts: &[Vec<u32>],
+        metric: &Metric,
+        known: &[Screened],
+        mut watch: impl FnMut(&Screened, usize) -> bool,
+    ) -> Result<Vec<Outcome>> {
         if texts.is_empty() {
             return Err(Error::Tokens { reason: "there are no texts to screen on".to_owned() });
         }
         let (shape, weights) = (self.shape(), self.weights()?);
-        let mut bench = Bench::new(self, &weights, texts)?;
-        let intact = bench.losses(&bench.through(0..self.sublayers())?)?;
+        metric.check(self, texts)?;
+        let mut bench = Bench::new(self, &weights, texts, metric)?;
+        let intact = bench.values(&bench.through(0..self.sublayers())?)?;
         let total = shape.layers * shape.heads;
         let (mut outcomes, mut todo) = (Vec::with_capacity(total), total);
         let is_known = |at: (usize, usize)| known.iter().find(|k| (k.layer, k.head, k.losses.len()) == (at.0, at.1, texts.len()));
@@ -162,17 +178,16 @@ struct Bench<'b> {
     weights: &'b Weights<'b, f32>,
     texts: &'b [Vec<u32>],
     streams: Vec<Vec<f32>>,
+    metric: &'b Metric,
     alike: Option<MergedLogits<f32>>,
     nothing: Sources,
 }
 
 impl<'b> Bench<'b> {
-    fn new(model: &'b Model, weights: &'b Weights<'b, f32>, texts: &'b [Vec<u32>]) -> Result<Self> {
-        for ids in texts {
-            model.check_loss(ids)?;
-        }
+    fn new(model: &'b Model, weights: &'b Weights<'b, f32>, texts: &'b [Vec<u32>], metric: &'b Metric) -> Result<Self> {
+        let alike = if *metric == Metric::Loss { model.transformer().merged_logits(weights) } else { None };
         let streams = texts.iter().map(|ids| model.embedded(weights, ids)).collect::<Result<_>>()?;
-        Ok(Self { model, weights, texts, streams, alike: model.transformer().merged_logits(weights), nothing: Sources::default() })
+        Ok(Self { model, weights, texts, streams, metric, alike, nothing: Sources::default() })
     }
 
     /// Every text through these sublayers, with edits: all of the first edit's, then all of the second's.
@@ -191,8 +206,11 @@ impl<'b> Bench<'b> {
         self.through_each(&[Edits::default()], sublayers)
     }
 
-    /// The mean loss of each text, from its final rows: one product for all of them.
-    fn losses(&self, rows: &[Vec<f32>]) -> Result<Vec<f64>> {
+    /// The mean loss of each text or its value of another metric, from its final rows: one product for all of them.
+    fn values(&self, rows: &[Vec<f32>]) -> Result<Vec<f64>> {
+        if let Some(values) = self.metric.values(self.model, self.texts, rows)? {
+            return Ok(values);
+        }
         let width = self.model.width();
         let all: Vec<f32> = rows.iter().flat_map(|rows| &rows[..rows.len() - width]).copied().collect();
         let targets: Vec<u32> = self.texts.iter().flat_map(|ids| &ids[1..]).copied().collect();
@@ -206,10 +224,10 @@ impl<'b> Bench<'b> {
         Ok(self.texts.iter().map(&mut of_text).collect())
     }
 
-    /// The mean loss of each text without each of these heads, with the streams before their layer.
+    /// The values of each text without each of these heads, with the streams before their layer.
     fn without(&self, layer: usize, heads: &[usize]) -> Result<Vec<Vec<f64>>> {
         let edits: Vec<Edits> = heads.iter().map(|head| Edits::parse(&format!("L{layer}.H{head}=zero"))).collect::<Result<_>>()?;
         let rows = self.through_each(&edits, self.model.first_of(layer)..self.model.sublayers())?;
-        rows.chunks(self.texts.len()).map(|rows| self.losses(rows)).collect()
+        rows.chunks(self.texts.len()).map(|rows| self.values(rows)).collect()
     }
 }

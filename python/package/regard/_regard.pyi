@@ -21,6 +21,10 @@ _Level = Literal["portable", "neon", "avx2", "avx512", "avx512bf16"]
 _Tokens = Union[str, Sequence[int], NDArray[np.integer[Any]]]
 _Texts = Union[Sequence[_Tokens], None]
 _Hooks = Mapping[str, Callable[[NDArray[np.float32]], Any]]
+_Vectors = Union[str, PathLike[str], Mapping[str, ArrayLike]]
+_Source = Union[_Tokens, Run, Mapping[str, ArrayLike]]
+_Metric = Union[Literal["loss"], Mapping[str, Any]]
+_Site = Literal["resid_pre", "q", "k", "v", "pattern", "z", "attn_out", "resid_mid", "mlp_out", "resid_post"]
 _Sink = Literal["show", "hide", "renormalise"]
 
 __version__: str
@@ -58,7 +62,7 @@ def _plot_grid(values: NDArray[np.float64], words: dict[str, str], names: Sequen
 def _plot_links(values: NDArray[np.float64], words: dict[str, str], names: Sequence[str], tokens: Tuple[Sequence[str], Sequence[str]], chosen: Sequence[int]) -> _Figure: ...
 def _plot_lines(words: dict[str, str], x: Tuple[str, list[float], bool], series: list[Tuple[str, list[float]]]) -> _Figure: ...
 
-def load(path: str | PathLike[str] | None = None) -> Model: ...
+def load(path: str | PathLike[str] | None = None, *, vectors: _Vectors | None = None) -> Model: ...
 
 @final
 class Model:
@@ -81,10 +85,11 @@ class Model:
         text_or_ids: _Tokens,
         edits: str = "",
         *,
-        texts: Mapping[str, _Tokens | Run] | None = None,
+        texts: Mapping[str, _Source] | None = None,
         reference: _Texts = None,
         keep: Sequence[str] = ...,
         hooks: _Hooks | None = None,
+        vectors: _Vectors | None = None,
     ) -> Run: ...
     @overload
     def run(
@@ -92,11 +97,13 @@ class Model:
         text_or_ids: list[str] | list[list[int]],
         edits: str = "",
         *,
-        texts: Mapping[str, _Tokens | Run] | None = None,
+        texts: Mapping[str, _Source] | None = None,
         reference: _Texts = None,
         keep: Sequence[str] = ...,
         hooks: _Hooks | None = None,
+        vectors: _Vectors | None = None,
     ) -> list[Run]: ...
+    def with_vectors(self, vectors: _Vectors) -> Model: ...
     def read(
         self,
         text_or_ids: _Tokens | None = None,
@@ -130,14 +137,27 @@ class Model:
     ) -> list[int]: ...
     def embed(self, text_or_ids: _Tokens) -> NDArray[np.float32]: ...
     def classify(self, texts: _Texts = None) -> Table: ...
-    def screen(self, texts: _Texts = None, *, direct: bool = False) -> Table: ...
+    def screen(self, texts: _Texts = None, *, direct: bool = False, of: _Metric | Sequence[_Metric] | None = None) -> Table: ...
     def surgery(self, texts: _Texts, edits: str, *, reference: _Texts = None) -> Table: ...
     def lens(self, text_or_ids: _Tokens, edits: str = "", top: int = 5) -> Lens: ...
     def patch(
-        self, clean: _Tokens, corrupt: _Tokens, *, tokens: tuple[int, int] | list[int] | None = None, by_position: bool = False
+        self,
+        clean: _Tokens,
+        corrupt: _Tokens,
+        site: _Site = "z",
+        *,
+        tokens: Sequence[int | str] | None = None,
+        by_position: bool | None = None,
     ) -> Table: ...
     def attribute(
-        self, text_or_ids: _Tokens, row: int | None = None, token: int | None = None, edits: str = "", *, minus: int | None = None
+        self,
+        text_or_ids: _Tokens,
+        row: int | None = None,
+        token: int | str | None = None,
+        edits: str = "",
+        *,
+        minus: int | str | None = None,
+        by_position: bool = False,
     ) -> Table: ...
 
 @final
@@ -162,7 +182,9 @@ class Run:
     cross: Run | None
     def weights(self, layer: int, head: int, rows: Tuple[int, int] | None = None) -> NDArray[np.float32]: ...
     def heat_map(self, layer: int, head: int, rows: int = 512, cols: int | None = None, *, sink: _Sink = "show") -> HeatMap: ...
-    def picture(self, layer: int | None = None, head: int | None = None, *, sink: _Sink = "show") -> Figure: ...
+    def picture(
+        self, layer: int | None = None, head: int | None = None, *, sink: _Sink = "show", keys: bool = False
+    ) -> Figure: ...
     def neuron(self, layer: int, head: int, query: int, key: int) -> Table: ...
     def row(self, layer: int, head: int, query: int) -> Table: ...
     def q(self, layer: int, rotated: bool = True) -> NDArray[np.float32]: ...

@@ -1,6 +1,6 @@
 //! `regard diff`: where two models differ first, in which heads, and why.
 
-use super::{ABOUT_MODEL, Texts, load, sources};
+use super::{ABOUT_MODEL, Texts, VectorArgs, load, sources};
 use crate::options::{Common, Out, Outcome, figure_files, table_files, write_files};
 use crate::output::print_wrapped;
 use anyhow::Result;
@@ -46,6 +46,8 @@ pub(crate) struct Diff {
     /// Edits of B
     #[arg(long, value_name = "EDITS", default_value = "")]
     edits_b: String,
+    #[command(flatten)]
+    vectors: VectorArgs,
     /// A text; may be given several times
     #[arg(long, value_name = "TEXT")]
     text: Vec<String>,
@@ -163,9 +165,9 @@ impl Diff {
         let folder = Folder::open(&self.out.out, "diff")?;
         folder.reserve(&names::DIFF)?;
         let (edits_a, edits_b) = (Edits::parse(&self.edits_a)?, Edits::parse(&self.edits_b)?);
-        let a: Model = load(self.a.as_deref())?;
+        let a: Model = self.vectors.given(load(self.a.as_deref())?)?;
         let b = match &self.b {
-            Some(path) => load(Some(path))?,
+            Some(path) => self.vectors.given(load(Some(path))?)?,
             None => a.clone(),
         };
         let given = Texts { text: self.text, file: self.file, texts: self.texts, tokens: self.tokens };

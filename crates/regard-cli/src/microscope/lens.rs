@@ -1,6 +1,6 @@
 //! `regard lens`: the prediction after each layer.
 
-use super::{ABOUT_MODEL, load, sources};
+use super::{ABOUT_MODEL, VectorArgs, load, sources};
 use crate::options::{Common, Outcome};
 use anyhow::Result;
 use clap::Args;
@@ -24,13 +24,15 @@ pub(crate) struct Lens {
     #[arg(long, default_value = "", value_name = "EDITS")]
     edits: String,
     #[command(flatten)]
+    vectors: VectorArgs,
+    #[command(flatten)]
     common: Common,
 }
 
 impl Lens {
     pub(super) fn run(self) -> Result<Outcome> {
         let _bar = self.common.start("lens")?;
-        let model = load(self.model.as_deref())?;
+        let model = self.vectors.given(load(self.model.as_deref())?)?;
         let (ids, edits) = (model.ids(Input::Text(&self.text))?, Edits::parse(&self.edits)?);
         let lens = model.lens(&ids, &edits, &sources(&model, &edits)?, 3)?;
         let columns = [

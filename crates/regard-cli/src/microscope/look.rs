@@ -1,7 +1,7 @@
 //! `regard look`: statistics and pictures of every head.
 
 use super::neuron::{Pair, neuron};
-use super::{ABOUT_MODEL, SourceArgs, load, picture, said, sources, written};
+use super::{ABOUT_MODEL, SourceArgs, VectorArgs, load, picture, said, sources, written};
 use crate::options::{Common, Out, Outcome, Unusable, figure_files, table_files, write_files};
 use crate::output::{note, print};
 use crate::progress::Bar;
@@ -29,6 +29,7 @@ use std::time::SystemTime;
   regard look SmolLM2-135M.Q4_1.gguf --text \"The cat sat on the mat because it was tired\" --sink hide
   regard look model.bin --layer 3 --head 1 --edits scale=off
   regard look model.bin --layer 3 --head 1 --neuron 12,7
+  regard look --keys --head 1.2
   regard look model.bin --text \"Once upon a time\" --generate 20 --layer 3 --head 1
   regard look tiny.en.pt --audio speech.wav --part cross --head 2.4
   regard look --html look.html --title \"The head of the previous token\" --head 1.2")]
@@ -49,12 +50,17 @@ pub(crate) struct Look {
     /// Edits, as in L3.H1=zero/scale=off; of an encoder-decoder, of the decoder's self-attention and networks
     #[arg(long, default_value = "", value_name = "EDITS")]
     edits: String,
+    #[command(flatten)]
+    vectors: VectorArgs,
     /// Draw this layer's head alone, with tokens, and write its weights (needs --head)
     #[arg(long, requires = "head", value_name = "N")]
     layer: Option<usize>,
     /// Which head of the layer; or both at once, as in 3.1
     #[arg(long, value_name = "N|L.H")]
     head: Option<HeadAt>,
+    /// Show which keys are attended to: what each key gets from all queries, of every head (with --head: of this one)
+    #[arg(long)]
+    keys: bool,
     /// Show how one score of the head is computed: positions of the query and key tokens, as in 12,7
     #[arg(long, requires = "head", value_name = "QUERY,KEY")]
     neuron: Option<Pair>,
@@ -188,6 +194,31 @@ fn statistics(run: &Run, caption: &str, bar: &Bar) -> Result<Table> {
     Ok(table)
 }
 
+/// What each key gets from all queries, of one head or of every head.
+fn keys(run: &Run, chosen: Option<[usize; 2]>) -> Result<Table> {
+    let columns = [
+        ("layer", "layer"),
+        ("head", "head"),
+        ("key", "key"),
+        ("token", "key's token"),
+        ("weight", "weight from all queries"),
+        ("mean", "mean weight of the queries that may see it"),
+    ];
+    let mut table = Table::new("keys", "What each key gets from the queries of a head.", &columns);
+    let (shape, [_, pieces]) = (run.model().shape(), run.pieces());
+    for layer in (0..shape.layers).filter(|layer| chosen.is_none_or(|[of, _]| of == *layer)) {
+        for (head, weights) in picture::key_weights(run, layer)?.into_iter().enumerate() {
+            if chosen.is_some_and(|[_, of]| of != head) {
+                continue;
+            }
+            for (key, ([weight, mean], piece)) in weights.into_iter().zip(&pieces).enumerate() {
+                table.push(vec![layer.into(), head.into(), key.into(), picture::shown(piece).into(), weight.into(), mean.into()]);
+            }
+        }
+    }
+    Ok(table)
+}
+
 /// What rows of a run are of.
 fn of_rows(run: &Run) -> &'static str {
     if run.model().front_kind().is_some() && !run.is_cross() { "rows of the encoder" } else { "tokens" }
@@ -251,6 +282,10 @@ impl Look {
             }
             None => figures.push("heads".to_owned()),
         }
+        if self.keys {
+            tables.push("keys".to_owned());
+            figures.push("keys".to_owned());
+        }
         let figures = figures.iter().flat_map(|name| [format!("{name}.svg"), format!("{name}.png")]);
         tables.iter().map(|name| format!("{name}.csv")).chain(figures).collect()
     }
@@ -283,7 +318,7 @@ impl Look {
         let chosen = self.head()?;
         folder.reserve(&self.files(chosen))?;
         let html = self.html.as_deref().map(|path| Output::reserve(path, PAGE_BYTES.max, is_sealed_html)).transpose()?;
-        let loaded = load(self.model.as_deref())?;
+        let loaded = self.vectors.given(load(self.model.as_deref())?)?;
         let model = self.source.decoder(&loaded)?;
         if self.part.is_some() && model.encoder().is_none() {
             bail!(Unusable("--part is of encoder-decoders; leave it out".to_owned()));
@@ -319,6 +354,10 @@ impl Look {
                 }
             }
             None => figures.push(picture::heads(&run, self.sink.sink())?),
+        }
+        if self.keys {
+            figures.push(picture::keys(&run)?);
+            tables.push(keys(&run, chosen)?);
         }
         drop(bar);
         let talks = !self.common.quiet && !self.common.json;

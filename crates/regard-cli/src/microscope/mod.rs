@@ -20,7 +20,7 @@ use clap::{Args, Subcommand};
 use regard_files::limits;
 use regard_lab::experiments::Progress;
 use regard_model::front::sound::Sound;
-use regard_model::{Edits, Generation, Input, Model, Sources};
+use regard_model::{Edits, Generation, Input, Model, Sources, Vectors};
 use std::path::{Path, PathBuf};
 
 pub(crate) const ABOUT_MODEL: &str = "A model: a file (GGUF, safetensors, llama2.c's .bin, PyTorch's .bin), a folder, or a name in the \
@@ -160,6 +160,24 @@ impl SourceArgs {
             }
         };
         Ok(model.reading(&read)?)
+    }
+}
+
+/// Vectors that edits add.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct VectorArgs {
+    /// A safetensors file of named vectors, for edits such as L1.resid=add:NAME*2
+    #[arg(long, value_name = "FILE")]
+    vectors: Option<PathBuf>,
+}
+
+impl VectorArgs {
+    /// The model with these vectors.
+    pub(crate) fn given(&self, model: Model) -> Result<Model> {
+        Ok(match &self.vectors {
+            Some(path) => model.with_vectors(Vectors::read(path)?),
+            None => model,
+        })
     }
 }
 

@@ -3,6 +3,7 @@
 use anyhow::Result;
 use regard::Rectangle;
 use regard_lab::figure::{Figure, HeatPlot};
+use regard_model::edits::Action;
 use regard_model::{Run, Sink};
 
 /// Cells of a side of one head's picture, and of one among all.
@@ -100,6 +101,50 @@ pub fn heads(run: &Run, sink: Sink) -> Result<Figure> {
     }
     let figure = Figure::grid("heads", "Every head: rows are queries, columns are keys", maps, shape.heads);
     Ok(figure.caption(caption(run, sink)))
+}
+
+/// What keys get from the queries of each head of a layer: the sum of the weights, and their mean over the queries that may see the key,
+/// key by key.
+///
+/// # Errors
+/// When there is no such layer.
+pub fn key_weights(run: &Run, layer: usize) -> Result<Vec<Vec<[f64; 2]>>> {
+    let sums = run.layer_column_sums(layer)?;
+    // A causal query sees the keys up to its own.
+    let causal = run.is_causal() && !run.edits().list().iter().any(|edit| matches!(edit.action, Action::Mask(_)));
+    let of_key = |(key, sum): (usize, &f32)| {
+        let queries = if causal { run.len() - key } else { run.len() };
+        [f64::from(*sum), f64::from(*sum) / queries as f64]
+    };
+    Ok(sums.outer_iter().map(|head| head.iter().enumerate().map(of_key).collect()).collect())
+}
+
+/// Which keys are attended to: the mean weight of each key, a row per head.
+///
+/// # Errors
+/// Never for a run that succeeded.
+pub fn keys(run: &Run) -> Result<Figure> {
+    let (shape, [_, n]) = (run.model().shape(), run.filled());
+    let (rows, cells) = (shape.layers * shape.heads, n.min(CELLS));
+    let mut values = Vec::with_capacity(rows * cells);
+    for layer in 0..shape.layers {
+        for head in key_weights(run, layer)? {
+            let of_cell = |cell: usize| &head[cell * n / cells..(cell + 1) * n / cells];
+            let mean = |keys: &[[f64; 2]]| keys.iter().map(|[_, mean]| mean).sum::<f64>() / keys.len() as f64;
+            values.extend((0..cells).map(|cell| mean(of_cell(cell))));
+        }
+    }
+    let mut plot = HeatPlot::new("", rows, cells, values)?.value_title("mean weight").limits(0.0, 1.0);
+    plot.row_title = "head".to_owned();
+    if cells == n && n <= NAMED && rows <= NAMED {
+        let heads: Vec<String> = (0..rows).map(|row| format!("{}.{}", row / shape.heads, row % shape.heads)).collect();
+        let [_, keys] = run.pieces();
+        plot = plot.tokens(&heads, &keys[..n].iter().map(|piece| shown(piece)).collect::<Vec<_>>())?;
+    } else {
+        plot = plot.pooled(rows, n);
+    }
+    let caption = format!("{} The mean is over the queries that may see the key.", caption(run, Sink::Show));
+    Ok(Figure::new("keys", "Which keys each head attends to").panel(plot).caption(caption))
 }
 
 fn caption(run: &Run, sink: Sink) -> String {

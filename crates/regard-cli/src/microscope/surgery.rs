@@ -1,6 +1,6 @@
 //! `regard surgery`: what edits cost.
 
-use super::{Texts, load, said, sources};
+use super::{Texts, VectorArgs, load, said, sources};
 use crate::options::{Common, Outcome, Unusable};
 use crate::output::{note, print};
 use crate::progress::Bar;
@@ -26,6 +26,8 @@ use std::path::Path;
 
 Edits, joined by /:
   L3.H1=zero, L5.H1,5=mean, L2.mlp=gain:0.5   heads or MLPs: zero, mean, resample:SEED, gain:X
+  L1.resid=add:NAME*2                         a vector of --vectors, added to the stream before layer 1; also to
+                                              resid_mid, resid_post, attn_out, mlp_out; there also zero and gain:X
   heads=uniform, heads=hide:first             the weights of heads
   scale=off, temp=2                           the scores
   mask=window:15,0~or~first:4                 which keys are visible; mask=full, mask=causal")]
@@ -41,6 +43,8 @@ pub(crate) struct Surgery {
     /// Continue this text before and after the edits
     #[arg(long, value_name = "TEXT")]
     prompt: Option<String>,
+    #[command(flatten)]
+    vectors: VectorArgs,
     /// Explain the edits without running anything
     #[arg(long)]
     explain: bool,
@@ -117,7 +121,7 @@ impl Surgery {
             print(edits.explain())?;
             return Ok(Outcome::Done);
         }
-        let model = load(path)?;
+        let model = self.vectors.given(load(path)?)?;
         let texts = self.texts.ids(&model)?;
         self.texts.warn_foreign(&model, &bar);
         if self.ablations {

@@ -3,11 +3,10 @@
 //! An edit of scores that all heads of a layer share is made in the one call that attends. Where heads or rows differ, these heads attend
 //! again, each for itself, and their rows are put in place. Edits of z come last.
 
-use super::{Action, Edit, Edits, Part, Patch, Pattern, Shape, Slot};
+use super::{Action, Edit, Edits, Patch, Pattern, Shape, Slot, Sources};
 use crate::cancel::Cancel;
-use crate::error::{Error, Result};
 use crate::hooks::{Hook, Site};
-use ndarray::{Array2, Array3, ArrayView2, ArrayView3, ArrayView4, ArrayViewMut4, ArrayViewMutD, Axis};
+use ndarray::{Array2, Array3, ArrayView2, ArrayView4, ArrayViewMut4, ArrayViewMutD, Axis};
 use regard::{Mask, Scale};
 use regard_nn::layers::attention::{Heads, HeadsMut};
 use regard_nn::layers::probe::{Attending, Change, Probe};
@@ -15,7 +14,7 @@ use regard_nn::random::Draws;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What a layer's attention worked with, `[heads, rows, dim]` each; keys and values have heads of their own number.
 #[derive(Debug, Clone)]
@@ -40,29 +39,6 @@ pub(crate) struct Operands {
     pub(crate) q: Array2<f32>,
     pub(crate) k: Array2<f32>,
     pub(crate) v: Array2<f32>,
-}
-
-/// Results of heads and networks on other texts, to take means or rows from.
-#[derive(Debug, Clone, Default)]
-pub struct Reference {
-    /// Of each layer, `[heads, rows, dim]`.
-    pub z: Vec<Array3<f32>>,
-    /// Of each layer, rows of the network's result; empty where they are not needed.
-    pub networks: Vec<Vec<f32>>,
-    /// How many texts they are from.
-    pub texts: usize,
-    /// Mean rows, computed at the first use: of each layer's heads, `[heads, dim]`, and of each layer's network.
-    means: OnceLock<Vec<Array2<f32>>>,
-    network_means: OnceLock<Vec<Vec<f32>>>,
-}
-
-/// What edits take from other texts.
-#[derive(Debug, Clone, Default)]
-pub struct Sources {
-    /// Second texts by name, as they were attended to.
-    pub texts: HashMap<String, Vec<Arc<LayerActivations>>>,
-    /// For `mean` and `resample`.
-    pub reference: Option<Arc<Reference>>,
 }
 
 /// A probe that edits and remembers.
@@ -157,7 +133,7 @@ fn score_edits(edits: &Edits, layer: usize) -> Vec<&Edit> {
 }
 
 fn of_all(edit: &Edit) -> bool {
-    edit.part == Part::AllHeads && edit.rows == super::Rows::All
+    edit.part == super::Part::AllHeads && edit.rows == super::Rows::All
 }
 
 /// How all heads of a layer attend, as far as they share it.
@@ -228,8 +204,9 @@ impl<'e> EditProbe<'e> {
         layer < self.shape.layers && self.hook.is_some_and(|hook| hook.wants(layer, site))
     }
 
-    /// Calls the hook with rows of the stream's width.
+    /// Edits of rows of the stream's width, and the hook.
     fn at_rows(&self, layer: usize, site: Site, rows: &mut [f32]) {
+        self.edit_rows(layer, site, rows);
         if let (true, Some(hook)) = (self.wants(layer, site), self.hook) {
             let tokens = self.rows().0.len();
             let width = rows.len() / tokens.max(1);
@@ -286,22 +263,22 @@ impl<'e> EditProbe<'e> {
             if *what == Patch::Z {
                 continue;
             }
-            let tape = &self.sources.texts[name][layer];
             let [q, k, v] = &own;
             let all = patched.get_or_insert_with(|| Operands { q: q.to_owned(), k: k.to_owned(), v: v.to_owned() });
-            let put = |to: &mut Array2<f32>, from: ArrayView2<'_, f32>| {
+            let put = |to: &mut Array2<f32>, site: Site, head: usize| {
+                let Some(from) = self.sources.head(name, layer, site, head) else { return };
                 for row in (0..len).filter(|row| edit.rows.contains(*row, len)) {
                     to.row_mut(row).assign(&from.row(source_row(row, len, from.nrows())));
                 }
             };
             if matches!(what, Patch::Q | Patch::Weights) {
-                put(&mut all.q, tape.q.index_axis(Axis(0), head));
+                put(&mut all.q, Site::Q, head);
             }
             if matches!(what, Patch::K | Patch::Weights) {
-                put(&mut all.k, tape.k.index_axis(Axis(0), kv));
+                put(&mut all.k, Site::K, kv);
             }
             if *what == Patch::V {
-                put(&mut all.v, tape.v.index_axis(Axis(0), kv));
+                put(&mut all.v, Site::V, kv);
             }
         }
         patched
@@ -331,8 +308,12 @@ impl<'e> EditProbe<'e> {
                         }
                     }
                     Action::Patch(name, _) => {
-                        let from = self.sources.texts[name][layer].z.index_axis(Axis(0), head);
-                        z.assign(&from.row(source_row(row, len, from.nrows())));
+                        if let Some(from) = self.sources.head(name, layer, Site::Z, head) {
+                            z.assign(&from.row(source_row(row, len, from.nrows())));
+                        }
+                    }
+                    Action::Add(name, factor) => {
+                        z.iter_mut().zip(self.sources.vector(name)).for_each(|(z, x)| *z += *factor as f32 * x);
                     }
                     _ => {}
                 }
@@ -407,7 +388,7 @@ impl Probe<f32> for EditProbe<'_> {
         if kind == Kind::Cross {
             return self.tape.is_some();
         }
-        let touched = self.edits.list().iter().any(|edit| edit.on_layer(layer) && edit.part != Part::Mlp);
+        let touched = self.edits.list().iter().any(|edit| edit.on_heads(layer));
         touched || self.tape.is_some() || self.wants(layer, Site::Pattern)
     }
 
@@ -431,7 +412,7 @@ impl Probe<f32> for EditProbe<'_> {
         self.at_pattern(number, attending, heads, &mut z)?;
         let group = self.shape.heads / self.shape.kv_heads;
         let mut own = HashMap::new();
-        let touched = self.edits.list().iter().any(|edit| edit.on_layer(layer) && edit.part != Part::Mlp);
+        let touched = self.edits.list().iter().any(|edit| edit.on_heads(layer));
         for head in (0..self.shape.heads).filter(|_| touched) {
             let [q, k, v] = [one(&heads.q, head), one(&heads.k, head / group), one(&heads.v, head / group)];
             let mut results = z.view_mut().index_axis_move(Axis(0), 0).index_axis_move(Axis(0), head);
@@ -463,13 +444,13 @@ impl Probe<f32> for EditProbe<'_> {
     }
 
     fn wants_branch(&self, number: usize) -> bool {
-        let layer = match self.place(number) {
-            (layer, Kind::Attention) => return self.wants(layer, Site::AttnOut),
+        let (layer, site) = match self.place(number) {
+            (layer, Kind::Attention) => (layer, Site::AttnOut),
             (_, Kind::Cross) => return false,
-            (layer, Kind::Mlp) => layer,
+            (layer, Kind::Mlp) => (layer, Site::MlpOut),
         };
-        let edited = |edit: &Edit| edit.on_layer(layer) && edit.part == Part::Mlp && !edit.action.is_null();
-        self.networks.is_some() || self.wants(layer, Site::MlpOut) || self.edits.list().iter().any(edited)
+        let edited = |edit: &Edit| edit.on_layer(layer) && edit.site() == Some(site) && !edit.action.is_null();
+        (site == Site::MlpOut && self.networks.is_some()) || self.wants(layer, site) || self.edits.list().iter().any(edited)
     }
 
     fn branch(&self, number: usize, rows: &mut [f32]) {
@@ -477,22 +458,21 @@ impl Probe<f32> for EditProbe<'_> {
         if kind == Kind::Attention {
             return self.at_rows(layer, Site::AttnOut, rows);
         }
-        self.edit_network(layer, rows);
+        if let Some(networks) = &self.networks {
+            lock(networks).push(rows.to_vec());
+        }
         self.at_rows(layer, Site::MlpOut, rows);
     }
 }
 
 impl EditProbe<'_> {
-    /// Edits of a network's result.
-    fn edit_network(&self, layer: usize, rows: &mut [f32]) {
-        let (of_text, len) = self.rows();
-        if let Some(networks) = &self.networks {
-            lock(networks).push(rows.to_vec());
-        }
-        let edits: Vec<&Edit> = self.edits.list().iter().filter(|edit| edit.on_layer(layer) && edit.part == Part::Mlp).collect();
+    /// Edits of rows of the stream, or of what attention or network add to it.
+    fn edit_rows(&self, layer: usize, site: Site, rows: &mut [f32]) {
+        let edits: Vec<&Edit> = self.edits.list().iter().filter(|edit| edit.site() == Some(site) && edit.on_layer(layer)).collect();
         if edits.is_empty() {
             return;
         }
+        let (of_text, len) = self.rows();
         let width = rows.len() / of_text.len().max(1);
         let reference = self.sources.reference.as_deref();
         for edit in edits {
@@ -500,6 +480,14 @@ impl EditProbe<'_> {
                 match (&edit.action, reference) {
                     (Action::Zero, _) => x.fill(0.0),
                     (Action::Gain(gain), _) => x.iter_mut().for_each(|x| *x *= *gain as f32),
+                    (Action::Add(name, factor), _) => {
+                        x.iter_mut().zip(self.sources.vector(name)).for_each(|(x, v)| *x += *factor as f32 * v);
+                    }
+                    (Action::Patch(name, _), _) => {
+                        if let Some(from) = self.sources.rows(name, layer, site) {
+                            x.iter_mut().zip(from.row(source_row(row, len, from.nrows()))).for_each(|(x, from)| *x = *from);
+                        }
+                    }
                     (Action::Mean, Some(reference)) => x.copy_from_slice(reference.mean_mlp(layer, width)),
                     (Action::Resample(seed), Some(reference)) => {
                         let pool = &reference.networks[layer];
@@ -508,72 +496,6 @@ impl EditProbe<'_> {
                     }
                     _ => {}
                 }
-            }
-        }
-    }
-}
-
-fn mean_row(pool: &[f32], width: usize) -> Vec<f32> {
-    let view = ArrayView2::from_shape((pool.len() / width.max(1), width), pool).expect("whole rows");
-    view.mean_axis(Axis(0)).map(|mean| mean.to_vec()).unwrap_or_else(|| vec![0.0; width])
-}
-
-impl Sources {
-    /// Whether edits find the other texts that they need, for a text of `len` tokens.
-    ///
-    /// # Errors
-    /// [`Error::Edit`] with what is missing.
-    pub(crate) fn check(&self, edits: &Edits, len: usize) -> Result<()> {
-        for edit in edits.list() {
-            let refused = |reason: String| Err(Error::Edit { edit: edit.to_string(), reason });
-            match &edit.action {
-                Action::Patch(name, _) => {
-                    let Some(tape) = self.texts.get(name) else {
-                        return refused(format!("there is no text named {name:?}: give one"));
-                    };
-                    let theirs = tape.first().map_or(0, |layer| layer.q.len_of(Axis(1)));
-                    if theirs != len && edit.rows != super::Rows::Last {
-                        return refused(format!(
-                            "text {name:?} has {theirs} tokens and this one {len}: they must be as long, or the edit be of @last"
-                        ));
-                    }
-                }
-                Action::Mean | Action::Resample(_) if self.reference.is_none() => {
-                    return refused("there are no other texts to take it from".to_owned());
-                }
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-}
-
-impl Reference {
-    /// The mean row of each head of a layer, `[heads, dim]`.
-    fn mean_z(&self, layer: usize) -> ArrayView2<'_, f32> {
-        let of_layer = |z: &Array3<f32>| z.mean_axis(Axis(1)).unwrap_or_else(|| Array2::zeros((z.dim().0, z.dim().2)));
-        self.means.get_or_init(|| self.z.iter().map(of_layer).collect())[layer].view()
-    }
-
-    /// The mean row of a layer's network.
-    fn mean_mlp(&self, layer: usize, width: usize) -> &[f32] {
-        &self.network_means.get_or_init(|| self.networks.iter().map(|rows| mean_row(rows, width)).collect())[layer]
-    }
-
-    /// One text more.
-    pub(crate) fn add(&mut self, memory: Memory) {
-        (self.means, self.network_means) = (OnceLock::new(), OnceLock::new());
-        self.texts += 1;
-        for (layer, tape) in memory.heads.into_iter().enumerate() {
-            match self.z.get_mut(layer) {
-                Some(known) => known.append(Axis(1), ArrayView3::from(&tape.z)).expect("the same heads"),
-                None => self.z.push(Arc::unwrap_or_clone(tape).z),
-            }
-        }
-        for (layer, rows) in memory.networks.into_iter().enumerate() {
-            match self.networks.get_mut(layer) {
-                Some(known) => known.extend(rows),
-                None => self.networks.push(rows),
             }
         }
     }

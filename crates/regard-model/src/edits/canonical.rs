@@ -29,7 +29,7 @@ pub(super) fn merged(edits: Vec<Edit>) -> Vec<Edit> {
         let heads = match &edit.part {
             Part::Heads(set) | Part::KvHeads(set) => first(set) + 1,
             Part::AllHeads => 0,
-            Part::Mlp => usize::MAX,
+            Part::Mlp | Part::Rows(_) => usize::MAX,
         };
         (edit.layers.as_ref().map_or(0, |set| first(set) + 1), heads, edit.to_string())
     });
@@ -74,6 +74,7 @@ impl fmt::Display for Edit {
                     Part::Heads(set) => write!(f, ".H{}", Written(set))?,
                     Part::KvHeads(set) => write!(f, ".KV{}", Written(set))?,
                     Part::Mlp => write!(f, ".mlp")?,
+                    Part::Rows(site) => write!(f, ".{}", site.name())?,
                 }
                 write!(f, "={action}")?;
             }
@@ -94,6 +95,8 @@ impl fmt::Display for Action {
             Self::Mean => write!(f, "mean"),
             Self::Resample(seed) => write!(f, "resample:{seed}"),
             Self::Gain(x) => write!(f, "gain:{x}"),
+            Self::Add(name, 1.0) => write!(f, "add:{name}"),
+            Self::Add(name, x) => write!(f, "add:{name}*{x}"),
             Self::Patch(name, what) => {
                 let what = match what {
                     Patch::Z => "",

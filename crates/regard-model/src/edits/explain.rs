@@ -1,6 +1,7 @@
 //! Edits in words.
 
 use super::{Action, Edit, Edits, Part, Patch, Pattern, Rows, Set};
+use crate::hooks::Site;
 
 pub(super) fn explain(edits: &Edits) -> String {
     if edits.is_empty() {
@@ -25,23 +26,29 @@ fn sentence(edit: &Edit) -> String {
         Part::Heads(set) => format!("{} of {layers}", list("head", "heads", set)),
         Part::KvHeads(set) => format!("the heads that read {} of {layers}", list("key and value head", "key and value heads", set)),
         Part::Mlp => format!("the network of {layers}"),
+        Part::Rows(Site::AttnOut) => format!("the attention of {layers}"),
+        Part::Rows(Site::ResidMid) => format!("the residual stream between attention and network of {layers}"),
+        Part::Rows(Site::ResidPost) => format!("the residual stream after {layers}"),
+        Part::Rows(_) => format!("the residual stream before {layers}"),
     };
-    let (what, behind) = if edit.part == Part::Mlp { ("what it adds to the stream", "") } else { ("z", ", before W_O") };
+    let (what, behind) = match edit.part {
+        Part::Mlp | Part::Rows(Site::AttnOut) => ("its result", ""),
+        Part::Rows(_) => ("it", ""),
+        _ => ("z", ", before W_O"),
+    };
     let done = match &edit.action {
         Action::Zero => format!("{what} becomes zero{behind}"),
         Action::Mean => format!("{what} becomes its mean over other texts{behind}"),
         Action::Resample(seed) => format!("{what} is taken from rows of other texts, drawn by seed {seed}{behind}"),
         Action::Gain(x) => format!("{what} is multiplied with {x}{behind}"),
-        Action::Patch(name, patch) => {
-            let what = match patch {
-                Patch::Z => "z",
-                Patch::Q => "queries",
-                Patch::K => "keys",
-                Patch::V => "values",
-                Patch::Weights => "weights",
-            };
-            format!("{what} are those of text {name}")
-        }
+        Action::Add(name, x) => format!("the vector {name} times {x} is added to {what}{behind}"),
+        Action::Patch(name, patch) => match patch {
+            Patch::Z => format!("{what} becomes that of text {name}{behind}"),
+            Patch::Q => format!("queries are those of text {name}"),
+            Patch::K => format!("keys are those of text {name}"),
+            Patch::V => format!("values are those of text {name}"),
+            Patch::Weights => format!("weights are those of text {name}"),
+        },
         Action::Weights(pattern) => match pattern {
             Pattern::Uniform => "all visible keys weigh the same".to_owned(),
             Pattern::Own => "each query attends to its own key alone".to_owned(),

@@ -3,29 +3,36 @@
 //! ```text
 //! edits  = edit *( "/" edit )
 //! edit   = target "=" action [ "@" rows ]                    rows: 5-9, 7, last, all
-//! target = scale | temp | mask | heads | L<set>[.H<set>|.KV<set>|.attn|.mlp]      set: 3  0-5  1,4,7
-//! action = zero | mean | resample:SEED | gain:0.5            of z, before W_O; of .mlp, of what the network adds
-//!        | patch:NAME[.z|q|k|v|weights]                      from a second text, by name
+//! target = scale | temp | mask | heads | L<set>[.H<set>|.KV<set>|.attn|.mlp|.SITE]        set: 3  0-5  1,4,7
+//! SITE   = resid_pre | resid_mid | resid_post | attn_out | mlp_out         resid is resid_pre, mlp is mlp_out
+//! action = zero | mean | resample:SEED | gain:0.5            of z, before W_O; of a SITE, of its rows
+//!        | add:NAME[*2]                                      a named vector, to rows of a SITE or of z
+//!        | patch:NAME[.z|q|k|v|weights]                      from a second text, by name; of a SITE without a letter
 //!        | uniform | self | previous | first                 instead of the weights, over visible keys
 //!        | scale:off|x | temp:x | mask:MASK | hide:first     of the scores
 //! MASK   = causal full reverse window:15,0 first:4 with ~and~ ~or~ ~not~           instead of the model's own
 //! ```
 //!
 //! `scale=off`, `temp=2` and `mask=full` are short for all heads. The order of things is scale, softcap, bias, temperature, mask, softmax,
-//! weights, times v, z, W_O; biases of W_O are never touched. Two different edits of the same values are an error. The
-//! [canonical form](Edits::canonical) is sorted and merged: two strings that mean the same have the same one.
+//! weights, times v, z, W_O; biases of W_O are never touched. Two different edits of the same values are an error, but for several
+//! additions. The [canonical form](Edits::canonical) is sorted and merged: two strings that mean the same have the same one. Edits of
+//! `attn_out` and `mlp_out` add these to the stream in a step of its own, which may change the last bits.
 
 mod apply;
 mod canonical;
 mod explain;
 mod mask;
 mod parse;
+mod sources;
 
+pub use apply::LayerActivations;
 pub(crate) use apply::{EditProbe, Memory, Remember, head_changes, layer_change};
-pub use apply::{LayerActivations, Reference, Sources};
 pub use mask::MaskExpr;
+pub(crate) use sources::Dims;
+pub use sources::{Arrays, Reference, Sources, Vectors};
 
 use crate::error::{Error, Result};
+use crate::hooks::Site;
 use std::collections::BTreeSet;
 use std::fmt;
 
@@ -46,6 +53,8 @@ pub enum Part {
     KvHeads(Set),
     /// The network.
     Mlp,
+    /// Rows of the residual stream, or what attention adds to it.
+    Rows(Site),
 }
 
 /// Which rows (queries) an edit is about.
@@ -117,6 +126,8 @@ pub enum Action {
     Resample(u64),
     /// Multiply by this factor.
     Gain(f64),
+    /// Add a named vector times a factor.
+    Add(String, f64),
     /// What a second text has there.
     Patch(String, Patch),
     /// A pattern instead of the weights.
@@ -148,7 +159,7 @@ enum Slot {
 impl Action {
     fn slot(&self) -> Slot {
         match self {
-            Self::Zero | Self::Mean | Self::Resample(_) | Self::Gain(_) | Self::Patch(_, Patch::Z) => Slot::Z,
+            Self::Zero | Self::Mean | Self::Resample(_) | Self::Gain(_) | Self::Add(..) | Self::Patch(_, Patch::Z) => Slot::Z,
             Self::Patch(_, Patch::Q) => Slot::Q,
             Self::Patch(_, Patch::K) => Slot::K,
             Self::Patch(_, Patch::V) => Slot::V,
@@ -164,12 +175,18 @@ impl Action {
     fn clashes(&self, other: &Self) -> bool {
         let (a, b) = (self.slot(), other.slot());
         let scores = |slot| matches!(slot, Slot::Scale | Slot::Temp);
-        a == b || (a == Slot::Weights && scores(b)) || (b == Slot::Weights && scores(a))
+        let sum = matches!((self, other), (Self::Add(..), Self::Add(..)));
+        (a == b && !sum) || (a == Slot::Weights && scores(b)) || (b == Slot::Weights && scores(a))
+    }
+
+    /// It replaces results of heads.
+    pub(crate) fn is_of_results(&self) -> bool {
+        self.slot() == Slot::Z
     }
 
     /// It leaves every number as it is.
     pub fn is_null(&self) -> bool {
-        matches!(self, Self::Gain(x) if *x == 1.0) || matches!(self, Self::Temp(x) if *x == 1.0)
+        matches!(self, Self::Gain(x) | Self::Temp(x) if *x == 1.0) || matches!(self, Self::Add(_, x) if *x == 0.0)
     }
 }
 
@@ -236,6 +253,15 @@ impl Edits {
         names
     }
 
+    /// The names of the vectors that are added.
+    pub fn vectors(&self) -> Vec<&str> {
+        let mut names: Vec<&str> =
+            self.edits.iter().filter_map(|e| if let Action::Add(name, _) = &e.action { Some(name.as_str()) } else { None }).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+
     /// Other texts are needed, to take means or rows from.
     pub fn needs_reference(&self) -> bool {
         self.edits.iter().any(|e| matches!(e.action, Action::Mean | Action::Resample(_)))
@@ -267,7 +293,7 @@ impl Edits {
             let (what, set, count) = match &edit.part {
                 Part::Heads(set) => ("head", set, shape.heads),
                 Part::KvHeads(set) => ("key and value head", set, shape.kv_heads),
-                Part::AllHeads | Part::Mlp => continue,
+                Part::AllHeads | Part::Mlp | Part::Rows(_) => continue,
             };
             if let Some(head) = set.iter().find(|head| **head >= count) {
                 return refused(what, *head, count);
@@ -313,12 +339,37 @@ impl Edit {
                 let group = shape.heads / shape.kv_heads.max(1);
                 set.iter().flat_map(|kv| kv * group..(kv + 1) * group).collect()
             }
-            Part::Mlp => Vec::new(),
+            Part::Mlp | Part::Rows(_) => Vec::new(),
         }
     }
 
     pub(crate) fn on_layer(&self, layer: usize) -> bool {
         self.layers.as_ref().is_none_or(|layers| layers.contains(&layer))
+    }
+
+    /// Heads of a layer are changed, not only rows of the stream.
+    pub(crate) fn on_heads(&self, layer: usize) -> bool {
+        self.on_layer(layer) && !matches!(self.part, Part::Mlp | Part::Rows(_))
+    }
+
+    /// The rows of the stream's width that it changes in a layer.
+    pub(crate) fn site(&self) -> Option<Site> {
+        match self.part {
+            Part::Mlp => Some(Site::MlpOut),
+            Part::Rows(site) => Some(site),
+            _ => None,
+        }
+    }
+
+    /// Places of the residual stream, counted from the embedding, two to a layer; of other edits none.
+    fn places(&self) -> Set {
+        let offset = match self.part {
+            Part::Rows(Site::ResidPre) => 0,
+            Part::Rows(Site::ResidMid) => 1,
+            Part::Rows(Site::ResidPost) => 2,
+            _ => return Set::new(),
+        };
+        self.layers.iter().flatten().map(|layer| 2 * layer + offset).collect()
     }
 
     /// Some number may be changed by both.
@@ -328,8 +379,12 @@ impl Edit {
             _ => true,
         };
         let parts = match (&self.part, &other.part) {
-            (Part::Mlp, Part::Mlp) => true,
-            (Part::Mlp, _) | (_, Part::Mlp) => false,
+            // The stream after a layer is the one before the next.
+            (Part::Rows(a), Part::Rows(b)) if *a != Site::AttnOut && *b != Site::AttnOut => {
+                let same = self.places().intersection(&other.places()).next().is_some();
+                return same && self.rows.overlaps(other.rows);
+            }
+            (Part::Mlp | Part::Rows(_), _) | (_, Part::Mlp | Part::Rows(_)) => self.part == other.part,
             (Part::Heads(a), Part::Heads(b)) | (Part::KvHeads(a), Part::KvHeads(b)) => a.intersection(b).next().is_some(),
             (Part::AllHeads, _) | (_, Part::AllHeads) => true,
             // Which heads read which: only a model says that.

@@ -2,6 +2,7 @@
 
 use super::{Action, Edit, Edits, MOST_BYTES, MaskExpr, Part, Patch, Pattern, Rows, Set, canonical};
 use crate::error::{Error, Result};
+use crate::hooks::Site;
 
 /// Layers and heads are below this number, and a set lists at most this many: no model has more.
 const MOST_NUMBER: usize = 1 << 12;
@@ -39,22 +40,35 @@ fn edit(text: &str) -> std::result::Result<Edit, String> {
     }
     let place = target
         .strip_prefix('L')
-        .ok_or_else(|| format!("{target:?} is no target: scale, temp, mask, heads, L3, L3.H1, L3.KV0 and L3.mlp are"))?;
+        .ok_or_else(|| format!("{target:?} is no target: scale, temp, mask, heads, L3, L3.H1, L3.KV0, L3.mlp and L3.resid_pre are"))?;
     let (layers, part) = match place.split_once('.') {
         None => (place, Part::AllHeads),
         Some((layers, "attn")) => (layers, Part::AllHeads),
-        Some((layers, "mlp")) => (layers, Part::Mlp),
+        Some((layers, "mlp" | "mlp_out")) => (layers, Part::Mlp),
+        Some((layers, "resid" | "resid_pre")) => (layers, Part::Rows(Site::ResidPre)),
+        Some((layers, "resid_mid")) => (layers, Part::Rows(Site::ResidMid)),
+        Some((layers, "resid_post")) => (layers, Part::Rows(Site::ResidPost)),
+        Some((layers, "attn_out")) => (layers, Part::Rows(Site::AttnOut)),
         Some((layers, part)) => match (part.strip_prefix("KV"), part.strip_prefix('H')) {
             (Some(heads), _) => (layers, Part::KvHeads(set(heads)?)),
             (_, Some(heads)) => (layers, Part::Heads(set(heads)?)),
-            _ => return Err(format!("{part:?} is no part of a layer: H1, KV0, attn and mlp are")),
+            _ => {
+                return Err(format!(
+                    "{part:?} is no part of a layer: H1, KV0, attn, mlp, resid_pre, resid_mid, resid_post, attn_out and mlp_out are"
+                ));
+            }
         },
     };
     let action = self::action(action)?;
-    let of_mlp = matches!(action, Action::Zero | Action::Mean | Action::Resample(_) | Action::Gain(_));
-    if part == Part::Mlp && !of_mlp {
-        return Err("a network has no scores or weights: zero, mean, resample and gain are possible".to_owned());
-    }
+    let of_rows = matches!(action, Action::Zero | Action::Gain(_) | Action::Add(..) | Action::Patch(_, Patch::Z));
+    let of_mlp = of_rows || matches!(action, Action::Mean | Action::Resample(_));
+    match part {
+        Part::Mlp if !of_mlp => {
+            Err("a network has no scores or weights: zero, mean, resample, gain, add and patch:NAME are possible".to_owned())
+        }
+        Part::Rows(site) if !of_rows => Err(format!("of {} only zero, gain, add and patch:NAME are possible", site.name())),
+        _ => Ok(()),
+    }?;
     Ok(Edit { layers: Some(set(layers)?), part, action, rows })
 }
 
@@ -130,14 +144,18 @@ fn action(text: &str) -> std::result::Result<Action, String> {
         ("first", None) => Ok(Action::Weights(Pattern::First)),
         ("resample", Some(seed)) => seed.parse().map(Action::Resample).map_err(|_| format!("{seed:?} is no seed")),
         ("gain", Some(x)) => real(x, "a gain").map(Action::Gain),
+        ("add", Some(vector)) => {
+            let (name, factor) = vector.split_once('*').unwrap_or((vector, "1"));
+            Ok(Action::Add(self::name(name, "a vector")?, real(factor, "a factor")?))
+        }
         ("scale", Some(x)) => scale(x),
         ("temp", Some(x)) => temp(x),
         ("mask", Some(mask)) => MaskExpr::parse(mask).map(Action::Mask),
         ("hide", Some("first")) => Ok(Action::HideFirst),
         ("patch", Some(patch)) => self::patch(patch),
         _ => Err(format!(
-            "{text:?} is no action: zero, mean, resample:SEED, gain:0.5, patch:B, uniform, self, previous, first, scale:off, temp:2, \
-                mask:full and hide:first are"
+            "{text:?} is no action: zero, mean, resample:SEED, gain:0.5, add:NAME*2, patch:B, uniform, self, previous, first, scale:off, \
+                temp:2, mask:full and hide:first are"
         )),
     }
 }
@@ -157,9 +175,10 @@ fn patch(text: &str) -> std::result::Result<Action, String> {
             (name, what)
         }
     };
+    Ok(Action::Patch(self::name(name, "a text")?, what))
+}
+
+fn name(name: &str, of: &str) -> std::result::Result<String, String> {
     let plain = !name.is_empty() && name.len() <= 64 && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-');
-    if !plain {
-        return Err(format!("{name:?} is no name of a text: letters, digits, - and _ are"));
-    }
-    Ok(Action::Patch(name.to_owned(), what))
+    if plain { Ok(name.to_owned()) } else { Err(format!("{name:?} is no name of {of}: letters, digits, - and _ are")) }
 }

@@ -1,8 +1,9 @@
 //! The grammar, and edits at work.
 
 use crate::golden::{Golden, folder};
-use ndarray::Axis;
-use regard_model::{Edits, Model, Sources};
+use ndarray::{ArrayD, ArrayViewMutD, Axis};
+use regard_model::{Arrays, Edits, Generation, Hook, Model, Site, Sources, Vectors};
+use std::sync::Arc;
 
 fn canonical(text: &str) -> String {
     Edits::parse(text).unwrap_or_else(|e| panic!("{text}: {e}")).canonical()
@@ -26,6 +27,13 @@ fn strings_that_mean_the_same_have_one_form() {
         ("temp=2.50", "temp=2.5"),
         ("L0.KV1=gain:0.5", "L0.KV1=gain:0.5"),
         ("L1.mlp=zero/L1=zero", "L1=zero/L1.mlp=zero"),
+        ("L5.resid=add:v*2.0", "L5.resid_pre=add:v*2"),
+        ("L5.resid_post=add:v*1@last", "L5.resid_post=add:v@last"),
+        ("L1.mlp_out=add:v*-2", "L1.mlp=add:v*-2"),
+        ("L3.resid_mid=patch:B/L2.resid_mid=patch:B", "L2,3.resid_mid=patch:B"),
+        ("L1.resid=add:b*0.5/L1.resid=add:a/L2.attn_out=zero", "L1.resid_pre=add:a/L1.resid_pre=add:b*0.5/L2.attn_out=zero"),
+        ("L1.H2=add:v*3", "L1.H2=add:v*3"),
+        ("L0.resid_post=zero/L2.resid_pre=add:v", "L0.resid_post=zero/L2.resid_pre=add:v"),
     ] {
         assert_eq!(canonical(text), form, "{text}");
         assert_eq!(canonical(form), form, "{text}: the form of the form");
@@ -58,6 +66,19 @@ fn what_cannot_be_read_or_clashes_is_refused() {
         "L1=zero@9-3",
         "L1=zero@x",
         "L1.mlp=uniform",
+        "L1.mlp=patch:B.q",
+        "L1.resid=mean",
+        "L1.resid_pre=patch:B.v",
+        "L1.resid=hide:first",
+        "L1.resid_end=zero",
+        "resid=zero",
+        "L1.resid=add:",
+        "L1.resid=add:v*",
+        "L1.resid=add:v*inf",
+        "L1.resid=add:../v",
+        "L1.resid=add:v/L1.resid=zero",
+        "L1.attn_out=add:v/L1.attn_out=patch:B",
+        "L0.resid_post=zero/L1.resid_pre=add:v",
         "L1=gain:inf",
         "L1=zero/",
         "/L1=zero",
@@ -114,6 +135,9 @@ fn random_strings_are_read_or_refused_and_forms_are_stable() {
         "gain",
         "temp",
         "patch",
+        "add",
+        "resid_mid",
+        "*",
         "B",
         "mlp",
         "attn",
@@ -162,6 +186,8 @@ fn null_edits_change_exactly_nothing() {
             "L1.H3=patch:A.weights",
             "L0.H1=patch:A@last",
             "L0.H1=mask:causal@3-7",
+            "L1.attn_out=gain:1",
+            "L1.resid_mid=gain:1",
         ] {
             assert_eq!(logits(&model, &golden.ids, edits, &sources), intact, "{name} {edits}");
         }
@@ -242,4 +268,168 @@ fn patterns_are_what_they_are_called() {
         assert!((1..=i).all(|j| (hidden[[i, j]] - plain.0[[i, j]] / rest).abs() < 1e-5), "row {i} is renormalised");
     }
     assert_eq!(hidden[[0, 0]], 1.0);
+}
+
+/// The same change by a function, at some rows.
+pub(crate) struct Change<'c> {
+    pub(crate) layer: usize,
+    pub(crate) site: Site,
+    pub(crate) rows: std::ops::RangeInclusive<usize>,
+    /// Of head, row, element and column.
+    pub(crate) change: &'c (dyn Fn(usize, usize, &mut f32, usize) + Sync),
+}
+
+impl Hook for Change<'_> {
+    fn wants(&self, layer: usize, site: Site) -> bool {
+        (layer, site) == (self.layer, self.site)
+    }
+
+    /// Rows are the last axis but one.
+    fn at(&self, _: usize, _: Site, mut x: ArrayViewMutD<'_, f32>) -> bool {
+        let axis = x.ndim() - 2;
+        let inside = x.indexed_iter_mut().filter(|(at, _)| self.rows.contains(&at[axis]));
+        inside.for_each(|(at, x)| (self.change)(at[0], at[axis], x, at[axis + 1]));
+        true
+    }
+}
+
+const ROWS: [Site; 5] = [Site::ResidPre, Site::ResidMid, Site::ResidPost, Site::AttnOut, Site::MlpOut];
+
+/// The sites that edits name besides heads, and the results of heads.
+fn sources_of_changes(model: &Model, vector: &[f32], head: &[f32]) -> Sources {
+    let mut vectors = Vectors::default();
+    vectors.insert("v", vector).expect("finite");
+    vectors.insert("z", head).expect("finite");
+    model.with_vectors(vectors).sources_of(&Edits::default()).expect("no reference")
+}
+
+#[test]
+fn vectors_are_added_as_by_a_hook() {
+    for name in ["llama3", "gpt2", "gpt_neox", "gemma2", "bert"] {
+        let (golden, model) = (Golden::read(name), Model::load(folder(name)).expect(name));
+        let vector: Vec<f32> = (0..model.width()).map(|i| (i as f32).sin()).collect();
+        let head: Vec<f32> = (0..model.head_dim()).map(|i| (i as f32).cos()).collect();
+        let sources = sources_of_changes(&model, &vector, &head);
+        let intact = model.run(&golden.ids, &Edits::default(), &sources).expect(name);
+        for site in ROWS {
+            for layer in [0, model.shape().layers - 1] {
+                let text = format!("L{layer}.{}=add:v*-1.5@2-4", site.name());
+                let edited = model.run(&golden.ids, &Edits::parse(&text).expect(&text), &sources).expect(&text);
+                let change = |_: usize, _: usize, x: &mut f32, at: usize| *x += -1.5 * vector[at];
+                let hook = Change { layer, site, rows: 2..=4, change: &change };
+                let by_hook = model.run_with(&golden.ids, &Edits::default(), &Sources::default(), &hook).expect(&text);
+                assert_eq!(edited.hidden(), by_hook.hidden(), "{name} {text}");
+                assert_ne!(edited.hidden(), intact.hidden(), "{name} {text}");
+                // Twice the same place: the sum.
+                let twice = Edits::parse(&format!("{text}/L{layer}.{}=add:v*0.5@2-4", site.name())).expect("a sum");
+                let once = Edits::parse(&format!("L{layer}.{}=add:v*-1@2-4", site.name())).expect("one");
+                let [twice, once] = [twice, once].map(|edits| model.run(&golden.ids, &edits, &sources).expect(name));
+                let worst = twice.hidden().iter().zip(once.hidden()).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+                assert!(worst < 1e-4, "{name} {text}: {worst}");
+            }
+        }
+        let edited = model.run(&golden.ids, &Edits::parse("L1.H1=add:z*2").expect("z"), &sources).expect(name);
+        let plain = intact.z(1).expect(name).index_axis(Axis(0), 1).to_owned();
+        for (row, plain) in edited.z(1).expect(name).index_axis(Axis(0), 1).outer_iter().zip(plain.outer_iter()) {
+            assert!(row.iter().zip(plain).zip(&head).all(|((x, plain), v)| *x == plain + 2.0 * v), "{name}");
+        }
+        // Of the width of a head, of the stream, and of no name.
+        for text in ["L0.resid_pre=add:z", "L0.H0=add:v", "L0.resid_pre=add:w"] {
+            let error = model.run(&golden.ids, &Edits::parse(text).expect(text), &sources).expect_err(text);
+            assert!(error.to_string().contains(text), "{error}");
+        }
+    }
+}
+
+#[test]
+fn rows_are_patched_from_texts_runs_and_arrays() {
+    for name in ["llama3", "gpt2", "gpt_neox"] {
+        let (golden, model) = (Golden::read(name), Model::load(folder(name)).expect(name));
+        let mut other = golden.ids.clone();
+        other.rotate_left(3);
+        for site in ROWS {
+            let text = format!("L1.{}=patch:B@2-4", site.name());
+            let edits = Edits::parse(&text).expect(&text);
+            let mut sources = Sources::default();
+            model.source_for(&edits, &mut sources, "B", &other).expect(&text);
+            let (_, arrays) = model.record(&other, &|layer, of| layer == 1 && of == site).expect(&text);
+            let theirs: ArrayD<f32> = arrays[&(1, site)].clone();
+            let own = Sources { arrays: [("B".to_owned(), Arc::new(arrays))].into(), ..Sources::default() };
+            let change = |_: usize, row: usize, x: &mut f32, at: usize| *x = theirs[[row, at]];
+            let hook = Change { layer: 1, site, rows: 2..=4, change: &change };
+            let by_hook = model.run_with(&golden.ids, &Edits::default(), &Sources::default(), &hook).expect(&text);
+            for sources in [&sources, &own] {
+                let edited = model.run(&golden.ids, &edits, sources).expect(&text);
+                assert_eq!(edited.hidden(), by_hook.hidden(), "{name} {text}");
+            }
+            // A text that was run for its heads has no rows of the stream.
+            let mut heads = Sources::default();
+            model.source(&mut heads, "B", &other).expect(name);
+            let error = model.run(&golden.ids, &edits, &heads).expect_err("no rows").to_string();
+            assert!(error.contains(site.name()) && error.contains("layer 1"), "{error}");
+        }
+    }
+}
+
+#[test]
+fn own_arrays_of_heads_stand_for_a_text() {
+    let (golden, model) = (Golden::read("llama3"), Model::load(folder("llama3")).expect("llama3"));
+    let mut other = golden.ids.clone();
+    other.rotate_left(3);
+    let run = model.run(&other, &Edits::default(), &Sources::default()).expect("a text");
+    let mut text = Sources::default();
+    model.source(&mut text, "B", &other).expect("a text");
+    let arrays: Arrays = [
+        ((1, Site::Q), run.q(1, true).expect("q").into_dyn()),
+        ((1, Site::K), run.k(1, true).expect("k").into_dyn()),
+        ((1, Site::V), run.v(1).expect("v").clone().into_dyn()),
+        ((1, Site::Z), run.z(1).expect("z").clone().into_dyn()),
+    ]
+    .into();
+    let sources = |arrays: Arrays| Sources { arrays: [("B".to_owned(), Arc::new(arrays))].into(), ..Sources::default() };
+    let own = sources(arrays.clone());
+    for edits in ["L1.H1=patch:B", "L1.H1=patch:B.q", "L1.KV1=patch:B.k", "L1=patch:B.v@3", "L1.H0=patch:B.weights"] {
+        assert_eq!(logits(&model, &golden.ids, edits, &own), logits(&model, &golden.ids, edits, &text), "{edits}");
+    }
+    let refused = |arrays: Arrays, edits: &str, part: &str| {
+        let error = model.run(&golden.ids, &Edits::parse(edits).expect(edits), &sources(arrays)).expect_err(edits).to_string();
+        assert!(error.contains(part), "{error}");
+    };
+    refused(arrays.clone(), "L0.H1=patch:B", "no z of layer 0");
+    let mut wrong = arrays.clone();
+    wrong.insert((1, Site::Z), arrays[&(1, Site::K)].clone());
+    refused(wrong, "L1.H1=patch:B", "the shape");
+    refused([((1, Site::Z), ArrayD::zeros(vec![]))].into(), "L1.H1=patch:B", "the shape");
+    refused([((1, Site::Z), ArrayD::zeros(vec![4, 0, model.head_dim()]))].into(), "L1.H1=patch:B@last", "the shape");
+}
+
+#[test]
+fn vectors_are_read_from_a_file_and_steer_what_is_written() {
+    let folder_of = tempfile::tempdir().expect("a folder");
+    let write = |name: &str, shape: Vec<usize>, numbers: &[f32]| {
+        let bytes: Vec<u8> = numbers.iter().flat_map(|x| x.to_le_bytes()).collect();
+        let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape, &bytes).expect("a tensor");
+        let path = folder_of.path().join(name);
+        safetensors::serialize_to_file([("v", view)], None, &path).expect("a file");
+        path
+    };
+    let (golden, model) = (Golden::read("llama3"), Model::load(folder("llama3")).expect("llama3"));
+    let vector: Vec<f32> = (0..model.width()).map(|i| 3.0 * (i as f32).sin()).collect();
+    let vectors = Vectors::read(&write("v.safetensors", vec![1, model.width()], &vector)).expect("vectors");
+    let mut same = Vectors::default();
+    same.insert("v", &vector).expect("finite");
+    assert_eq!(vectors, same);
+    assert!(Vectors::read(&write("rows.safetensors", vec![2, model.width() / 2], &vector)).is_err());
+    assert!(Vectors::read(&write("nan.safetensors", vec![2], &[1.0, f32::NAN])).is_err());
+    assert!(Vectors::read(&folder("llama3").join("config.json")).is_err());
+    let (model, plain) = (model.with_vectors(vectors), model);
+    let edits = Edits::parse("L1.resid=add:v*2").expect("steering");
+    let sources = model.sources_of(&edits).expect("vectors");
+    let write = |model: &Model, edits: &Edits, sources: &Sources, cached: bool| {
+        model.generate(&golden.ids, &Generation { cached, ..Generation::greedy(12) }, edits, sources, |_| true).expect("tokens")
+    };
+    let steered = write(&model, &edits, &sources, true);
+    assert_eq!(steered, write(&model, &edits, &sources, false), "a token decoded alone is steered, too");
+    assert_ne!(steered, write(&plain, &Edits::default(), &Sources::default(), true));
+    assert!(plain.sources_of(&edits).is_ok_and(|sources| plain.run(&golden.ids, &edits, &sources).is_err()), "no vectors");
 }

@@ -1,7 +1,8 @@
 //! Patches of heads, runs that begin at an edit, the lens and attributions: each against what it stands for.
 
+use crate::edits::Change;
 use crate::golden::{Golden, folder};
-use regard_model::{Edits, Input, LogitOf, Model, PatchOptions, Sources};
+use regard_model::{Edits, Input, LogitOf, Model, PatchOptions, Run, Site, Sources};
 
 fn edits(text: &str) -> Edits {
     Edits::parse(text).expect(text)
@@ -32,8 +33,11 @@ fn each_patch_has_the_bits_of_a_run_with_its_edit() {
         let own = (most_likely[0] != most_likely[1]).then_some((None, false));
         for (tokens, by_position) in own.into_iter().chain([(Some([3, 5]), false), (Some([3, 5]), true)]) {
             let mut told = Vec::new();
-            let patched =
-                model.patch(&clean, &corrupt, PatchOptions { tokens, by_position }, |done, all| told.push((done, all))).expect(name);
+            let patched = model
+                .patch(&clean, &corrupt, PatchOptions { tokens, by_position, ..PatchOptions::default() }, |done, all| {
+                    told.push((done, all))
+                })
+                .expect(name);
             let [right, wrong] = tokens.unwrap_or(most_likely);
             assert_eq!(patched.tokens, [right, wrong], "{name}");
             let margin = |row: &[f32]| f64::from(row[right as usize]) - f64::from(row[wrong as usize]);
@@ -55,8 +59,70 @@ fn each_patch_has_the_bits_of_a_run_with_its_edit() {
         }
         assert!(model.patch(&clean, &clean, PatchOptions::default(), |_, _| {}).is_err(), "{name}: nothing to carry");
         assert!(model.patch(&clean, &clean[1..], PatchOptions::default(), |_, _| {}).is_err(), "{name}: another length");
-        let tokens = Some([3, 1 << 30]);
-        assert!(model.patch(&clean, &corrupt, PatchOptions { tokens, by_position: false }, |_, _| {}).is_err(), "{name}: no token");
+        let no_token = PatchOptions { tokens: Some([3, 1 << 30]), ..PatchOptions::default() };
+        assert!(model.patch(&clean, &corrupt, no_token, |_, _| {}).is_err(), "{name}: no token");
+    }
+}
+
+/// The corrupt text with one row of a head's weights from the clean one.
+fn weights_of_row(model: &Model, [clean, corrupt]: [&[u32]; 2], layer: usize, head: usize, row: usize) -> Run {
+    let none = Sources::default();
+    let weights = model.run(clean, &edits(""), &none).expect("clean").weights(layer, head).expect("weights");
+    let change = |of: usize, at: usize, x: &mut f32, key: usize| {
+        if of == head {
+            *x = weights[[at, key]];
+        }
+    };
+    let hook = Change { layer, site: Site::Pattern, rows: row..=row, change: &change };
+    model.run_with(corrupt, &edits(""), &none, &hook).expect("a hook")
+}
+
+/// Every other site, by position and all together; key and value heads are fewer in llama3 and gemma2.
+#[test]
+fn patches_of_all_sites_are_runs_with_their_edits() {
+    for name in ["llama3", "gpt2", "gemma2", "gpt_neox", "bloom"] {
+        let (golden, model) = (Golden::read(name), Model::load(folder(name)).expect(name));
+        let (clean, corrupt) = texts(&golden);
+        let shape = model.shape();
+        for site in Site::ALL {
+            let (target, letter, parts) = match site {
+                Site::Z => ("H", "", shape.heads),
+                Site::Q => ("H", ".q", shape.heads),
+                Site::Pattern => ("H", ".weights", shape.heads),
+                Site::K => ("KV", ".k", shape.kv_heads),
+                Site::V => ("KV", ".v", shape.kv_heads),
+                _ => (site.name(), "", 1),
+            };
+            for by_position in [false, true] {
+                let options = PatchOptions { site, tokens: Some([3, 5]), by_position };
+                let patched = model.patch(&clean, &corrupt, options, |_, _| {}).expect(name);
+                let positions = if by_position { clean.len() } else { 1 };
+                assert_eq!(patched.margins.dim(), (shape.layers, parts, positions), "{name} {site:?}");
+                let mut moved = 0;
+                for ((layer, part, at), &got) in patched.margins.indexed_iter().filter(|((.., at), _)| at % 5 == 0) {
+                    let rows = if by_position { format!("@{at}") } else { String::new() };
+                    let number = if parts > 1 || site.has_heads() { part.to_string() } else { String::new() };
+                    let text = format!("L{layer}.{target}{number}=patch:clean{letter}{rows}");
+                    let run = if site == Site::Pattern && by_position {
+                        weights_of_row(&model, [&clean, &corrupt], layer, part, at)
+                    } else {
+                        let mut sources = Sources::default();
+                        model.source_for(&edits(&text), &mut sources, "clean", &clean).expect(&text);
+                        model.run(&corrupt, &edits(&text), &sources).expect(&text)
+                    };
+                    let row = model.logits(&run.hidden().row(corrupt.len() - 1).to_vec()).expect(&text);
+                    let expected = f64::from(row[3]) - f64::from(row[5]);
+                    assert!((got - expected).abs() < 1e-5, "{name} {text}: {got} is not {expected}");
+                    moved += usize::from((got - patched.corrupt).abs() > 1e-5);
+                }
+                assert!(moved > 0, "{name} {site:?}: no patch changes anything");
+                if site.is_stream() && !by_position {
+                    // The stream holds all that comes after it; between branches of the same rows, the network has read before.
+                    let whole = |margin: &f64| (patched.share(*margin) - 1.0).abs() < 1e-3;
+                    assert!(site == Site::ResidMid || patched.margins.iter().all(whole), "{name} {site:?}: {:?}", patched.margins);
+                }
+            }
+        }
     }
 }
 
@@ -130,7 +196,7 @@ fn a_difference_of_logits_is_the_difference_of_attributions() {
         let (golden, model) = (Golden::read(name), Model::load(folder(name)).expect(name));
         let (ids, none) = (&golden.ids, Sources::default());
         let row = ids.len() - 1;
-        let of = |token, minus| model.attribute_to(ids, &edits(""), &none, row, LogitOf { token, minus }).expect(name);
+        let of = |token, minus| model.attribute_to(ids, &edits(""), &none, row, LogitOf { token, minus, by_position: false }).expect(name);
         let logits = model.run(ids, &edits(""), &none).expect(name).logits().expect(name).row(row).to_vec();
         let best = (0..logits.len()).fold(0, |best, id| if logits[id] > logits[best] { id } else { best });
         let (most_likely, a, b, both) = (of(None, None), of(Some(3), None), of(Some(5), None), of(Some(3), Some(5)));
@@ -140,6 +206,62 @@ fn a_difference_of_logits_is_the_difference_of_attributions() {
         for ((part, both), (a, b)) in both.parts.iter().zip(&both.writes).zip(a.writes.iter().zip(&b.writes)) {
             assert!(near(*both, *a, *b), "{name} {part}: {both} is not {a} - {b}");
         }
-        assert!(model.attribute_to(ids, &edits(""), &none, row, LogitOf { token: None, minus: Some(1 << 30) }).is_err());
+        assert!(model.attribute_to(ids, &edits(""), &none, row, LogitOf { minus: Some(1 << 30), ..LogitOf::default() }).is_err());
+    }
+}
+
+#[test]
+fn attributions_by_position_add_up_to_their_heads() {
+    for name in ["gpt2", "llama3", "gpt_neox", "qwen3"] {
+        let (golden, model) = (Golden::read(name), Model::load(folder(name)).expect(name));
+        let ids = &golden.ids;
+        let mut sources = Sources::default();
+        let other: Vec<u32> = ids.iter().rev().copied().collect();
+        model.source(&mut sources, "B", &other).expect(name);
+        for text in ["", "heads=temp:2/L1.H1=hide:first@3-9", "L0.H1=patch:B.v/L1.mlp=zero"] {
+            for row in [0, 4, ids.len() - 1] {
+                let of = |by_position| LogitOf { token: Some(3), minus: Some(5), by_position };
+                let [whole, apart] =
+                    [false, true].map(|apart| model.attribute_to(ids, &edits(text), &sources, row, of(apart)).expect(name));
+                assert!((whole.logit - apart.writes.iter().sum::<f64>()).abs() < 1e-4, "{name} {text} row {row}");
+                assert!(whole.positions.iter().all(|position| *position == row));
+                for (part, writes) in whole.parts.iter().zip(&whole.writes) {
+                    let mine: Vec<(usize, f64)> = apart
+                        .parts
+                        .iter()
+                        .zip(apart.positions.iter().zip(&apart.writes))
+                        .filter(|(of, _)| *of == part)
+                        .map(|(_, (position, writes))| (*position, *writes))
+                        .collect();
+                    let sum: f64 = mine.iter().map(|(_, writes)| writes).sum();
+                    assert!((sum - writes).abs() < 1e-5 * (1.0 + writes.abs()), "{name} {text} {part}: {sum} is not {writes}");
+                    let positions: Vec<usize> = mine.iter().map(|(position, _)| *position).collect();
+                    let expected = if part.contains(".H") { (0..=row).collect() } else { vec![row] };
+                    assert_eq!(positions, expected, "{name} {part}");
+                }
+            }
+        }
+        let of = LogitOf { by_position: true, ..LogitOf::default() };
+        assert!(model.attribute_to(ids, &edits("L0.H1=zero"), &sources, 1, of).is_err(), "{name}: nothing to take apart");
+    }
+}
+
+#[test]
+fn edits_of_the_stream_are_parts_of_an_attribution() {
+    for name in ["gpt2", "llama3"] {
+        let (golden, model) = (Golden::read(name), Model::load(folder(name)).expect(name));
+        let row = golden.ids.len() - 1;
+        for text in [
+            "L0.resid_mid=gain:0.5",
+            "L1.attn_out=zero/L0.mlp=gain:2",
+            "L1.resid_pre=gain:0.5/L1.resid_post=gain:2",
+            "L0.attn_out=gain:3@last",
+        ] {
+            let parts = model.attribute(&golden.ids, &edits(text), &Sources::default(), row, 3).expect(name);
+            let logit = model.run(&golden.ids, &edits(text), &Sources::default()).expect(name).logits().expect(name)[[row, 3]];
+            assert!((parts.logit - f64::from(logit)).abs() < 1e-4, "{name} {text}: {} is not {logit}", parts.logit);
+            let sum: f64 = parts.writes.iter().sum();
+            assert!((sum - parts.logit).abs() < 1e-4, "{name} {text}: {sum} is not {}", parts.logit);
+        }
     }
 }

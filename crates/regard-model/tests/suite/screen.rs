@@ -1,7 +1,7 @@
 //! Screens: the numbers of whole passes, whatever is shared and however many threads there are.
 
 use crate::golden::{Golden, folder};
-use regard_model::{Edits, Error, Model, Screened, Sources};
+use regard_model::{Edits, Error, Metric, Model, Screened, Sources, TokenMetric};
 
 fn mean(x: &[f64]) -> f64 {
     x.iter().sum::<f64>() / x.len() as f64
@@ -101,5 +101,51 @@ fn tokens_that_are_alike_are_taken_together() {
             let whole = mean(&model.losses(ids, &edits, &Sources::default()).expect("losses"));
             assert!((got - whole).abs() < 2e-6, "{}: {got} {whole}", outcome.edits);
         }
+    }
+}
+
+#[test]
+fn screens_by_a_prediction_are_runs_with_edits() {
+    for name in ["gpt2", "llama3", "gemma2"] {
+        let (model, texts) = (Model::load(folder(name)).expect(name), texts(&Golden::read(name)));
+        let of = |number: usize| TokenMetric { position: (number == 1).then_some(2), token: 3 + number as u32, minus: None };
+        let apart: Vec<TokenMetric> = (0..texts.len()).map(of).collect();
+        let difference = TokenMetric { position: None, token: 3, minus: Some(5) };
+        for metric in [Metric::Tokens(apart), Metric::Tokens(vec![difference])] {
+            let Metric::Tokens(all) = &metric else { unreachable!("of tokens") };
+            let value = |number: usize, edits: &str| {
+                let (ids, of) = (&texts[number], all.get(number).unwrap_or(&all[0]));
+                let run = model.run(ids, &Edits::parse(edits).expect(edits), &Sources::default()).expect(name);
+                let logits = run.logits().expect(name);
+                let row = logits.row(of.position.unwrap_or(ids.len() - 1));
+                let logit = |token: u32| f64::from(row[token as usize]);
+                let sum: f64 = row.iter().map(|x| f64::from(*x).exp()).sum();
+                of.minus.map_or(logit(of.token).exp() / sum, |minus| logit(of.token) - logit(minus))
+            };
+            let outcomes = model.screen_by(&texts, &metric, &[], |_, _| true).expect(name);
+            for outcome in outcomes {
+                for number in 0..texts.len() {
+                    let (intact, edited) = (value(number, ""), value(number, &outcome.edits));
+                    assert!((outcome.intact[number] - intact).abs() < 1e-6, "{name}: {} is not {intact}", outcome.intact[number]);
+                    assert!(
+                        (outcome.edited[number] - edited).abs() < 1e-6,
+                        "{name} {}: {} is not {edited}",
+                        outcome.edits,
+                        outcome.edited[number]
+                    );
+                }
+            }
+        }
+        // What is written to the stream last has no later layer that reacts.
+        if name != "gemma2" {
+            let metric = Metric::Tokens(vec![difference]);
+            let (totals, direct) =
+                (model.screen_by(&texts, &metric, &[], |_, _| true), model.direct_effects_by(&texts, &metric, |_, _| {}));
+            assert_eq!(totals.expect(name).len(), direct.expect(name).len());
+        }
+        let bad = |of: TokenMetric| model.screen_by(&texts, &Metric::Tokens(vec![of; 1]), &[], |_, _| true).is_err();
+        assert!(bad(TokenMetric { token: 1 << 30, ..difference }) && bad(TokenMetric { position: Some(2), ..difference }), "{name}");
+        assert!(model.screen_by(&texts, &Metric::Tokens(vec![difference; 2]), &[], |_, _| true).is_err(), "{name}: two for four");
+        assert!(model.screen_by(&texts, &Metric::Tokens(Vec::new()), &[], |_, _| true).is_err(), "{name}: none");
     }
 }
