@@ -75,8 +75,13 @@ fn fitted_examples(text: &str, width: usize) -> String {
 pub(crate) fn first_example(command: &Command, words: &[OsString]) -> Option<String> {
     let name = words.get(1)?.to_str()?;
     let help = command.find_subcommand(name)?.get_after_help()?.to_string();
-    let line = help.lines().find(|line| line.starts_with("  regard "))?;
-    Some(example(line)?.0.trim_end_matches(['\\', ' ']).to_owned())
+    let mut lines = help.lines().skip_while(|line| !line.starts_with("  regard "));
+    let mut words = example(lines.next()?)?.0.to_owned();
+    // An example that was folded continues after a backslash.
+    while let Some(begun) = words.strip_suffix(" \\") {
+        words = format!("{begun} {}", lines.next().unwrap_or_default().trim());
+    }
+    Some(words)
 }
 
 /// The command with the examples of all its sub-commands fitted to the terminal.
@@ -124,7 +129,8 @@ pub(crate) fn start_page(command: &Command) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::fitted_examples;
+    use super::{first_example, fitted_examples};
+    use clap::Command;
 
     const EXAMPLES: &str = "Examples:\n  regard look                      every head\n  regard look model.bin --text \"Once upon a time\"";
 
@@ -137,6 +143,15 @@ mod tests {
     fn terms_fold_as_text() {
         let folded = fitted_examples("Names:\n  out_a lse_a  the two states of a merge, and what else it needs to know", 40);
         assert_eq!(folded, "Names:\n  out_a lse_a: the two states of a\n    merge, and what else it needs to\n    know");
+    }
+
+    #[test]
+    fn the_first_example_is_whole() {
+        let whole = "regard patch --clean \"Emma loves the school\" --corrupt \"Emma loves the garden\"";
+        let examples = fitted_examples(&format!("Examples:\n  {whole}\n  regard patch model.gguf"), 40);
+        assert!(examples.contains("\\\n"), "{examples}");
+        let command = Command::new("regard").subcommand(Command::new("patch").after_help(examples));
+        assert_eq!(first_example(&command, &["regard".into(), "patch".into()]).as_deref(), Some(whole));
     }
 
     #[test]

@@ -94,8 +94,8 @@ fn tidied(words: impl IntoIterator<Item = OsString>) -> Vec<OsString> {
     if words.get(1).is_some_and(|word| word == "help") {
         words.retain(|word| word != "--help" && word != "-h");
     }
-    if words.len() == 3 && words[1] == "lab" && words[2] == "list" {
-        words.pop();
+    if words.len() >= 3 && words[1] == "lab" && words[2] == "list" {
+        words.remove(2);
     }
     words
 }
