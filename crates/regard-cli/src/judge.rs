@@ -1,7 +1,8 @@
 //! `regard judge`.
 
+use crate::help::wrapped;
 use crate::options::{Outcome, Unusable};
-use crate::output::{note, print};
+use crate::output::{line_width, note, print};
 use anyhow::Result;
 use clap::{Args, ValueEnum};
 use regard_files::Output;
@@ -167,8 +168,10 @@ fn catalogue(json: bool) -> Result<Outcome> {
             entries.iter().map(|e| serde_json::json!({"id": e.id, "text": e.text, "formula": e.formula, "public": e.seen})).collect();
         print(serde_json::to_string_pretty(&all)?)?;
     } else {
+        const NAME: usize = 28;
+        let width = line_width().map_or(usize::MAX, |width| width.saturating_sub(NAME + 1).max(20));
         for entry in entries {
-            print(format_args!("{:28} {}", entry.id, entry.text.replace("{form}", "N")))?;
+            print(format_args!("{:NAME$} {}", entry.id, wrapped(&entry.text.replace("{form}", "N"), width, NAME + 1)))?;
         }
     }
     Ok(Outcome::Done)

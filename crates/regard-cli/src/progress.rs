@@ -22,7 +22,7 @@ pub(crate) struct Bar {
 impl Bar {
     pub(crate) fn new(what: &'static str, quiet: bool) -> Self {
         let bar = ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
-        let style = ProgressStyle::with_template("{msg} [{bar:40}] {percent:>3} %, {eta} left").expect("a valid template");
+        let style = ProgressStyle::with_template("{msg} [{wide_bar}] {percent:>3} %, {eta} left").expect("a valid template");
         bar.set_style(style.progress_chars("=> "));
         bar.set_message(what);
         let wanted = !quiet && std::io::stderr().is_terminal();
