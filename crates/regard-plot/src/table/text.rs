@@ -210,7 +210,9 @@ impl Table {
         }
         if !left_out.is_empty() {
             let names = left_out.iter().map(|&c| self.columns[c].name.as_str()).collect::<Vec<_>>().join(", ");
-            let note = format!("{} more columns with --wide and in the CSV file: {names}", left_out.len());
+            // Without a limit of rows there is no file: such tables are printed whole.
+            let file = if most == usize::MAX { "" } else { " and in the CSV file" };
+            let note = format!("{} more columns with --wide{file}: {names}", left_out.len());
             text += &limit.map_or_else(|| note.clone(), |limit| wrapped(&note, limit.max(1)).join("\n"));
             text.push('\n');
         }
@@ -304,6 +306,7 @@ mod tests {
         table.push((0..10usize).map(Into::into).collect());
         let text = table.to_text_of(8, 10, Some(80));
         assert!(text.contains("c7") && text.ends_with("2 more columns with --wide and in the CSV file: c8, c9\n"), "{text}");
+        assert!(table.to_text_of(8, usize::MAX, Some(80)).ends_with("2 more columns with --wide: c8, c9\n"));
         assert!(!table.to_text(10, Some(80)).contains("--wide"));
     }
 
