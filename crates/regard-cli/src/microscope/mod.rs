@@ -93,6 +93,10 @@ impl Texts {
             texts.push(regard_files::read_text(path, limits::TEXT_BYTES.max)?);
         }
         limits::check_texts(if texts.is_empty() { self.texts } else { texts.len() }, self.tokens)?;
+        if self.tokens < 2 {
+            let reason = "give at least 2, since the second is predicted from the first";
+            return Err(Unusable(format!("too few tokens: --tokens {}; {reason}", self.tokens)).into());
+        }
         Ok(texts)
     }
 
@@ -131,10 +135,10 @@ impl Texts {
 /// What an encoder-decoder reads.
 #[derive(Args, Debug, Clone)]
 pub(crate) struct SourceArgs {
-    /// Of a model that hears: a WAV file, of at most 30 seconds
+    /// Of a speech model (Whisper): a WAV file of at most 30 seconds
     #[arg(long, value_name = "FILE", conflicts_with = "source")]
     audio: Option<PathBuf>,
-    /// Of a model that reads one text and writes another: the first
+    /// Of an encoder-decoder: the text that the encoder reads
     #[arg(long, value_name = "TEXT")]
     source: Option<String>,
 }
