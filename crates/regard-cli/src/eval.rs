@@ -141,8 +141,8 @@ impl Eval {
             rows.push((&edits, &sources, self.cache_type));
         }
         bar.expect((rows.len() * judged.ids.len()) as u64);
-        let caption = "How well the model predicts; every token is judged once, by at most a context of tokens before it. (`regard train` \
-                       validates on some windows of the same text only.)";
+        let caption = "How well the model predicts; every token is predicted once, from at most a context of tokens before it. \
+                       (`regard train` validates on some windows of the same text only.)";
         let mut table = Table::new("eval", caption, &COLUMNS);
         for (edits, sources, cache_type) in rows {
             let mut seen = 0;

@@ -69,8 +69,8 @@ pub(crate) struct Experiment {
 /// Options of every experiment.
 #[derive(Args, Debug, Clone)]
 struct Shared {
-    /// Compute one part of the draws, as in 3/64, into a file of its own; `regard merge` combines the parts of several machines to the same
-    /// bytes
+    /// For sweep, robustness, gradients and entropy: compute one part of the draws, as in 3/64, into a file of its own; `regard merge`
+    /// combines the parts of several machines to the same bytes
     #[arg(long, value_name = "PART")]
     shard: Option<Part>,
     #[command(flatten)]

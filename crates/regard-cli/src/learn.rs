@@ -84,7 +84,7 @@ pub(crate) struct Learn {
     /// Print verdicts, or the list, as JSON
     #[arg(long, global = true)]
     json: bool,
-    /// check: print nothing, the exit code tells
+    /// check: print nothing; the exit code is 0 if all pass
     #[arg(long, global = true)]
     quiet: bool,
     /// Print verdicts as CSV

@@ -1,4 +1,4 @@
-//! `regard circuit`: which edges between heads, networks, embedding and output carry a difference, with errors and controls.
+//! `regard circuit`: which edges between heads, MLPs, embedding and output carry a difference, with errors and controls.
 
 use super::{ABOUT_MODEL, load};
 use crate::options::{Common, Out, Outcome, Unusable, figure_files, table_files, write_files};
@@ -22,7 +22,7 @@ const DRAWN: usize = 24;
 
 /// Find the circuit behind a difference between clean and corrupt texts: edges by attribution patching, the best checked exactly
 ///
-/// Nodes are heads, networks, the embedding and the output; an edge is what one writes as another
+/// Nodes are heads, MLPs, the embedding and the output; an edge is what one writes as another
 /// reads it, by queries, keys or values (KV heads, where several query heads share keys). One
 /// backward pass per pair and step gives every edge's effect to first order, on the difference of
 /// the logits of the two texts' next tokens; p is from sign flips over pairs, q over all edges. The

@@ -47,7 +47,7 @@ pub(crate) struct Look {
     /// Of an encoder-decoder: which attention [default: decoder]
     #[arg(long, value_enum, value_name = "PART")]
     part: Option<PartArg>,
-    /// Edits, as in L3.H1=zero/scale=off; of an encoder-decoder, of the decoder's self-attention and networks
+    /// Edits, as in L3.H1=zero/scale=off; in an encoder-decoder they apply to the decoder's self-attention and MLPs
     #[arg(long, default_value = "", value_name = "EDITS")]
     edits: String,
     #[command(flatten)]
@@ -55,7 +55,7 @@ pub(crate) struct Look {
     /// Draw this layer's head alone, with tokens, and write its weights (needs --head)
     #[arg(long, requires = "head", value_name = "N")]
     layer: Option<usize>,
-    /// Which head of the layer; or both at once, as in 3.1
+    /// Head of --layer, or layer and head at once, as in 3.1
     #[arg(long, value_name = "N|L.H")]
     head: Option<HeadAt>,
     /// Show which keys are attended to: what each key gets from all queries, of every head (with --head: of this one)

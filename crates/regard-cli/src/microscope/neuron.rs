@@ -43,7 +43,7 @@ pub fn neuron(run: &Run, layer: usize, head: usize, pair: Pair) -> Result<(Figur
         piece(pair.key)
     );
     let columns = [
-        ("d", "number of the vectors"),
+        ("d", "element of the vectors"),
         ("q_before", "query, before positions"),
         ("k_before", "key, before positions"),
         ("q", "query"),
@@ -51,7 +51,7 @@ pub fn neuron(run: &Run, layer: usize, head: usize, pair: Pair) -> Result<(Figur
         ("product", "product"),
         ("sum", "sum so far"),
     ];
-    let mut numbers = Table::new("neuron", &format!("{who}, number by number; the last sum is q.k."), &columns);
+    let mut numbers = Table::new("neuron", &format!("{who}, element by element; the last sum is q.k."), &columns);
     for d in 0..neuron.q.len() {
         let of = |x: &[f32]| f64::from(x[d]).into();
         numbers.push(vec![

@@ -17,6 +17,7 @@ use std::path::Path;
 /// Each text is one observation: differences are paired, the interval is over texts, p is from a sign-flip test. An
 /// edit that matches nothing is an error; one that changes no bit says so.
 #[derive(Args, Debug)]
+#[command(override_usage = "regard surgery [OPTIONS] [MODEL] <EDITS>")]
 #[command(after_help = "Examples:
   regard surgery scale=off
   regard surgery stories15M/model.bin L1.H5=zero --texts 32
@@ -32,8 +33,8 @@ Edits, joined by /:
   scale=off, temp=2                           the scores
   mask=window:15,0~or~first:4                 which keys are visible; mask=full, mask=causal")]
 pub(crate) struct Surgery {
-    /// The model (may be left out), and the edits
-    #[arg(value_names = ["[MODEL]", "EDITS"], num_args = 1..=2, required = true)]
+    /// The edits; before them the model, if it is not the built-in one
+    #[arg(value_name = "EDITS", num_args = 1..=2, required = true)]
     words: Vec<String>,
     #[command(flatten)]
     texts: Texts,

@@ -48,7 +48,7 @@ pub struct BenchConfig {
     /// No query sees a later key
     #[arg(long)]
     pub causal: bool,
-    /// Type of the elements; f16 and bf16 are computed in f32
+    /// Type of the elements; f16 is computed in f32, and bf16 where the CPU has neither AVX512_BF16 nor AMX
     #[arg(long, value_enum, default_value_t = Dtype::F32)]
     pub dtype: Dtype,
     /// How long to measure at least

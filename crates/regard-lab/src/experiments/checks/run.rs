@@ -1,4 +1,4 @@
-//! Four questions about attention, each answered by an experiment.
+//! Five questions about attention, each answered by an experiment.
 //!
 //! 1. How does q.k grow with d_k?  2. Why hide with -inf and not with 0?  3. What determines the width of the output?
 //! 4. Can the output have a higher rank than the input?
@@ -22,7 +22,7 @@ use regard::{Attention, Scale, Stage};
 use regard_plot::Table;
 use serde::Serialize;
 
-/// Four questions about attention, each answered by an experiment
+/// Five questions about attention, each answered by an experiment
 ///
 /// How q.k grows with d_k; why to hide with -inf and not with 0; what determines the width of the output; whether the output can have a
 /// higher rank than the input. And a popular test for vanishing gradients, run on attention that should fail it.

@@ -111,7 +111,7 @@ impl WorkedConfig {
             ("outputs", "of an output"),
             ("row_sum", "largest distance of a row's sum from 1"),
         ];
-        let caption = "Larger random inputs, f64, causal mask, against the library";
+        let caption = "Larger random inputs, f64, causal mask: largest differences from the library";
         let mut table = Table::new("worked_larger", caption, &columns);
         for (at, (n, d)) in LARGER.into_iter().enumerate() {
             let mut draw = Draw::named(self.seed, "worked", [n, d], at as u64);
