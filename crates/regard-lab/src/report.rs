@@ -237,8 +237,8 @@ fn lead(tables: &Tables) -> Result<Lead> {
     };
     let mut answer = vec![
         format!(
-            "A score is a sum of d_{{k}} products, so scores of random vectors spread as \u{221a}d_{{k}}: at d_{{k}} = 256 their standard \
-             deviation is {}; divided by \u{221a}d_{{k}} it is 1.",
+            "A score q.k, the dot product of a query and a key, is a sum of d_{{k}} products, so scores of random vectors spread as \
+             \u{221a}d_{{k}}: at d_{{k}} = 256 their standard deviation is {}; divided by \u{221a}d_{{k}} it is 1.",
             short(crate::statistics::theory::dot_product_deviation(256))
         ),
         format!(
@@ -249,7 +249,7 @@ fn lead(tables: &Tables) -> Result<Lead> {
         ),
         format!(
             "Without the scale most queries learn almost nothing: at d_{{k}} = 1024 the median query gets a gradient of {} instead of {}, \
-             and one query in {} gets 90 % of it. That is why we divide.",
+             and one query in {} has 90 % of the squared norm. That is why we divide.",
             rough(gradient(false, "row_dq_median")?.value),
             rough(gradient(true, "row_dq_median")?.value),
             short((1.0 / gradient(false, "rows_holding_90_percent")?.value).round())
@@ -321,8 +321,8 @@ fn core_example(tables: &Tables) -> Result<Topic> {
         title: "Three tokens by hand".to_owned(),
         text: vec![
             format!("Rows of Q: {q}. Rows of K: {k}. Rows of V: {v}. d_{{k}} = 4, so the scale is 1/2."),
-            "A score is the dot product of a query and a key. Divide by 2, hide the future with -inf, apply the softmax to each row, and \
-             mix the rows of V by the weights."
+            "A score is the dot product of a query and a key. Divide by 2, hide the future with \u{2212}\u{221e}, apply the softmax to \
+             each row, and mix the rows of V by the weights."
                 .to_owned(),
         ],
         tables: vec![
@@ -352,12 +352,13 @@ fn core_gradients(tables: &Tables) -> Result<Topic> {
         id: GRADIENTS.to_owned(),
         title: "What the gradient does".to_owned(),
         text: vec![
-            "The gradient reaches the scores through the softmax: dS_{j} = P_{j} (dP_{j} - sum of P dP). Where one weight is near 1 and \
-             the others near 0, every factor is near 0."
+            "The gradient dP on a row of weights P reaches its scores S through the softmax: dS_{j} = P_{j} (dP_{j} - sum of P dP). Where \
+             one weight is near 1 and the others near 0, every dS_{j} is near 0."
                 .to_owned(),
             format!(
-                "At d_{{k}} = 1024 the median |dS| at keys that are not dominant is {} without the scale and {} with it; dS is smaller \
-                 without the scale in {} of draws. The mean norm of dQ is larger without it: rare rows with a near tie carry it.",
+                "The dominant key has the largest weight of its row. At d_{{k}} = 1024 the median |dS| at the other keys is {} without \
+                 the scale and {} with it; dS is smaller without the scale in {} of draws. The mean norm of dQ is larger without it: rare \
+                 rows with a near tie carry it.",
                 of(false, "ds_other")?.words(),
                 of(true, "ds_other")?.words(),
                 judging::percent(of(false, "ds_smaller")?)
@@ -383,8 +384,9 @@ fn core_masks(tables: &Tables) -> Result<Topic> {
         id: "core-masks".to_owned(),
         title: "What the mask does".to_owned(),
         text: vec![format!(
-            "Language models that differ in their mask alone. With a reverse mask the validation loss is {}: the target is in view. From \
-             the prefix alone, as in use, it is {}, worse than guessing evenly ({}); the causal model has {}.",
+            "Language models that differ in their mask alone. With a reverse mask, which shows only the token and its future, the \
+             validation loss is {}: the target is in view. From the prefix alone, as in use, it is {}, worse than guessing evenly ({}); \
+             the causal model has {}.",
             loss("reverse", "validation_loss")?.words(),
             loss("reverse", "prefix_only_loss")?.words(),
             short(uniform),

@@ -58,7 +58,10 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
                 "median norm of a row",
                 [("dv_favoured", "favoured"), ("dv_other", "other keys")],
             )?)
-            .shows("Medians over draws. Solid: dominant or favoured keys; dashed: the others. Smaller values are drawn at 10^{-12}.")
+            .shows(
+                "Medians over draws. Solid: dominant or favoured keys (dominant for some query); dashed: the others. Smaller values are \
+                 drawn at 10^{-12}.",
+            )
             .drawn(),
         CheckedFigure::new("attention_gradients", "Gradients against the width of a head")
             .title("The mean norm of dQ grows without the scale, carried by few rows; the median row vanishes", grows && vanishes && few)
@@ -74,7 +77,7 @@ pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
                 ),
                 heavy.low > 0.03,
             )
-            .says("b: median row; the band holds the middle 80 %.", vanishes)
+            .says("b: median row; the band holds the middle 80 %, cut at 10^{-12}.", vanishes)
             .says("c: share of rows that holds 90 % of the squared norm.", few)
             .drawn(),
     ])

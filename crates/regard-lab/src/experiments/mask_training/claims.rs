@@ -40,7 +40,7 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Answer>> {
             yes_or_no(all([get("reverse", "train_loss")?.below(near_perfect), get("reverse", "validation_loss")?.below(near_perfect)])),
             format!(
                 "Training loss {} against {} with the causal mask, in validation {} against {}. (Perfect copying would cost {}: all but \
-                 one of {context} targets can be copied from the window; the last must be guessed from letter frequencies, at {}.) When \
+                 one of {context} targets can be copied from the window; guessing the last from letter frequencies costs {}.) When \
                  the future is changed, {} of its prediction moves.",
                 words("reverse", "train_loss")?,
                 words("causal", "train_loss")?,
