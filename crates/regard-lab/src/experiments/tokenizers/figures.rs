@@ -4,12 +4,12 @@ use crate::drawing::{CheckedFigure, part};
 use crate::error::Result;
 use crate::experiment::Drawn;
 use regard_plot::Tables;
-use regard_plot::figure::{Axis, LinePlot, Series, numbers};
+use regard_plot::figure::{Axis, LinePlot, Names, Series, numbers};
 
 pub(super) fn figures(tables: &Tables) -> Result<Vec<Drawn>> {
     let table = tables.get("tokenizers")?;
     let of = |name: &str| part(table, &[("tokenizer", name.into())]);
-    let mut plot = LinePlot::new("", Axis::linear("tokens of the vocabulary"), Axis::linear("tokens per word"));
+    let mut plot = LinePlot::new("", Axis::linear("tokens of the vocabulary"), Axis::linear("tokens per word")).names(Names::Legend);
     for (colour, name) in ["BPE", "WordPiece"].into_iter().enumerate() {
         plot = plot.series(Series::from_table(name, &of(name), "vocabulary", "per_word")?.colour(colour));
     }
