@@ -372,7 +372,7 @@ impl Plan {
                 real(memory / 1e9),
             ]);
         }
-        self.common.show(&[table])?;
+        self.common.show_whole(&[table])?;
         Ok(Outcome::Done)
     }
 }

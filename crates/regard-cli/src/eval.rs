@@ -153,7 +153,7 @@ impl Eval {
             table.push(row(&model, &judged, edits, cache_type, &evaluated));
         }
         drop(bar);
-        self.common.show(&[table])?;
+        self.common.show_whole(&[table])?;
         Ok(Outcome::Done)
     }
 }
