@@ -84,6 +84,17 @@ pub(crate) fn first_example(command: &Command, words: &[OsString]) -> Option<Str
     Some(words)
 }
 
+/// The command that the words name: "regard lab sweep".
+pub(crate) fn command_path(command: &Command, words: &[OsString]) -> String {
+    let (mut at, mut path) = (command, "regard".to_owned());
+    for word in words.iter().skip(1).filter_map(|word| word.to_str()) {
+        let Some(next) = at.find_subcommand(word) else { break };
+        path = format!("{path} {}", next.get_name());
+        at = next;
+    }
+    path
+}
+
 /// The command with the examples of all its sub-commands fitted to the terminal.
 fn with_fitted_examples(command: Command) -> Command {
     let examples = command.get_after_help().map(|text| fitted_examples(&text.to_string(), line_width()));
@@ -129,8 +140,9 @@ pub(crate) fn start_page(command: &Command) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{first_example, fitted_examples};
+    use super::{command_path, first_example, fitted_examples};
     use clap::Command;
+    use std::ffi::OsString;
 
     const EXAMPLES: &str = "Examples:\n  regard look                      every head\n  regard look model.bin --text \"Once upon a time\"";
 
@@ -143,6 +155,14 @@ mod tests {
     fn terms_fold_as_text() {
         let folded = fitted_examples("Names:\n  out_a lse_a  the two states of a merge, and what else it needs to know", 40);
         assert_eq!(folded, "Names:\n  out_a lse_a: the two states of a\n    merge, and what else it needs to\n    know");
+    }
+
+    #[test]
+    fn nested_commands_have_a_path() {
+        let command = Command::new("regard").subcommand(Command::new("lab").subcommand(Command::new("sweep")));
+        let path = |words: &[&str]| command_path(&command, &words.iter().map(OsString::from).collect::<Vec<_>>());
+        assert_eq!(path(&["regard", "lab", "sweep", "--dk", "4"]), "regard lab sweep");
+        assert_eq!(path(&["regard", "-x"]), "regard");
     }
 
     #[test]

@@ -129,7 +129,7 @@ fn missing_argument(error: &clap::Error) -> bool {
 }
 
 fn parse_and_execute(words: &[OsString]) -> u8 {
-    use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion};
+    use clap::error::ErrorKind::{DisplayHelp, DisplayHelpOnMissingArgumentOrSubcommand, DisplayVersion, UnknownArgument};
     let command = help::grouped(Arguments::command());
     if words.len() <= 1 {
         return printed(help::start_page(&command));
@@ -141,9 +141,16 @@ fn parse_and_execute(words: &[OsString]) -> u8 {
             return printed(error.render().to_string().trim_end());
         }
         Err(error) => {
+            let message = options::one_line(&error.render().to_string());
             let example = missing_argument(&error).then(|| help::first_example(&listed, words)).flatten();
-            let example = example.map_or(String::new(), |example| format!("; for example: {example}"));
-            output::note(format_args!("{}{example}", options::one_line(&error.render().to_string())));
+            let hint = match example {
+                Some(example) => format!("; for example: {example}"),
+                None if error.kind() == UnknownArgument && !message.contains("similar") => {
+                    format!("; `{} --help` lists the options", help::command_path(&listed, words))
+                }
+                None => String::new(),
+            };
+            output::note(format_args!("{message}{hint}"));
             return UNUSABLE;
         }
     };
