@@ -74,8 +74,8 @@ pub(super) fn claims(tables: &Tables) -> Result<Vec<Answer>> {
             verdict: above(&subject, HEAD_EXCESS),
             because: format!(
                 "Reading the verb, one head looks at the subject rather than at the other noun (difference {}, in the worse word \
-                 order). The head was chosen on one set of words and tested on another. All subjects are animate singulars and all \
-                 distractors inanimate plurals, so animacy and number are not separated.",
+                 order). The head was chosen on one set of words and tested on another. Living beings and things, singular and plural \
+                 are subject and other noun equally often.",
                 words(&subject)
             ),
         },

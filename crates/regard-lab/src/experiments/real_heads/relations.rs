@@ -1,8 +1,8 @@
 //! Sentences with a known subject or synonym, for the attention of each head to it.
 //!
 //! ```text
-//! subject    Today the dog near the trees often sleeps.      sleeps looks at dog, and not at trees
-//!            Today near the trees the dog often sleeps.
+//! subject    Today the dog near the boys often moves.        moves looks at dog, and not at boys
+//!            Today near the boys the dog often moves.
 //! synonym    It was big and old. It was very large.          large looks at big, and not at old
 //!            It was old and big. It was very large.
 //! ```
@@ -16,23 +16,25 @@ use crate::rows::Row;
 use regard_model::{Edits, Model, Sources};
 use regard_plot::Table;
 
+/// Subject, verb, other noun. Both nouns are living beings or things, singular or plural, in every combination once, so that neither tells
+/// which noun is the subject; each half has every combination of living beings and things, and every one of numbers, twice.
 const SUBJECTS: [(&str, &str, &str); 16] = [
-    ("dog", "sleeps", "trees"),
-    ("cat", "runs", "houses"),
-    ("girl", "sings", "flowers"),
-    ("boy", "laughs", "boats"),
-    ("bird", "flies", "rocks"),
-    ("man", "waits", "cars"),
-    ("horse", "eats", "gates"),
-    ("king", "dances", "tables"),
-    ("mother", "smiles", "windows"),
-    ("teacher", "works", "books"),
-    ("farmer", "sits", "fields"),
-    ("child", "plays", "stones"),
-    ("woman", "reads", "chairs"),
-    ("rabbit", "jumps", "hills"),
-    ("doctor", "talks", "doors"),
-    ("queen", "walks", "walls"),
+    ("dog", "moves", "boys"),
+    ("cats", "wait", "girl"),
+    ("bird", "rests", "rock"),
+    ("horses", "stand", "gates"),
+    ("boat", "stops", "men"),
+    ("cars", "turn", "king"),
+    ("tree", "shakes", "house"),
+    ("flags", "fall", "walls"),
+    ("mother", "stays", "child"),
+    ("farmers", "return", "rabbits"),
+    ("teacher", "appears", "doors"),
+    ("ducks", "float", "table"),
+    ("wheel", "spins", "woman"),
+    ("lamps", "swing", "queens"),
+    ("ship", "arrives", "hills"),
+    ("boxes", "slide", "chair"),
 ];
 const SYNONYMS: [(&str, &str, &str); 16] = [
     ("big", "large", "old"),
@@ -157,6 +159,26 @@ mod tests {
                 assert!(right.end <= query.start && wrong.end <= query.start, "{}", marked.text);
             }
         }
+    }
+
+    #[test]
+    fn living_beings_and_numbers_are_crossed_in_each_half() {
+        let living = "dog boys cats girl bird horses men king mother child farmers rabbits teacher ducks woman queens";
+        let plural = |noun: &str| noun == "men" || noun.ends_with('s');
+        let mut all = std::collections::BTreeSet::new();
+        for half in SUBJECTS.chunks(8) {
+            let kinds = |kind: &dyn Fn(&str) -> bool| {
+                let mut pairs: Vec<[bool; 2]> = half.iter().map(|(right, _, wrong)| [kind(right), kind(wrong)]).collect();
+                pairs.sort_unstable();
+                pairs
+            };
+            let twice = [[false, false], [false, true], [true, false], [true, true]].map(|pair| [pair; 2]).concat();
+            let is_living = |noun: &str| living.split(' ').any(|word| word == noun);
+            assert_eq!(kinds(&is_living), twice);
+            assert_eq!(kinds(&plural), twice);
+            all.extend(half.iter().map(|(right, _, wrong)| [right, wrong].map(|noun| (is_living(noun), plural(noun)))));
+        }
+        assert_eq!(all.len(), SUBJECTS.len());
     }
 
     #[test]
