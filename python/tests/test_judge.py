@@ -166,3 +166,86 @@ def test_a_maximum_before_a_negative_scale_is_named():
             return e / e.sum(-1, keepdims=True) @ value
 
     assert regard.judge(before).mistakes == ["max-before-scale"]
+
+
+def rows_of(q, k, v, visible, scale):
+    """Heads in front; visible keys of each query."""
+    group = q.shape[1] // k.shape[1]
+    scores = q @ np.repeat(k, group, 1).swapaxes(-1, -2) * np.float32(scale)
+    return visible_only(weights_of(np.where(visible, scores, -np.inf)), np.repeat(v, group, 1))
+
+
+def test_q_k_and_v_in_one_array():
+    def packed(qkv, softmax_scale=None, causal=False, strict=False):
+        q, k, v = (qkv[:, :, part].swapaxes(1, 2) for part in range(3))
+        n = q.shape[2]
+        seen = np.tri(n, k=-1 if strict else 0, dtype=bool) if causal else np.ones((n, n), bool)
+        scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+        return rows_of(q, k, v, seen, scale).swapaxes(1, 2)
+
+    def exclusive(qkv, softmax_scale=None, causal=False):
+        return packed(qkv, softmax_scale, causal, strict=True)
+
+    verdict = regard.judge(packed)
+    assert verdict.right, verdict.text
+    assert regard.judge(exclusive).mistakes == ["causal-exclusive"]
+
+
+def test_heads_and_head_dimension_in_one():
+    def joined(query, key, value, num_heads, of_all=False):
+        def split(x):
+            return x.reshape(x.shape[:2] + (num_heads, -1)).swapaxes(1, 2)
+        scale = (query.shape[-1] if of_all else query.shape[-1] // num_heads) ** -0.5
+        return rows_of(split(query), split(key), split(value), True, scale).swapaxes(1, 2).reshape(query.shape[:2] + (-1,))
+
+    def model_wide(query, key, value, num_heads):
+        return joined(query, key, value, num_heads, of_all=True)
+
+    verdict = regard.judge(joined)
+    assert verdict.right, verdict.text
+    assert regard.judge(model_wide).mistakes == ["scale-model-dim"]
+
+
+def test_one_query_without_a_dimension_for_it():
+    def decode(query, key_cache, value_cache, context_lens, scale, more=0):
+        keys, values = key_cache.swapaxes(1, 2), value_cache.swapaxes(1, 2)
+        seen = np.arange(keys.shape[2]) < np.asarray(context_lens)[:, None, None, None] + more
+        return rows_of(query[:, :, None], keys, values, seen, scale)[:, :, 0]
+
+    def inclusive(query, key_cache, value_cache, context_lens, scale):
+        return decode(query, key_cache, value_cache, context_lens, scale, more=1)
+
+    verdict = regard.judge(decode)
+    assert verdict.right, verdict.text
+    assert regard.judge(inclusive).mistakes == ["lengths-inclusive"]
+
+
+def test_keys_in_pages():
+    def paged(q, k_cache, v_cache, cache_seqlens, block_table, in_order=False):
+        if in_order:
+            block_table = np.arange(block_table.size).reshape(block_table.shape)
+        k, v = (x[block_table].reshape((len(q), -1) + x.shape[2:]).swapaxes(1, 2) for x in (k_cache, v_cache))
+        seen = np.arange(k.shape[2]) < np.asarray(cache_seqlens)[:, None, None, None]
+        return rows_of(q.swapaxes(1, 2), k, v, seen, q.shape[-1] ** -0.5).swapaxes(1, 2)
+
+    def in_the_order_of_memory(q, k_cache, v_cache, cache_seqlens, block_table):
+        return paged(q, k_cache, v_cache, cache_seqlens, block_table, in_order=True)
+
+    verdict = regard.judge(paged)
+    assert verdict.right, verdict.text
+    assert regard.judge(in_the_order_of_memory).mistakes == ["block-table-ignored"]
+
+
+def test_a_mistake_of_some_calls_is_named_with_them():
+    def decodes_otherwise(query, key, value, attn_mask=None, is_causal=False, scale=None):
+        n, m = query.shape[2], key.shape[2]
+        scores = query @ key.swapaxes(-1, -2) * np.float32(query.shape[-1] ** -0.5 if scale is None else scale)
+        if n == 1:
+            scores = scores / np.float32(query.shape[-1] ** -0.5 if scale is None else scale)
+        if attn_mask is not None:
+            scores = np.where(attn_mask, scores, -np.inf) if attn_mask.dtype == bool else scores + attn_mask
+        return visible_only(weights_of(np.where(np.tri(n, m, dtype=bool) | (not is_causal), scores, -np.inf)), value)
+
+    verdict = regard.judge(decodes_otherwise)
+    assert verdict.mistakes == ["scale-missing"], verdict.text
+    assert verdict.record["mistakes"][0]["only"] == "only with one query"

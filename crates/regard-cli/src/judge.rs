@@ -45,7 +45,8 @@ enum Causal {
                   \x20 regard judge --list\n\
                   \n\
                   Meanings for --arg: q k v mask bias causal scale window softcap alibi sinks lengths offset dropout cu_q cu_k\n\
-                  \x20 max_q max_k k_scale d_out out lse; for the merge of two states: out_a lse_a out_b lse_b\n\
+                  \x20 max_q max_k k_scale qkv block_table heads heads_kv d_out\n\
+                  \x20 out lse; for the merge of two states: out_a lse_a out_b lse_b\n\
                   \n\
                   The same in a file for --map:\n\
                   \x20 layout = \"bshd\"\n\
@@ -77,7 +78,7 @@ pub(crate) struct Judge {
     #[arg(long, value_name = "FILE")]
     map: Option<PathBuf>,
     /// Order of dimensions [default: found by calls]
-    #[arg(long, value_parser = ["bhsd", "bshd", "hsd", "shd", "sd"])]
+    #[arg(long, value_parser = ["bhsd", "bshd", "hsd", "shd", "sd", "bsf", "bhd"])]
     layout: Option<String>,
     /// Arrays that the function takes [default: found by calls]
     #[arg(long, value_parser = ["numpy", "torch", "jax"])]
@@ -94,7 +95,7 @@ pub(crate) struct Judge {
     /// Seed of the random inputs
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// Seconds that one call may take
+    /// Seconds of processor time that one call may take; ten times as many without
     #[arg(long, default_value_t = 60, value_name = "SECONDS")]
     timeout: u64,
     /// Python interpreter [default: that of $VIRTUAL_ENV, then python3]

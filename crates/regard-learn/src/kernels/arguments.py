@@ -6,13 +6,11 @@ import inspect
 import json
 import os
 import shlex
-import socket
 import struct
 import subprocess
 import sys
 import tempfile
 import threading
-import time
 import types
 
 # What an argument means, by its usual names. The first that the function has is used.
@@ -37,6 +35,10 @@ NAMES = {
                "kv_offset", "pos", "past_kv_len"),
     "dropout": ("dropout_p", "dropout", "p_dropout", "dropout_prob", "dropout_rate", "p"),
     "gqa": ("enable_gqa",),
+    "qkv": ("qkv", "qkv_packed"),
+    "block_table": ("block_table", "block_tables", "page_table", "page_tables"),
+    "heads": ("num_heads", "n_heads", "n_head", "nhead", "num_attention_heads", "q_num_heads", "num_q_heads", "heads"),
+    "heads_kv": ("kv_num_heads", "num_kv_heads", "num_key_value_heads", "n_kv_heads", "n_kv_head"),
     "cu_q": ("cu_seqlens_q", "cu_seq_q", "qo_indptr", "cu_seqlens", "q_indptr", "cu_q"),
     "cu_k": ("cu_seqlens_k", "cu_seq_k", "kv_indptr", "cu_seqlens_kv", "k_indptr", "cu_k"),
     "max_q": ("max_seqlen_q", "max_q", "max_seqlen"),
@@ -61,18 +63,6 @@ LIBRARIES = {"onnxruntime": "onnxruntime", "openvino": "openvino", "regard": "re
 
 class Unusable(Exception):
     """A target that cannot be called."""
-
-
-def connect(address):
-    kind, place = address.split(":", 1)
-    if kind == "unix":
-        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        link.connect(place)
-        return link
-    port, token = place.split(":")
-    link = socket.create_connection(("127.0.0.1", int(port)))
-    link.sendall(token.encode())
-    return link
 
 
 class Link:
@@ -190,7 +180,7 @@ class Kernel:
         self.neutral = None
 
     def check(self):
-        if not self.merge and not all(meaning in self.meant for meaning in "qkv"):
+        if "qkv" not in self.meant and not self.merge and not all(meaning in self.meant for meaning in "qkv"):
             order = [name for name, p in self.has.items()]
             if len(order) < 3:
                 raise Unusable(f"the function takes {order}; q, k and v are expected")
@@ -238,6 +228,10 @@ class Kernel:
         if "window" in self.meant:
             both = self.window_kind() == "pair" or "window_right" in self.meant
             found.append("window" if both else "window_left")
+        if "mask" in self.meant and "bias" in self.meant:
+            found.append("mask+bias")
+        if "block_table" in self.meant:
+            found += ["paged"] + (["always-paged"] if self.needs("block_table") else [])
         return found + ["causal+mask"]
 
     def style(self):
@@ -277,6 +271,12 @@ class Kernel:
         style = self.style()
         if self.merge or style == "flash-attention, packed" or "cu_q" in self.meant:
             return ["shd", "bhsd"]
+        if "qkv" in self.meant or self.needs("block_table"):
+            return ["bshd", "bhd"]
+        if self.needs("heads"):
+            return ["bsf", "bhsd", "bshd"]
+        if self.needs("lengths"):
+            return ["bshd", "bhsd", "bhd", "hsd", "shd", "sd"]
         if style.startswith("flash") or style.startswith("jax"):
             return ["bshd", "bhsd"]
         return ["bhsd", "bshd", "hsd", "shd", "sd"]

@@ -1,6 +1,7 @@
 //! The cases: small ones for each feature, edge cases, and sizes around the tiles of kernels.
 
 mod features;
+mod pairs;
 
 use super::problem::{Align, Memory, Plane, Problem, Segment};
 use super::program::Precision;
@@ -72,8 +73,10 @@ impl Maker<'_> {
             offset: None,
             k_scale: None,
             packed: false,
+            paged: false,
             dropout: 0.0,
             keep: [None, None],
+            dropout_fault: None,
             d_out: self.takes.has("backward").then(|| self.normals(b * n * h * dv)),
             lse: self.takes.has("lse"),
             align: self.takes.align,
@@ -155,6 +158,11 @@ fn large(p: &mut Problem, rng: &mut Rng, unit: f32) {
 /// The cases that apply to a kernel; all of them causal for a kernel that always is.
 pub fn cases(takes: &Takes, seed: u64) -> Vec<Problem> {
     let mut all = chosen(takes, seed);
+    if takes.has("always-paged") {
+        for p in &mut all {
+            (p.paged, p.memory, p.d_out) = (true, Memory::Contiguous, None);
+        }
+    }
     if takes.has("always-causal") && !takes.has("merge") {
         for p in &mut all {
             p.causal = true;
@@ -203,6 +211,7 @@ fn chosen(takes: &Takes, seed: u64) -> Vec<Problem> {
         softcaps(&mut make);
     }
     others(&mut make);
+    pairs::pairs(&mut make);
     make.cases
 }
 
@@ -220,6 +229,8 @@ fn plain(make: &mut Maker<'_>) {
     make.add("head dimension 136", [1, 1, 1, 2, 3, 136, 136], &|_, _| {});
     if make.takes.rank > 2 {
         make.add("four query heads, two key heads", [1, 4, 2, 3, 4, 8, 8], &|_, _| {});
+        make.add("one query, six query heads, two key heads", [2, 6, 2, 1, 5, 8, 8], &|_, _| {});
+        make.add("70 queries and keys, four query heads, two key heads", [1, 4, 2, 70, 70, 8, 8], &|_, _| {});
         make.add("six query heads, two key heads", [2, 6, 2, 2, 5, 8, 8], &|_, _| {});
         make.add("six query heads, three key heads", [1, 6, 3, 3, 3, 8, 8], &|_, _| {});
         make.add("three query heads, one key head", [1, 3, 1, 3, 4, 8, 8], &|_, _| {});
@@ -227,6 +238,7 @@ fn plain(make: &mut Maker<'_>) {
     for (n, m) in [(5, 67), (33, 130), (70, 70), (3, 257), (130, 20), (17, 24)] {
         make.add(&format!("{n} queries, {m} keys"), [1, 2, 2, n, m, 8, 8], &|_, _| {});
     }
+    make.add("two queries, 2,100 keys", [1, 1, 1, 2, 2100, 8, 8], &|_, _| {});
     make.add("rising scores", [1, 1, 1, 2, 200, 8, 8], &|p, _| {
         let d = p.dims[0];
         p.q.iter_mut().for_each(|x| *x = 1.0);
@@ -240,6 +252,15 @@ fn plain(make: &mut Maker<'_>) {
         large(p, rng, 32.0);
         p.q.iter_mut().for_each(|x| *x = x.abs() + 32.0);
         p.k.iter_mut().for_each(|x| *x = -x.abs() - 32.0);
+    });
+    make.hard("rows at different levels", [1, 2, 2, 4, 5, 16, 16], &|p, rng| {
+        // The scores of row 0 are some hundreds above those of the other rows.
+        let ([heads, _], [d, _]) = (p.heads, p.dims);
+        for (at, x) in p.q.iter_mut().enumerate() {
+            *x = if at < heads * d { 4.0 } else { if rng.chance(0.5) { 1.0 } else { -1.0 } };
+        }
+        p.k.iter_mut().enumerate().for_each(|(at, x)| *x = 8.0 + 2.0 * (at / (heads * d)) as f64);
+        (p.scale, p.d_out) = (None, None);
     });
     make.hard("a NaN in query 1", [1, 2, 2, 3, 4, 8, 8], &|p, _| {
         let at = p.heads[0] * p.dims[0];
@@ -334,6 +355,11 @@ fn masks(make: &mut Maker<'_>) {
     make.add("mask for all batches and heads", [2, 2, 2, 4, 3, 8, 8], &|p, rng| mask(p, rng, [true, true, false]));
     make.add("mask of padding per batch", [3, 2, 2, 3, 5, 8, 8], &|p, rng| mask(p, rng, [false, true, true]));
     make.add("mask per batch", [2, 2, 2, 4, 4, 8, 8], &|p, rng| mask(p, rng, [false, true, false]));
+    make.add("mask, keys 16 to 128 or a part of them hidden", [1, 2, 2, 6, 150, 8, 8], &|p, _| {
+        let hidden = [(16, 32), (32, 64), (64, 128), (16, 128), (8, 16), (4, 8)];
+        let visible = |row: usize, key: usize| !(hidden[row].0..hidden[row].1).contains(&key);
+        p.mask = Some(Plane { shape: [1, 1, 6, 150], data: (0..900).map(|at| f64::from(u8::from(visible(at / 150, at % 150)))).collect() });
+    });
     make.add("mask, 5 queries, 150 keys", [1, 1, 1, 5, 150, 8, 8], &|p, rng| mask(p, rng, [true, true, false]));
     if make.takes.has("scale") {
         make.add("mask and scale 0.3", [1, 2, 2, 3, 4, 8, 8], &|p, rng| {

@@ -1,8 +1,9 @@
 //! Comparison with the oracle, and the set of known mistakes that explains every case.
 
-use super::catalogue::{CATALOGUE, HARD, Mistake, Switches};
+use super::catalogue::{CATALOGUE, HARD, Mistake, Occurrence, Part, Switches};
 use super::problem::{Problem, RESULTS, Results};
 use super::program::{Precision, Run, evaluate};
+use super::when::When;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 
@@ -12,6 +13,8 @@ const STEPS: usize = 1_500_000_000;
 const SMALL: usize = 15_000;
 /// Mistakes that hard cases add to a set, at most.
 const DEEPEST: usize = 5;
+/// Conditions that are tried where several separate the calls with a mistake from the others.
+const CONDITIONS: usize = 4;
 /// Sets that explain everything equally well, at most this many are kept.
 const MOST: usize = 6;
 
@@ -146,37 +149,56 @@ fn close(got: f64, expected: f64, tolerance: f64) -> bool {
 
 /// The first wrong element. With switches for unspecified results, these may be anything.
 pub fn compare(p: &Problem, want: &Results, tolerance: &[f64; 6], got: &Results, switches: &Switches) -> Option<Mismatch> {
-    let blind = if p.hard && p.merge.is_none() { blind_rows(p) } else { Vec::new() };
-    let any_blind = blind.iter().any(|b| *b);
-    let free_gradients = (any_blind && [Mistake::EmptyNan, Mistake::EmptyOther, Mistake::HiddenFinite].iter().any(|m| switches.on(*m)))
-        || (p.hidden_nan && [Mistake::NanKey, Mistake::NanValue, Mistake::NanLeak].iter().any(|m| switches.on(*m)));
-    for result in 0..RESULTS.len() {
-        let (Some(want), Some(have)) = (&want.arrays[result], &got.arrays[result]) else { continue };
-        if result >= 2 && free_gradients {
-            continue;
-        }
-        let width = if result == 0 { p.dims[1] } else { 1 };
-        let right = |at: usize| {
-            let (got, expected) = (have[at], want[at]);
-            let row_blind = result < 2 && blind.get(at / width) == Some(&true);
-            match result {
-                _ if row_blind && switches.on(Mistake::EmptyOther) => true,
-                _ if row_blind && switches.form(Mistake::EmptyNan) == Some(1) && got.is_nan() => true,
-                _ if expected.is_nan() && switches.form(Mistake::NanSwallowed) == Some(3) => true,
-                // The log-sum-exp of no keys is not judged, but for NaN of merged states.
-                1 if expected == f64::NEG_INFINITY => row_blind || !got.is_nan(),
-                0 if row_blind && switches.is_empty() => got == 0.0,
-                _ if p.hidden_nan && switches.on(Mistake::NanLeak) && got.is_nan() => true,
-                _ => close(got, expected, tolerance[result]),
-            }
-        };
-        let wrong: Vec<usize> = (0..want.len()).filter(|&at| !right(at)).collect();
-        if let Some(&at) = wrong.first() {
-            let (expected, got, tolerance) = (want[at], have[at], tolerance[result]);
-            return Some(Mismatch { result, at, expected, got, tolerance, wrong: [wrong.len(), want.len()] });
-        }
+    if p.dropout_fault.is_some_and(|fault| !switches.on(fault)) {
+        let share = p.kept_share();
+        let expected = 1.0 - p.dropout;
+        return Some(Mismatch { result: 0, at: 0, expected, got: share, tolerance: 0.0, wrong: [1, 1] });
     }
-    None
+    let blind = if p.hard && p.merge.is_none() { blind_rows(p) } else { Vec::new() };
+    (0..RESULTS.len()).find_map(|result| differs(p, [want, got], tolerance, (result, &blind), &switches.made_for(result)))
+}
+
+/// The first wrong element of one result; `switches` are the mistakes that are made where it is computed.
+fn differs(
+    p: &Problem,
+    [want, got]: [&Results; 2],
+    tolerance: &[f64; 6],
+    (result, blind): (usize, &[bool]),
+    switches: &Switches,
+) -> Option<Mismatch> {
+    let have_out = got.named("out");
+    let (Some(want), Some(have)) = (&want.arrays[result], &got.arrays[result]) else { return None };
+    let any = |list: &[Mistake]| list.iter().any(|mistake| switches.on(*mistake));
+    // A row that sees nothing and is 0 has no wrong output that its gradient could follow.
+    let not_zero = || {
+        let out = have_out.map_or(&[][..], |out| out.as_slice());
+        out.chunks(p.dims[1].max(1)).zip(blind).any(|(row, blind)| *blind && row.iter().any(|x| *x != 0.0))
+    };
+    let free_gradients = (blind.contains(&true) && any(&[Mistake::EmptyNan, Mistake::HiddenFinite]))
+        || (blind.contains(&true) && switches.on(Mistake::EmptyOther) && not_zero())
+        || (p.hidden_nan && any(&[Mistake::NanKey, Mistake::NanValue, Mistake::NanLeak]));
+    if result >= 2 && free_gradients {
+        return None;
+    }
+    let width = if result == 0 { p.dims[1] } else { 1 };
+    let right = |at: usize| {
+        let (got, expected) = (have[at], want[at]);
+        let row_blind = result < 2 && blind.get(at / width) == Some(&true);
+        match result {
+            _ if row_blind && switches.on(Mistake::EmptyOther) => true,
+            _ if row_blind && switches.form(Mistake::EmptyNan) == Some(1) && got.is_nan() => true,
+            _ if expected.is_nan() && switches.form(Mistake::NanSwallowed) == Some(3) => true,
+            // The log-sum-exp of no keys is not judged, but for NaN of merged states.
+            1 if expected == f64::NEG_INFINITY => row_blind || !got.is_nan(),
+            0 if row_blind && switches.is_empty() => got == 0.0,
+            _ if p.hidden_nan && switches.on(Mistake::NanLeak) && got.is_nan() => true,
+            _ => close(got, expected, tolerance[result]),
+        }
+    };
+    let mut wrong = (0..want.len()).filter(|&at| !right(at));
+    let at = wrong.next()?;
+    let (expected, got, tolerance) = (want[at], have[at], tolerance[result]);
+    Some(Mismatch { result, at, expected, got, tolerance, wrong: [1 + wrong.count(), want.len()] })
 }
 
 fn blind_rows(p: &Problem) -> Vec<bool> {
@@ -192,10 +214,15 @@ fn blind_rows(p: &Problem) -> Vec<bool> {
 }
 
 /// Mistakes that put results at other places: the weights that a kernel dropped cannot be read from its results, which then say nothing.
-const MOVED: &[Mistake] = &[Mistake::HeadsViewed, Mistake::TailNext, Mistake::QueryTail];
+const MOVED: &[Mistake] = &[Mistake::HeadsViewed, Mistake::TailNext, Mistake::QueryTail, Mistake::BatchLast];
 
 /// Whether a program with these mistakes gives what the kernel returned, in f64 or in the kernel's type.
 pub fn explains(seen: &Seen, switches: &Switches, precision: Precision) -> bool {
+    explained(seen, &switches.made_in(&seen.problem), precision)
+}
+
+/// The same with the mistakes that are made in this call.
+fn explained(seen: &Seen, switches: &Switches, precision: Precision) -> bool {
     let p = &seen.problem;
     let got = match &seen.got {
         Ok(got) => got,
@@ -207,6 +234,9 @@ pub fn explains(seen: &Seen, switches: &Switches, precision: Precision) -> bool 
         }
         Err(_) => return false,
     };
+    if switches.is_empty() {
+        return seen.mismatch.is_none();
+    }
     if p.dropout > 0.0 && MOVED.iter().any(|mistake| switches.on(*mistake)) {
         return true;
     }
@@ -219,6 +249,10 @@ pub fn explains(seen: &Seen, switches: &Switches, precision: Precision) -> bool 
             // A mistake that makes results larger makes their rounding larger.
             *allowed *= (want / have.max(f64::MIN_POSITIVE)).clamp(1.0, 1e3);
             *allowed = allowed.max(4.0 * precision.eps() * want);
+            // A weight may be rounded to the other side.
+            if switches.on(Mistake::Rounded) && switches.form(Mistake::Rounded).is_some_and(|form| form > 1) {
+                *allowed += want * if switches.form(Mistake::Rounded).unwrap_or(0) % 2 == 0 { 2f64.powi(-11) } else { 2f64.powi(-8) };
+            }
         }
         compare(&seen.problem, &results, &tolerance, got, switches).is_none()
     };
@@ -226,7 +260,7 @@ pub fn explains(seen: &Seen, switches: &Switches, precision: Precision) -> bool 
 }
 
 /// A set of mistakes that explains every case.
-pub type Found = Vec<(Mistake, u32)>;
+pub type Found = Vec<Occurrence>;
 
 /// The sets of known mistakes that explain every case: none, one, or several that these cases cannot tell apart.
 pub fn diagnose(seen: &[Seen], precision: Precision) -> Vec<Found> {
@@ -238,19 +272,45 @@ pub fn diagnose(seen: &[Seen], precision: Precision) -> Vec<Found> {
     cases.sort_by_key(|one| (!one.wrong(), one.problem.work() < 100, one.problem.work()));
     let of = |hard: bool| (0..cases.len()).filter(|&at| cases[at].problem.hard == hard).collect::<Vec<usize>>();
     let (core, hard) = (of(false), of(true));
-    let mut search = Search { precision, cases, core, hard, unusual: false, steps: Cell::new(0), explained: RefCell::default() };
-    let found = search.found();
-    if !found.is_empty() {
-        return simplest(found);
+    let (explained, parts) = (RefCell::default(), parts(&cases));
+    let mut search = Search { precision, cases, core, hard, stage: Stage::Plain, parts, steps: Cell::new(0), explained };
+    for stage in [Stage::Plain, Stage::Restricted, Stage::Unusual, Stage::Independent, Stage::Pairs] {
+        search.stage = stage;
+        let found = search.found();
+        if !found.is_empty() {
+            return simplest(found);
+        }
     }
-    search.unusual = true;
-    simplest(search.found())
+    Vec::new()
+}
+
+/// Where mistakes may be made: everywhere, or where all wrong results are computed.
+fn parts(cases: &[&Seen]) -> Vec<Part> {
+    let none = Switches::default();
+    let (mut wrong, mut there) = ([false; RESULTS.len()], [false; RESULTS.len()]);
+    for one in cases {
+        let Ok(got) = &one.got else { continue };
+        let blind = if one.problem.hard && one.problem.merge.is_none() { blind_rows(&one.problem) } else { Vec::new() };
+        for result in 0..RESULTS.len() {
+            there[result] |= got.arrays[result].is_some();
+            let places = [&one.expected.results, got];
+            wrong[result] |= differs(&one.problem, places, &one.expected.tolerance, (result, &blind), &none).is_some();
+        }
+    }
+    let fits = |part: &Part| {
+        let all = (0..RESULTS.len()).all(|result| !wrong[result] || part.makes(result));
+        // What a part makes alone is wrong somewhere.
+        all && (2..5).any(|result| there[result]) && (*part != Part::Forward || wrong[..2].contains(&true))
+    };
+    let mut parts = vec![Part::All];
+    parts.extend(Part::CONFINED.into_iter().filter(fits));
+    parts
 }
 
 /// The sets of the fewest mistakes, each once.
 fn simplest(found: Vec<Found>) -> Vec<Found> {
     // Forms of the same mistakes are one answer.
-    let ids = |set: &Found| set.iter().map(|(mistake, _)| *mistake).collect::<Vec<_>>();
+    let ids = |set: &Found| set.iter().map(|one| one.mistake).collect::<Vec<_>>();
     let mut different: Vec<Found> = Vec::new();
     for set in found {
         if !different.iter().any(|other| ids(other) == ids(&set)) {
@@ -264,21 +324,25 @@ fn simplest(found: Vec<Found>) -> Vec<Found> {
             Mistake::WindowBothShort => Mistake::WindowLeftShort,
             other => other,
         };
-        set.iter().map(|(mistake, form)| (side(*mistake), *form)).collect()
+        set.iter().map(|one| Occurrence { mistake: side(one.mistake), ..*one }).collect()
     };
     let copy = different.clone();
     different.retain(|set| simpler(set) == *set || !copy.iter().any(|other| ids(other) == ids(&simpler(set))));
     // Without rows that see nothing, a finite number in place of -inf shows by a hidden NaN only, which leaks by its value.
     let by_value = |set: &Found| -> Vec<Mistake> {
-        let mut ids: Vec<Mistake> = set.iter().map(|one| if one.0 == Mistake::HiddenFinite { Mistake::NanValue } else { one.0 }).collect();
+        let mut ids: Vec<Mistake> =
+            set.iter().map(|one| if one.mistake == Mistake::HiddenFinite { Mistake::NanValue } else { one.mistake }).collect();
         ids.sort_unstable();
         ids
     };
     let copy = different.clone();
     different.retain(|set| ids(set) == by_value(set) || !copy.iter().any(|other| ids(other) == by_value(set)));
     // What may be anything explains more than what is exact: it is the answer only where nothing exact is.
-    let vague = |set: &Found| set.iter().filter(|one| VAGUE.contains(one)).count();
-    let rank = |set: &Found| (set.len(), vague(set));
+    let vague = |set: &Found| set.iter().filter(|one| VAGUE.contains(&(one.mistake, one.form))).count();
+    let restricted = |set: &Found| set.iter().map(Occurrence::restrictions).sum::<usize>();
+    // With tiles as long as the keys, a mistake of tiles is one without them.
+    let tiles = |set: &Found| set.iter().filter(|one| one.mistake.entry().forms.len() > 3).count();
+    let rank = |set: &Found| (set.len(), vague(set), restricted(set), tiles(set));
     let best = different.iter().map(rank).min().unwrap_or_default();
     different.retain(|set| rank(set) == best);
     different.truncate(MOST);
@@ -286,9 +350,34 @@ fn simplest(found: Vec<Found>) -> Vec<Found> {
 }
 
 /// Mistakes whose results may be anything.
-const VAGUE: &[(Mistake, u32)] = &[(Mistake::EmptyOther, 0), (Mistake::EmptyNan, 1), (Mistake::NanLeak, 0), (Mistake::NanSwallowed, 3)];
+const VAGUE: &[(Mistake, u32)] = &[
+    (Mistake::EmptyOther, 0),
+    (Mistake::EmptyNan, 1),
+    (Mistake::NanLeak, 0),
+    (Mistake::NanSwallowed, 3),
+    (Mistake::Rounded, 2),
+    (Mistake::Rounded, 3),
+    (Mistake::Rounded, 4),
+    (Mistake::Rounded, 5),
+];
 
-type Key = (Vec<(Mistake, u32)>, usize);
+/// Mistakes that are made in a case, and its place.
+type Key = (Vec<Occurrence>, usize);
+
+/// What is searched, the simplest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// One mistake, and what hard cases add to it.
+    Plain,
+    /// In some calls or results only.
+    Restricted,
+    /// Tiles of unusual sizes.
+    Unusual,
+    /// Several mistakes, each of which explains some cases by itself.
+    Independent,
+    /// Two mistakes that explain cases only together.
+    Pairs,
+}
 
 struct Search<'a> {
     precision: Precision,
@@ -297,8 +386,9 @@ struct Search<'a> {
     /// Places of the ordinary and of the hard ones.
     core: Vec<usize>,
     hard: Vec<usize>,
-    /// Whether tiles of unusual sizes are tried, too.
-    unusual: bool,
+    stage: Stage,
+    /// Where mistakes may be made, by the results that are wrong.
+    parts: Vec<Part>,
     steps: Cell<usize>,
     /// Whether a set explains a case.
     explained: RefCell<HashMap<Key, bool>>,
@@ -309,7 +399,8 @@ impl Search<'_> {
     fn found(&self) -> Vec<Found> {
         let mut found: Vec<Found> = Vec::new();
         let sets = self.core();
-        for depth in 0..=DEEPEST {
+        let deepest = if self.stage == Stage::Independent { 3 } else { DEEPEST };
+        for depth in 0..=deepest {
             for set in &sets {
                 self.extend(set, [0, depth], &mut found);
             }
@@ -326,13 +417,17 @@ impl Search<'_> {
     }
 
     fn explains(&self, set: &Switches, case: usize) -> bool {
-        let key = (set.all().collect(), case);
+        let seen = self.cases[case];
+        let made = set.made_in(&seen.problem);
+        if made.is_empty() {
+            return !seen.wrong();
+        }
+        let key = (made.all().to_vec(), case);
         if let Some(known) = self.explained.borrow().get(&key) {
             return *known;
         }
-        let seen = self.cases[case];
         self.steps.set(self.steps.get() + 200 + 2 * seen.problem.work());
-        let holds = explains(seen, set, self.precision);
+        let holds = explained(seen, &made, self.precision);
         self.explained.borrow_mut().insert(key, holds);
         holds
     }
@@ -341,17 +436,22 @@ impl Search<'_> {
         cases.iter().all(|&case| self.explains(set, case))
     }
 
-    fn forms(&self, hard: bool) -> Vec<(Mistake, u32)> {
+    fn forms(&self, hard: bool) -> Vec<Occurrence> {
         // Windows and masks of ordinary cases hide first tiles, too.
-        let listed =
-            |entry: &&super::catalogue::Entry| HARD.contains(&entry.mistake) == hard || (!hard && entry.mistake == Mistake::FirstTileEmpty);
-        let mut all: Vec<(Mistake, u32)> =
-            CATALOGUE.iter().filter(listed).flat_map(|entry| entry.forms.iter().map(|form| (entry.mistake, *form))).collect();
-        if self.unusual {
-            all.extend(CATALOGUE.iter().filter(listed).flat_map(|entry| entry.unusual_tiles().map(|form| (entry.mistake, form))));
+        let first = |entry: &super::catalogue::Entry| entry.group == "first";
+        let listed = |entry: &&super::catalogue::Entry| HARD.contains(&entry.mistake) == hard || (!hard && first(entry));
+        let mut all: Vec<Occurrence> = CATALOGUE
+            .iter()
+            .filter(listed)
+            .flat_map(|entry| entry.forms.iter().map(|form| Occurrence::new(entry.mistake, *form)))
+            .collect();
+        if self.stage == Stage::Unusual {
+            all.extend(
+                CATALOGUE.iter().filter(listed).flat_map(|entry| entry.unusual_tiles().map(|form| Occurrence::new(entry.mistake, form))),
+            );
         }
         if hard {
-            all.sort_by_key(|(mistake, _)| HARD.iter().position(|one| one == mistake));
+            all.sort_by_key(|one| HARD.iter().position(|mistake| *mistake == one.mistake));
         }
         all
     }
@@ -362,21 +462,50 @@ impl Search<'_> {
         if self.core.iter().all(|&case| !self.cases[case].wrong()) {
             return vec![none];
         }
-        let sets: Vec<Switches> = self.forms(false).iter().map(|(mistake, form)| none.with(*mistake, *form)).collect();
+        let forms = self.forms(false);
+        let sets: Vec<Switches> = forms.iter().map(|one| none.and(*one)).collect();
         let mut found: Vec<Switches> = sets.iter().filter(|set| self.all(&self.core, set)).cloned().collect();
-        if found.is_empty() && !self.unusual {
-            let table = self.table(&sets);
-            for size in 2..=4 {
-                self.cover(&Cover { sets: &sets, table: &table, size }, &mut Vec::new(), &mut found);
-                if size == 2 && found.is_empty() {
-                    self.pairs(&sets, &table, &mut found);
-                }
-                if !found.is_empty() {
-                    break;
+        match self.stage {
+            Stage::Plain | Stage::Unusual => {}
+            Stage::Restricted => {
+                let parts = self.parts.iter().flat_map(|part| forms.iter().map(|one| Occurrence { part: *part, ..*one }));
+                found.extend(parts.flat_map(|one| self.when(&none, one, &self.core)));
+            }
+            Stage::Independent => found.push(none),
+            Stage::Pairs => {
+                let table = self.table(&sets);
+                for size in 2..=4 {
+                    self.cover(&Cover { sets: &sets, table: &table, size }, &mut Vec::new(), &mut found);
+                    if size == 2 && found.is_empty() {
+                        self.pairs(&sets, &table, &mut found);
+                    }
+                    if !found.is_empty() {
+                        break;
+                    }
                 }
             }
         }
         found
+    }
+
+    /// The set with one more mistake, in those calls that make it explain all of these cases which are wrong.
+    fn when(&self, set: &Switches, one: Occurrence, cases: &[usize]) -> Vec<Switches> {
+        let more = set.and(one);
+        let open: Vec<usize> = cases.iter().copied().filter(|&case| !self.explains(set, case)).collect();
+        if open.is_empty() || !self.all(&open, &more) {
+            return Vec::new();
+        }
+        let [mut made, mut not] = [Vec::new(), Vec::new()];
+        open.iter().for_each(|&case| made.push(&self.cases[case].problem));
+        for &case in self.core.iter().chain(&self.hard).filter(|&case| !open.contains(case)) {
+            if self.explains(set, case) && !self.explains(&more, case) {
+                not.push(&self.cases[case].problem);
+            }
+        }
+        if not.is_empty() {
+            return vec![more];
+        }
+        When::between(&made, &not).into_iter().take(CONDITIONS).map(|when| set.and(Occurrence { when, ..one })).collect()
     }
 
     /// What each mistake alone does to the small ordinary cases.
@@ -448,23 +577,54 @@ impl Search<'_> {
 
     /// Adds what hard cases need: so far `added` mistakes, up to `depth`.
     fn extend(&self, set: &Switches, [added, depth]: [usize; 2], found: &mut Vec<Found>) {
-        let Some(&open) = self.hard.iter().find(|&&case| !self.explains(set, case)) else {
-            let whole: Found = set.all().collect();
-            if !found.contains(&whole) && self.all(&self.core, set) {
+        let Some(&open) = self.core.iter().chain(&self.hard).find(|&&case| !self.explains(set, case)) else {
+            let whole: Found = set.all().to_vec();
+            if !found.contains(&whole) {
                 found.push(whole);
             }
             return;
         };
-        if added == depth || self.late() {
+        if added == depth || found.len() >= MOST || self.late() {
             return;
         }
-        let ordinary = if added < 2 && !self.unusual { self.forms(false) } else { Vec::new() };
-        for (mistake, form) in self.forms(true).into_iter().chain(ordinary) {
-            let more = set.with(mistake, form);
-            if !set.has_group(mistake.entry().group) && self.explains(&more, open) {
+        let ordinary = if added < 2 && self.stage != Stage::Unusual { self.forms(false) } else { Vec::new() };
+        let restricted = matches!(self.stage, Stage::Restricted | Stage::Independent);
+        let parts = if restricted { self.parts.as_slice() } else { &[] };
+        for one in self.forms(true).into_iter().chain(ordinary) {
+            if set.has_group(one.mistake.entry().group) {
+                continue;
+            }
+            let more = set.and(one);
+            if self.explains(&more, open) {
                 self.extend(&more, [added + 1, depth], found);
             }
+            for part in parts {
+                let one = Occurrence { part: *part, ..one };
+                for more in self.when_open(set, one, open) {
+                    self.extend(&more, [added + 1, depth], found);
+                }
+            }
         }
+    }
+
+    /// The set with a mistake that explains a hard case, in calls that leave alone what the set explains.
+    fn when_open(&self, set: &Switches, one: Occurrence, open: usize) -> Vec<Switches> {
+        let more = set.and(one);
+        if VAGUE.contains(&(one.mistake, one.form)) || !self.explains(&more, open) {
+            return Vec::new();
+        }
+        let spoils = |case: &&usize| self.explains(set, **case) && !self.explains(&more, **case);
+        let not: Vec<&Problem> = self.core.iter().chain(&self.hard).filter(spoils).map(|&case| &self.cases[case].problem).collect();
+        if not.is_empty() {
+            return if one.part == Part::All { Vec::new() } else { vec![more] };
+        }
+        // A condition that explains more of the other wrong cases is the better one.
+        let mut sets: Vec<Switches> =
+            When::between(&[&self.cases[open].problem], &not).into_iter().map(|when| set.and(Occurrence { when, ..one })).collect();
+        let left = |set: &Switches| self.core.iter().chain(&self.hard).filter(|&&case| !self.explains(set, case)).count();
+        sets.sort_by_cached_key(left);
+        sets.truncate(CONDITIONS);
+        sets
     }
 }
 

@@ -40,6 +40,11 @@ class Arrays:
     def flags(self, array):
         return self.make(array, self.lib.bool if self.framework == "torch" else "bool")
 
+    def stacked(self, parts):
+        """q, k and v as `[batch, seq, 3, heads, dim]`."""
+        lib = self.lib.numpy if self.framework == "jax" else self.lib if self.framework == "torch" else self.np
+        return lib.stack(parts, 2)
+
     def back(self, array):
         if array is None:
             return None
@@ -54,6 +59,15 @@ class Arrays:
         return array.astype("float64")
 
 
+# Rows of a page of a paged cache.
+PAGE = 16
+
+
+def grouped(given):
+    """Whether heads are grouped."""
+    return given["q"].shape[1] != given["k"].shape[1]
+
+
 class Call:
     """One problem in the kernel's own layout."""
 
@@ -62,12 +76,18 @@ class Call:
         self.tools = Arrays(header["framework"], header["dtype"])
         self.layout, self.batch, self.scalars = header["layout"], header["batch"], header["scalars"]
 
-    def laid(self, array):
+    def laid(self, array, of_keys=False):
         """Rows of `[tokens, heads, dim]` in the layout."""
         if self.batch == 0 or self.kernel.merge:
             return array if self.layout == "shd" else array.swapaxes(0, 1)[None]
         full = array.reshape((self.batch, -1) + array.shape[1:])
-        if self.layout == "bshd":
+        if self.layout == "bsf":
+            return full.reshape(full.shape[:2] + (-1,))
+        if self.layout == "bhd" and not of_keys:
+            if full.shape[1] != 1:
+                raise NotImplementedError("one query per sequence")
+            return full[:, 0]
+        if self.layout in ("bshd", "bhd"):
             return full
         if self.layout == "shd":
             return full[0]
@@ -78,8 +98,14 @@ class Call:
         """Back to `[tokens, heads, dim]`, flat; the expected shape is that of `width` in the layout."""
         heads = (self.given["k"] if name in ("dk", "dv") else self.given["q"] if "q" in self.given else self.given["out_a"]).shape[1]
         tokens = (self.given["k"] if name in ("dk", "dv") else self.given["q"] if "q" in self.given else self.given["out_a"]).shape[0]
-        like = self.laid(self.tools.np.zeros((tokens, heads, width)))
+        like = self.laid(self.tools.np.zeros((tokens, heads, width)), name in ("dk", "dv"))
         other = (like.shape[:-3] + (like.shape[-2], like.shape[-3], like.shape[-1])) if len(like.shape) > 2 else like.shape
+        if self.layout in ("bsf", "bhd"):
+            if array.size == like.size and array.shape != like.shape and self.layout == "bhd":
+                array = array.reshape(like.shape)
+            if array.shape != like.shape:
+                raise Unusable(f"{name} has the shape {list(array.shape)}; it must be {list(like.shape)}")
+            return array.reshape(tokens, heads, width)
         if name == "out" and other != like.shape and array.shape in (like.shape, other):
             self.kernel.swapped = array.shape == other
         if name == "out" and self.kernel.swapped and array.shape == other:
@@ -108,14 +134,27 @@ class Call:
         n = tokens // self.batch
         if array.shape == (self.batch, heads, n):
             return array.swapaxes(1, 2)
-        if array.shape == (self.batch, n, heads) and self.layout == "bshd":
+        if array.shape == (self.batch, n, heads) and self.layout in ("bshd", "bsf"):
+            return array
+        if array.shape == (self.batch, heads) and self.layout == "bhd":
             return array
         if array.shape == (heads, n) and self.layout in ("hsd", "shd"):
             return array.T
         return array if array.shape == (n,) and self.layout == "sd" else None
 
+    def pages(self, array):
+        """Rows of keys or values in pages, which lie in memory in reversed order."""
+        np = self.tools.np
+        full = array.reshape((self.batch, -1) + array.shape[1:])
+        count = -(-full.shape[1] // PAGE)
+        wide = np.zeros((self.batch, count * PAGE) + full.shape[2:], full.dtype)
+        wide[:, :full.shape[1]] = full
+        return wide.reshape((self.batch * count, PAGE) + full.shape[2:])[::-1]
+
     def tensor(self, name):
-        array = self.laid(self.given[name])
+        if self.header.get("paged") and name in "kv":
+            return self.tools.make(self.pages(self.given[name]))
+        array = self.laid(self.given[name], name in "kv")
         np, memory = self.tools.np, self.header["memory"]
         if memory == "strided" and self.tools.framework != "jax":
             wide = np.zeros(array.shape[:-1] + (2 * array.shape[-1],), array.dtype)
@@ -143,6 +182,23 @@ class Call:
                 values[name] = tools.make(lse if self.layout == "shd" else lse.T[None])
             else:
                 values[name] = self.tensor(name)
+        if "qkv" in meant:
+            parts = [values.pop(name) for name in "qkv"]
+            if len({tuple(part.shape) for part in parts}) > 1:
+                raise NotImplementedError("q, k and v of one array")
+            values["qkv"] = parts
+        if self.header.get("paged"):
+            count = -(-self.given["k"].shape[0] // self.batch // PAGE)
+            table = tools.np.arange(self.batch * count)[::-1].reshape(self.batch, count)
+            values["block_table"] = tools.whole(table, "lengths")
+            if "lengths" in meant:
+                values["lengths"] = self.nothing("lengths")
+        if "heads" in meant and (self.layout == "bsf" or kernel.needs("heads")):
+            values["heads"] = self.given["q"].shape[1]
+        if "heads_kv" in meant and (self.layout == "bsf" or kernel.needs("heads_kv")):
+            values["heads_kv"] = self.given["k"].shape[1]
+        elif self.layout == "bsf" and grouped(self.given):
+            raise NotImplementedError("as many key heads as query heads")
         for name in ("mask", "bias"):
             if name in self.given:
                 target = name if name in meant else "mask"
@@ -203,6 +259,8 @@ class Call:
                 if name == "cu_k":
                     raise NotImplementedError("one list of cumulative lengths for queries and keys")
                 raise Unusable(f"the function has no argument for {name}")
+            if name == "qkv":
+                value = self.tools.stacked(value)
             out[self.kernel.meant[name]] = value
         if self.scalars["dropout"] and "seed" in self.kernel.has:
             out["seed"] = 7
@@ -249,7 +307,7 @@ class Call:
             return self.called(function, self.completed(words, kernel.neutral))
         try:
             result, kernel.neutral = self.called(function, self.completed(words, False)), False
-        except REFUSALS:
+        except Exception:
             whole = self.completed(words, True)
             if all(one is None or name in words or name in SETTINGS for name, one in whole.items()):
                 raise
@@ -368,8 +426,9 @@ class Harness:
         if wants and tools.framework == "torch":
             leaves = {}
             for name in inputs:
-                leaf = values[name].detach().requires_grad_(True)
-                leaves[name] = values[name] = leaf
+                packed = name in "qkv" and "qkv" in values
+                place, key = (values["qkv"], "qkv".index(name)) if packed else (values, name)
+                leaves[name] = place[key] = place[key].detach().requires_grad_(True)
             out, lse = call.picked(self.profiled(lambda: call.invoke(kernel.function, values)))
             self.forward_results(call, out, lse, results)
             if not getattr(out, "requires_grad", False):
@@ -379,7 +438,7 @@ class Harness:
             else:
                 grads = tools.lib.autograd.grad(out, list(leaves.values()), tools.make(call.laid(arrays["d_out"])), allow_unused=True)
             grads = [tools.lib.zeros_like(leaves[name]) if g is None else g for name, g in zip(inputs, grads)]
-        elif wants:
+        elif wants and "qkv" not in values:
             keys = {name: values[name] for name in inputs}
 
             def partial(parts):
@@ -537,13 +596,7 @@ class Harness:
 
 def main():
     address, folder = sys.argv[1], sys.argv[2]
-    parent = os.getppid()
-
-    def watch():
-        while os.getppid() == parent:
-            time.sleep(0.2)
-        os._exit(0)
-    threading.Thread(target=watch, daemon=True).start()
+    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
     os.chdir(folder)
     sys.path.insert(0, folder)
     sys.argv = ["judge"]

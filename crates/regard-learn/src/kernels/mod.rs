@@ -11,6 +11,7 @@ mod program;
 mod report;
 mod shrink;
 mod target;
+pub mod when;
 
 pub use cases::{Takes, cases};
 pub use diagnose::{Expected, Failure, Found, Mismatch, Seen, diagnose, expect, explains};
@@ -77,7 +78,7 @@ pub struct Report {
     /// Sets of mistakes that explain every case; several where the cases cannot tell them apart.
     pub found: Vec<Found>,
     /// Accepted deviations: documented limits of a library, or allowed by the caller.
-    pub limits: Vec<(Mistake, u32)>,
+    pub limits: Found,
     pub facts: Vec<String>,
     pub skipped: Vec<String>,
     pub smallest: Option<Seen>,
@@ -151,7 +152,7 @@ fn probe(remote: &mut Remote<'_>, takes: &mut Takes, description: &Description) 
             for framework in &description.frameworks {
                 for layout in &description.layouts {
                     set(remote, takes, [framework, layout], precision);
-                    let problem = probing(takes, square);
+                    let problem = probing(takes, square, layout);
                     let got = remote.call(&problem);
                     match got {
                         Ok(got) => {
@@ -184,8 +185,8 @@ fn probe(remote: &mut Remote<'_>, takes: &mut Takes, description: &Description) 
     set(remote, takes, [&framework, &layout], precision);
     // What else it gives: log-sum-exp, gradients.
     takes.features.push("lse".to_owned());
-    let square = remote.call(&probing(takes, false)).is_err();
-    let lse = remote.call(&probing(takes, square)).is_ok_and(|got| got.named("lse").is_some());
+    let square = remote.call(&probing(takes, false, &layout)).is_err();
+    let lse = remote.call(&probing(takes, square, &layout)).is_ok_and(|got| got.named("lse").is_some());
     takes.features.retain(|one| one != "lse");
     if lse {
         takes.features.push("lse".to_owned());
@@ -193,7 +194,7 @@ fn probe(remote: &mut Remote<'_>, takes: &mut Takes, description: &Description) 
     if wants_gradient && !takes.has("merge") {
         takes.features.push("backward".to_owned());
         remote.probing = true;
-        let got = remote.call(&probing(takes, square));
+        let got = remote.call(&probing(takes, square, &layout));
         remote.probing = false;
         if !got.is_ok_and(|got| got.named("dq").is_some()) {
             takes.features.retain(|one| one != "backward");
@@ -208,16 +209,17 @@ fn set(remote: &mut Remote<'_>, takes: &mut Takes, [framework, layout]: [&str; 2
     remote.precision = precision;
     takes.precision = precision;
     takes.rank = if layout.starts_with('b') { 4 } else { layout.len() };
-    takes.seq_major = layout == "bshd" || layout == "shd";
+    takes.seq_major = ["bshd", "shd", "bsf", "bhd"].contains(&layout);
 }
 
 /// A plain problem with unequal sizes.
-fn probing(takes: &Takes, square: bool) -> Problem {
+fn probing(takes: &Takes, square: bool, layout: &str) -> Problem {
     let all = cases(takes, 7);
     let label = match (takes.has("packed") || takes.has("merge"), square) {
         // One list of lengths for queries and keys may be all that the function takes.
         (true, true) if takes.has("packed") => Some("three sequences of equal lengths"),
         (true, _) => None,
+        (false, _) if layout == "bhd" => Some("one query"),
         (false, true) => Some("square"),
         (false, false) => Some("random"),
     };
@@ -313,6 +315,11 @@ fn infer_dropout(p: &mut Problem, got: &Results) {
         keep
     };
     p.keep = [got.named("out").map(|out| kept(out, false)), got.named("dv").map(|dv| kept(dv, true))];
+    // Six standard deviations from the share that is right.
+    let (share, right, count) = (p.kept_share(), 1.0 - p.dropout, (b * h * n * n) as f64);
+    if share < 1.0 && (share - right).abs() > 6.0 * (right * p.dropout / count).sqrt() {
+        p.dropout_fault = Some(Mistake::DropoutKeepsP);
+    }
 }
 
 /// Diagnosis, limits and facts.
@@ -327,9 +334,9 @@ pub fn name_mistakes(report: &mut Report, options: &Options) {
     let accepted = |mistake: Mistake| {
         options.allow.iter().any(|id| id == mistake.entry().id) || (report.library.is_some() && LIMITS.contains(&mistake))
     };
-    if let Some(first) = report.found.iter().find(|set| set.iter().all(|(mistake, _)| accepted(*mistake))).or(report.found.first()) {
+    if let Some(first) = report.found.iter().find(|set| set.iter().all(|one| accepted(one.mistake))).or(report.found.first()) {
         let first = first.clone();
-        report.limits = first.iter().filter(|(mistake, _)| accepted(*mistake)).copied().collect();
+        report.limits = first.iter().filter(|one| accepted(one.mistake)).copied().collect();
         if report.limits.len() == first.len() {
             report.right = true;
             report.found = vec![first];
@@ -347,11 +354,11 @@ pub fn find_smallest(kernel: &mut dyn Kernel, report: &mut Report) {
     }
     let mut wrong: Vec<&Seen> = report.seen.iter().filter(|one| one.mismatch.is_some()).collect();
     let told = report.found.first().map(|set| report.mistakes(set)).unwrap_or_default();
-    let about_hard = !told.is_empty() && told.iter().all(|(mistake, _)| catalogue::HARD.contains(mistake));
+    let about_hard = !told.is_empty() && told.iter().all(|one| catalogue::HARD.contains(&one.mistake));
     wrong.sort_by_key(|one| (one.problem.hard != about_hard, one.problem.work()));
     let Some(first) = wrong.first() else { return };
     let set = report.found.first().cloned().unwrap_or_default();
-    let switches = set.iter().fold(catalogue::Switches::default(), |all, (mistake, form)| all.with(*mistake, *form));
+    let switches = catalogue::Switches::of(&set);
     let mut still = |problem: &Problem| {
         let seen = Seen::new(problem.clone(), precision, kernel.run(problem));
         let alike = seen.mismatch.is_some() && (set.is_empty() || explains(&seen, &switches, precision));

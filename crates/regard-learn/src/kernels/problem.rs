@@ -1,5 +1,7 @@
 //! What an attention kernel is asked to compute, and what it returns.
 
+use super::catalogue::Mistake;
+
 /// Where the diagonal of a causal mask starts if there are more keys than queries, or fewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Align {
@@ -34,6 +36,9 @@ impl Plane {
         self.data[self.index(at)]
     }
 }
+
+/// Rows of a page, as in `harness.py`.
+pub const PAGE: usize = 16;
 
 /// How the arrays lie in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,9 +83,13 @@ pub struct Problem {
     /// Scale of each row of k: `[tokens, heads]`.
     pub k_scale: Option<Vec<f64>>,
     pub packed: bool,
+    /// k and v lie in pages, in reversed order.
+    pub paged: bool,
     /// Dropout probability; which weights were kept by the forward and by the backward pass, `[batch, heads, n, m]`.
     pub dropout: f64,
     pub keep: [Option<Vec<bool>>; 2],
+    /// What is wrong with the choice of the dropped weights.
+    pub dropout_fault: Option<Mistake>,
     pub d_out: Option<Vec<f64>>,
     pub lse: bool,
     pub align: Align,
@@ -103,6 +112,12 @@ impl Problem {
     /// Number of keys of a segment that hold data.
     pub fn used(&self, segment: usize) -> usize {
         self.lengths.as_ref().map_or(self.segments[segment].m, |all| all[segment])
+    }
+
+    /// Share of the weights that the forward pass kept.
+    pub fn kept_share(&self) -> f64 {
+        let Some(kept) = &self.keep[0] else { return 1.0 };
+        kept.iter().filter(|kept| **kept).count() as f64 / kept.len().max(1) as f64
     }
 
     /// Multiply-adds of the scores.

@@ -7,10 +7,12 @@ mod merge;
 mod scores;
 mod softmax;
 
-use super::catalogue::{Mistake as M, Switches};
-use super::problem::{Memory, Problem, Results};
+use super::catalogue::{Mistake as M, Part, Switches};
+use super::problem::{Memory, Problem, RESULTS, Results};
+use super::when::When;
 use gradients::Gradients;
 use std::borrow::Cow;
+use std::cell::Cell;
 
 /// Number type that a computation is rounded to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,6 +93,7 @@ struct Term {
     token: Option<usize>,
     key: usize,
     head: usize,
+    value_head: usize,
     raw: f64,
     score: f64,
     /// Derivative of the score by q.k and by the bias.
@@ -130,6 +133,10 @@ struct Place {
 struct Program<'a> {
     p: &'a Problem,
     run: Run<'a>,
+    /// Output and log-sum-exp from which the backward pass computes the weights again.
+    saved: Option<&'a Results>,
+    /// The largest score of all rows of the head, where it takes the place of a row's own.
+    shared_max: Cell<Option<f64>>,
     q: Cow<'a, [f64]>,
     k: Cow<'a, [f64]>,
     v: Cow<'a, [f64]>,
@@ -137,6 +144,40 @@ struct Program<'a> {
 
 /// What the program returns for a problem.
 pub fn evaluate(problem: &Problem, run: Run<'_>) -> Results {
+    if run.switches.all().iter().all(|one| one.part == Part::All && one.when == When::default()) {
+        return shown(problem, whole(problem, run, None));
+    }
+    let made = run.switches.made_in(problem);
+    let forward = made.made_for(0);
+    let mut results = whole(problem, Run { switches: &forward, ..run }, None);
+    // Results whose computations make the same mistakes come from one program.
+    let mut known: Vec<(Switches, Results)> = Vec::new();
+    for result in 2..RESULTS.len() {
+        let set = made.made_for(result);
+        if results.arrays[result].is_none() || set == forward {
+            continue;
+        }
+        let at = known.iter().position(|(other, _)| *other == set).unwrap_or_else(|| {
+            let saved = set.all().iter().any(|one| one.part.recomputes()).then_some(&results);
+            let found = whole(problem, Run { switches: &set, ..run }, saved);
+            known.push((set, found));
+            known.len() - 1
+        });
+        results.arrays[result] = known[at].1.arrays[result].clone();
+    }
+    shown(problem, results)
+}
+
+/// Without what was not asked for.
+fn shown(problem: &Problem, mut results: Results) -> Results {
+    if !problem.lse {
+        results.arrays[1] = None;
+    }
+    results
+}
+
+/// The results of one program, always with the log-sum-exp.
+fn whole(problem: &Problem, run: Run<'_>, saved: Option<&Results>) -> Results {
     if problem.merge.is_some() {
         return merge::merge(problem, run);
     }
@@ -144,8 +185,8 @@ pub fn evaluate(problem: &Problem, run: Run<'_>) -> Results {
     if let Some(form) = run.switches.form(M::HeadsViewed).filter(|_| !problem.packed && equal) {
         return viewed(problem, run, form);
     }
-    let [q, k, v] = memory(problem, run);
-    Program { p: problem, run, q, k, v }.run()
+    let [q, k, v] = memory(problem, run).map(|data| rounded_inputs(data, run));
+    Program { p: problem, run, saved, shared_max: Cell::new(None), q, k, v }.run()
 }
 
 /// Rows and heads of `[batch, rows, heads, width]` in memory order, read as if the two were exchanged; back with `inverse`.
@@ -178,7 +219,7 @@ fn viewed(problem: &Problem, run: Run<'_>, form: u32) -> Results {
         p.d_out = Some(if form == 1 { d_out } else { reordered(problem, &d_out, queries, false) });
     }
     let [q, k, v] = memory(&p, run);
-    let mut results = Program { p: &p, run, q, k, v }.run();
+    let mut results = Program { p: &p, run, saved: None, shared_max: Cell::new(None), q, k, v }.run();
     for (at, sizes) in [(0, queries), (2, queries), (3, keys), (4, keys)] {
         if let Some(data) = results.arrays[at].take() {
             let moved = if at == 0 { form != 1 } else { form != 2 };
@@ -186,6 +227,15 @@ fn viewed(problem: &Problem, run: Run<'_>, form: u32) -> Results {
         }
     }
     results
+}
+
+/// Inputs in half precision.
+fn rounded_inputs<'a>(data: Cow<'a, [f64]>, run: Run<'_>) -> Cow<'a, [f64]> {
+    match run.switches.form(M::Rounded) {
+        Some(0) => data.iter().map(|x| half(*x)).collect(),
+        Some(1) => data.iter().map(|x| bfloat(*x)).collect(),
+        _ => data,
+    }
 }
 
 /// The inputs as the program reads them.
@@ -228,6 +278,15 @@ impl Program<'_> {
         self.run.precision.round(x)
     }
 
+    /// In f16 or bf16, with the first or the second of these forms of half precision inside.
+    fn rounded(&self, x: f64, [f16, bf16]: [usize; 2]) -> f64 {
+        match self.form(M::Rounded) {
+            Some(form) if form == f16 => half(x),
+            Some(form) if form == bf16 => bfloat(x),
+            _ => x,
+        }
+    }
+
     fn sum(&self, count: usize, term: impl Fn(usize) -> f64) -> f64 {
         let mut total = 0.0;
         for at in 0..count {
@@ -256,6 +315,7 @@ impl Program<'_> {
             let queries = p.segments[segment].n;
             let mut other_axis = self.other_axis(segment);
             for head in 0..heads {
+                self.shared_max.set(self.max_of_all_rows(segment, head));
                 for query in 0..queries {
                     let place = Place { segment, head, query };
                     let mut row = match &mut other_axis {
@@ -272,7 +332,7 @@ impl Program<'_> {
                 }
             }
         }
-        let mut arrays = [Some(out), p.lse.then_some(lse), None, None, None, None];
+        let mut arrays = [Some(out), Some(lse), None, None, None, None];
         if let Some(mut g) = gradients {
             if let (Some(d_bias), Some(terms), Some(2)) = (&mut g.d_bias, &g.terms, self.form(M::BiasGradient)) {
                 d_bias.iter_mut().zip(terms).for_each(|(x, count)| *x /= f64::from((*count).max(1)));
@@ -310,15 +370,20 @@ impl Program<'_> {
             out.fill(0.0);
             return;
         }
+        if self.on(M::BatchLast) && place.segment + 1 == self.p.segments.len() {
+            out.fill(0.0);
+            return;
+        }
         if let Some(spoiled) = row.spoiled {
             out.fill(spoiled);
             return;
         }
         let terms: Vec<&Term> = row.terms.iter().filter(|t| t.taken || self.leaks(M::NanValue, t)).collect();
         for (c, x) in out.iter_mut().enumerate() {
-            *x = self.run.precision.store(self.sum(terms.len(), |at| {
+            let stored = |x: f64| self.rounded(self.run.precision.store(x), [4, 5]);
+            *x = stored(self.sum(terms.len(), |at| {
                 let t = terms[at];
-                let value = t.token.map_or(0.0, |token| self.v[(token * self.p.heads[1] + t.head) * dv + c]);
+                let value = t.token.map_or(0.0, |token| self.v[(token * self.p.heads[1] + t.value_head) * dv + c]);
                 // A value that is not finite counts where its key is visible, also with a weight that underflows.
                 t.shown * t.factor[0] * value
             }));

@@ -1,9 +1,9 @@
 //! A report as text, JSON, JUnit XML and Markdown.
 
-use super::catalogue::filled;
+use super::Report;
+use super::catalogue::{Occurrence, filled};
 use super::diagnose::{Failure, Found, Seen};
 use super::problem::{Align, Problem, RESULTS};
-use super::{Mistake, Report};
 use crate::show::picture::{coloured, digits, fits, three};
 use crate::show::{Look, index, numbers, short};
 use crate::value::Value;
@@ -75,13 +75,14 @@ pub(super) fn facts(seen: &[Seen], unnamed: bool) -> Vec<String> {
     facts
 }
 
-fn described(mistake: Mistake, form: u32) -> [String; 3] {
-    let entry = mistake.entry();
-    [entry.id.to_owned(), filled(entry.text, form), filled(entry.formula, form)]
+fn described(one: &Occurrence) -> [String; 3] {
+    let entry = one.mistake.entry();
+    let only = one.only().map_or_else(String::new, |only| format!("; {only}"));
+    [entry.id.to_owned(), filled(entry.text, one.form) + &only, filled(entry.formula, one.form)]
 }
 
 fn ids(set: &Found) -> String {
-    set.iter().map(|(mistake, _)| mistake.entry().id).collect::<Vec<_>>().join(" and ")
+    set.iter().map(|one| one.mistake.entry().id).collect::<Vec<_>>().join(" and ")
 }
 
 /// The largest error over that of the naive computation, and its case.
@@ -95,6 +96,7 @@ fn layout_words(layout: &str) -> String {
         'b' => "batch",
         'h' => "heads",
         's' => "seq",
+        'f' => "heads * dim",
         _ => "dim",
     };
     format!("[{}]", layout.chars().map(word).collect::<Vec<_>>().join(", "))
@@ -122,7 +124,7 @@ pub fn text(report: &Report, look: Look) -> Vec<String> {
         layout_words(&report.layout),
         report.takes.precision.name()
     ));
-    let mut takes: Vec<&str> = report.takes.features.iter().map(String::as_str).filter(|one| *one != "causal+mask").collect();
+    let mut takes: Vec<&str> = report.takes.features.iter().map(String::as_str).filter(|one| !one.contains('+')).collect();
     takes.sort_unstable();
     lines.push(format!("  judged: forward{}{}", if takes.is_empty() { "" } else { ", " }, takes.join(", ")));
     let word = if report.right { look.paint("32;1", "right") } else { look.paint("31;1", "wrong") };
@@ -132,8 +134,8 @@ pub fn text(report: &Report, look: Look) -> Vec<String> {
         lines.push(format!("  error of the right cases against f64: at most {naive} (\"{label}\")"));
     }
     mistakes(report, look, &mut lines);
-    for (mistake, form) in &report.limits {
-        let [id, text, _] = described(*mistake, *form);
+    for one in &report.limits {
+        let [id, text, _] = described(one);
         let whose = report.library.as_ref().map_or("allowed".to_owned(), |library| format!("documented limit of {library}"));
         lines.push(format!("  {id} ({whose}): {text}"));
     }
@@ -161,12 +163,12 @@ fn mistakes(report: &Report, look: Look, lines: &mut Vec<String>) {
             lines.push("  or, which these cases cannot tell apart:".to_owned());
         }
         let told = report.mistakes(set);
-        for (mistake, form) in &told {
-            let [id, text, formula] = described(*mistake, *form);
+        for one in &told {
+            let [id, text, formula] = described(one);
             lines.push(format!("  {}: {text}", look.paint("1", &id)));
             lines.push(format!("      {formula}"));
-            if !mistake.entry().seen.is_empty() {
-                lines.push(format!("      a public bug like it: {}", mistake.entry().seen));
+            if !one.mistake.entry().seen.is_empty() {
+                lines.push(format!("      a public bug like it: {}", one.mistake.entry().seen));
             }
         }
     }
@@ -294,9 +296,9 @@ fn array(value: &Value<f64>) -> Json {
 /// The report for programs.
 pub fn json(report: &Report) -> Json {
     let told = |set: &Found| {
-        let one = |(mistake, form): &(Mistake, u32)| {
-            let [id, text, formula] = described(*mistake, *form);
-            object!({"id": id, "text": text, "formula": formula, "public": mistake.entry().seen})
+        let one = |one: &Occurrence| {
+            let [id, text, formula] = described(one);
+            object!({"id": id, "text": text, "formula": formula, "only": one.only(), "public": one.mistake.entry().seen})
         };
         set.iter().map(one).collect::<Vec<Json>>()
     };
@@ -389,11 +391,11 @@ pub fn markdown(report: &Report) -> String {
     let mut rows: Vec<[String; 3]> = Vec::new();
     if !report.right {
         for set in &report.found {
-            rows.extend(report.mistakes(set).iter().map(|(mistake, form)| described(*mistake, *form)));
+            rows.extend(report.mistakes(set).iter().map(described));
         }
     }
-    rows.extend(report.limits.iter().map(|(mistake, form)| {
-        let [id, text, formula] = described(*mistake, *form);
+    rows.extend(report.limits.iter().map(|one| {
+        let [id, text, formula] = described(one);
         [format!("{id} (limit)"), text, formula]
     }));
     if !rows.is_empty() {

@@ -12,7 +12,7 @@ type Still<'a> = &'a mut dyn FnMut(&Problem) -> Option<Seen>;
 pub(super) fn shrink(seen: &Seen, still: Still<'_>) -> Seen {
     let mut best = seen.clone();
     let p = &seen.problem;
-    if p.packed || p.merge.is_some() || p.dropout > 0.0 || p.memory != Memory::Contiguous {
+    if p.packed || p.paged || p.merge.is_some() || p.dropout > 0.0 || p.memory != Memory::Contiguous {
         return best;
     }
     let mut left = CALLS;

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-const HARNESS_TEXT: &str = concat!(include_str!("arguments.py"), include_str!("harness.py"));
+const HARNESS_TEXT: &str = concat!(include_str!("../runner/connect.py"), include_str!("arguments.py"), include_str!("harness.py"));
 const LOAD_LIMIT: Duration = Duration::from_secs(120);
 
 /// The Python part of the judge, for the Python package.
@@ -31,7 +31,7 @@ pub struct Target {
     pub arguments: Vec<(String, String)>,
     /// Arguments that are always passed: `training=false`.
     pub fixed: Vec<(String, String)>,
-    /// `bhsd`, `bshd`, `hsd`, `shd` or `sd`.
+    /// `bhsd`, `bshd`, `hsd`, `shd`, `sd`, `bsf` (heads and dim in one) or `bhd` (one query).
     pub layout: Option<String>,
     /// `numpy`, `torch` or `jax`.
     pub framework: Option<String>,
@@ -200,7 +200,7 @@ impl<'a> Remote<'a> {
         let header = json!({
             "call": "run", "framework": self.framework, "layout": self.layout, "dtype": self.precision.name(), "arrays": specs,
             "scalars": scalars, "batch": if p.packed { 0 } else { p.segments.len() }, "lse": p.lse, "probe": self.probing,
-            "gradients": p.d_out.is_some(),
+            "gradients": p.d_out.is_some(), "paged": p.paged,
             "memory": match p.memory {
                 Memory::Contiguous => "contiguous",
                 Memory::Transposed => "transposed",

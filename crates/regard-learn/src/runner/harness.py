@@ -4,11 +4,9 @@ import faulthandler
 import json
 import os
 import signal
-import socket
 import struct
 import sys
 import threading
-import time
 import types
 
 try:
@@ -17,25 +15,13 @@ except ImportError:  # Windows
     resource = None
 
 # Taken before the learner's file is read: whatever it replaces, these stay.
-_write, _getpid, _exit, _getppid, _sleep = os.write, os.getpid, os._exit, os.getppid, time.sleep
+_write, _getpid, _exit, _getppid = os.write, os.getpid, os._exit, os.getppid
 _dumps, _loads, _pack, _unpack = json.dumps, json.loads, struct.pack, struct.unpack
 _type, _isinstance, _str, _len, _repr = type, isinstance, str, len, repr
 LONGEST_TEXT = 2000
 LARGEST_RESULT = 32 << 20
 # The judge watches what is resident; what is far beyond that is refused at once.
 ADDRESSES = 8 << 30
-
-
-def connect(address):
-    kind, place = address.split(":", 1)
-    if kind == "unix":
-        link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        link.connect(place)
-        return link
-    port, token = place.split(":")
-    link = socket.create_connection(("127.0.0.1", int(port)))
-    link.sendall(token.encode())
-    return link
 
 
 class Judge:
@@ -67,13 +53,6 @@ class Judge:
         data = memoryview(_pack("<II", _len(text), _len(payload)) + text + payload)
         while data:
             data = data[self.write(self.fd, data):]
-
-
-def watch_parent(parent):
-    """Ends this process when the judge is gone, also within an endless loop."""
-    while _getppid() == parent:
-        _sleep(0.2)
-    _exit(0)
 
 
 class Form(Exception):
@@ -296,7 +275,7 @@ def main():
     address, path, trace = sys.argv[1:4]
     sys.argv = [path]
     judge = Judge(connect(address))
-    threading.Thread(target=watch_parent, args=(_getppid(),), daemon=True).start()
+    threading.Thread(target=end_with, args=(_getppid(),), daemon=True).start()
     if hasattr(faulthandler, "register"):
         faulthandler.register(signal.SIGUSR1, file=open(trace, "w"), all_threads=True, chain=False)
     try:

@@ -313,6 +313,11 @@ impl Process {
         self.born.elapsed().saturating_sub(system::queued(self.child.id()))
     }
 
+    /// Processor time of it and of its group, where it can be read.
+    pub(super) fn processor_time(&self) -> Option<Duration> {
+        system::processor_time(self.child.id())
+    }
+
     /// The line of the file that a Python runner is in.
     pub(super) fn line_of(&mut self, file: &Path) -> Option<usize> {
         system::request_trace(&self.child)?;

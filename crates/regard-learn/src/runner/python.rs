@@ -5,12 +5,15 @@ use crate::error::{Error, Result};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-const HARNESS: &str = include_str!("harness.py");
+const HARNESS: &str = concat!(include_str!("connect.py"), include_str!("harness.py"));
 
 /// The one that was asked for, that of the virtual environment, or `python3` (`python` on Windows).
 fn interpreter(asked: Option<&Path>) -> PathBuf {
     if let Some(python) = asked {
-        return python.to_path_buf();
+        // The harness runs in another folder; a bare name is looked up in PATH.
+        let relative = python.is_relative() && python.components().count() > 1;
+        let absolute = relative.then(|| std::path::absolute(python).ok()).flatten();
+        return absolute.unwrap_or_else(|| python.to_path_buf());
     }
     // An empty or relative value would start a program of the current folder.
     let folder = std::env::var_os("VIRTUAL_ENV").map(PathBuf::from).filter(|folder| folder.is_absolute());
@@ -47,4 +50,17 @@ pub(super) fn command(asked: Option<&Path>, arrays: Arrays) -> Result<Launch> {
         Arrays::TorchCustom => command.env("REGARD_LEARN_TORCH", "custom"),
     };
     Ok(Launch { command, harness: Some(("harness.py", HARNESS)), confined: true })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_relative_path_is_found_from_any_folder() {
+        let found = interpreter(Some(Path::new("venv/bin/python")));
+        assert!(found.is_absolute() && found.ends_with("venv/bin/python"), "{}", found.display());
+        assert_eq!(interpreter(Some(Path::new("python3"))), Path::new("python3"));
+        assert_eq!(interpreter(Some(Path::new("/opt/python"))), Path::new("/opt/python"));
+    }
 }

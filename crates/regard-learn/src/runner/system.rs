@@ -59,6 +59,21 @@ mod unix {
         output.ok().and_then(|o| String::from_utf8_lossy(&o.stdout).trim().parse::<u64>().ok()).unwrap_or(0) * 1024
     }
 
+    /// Processor time of a process and of its group, ended children included; `None` where it cannot be read.
+    pub(in crate::runner) fn processor_time(pid: u32) -> Option<Duration> {
+        let folder = std::fs::read_dir("/proc").ok()?;
+        // Group is the third field after the name; times of the process and of its children are the 12th to the 15th.
+        let ticks = |stat: &str| -> Option<u64> {
+            let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
+            let own = stat.split_once(' ')?.0.parse() == Ok(pid) || fields.get(2)?.parse() == Ok(pid);
+            own.then(|| fields.get(11..15)?.iter().map(|word| word.parse::<u64>().ok()).sum()).flatten()
+        };
+        let ids = folder.flatten().filter(|entry| entry.file_name().to_string_lossy().bytes().all(|b| b.is_ascii_digit()));
+        let stats = ids.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
+        let total: u64 = stats.filter_map(|stat| ticks(&stat)).sum();
+        Some(Duration::from_secs_f64(total as f64 / rustix::param::clock_ticks_per_second() as f64))
+    }
+
     /// How long a process has been ready to run without running: the second number of `schedstat`, where there is one.
     pub(in crate::runner) fn queued(pid: u32) -> Duration {
         let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).unwrap_or_default();
@@ -107,6 +122,10 @@ mod without_signals {
 
     pub(in crate::runner) fn queued(_: u32) -> Duration {
         Duration::ZERO
+    }
+
+    pub(in crate::runner) fn processor_time(_: u32) -> Option<Duration> {
+        None
     }
 
     pub(in crate::runner) fn end_marked(_: &str) {}

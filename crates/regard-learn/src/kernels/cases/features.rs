@@ -108,6 +108,31 @@ pub(super) fn others(make: &mut Maker<'_>) {
             let width = p.dims[1];
             p.v[3 * width] = f64::NAN;
         });
+        make.hard("NaN in keys of padding", [2, 1, 1, 2, 4, 8, 8], &|p, _| {
+            lengths(p, &[2, 3]);
+            (p.hidden_nan, p.d_out) = (true, None);
+            let width = p.dims[0];
+            p.k[3 * width] = f64::NAN;
+        });
+    }
+    if takes.has("paged") {
+        let pages = |p: &mut Problem, all: &[usize]| {
+            (p.paged, p.d_out) = (true, None);
+            if takes.has("lengths") {
+                p.lengths = Some((0..p.segments.len()).map(|s| all[s % all.len()]).collect());
+            }
+        };
+        make.add("pages, key lengths 40, 21, 16", [3, 2, 2, 2, 40, 8, 8], &|p, _| pages(p, &[40, 21, 16]));
+        make.add("pages, one query, key lengths 9, 50", [2, 2, 2, 1, 50, 8, 8], &|p, _| pages(p, &[9, 50]));
+        if takes.rank > 2 {
+            make.add("pages, four query heads, two key heads", [2, 4, 2, 1, 33, 8, 8], &|p, _| pages(p, &[33, 20]));
+        }
+        if takes.has("causal") && takes.align == Align::BottomRight {
+            make.add("pages, causal, key lengths 30, 19", [2, 2, 2, 4, 32, 8, 8], &|p, _| {
+                pages(p, &[30, 19]);
+                p.causal = true;
+            });
+        }
     }
     if takes.has("offset") {
         make.add("two queries at position 3 of 8", [1, 2, 2, 2, 8, 8, 8], &|p, _| (p.causal, p.offset) = (true, Some(3)));
@@ -117,8 +142,8 @@ pub(super) fn others(make: &mut Maker<'_>) {
         make.add("20 queries at position 70 of 90", [1, 1, 1, 20, 90, 8, 8], &|p, _| (p.causal, p.offset) = (true, Some(70)));
     }
     if takes.has("dropout") {
-        make.add("dropout 0.4", [2, 2, 2, 8, 8, 8, 8], &|p, _| {
-            p.dropout = 0.4;
+        make.add("dropout 0.25", [2, 2, 2, 8, 8, 8, 8], &|p, _| {
+            p.dropout = 0.25;
             let (h, hk, dv) = (p.heads[0], p.heads[1], p.dims[1]);
             // Values and gradients are unit vectors: the results are the weights that were kept.
             for (at, x) in p.v.iter_mut().enumerate() {
@@ -165,6 +190,8 @@ pub(super) fn packed(make: &mut Maker<'_>) {
     add("one sequence", &[4], &[5], &|_, _| {});
     add("three sequences of equal lengths", &[3, 1, 5], &[3, 1, 5], &|_, _| {});
     add("three sequences", &[3, 1, 5], &[4, 2, 6], &|_, _| {});
+    add("one query each", &[1, 1, 1], &[4, 9, 6], &|_, _| {});
+    add("33 and 20 queries, 150 and 90 keys", &[33, 20], &[150, 90], &|_, _| {});
     add("four sequences, 70 and 33 keys", &[2, 7, 3, 4], &[70, 7, 33, 5], &|_, _| {});
     if takes.has("scale") {
         add("scale 0.3", &[3, 2], &[4, 3], &|p, _| p.scale = Some(0.3));
@@ -179,17 +206,37 @@ pub(super) fn packed(make: &mut Maker<'_>) {
         add("window 2 left, 1 right", &[6, 5], &[6, 5], &|p, _| p.window = Some([Some(2), Some(1)]));
         add("causal window 2 left", &[4, 5], &[7, 5], &|p, _| (p.window, p.causal) = (Some([Some(2), Some(0)]), takes.has("causal")));
     }
+    if takes.has("window") {
+        add("window 20 left, 10 right, 90 and 45 tokens", &[90, 45], &[90, 45], &|p, _| p.window = Some([Some(20), Some(10)]));
+        add("window 3 left, one query each", &[1, 1, 1], &[5, 7, 4], &|p, _| p.window = Some([Some(3), Some(0)]));
+        add("window 2 left, 1 right, more keys", &[3, 2], &[6, 7], &|p, _| p.window = Some([Some(2), Some(1)]));
+    }
+    if takes.has("window") && takes.has("causal") {
+        add("causal window 30 left, 100 and 40 tokens", &[100, 40], &[100, 40], &|p, _| {
+            (p.window, p.causal) = (Some([Some(30), Some(0)]), true);
+        });
+    }
+    if takes.has("causal") {
+        add("causal, one query each", &[1, 1, 1], &[5, 70, 3], &|p, _| p.causal = true);
+        add("causal, 3 and 20 queries, 90 and 40 keys", &[3, 20], &[90, 40], &|p, _| p.causal = true);
+    }
     if takes.has("softcap") {
+        add("softcap 2, one query each", &[1, 1], &[4, 6], &|p, _| p.softcap = Some(1.0));
         add("softcap 2", &[3, 2], &[4, 3], &|p, _| p.softcap = Some(1.0));
         add("softcap 2, causal", &[3, 2], &[3, 2], &|p, _| (p.softcap, p.causal) = (Some(1.0), takes.has("causal")));
     }
     if takes.has("alibi") {
         add("ALiBi", &[3, 2], &[4, 3], &|p, _| p.alibi = Some(vec![0.5, 0.25]));
+        add("ALiBi, one query each", &[1, 1], &[4, 7], &|p, _| p.alibi = Some(vec![0.5, 0.25]));
     }
     let grouped = [1, 4, 2, 5, 5, 8, 8];
     make.add("four query heads, two key heads", grouped, &|p, _| {
         p.packed = true;
         p.segments = vec![Segment { q0: 0, n: 3, k0: 0, m: 3 }, Segment { q0: 3, n: 2, k0: 3, m: 2 }];
+    });
+    make.add("six query heads, two key heads, causal if taken", [1, 6, 2, 7, 7, 8, 8], &|p, _| {
+        (p.packed, p.causal) = (true, takes.has("causal"));
+        p.segments = vec![Segment { q0: 0, n: 4, k0: 0, m: 4 }, Segment { q0: 4, n: 3, k0: 4, m: 3 }];
     });
     make.hard("NaN in the other sequence", [1, 1, 1, 5, 5, 8, 8], &|p, _| {
         p.packed = true;

@@ -14,6 +14,17 @@ pub(super) struct Gradients<'a> {
 }
 
 impl Program<'_> {
+    /// Weights of a backward pass that has the scores and the log-sum-exp, or the maximum alone.
+    fn recompute(&self, row: &mut Row, at: usize) {
+        let top = row.terms.iter().filter(|t| t.taken).fold(f64::NEG_INFINITY, |top, t| top.max(t.score));
+        let saved = self.saved.and_then(|saved| saved.named("lse")).map(|all| all[at]);
+        let own = self.on(M::WeightsUnnormalised).then_some(top);
+        let Some(lse) = own.or(saved) else { return };
+        for term in row.terms.iter_mut().filter(|t| t.taken) {
+            term.weight = if lse == f64::NEG_INFINITY { 0.0 } else { self.power(term.score - lse) };
+        }
+    }
+
     /// Adds what a row gives to the gradients.
     pub(super) fn backward(&self, place: Place, row: &mut Row, at: usize, g: &mut Gradients<'_>) {
         let p = self.p;
@@ -29,16 +40,29 @@ impl Program<'_> {
             }
         }
         let d_out = &g.d_out[at * dv..(at + 1) * dv];
+        let value = |t: &Term, c: usize| t.token.map_or(0.0, |token| self.v[(token * kv + t.value_head) * dv + c]);
+        let taken: Vec<&Term> = row.terms.iter().filter(|t| t.taken).collect();
+        let width = if self.on(M::ValuesTruncated) { d.min(dv) } else { dv };
+        let plain: Vec<f64> = taken.iter().map(|t| self.sum(width, |c| d_out[c] * value(t, c))).collect();
+        let d_weight: Vec<f64> = taken.iter().zip(&plain).map(|(t, x)| t.factor[1] * x).collect();
+        let delta = match self.saved.and_then(|saved| saved.named("out")) {
+            Some(out) => self.sum(dv, |c| d_out[c] * out[at * dv + c]),
+            None if self.on(M::DeltaUndropped) => self.sum(taken.len(), |i| taken[i].weight * plain[i]),
+            None => self.sum(taken.len(), |i| taken[i].weight * d_weight[i]),
+        };
+        self.recompute(row, at);
         let terms: Vec<&Term> = row.terms.iter().filter(|t| t.taken).collect();
-        let value = |t: &Term, c: usize| t.token.map_or(0.0, |token| self.v[(token * kv + t.head) * dv + c]);
-        let d_weight: Vec<f64> = terms.iter().map(|t| t.factor[1] * self.sum(dv, |c| d_out[c] * value(t, c))).collect();
-        let delta = self.sum(terms.len(), |i| terms[i].weight * d_weight[i]);
         let base = match () {
             () if self.on(M::Base2) => std::f64::consts::LN_2,
             () if self.on(M::BaseTwice) => std::f64::consts::LOG2_E,
             () => 1.0,
         };
-        let delta_of = |i: usize| terms[i].delta.unwrap_or(delta);
+        let of_tile = |i: usize| {
+            let tile = self.form(M::DeltaTile)?;
+            let own = (0..terms.len()).filter(|&j| terms[j].key / tile == terms[i].key / tile);
+            Some(own.map(|j| terms[j].weight * d_weight[j]).sum())
+        };
+        let delta_of = |i: usize| terms[i].delta.or_else(|| of_tile(i)).unwrap_or(delta);
         let parts = self.parts(row.terms.len());
         let d_score = |i: usize| match () {
             () if parts > 1 => {
@@ -49,12 +73,13 @@ impl Program<'_> {
             () if self.on(M::DeltaMissing) => terms[i].weight * d_weight[i],
             () if self.on(M::DeltaAdded) => terms[i].weight * (d_weight[i] + delta),
             () if self.on(M::DeltaOutside) => terms[i].weight * d_weight[i] - delta,
-            () if self.on(M::DsIsDp) => d_weight[i],
+            () if self.on(M::DsIsDp) || self.on(M::NoSoftmax) => d_weight[i],
             () => terms[i].weight * self.round(d_weight[i] - delta_of(i)),
         };
         // Without the sink in the maximum the weights depend on it, and automatic differentiation goes through it.
         let through_max = match self.form(M::SinkNotInMax) {
             Some(2) => delta * (1.0 - terms.iter().map(|t| t.weight).sum::<f64>()),
+            _ if self.form(M::Unnormalised) == Some(1) => delta,
             _ => 0.0,
         };
         let top = terms.iter().enumerate().max_by(|a, b| a.1.score.total_cmp(&b.1.score)).map(|(at, _)| at);
@@ -77,8 +102,14 @@ impl Program<'_> {
                 Some(_) => std::f64::consts::LN_2,
                 None => 1.0,
             };
-            let [q_slope, k_slope] = [unscaled(M::DqUnscaled) * base_factor(M::DqBase), unscaled(M::DkUnscaled) * base_factor(M::DkBase)];
-            for c in 0..d {
+            let other = |usual: M, twice: M| match () {
+                () if self.on(usual) => 1.0 / (d as f64).sqrt() / scale,
+                () if self.on(twice) => scale,
+                () => 1.0,
+            };
+            let q_slope = unscaled(M::DqUnscaled) * base_factor(M::DqBase) * other(M::DqDefault, M::DqTwice);
+            let k_slope = unscaled(M::DkUnscaled) * base_factor(M::DkBase) * other(M::DkDefault, M::DkTwice);
+            for c in 0..self.width(d) {
                 let dq = &mut g.dq[at * d + c];
                 *dq = self.round(*dq + self.round(ds * q_slope * self.k[k_at + c]));
                 if !skipped {
@@ -88,7 +119,7 @@ impl Program<'_> {
             }
             if !skipped {
                 for (c, x) in d_out.iter().enumerate() {
-                    let dv = &mut g.dv[(token * kv + term.head) * dv + c];
+                    let dv = &mut g.dv[(token * kv + term.value_head) * dv + c];
                     *dv = self.round(*dv + self.round(term.weight * term.factor[1] * x));
                 }
             }
@@ -98,11 +129,12 @@ impl Program<'_> {
                 let own = self.form(M::PlaneFirstBatch).or(self.form(M::PlaneFirstHead)).or(self.form(M::PlaneFirstRow));
                 let rightly = own.or(self.form(M::PlaneHeadsMixed)) == Some(1);
                 let read = [place.segment, place.head, place.query, term.key];
-                let to = bias.index(if rightly { read } else { self.read_at(place, term.key) });
+                let to = if rightly { bias.index(read) } else { self.place_of(bias, place, term.key, self.on(M::BiasTransposed)) };
+                let beta = if self.on(M::BiasGradientScaled) { term.beta * scale } else { term.beta };
                 match self.form(M::BiasGradient) {
                     Some(0) if counts[to] > 0 => {}
-                    Some(0 | 1) => d_bias[to] = ds * term.beta,
-                    _ => d_bias[to] = self.round(d_bias[to] + ds * term.beta),
+                    Some(0 | 1) => d_bias[to] = ds * beta,
+                    _ => d_bias[to] = self.round(d_bias[to] + ds * beta),
                 }
                 counts[to] += 1;
             }

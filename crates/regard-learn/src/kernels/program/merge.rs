@@ -33,6 +33,9 @@ pub(super) fn merge(p: &Problem, run: Run<'_>) -> Results {
         *total = match () {
             () if spoiled => f64::NAN,
             () if empty => f64::NEG_INFINITY,
+            () if run.switches.form(M::MergeLse) == Some(0) => max,
+            () if run.switches.form(M::MergeLse) == Some(1) => l[0],
+            () if run.switches.form(M::MergeLse) == Some(2) => l[0] + l[1],
             () if on(M::MergeBase2) => shift + sum.log2(),
             () => round(shift + round(sum.ln())),
         };
@@ -43,5 +46,5 @@ pub(super) fn merge(p: &Problem, run: Run<'_>) -> Results {
             out[at] = if spoiled { f64::NAN } else { run.precision.store(round(part(0) + part(1))) };
         }
     }
-    Results { arrays: [Some(out), p.lse.then_some(lse), None, None, None, None] }
+    Results { arrays: [Some(out), Some(lse), None, None, None, None] }
 }

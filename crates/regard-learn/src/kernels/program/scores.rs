@@ -1,7 +1,7 @@
 //! Scores: the scale, which keys a query sees, masks and biases, the softcap.
 
 use super::super::catalogue::Mistake as M;
-use super::super::problem::{Align, Plane, Segment};
+use super::super::problem::{Align, PAGE, Plane, Segment};
 use super::{Place, Program};
 
 impl Program<'_> {
@@ -48,6 +48,17 @@ impl Program<'_> {
         }
     }
 
+    /// The key head whose values are read.
+    pub(super) fn value_head(&self, head: usize, of_keys: usize) -> usize {
+        let [heads, kv] = self.p.heads;
+        match self.form(M::GqaValues) {
+            None => of_keys,
+            Some(0) => head % kv,
+            Some(1) => 0,
+            Some(_) => (head / kv).min(kv - 1) * usize::from(heads != kv) + head * usize::from(heads == kv),
+        }
+    }
+
     /// First key row, number of keys, number of valid keys, position of query 0 for windows and biases, and for the causal mask.
     pub(super) fn keys(&self, place: Place) -> (i64, usize, usize, [i64; 2]) {
         let (start, m, used, first) =
@@ -81,7 +92,12 @@ impl Program<'_> {
             Some(_) if self.on(M::LengthsIgnored) => m,
             Some(length) if self.on(M::LengthsInclusive) => (length + 1).min(m),
             Some(length) if self.on(M::LengthsShort) => length.saturating_sub(1),
-            Some(length) => length,
+            Some(_) if self.on(M::LengthsLongest) => p.lengths.iter().flatten().copied().max().unwrap_or(m),
+            Some(length) => match (self.form(M::LengthsRounded), self.form(M::LengthsTailLost)) {
+                (Some(tile), _) => length.next_multiple_of(tile).min(m),
+                (_, Some(tile)) => length / tile * tile,
+                _ => length,
+            },
         };
         let ends_right = match () {
             () if top_left => false,
@@ -92,9 +108,15 @@ impl Program<'_> {
         let first = match p.offset {
             Some(_) if self.on(M::OffsetIgnored) => 0,
             Some(offset) => offset as i64,
+            None if p.packed && self.on(M::PackedGlobal) => s.q0 as i64 - s.k0 as i64,
             None if !ends_right => 0,
             None if p.lengths.is_some() && self.on(M::OffsetIgnored) => 0,
             None if p.lengths.is_some() && self.on(M::OffsetAllocated) => m as i64 - s.n as i64,
+            None if p.lengths.is_some() && self.on(M::OffsetLongest) => {
+                let lengths = p.lengths.as_deref().unwrap_or_default();
+                let of_all = if self.form(M::OffsetLongest) == Some(0) { lengths.iter().max() } else { lengths.first() };
+                of_all.map_or(0, |length| *length as i64 - s.n as i64)
+            }
             None if p.packed && self.on(M::PackedMaxOffset) => of(|s| s.m) - of(|s| s.n),
             None if p.packed && self.on(M::PackedIgnored) => total as i64 - p.tokens()[0] as i64 + s.q0 as i64,
             // Positions of the lengths that are right.
@@ -116,6 +138,8 @@ impl Program<'_> {
         [M::LengthsIgnored, M::LengthsInclusive, M::LengthsShort, M::PackedEndShort, M::PackedEndLong]
             .iter()
             .any(|mistake| self.form(*mistake) == Some(1))
+            || self.on(M::LengthsRounded)
+            || self.on(M::LengthsTailLost)
     }
 
     /// Whether the window and the causal mask show a key to a query.
@@ -150,6 +174,16 @@ impl Program<'_> {
         if self.on(M::WindowIgnored) || (!p.causal && self.on(M::WindowLostAlone)) || (p.causal && self.on(M::WindowLostCausal)) {
             return in_order;
         }
+        let positioned = if self.on(M::WindowTopLeft) { query as i64 } else { positions[0] };
+        if self.form(M::WindowKeepsFirst).is_some_and(|first| key < first as i64) {
+            return in_order;
+        }
+        if let (true, Some(left)) = (self.on(M::WindowChunks), left) {
+            return in_order && key.div_euclid(left as i64 + 1) == positioned.div_euclid(left as i64 + 1);
+        }
+        if self.on(M::WindowSymmetric) && (left.is_some() || self.form(M::WindowSymmetric) == Some(1)) {
+            right = left;
+        }
         if self.on(M::WindowSwapped) {
             (left, right) = (right, left);
         }
@@ -164,10 +198,17 @@ impl Program<'_> {
         }
         // A causal mask may take the place of the right side.
         let replaced = |side: M| p.causal && self.form(side) == Some(1);
-        let short = |side: M| i64::from((self.on(side) && !replaced(side)) || self.on(M::WindowBothShort));
+        // A window of 0 may stay one.
+        let kept =
+            |side: M, size: Option<usize>| size == Some(0) && self.form(side) == Some(if side == M::WindowLeftShort { 1 } else { 2 });
+        let short = |side: M, size: Option<usize>| {
+            i64::from(
+                (self.on(side) && !(side == M::WindowRightShort && replaced(side)) && !kept(side, size)) || self.on(M::WindowBothShort),
+            )
+        };
         let long = |side: M| i64::from(self.on(side) || self.on(M::WindowBothLong));
-        let by = [long(M::WindowLeftLong) - short(M::WindowLeftShort), long(M::WindowRightLong) - short(M::WindowRightShort)];
-        let distance = if self.on(M::WindowTopLeft) { query as i64 - key } else { positions[0] - key };
+        let by = [long(M::WindowLeftLong) - short(M::WindowLeftShort, left), long(M::WindowRightLong) - short(M::WindowRightShort, right)];
+        let distance = positioned - key;
         in_order && left.is_none_or(|size| distance <= size as i64 + by[0]) && right.is_none_or(|size| -distance <= size as i64 + by[1])
     }
 
@@ -189,11 +230,53 @@ impl Program<'_> {
         if self.on(M::PlaneFirstRow) {
             at[2] = 0;
         }
+        match self.form(M::PlaneKeyHead) {
+            Some(0) => at[1] = place.head / (self.p.heads[0] / self.p.heads[1]),
+            Some(_) => at[1] = place.head % self.p.heads[1],
+            None => {}
+        }
         at
     }
 
-    /// Element of a mask or bias, or 0 outside of it.
-    pub(super) fn plane(&self, plane: &Plane, place: Place, key: usize, transposed: bool) -> f64 {
+    /// The keys that the loops of a kernel with wrong bounds reach: from, and up to.
+    pub(super) fn reached(&self, place: Place, positions: [i64; 2]) -> [i64; 2] {
+        let (p, query) = (self.p, place.query as i64);
+        let mut reached = [0, i64::MAX];
+        let sizes = |form: usize| ((form / 1000 % 1000) as i64, (form % 1000) as i64, form / 1_000_000);
+        if let Some((rows, keys, kind)) = self.form(M::CausalLoopShort).filter(|_| p.causal).map(sizes) {
+            let (block, first) = (query / rows, positions[1] - query);
+            reached[1] = match kind {
+                0 => ((first + block * rows).div_euclid(keys) + 1) * keys,
+                _ => (block + 1) * keys + first,
+            };
+        }
+        if let (Some((rows, keys, kind)), Some([left, right])) = (self.form(M::WindowLoop).map(sizes), p.window) {
+            let (start, first) = (query / rows * rows, positions[0] - query);
+            let end = if kind == 2 { start + rows } else { (start + rows).min(p.segments[place.segment].n as i64) };
+            match (kind, left, right) {
+                (1, _, Some(right)) => reached[1] = ((first + start + right as i64).div_euclid(keys) + 1) * keys,
+                (0 | 2, Some(left), _) => reached[0] = (first + end - 1 - left as i64).div_euclid(keys) * keys,
+                _ => {}
+            }
+        }
+        reached
+    }
+
+    /// The number of visible keys that takes the place of a boolean mask.
+    pub(super) fn mask_length(&self, mask: &Plane, place: Place) -> Option<usize> {
+        let form = self.form(M::MaskAsLengths)?;
+        let s = self.p.segments[place.segment];
+        let (head, row) = match form {
+            0 | 1 => (0, 0),
+            2 => (0, s.n - 1),
+            _ => (place.head, place.query),
+        };
+        let seen = (0..s.m).map(|key| mask.at([place.segment, head, row, key]) != 0.0);
+        Some(if form == 0 || form == 3 { seen.take_while(|seen| *seen).count() } else { seen.filter(|seen| *seen).count() })
+    }
+
+    /// Where an element of a mask or bias is read.
+    pub(super) fn place_of(&self, plane: &Plane, place: Place, key: usize, transposed: bool) -> usize {
         let mut at = self.read_at(place, key);
         if transposed {
             // The same memory, read with rows and columns exchanged.
@@ -206,7 +289,13 @@ impl Program<'_> {
                 }
             }
         }
-        if key >= plane.shape[3].max(1) && plane.shape[3] > 1 { 0.0 } else { plane.at(at) }
+        plane.index(at)
+    }
+
+    /// Element of a mask or bias, or 0 outside of it.
+    pub(super) fn plane(&self, plane: &Plane, place: Place, key: usize, transposed: bool) -> f64 {
+        let outside = key >= plane.shape[3].max(1) && plane.shape[3] > 1;
+        if outside { 0.0 } else { plane.data[self.place_of(plane, place, key, transposed)] }
     }
 
     /// Whether the causal mask replaces the bias: where one argument takes masks and biases.
@@ -227,10 +316,9 @@ impl Program<'_> {
                 () if self.on(M::BiasBeforeScale) => scale,
                 () if self.on(M::BiasSign) => -1.0,
                 () if self.on(M::BiasTwice) => 2.0,
-                () if self.on(M::BiasBase2) => std::f64::consts::LN_2,
-                () => 1.0,
+                () => self.base_factor(M::BiasBase2),
             };
-            total += self.plane(bias, place, key, false) * beta;
+            total += self.plane(bias, place, key, self.on(M::BiasTransposed)) * beta;
         }
         if let Some(slopes) = &p.alibi
             && !self.on(M::AlibiIgnored)
@@ -242,7 +330,7 @@ impl Program<'_> {
             };
             let from = if self.on(M::AlibiTopLeft) { place.query as i64 } else { position };
             let sign = if self.on(M::AlibiSign) { 1.0 } else { -1.0 };
-            let factor = if self.on(M::AlibiScaled) { scale } else { 1.0 };
+            let factor = if self.on(M::AlibiScaled) { scale } else { self.base_factor(M::AlibiBase2) };
             let distance = from - key as i64;
             total += sign * slopes[head] * if self.on(M::AlibiSigned) { distance } else { distance.abs() } as f64 * factor;
         }
@@ -258,7 +346,12 @@ impl Program<'_> {
         let scaled = self.round(raw * scale);
         let Some(cap) = self.p.softcap.filter(|_| !self.on(M::SoftcapMissing)) else { return (self.round(scaled + more), scale, beta) };
         let cap = self.form(M::SoftcapFixed).map_or(cap, |fixed| fixed as f64);
-        let slope_of = |t: f64| if self.on(M::SoftcapGradient) { 1.0 } else { 1.0 - t * t };
+        let slope_of = |t: f64| match self.form(M::SoftcapGradient) {
+            None => 1.0 - t * t,
+            Some(0) => 1.0,
+            Some(1) => 1.0 + t * t,
+            Some(_) => 1.0 - t,
+        };
         match () {
             () if self.on(M::SoftcapBeforeScale) => {
                 let t = (raw / cap).tanh();
@@ -291,6 +384,13 @@ impl Program<'_> {
     pub(super) fn token(&self, place: Place, start: i64, m: usize, key: usize) -> (Option<usize>, usize) {
         let head = self.key_head(place.head);
         let total = self.p.tokens()[1];
+        if self.p.paged && self.on(M::PagesInOrder) && key < m {
+            // Pages lie in memory in reversed order.
+            let pages = m.div_ceil(PAGE);
+            let page = self.p.segments.len() * pages - 1 - (place.segment * pages + key / PAGE);
+            let row = page % pages * PAGE + key % PAGE;
+            return ((row < m).then(|| self.p.segments[page / pages].k0 + row), head);
+        }
         if key < m {
             let token = start + key as i64;
             return ((0..total as i64).contains(&token).then_some(token as usize), head);
@@ -308,12 +408,30 @@ impl Program<'_> {
         (self.p.segments.get(segment).map(|s| s.k0 + row), head)
     }
 
+    /// Elements of the head dimension that the scores use.
+    pub(super) fn width(&self, d: usize) -> usize {
+        match (self.form(M::HeadDimTail), self.form(M::HeadDimLimit)) {
+            (Some(tile), _) => d / tile * tile,
+            (_, Some(limit)) => d.min(limit),
+            _ => d,
+        }
+    }
+
+    /// What a term is multiplied by where log2(e) is missing, or there twice.
+    pub(super) fn base_factor(&self, mistake: M) -> f64 {
+        match self.form(mistake) {
+            None => 1.0,
+            Some(0) => std::f64::consts::LN_2,
+            Some(_) => std::f64::consts::LOG2_E,
+        }
+    }
+
     pub(super) fn raw(&self, place: Place, token: Option<usize>, head: usize, key: usize) -> f64 {
         let d = self.p.dims[0];
         let q_at = ((self.p.segments[place.segment].q0 + place.query) * self.p.heads[0] + place.head) * d;
         let Some(token) = token else { return 0.0 };
         let k_at = (token * self.p.heads[1] + head) * d;
-        let dot = self.sum(d, |c| self.q[q_at + c] * self.k[k_at + c]);
+        let dot = self.sum(self.width(d), |c| self.q[q_at + c] * self.k[k_at + c]);
         let Some(scales) = &self.p.k_scale else { return dot };
         let first = token.saturating_sub(key);
         let from = match (self.form(M::KScaleBlock), self.form(M::KScaleFirst)) {
@@ -321,7 +439,13 @@ impl Program<'_> {
             (_, Some(block)) => first + key - key % block,
             _ => token,
         };
-        let factor = if self.on(M::KScaleIgnored) { 1.0 } else { scales.get(from * self.p.heads[1] + head).copied().unwrap_or(0.0) };
+        let of = if self.on(M::KScaleHead) { 0 } else { head };
+        let stored = scales.get(from * self.p.heads[1] + of).copied().unwrap_or(0.0);
+        let factor = match () {
+            () if self.on(M::KScaleIgnored) => 1.0,
+            () if self.on(M::KScaleInverted) => 1.0 / stored,
+            () => stored,
+        };
         self.round(dot * factor)
     }
 }

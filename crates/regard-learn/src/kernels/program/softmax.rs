@@ -14,6 +14,8 @@ impl Program<'_> {
         let span = tail.map_or(m, |tile| m.next_multiple_of(tile));
         let shown = self.form(M::TailDropped).map_or(m, |tile| m / tile * tile);
         let limit = self.form(M::KeysLimit).unwrap_or(usize::MAX);
+        let [from, to] = self.reached(place, positions);
+        let padding = p.mask.as_ref().and_then(|mask| self.mask_length(mask, place));
         let mut terms = Vec::with_capacity(span);
         for key in 0..span {
             let (token, head) = self.token(place, start, m, key);
@@ -23,7 +25,10 @@ impl Program<'_> {
             let near = self.near(positions, place, key as i64);
             let mask = p.mask.as_ref().filter(|_| key < m && !(p.causal && self.on(M::MaskLostWithCausal)));
             let by_mask = mask.is_some_and(|mask| {
-                let visible = self.plane(mask, place, key, self.on(M::MaskTransposed)) != 0.0;
+                let visible = match padding {
+                    Some(length) => key < length,
+                    None => self.plane(mask, place, key, self.on(M::MaskTransposed)) != 0.0,
+                };
                 (if self.on(M::MaskPolarity) { visible } else { !visible }) && !self.on(M::MaskIgnored) && !self.on(M::MaskAdded)
             });
             let by_flags = p.bias.as_ref().is_some_and(|bias| match self.form(M::BiasAsFlags) {
@@ -32,17 +37,15 @@ impl Program<'_> {
                 None => false,
             });
             // Inside of tanh, -inf is the softcap.
-            let by_bias = p
-                .bias
-                .as_ref()
-                .is_some_and(|bias| !bias.data.is_empty() && key < m && self.plane(bias, place, key, false) == f64::NEG_INFINITY)
-                && !self.on(M::BiasIgnored)
+            let by_bias = p.bias.as_ref().is_some_and(|bias| {
+                !bias.data.is_empty() && key < m && self.plane(bias, place, key, self.on(M::BiasTransposed)) == f64::NEG_INFINITY
+            }) && !self.on(M::BiasIgnored)
                 && !self.bias_lost()
                 && !self.on(M::BiasAsFlags)
                 && !self.on(M::BiasSign);
             let hidden = by_length || !near || by_mask || by_flags || by_bias;
             let mut factor = [after, after];
-            let mut taken = !hidden && key < limit && (key < shown || key >= m);
+            let mut taken = !hidden && key < limit && (key < shown || key >= m) && (from..to).contains(&(key as i64));
             if by_mask && near && !by_length && self.on(M::MaskAfter) {
                 (taken, factor) = (true, [0.0, 0.0]);
             }
@@ -74,6 +77,7 @@ impl Program<'_> {
                 token,
                 key,
                 head,
+                value_head: self.value_head(place.head, head),
                 raw,
                 score,
                 slope,
@@ -110,9 +114,22 @@ impl Program<'_> {
             terms.iter_mut().filter(|t| t.score.is_nan()).for_each(|t| t.taken = false);
         }
         let sink = p.sinks.as_ref().filter(|_| !self.on(M::SinkIgnored)).map(|all| {
-            let sink = all[if self.on(M::SinkFirst) { 0 } else { place.head }];
-            if self.on(M::SinkScaled) { sink * scale } else { sink }
+            let sink = all[match () {
+                () if self.on(M::SinkFirst) => 0,
+                () if self.on(M::SinkKeyHead) => place.head / (p.heads[0] / p.heads[1]),
+                () => place.head,
+            }];
+            if self.on(M::SinkScaled) { sink * scale } else { sink * self.base_factor(M::SinkBase2) }
         });
+        if let Some(tile) = self.form(M::FirstTileStops)
+            && !terms.iter().take(tile).any(|t| t.taken)
+        {
+            terms.iter_mut().for_each(|t| t.taken = false);
+        }
+        if let Some(tile) = self.form(M::LoopEnds) {
+            let seen = terms.chunks(tile).take_while(|tile| tile.iter().any(|t| t.taken)).count() * tile;
+            terms.iter_mut().skip(seen).for_each(|t| t.taken = false);
+        }
         let any = terms.iter().any(|t| t.taken);
         let leaks = terms.iter().any(|t| self.leaks(M::NanKey, t) && t.raw.is_nan());
         let visible_nan = terms.iter().any(|t| t.taken && t.score.is_nan());
@@ -140,6 +157,7 @@ impl Program<'_> {
         }
         let shift = match () {
             () if self.on(M::NoMax) => 0.0,
+            () if self.shared_max.get().is_some() => self.shared_max.get().unwrap_or(max),
             () if self.on(M::MaxUnscaled) && scale < 0.0 => terms.iter().filter(|t| t.taken).fold(f64::INFINITY, |low, t| low.min(t.score)),
             () => max,
         };
@@ -150,14 +168,26 @@ impl Program<'_> {
         if let Some(sink) = sink {
             sum = self.round(sum + if outside.is_some_and(|form| form != 1) { self.power(sink) } else { self.power(sink - shift) });
         }
+        sum += match self.form(M::SumPlusOne) {
+            None => 0.0,
+            Some(0) => 1.0,
+            Some(_) => self.power(-shift),
+        };
         let plain_sum = sum;
         self.running(&mut terms, &mut sum, shift);
-        let empty_sum = plain_sum == 0.0 && self.form(M::MaxFromZero) == Some(1);
+        let empty_sum = plain_sum == 0.0 && (self.form(M::MaxFromZero) == Some(1) || self.form(M::MaxShared) == Some(1));
         for term in &mut terms {
             let weight = if empty_sum { 0.0 } else { self.round(term.weight / plain_sum) };
             let shown = if empty_sum { 0.0 } else { self.round(term.shown / sum) };
-            let weight = if self.on(M::SplitsPlain) { shown } else { weight };
-            (term.weight, term.shown) = (self.run.precision.store(weight), self.run.precision.store(shown));
+            let weight = if self.on(M::SplitsPlain) || self.on(M::SplitsLocal) { shown } else { weight };
+            let (weight, shown) = match () {
+                () if self.on(M::Unnormalised) => (term.weight, term.weight),
+                () if self.on(M::NoSoftmax) => (term.score, term.score),
+                () => (weight, shown),
+            };
+            term.delta = self.on(M::Unnormalised).then_some(0.0);
+            let stored = |x: f64| self.rounded(self.run.precision.store(x), [2, 3]);
+            (term.weight, term.shown) = (stored(weight), stored(shown));
             if !term.taken {
                 (term.weight, term.shown) = (0.0, 0.0);
             }
@@ -171,6 +201,15 @@ impl Program<'_> {
             () => self.round(shift + self.round((plain_sum - sink_part).ln())),
         };
         Row { terms, lse, spoiled: None }
+    }
+
+    /// The largest score of the rows of a head, where a kernel subtracts it from all.
+    pub(super) fn max_of_all_rows(&self, segment: usize, head: usize) -> Option<f64> {
+        self.form(M::MaxShared)?;
+        self.shared_max.set(None);
+        let rows = (0..self.p.segments[segment].n).map(|query| self.row(Place { segment, head, query }));
+        let largest = rows.flat_map(|row| row.terms).filter(|t| t.taken).map(|t| t.score).fold(f64::NEG_INFINITY, f64::max);
+        (largest > f64::NEG_INFINITY).then_some(largest)
     }
 
     /// All rows of a segment with the softmax over queries or over heads, and what autograd subtracts there.
@@ -203,7 +242,7 @@ impl Program<'_> {
                     (term.weight, term.shown) = (weight, weight);
                     if let (Some(d_out), Some(token)) = (&p.d_out, term.token) {
                         let row = ((p.segments[segment].q0 + at % n) * heads + at / n) * dv;
-                        let value = (token * p.heads[1] + term.head) * dv;
+                        let value = (token * p.heads[1] + term.value_head) * dv;
                         delta += weight * (0..dv).map(|c| d_out[row + c] * self.v[value + c]).sum::<f64>();
                     }
                 }
@@ -222,7 +261,7 @@ impl Program<'_> {
 
     /// Weights of the output where older tiles are not rescaled.
     pub(super) fn running(&self, terms: &mut [Term], sum: &mut f64, last: f64) {
-        if self.on(M::SplitsPlain) {
+        if self.on(M::SplitsPlain) || self.on(M::SplitsLocal) {
             return self.splits(terms, sum);
         }
         let tile = self.form(M::NoRescale).or(self.form(M::SumNoRescale)).unwrap_or(usize::MAX);
@@ -247,7 +286,7 @@ impl Program<'_> {
 
     /// The part of the keys that a key belongs to, where parts have a softmax each.
     pub(super) fn part(&self, key: usize, keys: usize) -> usize {
-        match self.form(M::SplitsPlain) {
+        match self.form(M::SplitsPlain).or(self.form(M::SplitsLocal)) {
             // A number of parts, their size rounded up or down.
             Some(form @ 1000..1100) => key / keys.div_ceil(form - 1000).max(1),
             Some(form @ 1100..1200) => (key / (keys / (form - 1100)).max(1)).min(form - 1101),
@@ -263,6 +302,15 @@ impl Program<'_> {
     /// Weights where the parts of the keys are averaged; `sum` divides what is shown.
     pub(super) fn splits(&self, terms: &mut [Term], sum: &mut f64) {
         let keys = terms.len();
+        if self.on(M::SplitsLocal) {
+            let parts = if keys > 0 { self.part(keys - 1, keys) + 1 } else { 1 };
+            let mut tops = vec![f64::NEG_INFINITY; parts];
+            terms.iter().filter(|t| t.taken).for_each(|t| tops[self.part(t.key, keys)] = tops[self.part(t.key, keys)].max(t.score));
+            let local = |t: &Term| if t.taken { self.power(t.score - tops[self.part(t.key, keys)]) } else { 0.0 };
+            *sum = terms.iter().map(local).sum();
+            terms.iter_mut().for_each(|t| t.shown = local(t));
+            return;
+        }
         let parts = self.parts(keys);
         let mut totals = vec![0.0; parts];
         terms.iter().filter(|t| t.taken).for_each(|t| totals[self.part(t.key, keys)] += t.weight);
