@@ -10,7 +10,7 @@ use crate::limits::STATE_BYTES;
 use crate::names::{MANIFEST, fits, writer};
 use crate::read::{open_own, read_up_to};
 use crate::stamp::{FolderLock, Stamp, lock_folder, stamp_of_target};
-use crate::write::{Staged, probe, remove_parts};
+use crate::write::{Staged, probe, remove_known, remove_parts};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -270,10 +270,10 @@ impl Folder {
     /// When the operating system refuses.
     pub fn remove(&mut self, name: &str) -> Result<bool> {
         let path = self.path.join(name);
-        if !matches!(self.state(name), Ok(State::Ours(_))) {
+        let Ok(State::Ours(stamp)) = self.state(name) else { return Ok(false) };
+        if !remove_known(&path, &stamp).map_err(|source| Error::File { action: "remove", path, source })? {
             return Ok(false);
         }
-        std::fs::remove_file(&path).map_err(|source| Error::File { action: "remove", path, source })?;
         self.record.remove(name);
         self.stamps.remove(name);
         Ok(true)

@@ -6,7 +6,7 @@ use crate::limits::STATE_BYTES;
 use crate::names::{UNFINISHED, is_step};
 use crate::read::{open_own, read_up_to};
 use crate::stamp::{Stamp, kind, stamp_of_target};
-use crate::write::{Staged, remove_parts};
+use crate::write::{Staged, remove_known, remove_parts};
 use serde::{Deserialize, Serialize};
 use std::path::{Path, PathBuf};
 
@@ -39,13 +39,8 @@ impl ResumeStore {
         let folder = results.join(UNFINISHED);
         let mut store = Self { folder, found: 0 };
         let unreadable = |source| Error::File { action: "read", path: store.folder.clone(), source };
-        match std::fs::symlink_metadata(&store.folder) {
-            Err(_) => return Ok(store),
-            Ok(metadata) if !metadata.is_dir() => {
-                let advice = "it is left alone; move it, or choose another directory";
-                return Err(Error::NotAFile { path: store.folder, kind: kind(&metadata), advice });
-            }
-            Ok(_) => {}
+        if !store.is_there()? {
+            return Ok(store);
         }
         let mut found = 0;
         for entry in std::fs::read_dir(&store.folder).map_err(unreadable)? {
@@ -57,6 +52,18 @@ impl ResumeStore {
         }
         store.found = found;
         Ok(store)
+    }
+
+    /// Whether the directory is there. A link to one is refused.
+    fn is_there(&self) -> Result<bool> {
+        match std::fs::symlink_metadata(&self.folder) {
+            Err(_) => Ok(false),
+            Ok(metadata) if metadata.is_dir() => Ok(true),
+            Ok(metadata) => {
+                let advice = "it is left alone; move it, or choose another directory";
+                Err(Error::NotAFile { path: self.folder.clone(), kind: kind(&metadata), advice })
+            }
+        }
     }
 
     fn path(&self, name: &str) -> PathBuf {
@@ -103,6 +110,7 @@ impl ResumeStore {
             }
             _ => {}
         }
+        self.is_there()?;
         let old = self.read(&path)?;
         let step = Step { name: name.to_owned(), result: result.to_owned(), sha256: digest_of(name, result) };
         let staged = Staged::write(&path, &serde_json::to_vec(&step).expect("three texts are JSON"))?;
@@ -114,14 +122,16 @@ impl ResumeStore {
 
     /// Remove the verified steps whose names begin with `prefix`, and the directory if it is then empty. For the end of the run.
     pub fn clear(&self, prefix: &str) {
-        if !std::fs::symlink_metadata(&self.folder).is_ok_and(|metadata| metadata.is_dir()) {
+        if !matches!(self.is_there(), Ok(true)) {
             return;
         }
         for entry in std::fs::read_dir(&self.folder).into_iter().flatten().flatten() {
             let path = entry.path();
-            let ours = |(step, _): &(Step, Stamp)| step.name.starts_with(prefix);
-            if entry.file_name().to_str().is_some_and(is_step) && self.read(&path).is_ok_and(|step| step.as_ref().is_some_and(ours)) {
-                let _ = std::fs::remove_file(path);
+            if entry.file_name().to_str().is_some_and(is_step)
+                && let Ok(Some((step, stamp))) = self.read(&path)
+                && step.name.starts_with(prefix)
+            {
+                let _ = remove_known(&path, &stamp);
             }
         }
         remove_parts(&self.folder);

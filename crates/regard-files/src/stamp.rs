@@ -13,6 +13,11 @@ pub struct Stamp {
 }
 
 impl Stamp {
+    /// The same file with the same bytes, whatever its name: renaming changes the time of the inode.
+    pub(crate) fn is_same_file(&self, other: &Self) -> bool {
+        (self.len, self.modified, &self.inode[..2]) == (other.len, other.modified, &other.inode[..2])
+    }
+
     /// The stamp of what is at a path now; `None` where nothing can be seen.
     pub fn at(path: &Path) -> Option<Self> {
         std::fs::metadata(path).ok().map(|metadata| Self::of(&metadata))

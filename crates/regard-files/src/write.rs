@@ -1,5 +1,6 @@
 //! Atomic writing: a temporary file beside its destination, synced, then renamed, so that a reader or a power failure finds the old bytes
-//! or the new ones.
+//! or the new ones. A name is checked before it is replaced or removed, and what had it is checked again afterwards, where the system can
+//! exchange two names: something that appeared in between gets its name back.
 
 use crate::error::{Error, Result};
 use crate::names;
@@ -61,9 +62,23 @@ impl Staged {
     /// Rename over a file that is known by its stamp.
     pub(crate) fn replace(self, expected: &Stamp) -> Result<Stamp> {
         match stamp_of_target(&self.path)? {
-            Some(now) if now == *expected => self.rename(),
+            Some(now) if now == *expected => self.exchange(expected),
             None => self.commit_new(),
             Some(_) => Err(Error::Changed { path: self.path.clone() }),
+        }
+    }
+
+    /// Exchange names with the file that is replaced, and give both back where it is another one.
+    fn exchange(self, expected: &Stamp) -> Result<Stamp> {
+        let Some(temporary) = &self.temporary else { return Err(self.failed(ErrorKind::NotFound.into())) };
+        match rename_atomically(temporary, &self.path, Rename::Exchange) {
+            Err(e) if e.kind() == ErrorKind::NotFound => self.commit_new(),
+            Err(_) => self.rename(),
+            Ok(()) if is_file(temporary, expected) => self.settled(),
+            Ok(()) => {
+                rename_atomically(temporary, &self.path, Rename::Exchange).map_err(|e| self.failed(e))?;
+                Err(Error::Changed { path: self.path.clone() })
+            }
         }
     }
 
@@ -120,6 +135,49 @@ impl Drop for Staged {
     }
 }
 
+enum Rename {
+    /// Both names exist.
+    Exchange,
+    /// The new name is free.
+    New,
+}
+
+/// Rename in one step; an error where the system or the file system cannot.
+#[cfg(any(target_os = "linux", target_vendor = "apple"))]
+fn rename_atomically(from: &Path, to: &Path, how: Rename) -> std::io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    let flags = match how {
+        Rename::Exchange => RenameFlags::EXCHANGE,
+        Rename::New => RenameFlags::NOREPLACE,
+    };
+    Ok(renameat_with(CWD, from, CWD, to, flags)?)
+}
+
+#[cfg(not(any(target_os = "linux", target_vendor = "apple")))]
+fn rename_atomically(_: &Path, _: &Path, _: Rename) -> std::io::Result<()> {
+    Err(ErrorKind::Unsupported.into())
+}
+
+/// Whether a path has the file of a stamp, under whatever name that was taken.
+fn is_file(path: &Path, expected: &Stamp) -> bool {
+    stamp_of_target(path).is_ok_and(|found| found.is_some_and(|found| found.is_same_file(expected)))
+}
+
+/// Remove a file that is known by its stamp: it gets a name that nothing else has first. False where something else has its name.
+///
+/// # Errors
+/// What the system says.
+pub(crate) fn remove_known(path: &Path, expected: &Stamp) -> std::io::Result<bool> {
+    let random = std::hash::RandomState::new();
+    let aside = folder_of(path).join(names::part(random.hash_one((std::process::id(), SystemTime::now()))));
+    match rename_atomically(path, &aside, Rename::New) {
+        Err(e) if e.kind() == ErrorKind::NotFound => Ok(false),
+        Err(_) => std::fs::remove_file(path).map(|()| true),
+        Ok(()) if is_file(&aside, expected) => std::fs::remove_file(aside).map(|()| true),
+        Ok(()) => rename_atomically(&aside, path, Rename::New).map(|()| false),
+    }
+}
+
 #[cfg(unix)]
 fn sync_folder(folder: &Path) -> std::io::Result<()> {
     match File::open(folder)?.sync_all() {
@@ -160,5 +218,54 @@ pub fn remove_abandoned(folder: &Path, age: Duration) {
         if metadata.is_file() && old && entry.file_name().to_str().is_some_and(names::is_part) {
             let _ = std::fs::remove_file(entry.path());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn texts(folder: &Path) -> Vec<(String, String)> {
+        let read =
+            |path: PathBuf| (path.file_name().unwrap().to_str().unwrap().to_owned(), std::fs::read_to_string(path).unwrap_or_default());
+        let mut all: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| read(entry.unwrap().path())).collect();
+        all.sort();
+        all
+    }
+
+    /// Between the check of a name and its renaming or removal, another program takes the name.
+    #[test]
+    #[cfg(any(target_os = "linux", target_vendor = "apple"))]
+    fn what_appears_after_the_check_keeps_its_name() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, outside) = (dir.path().join("a.csv"), dir.path().join("outside"));
+        std::fs::write(&outside, "precious").unwrap();
+        let ours = || {
+            let _ = std::fs::remove_file(&path).or_else(|_| std::fs::remove_dir(&path));
+            std::fs::write(&path, "ours").unwrap();
+            stamp_of_target(&path).unwrap().unwrap()
+        };
+        let plants: [(&str, &dyn Fn()); 3] = [
+            ("a file", &|| {
+                std::fs::write(dir.path().join("new"), "mine").and_then(|()| std::fs::rename(dir.path().join("new"), &path)).unwrap()
+            }),
+            ("a link", &|| std::fs::remove_file(&path).and_then(|()| std::os::unix::fs::symlink(&outside, &path)).unwrap()),
+            ("a directory", &|| std::fs::remove_file(&path).and_then(|()| std::fs::create_dir(&path)).unwrap()),
+        ];
+        for (what, plant) in plants {
+            let expected = ours();
+            plant();
+            let before = texts(dir.path());
+            let staged = Staged::write(&path, b"new").unwrap();
+            assert!(matches!(staged.exchange(&expected), Err(Error::Changed { .. })), "{what}");
+            assert_eq!(texts(dir.path()), before, "{what} is not replaced");
+            assert!(!remove_known(&path, &expected).unwrap(), "{what}");
+            assert_eq!(texts(dir.path()), before, "{what} is not removed");
+        }
+        let expected = ours();
+        let stamp = Staged::write(&path, b"new").unwrap().exchange(&expected).unwrap();
+        assert_eq!(texts(dir.path())[0].1, "new");
+        assert!(remove_known(&path, &stamp).unwrap());
+        assert_eq!(texts(dir.path()), [("outside".to_owned(), "precious".to_owned())]);
     }
 }
