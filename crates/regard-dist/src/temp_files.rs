@@ -57,14 +57,33 @@ impl Place {
 
     /// Rank 0 creates the file, where nothing may be, not even a link. The others open it afterwards.
     pub(crate) fn open(&self, creates: bool, of: &TempFiles) -> Result<File> {
-        let open = || {
-            if !creates && !std::fs::symlink_metadata(&self.temporary)?.is_file() {
-                return Err(std::io::Error::new(ErrorKind::InvalidInput, "its temporary file was replaced"));
-            }
-            File::options().write(true).create_new(creates).open(&self.temporary)
+        let open = || match creates {
+            true => File::options().write(true).create_new(true).open(&self.temporary),
+            false => open_existing(&self.temporary, &std::fs::symlink_metadata(&self.temporary)?),
         };
         of.add(&self.temporary, open).map_err(|e| Error::write(&self.path, e))
     }
+}
+
+/// Open the regular file that was found at a path; not what a link that appeared since leads to.
+fn open_existing(path: &Path, found: &std::fs::Metadata) -> std::io::Result<File> {
+    let replaced = || std::io::Error::new(ErrorKind::InvalidInput, "its temporary file was replaced");
+    if !found.is_file() {
+        return Err(replaced());
+    }
+    let file = File::options().write(true).open(path)?;
+    if is_same(found, &file.metadata()?) { Ok(file) } else { Err(replaced()) }
+}
+
+#[cfg(unix)]
+fn is_same(a: &std::fs::Metadata, b: &std::fs::Metadata) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    (a.dev(), a.ino()) == (b.dev(), b.ino())
+}
+
+#[cfg(not(unix))]
+fn is_same(_: &std::fs::Metadata, b: &std::fs::Metadata) -> bool {
+    b.is_file()
 }
 
 /// Why a path cannot be used for results, if so.
@@ -181,6 +200,21 @@ mod tests {
         finish(&[a], false, &of_a).expect("free");
         of_a.remove();
         assert_eq!(names(&folder), [".x.npy.regard-unfinished", "x.npy"]);
+        std::fs::remove_dir_all(folder).expect("removed");
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn a_link_in_place_of_a_temporary_file_is_not_written_through() {
+        let folder = folder("link");
+        let (path, outside) = (folder.join(".x.npy.word.regard-unfinished"), folder.join("outside"));
+        std::fs::write(&path, "").expect("written");
+        std::fs::write(&outside, "mine").expect("written");
+        let found = std::fs::symlink_metadata(&path).expect("there");
+        assert!(open_existing(&path, &found).is_ok());
+        std::fs::remove_file(&path).and_then(|()| std::os::unix::fs::symlink(&outside, &path)).expect("planted");
+        assert!(open_existing(&path, &found).is_err());
+        assert!(open_existing(&path, &std::fs::symlink_metadata(&path).expect("there")).is_err());
         std::fs::remove_dir_all(folder).expect("removed");
     }
 
