@@ -357,5 +357,21 @@ fn sizes_above_a_limit_and_endless_files_are_refused_at_once() {
     run(&["plot", "zero.csv"], "zero.csv is a device");
     run(&["plot", "pipe.npy"], "pipe.npy is a named pipe");
     run(&["plot", "zero.csv", "--tokens", "pipe"], "is a");
+    // Of a file that is longer than any archive, only the end is looked at.
+    std::fs::File::create(dir.path().join("long.npz")).unwrap().set_len(1 << 40).unwrap();
+    run(&["plot", "long.npz"], "cut short, or no zip file");
+    let whisper = concat!(env!("CARGO_MANIFEST_DIR"), "/../regard-model/tests/golden/whisper");
+    run(&["look", whisper, "--audio", "pipe"], "pipe is a named pipe");
+    std::fs::create_dir_all(dir.path().join("model/1_Pooling")).unwrap();
+    for (name, bytes) in files(Path::new(whisper)) {
+        std::fs::write(dir.path().join("model").join(name), bytes).unwrap();
+    }
+    for name in ["generation_config.json", "modules.json", "1_Pooling/config.json"] {
+        let path = dir.path().join("model").join(name);
+        let _ = std::fs::remove_file(&path);
+        assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+        run(&["inspect", "model"], "is a named pipe");
+        std::fs::remove_file(path).unwrap();
+    }
     assert_eq!(regard(&["train", "--resume", "--out", "none"], dir.path()).status.code(), Some(2));
 }

@@ -48,6 +48,8 @@ pub const CLAIMS_BYTES: Limit = Limit::new(1 << 20, "bytes");
 pub const VECTORS_BYTES: Limit = Limit::new(1 << 30, "bytes");
 /// `tokenizer.json` and vocabularies.
 pub const TOKENIZER_BYTES: Limit = Limit::new(256 << 20, "bytes");
+/// A sound: an hour in stereo at 48 kHz and 16 bits.
+pub const SOUND_BYTES: Limit = Limit::new(700 << 20, "bytes");
 /// A table (CSV) that Regard wrote.
 pub const TABLE_BYTES: Limit = Limit::new(1 << 30, "bytes");
 /// A page of `regard look --html` that may be replaced.

@@ -2,8 +2,15 @@
 
 #[cfg(not(target_family = "wasm"))]
 mod system {
+    use crate::error::Result;
+    use regard_files::limits::Limit;
     use std::io::{self, Read};
     use std::path::{Path, PathBuf};
+
+    /// Something is there, whatever it is.
+    pub(crate) fn exists(path: &Path) -> bool {
+        path.exists()
+    }
 
     pub(crate) fn is_file(path: &Path) -> bool {
         path.is_file()
@@ -13,14 +20,15 @@ mod system {
         path.is_dir()
     }
 
-    pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
-        std::fs::read(path)
+    pub(crate) fn read(path: &Path, limit: Limit) -> Result<Vec<u8>> {
+        Ok(regard_files::read_bytes(path, limit.max)?)
     }
 
     /// The first `len` bytes, or the whole file where it is shorter.
-    pub(crate) fn start(path: &Path, len: u64) -> io::Result<Vec<u8>> {
+    pub(crate) fn start(path: &Path, len: u64) -> Result<Vec<u8>> {
         let mut start = Vec::new();
-        std::fs::File::open(path)?.take(len).read_to_end(&mut start)?;
+        let read = regard_files::open_file(path)?.take(len).read_to_end(&mut start);
+        read.map_err(|source| crate::Error::file(path, source))?;
         Ok(start)
     }
 
@@ -34,9 +42,15 @@ mod system {
 
 #[cfg(target_family = "wasm")]
 mod system {
+    use crate::error::{Error, Result};
     use regard::MappedFile;
+    use regard_files::limits::Limit;
     use std::io;
     use std::path::{Path, PathBuf};
+
+    pub(crate) fn exists(path: &Path) -> bool {
+        is_file(path)
+    }
 
     pub(crate) fn is_file(path: &Path) -> bool {
         MappedFile::open(path).is_ok()
@@ -46,13 +60,15 @@ mod system {
         !is_file(path) && MappedFile::list().iter().any(|file| file.starts_with(path))
     }
 
-    pub(crate) fn read(path: &Path) -> io::Result<Vec<u8>> {
-        Ok(MappedFile::open(path)?.as_ref().to_vec())
+    /// Files of a tab are in memory already.
+    pub(crate) fn read(path: &Path, _: Limit) -> Result<Vec<u8>> {
+        start(path, u64::MAX)
     }
 
     /// The first `len` bytes, or the whole file where it is shorter.
-    pub(crate) fn start(path: &Path, len: u64) -> io::Result<Vec<u8>> {
-        Ok(MappedFile::open(path)?.as_ref().iter().take(len as usize).copied().collect())
+    pub(crate) fn start(path: &Path, len: u64) -> Result<Vec<u8>> {
+        let file = MappedFile::open(path).map_err(|source| Error::file(path, source))?;
+        Ok(file.as_ref().iter().take(usize::try_from(len).unwrap_or(usize::MAX)).copied().collect())
     }
 
     /// The files of a folder, sorted.
@@ -61,11 +77,24 @@ mod system {
     }
 }
 
-use std::io;
+use crate::error::{Error, Result};
+use regard_files::limits::{STATE_BYTES, TOKENIZER_BYTES};
+use serde_json::Value;
 use std::path::Path;
 
 pub(crate) use system::{is_dir, is_file, list, read, start};
 
-pub(crate) fn read_to_string(path: &Path) -> io::Result<String> {
-    String::from_utf8(read(path)?).map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e))
+/// The text of a vocabulary.
+pub(crate) fn vocabulary(path: &Path) -> Result<String> {
+    String::from_utf8(read(path, TOKENIZER_BYTES)?).map_err(|e| Error::damaged(path, format!("it is not UTF-8 ({e})")))
+}
+
+/// A file of settings.
+pub(crate) fn json(path: &Path) -> Result<Value> {
+    serde_json::from_slice(&read(path, STATE_BYTES)?).map_err(|e| Error::damaged(path, format!("it is not JSON ({e})")))
+}
+
+/// A file of settings, null where there is none. A damaged one is an error: without its settings a model computes something else.
+pub(crate) fn json_if_there(path: &Path) -> Result<Value> {
+    if system::exists(path) { json(path) } else { Ok(Value::Null) }
 }

@@ -20,6 +20,9 @@ pub enum Error {
         /// What the system said.
         source: std::io::Error,
     },
+    /// The file layer refused.
+    #[error(transparent)]
+    Files(#[from] regard_files::Error),
     /// A file that is not what it should be.
     #[error("{} cannot be used: {reason}", path.display())]
     Damaged {

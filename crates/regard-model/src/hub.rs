@@ -2,6 +2,7 @@
 //! feature `hub`. Nothing else in this crate opens a connection.
 
 use crate::error::{Error, Result};
+use regard_files::limits::STATE_BYTES;
 use std::path::{Path, PathBuf};
 
 /// Where models are asked for, and where they are kept.
@@ -33,7 +34,7 @@ impl Hub {
     pub fn cached(&self, name: &Path) -> Option<PathBuf> {
         let (owner, model) = parts(name)?;
         let folder = self.cache.join(format!("models--{owner}--{model}"));
-        let main = std::fs::read_to_string(folder.join("refs/main")).ok()?;
+        let main = regard_files::read_text(&folder.join("refs/main"), STATE_BYTES.max).ok()?;
         Some(folder.join("snapshots").join(main.trim())).filter(|snapshot| snapshot.is_dir())
     }
 

@@ -39,13 +39,13 @@ pub struct Pooling {
 }
 
 impl Pooling {
-    pub(crate) fn of_folder(folder: &Path) -> Option<Self> {
-        let read = |path: PathBuf| -> Option<serde_json::Value> { serde_json::from_slice(&disk::read(&path).ok()?).ok() };
-        let modules = read(folder.join("modules.json"))?;
-        let pooling = read(folder.join("1_Pooling/config.json"))?;
-        let normalised = modules.as_array()?.iter().any(|module| module["type"].as_str().is_some_and(|kind| kind.ends_with("Normalize")));
+    pub(crate) fn of_folder(folder: &Path) -> Result<Option<Self>> {
+        let modules = disk::json_if_there(&folder.join("modules.json"))?;
+        let pooling = disk::json_if_there(&folder.join("1_Pooling/config.json"))?;
+        let Some(modules) = modules.as_array() else { return Ok(None) };
+        let normalised = modules.iter().any(|module| module["type"].as_str().is_some_and(|kind| kind.ends_with("Normalize")));
         let (first, mean) = (pooling["pooling_mode_cls_token"] == true, pooling["pooling_mode_mean_tokens"] == true);
-        (first != mean).then_some(Self { first, normalised })
+        Ok((first != mean).then_some(Self { first, normalised }))
     }
 }
 

@@ -86,7 +86,7 @@ pub(crate) fn open(path: &Path) -> Result<Opened> {
 }
 
 fn file(path: &Path) -> Result<Opened> {
-    let start = disk::start(path, 64).map_err(|source| Error::file(path, source))?;
+    let start = disk::start(path, 64)?;
     if start.starts_with(b"GGUF") || path.extension().is_some_and(|e| e == "gguf") {
         return gguf(path);
     }
@@ -160,19 +160,14 @@ fn weights(folder: &Path) -> Result<(&'static str, Arc<dyn Archive>)> {
     Err(Error::NoModel { path: folder.to_owned(), reason: reason.to_owned() })
 }
 
-fn json(path: &Path) -> Result<Value> {
-    let bytes = disk::read(path).map_err(|source| Error::file(path, source))?;
-    serde_json::from_slice(&bytes).map_err(|e| Error::damaged(path, format!("it is not JSON ({e})")))
-}
-
 /// Reason instead of an error: a model without a tokenizer can be run with ids.
 fn optional(tokenizer: Result<Tokenizer>) -> std::result::Result<Tokenizer, String> {
     tokenizer.map_err(|error| if let Error::NoTokenizer { reason } = error { reason } else { error.to_string() })
 }
 
 fn transformers(folder: &Path, format: &'static str, archive: Arc<dyn Archive>) -> Result<Opened> {
-    let config = json(&folder.join("config.json"))?;
-    let generation = json(&folder.join("generation_config.json")).unwrap_or_default();
+    let config = disk::json(&folder.join("config.json"))?;
+    let generation = disk::json_if_there(&folder.join("generation_config.json"))?;
     let architecture = families::of_settings(Settings(&config), Settings(&generation), &*archive)?;
     let tokenizer = Arc::new(optional(Tokenizer::of_folder(folder, &architecture.family)));
     let ids = |value: &Value| -> Vec<u32> {
@@ -181,7 +176,7 @@ fn transformers(folder: &Path, format: &'static str, archive: Arc<dyn Archive>) 
     };
     let told = [&generation["eos_token_id"], &config["eos_token_id"]].map(ids).into_iter().find(|ids| !ids.is_empty());
     let eos_ids = told.unwrap_or_else(|| (*tokenizer).as_ref().map_or(Vec::new(), |tokenizer| tokenizer.eos_ids().to_vec()));
-    Ok(Opened { format, archive, architecture, tokenizer, eos_ids, pooling: Pooling::of_folder(folder), trained: None })
+    Ok(Opened { format, archive, architecture, tokenizer, eos_ids, pooling: Pooling::of_folder(folder)?, trained: None })
 }
 
 /// OpenAI's Whisper: the tokens are in a file beside it.

@@ -11,7 +11,7 @@ use super::{Cursor, Kind, Place, Places, map, missing, one_file_archive};
 use crate::error::{Error, Result};
 use regard::MappedFile;
 use regard_nn::tensors::{Source, Tensor};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::io::{Cursor as IoCursor, Read};
 use std::ops::Range;
 use std::path::Path;
@@ -30,8 +30,18 @@ fn odd() -> Reason {
     "it is damaged, or no file of tensors".to_owned()
 }
 
+fn too_much() -> Reason {
+    "it describes more than a file of its length can hold: it is damaged".to_owned()
+}
+
 /// A value on the machine's stack, as its number.
 type Id = u32;
+
+/// Dimensions of a tensor, as many as PyTorch has; arguments of a call; bytes of a storage's key and of a function's name. A value may be
+/// named again in two bytes: without limits a small file would describe lists and texts of any size.
+const MOST_DIMENSIONS: usize = 64;
+const MOST_ARGUMENTS: usize = 16;
+const LONGEST_NAME: usize = 1024;
 
 #[derive(Debug, Clone)]
 enum Node {
@@ -77,7 +87,7 @@ struct Machine<'c, 'b> {
 impl Machine<'_, '_> {
     fn node(&mut self, node: Node) -> Parsed<Id> {
         if self.nodes.len() >= self.most {
-            return Err("it describes more than a file of its length can hold: it is damaged".to_owned());
+            return Err(too_much());
         }
         self.nodes.push(node);
         Ok((self.nodes.len() - 1) as Id)
@@ -109,12 +119,25 @@ impl Machine<'_, '_> {
         if let Node::Integer(x) = self.nodes[id as usize] { usize::try_from(x).map_err(|_| odd()) } else { Err(odd()) }
     }
 
+    fn arguments(&self, id: Id) -> Parsed<Vec<Id>> {
+        self.items(id).and_then(|items| if items.len() <= MOST_ARGUMENTS { Ok(items.to_vec()) } else { Err(odd()) })
+    }
+
     fn sizes(&self, id: Id) -> Parsed<Vec<usize>> {
-        self.items(id)?.iter().map(|id| self.size(*id)).collect()
+        let items = self.items(id)?;
+        if items.len() > MOST_DIMENSIONS {
+            return Err(format!("it has a tensor of {} dimensions; at most {MOST_DIMENSIONS} are possible", items.len()));
+        }
+        items.iter().map(|id| self.size(*id)).collect()
     }
 
     fn text(&self, id: Id) -> Parsed<&str> {
         if let Node::Text(text) = &self.nodes[id as usize] { Ok(text) } else { Err(odd()) }
+    }
+
+    /// A text that is copied.
+    fn name(&self, id: Id) -> Parsed<&str> {
+        self.text(id).and_then(|text| if text.len() <= LONGEST_NAME { Ok(text) } else { Err(odd()) })
     }
 
     fn take(&mut self, count: usize) -> Parsed<&[u8]> {
@@ -137,7 +160,7 @@ impl Machine<'_, '_> {
     /// `('storage', type, key, where, count)`.
     fn persistent(&mut self) -> Parsed<()> {
         let id = self.pop()?;
-        let items = self.items(id)?.to_vec();
+        let items = self.arguments(id)?;
         if items.len() < 5 || self.text(items[0])? != "storage" {
             return Err(odd());
         }
@@ -154,7 +177,7 @@ impl Machine<'_, '_> {
             "torch ComplexDoubleStorage" => (None, 16),
             other => return Err(format!("it has a storage of type {other:?}, whose elements have an unknown size")),
         };
-        let key = self.text(items[2])?.to_owned();
+        let key = self.name(items[2])?.to_owned();
         self.push(Node::Storage { kind, width, key })
     }
 
@@ -169,7 +192,7 @@ impl Machine<'_, '_> {
                 Ok(())
             }
             "torch._utils _rebuild_tensor_v2" => {
-                let items = self.items(arguments)?.to_vec();
+                let items = self.arguments(arguments)?;
                 let [storage, offset, shape, strides, ..] = items[..] else { return Err(odd()) };
                 let Node::Storage { kind, key, .. } = self.nodes[storage as usize].clone() else { return Err(odd()) };
                 let (offset, shape, strides) = (self.size(offset)?, self.sizes(shape)?, self.sizes(strides)?);
@@ -255,7 +278,7 @@ impl Machine<'_, '_> {
                 }
                 0x93 => {
                     let (name, module) = (self.pop()?, self.pop()?);
-                    let name = format!("{} {}", self.text(module)?, self.text(name)?);
+                    let name = format!("{} {}", self.name(module)?, self.name(name)?);
                     self.push(Node::Global(name))?;
                 }
                 b'}' => self.push(Node::Pairs(Vec::new()))?,
@@ -331,22 +354,44 @@ impl Machine<'_, '_> {
         }
     }
 
-    /// The tensors of a dictionary by name; of one inside it, where that is what it is about.
-    fn tensors(&self, id: Id, depth: usize) -> Vec<(String, Stored)> {
-        let Node::Pairs(pairs) = &self.nodes[id as usize] else { return Vec::new() };
-        let mut found = Vec::new();
+    /// The tensors of a dictionary by name; of one inside it, where that is what it is about. Each dictionary is looked into once, at the
+    /// smallest depth.
+    fn tensors(&self, root: Id) -> Parsed<Vec<(String, Stored)>> {
+        let (mut level, mut seen) = (vec![root], HashSet::from([root]));
+        for _ in 0..4 {
+            let mut below = Vec::new();
+            for id in level {
+                let Node::Pairs(pairs) = &self.nodes[id as usize] else { continue };
+                let found = self.tensors_of(pairs)?;
+                if !found.is_empty() {
+                    return Ok(found);
+                }
+                // Checkpoints of trainings have the weights in a dictionary of their own, beside others.
+                let named = |key: Id| self.text(key).is_ok_and(|key| key == "model" || key == "module" || key.ends_with("state_dict"));
+                below.extend(pairs.iter().filter(|(key, value)| named(*key) && seen.insert(*value)).map(|(_, value)| *value));
+            }
+            level = below;
+        }
+        Ok(Vec::new())
+    }
+
+    fn tensors_of(&self, pairs: &[(Id, Id)]) -> Parsed<Vec<(String, Stored)>> {
+        // Names of one dictionary differ, so the file has each of them.
+        let mut left = self.cursor.bytes.len();
+        let (mut found, mut places) = (Vec::new(), HashMap::new());
         for (key, value) in pairs {
-            if let (Node::Text(name), Node::Tensor(tensor)) = (&self.nodes[*key as usize], &self.nodes[*value as usize]) {
-                found.push((name.clone(), (**tensor).clone()));
+            let (Node::Text(name), Node::Tensor(tensor)) = (&self.nodes[*key as usize], &self.nodes[*value as usize]) else { continue };
+            left = left.checked_sub(name.len()).ok_or_else(too_much)?;
+            // Of two with the same name the last counts.
+            match places.insert(name, found.len()) {
+                None => found.push((name, tensor)),
+                Some(place) => {
+                    found[place].1 = tensor;
+                    places.insert(name, place);
+                }
             }
         }
-        // Checkpoints of trainings have the weights in a dictionary of their own, beside others.
-        let named = |key: Id| self.text(key).is_ok_and(|key| key == "model" || key == "module" || key.ends_with("state_dict"));
-        let inner = pairs.iter().filter(|(key, _)| named(*key));
-        if found.is_empty() && depth < 3 {
-            found = inner.map(|(_, value)| self.tensors(*value, depth + 1)).find(|found| !found.is_empty()).unwrap_or_default();
-        }
-        found
+        Ok(found.into_iter().map(|(name, tensor)| (name.clone(), (**tensor).clone())).collect())
     }
 }
 
@@ -427,7 +472,7 @@ fn parse_old(bytes: &[u8]) -> Parsed<Found> {
         let root = machine.run()?;
         let width = |node: &Node| if let Node::Storage { width, key, .. } = node { Some((key.clone(), *width)) } else { None };
         let widths: HashMap<String, usize> = machine.nodes.iter().filter_map(width).collect();
-        (machine.tensors(root, 0), widths)
+        (machine.tensors(root)?, widths)
     };
     let keys: Vec<String> = {
         let mut machine = machine(&mut cursor, bytes.len());
@@ -446,7 +491,14 @@ fn parse_old(bytes: &[u8]) -> Parsed<Found> {
     place(tensors, &storages)
 }
 
+/// Bytes from the end in which a zip file has the magic number of its end record.
+const ZIP_END: usize = 22 + (u16::MAX as usize);
+
 fn parse_zip(bytes: &[u8]) -> Parsed<Found> {
+    // The library would search the whole file.
+    if !bytes[bytes.len().saturating_sub(ZIP_END)..].windows(4).any(|four| four == b"PK\x05\x06") {
+        return Err(cut());
+    }
     let refused = |e: zip::result::ZipError| format!("it is cut short or no zip file ({e})");
     let mut archive = zip::ZipArchive::new(IoCursor::new(bytes)).map_err(refused)?;
     let names: Vec<String> = archive.file_names().map(str::to_owned).collect();
@@ -468,7 +520,7 @@ fn parse_zip(bytes: &[u8]) -> Parsed<Found> {
     let mut cursor = Cursor::new(&pickle);
     let mut machine = machine(&mut cursor, bytes.len());
     let top = machine.run()?;
-    let tensors = machine.tensors(top, 0);
+    let tensors = machine.tensors(top)?;
     place(tensors, &storages)
 }
 
@@ -495,9 +547,12 @@ impl Pickle {
     pub fn open(path: &Path) -> Result<Self> {
         let bytes = map(path)?;
         let Found { places, strided, refused } = parse(bytes.as_ref()).map_err(|reason| Error::damaged(path, reason))?;
-        let mut ordered = HashMap::new();
+        let (mut ordered, mut left) = (HashMap::new(), bytes.as_ref().len());
         for (number, strides) in strided {
             let place = &places[number];
+            // Tensors may share their elements; in order, each has its own.
+            let count = place.shape.iter().product::<usize>();
+            left = left.checked_sub(count).ok_or_else(|| Error::damaged(path, too_much()))?;
             let all = in_order(place, &strides, bytes.as_ref());
             ordered.insert(number, all.ok_or_else(|| Error::damaged(path, format!("its tensor {} reaches beyond its data", place.name)))?);
         }

@@ -4,6 +4,7 @@ use super::{Archive, TensorInfo, map, missing};
 use crate::disk;
 use crate::error::{Error, Result};
 use regard::MappedFile;
+use regard_files::limits::STATE_BYTES;
 use regard_nn::tensors::{SafetensorsFile, Source, Tensor};
 use std::path::Path;
 
@@ -25,7 +26,7 @@ impl SafetensorsFiles {
     /// # Errors
     /// When the index or one of them cannot be used.
     pub fn open_index(index: &Path) -> Result<Self> {
-        let text = disk::read(index).map_err(|source| Error::file(index, source))?;
+        let text = disk::read(index, STATE_BYTES)?;
         let open = |name: String| {
             let path = index.with_file_name(name);
             Ok(SafetensorsFile::new(&path, map(&path)?)?)

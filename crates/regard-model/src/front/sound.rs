@@ -4,6 +4,7 @@ use crate::error::{Error, Result};
 use crate::formats::Cursor;
 use ndarray::Array2;
 use rayon::prelude::*;
+use regard_files::limits::SOUND_BYTES;
 use std::f64::consts::PI;
 use std::path::Path;
 
@@ -16,8 +17,6 @@ const HOP: usize = 160;
 pub const SECONDS_PER_ROW: f64 = 2.0 * HOP as f64 / RATE as f64;
 /// Sampling rates of files.
 const RATES: std::ops::RangeInclusive<u32> = 1_000..=768_000;
-/// Bytes of a file, at most: an hour in stereo at 48 kHz and 16 bits.
-const MOST_BYTES: u64 = 700 << 20;
 /// Zero crossings of the filter of a new sampling rate, on each side.
 const CROSSINGS: f64 = 24.0;
 
@@ -76,7 +75,7 @@ impl Format {
     fn read(bytes: &[u8]) -> std::result::Result<Self, String> {
         let short = || format!("its format has {} bytes; at least 16 are needed", bytes.len());
         let two = |at: usize| bytes.get(at..at + 2).map(|b| u16::from_le_bytes([b[0], b[1]])).ok_or_else(short);
-        let (kind, channels, bits) = (two(0)?, two(2)?, two(14)?);
+        let (kind, channels, bits, frame) = (two(0)?, two(2)?, two(14)?, two(12)?);
         let rate = u32::from(two(4)?) | u32::from(two(6)?) << 16;
         // An extensible format has its kind in the first two bytes of an identifier.
         let kind = if kind == 0xfffe { two(24)? } else { kind };
@@ -94,6 +93,9 @@ impl Format {
         if channels == 0 || channels > 64 {
             return Err(format!("it has {channels} channels; 1 to 64 can be read"));
         }
+        if usize::from(frame) != coding.bytes() * usize::from(channels) {
+            return Err(format!("{channels} channels of {bits} bits and frames of {frame} bytes contradict each other; convert it again"));
+        }
         if !RATES.contains(&rate) {
             return Err(format!("it has {rate} samples a second; {} to {} can be read", RATES.start(), RATES.end()));
         }
@@ -105,13 +107,9 @@ impl Sound {
     /// A WAV file: PCM of 8, 16, 24 or 32 bits, or float; channels are averaged.
     ///
     /// # Errors
-    /// [`Error::File`] and [`Error::Damaged`].
+    /// [`Error::Files`] and [`Error::Damaged`].
     pub fn read(path: &Path) -> Result<Self> {
-        let bytes = crate::disk::start(path, MOST_BYTES + 1).map_err(|source| Error::file(path, source))?;
-        if bytes.len() as u64 > MOST_BYTES {
-            return Err(Error::damaged(path, format!("it is larger than {} MB; cut it into shorter files", MOST_BYTES >> 20)));
-        }
-        Self::of_wav(&bytes).map_err(|reason| Error::damaged(path, reason))
+        Self::of_wav(&crate::disk::read(path, SOUND_BYTES)?).map_err(|reason| Error::damaged(path, reason))
     }
 
     /// The bytes of a WAV file.
@@ -120,8 +118,8 @@ impl Sound {
     /// What is wrong with them.
     pub fn of_wav(bytes: &[u8]) -> std::result::Result<Self, String> {
         let mut cursor = Cursor::new(bytes);
-        let riff = cursor.array::<4>() == Some(*b"RIFF") && cursor.u32().is_some() && cursor.array::<4>() == Some(*b"WAVE");
-        if !riff {
+        let (riff, length) = (cursor.array::<4>() == Some(*b"RIFF"), cursor.u32());
+        if !riff || cursor.array::<4>() != Some(*b"WAVE") {
             return Err("it is no WAV file (RIFF, WAVE): convert it, as with `ffmpeg -i FILE -ar 16000 sound.wav`".to_owned());
         }
         let mut format = None;
@@ -129,8 +127,9 @@ impl Sound {
             let size = size as usize;
             if name == *b"data" {
                 let format: Format = format.ok_or("its samples come before their format")?;
-                // A stream that was written without an end has all ones, or zero, as the size.
-                let open = size >= u32::MAX as usize - 255 || (size == 0 && cursor.left() > 0);
+                // A stream that was written without an end has all ones, or zero, as its sizes.
+                let ended = length.is_some_and(|length| length as usize == bytes.len() - 8);
+                let open = size >= u32::MAX as usize - 255 || (size == 0 && !ended);
                 let size = if open { cursor.left() } else { size };
                 let Some(samples) = cursor.take(size) else {
                     return Err(format!("it is cut short: {} of {size} bytes of samples are there", cursor.left()));
@@ -163,6 +162,11 @@ impl Sound {
         }
     }
 
+    /// Number of samples at another sampling rate.
+    fn count_at(&self, rate: u32) -> usize {
+        (self.samples.len() as u64 * u64::from(rate)).div_ceil(u64::from(self.rate)) as usize
+    }
+
     /// How long it is.
     pub fn seconds(&self) -> f64 {
         self.samples.len() as f64 / f64::from(self.rate)
@@ -178,7 +182,6 @@ impl Sound {
         // Below the lower of the two limits.
         let cut = 0.97 * (1.0 / ratio).min(1.0);
         let reach = CROSSINGS / cut;
-        let count = (self.samples.len() as f64 / ratio).ceil() as usize;
         let at = |place: usize| {
             let centre = place as f64 * ratio;
             let (first, last) = ((centre - reach).ceil().max(0.0) as usize, (centre + reach).floor() as usize);
@@ -190,7 +193,7 @@ impl Sound {
             };
             near.iter().enumerate().map(|(number, x)| weight(number) * f64::from(*x)).sum::<f64>() as f32
         };
-        Self { samples: (0..count).into_par_iter().map(at).collect(), rate }
+        Self { samples: (0..self.count_at(rate)).into_par_iter().map(at).collect(), rate }
     }
 
     /// The features of Whisper, `[mels, frames]`, for sound that is filled up with silence.
@@ -198,13 +201,12 @@ impl Sound {
     /// # Errors
     /// When it is longer than `frames` of 10 ms.
     pub fn log_mel(&self, mels: usize, frames: usize) -> Result<Array2<f32>> {
-        let sound = self.resampled(RATE as u32);
-        if sound.samples.len() > frames * HOP {
+        if self.count_at(RATE as u32) > frames * HOP {
             let (seconds, most) = (self.seconds(), (frames * HOP) as f64 / RATE as f64);
             let reason = format!("the sound has {seconds:.1} seconds; the model reads {most:.0}: cut it into shorter files");
             return Err(Error::Tokens { reason });
         }
-        let filters = filters(mels);
+        let (sound, filters) = (self.resampled(RATE as u32), filters(mels));
         let waves: Vec<(f64, f64)> = (0..WINDOW).map(|i| (2.0 * PI * i as f64 / WINDOW as f64).sin_cos()).collect();
         let window: Vec<f64> = (0..WINDOW).map(|i| 0.5 - 0.5 * (2.0 * PI * i as f64 / WINDOW as f64).cos()).collect();
         let columns: Vec<Vec<f64>> =

@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::formats::Gguf;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
+use regard_files::limits::TOKENIZER_BYTES;
 use regard_nn::tokenizer::guarded;
 use serde::Deserialize;
 use serde_json::Value;
@@ -59,10 +60,6 @@ pub struct Tokenizer {
 
 fn refused(reason: impl std::fmt::Display) -> Error {
     Error::Tokenizer { reason: reason.to_string() }
-}
-
-fn json(path: &Path) -> Option<Value> {
-    serde_json::from_slice(&disk::read(path).ok()?).ok()
 }
 
 /// `"<s>"` or `{"content": "<s>", ...}`.
@@ -195,16 +192,14 @@ impl Tokenizer {
     /// [`Error::NoTokenizer`] and [`Error::Tokenizer`].
     pub fn of_folder(folder: &Path, family: &str) -> Result<Self> {
         let file = |name: &str| Some(folder.join(name)).filter(|path| disk::is_file(path));
-        let settings = file("tokenizer_config.json").and_then(|path| json(&path)).unwrap_or_default();
+        let settings = disk::json_if_there(&folder.join("tokenizer_config.json"))?;
         let mut tokenizer = if let Some(path) = file("tokenizer.json") {
-            let bytes = disk::read(&path).map_err(|source| Error::file(&path, source))?;
+            let bytes = disk::read(&path, TOKENIZER_BYTES)?;
             Self::of_bytes(&bytes).map_err(|e| refused(format!("{}: {e}", path.display())))?
         } else if let Some(path) = file("vocab.txt") {
-            let vocabulary = disk::read_to_string(&path).map_err(|source| Error::file(&path, source))?;
-            Self::of_vocabulary(&vocabulary, settings["do_lower_case"].as_bool().unwrap_or(true))?
+            Self::of_vocabulary(&disk::vocabulary(&path)?, settings["do_lower_case"].as_bool().unwrap_or(true))?
         } else if let (Some(vocab), Some(merges)) = (file("vocab.json"), file("merges.txt")) {
-            let text = |path: &Path| disk::read_to_string(path).map_err(|source| Error::file(path, source));
-            Self::of_json(build::merges(&text(&vocab)?, &text(&merges)?, family == "roberta")?)?
+            Self::of_json(build::merges(&disk::vocabulary(&vocab)?, &disk::vocabulary(&merges)?, family == "roberta")?)?
         } else {
             let reason = format!("{} has no tokenizer.json, vocab.txt, or vocab.json with merges.txt", folder.display());
             return Err(Error::NoTokenizer { reason });
@@ -225,8 +220,7 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::File`] and [`Error::Tokenizer`].
     pub fn of_tiktoken(path: &Path, special: &[(u32, &str)]) -> Result<Self> {
-        let text = disk::read_to_string(path).map_err(|source| Error::file(path, source))?;
-        let read = build::tiktoken(&text, special).map_err(|e| refused(format!("{}: {e}", path.display())))?;
+        let read = build::tiktoken(&disk::vocabulary(path)?, special).map_err(|e| refused(format!("{}: {e}", path.display())))?;
         Self::library(read)
     }
 

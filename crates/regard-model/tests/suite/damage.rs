@@ -63,6 +63,22 @@ fn files_that_change_while_they_are_in_use_are_refused() {
     }
 }
 
+/// Without them a model would write, pool or split texts in another way.
+#[test]
+fn damaged_settings_beside_a_model_are_refused() {
+    for file in ["generation_config.json", "modules.json", "1_Pooling/config.json"] {
+        let copy = damaged("whisper", "config.json", |_| {});
+        std::fs::create_dir(copy.path().join("1_Pooling")).expect("a folder");
+        std::fs::write(copy.path().join(file), "{\"eos_token").expect("written");
+        let error = Model::load(copy.path()).expect_err(file).to_string();
+        assert!(error.contains(file) && error.contains("it is not JSON"), "{error}");
+    }
+    let copy = damaged("bert", "config.json", |_| {});
+    std::fs::write(copy.path().join("tokenizer_config.json"), "{").expect("written");
+    let error = Tokenizer::of_folder(copy.path(), "bert").expect_err("settings of the tokenizer").to_string();
+    assert!(error.contains("tokenizer_config.json") && error.contains("it is not JSON"), "{error}");
+}
+
 #[test]
 fn huge_sizes_are_refused_before_anything_is_reserved() {
     let all_ones = |at: usize| move |bytes: &mut Vec<u8>| bytes[at..at + 8].fill(0xFF);

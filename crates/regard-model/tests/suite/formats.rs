@@ -2,6 +2,7 @@
 
 use crate::golden::folder;
 use regard_model::formats::{Gguf, Pickle};
+use regard_model::front::sound::Sound;
 use regard_model::tokens::Tokenizer;
 use regard_model::{Edits, Model, Sources};
 use regard_nn::tensors::Source;
@@ -165,6 +166,43 @@ fn storages_of_old_pickles_have_the_sizes_of_their_types() {
     }
 }
 
+/// A value of a pickle is named again in two bytes: a small file could describe texts, lists and tensors of any size, and dictionaries
+/// without an end.
+#[test]
+fn small_pickles_that_describe_much_are_refused() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let open = |object: &[u8], count: u32| {
+        let storage = ("0", u64::from(count), vec![0; 4 * count as usize]);
+        Pickle::open(&old_file(dir.path(), object, &[storage])).expect_err("refused").to_string()
+    };
+    let repeated = |start: &[u8], again: &[u8], count: usize, end: &[u8]| [start, &again.repeat(count), end].concat();
+    let (long, storage) = (text(&"x".repeat(100_000)), b"ctorch\nFloatStorage\n".as_slice());
+    // A name, the key of a storage and the name of a function.
+    let names = [b"}(".as_slice(), &long, b"q\x00", &tensor("FloatStorage", "0", 2), b"q\x01"].concat();
+    let error = open(&repeated(&names, b"h\x00h\x01", 100_000, b"u"), 2);
+    assert!(error.contains("more than a file of its length can hold"), "{error}");
+    let keys = [&long, b"q\x000".as_slice(), &text("storage"), b"q\x010", storage, b"q\x020"].concat();
+    assert!(open(&repeated(&keys, b"(h\x01h\x02h\x00h\x00K\x02tQ0", 10, b"}"), 2).contains("it is damaged"));
+    assert!(open(&repeated(&[&long, b"q\x000".as_slice()].concat(), b"h\x00h\x00\x930", 10, b"}"), 2).contains("it is damaged"));
+    // A shape that many tensors have.
+    let shape = [b"(".as_slice(), &b"K\x01".repeat(65), b"tq\x000}("].concat();
+    let tensor = |shape: &[u8], strides: &[u8]| {
+        let start = [b"ctorch._utils\n_rebuild_tensor_v2\n((".as_slice(), &text("storage"), storage, &text("0"), &text("cpu")].concat();
+        [&start, b"J\x00\x00\x10\x00tQK\x00".as_slice(), shape, strides, b"\x89ccollections\nOrderedDict\n)RtR"].concat()
+    };
+    let object = [shape, text("w"), tensor(b"h\x00", b"h\x00"), b"u".to_vec()].concat();
+    assert!(open(&object, 2).contains("65 dimensions"));
+    // A dictionary inside itself.
+    let object = repeated(&[b"}q\x00(".as_slice(), &text("model"), b"q\x01h\x00"].concat(), b"h\x01h\x00", 20_000, b"u");
+    assert!(open(&object, 2).contains("belongs to no tensor"));
+    // Transposed tensors that share one storage: each in order would have its own elements.
+    let side = b"J\x00\x04\x00\x00";
+    let (shape, strides) = ([b"(", &side[..], side, b"t"].concat(), [b"(K\x01", &side[..], b"t"].concat());
+    let tensors: Vec<u8> = (0..40).flat_map(|i| [text(&format!("w{i}")), tensor(&shape, &strides)].concat()).collect();
+    let error = open(&[b"}(".as_slice(), &tensors, b"u"].concat(), 1 << 20);
+    assert!(error.contains("more than a file of its length can hold"), "{error}");
+}
+
 #[test]
 fn files_that_cannot_be_run_name_what_is_missing() {
     let dir = tempfile::tempdir().expect("a folder");
@@ -271,4 +309,38 @@ fn means_of_other_texts_are_taken_once() {
     assert!(mean < 8.0 * zero, "{mean} s for means, {zero} s for zeros");
     let [zero, mean] = ["L0-2.mlp=zero", "L0-2.mlp=mean"].map(best);
     assert!(mean < 8.0 * zero, "{mean} s for means, {zero} s for zeros");
+}
+
+/// At a low rate, a file within its limit would have hundreds of times its samples.
+#[test]
+fn sound_that_is_too_long_is_refused_before_its_rate_is_changed() {
+    let (begun, sound) = (std::time::Instant::now(), Sound { samples: vec![0.0; 8 << 20], rate: 1000 });
+    let error = sound.log_mel(80, 3000).expect_err("too long").to_string();
+    assert!(error.contains("8388.6 seconds; the model reads 30"), "{error}");
+    assert!(begun.elapsed() < std::time::Duration::from_secs(5), "{:?}", begun.elapsed());
+    // The last sample that fits, and one more.
+    let sound = |len: usize| Sound { samples: vec![0.1; len], rate: 44_100 };
+    assert!(sound(441).log_mel(2, 1).is_ok() && sound(442).log_mel(2, 1).is_err());
+}
+
+#[test]
+fn sounds_whose_sizes_contradict_each_other_are_refused() {
+    let wav = |bits: u16, frame: u16, length: u32, chunks: &[(&[u8; 4], &[u8])]| {
+        let mut format = [1u16.to_le_bytes(), 1u16.to_le_bytes()].concat();
+        format.extend([16_000u32.to_le_bytes(), (16_000 * u32::from(frame)).to_le_bytes()].concat());
+        format.extend([frame.to_le_bytes(), bits.to_le_bytes()].concat());
+        let mut body = b"WAVE".to_vec();
+        for (name, bytes) in [(b"fmt ", format.as_slice())].iter().chain(chunks) {
+            body.extend([name.as_slice(), &(bytes.len() as u32).to_le_bytes(), bytes].concat());
+        }
+        let length = if length == 0 { 0 } else { body.len() as u32 };
+        [b"RIFF".as_slice(), &length.to_le_bytes(), &body].concat()
+    };
+    let error = Sound::of_wav(&wav(24, 4, 1, &[(b"data", &[0; 8])])).expect_err("frames");
+    assert!(error.contains("1 channels of 24 bits and frames of 4 bytes contradict each other"), "{error}");
+    assert_eq!(Sound::of_wav(&wav(16, 2, 1, &[(b"data", &[0; 8])])).expect("whole").samples.len(), 4);
+    // What follows an empty chunk of samples is a text, unless the file is a stream that was never ended.
+    let followed: [(&[u8; 4], &[u8]); 2] = [(b"data", &[]), (b"LIST", &[1; 8])];
+    assert!(Sound::of_wav(&wav(16, 2, 1, &followed)).expect_err("a text").contains("no samples"));
+    assert_eq!(Sound::of_wav(&wav(16, 2, 0, &followed)).expect("a stream").samples.len(), 8);
 }

@@ -7,7 +7,7 @@
 use super::stored::{Stored, byte_length, check_size, unread};
 use super::{InputError, Numbers};
 use std::fs::File;
-use std::io::{BufReader, Read};
+use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use zip::ZipArchive;
 
@@ -142,7 +142,11 @@ pub(super) struct Archive {
 }
 
 impl Archive {
-    pub(super) fn open(path: &Path, file: File) -> Result<Self, InputError> {
+    pub(super) fn open(path: &Path, mut file: File) -> Result<Self, InputError> {
+        // The library would search the whole file.
+        if !ends_as_zip(&mut file).map_err(|source| InputError::Io { path: path.to_owned(), source })? {
+            return Err(malformed(path, "it is cut short, or no zip file"));
+        }
         let zip = ZipArchive::new(BufReader::new(file)).map_err(|e| malformed(path, &e.to_string()))?;
         Ok(Self { path: path.to_owned(), zip })
     }
@@ -163,6 +167,18 @@ impl Archive {
         let length = entry.size();
         read(&path, name, entry, length)
     }
+}
+
+/// Bytes from the end in which a zip file has the magic number of its end record.
+const ZIP_END: u64 = 22 + (u16::MAX as u64);
+
+fn ends_as_zip(file: &mut File) -> std::io::Result<bool> {
+    let length = file.metadata()?.len();
+    let mut end = Vec::new();
+    file.seek(SeekFrom::Start(length.saturating_sub(ZIP_END)))?;
+    file.by_ref().take(ZIP_END).read_to_end(&mut end)?;
+    file.rewind()?;
+    Ok(end.windows(4).any(|four| four == b"PK\x05\x06"))
 }
 
 fn malformed(path: &Path, reason: &str) -> InputError {
