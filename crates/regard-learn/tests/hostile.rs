@@ -94,6 +94,28 @@ fn copies_of_the_process_do_not_answer_and_do_not_stay() {
     told(Lang::Python, &python("os.fork()\nreturn x"), "fail");
 }
 
+/// A process in a session of its own, without a parent and without the environment, can be found by none of them.
+#[test]
+fn processes_that_hide_do_not_stay_and_have_no_memory_of_their_own() {
+    if !languages().contains(&Lang::Python) || !landlock_is_there() {
+        return;
+    }
+    let seconds = format!("{}.625", 1000 + std::process::id());
+    let hidden = || {
+        let lines = std::fs::read_dir("/proc").expect("Linux").flatten();
+        lines.filter_map(|entry| std::fs::read_to_string(entry.path().join("cmdline")).ok()).filter(|line| line.contains(&seconds)).count()
+    };
+    let sleeps = format!(
+        "if os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        os.execve('/bin/sleep', ['sleep', '{seconds}'], {{}})\n    \
+         os._exit(0)\ntime.sleep(0.1)\nreturn x"
+    );
+    told(Lang::Python, &python(&sleeps), "fail");
+    assert_eq!(hidden(), 0);
+    let fills = format!("b = bytearray(3 << 29); b[::4096] = b'x' * len(b[::4096]); time.sleep({seconds})");
+    let child = format!("if os.fork() == 0:\n    os.setsid()\n    {fills}\ntime.sleep(1.5)\nreturn x");
+    told(Lang::Python, &python(&child), "of memory");
+}
+
 #[test]
 fn a_thread_that_writes_to_the_socket_is_told() {
     let body = "def noise():\n    while True:\n        for fd in range(3, 12):\n            try: os.write(fd, \

@@ -541,9 +541,13 @@ class Harness:
             words = [word.replace("{in}", source).replace("{out}", target) for word in shlex.split(self.command)]
             if not any("{in}" in word for word in shlex.split(self.command)):
                 words += [source, target]
-            ran = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            end = b""
+            with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as ran:
+                # A command may print without an end: the last bytes are kept.
+                while piece := ran.stdout.read1(1 << 16):
+                    end = (end + piece)[-1200:]
             if ran.returncode != 0:
-                raise RuntimeError(f"exit code {ran.returncode}: {ran.stdout.decode(errors='replace')[-300:]}")
+                raise RuntimeError(f"exit code {ran.returncode}: {end.decode(errors='replace')[-300:]}")
             with np.load(target) as stored:
                 found = {name: stored[name] for name in stored.files}
         if "out" not in found:

@@ -18,6 +18,8 @@ const TICK: Duration = Duration::from_millis(10);
 /// Bounds on the lines of output that are kept, and on their length.
 const LINES: usize = 200;
 const LINE_LENGTH: usize = 300;
+/// Bytes of the stacks of all threads of a Python runner.
+const LONGEST_TRACE: u64 = 1 << 20;
 /// In the environment of a runner and of all that it starts.
 const MARK: &str = "REGARD_LEARN_RUNNER";
 
@@ -165,8 +167,8 @@ impl Process {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         system::set_group(&mut command);
         let program = command.get_program().to_string_lossy().into_owned();
-        let started = if launch.confined { super::confine::spawn(&mut command, &[&work, &trace]) } else { command.spawn() };
-        let mut child = started.map_err(failed)?;
+        let spawn = || if launch.confined { super::confine::spawn(&mut command, &[&work, &trace]) } else { command.spawn() };
+        let mut child = system::started(spawn).map_err(failed)?;
         let prints = Arc::<Mutex<Prints>>::default();
         let mut readers = Vec::new();
         if let Some(stream) = child.stdout.take() {
@@ -290,12 +292,14 @@ impl Process {
         self.prints.lock().map(|p| (p.lines.clone(), p.count)).unwrap_or_default()
     }
 
-    /// Resident bytes of the process group, where more than this.
+    /// Resident bytes of the process, its group and its children, where more than this.
     pub(super) fn over(&mut self, limit: u64) -> Option<u64> {
         if self.last_look.elapsed() < Duration::from_millis(20) {
             return None;
         }
         self.last_look = Instant::now();
+        // They would have memory of their own.
+        system::end_orphans();
         let bytes = system::resident(self.child.id());
         if bytes > self.resident + (4 << 20) {
             (self.resident, self.grew) = (bytes, Instant::now());
@@ -325,7 +329,8 @@ impl Process {
         let start = format!("File \"{}\", line ", file.display());
         for _ in 0..30 {
             std::thread::sleep(Duration::from_millis(10));
-            let text = std::fs::read_to_string(&trace).unwrap_or_default();
+            // The answer can write to this file, too.
+            let text = regard_files::read_text(&trace, LONGEST_TRACE).unwrap_or_default();
             let found = text.lines().find_map(|line| line.trim().strip_prefix(&start)?.split(' ').next()?.parse().ok());
             if found.is_some() {
                 return found;
@@ -344,6 +349,8 @@ impl Process {
             self.ended = self.child.wait().ok();
         }
         system::end_marked(&format!("{MARK}={}", self.mark));
+        system::end_orphans();
+        system::ended(self.child.id());
     }
 }
 

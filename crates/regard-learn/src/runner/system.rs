@@ -39,19 +39,52 @@ mod unix {
         let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
     }
 
-    /// Resident bytes of a process and of its group.
-    pub(in crate::runner) fn resident(pid: u32) -> u64 {
-        let Ok(folder) = std::fs::read_dir("/proc") else { return resident_by_ps(pid) };
-        let page = rustix::param::page_size() as u64;
-        let pages = |stat: &str| {
-            // The name, in brackets, may contain anything: numbers start after it. State, parent, group are the first three, resident
-            // pages the 22nd.
-            let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
-            (fields.get(2)?.parse() == Ok(pid)).then(|| fields.get(21)?.parse::<u64>().ok()).flatten()
-        };
+    /// A process of `/proc`.
+    struct Entry {
+        pid: u32,
+        parent: u32,
+        group: u32,
+        pages: u64,
+    }
+
+    impl Entry {
+        /// The name, in brackets, may contain anything: numbers start after it. State, parent, group are the first three, resident pages
+        /// the 22nd.
+        fn of_stat(stat: &str) -> Option<Self> {
+            let (start, rest) = stat.rsplit_once(')')?;
+            let fields: Vec<&str> = rest.split_whitespace().collect();
+            let number = |at: usize| fields.get(at)?.parse().ok();
+            let pid = start.split_once(' ')?.0.parse().ok()?;
+            Some(Self { pid, parent: number(1)?, group: number(2)?, pages: fields.get(21)?.parse().ok()? })
+        }
+    }
+
+    /// All processes; `None` where there is no `/proc`.
+    fn processes() -> Option<Vec<Entry>> {
+        let folder = std::fs::read_dir("/proc").ok()?;
         let ids = folder.flatten().filter(|entry| entry.file_name().to_string_lossy().bytes().all(|b| b.is_ascii_digit()));
         let stats = ids.filter_map(|entry| std::fs::read_to_string(entry.path().join("stat")).ok());
-        stats.filter_map(|stat| pages(&stat)).sum::<u64>() * page
+        Some(stats.filter_map(|stat| Entry::of_stat(&stat)).collect())
+    }
+
+    /// Resident bytes of a process, of its group, and of what it started.
+    pub(in crate::runner) fn resident(pid: u32) -> u64 {
+        let Some(mut others) = processes() else { return resident_by_ps(pid) };
+        let (mut family, mut pages) = (std::collections::HashSet::from([pid]), 0);
+        loop {
+            let before = others.len();
+            others.retain(|entry| {
+                let belongs = entry.group == pid || family.contains(&entry.pid) || family.contains(&entry.parent);
+                if belongs {
+                    family.insert(entry.pid);
+                    pages += entry.pages;
+                }
+                !belongs
+            });
+            if others.len() == before {
+                return pages * rustix::param::page_size() as u64;
+            }
+        }
     }
 
     fn resident_by_ps(pid: u32) -> u64 {
@@ -91,6 +124,73 @@ mod unix {
             }
         }
     }
+
+    /// Running runners. While there are any, what their processes leave behind becomes a child of this process.
+    #[cfg(target_os = "linux")]
+    static RUNNERS: std::sync::Mutex<std::collections::BTreeSet<u32>> = std::sync::Mutex::new(std::collections::BTreeSet::new());
+
+    #[cfg(target_os = "linux")]
+    fn runners() -> std::sync::MutexGuard<'static, std::collections::BTreeSet<u32>> {
+        RUNNERS.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
+    /// Start a runner.
+    #[cfg(target_os = "linux")]
+    pub(in crate::runner) fn started(spawn: impl FnOnce() -> std::io::Result<Child>) -> std::io::Result<Child> {
+        let mut runners = runners();
+        let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+        let child = spawn()?;
+        runners.insert(child.id());
+        Ok(child)
+    }
+
+    /// A runner has ended.
+    #[cfg(target_os = "linux")]
+    pub(in crate::runner) fn ended(pid: u32) {
+        let mut runners = runners();
+        if runners.remove(&pid) && runners.is_empty() {
+            let _ = rustix::process::set_child_subreaper(None);
+        }
+    }
+
+    /// Whether a process can gain no privileges: Landlock needs that, and all that a confined program starts inherits it.
+    #[cfg(target_os = "linux")]
+    fn is_confined(pid: &str) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        status.lines().filter_map(|line| line.strip_prefix("NoNewPrivs:")).any(|value| value.trim() == "1")
+    }
+
+    /// End the processes that confined programs left behind: children of this process that it has not started.
+    #[cfg(target_os = "linux")]
+    pub(in crate::runner) fn end_orphans() {
+        // What they start meanwhile is found in the next round.
+        const ROUNDS: usize = 100;
+        let own = std::process::id();
+        for _ in 0..ROUNDS {
+            let runners = runners();
+            let children = processes().unwrap_or_default().into_iter().filter(|entry| entry.parent == own && !runners.contains(&entry.pid));
+            let orphans: Vec<u32> = children.map(|entry| entry.pid).filter(|pid| is_confined(&pid.to_string())).collect();
+            // Where this process itself is confined so, its own children look the same.
+            if orphans.is_empty() || is_confined("self") {
+                return;
+            }
+            for pid in orphans.into_iter().filter_map(|pid| Pid::from_raw(pid.cast_signed())) {
+                let _ = kill_process(pid, Signal::KILL);
+                let _ = rustix::process::waitpid(Some(pid), rustix::process::WaitOptions::empty());
+            }
+        }
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(in crate::runner) fn started(spawn: impl FnOnce() -> std::io::Result<Child>) -> std::io::Result<Child> {
+        spawn()
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    pub(in crate::runner) fn ended(_: u32) {}
+
+    #[cfg(not(target_os = "linux"))]
+    pub(in crate::runner) fn end_orphans() {}
 }
 
 #[cfg(not(unix))]
@@ -129,4 +229,12 @@ mod without_signals {
     }
 
     pub(in crate::runner) fn end_marked(_: &str) {}
+
+    pub(in crate::runner) fn started(spawn: impl FnOnce() -> std::io::Result<Child>) -> std::io::Result<Child> {
+        spawn()
+    }
+
+    pub(in crate::runner) fn ended(_: u32) {}
+
+    pub(in crate::runner) fn end_orphans() {}
 }
