@@ -10,6 +10,7 @@ use numpy::{
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
+use pyo3::types::PyRange;
 use std::any::Any;
 
 /// An element type that NumPy and the library share.
@@ -90,6 +91,9 @@ pub(crate) fn dtype_name(array: &Bound<'_, PyUntypedArray>) -> String {
     array.dtype().to_string()
 }
 
+/// A longer range is no argument of attention.
+const LONGEST_RANGE: usize = 1 << 24;
+
 /// A function of the `numpy` module, looked up once.
 pub(crate) fn numpy_function<'py>(cell: &'static PyOnceLock<Py<PyAny>>, py: Python<'py>, name: &str) -> PyResult<&'py Bound<'py, PyAny>> {
     cell.import(py, "numpy", name)
@@ -101,6 +105,10 @@ pub(crate) fn array<'py>(name: &str, object: &Bound<'py, PyAny>) -> PyResult<Bou
     if !object.is_exact_instance_of::<PyUntypedArray>() && object.hasattr("filled")? {
         let text = "whose mask would be lost: give its .filled(number), and what is hidden as mask=";
         return Err(PyValueError::new_err(format!("{name} is a masked array, {text}")));
+    }
+    // NumPy makes an array of it without looking at a signal.
+    if object.is_instance_of::<PyRange>() && object.len().unwrap_or(usize::MAX) > LONGEST_RANGE {
+        return Err(PyValueError::new_err(format!("{name} is a range of more than {LONGEST_RANGE} numbers; give an array")));
     }
     let array = match object.cast::<PyUntypedArray>() {
         Ok(array) => array.clone(),

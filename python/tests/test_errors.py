@@ -18,6 +18,7 @@ def inputs():
 
 # (change to good arguments, exception, words that the message must contain)
 REFUSED = {
+    "a_range_that_fills_memory": ({"q": range(10**9)}, ValueError, ["q is a range", "give an array"]),
     "q_of_three_dimensions": (dict(q=zeros(4, 5, 8)), ValueError, ["q", "4, 5, 8"]),
     "k_of_five_dimensions": (dict(k=zeros(1, 2, 2, 7, 8)), ValueError, ["k", "1, 2, 2, 7, 8"]),
     "k_of_another_batch": (dict(k=zeros(3, 2, 7, 8)), ValueError, ["k", "3, 2, 7, 8", "2, 4, 5, 8"]),
