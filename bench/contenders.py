@@ -122,9 +122,10 @@ def onnx_session(threads, operator, domain, feeds, out_shape, **attributes):
     import onnxruntime
     from onnx import TensorProto, helper
 
-    kinds = {name: TensorProto.BOOL if x.dtype == bool else TensorProto.FLOAT for name, x in feeds.items()}
+    elements = {"bool": TensorProto.BOOL, "float32": TensorProto.FLOAT, "float16": TensorProto.FLOAT16}
+    kinds = {name: elements[x.dtype.name] for name, x in feeds.items()}
     declared = [helper.make_tensor_value_info(name, kinds[name], x.shape) for name, x in feeds.items()]
-    result = helper.make_tensor_value_info("out", TensorProto.FLOAT, out_shape)
+    result = helper.make_tensor_value_info("out", kinds["q"], out_shape)
     node = helper.make_node(operator, list(feeds), ["out"], domain=domain, **attributes)
     graph = helper.make_graph([node], "attention", declared, [result])
     opsets = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
@@ -136,11 +137,11 @@ def onnx_session(threads, operator, domain, feeds, out_shape, **attributes):
     return lambda: session.run(None, feeds)
 
 
-def dense_inputs(work):
+def dense_inputs(work, dtypes):
     """q, k, v and a mask of all pairs where there is one."""
-    if work.kind in ("statistics", "training") or work.dtype != "float32":
+    if work.kind in ("statistics", "training") or work.dtype not in dtypes:
         raise Unable
-    feeds = dict(zip("qkv", work.inputs()))
+    feeds = dict(zip("qkv", (x.astype(work.numpy_dtype()) for x in work.inputs())))
     mask = work.dense_mask()
     if mask is not None:
         feeds["mask"] = np.ascontiguousarray(np.broadcast_to(mask, (1, 1, work.seq_q, work.seq_kv)))
@@ -148,14 +149,14 @@ def dense_inputs(work):
 
 
 def ort_call(work, threads):
-    """The standard operator."""
-    feeds = dense_inputs(work)
+    """The standard operator; on CPUs it has no bf16."""
+    feeds = dense_inputs(work, ("float32", "float16"))
     return onnx_session(threads, "Attention", "", feeds, feeds["q"].shape, is_causal=int(work.mask == "causal"))
 
 
 def ort_mha_call(work, threads):
-    """The contributed operator, in its own layout: [batch, seq, heads * dim]."""
-    feeds = dense_inputs(work)
+    """The contributed operator, in its own layout: [batch, seq, heads * dim]; on CPUs it has no bf16."""
+    feeds = dense_inputs(work, ("float32", "float16"))
     if work.mask not in ("full", "causal") or work.heads_q != work.heads_kv:
         raise Unable
     feeds = {name: np.ascontiguousarray(x.swapaxes(1, 2)).reshape(x.shape[0], x.shape[2], -1) for name, x in feeds.items()}
@@ -165,17 +166,23 @@ def ort_mha_call(work, threads):
 
 
 def openvino_call(work, threads):
+    """Rounds f16 to bf16 where the CPU has no multiply-adds in f16: an error of 4e-3."""
     import openvino
     from openvino import opset13
 
-    feeds = list(dense_inputs(work).values())
+    feeds = list(dense_inputs(work, OPENVINO_TYPES).values())
     if work.heads_q != work.heads_kv:
         raise Unable
-    parameters = [opset13.parameter(list(x.shape), x.dtype) for x in feeds]
+    precision = OPENVINO_TYPES[work.dtype]
+    kinds = [openvino.Type.boolean if x.dtype == bool else getattr(openvino.Type, precision) for x in feeds]
+    parameters = [opset13.parameter(list(x.shape), kind) for x, kind in zip(feeds, kinds)]
+    if precision == "bf16":
+        feeds = [x if x.dtype == bool else openvino.Tensor(x.view(np.uint16), list(x.shape), kind) for x, kind in zip(feeds, kinds)]
     node = opset13.scaled_dot_product_attention(*parameters, causal=work.mask == "causal")
-    settings = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+    settings = {"INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": precision, "PERFORMANCE_HINT": "LATENCY"}
     request = openvino.Core().compile_model(openvino.Model([node], parameters), "CPU", settings).create_infer_request()
     return lambda: request.infer(feeds, share_inputs=True, share_outputs=True)
 
 
+OPENVINO_TYPES = {"float32": "f32", "float16": "f16", "bfloat16": "bf16"}
 PEERS = {"ort": ort_call, "ort-mha": ort_mha_call, "openvino": openvino_call, "flex": flex_call}
