@@ -12,6 +12,9 @@ use crate::tiles::TileProduct;
 /// Numbers in the widest vector.
 pub const MAX_LANES: usize = 16;
 
+/// A vector of the narrow lanes.
+pub type Narrow<S> = <<S as Simd>::Narrow as Simd>::V;
+
 /// Vectors of `LANES` elements and what can be done with them.
 ///
 /// Sealed. Each method is the lane-wise operation of its name. `mul_add(a, b, c)` is `a * b + c`, rounded once on every level
@@ -93,6 +96,10 @@ pub trait Simd: Sealed + Copy + Send + Sync + 'static {
     /// `(c + a.1 * b.1) + a.0 * b.0` where each lane of `a` and `b` is a pair of bf16, element 0 in the low half. Each step is rounded
     /// once; subnormal elements and results are taken as zero. Only with [`Simd::PAIRS`].
     fn dot_pairs(self, _a: Self::V, _b: Self::V, _c: Self::V) -> Self::V {
+        unreachable!("PAIRS was checked")
+    }
+    /// [`Simd::dot_pairs`] of narrow vectors, with the same bits. Only with [`Simd::PAIRS`].
+    fn dot_narrow_pairs(self, _a: Narrow<Self>, _b: Narrow<Self>, _c: Narrow<Self>) -> Narrow<Self> {
         unreachable!("PAIRS was checked")
     }
     /// Elements 0 and elements 1 of pairs of bf16, widened. Only with [`Simd::PAIRS`].

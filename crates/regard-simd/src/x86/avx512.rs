@@ -11,7 +11,7 @@ use crate::{
 use std::arch::x86_64::*;
 
 tokens!(F32, F64; is_x86_feature_detected!("avx512f") && avx2::F32::detect().is_some());
-tokens!(Bf16; is_x86_feature_detected!("avx512bf16") && F32::detect().is_some());
+tokens!(Bf16; is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512vl") && F32::detect().is_some());
 
 /// 16 lanes of f32, compiled for some features; `$more` is what these lanes have beside it.
 macro_rules! f32_lanes {
@@ -75,6 +75,7 @@ macro_rules! pair_lanes {
 
             lane_ops! {
                 fn dot_pairs(a: __m512, b: __m512, c: __m512) -> __m512 = _mm512_dpbf16_ps(c, pairs(a), pairs(b));
+                fn dot_narrow_pairs(a: __m256, b: __m256, c: __m256) -> __m256 = _mm256_dpbf16_ps(c, narrow_pairs(a), narrow_pairs(b));
                 fn unpair(a: __m512) -> [__m512; 2] = {
                     let a = _mm512_castps_si512(a);
                     [
@@ -89,9 +90,9 @@ macro_rules! pair_lanes {
 }
 
 f32_lanes!(F32, "avx512f,avx2,fma,f16c", {});
-pair_lanes!(Bf16, "avx512f,avx512bf16,avx2,fma,f16c", {});
+pair_lanes!(Bf16, "avx512f,avx512vl,avx512bf16,avx2,fma,f16c", {});
 #[cfg(target_os = "linux")]
-pair_lanes!(Amx, "avx512f,avx512dq,avx512bf16,avx2,fma,f16c", {
+pair_lanes!(Amx, "avx512f,avx512vl,avx512dq,avx512bf16,avx2,fma,f16c", {
     const TILES: bool = true;
 
     #[inline(always)]
@@ -124,6 +125,13 @@ pair_lanes!(Amx, "avx512f,avx512dq,avx512bf16,avx2,fma,f16c", {
 #[inline(always)]
 fn pairs(a: __m512) -> __m512bh {
     // SAFETY: both are 512 bits, of which any pattern is a value.
+    unsafe { std::mem::transmute(a) }
+}
+
+/// The same bits as pairs.
+#[inline(always)]
+fn narrow_pairs(a: __m256) -> __m256bh {
+    // SAFETY: both are 256 bits, of which any pattern is a value.
     unsafe { std::mem::transmute(a) }
 }
 

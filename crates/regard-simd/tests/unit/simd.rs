@@ -5,23 +5,27 @@ use crate::float::Storage;
 use crate::level::Level;
 use half::bf16;
 
-/// Vectors of `(c, a, b)`: `dot_pairs`, and the elements of `a`.
+/// Vectors of `(c, a, b)`: `dot_pairs`, the elements of `a`, and `dot_narrow_pairs`.
 struct Dots<'t>(&'t [[f32; 3]]);
 
 impl Driver<f32> for Dots<'_> {
-    type Output = Option<Vec<[f32; 3]>>;
+    type Output = Option<Vec<[f32; 4]>>;
     fn run<S: Simd<T = f32>>(self, simd: S) -> Self::Output {
-        struct One<'t>([f32; 3], &'t mut [f32; 3]);
+        struct One<'t>([f32; 3], &'t mut [f32; 4]);
         impl Kernel<f32> for One<'_> {
             #[inline(always)]
             fn run<S: Simd<T = f32>>(self, simd: S) {
+                let narrow = simd.narrow();
+                let [x, y, z] = self.0.map(|x| narrow.splat(x));
+                let dot = narrow.to_array(simd.dot_narrow_pairs(y, z, x))[S::Narrow::LANES - 1];
                 let [c, a, b] = self.0.map(|x| simd.splat(x));
                 let [low, high] = simd.unpair(a);
-                *self.1 = [simd.dot_pairs(a, b, c), low, high].map(|v| simd.to_array(v)[S::LANES - 1]);
+                let [wide, low, high] = [simd.dot_pairs(a, b, c), low, high].map(|v| simd.to_array(v)[S::LANES - 1]);
+                *self.1 = [wide, low, high, dot];
             }
         }
         S::PAIRS.then(|| {
-            let mut results = vec![[0.0; 3]; self.0.len()];
+            let mut results = vec![[0.0; 4]; self.0.len()];
             results.iter_mut().zip(self.0).for_each(|(to, &from)| simd.call(One(from, to)));
             results
         })
@@ -50,12 +54,17 @@ fn products_of_pairs_are_two_multiply_adds_the_second_element_first() {
     let tasks: Vec<_> = drawn.iter().map(|&(c, [a0, a1, b0, b1])| [c, pair(a0, a1), pair(b0, b1)]).collect();
     for (got, (c, elements)) in run(&tasks).into_iter().zip(drawn) {
         let [a0, a1, b0, b1] = elements.map(bf16::to_f32);
-        assert_eq!(got.map(f32::to_bits), [a0.mul_add(b0, a1.mul_add(b1, c)), a0, a1].map(f32::to_bits));
+        let dot = a0.mul_add(b0, a1.mul_add(b1, c));
+        assert_eq!(got.map(f32::to_bits), [dot, a0, a1, dot].map(f32::to_bits));
     }
     // Subnormal elements, sums and products are zero; what is not finite stays so.
     let (zero, one, tiny) = (bf16::ZERO, bf16::ONE, bf16::from_bits(0x0040));
     let small = bf16::from_f32(1e-20);
-    let exact = |c: f32, a: bf16, b: bf16| run(&[[c, pair(a, zero), pair(b, zero)]])[0][0];
+    let exact = |c: f32, a: bf16, b: bf16| {
+        let [wide, .., narrow] = run(&[[c, pair(a, zero), pair(b, zero)]])[0];
+        assert!(wide.to_bits() == narrow.to_bits() || (wide.is_nan() && narrow.is_nan()), "{wide} and {narrow}");
+        wide
+    };
     assert_eq!(exact(0.0, tiny, bf16::from_f32(1e38)), 0.0);
     assert_eq!(exact(f32::from_bits(7), zero, zero), 0.0);
     assert_eq!(exact(0.0, small, small), 0.0);

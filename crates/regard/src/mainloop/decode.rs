@@ -5,12 +5,13 @@
 //! has in a long prefill. Scores are handed on in the panel layout, so that everything between the two products is shared.
 
 use regard_simd::microkernel::half;
-use regard_simd::simd::MAX_LANES;
+use regard_simd::simd::{MAX_LANES, Narrow};
 use regard_simd::strided::Rows;
 use regard_simd::{Kernel, Real, Simd, Storage, Transpose};
 
-/// `scores[key * LANES + r] = dot(q[r], k[key]) * scale` for up to four rows, row after row in `queries`, padded with zeros.
-pub(crate) struct DecodeScores<'k, E: Storage> {
+/// `scores[key * LANES + r] = dot(q[r], k[key]) * scale` for up to four rows, row after row in `queries`, padded with zeros. With PAIRS,
+/// elements of both are pairs.
+pub(crate) struct DecodeScores<'k, E: Storage, const PAIRS: bool> {
     pub(crate) queries: &'k [E::Real],
     pub(crate) rows: usize,
     pub(crate) k: Rows<'k, E>,
@@ -18,21 +19,27 @@ pub(crate) struct DecodeScores<'k, E: Storage> {
     pub(crate) scores: &'k mut [E::Real],
 }
 
-impl<E: Storage> Kernel<E::Real> for DecodeScores<'_, E> {
+impl<E: Storage, const PAIRS: bool> Kernel<E::Real> for DecodeScores<'_, E, PAIRS> {
     #[inline(always)]
     fn run<S: Simd<T = E::Real>>(self, simd: S) {
         match self.rows {
-            _ if self.k.len() < GROUPS * S::Narrow::LANES => one_by_one::<S, E>(simd, self),
-            1 => along_keys::<S, E, 1>(simd, self),
-            2 => along_keys::<S, E, 2>(simd, self),
-            _ => along_keys::<S, E, 4>(simd, self),
+            _ if self.k.len() < GROUPS * S::Narrow::LANES => one_by_one(simd, self),
+            1 => along_keys::<S, E, PAIRS, 1>(simd, self),
+            2 => along_keys::<S, E, PAIRS, 2>(simd, self),
+            _ => along_keys::<S, E, PAIRS, 4>(simd, self),
         }
     }
 }
 
+/// `a * b + c`, or the product of pairs.
+#[inline(always)]
+fn multiply_add<S: Simd, const PAIRS: bool>(simd: S, a: Narrow<S>, b: Narrow<S>, c: Narrow<S>) -> Narrow<S> {
+    if PAIRS { simd.dot_narrow_pairs(a, b, c) } else { simd.narrow().mul_add(a, b, c) }
+}
+
 /// Too few keys to fill vectors: one element at a time, in the same order.
 #[inline(always)]
-fn one_by_one<S: Simd, E: Storage<Real = S::T>>(simd: S, task: DecodeScores<'_, E>) {
+fn one_by_one<S: Simd, E: Storage<Real = S::T>, const PAIRS: bool>(simd: S, task: DecodeScores<'_, E, PAIRS>) {
     let DecodeScores { queries: q, rows, k, scale, scores } = task;
     let s = simd.narrow();
     let dim = k.cols();
@@ -41,7 +48,7 @@ fn one_by_one<S: Simd, E: Storage<Real = S::T>>(simd: S, task: DecodeScores<'_, 
             let mut sums = [s.splat(S::T::ZERO); 2];
             for d in 0..dim {
                 let sum = &mut sums[usize::from(d >= half(dim))];
-                *sum = s.mul_add(s.splat(q[r * dim + d]), s.splat(k.get(key, d)), *sum);
+                *sum = multiply_add::<S, PAIRS>(simd, s.splat(q[r * dim + d]), s.splat(k.get(key, d)), *sum);
             }
             scores[key * S::LANES + r] = s.to_array(s.mul(s.add(sums[0], sums[1]), s.splat(scale)))[0];
         }
@@ -53,7 +60,7 @@ fn one_by_one<S: Simd, E: Storage<Real = S::T>>(simd: S, task: DecodeScores<'_, 
 const GROUPS: usize = 2;
 
 #[inline(always)]
-fn along_keys<S: Simd, E: Storage<Real = S::T>, const ROWS: usize>(simd: S, task: DecodeScores<'_, E>) {
+fn along_keys<S: Simd, E: Storage<Real = S::T>, const PAIRS: bool, const ROWS: usize>(simd: S, task: DecodeScores<'_, E, PAIRS>) {
     let DecodeScores { queries: q, rows, k, scale, scores } = task;
     let s = simd.narrow();
     let lanes = S::Narrow::LANES;
@@ -82,7 +89,7 @@ fn along_keys<S: Simd, E: Storage<Real = S::T>, const ROWS: usize>(simd: S, task
                         for (x, &column) in square.as_ref().iter().enumerate() {
                             // SAFETY: r < ROWS and d + x < dim.
                             let q = unsafe { *q.get_unchecked(r * dim + d + x) };
-                            *sum = s.mul_add(s.splat(q), column, *sum);
+                            *sum = multiply_add::<S, PAIRS>(simd, s.splat(q), column, *sum);
                         }
                     }
                 }
@@ -96,7 +103,7 @@ fn along_keys<S: Simd, E: Storage<Real = S::T>, const ROWS: usize>(simd: S, task
                     }
                     let column = s.vector(&column);
                     for (r, sum) in sums.iter_mut().enumerate() {
-                        *sum = s.mul_add(s.splat(q[r * dim + d]), column, *sum);
+                        *sum = multiply_add::<S, PAIRS>(simd, s.splat(q[r * dim + d]), column, *sum);
                     }
                 }
                 for (total, &sum) in totals.iter_mut().zip(&*sums) {

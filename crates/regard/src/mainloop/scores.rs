@@ -151,12 +151,14 @@ impl<'a, E: Storage> Scorer<'a, E> {
         if dim == 0 {
             return;
         }
-        if S::PAIRS || !self.decodes::<S>() {
+        if !self.decodes::<S>() {
             return pack_factor(simd, &self.tile, &self.q, to);
         }
         to.fill(E::Real::ZERO);
-        for (q, to) in self.q.outer_iter().zip(to.chunks_mut(self.tile.queries * dim)) {
-            simd.call(CopyScaled { from: Rows::new(&q), factor: None, ld: dim, to });
+        let ld = factor_depth::<S>(dim);
+        for (q, to) in self.q.outer_iter().zip(to.chunks_mut(self.tile.queries * ld)) {
+            let from = Rows::new(&q);
+            if S::PAIRS { from.copy_pairs(to, ld) } else { simd.call(CopyScaled { from, factor: None, ld, to }) }
         }
     }
 
@@ -180,15 +182,18 @@ impl<'a, E: Storage> Scorer<'a, E> {
             let (rows, count) = (k.tile_rows(&need.keys), need.keys.len());
             simd.call(TileDots { rows, count, panel, width, scale: Some(scale), to: scores });
         } else if S::PAIRS {
-            let dim = factor_depth::<S>(dim);
-            let queries = &queries[start * dim..][..width * dim];
-            let k = k.pair_rows(&need.keys);
-            by_width!(S, width, NR => simd.call(Dots::<_, NR, true> { queries, k, scale, scores }));
+            let (k, depth) = (k.pair_rows(&need.keys), factor_depth::<S>(dim));
+            if self.decodes::<S>() {
+                simd.call(DecodeScores::<_, true> { queries, rows: self.tile.rows(), k, scale, scores });
+            } else {
+                let queries = &queries[start * depth..][..width * depth];
+                by_width!(S, width, NR => simd.call(Dots::<_, NR, true> { queries, k, scale, scores }));
+            }
         } else if self.decodes::<S>() {
             let rows = self.tile.rows();
             match k.decode_rows(simd, &need.keys) {
-                TileRows::Stored(k) => simd.call(DecodeScores { queries, rows, k, scale, scores }),
-                TileRows::Real(k) => simd.call(DecodeScores { queries, rows, k, scale, scores }),
+                TileRows::Stored(k) => simd.call(DecodeScores::<_, false> { queries, rows, k, scale, scores }),
+                TileRows::Real(k) => simd.call(DecodeScores::<_, false> { queries, rows, k, scale, scores }),
             }
         } else {
             let queries = &queries[start * dim..][..width * dim];

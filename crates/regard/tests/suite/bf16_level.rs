@@ -124,6 +124,26 @@ fn where_pairs_lie_does_not_change_a_bit() {
     }
 }
 
+/// With at most four rows, vectors run along the keys, with many rows along the rows.
+#[test]
+fn few_rows_have_the_bits_of_many() {
+    for (level, dim) in present().flat_map(|level| [1, 2, 7, 31, 40, 64, 128].map(|dim| (level, dim))) {
+        for (group, queries, keys) in [(4, 1, 200), (2, 1, 17), (2, 2, 150), (1, 1, 16), (1, 2, 15), (1, 3, 40), (1, 4, 3)] {
+            let s = Shape { batch: 2, heads_q: 2 * group, heads_kv: 2, ..Shape::new(40, keys, dim) };
+            let x = Inputs::<bf16>::normal(s, 1);
+            let a = Attention::new().softcap(5.0).key_lengths(vec![keys, keys - 1]).level(level);
+            let whole = a.forward(&x.q, &x.k, &x.v).expect("fits");
+            for first in [0, 7, 40 - queries] {
+                let rows = s![.., .., first..first + queries, ..];
+                let few = a.forward(x.q.slice(rows), x.k.view(), x.v.view()).expect("fits");
+                let what = format!("rows from {first} of {s:?}, {level:?}");
+                assert_same_bits(&what, &few.out, &whole.out.slice(rows).to_owned());
+                assert_same_bits(&what, &few.lse, &whole.lse.slice(s![.., .., first..first + queries]).to_owned());
+            }
+        }
+    }
+}
+
 /// Tiles take 32 keys and 32 rows at a time: those that a row does not see, before and after, add nothing to its sums.
 #[test]
 fn neighbours_in_a_tile_do_not_change_a_bit() {
