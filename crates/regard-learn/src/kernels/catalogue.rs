@@ -224,6 +224,8 @@ catalogue! {
         "https://github.com/pytorch/pytorch/issues/169222";
     QueryTail "query-tail-zero" "tail" TILES, "the last, incomplete tile of {form} queries is not written",
         "rows 0 .. n / {form} * {form}", "";
+    QueryTailBackward "query-tail-in-backward" "tail-backward" TILES,
+        "dk and dv lack the queries of the last, incomplete tile of {form}", "sum over rows 0 .. n / {form} * {form}", "";
     FirstTileEmpty "first-tile-empty" "first" TILES, "a row whose first tile of {form} keys is hidden becomes NaN: exp(-inf - -inf)",
         "exp(old_max - new_max) with both -inf", "https://github.com/pytorch/executorch/issues/10466";
     FirstTileStops "first-tile-gives-up" "first" TILES, "a row whose first tile of {form} keys is hidden is given up: it becomes 0",

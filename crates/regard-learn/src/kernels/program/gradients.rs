@@ -88,7 +88,7 @@ impl Program<'_> {
         let skipped = match self.form(M::GqaGradient) {
             Some(0) => !place.head.is_multiple_of(group),
             Some(1) => place.head % group != group - 1,
-            _ => false,
+            _ => self.form(M::QueryTailBackward).is_some_and(|tile| place.query >= p.segments[place.segment].n / tile * tile),
         };
         for (i, term) in terms.iter().enumerate() {
             let Some(token) = term.token else { continue };
