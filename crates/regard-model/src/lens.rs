@@ -134,7 +134,7 @@ impl Model {
         if !self.has_head() {
             return Err(Error::NoHead { what: "tokens" });
         }
-        let (_, memory) = self.forward(ids, edits, sources, Remember { streams: true, ..Remember::default() })?;
+        let streams = self.streams(ids, edits, sources)?;
         let (layers, n, top) = (self.shape().layers, of.len(), top.clamp(1, self.vocab()));
         let mut lens = Lens {
             top: Array3::zeros((layers + 1, n, top)),
@@ -144,7 +144,7 @@ impl Model {
         };
         let (weights, width) = (self.weights()?, self.width());
         // The rows of all layers, one after the other: a product with the head for many of them at a time.
-        let of_layer = |layer: usize| &memory.streams[self.first_of(layer)][of.start * width..of.end * width];
+        let of_layer = |layer: usize| &streams[self.first_of(layer)][of.start * width..of.end * width];
         let mut rows: Vec<f32> = (0..=layers).flat_map(of_layer).copied().collect();
         self.transformer().stack().apply_last_norm(&weights, &mut rows);
         for (chunk, rows) in rows.chunks(LENS_ROWS * width).enumerate() {

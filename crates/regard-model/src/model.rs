@@ -586,29 +586,54 @@ impl Model {
     /// tokens, where that is kept: to the bit what they would be again.
     fn attended(&self, ids: &[u32], edits: &Edits, sources: &Sources) -> Result<(Vec<f32>, Vec<Arc<LayerActivations>>)> {
         self.check(ids, edits, sources)?;
-        let (weights, layers) = (self.weights()?, self.loaded.layers);
-        let first = edits.first_layer(layers);
-        // Kept by tokens alone: not of decoders, which read something beside them.
-        let keeps = self.reading.is_none();
-        let known = self.intact().iter().find(|intact| keeps && intact.ids == ids).cloned();
-        match (known, first) {
-            (Some(intact), None) => Ok((intact.hidden.clone(), intact.heads.clone())),
-            (Some(intact), Some(first)) => {
-                let remember = Remember { heads: true, ..Remember::default() };
-                let probe = self.probe(edits, sources, remember);
-                let (hidden, memory) = self.through(&weights, &intact.streams[2 * first], 2 * first..2 * layers, probe)?;
-                Ok((hidden, intact.heads[..first].iter().cloned().chain(memory.heads).collect()))
+        let weights = self.weights()?;
+        if let Some((begun, rows, mut heads)) = self.before_edits(ids, edits) {
+            if begun == self.sublayers() {
+                return Ok((rows, heads));
             }
-            (None, first) => {
-                let streams = keeps && first.is_none() && self.stream_elements(ids.len()) <= KEPT_STREAMS;
-                let (hidden, memory) = self.forward(ids, edits, sources, Remember { heads: true, streams, ..Remember::default() })?;
-                let heads = memory.heads;
-                if streams {
-                    self.keep(Intact { ids: ids.to_vec(), streams: memory.streams, hidden: hidden.clone(), heads: heads.clone() });
-                }
-                Ok((hidden, heads))
-            }
+            let probe = self.probe(edits, sources, Remember { heads: true, ..Remember::default() });
+            let (hidden, memory) = self.through(&weights, &rows, begun..self.sublayers(), probe)?;
+            heads.extend(memory.heads);
+            return Ok((hidden, heads));
         }
+        let streams = self.keeps_streams(ids, edits);
+        let (hidden, memory) = self.forward(ids, edits, sources, Remember { heads: true, streams, ..Remember::default() })?;
+        if streams {
+            self.keep(ids, memory.streams, &hidden, &memory.heads);
+        }
+        Ok((hidden, memory.heads))
+    }
+
+    /// An earlier run without edits of the same tokens. Runs are kept by tokens alone: not of decoders, which read something beside them.
+    fn known(&self, ids: &[u32]) -> Option<Arc<Intact>> {
+        self.intact().iter().find(|intact| self.reading.is_none() && intact.ids == ids).cloned()
+    }
+
+    /// What an earlier run without edits of the same tokens has of the layers before the first edit: the first sublayer that is left, the
+    /// rows before it (the final ones, where none is left), and what the heads of these layers worked with.
+    pub(crate) fn before_edits(&self, ids: &[u32], edits: &Edits) -> Option<(usize, Vec<f32>, Vec<Arc<LayerActivations>>)> {
+        let intact = self.known(ids)?;
+        Some(match edits.first_layer(self.loaded.layers) {
+            None => (self.sublayers(), intact.hidden.clone(), intact.heads.clone()),
+            Some(first) => (2 * first, intact.streams[2 * first].clone(), intact.heads[..first].to_vec()),
+        })
+    }
+
+    /// Whether the streams of a run are kept for later ones.
+    pub(crate) fn keeps_streams(&self, ids: &[u32], edits: &Edits) -> bool {
+        let intact = self.reading.is_none() && edits.first_layer(self.loaded.layers).is_none();
+        intact && self.stream_elements(ids.len()) <= KEPT_STREAMS
+    }
+
+    /// The stream before every sublayer and after the last one; up to the first edit those of an earlier run, where that is kept.
+    pub(crate) fn streams(&self, ids: &[u32], edits: &Edits, sources: &Sources) -> Result<Vec<Vec<f32>>> {
+        self.check(ids, edits, sources)?;
+        let remember = Remember { streams: true, ..Remember::default() };
+        let Some(intact) = self.known(ids) else { return Ok(self.forward(ids, edits, sources, remember)?.1.streams) };
+        let Some(first) = edits.first_layer(self.loaded.layers) else { return Ok(intact.streams.clone()) };
+        let probe = self.probe(edits, sources, remember);
+        let (_, memory) = self.through(&self.weights()?, &intact.streams[2 * first], 2 * first..self.sublayers(), probe)?;
+        Ok(intact.streams[..2 * first].iter().cloned().chain(memory.streams).collect())
     }
 
     fn intact(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Intact>>> {
@@ -621,7 +646,8 @@ impl Model {
     }
 
     /// Keep a run without edits; the oldest ones go.
-    fn keep(&self, intact: Intact) {
+    pub(crate) fn keep(&self, ids: &[u32], streams: Vec<Vec<f32>>, hidden: &[f32], heads: &[Arc<LayerActivations>]) {
+        let intact = Intact { ids: ids.to_vec(), streams, hidden: hidden.to_vec(), heads: heads.to_vec() };
         let mut kept = self.intact();
         kept.retain(|other| other.ids != intact.ids);
         kept.push(Arc::new(intact));

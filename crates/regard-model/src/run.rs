@@ -423,15 +423,25 @@ impl Model {
         let sublayers = self.sublayers();
         let handle = self.with_cancel(&Cancel::new());
         let of_layers = |hidden, layers: &[_]| Run::new(handle.clone(), ids.to_vec(), edits.clone(), hidden, layers.to_vec());
-        let (mut rows, mut layers) = (self.embedded(&weights, ids)?, Vec::new());
         let each = self.first_of(1);
-        for first in (0..sublayers).step_by(each) {
-            let remember = Remember { heads: true, ..Remember::default() };
+        let (begun, mut rows, mut layers) = match self.before_edits(ids, edits) {
+            Some(known) => known,
+            None => (0, self.embedded(&weights, ids)?, Vec::new()),
+        };
+        (1..=layers.len()).for_each(|count| done(&of_layers(Vec::new(), &layers[..count])));
+        let keeps = layers.is_empty() && self.keeps_streams(ids, edits);
+        let mut streams = Vec::new();
+        for first in (begun..sublayers).step_by(each) {
+            let remember = Remember { heads: true, streams: keeps, ..Remember::default() };
             let probe = self.probe(edits, sources, remember);
             let (next, memory) = self.through(&weights, &rows, first..sublayers.min(first + each), probe)?;
             rows = next;
             layers.extend(memory.heads);
+            streams.extend(memory.streams);
             done(&of_layers(Vec::new(), &layers));
+        }
+        if keeps {
+            self.keep(ids, streams, &rows, &layers);
         }
         Ok(of_layers(rows, &layers))
     }

@@ -136,10 +136,30 @@ fn a_run_that_begins_at_its_edit_is_the_whole_run() {
         warm.run(&other, &edits(""), &none).expect(name);
         let again = warm.run(&clean, &edits(""), &none).expect(name);
         assert_eq!(first.hidden(), again.hidden(), "{name}");
+        // Layer by layer, which keeps what runs begin at, too.
+        let layered = Model::load(folder(name)).expect(name);
+        for _ in 0..2 {
+            let mut layers = 0;
+            let run = layered.run_by_layers(&clean, &edits(""), &none, |_| layers += 1).expect(name);
+            assert_eq!((first.hidden(), layers), (run.hidden(), warm.shape().layers), "{name}");
+        }
+        let [cold, warm_lens] =
+            [&Model::load(folder(name)).expect(name), &layered].map(|model| model.lens(&clean, &edits(""), &none, 3).expect(name));
+        assert_eq!((cold.top, cold.probability, cold.entropy), (warm_lens.top, warm_lens.probability, warm_lens.entropy), "{name}");
         for text in ["L0.H0=zero", "L1.H1=zero", "L1.mlp=zero", "L1=gain:0.5", "scale=off", "L1.H0=temp:2", "L1.H1=gain:1"] {
             let cold = Model::load(folder(name)).expect(name).run(&clean, &edits(text), &none).expect(name);
             let quick = warm.run(&clean, &edits(text), &none).expect(name);
             assert_eq!(cold.hidden(), quick.hidden(), "{name} {text}");
+            let mut counts = Vec::new();
+            let count = |run: &regard_model::Run| counts.push(run.activations().len());
+            let layered = warm.run_by_layers(&clean, &edits(text), &none, count).expect(name);
+            assert_eq!(cold.hidden(), layered.hidden(), "{name} {text}");
+            assert_eq!(counts, (1..=warm.shape().layers).collect::<Vec<_>>(), "{name} {text}");
+            let lens = |model: &Model| model.lens(&clean, &edits(text), &none, 3).expect(name);
+            let [lens_cold, lens_warm] = [lens(&Model::load(folder(name)).expect(name)), lens(&warm)];
+            assert_eq!((&lens_cold.top, &lens_cold.probability), (&lens_warm.top, &lens_warm.probability), "{name} {text}");
+            assert_eq!(lens_cold.entropy, lens_warm.entropy, "{name} {text}");
+            assert_eq!(lens_cold.loss.mapv(f64::to_bits), lens_warm.loss.mapv(f64::to_bits), "{name} {text}");
             assert_eq!(quick.edits().canonical(), edits(text).canonical());
             for layer in 0..warm.shape().layers {
                 assert_eq!(cold.z(layer).expect(name), quick.z(layer).expect(name), "{name} {text} layer {layer}");

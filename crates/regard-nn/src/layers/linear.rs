@@ -209,6 +209,21 @@ impl Linear {
             return;
         }
         let cut = Cut::rows_of(x, self.inputs);
+        if cut.count() == 1 {
+            // One piece of rows: threads share the outputs.
+            let mut y = matrix_mut(y, self.outputs);
+            let strips: Vec<_> = y.axis_chunks_iter_mut(Axis(1), NARROW_STRIP).enumerate().collect();
+            strips.into_par_iter().with_max_len(1).for_each(|(strip, mut y)| {
+                let (first, mut packed) = (strip * NARROW_STRIP, PackedMatrix::default());
+                weights.pack(first..first + y.ncols(), &mut packed);
+                packed.matmul(y.view_mut(), Write::Replace, matrix(x, self.inputs));
+                if let Some(bias) = bias {
+                    let bias = &bias[first..first + y.ncols()];
+                    y.rows_mut().into_iter().for_each(|mut row| row.iter_mut().zip(bias).for_each(|(y, b)| *y += *b));
+                }
+            });
+            return;
+        }
         let mut packed = Strips(Vec::new());
         for first in (0..self.outputs).step_by(STRIP) {
             let strip = first..(first + STRIP).min(self.outputs);
