@@ -1,6 +1,6 @@
 //! `regard serve`: the page, for this machine only.
 
-use crate::microscope::VectorArgs;
+use crate::microscope::{VectorArgs, load};
 use crate::options::{Common, Outcome, Unusable};
 use crate::output::{note, print};
 use anyhow::{Context, Result};
@@ -18,9 +18,9 @@ use std::process::{Command, Stdio};
 #[derive(Args, Debug)]
 #[command(after_help = "Examples:
   regard serve
-  regard serve stories15M/model.bin SmolLM2-135M.Q4_1.gguf --no-open --port 8080")]
+  regard serve built-in stories15M/model.bin SmolLM2-135M.Q4_1.gguf --no-open --port 8080")]
 pub(crate) struct Serve {
-    /// Models: files, folders, or names in the local Hugging Face cache [default: the small built-in model]
+    /// Models: files, folders, names in the local Hugging Face cache, or `built-in` [default: the small built-in model]
     #[arg(value_name = "MODEL")]
     models: Vec<PathBuf>,
     #[command(flatten)]
@@ -75,7 +75,7 @@ impl Serve {
         let models: Vec<Model> = if self.models.is_empty() {
             vec![Model::built_in()?]
         } else {
-            self.models.iter().map(Model::load).collect::<regard_model::Result<_>>()?
+            self.models.iter().map(|path| load(Some(path))).collect::<Result<_>>()?
         };
         let models = models.into_iter().map(|model| self.vectors.given(model)).collect::<Result<_>>()?;
         drop(bar);

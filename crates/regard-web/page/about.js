@@ -14,6 +14,8 @@ export function describe() {
     one.examples.map((example, i) => el('option', { value: i }, example.title)),
   );
   byId('example').closest('label').hidden = Boolean(frozen) || one.examples.length === 0;
+  byId('model').title = one.name;
+  byId('reads').hidden = one.reads !== 'text';
   const shared = one.kv_heads < one.heads ? ` (${one.kv_heads} for keys and values)` : '';
   const size = `${(one.parameters / 1e6).toPrecision(3)} M parameters`;
   const heads = `${one.heads} heads${shared} in each of ${one.layers} layers`;
@@ -21,11 +23,14 @@ export function describe() {
   if (frozen) return;
   put(
     byId('intro'),
-    one.writes
-      ? 'A language model reads your text and predicts what comes next: each picture shows which earlier tokens one ' +
-          'of its attention heads looks at, and every change under Surgery shows what that part is worth.'
-      : 'A language model reads your text in both directions and turns each token into a vector: each picture shows ' +
-          'which tokens one of its attention heads looks at, and Surgery changes them.',
+    one.reads
+      ? 'An encoder-decoder reads one text and writes another: the encoder looks within what it reads, the ' +
+          'decoder within what it has written, and cross-attention from what is written to what was read.'
+      : one.writes
+        ? 'A language model reads your text and predicts what comes next: each picture shows which earlier tokens ' +
+          'one of its attention heads looks at, and every change under Surgery shows what that part is worth.'
+        : 'A language model reads your text in both directions and turns each token into a vector: each picture ' +
+          'shows which tokens one of its attention heads looks at, and Surgery changes them.',
   );
   showTries();
 }

@@ -56,6 +56,10 @@ export function shown(piece) {
   return text.length > 24 ? text.slice(0, 23) + '…' : text;
 }
 
+/** What stands for a byte in a list of tokens is explained there. */
+export const byteWords = (pieces) =>
+  pieces.some((piece) => /^<0x[0-9A-F]{2}>$/.test(piece)) ? ' A token such as <0x9D> is a single byte.' : '';
+
 /** The same in a column, where a space is nothing. */
 export const label = (piece) => shown(piece).replace(/^ | $/g, '␣') || '∅';
 

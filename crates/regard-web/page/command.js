@@ -18,6 +18,13 @@ export function commandLine(argument, text, edits, more = [], command = 'look') 
   return ['regard', command, ...named, ...given, ...(edits ? ['--edits', edits] : []), ...more].map(quoted).join(' ');
 }
 
+/** What an encoder-decoder is told beside the text. */
+export function reading() {
+  const { model, source, part } = state;
+  if (!runs.models[model].reads) return [];
+  return ['--source', source, ...(part === 'decoder' ? [] : ['--part', part])];
+}
+
 /** Tokens of the lesson. */
 const LESSON = 12;
 
@@ -33,7 +40,8 @@ export function sameAsView() {
   const [run, edits] = state.side === 'A' ? [runs.A, ''] : [runs.B, runs.B.edits];
   const sink = state.sink === 'show' ? [] : ['--sink', state.sink];
   const of = ['--head', `${state.layer}.${state.head}`];
-  const line = (...more) => commandLine(argument, state.text, edits, more.flat());
+  const read = reading();
+  const line = (...more) => commandLine(argument, state.text, edits, [...read, ...more.flat()]);
   const n = run.tokens.length;
   switch (state.view) {
     case 'heads':
@@ -48,11 +56,11 @@ export function sameAsView() {
     }
     case 'lens': {
       const [from, rows] = shownTokens(n, chosen()[0] ?? n - 1);
-      if (state.text.length > LONG_COMMAND || from + rows < n) return null;
+      if (read.length || state.text.length > LONG_COMMAND || from + rows < n) return null;
       return ['The last column', commandLine(argument, state.text, edits, [], 'lens')];
     }
     default:
-      return ['The weights of these tokens', commandLine(argument, beginning(run), edits, of)];
+      return ['The weights of these tokens', commandLine(argument, beginning(run), edits, [...read, ...of])];
   }
 }
 

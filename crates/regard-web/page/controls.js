@@ -3,6 +3,7 @@
 import { byId, clamp, el, put } from './base.js';
 import { frozen } from './api.js';
 import { model } from './draw.js';
+import { partButtons } from './reads.js';
 import { go, runs, state } from './state.js';
 
 /** The first token in pictures, cells that stand for several tokens, and colours; a file has one of the first two. */
@@ -129,6 +130,7 @@ export function showControls(view) {
   put(
     box,
     frozen ? null : sides(),
+    partButtons(),
     view.ofOneHead ? [numberField('layer', layers), numberField('head', heads)] : null,
     view.controls(choice, check),
     further(view.options?.(choice, check) ?? []),

@@ -5,9 +5,19 @@ import { colour, image } from './colour.js';
 import { frozen, numbers } from './api.js';
 import { runs, state } from './state.js';
 
-export const model = () => runs.models[state.model];
+/** The model whose heads are looked at: of an encoder-decoder, one of both. */
+export const model = () => {
+  const one = runs.models[state.model];
+  return one?.reads && state.part === 'encoder' ? { ...one, ...one.encoder } : one;
+};
+/** The tokens that are looked at: of cross-attention, those that the encoder read. */
+export const keysOf = (run) => run.keys ?? run.tokens;
 /** Whether B − A is shown; without edits there is nothing to subtract. */
 export const difference = () => state.side === 'D' && state.edits !== '';
+/** Less than any difference of two weights. */
+const NOTHING = 1e-11;
+/** Whether the edits change none of the weights whose largest change this is. */
+export const unchanged = (most) => difference() && most < NOTHING;
 export const side = () => (state.side === 'A' ? runs.A : runs.B);
 
 /** The same asked of A, of B, or of both and subtracted. */
@@ -155,8 +165,9 @@ export function scaleKind() {
   return { kind, decades: Math.max(4, Math.ceil(Math.log10(10 * n))) };
 }
 
-/** A bar of colours with the numbers at its ends. */
+/** A bar of colours with the numbers at its ends; none where nothing changes. */
 export function colourBar(most) {
+  if (unchanged(most)) return null;
   const { kind, decades } = scaleKind();
   const canvas = el('canvas', { width: 256, height: 1, 'aria-hidden': 'true' });
   const at = (i) =>
@@ -177,6 +188,7 @@ export function colourBar(most) {
 
 /** What the colours mean. */
 export function scaleWords(most) {
+  if (unchanged(most)) return 'the edits change none of these weights: they act later in the model';
   const { kind, decades } = scaleKind();
   const how = { linear: 'linear', root: 'by square root', log: `logarithmic, ${decades} decades` }[kind];
   return difference()

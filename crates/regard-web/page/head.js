@@ -3,17 +3,20 @@
 import { el, label, put, short, svg } from './base.js';
 import { image } from './colour.js';
 import { frozen } from './api.js';
-import { colourBar, difference, largest, model, rowsOfHead, scaleKind, sinkWords, table } from './draw.js';
+import { colourBar, difference, largest, model, rowsOfHead, scaleKind, scaleWords } from './draw.js';
+import { keysOf, sinkWords, table, unchanged } from './draw.js';
 import { colourChoice, sinkChoice } from './controls.js';
 import { examplesBox } from './examples.js';
 import { nameSpan } from './labels.js';
 import { grouping, merged } from './words.js';
-import { choose, tokenTexts } from './text.js';
+import { choose, keyTexts, tokenTexts } from './text.js';
 import { chosen, go, runs, state } from './state.js';
 
 /** Rows that are drawn at a time, and the height of one. */
 const ROWS = 64;
 const HEIGHT = 19;
+/** Keys of another text that are drawn. */
+const KEYS = 200;
 /** Tokens that can be put together to words. */
 const GROUPED = 512;
 /** Colours of heads that are shown together; each has three to one against white and against black. */
@@ -29,12 +32,13 @@ export function headsShown() {
 
 /** Names, and for each head weights between them; of tokens, or of words. */
 async function pattern(run, n) {
-  const grouped = state.words === 1 && n <= GROUPED;
+  const grouped = state.words === 1 && n <= GROUPED && !run.keys;
+  const width = keysOf(run).length;
   const groups = grouped ? grouping(state.text, run.tokens) : run.tokens.map((_, i) => [i]);
   const at = chosen()[0] ?? 0;
   const start = n <= ROWS || grouped ? 0 : Math.max(0, Math.min(n - ROWS, at - ROWS / 2));
   const rows = grouped ? n : Math.min(ROWS, n);
-  const all = await Promise.all(headsShown().map(([l, h]) => rowsOfHead(l, h, start, rows, n)));
+  const all = await Promise.all(headsShown().map(([l, h]) => rowsOfHead(l, h, start, rows, width)));
   const texts = tokenTexts(run);
   const names = groups.map(
     (group) =>
@@ -43,23 +47,28 @@ async function pattern(run, n) {
         .filter((text) => text !== '·')
         .join('') || '·',
   );
-  const plain = (weights) => Array.from({ length: rows }, (_, i) => [start + i, weights.subarray(i * n, (i + 1) * n)]);
+  const plain = (weights) =>
+    Array.from({ length: rows }, (_, i) => [start + i, weights.subarray(i * width, (i + 1) * width)]);
   return {
     names,
+    keyNames: run.keys ? keyTexts(run) : names,
     grouped,
     members: groups.map((group) => group[0]),
     heads: all.map(grouped ? (weights) => merged(groups, weights, n).slice(0, 200) : plain),
   };
 }
 
-function lines({ names, heads, grouped, members }, only) {
+function lines({ names, keyNames, heads, grouped, members }, only) {
   const rows = heads[0];
-  const first = grouped || names.length <= ROWS ? 0 : rows[0][0];
-  const last = rows.at(-1)[0];
-  const keys = names.slice(first, last + 1);
+  // Tokens of another text are all drawn, as far as there is room.
+  const crossed = keyNames !== names;
+  const first = grouped || crossed || names.length <= ROWS ? 0 : rows[0][0];
+  const last = crossed ? Math.min(keyNames.length, KEYS) - 1 : rows.at(-1)[0];
+  const keys = keyNames.slice(first, last + 1);
   const height = (Math.max(keys.length, rows.length) + 1.5) * HEIGHT;
   // As wide as the longest label needs.
-  const room = Math.min(190, 12 + 7.5 * Math.max(...keys.map((name) => label(name).length), 4));
+  const drawn = crossed ? [...keys, ...rows.map(([i]) => names[i])] : keys;
+  const room = Math.min(190, 12 + 7.5 * Math.max(...drawn.map((name) => label(name).length), 4));
   const [left, right, width] = [room + 5, room + 155, 2 * room + 160];
   const title = 'lines from queries on the left to keys on the right; the table below has the numbers';
   const out = svg('svg', {
@@ -71,13 +80,14 @@ function lines({ names, heads, grouped, members }, only) {
     class: 'lines',
   });
   const y = (i) => (i - first + 1.2) * HEIGHT;
+  const yRow = (i) => y(crossed ? i - rows[0][0] : i);
   const line = (i, j, weight, which) => {
     const stroke = difference() && weight < 0 ? '#2d74c4' : COLOURS[which % COLOURS.length];
     return svg(
       'line',
       {
         x1: left,
-        y1: y(i) - 4,
+        y1: yRow(i) - 4,
         x2: right,
         y2: y(j) - 4,
         stroke,
@@ -88,7 +98,7 @@ function lines({ names, heads, grouped, members }, only) {
         'data-value': weight,
         'data-which': which,
       },
-      svg('title', {}, `${label(names[i])} → ${label(names[j])}: ${short(weight)}`),
+      svg('title', {}, `${label(names[i])} → ${label(keyNames[j])}: ${short(weight)}`),
     );
   };
   heads.forEach((ofHead, which) => {
@@ -112,7 +122,7 @@ function lines({ names, heads, grouped, members }, only) {
         'text',
         {
           x: left - 5,
-          y: y(i),
+          y: yRow(i),
           'font-size': 12,
           'text-anchor': 'end',
           'font-weight': strong ? 700 : 400,
@@ -153,6 +163,7 @@ function smallMap(rows) {
   const columns = rows[0][1].length;
   const values = Float32Array.from(rows.flatMap(([, row]) => Array.from(row)));
   const most = Math.max(largest(values), 1e-12);
+  if (unchanged(most)) return el('p', { class: 'beside' }, `Nothing to draw: ${scaleWords(most)}.`);
   const canvas = el('canvas', { class: 'small-map', width: columns, height: rows.length, 'aria-hidden': 'true' });
   canvas.getContext('2d').putImageData(image(values, columns, most, scaleKind(), difference()), 0, 0);
   const [l, h] = headsShown()[0];
@@ -212,20 +223,23 @@ export const headView = {
   what:
     'Lines from a [query] (left) to the keys it attends to (right), as wide as their ' +
     '[weight|weights]; weights below 0.02 are not drawn. Hover or click a token; several heads have several colours.',
-  controls: (option, check) => [frozen ? null : besideField(), check('words', 'words instead of tokens')],
+  controls: (option, check) => [
+    frozen ? null : besideField(),
+    runs.B?.keys ? null : check('words', 'words instead of tokens'),
+  ],
   options: (option) => [sinkChoice(option), colourChoice(option)],
   async render(box, current) {
     const run = runs.B;
     const drawn = await pattern(run, run.tokens.length);
     if (!current()) return null;
-    const { names, heads, grouped, members } = drawn;
+    const { names, keyNames, heads, grouped, members } = drawn;
     const rows = heads[0];
     // A word is chosen by any of its tokens.
     const wordOf = (i) => members.findLastIndex((first) => first <= i);
     const only = grouped ? [...new Set(chosen().map(wordOf))] : chosen();
     const drawing = lines(drawn, only);
     const picked = only.length ? rows.filter(([i]) => only.includes(i)) : rows;
-    const sum = names.map((name, j) => [
+    const sum = keyNames.map((name, j) => [
       j,
       name,
       picked.reduce((total, [, row]) => total + row[j], 0) / Math.max(1, picked.length),
@@ -255,10 +269,10 @@ export const headView = {
           { pick: (row) => go({ key: String(row[0]) }) },
         ),
       ),
-      examplesBox(),
+      model().reads ? null : examplesBox(),
     );
     if (only.length) drawing.querySelector(`[data-token="${only[0]}"]`)?.scrollIntoView({ block: 'nearest' });
-    const all = () => rows.flatMap(([i, row]) => Array.from(row, (x, j) => [i, names[i], j, names[j], x]));
+    const all = () => rows.flatMap(([i, row]) => Array.from(row, (x, j) => [i, names[i], j, keyNames[j], x]));
     return {
       svg: () => drawing,
       table: () => ({ columns: ['query', 'query_token', 'key', 'key_token', 'weight'], rows: all() }),

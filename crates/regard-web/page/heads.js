@@ -2,7 +2,7 @@
 // Every head: a thumbnail each, a table, a scatter.
 import { counted, el, put } from './base.js';
 import { ask, frozen } from './api.js';
-import { colourBar, difference, model, ofSide, scaleWords, sinkWords, table } from './draw.js';
+import { colourBar, difference, keysOf, model, ofSide, scaleWords, sinkWords, table } from './draw.js';
 import { NAMES, nameHeads, nameOf, namesComing, namesKnown } from './labels.js';
 import { cellChoice, choice, colourChoice, sinkChoice } from './controls.js';
 import { addPictures, comparison, otherField, otherText } from './compare.js';
@@ -15,7 +15,7 @@ const statisticsOf = (layer) => ofSide((run) => ask(`/api/run/${run.run}/heads?l
 
 /** Table and scatter of the statistics of all heads. */
 function statisticsShown(grid, means) {
-  const names = ['layer', 'head', ...(namesKnown() ? ['labels'] : []), ...STATISTICS];
+  const names = ['layer', 'head', ...(namesKnown() ? ['labels'] : []), ...measured()];
   const rows = grid
     .arrange(means)
     .map((mean) => names.map((name) => (name === 'labels' ? nameOf(mean.layer, mean.head) : mean[name])));
@@ -31,15 +31,20 @@ function statisticsShown(grid, means) {
     names,
     rows,
     shown,
-    drawing: el(
-      'div',
-      {},
-      el('div', { class: 'row' }, choice('scatterX', named(), 'every head by'), choice('scatterY', named(), 'and')),
-      scatter(means),
-      el('p', { class: 'quiet' }, 'Each dot is a head; the lighter, the later its layer.'),
-    ),
+    drawing: runs.B.keys
+      ? null
+      : el(
+          'div',
+          {},
+          el('div', { class: 'row' }, choice('scatterX', named(), 'every head by'), choice('scatterY', named(), 'and')),
+          scatter(means),
+          el('p', { class: 'quiet' }, 'Each dot is a head; the lighter, the later its layer.'),
+        ),
   };
 }
+
+/** Statistics that mean something: tokens of two texts are neither the same nor apart. */
+const measured = () => (runs.B.keys ? ['entropy', 'max_weight', 'first'] : STATISTICS);
 
 const named = () => STATISTICS.map((name) => [name, WORDS[name]]);
 
@@ -76,20 +81,28 @@ export const headsView = {
     ),
     namesKnown() ? option('only', byName(), 'show') : null,
   ],
-  options: (option) => [sinkChoice(option), cellChoice(option), colourChoice(option), frozen ? null : otherField()],
+  options: (option) => [
+    sinkChoice(option),
+    cellChoice(option),
+    colourChoice(option),
+    frozen || model().reads ? null : otherField(),
+  ],
   async render(box, current, task) {
     const { layers, heads } = model();
     const n = runs.B.tokens.length;
-    const grid = new Grid(n, headEdits());
+    const keys = keysOf(runs.B).length;
+    const grid = new Grid(n, headEdits(), keys);
     const side = difference() ? ', with the edits less without' : '';
+    const over = runs.B.keys ? ` that look at ${counted(keys, 'token')} of the source` : '';
+    const on = `${counted(n, 'token')}${over}${side}`;
     const words = () => [
       el(
         'p',
         { class: 'quiet' },
-        `${counted(layers * heads, 'head')} on ${counted(n, 'token')}${side}: ${scaleWords(grid.most)}.${sinkWords()}`,
+        `${counted(layers * heads, 'head')} on ${on}: ${scaleWords(grid.most)}.${sinkWords()}`,
       ),
       colourBar(grid.most),
-      namesKnown() || namesComing() || frozen ? null : nameButton(),
+      namesKnown() || namesComing() || frozen || model().reads ? null : nameButton(),
     ];
     const sortable = n <= LONG || state.order !== 'layer';
     const all = Array.from({ length: layers }, (_, layer) => layer);

@@ -3,7 +3,7 @@
 import { el, put, short, svg } from './base.js';
 import { frozen, numbers } from './api.js';
 import { colour, image } from './colour.js';
-import { difference, largest, model, ofSide, scaleKind, tilePath } from './draw.js';
+import { difference, largest, model, ofSide, scaleKind, tilePath, unchanged } from './draw.js';
 import { NAMES, nameOf } from './labels.js';
 import { STATISTICS, go, state } from './state.js';
 
@@ -21,7 +21,7 @@ export const WORDS = {
 const LABELLED = 24;
 
 /** Labels of dots `[x, y, words]`: beside, above or below, where they cover no dot, no other label and no edge. */
-export function dotLabels(dots, [width, height] = [420, 270]) {
+export function dotLabels(dots, [width, height] = [420, 249]) {
   if (dots.length > LABELLED) return [];
   const taken = dots.map(([x, y]) => [x - 5, y - 5, x + 5, y + 5]);
   const free = (/** @type {any[]} */ [l, t, r, b]) =>
@@ -50,6 +50,9 @@ export function dotLabels(dots, [width, height] = [420, 270]) {
   });
 }
 
+/** An end of an axis: two digits. */
+const rough = (x) => (Math.abs(x) < 1e-3 ? x.toExponential(0) : String(Number(x.toPrecision(2))));
+
 /** Every head by two statistics. */
 export function scatter(heads) {
   const [xs, ys] = [heads.map((h) => h[state.scatterX]), heads.map((h) => h[state.scatterY])];
@@ -76,10 +79,10 @@ export function scatter(heads) {
     ),
   );
   out.append(
-    word(50, 266, short(Math.min(...xs))),
-    word(400, 266, short(Math.max(...xs))),
-    word(46, 250, short(Math.min(...ys)), 'end'),
-    word(46, 20, short(Math.max(...ys)), 'end'),
+    word(50, 266, rough(Math.min(...xs))),
+    word(400, 266, rough(Math.max(...xs))),
+    word(46, 250, rough(Math.min(...ys)), 'end'),
+    word(46, 20, rough(Math.max(...ys)), 'end'),
   );
   const places = heads.map((_, i) => [60 + 340 * sx(xs[i]), 242 - 224 * sy(ys[i])]);
   heads.forEach((head, i) => {
@@ -145,14 +148,16 @@ function headButton(layer, head, edit) {
 }
 
 /** Cells of a thumbnail on a side. */
-export const cellsAcross = (n) => Math.ceil(n / Math.ceil(n / 32));
+const CELLS = 32;
 
 /** The grid of all heads: layers come as they are ready, in the colours of the largest weight so far. */
 export class Grid {
-  constructor(n, edited) {
+  constructor(n, edited, keys = n) {
     const { layers, heads } = model();
     this.n = n;
-    this.columns = cellsAcross(n);
+    this.keys = keys;
+    this.step = Math.ceil(Math.max(n, keys) / CELLS);
+    this.columns = Math.ceil(keys / this.step);
     /** Pictures by layer and head, and the layers that have all of them. */
     this.loaded = new Map();
     this.done = new Set();
@@ -172,12 +177,13 @@ export class Grid {
     if (!values) return;
     const canvas = this.buttons[layer * model().heads + head].querySelector('canvas');
     Object.assign(canvas, { width: this.columns, height: values.length / this.columns });
+    if (this.keys !== this.n) canvas.style.aspectRatio = `${canvas.width} / ${canvas.height}`;
     canvas.getContext('2d').putImageData(image(values, this.columns, this.most, scaleKind(), difference()), 0, 0);
   }
 
   /** The largest cell. The last row and column may stand for fewer tokens than the others: they do not count then. */
   largest(values) {
-    const whole = this.n % Math.ceil(this.n / 32) === 0;
+    const whole = this.n % this.step === 0 && this.keys % this.step === 0;
     const edge = (i) => i % this.columns === this.columns - 1 || i >= values.length - this.columns;
     return whole ? largest(values) : largest(values.filter((_, i) => !edge(i)));
   }
@@ -187,6 +193,7 @@ export class Grid {
     if (!this.loaded.has(layer)) this.loaded.set(layer, []);
     this.loaded.get(layer)[head] = values;
     const most = this.largest(values);
+    this.buttons[layer * model().heads + head].toggleAttribute('data-unchanged', unchanged(most));
     if (most <= this.most) {
       this.paint(layer, head);
       return;
@@ -210,9 +217,8 @@ export class Grid {
       const cells = all.length / heads;
       for (let head = 0; head < heads; head++) this.show(layer, head, all.subarray(head * cells, (head + 1) * cells));
     } else {
-      const step = Math.ceil(this.n / 32);
       for (let head = 0; head < heads; head++) {
-        const own = await of((run) => numbers(tilePath(run, layer, head, 0, this.n, 0, this.n, step)));
+        const own = await of((run) => numbers(tilePath(run, layer, head, 0, this.n, 0, this.keys, this.step)));
         this.show(layer, head, own);
       }
     }

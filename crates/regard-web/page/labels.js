@@ -70,7 +70,7 @@ export async function nameHeads(/** @type {(done: number, all: number) => void} 
 const begun = new Set();
 
 /** Whether the names come without being asked. */
-export const namesComing = () => !known.has(state.model) && model().parameters <= SMALL;
+export const namesComing = () => !known.has(state.model) && model().parameters <= SMALL && !model().reads;
 
 /** A small model has its names without being asked. */
 export function nameWhenSmall() {

@@ -1,18 +1,22 @@
 // @ts-check
 // Logit lens: the prediction after each layer, at each token.
-import { clamp, el, label, put, short, signed } from './base.js';
+import { byId, byteWords, clamp, el, label, put, short, signed } from './base.js';
 import { ask, frozen } from './api.js';
 import { colour, inkOn } from './colour.js';
 import { colourBar, difference, largest, model, side, table } from './draw.js';
 import { tokenTexts } from './text.js';
 import { chosen, go, runs, state } from './state.js';
 
-/** Tokens that are shown at a time. */
+/** Tokens that are shown at a time: as many as fit beside the names of the layers, and at most 24. */
 const SHOWN = 24;
+const LEAST = 6;
+const NAMES_WIDTH = 110;
+const TOKEN_WIDTH = 58;
 
 /** The first token and the number of tokens that are shown, around the chosen one. */
 export function shownTokens(n, at) {
-  const rows = Math.min(n, SHOWN);
+  const fitting = Math.floor(((byId('view')?.clientWidth ?? Infinity) - NAMES_WIDTH) / TOKEN_WIDTH);
+  const rows = Math.min(n, clamp(fitting, LEAST, SHOWN));
   return [clamp(at - Math.floor(rows / 2), 0, n - rows), rows];
 }
 
@@ -131,6 +135,7 @@ export const lensView = {
               'token comes first. '
           : 'Colour: the probability of the most likely token, dark for 0 and bright for 1. ',
         `Tokens ${from} to ${from + rows - 1} of ${n}.`,
+        byteWords(layers.flatMap((cells) => cells.map((cell) => best(cell).piece))),
       ),
       before ? null : colourBar(1),
       n > rows && !frozen

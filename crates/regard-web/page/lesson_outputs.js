@@ -284,7 +284,7 @@ function ending() {
     { class: 'ending' },
     el('h3', {}, 'Now write it yourself'),
     paragraph(
-      'Fourteen exercises, each with a judge that names the mistake: ',
+      'Exercises, with a judge that names the mistake: ',
       el('code', {}, 'regard learn'),
       '. Those of this lesson: ',
       EXERCISES.flatMap(([name, words], i) => [i ? ', ' : '', el('code', {}, `regard learn ${name}`), ` (${words})`]),

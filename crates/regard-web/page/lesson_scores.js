@@ -20,6 +20,13 @@ import { scaleBox, sweep } from './lesson_scale.js';
 import { explained } from './terms.js';
 import { runs, state } from './state.js';
 
+/** What is said of a model whose scores are multiplied by something else. */
+function otherScale(d) {
+  const { scale } = model();
+  if (scale === undefined || Math.abs(scale * Math.sqrt(d) - 1) < 1e-6) return '';
+  return ` This model multiplies its scores by ${short(scale)} instead.`;
+}
+
 export function tokens({ pieces, ids }, id) {
   const n = pieces.length;
   const own = runs.B.tokens.slice(0, n).filter((token) => !token.added);
@@ -162,7 +169,7 @@ export function scale({ names, steps }, id) {
     paragraph(
       explained(
         `Dot products of longer vectors are larger. The [scale] 1/√d_k = 1/√${d} takes that back, so that ` +
-          `the [softmax] is not driven to a single key.`,
+          `the [softmax] is not driven to a single key.${otherScale(d)}`,
       ),
     ),
     question(

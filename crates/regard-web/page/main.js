@@ -17,6 +17,7 @@ import { prepare } from './runner.js';
 import { showControls, showTabs } from './controls.js';
 import { headsView } from './heads.js';
 import { nameWhenSmall, whenNamed } from './labels.js';
+import { fitFirstText } from './fitting.js';
 import { headView } from './head.js';
 import { mapView } from './map.js';
 import { neuronView } from './neuron.js';
@@ -24,6 +25,7 @@ import { lensView } from './lens.js';
 import { lessonView } from './lesson.js';
 import { emptyState } from './empty.js';
 import { askForToken, comeBack } from './lost.js';
+import { chooseModel, listenToSource, showSource, writeFirstText } from './reads.js';
 import { inTab, keepOffline, listenToDrops } from './tab.js';
 import { showSurgery } from './surgery.js';
 
@@ -87,7 +89,7 @@ function undoCancelled() {
     return;
   }
   say('Cancelled: this is the text from before.');
-  go({ text: runs.A.of, edits: runs.B.asked, model: runs.A.model }, true);
+  go({ ...runs.A.given, edits: runs.B.asked, model: runs.A.model }, true);
 }
 
 /** Draws anew after a change; all of it, where nothing is said. */
@@ -104,7 +106,7 @@ async function update(changes) {
     // What is shown is of another text.
     document.body.dataset.stale = 'true';
     if (error.status === 401) askForToken(begin);
-    else if (error.status !== 0) banner(error.message);
+    else if (error.status !== 0 && !(await fitFirstText())) banner(error.message);
     return;
   }
   if (!ready) return;
@@ -120,6 +122,7 @@ async function update(changes) {
     runs.B.asked = state.edits = runs.B.edits;
     keepInAddress();
   }
+  showSource();
   showText();
   showNext();
   showSurgery();
@@ -132,6 +135,7 @@ async function update(changes) {
     return;
   }
   await showView();
+  if ((await fitFirstText()) || (await writeFirstText())) return;
   nameWhenSmall();
 }
 
@@ -175,8 +179,11 @@ function listenToText() {
   byId('model').addEventListener('change', (event) => {
     const number = Number(event.target.value);
     // The example of one model is not the language of another.
-    const text = state.text === model().begin ? runs.models[number].begin : state.text;
-    go({ model: number, text, edits: '', layer: 0, head: 0, queries: '', key: '', place: '', beside: '' });
+    const other = runs.models[number];
+    chooseModel(number);
+    const text = other.reads ? '' : state.text === model().begin || model().reads ? other.begin : state.text;
+    const fresh = { model: number, text, source: other.source, part: 'decoder' };
+    go({ ...fresh, edits: '', layer: 0, head: 0, queries: '', key: '', place: '', beside: '' });
     describe();
   });
   byId('example').addEventListener('change', (event) => {
@@ -216,6 +223,7 @@ function listen() {
   listenToKeys(VIEWS, say);
   listenToTokens();
   listenToTour();
+  listenToSource();
   whenChanged((changes) => {
     update(changes);
   });

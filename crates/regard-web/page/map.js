@@ -1,39 +1,86 @@
 // @ts-check
 // One head as a map of any length, zoomed and panned.
 import { clamp, counted, el, label, put, short } from './base.js';
-import { frozen } from './api.js';
+import { frozen, numbers } from './api.js';
 import { shareBar } from './lesson_parts.js';
 import { cellChoice, colourChoice, sinkChoice } from './controls.js';
-import { cellsSvg, colourBar, difference, largest, rowsOfHead, scaleWords, sinkWords, tile } from './draw.js';
+import { cellsSvg, colourBar, difference, largest, model, ofSide, rowsOfHead, scaleWords } from './draw.js';
+import { sinkWords, tile } from './draw.js';
+import { LONG } from './heads_drawn.js';
 import { CELLS, MapOf, rounded } from './map_tiles.js';
 import { chosen, go, runs, state } from './state.js';
 
 /** Keys of the chosen row that are listed. */
 const LISTED = 12;
 
+/** A token with its number as a bar. */
+const listed =
+  (map, most) =>
+  ([x, j]) =>
+    el(
+      'li',
+      { 'data-key': j, 'data-value': x },
+      el('span', { class: 'piece' }, label(map.keyTexts[j])),
+      shareBar(x, most, x < 0 ? 'less' : 'after'),
+      el('span', { class: 'percent' }, short(x), el('small', {}, ` token ${j}`)),
+    );
+
 /** Where the chosen token looks: the largest weights of its row. */
 async function showRow(box, map, n) {
   const row = Math.min(n - 1, chosen()[0] ?? n - 1);
-  const weights = await rowsOfHead(state.layer, state.head, row, 1, n);
+  const weights = await rowsOfHead(state.layer, state.head, row, 1, map.m);
   if (here !== map || row !== Math.min(n - 1, chosen()[0] ?? n - 1)) return;
   const top = Array.from(weights, (x, j) => [x, j])
     .filter(([x]) => x !== 0)
     .sort((a, b) => Math.abs(b[0]) - Math.abs(a[0]))
     .slice(0, LISTED);
   const most = Math.max(...top.map(([x]) => Math.abs(x)), difference() ? 0 : 1e-12, 1e-12);
-  const line = ([x, j]) =>
-    el(
-      'li',
-      { 'data-key': j, 'data-value': x },
-      el('span', { class: 'piece' }, label(map.texts[j])),
-      shareBar(x, difference() ? most : 1, x < 0 ? 'less' : 'after'),
-      el('span', { class: 'percent' }, short(x), el('small', {}, ` token ${j}`)),
-    );
   put(
     box,
     el('h3', {}, `Where token ${row} «${label(map.texts[row])}» looks`),
-    el('ol', { class: 'next two' }, top.map(line)),
-    el('p', { class: 'quiet' }, `The ${top.length} largest weights of its row. A click in the map chooses another.`),
+    el('ol', { class: 'next two' }, top.map(listed(map, difference() ? most : 1))),
+    el(
+      'p',
+      { class: 'quiet' },
+      top.length ? `The ${top.length} largest weights of its row.` : 'No weight of its row changes.',
+      ' A click in the map chooses another row.',
+    ),
+  );
+}
+
+/** Which tokens are looked at: what each gets from all rows, the most first. */
+async function showColumns(box, map, n) {
+  if (n > LONG && !box.dataset.wanted) {
+    const click = () => {
+      box.dataset.wanted = 'true';
+      showColumns(box, map, n).catch(() => {});
+    };
+    put(box, el('button', { onclick: click }, 'Which tokens are looked at'));
+    return;
+  }
+  const { heads } = model();
+  const all = await ofSide((run) => numbers(`/api/run/${run.run}/columns?layer=${state.layer}`));
+  if (here !== map) return;
+  const keys = all.length / heads;
+  const own = all.subarray(state.head * keys, (state.head + 1) * keys);
+  const top = Array.from(own, (x, j) => [x, j])
+    .filter(([x]) => Math.abs(x) > 1e-6)
+    .sort((a, b) => Math.abs(b[0]) - Math.abs(a[0]))
+    .slice(0, LISTED);
+  // Of a difference that is nothing.
+  if (!top.length) return;
+  const most = Math.max(...top.map(([x]) => Math.abs(x)), 1e-12);
+  put(
+    box,
+    el('h3', {}, 'Which tokens are looked at'),
+    el('ol', { class: 'next two' }, top.map(listed(map, most))),
+    el(
+      'p',
+      { class: 'quiet' },
+      difference()
+        ? 'The weight that a token gets from all rows, with the edits less without.'
+        : `The weight that a token gets from all rows, each of which gives 1: ${n} in all.`,
+    ),
   );
 }
 
@@ -67,8 +114,16 @@ export const mapView = {
     const said = el('p', { role: 'status', class: 'quiet' }, '');
     const words = el('p', { class: 'quiet', id: 'map-words' });
     const bar = el('div', { id: 'map-bar' });
-    const row = el('section', { class: 'row-list', 'aria-label': 'the chosen row' });
-    put(box, words, bar, el('div', { class: n <= CELLS ? 'map-and-row small' : 'map-and-row' }, canvas, row), said);
+    const row = el('section', { 'aria-label': 'the chosen row' });
+    const columns = el('section', { id: 'columns', 'aria-label': 'tokens that are looked at' });
+    const lists = el('div', { class: 'row-list' }, row, columns);
+    put(
+      box,
+      words,
+      bar,
+      el('div', { class: n <= CELLS && !runs.B.keys ? 'map-and-row small' : 'map-and-row' }, canvas, lists),
+      said,
+    );
     let described = '';
     const describe = (most, step) => {
       const now = `${most} ${step}`;
@@ -81,15 +136,16 @@ export const mapView = {
       );
       put(bar, colourBar(most));
     };
-    const map = new MapOf(canvas, n, (text) => put(said, text), describe);
+    const map = new MapOf(canvas, (text) => put(said, text), describe);
     here = map;
     map.showRow = () => showRow(row, map, n).catch(() => {});
     // The first picture is there when this is done.
-    const coarse = frozen ? frozen.step : 2 ** Math.max(0, Math.ceil(Math.log2(n / CELLS)));
-    const whole = await tile(0, n, 0, n, coarse);
+    const coarse = frozen ? frozen.step : 2 ** Math.max(0, Math.ceil(Math.log2(map.longest / CELLS)));
+    const whole = await tile(0, n, 0, map.m, coarse);
     const mostOfAll = rounded(largest(whole));
     map.draw();
     map.showRow();
+    showColumns(columns, map, n).catch(() => {});
     let drag = null;
     canvas.addEventListener('pointerdown', (event) => {
       drag = [event.clientX, event.clientY, false];
@@ -131,7 +187,7 @@ export const mapView = {
       else if (event.key === 'Enter' && map.cursor) go({ queries: String(map.cursor[0]), key: String(map.cursor[1]) });
       else if (step) {
         const [i, j] = map.cursor ?? [Math.max(0, Math.floor(map.y)), Math.max(0, Math.floor(map.x))];
-        map.cursor = [clamp(i + step[0] * map.step, 0, n - 1), clamp(j + step[1] * map.step, 0, n - 1)];
+        map.cursor = [clamp(i + step[0] * map.step, 0, n - 1), clamp(j + step[1] * map.step, 0, map.m - 1)];
         put(said, map.words(...map.cursor));
         map.wake();
       } else return;
@@ -157,10 +213,10 @@ export const mapView = {
       return { columns: ['query', 'key', 'weight'], rows };
     };
     const drawn = () => {
-      const names = n <= CELLS ? map.texts.map(label) : null;
-      return cellsSvg(whole, Math.ceil(n / coarse), mostOfAll, {
-        rowNames: names,
-        columnNames: names,
+      const names = (texts) => (map.longest <= CELLS ? texts.map(label) : null);
+      return cellsSvg(whole, Math.ceil(map.m / coarse), mostOfAll, {
+        rowNames: names(map.texts),
+        columnNames: names(map.keyTexts),
         title: `layer ${state.layer}, head ${state.head}`,
       });
     };

@@ -3,8 +3,9 @@
 import { clamp, label, short } from './base.js';
 import { image } from './colour.js';
 import { frozen } from './api.js';
-import { difference, largest, scaleKind, tile } from './draw.js';
-import { tokenTexts } from './text.js';
+import { difference, keysOf, largest, scaleKind, tile } from './draw.js';
+import { drawNames } from './map_names.js';
+import { keyTexts, tokenTexts } from './text.js';
 import { go, runs, state } from './state.js';
 
 /** Cells of a side of a tile. */
@@ -16,13 +17,15 @@ const DRAWN = 200;
 export const rounded = (most) => (most > 0 ? 2 ** Math.ceil(Math.log2(most)) : 1);
 
 export class MapOf {
-  constructor(canvas, n, say, describe) {
+  constructor(canvas, say, describe) {
     this.canvas = canvas;
-    this.n = n;
+    this.n = runs.B.tokens.length;
+    this.m = keysOf(runs.B).length;
     this.say = say;
     this.describe = describe;
     this.tiles = new Map();
     this.texts = tokenTexts(runs.B);
+    this.keyTexts = keyTexts(runs.B);
     this.frame = 0;
     this.times = [];
     /** @type {number[] | null} */
@@ -34,10 +37,15 @@ export class MapOf {
     this.fit();
     // Where one looks: the token in the upper left corner, and tokens per pixel.
     if (z > 0 && [x, y, z].every(Number.isFinite)) {
-      this.zoom = clamp(z, 1 / (48 * this.ratio), (2 * n) / this.side);
-      const within = (from, size) => clamp(from, -0.5 * size * this.zoom, n - 0.5 * size * this.zoom);
-      Object.assign(this, { whole: false, x: within(x, this.width), y: within(y, this.height) });
+      this.zoom = clamp(z, 1 / (48 * this.ratio), (2 * this.longest) / this.side);
+      const within = (from, size, n) => clamp(from, -0.5 * size * this.zoom, n - 0.5 * size * this.zoom);
+      Object.assign(this, { whole: false, x: within(x, this.width, this.m), y: within(y, this.height, this.n) });
     }
+  }
+
+  /** Rows or columns, which are not as many of cross-attention. */
+  get longest() {
+    return Math.max(this.n, this.m);
   }
 
   /** Pixels of the strips for labels, left of the cells and above them. */
@@ -64,12 +72,17 @@ export class MapOf {
     [this.canvas.width, this.canvas.height] = [Math.round(box.width * ratio), Math.round(box.height * ratio)];
     this.ratio = ratio;
     // All of it, until one zooms or moves.
-    if (this.whole) Object.assign(this, { x: 0, y: 0, zoom: this.n / this.side });
+    if (this.whole) Object.assign(this, { x: 0, y: 0, zoom: this.longest / this.side });
   }
 
   get step() {
     if (frozen) return frozen.step;
     return 2 ** Math.max(0, Math.floor(Math.log2(this.zoom)));
+  }
+
+  /** Tokens on a side of a tile. */
+  span(step) {
+    return (frozen ? Math.ceil(this.n / step) : CELLS) * step;
   }
 
   /** The tile at a place of the grid of a step; requested if it is not loaded. */
@@ -82,13 +95,13 @@ export class MapOf {
       this.tiles.set(name, known);
       return known;
     }
-    const span = (frozen ? Math.ceil(this.n / step) : CELLS) * step;
+    const span = this.span(step);
     const [row, key] = [i * span, j * span];
     const made = {
       canvas: null,
       values: null,
       rows: Math.min(span, this.n - row),
-      keys: Math.min(span, this.n - key),
+      keys: Math.min(span, this.m - key),
       row,
       key,
       step,
@@ -145,10 +158,10 @@ export class MapOf {
 
   draw() {
     const begun = performance.now();
-    const { ink, canvas, n, zoom, step } = this;
+    const { ink, canvas, zoom, step } = this;
     ink.imageSmoothingEnabled = false;
     ink.clearRect(0, 0, canvas.width, canvas.height);
-    const coarsest = frozen ? step : 2 ** Math.max(0, Math.ceil(Math.log2(n / CELLS)));
+    const coarsest = frozen ? step : 2 ** Math.max(0, Math.ceil(Math.log2(this.longest / CELLS)));
     ink.save();
     ink.beginPath();
     ink.rect(this.room, this.room, this.width, this.height);
@@ -158,17 +171,15 @@ export class MapOf {
       const whole = this.tile(coarsest, 0, 0);
       this.paint(whole, rounded(whole.most));
     }
-    const span = (frozen ? Math.ceil(n / step) : CELLS) * step;
-    const last = Math.ceil(n / span) - 1;
-    const range = (from, size) => [
-      clamp(Math.floor(from / span), 0, last),
-      clamp(Math.floor((from + size * zoom) / span), 0, last),
-    ];
-    const [[top, bottom], [left, right]] = [range(this.y, this.height), range(this.x, this.width)];
+    const span = this.span(step);
+    const range = (from, size, n) =>
+      [from, from + size * zoom].map((at) => clamp(Math.floor(at / span), 0, Math.ceil(n / span) - 1));
+    const [[top, bottom], [left, right]] = [range(this.y, this.height, this.n), range(this.x, this.width, this.m)];
     const visible = [];
     for (let i = top; i <= bottom; i++) for (let j = left; j <= right; j++) visible.push(this.tile(step, i, j));
     // Colours reach the largest visible weight.
-    this.top = rounded(visible.reduce((most, made) => Math.max(most, this.largestVisible(made)), 0));
+    const most = visible.reduce((most, made) => Math.max(most, this.largestVisible(made)), 0);
+    this.top = rounded(most);
     for (const made of visible) this.paint(made, this.top);
     if (this.cursor) {
       const [i, j] = this.cursor;
@@ -182,8 +193,8 @@ export class MapOf {
       );
     }
     ink.restore();
-    this.names();
-    this.describe(this.top, step);
+    drawNames(this);
+    this.describe(most === 0 && visible.every((made) => made.values) ? 0 : this.top, step);
     if (this.times.push(performance.now() - begun) > 2000) this.times.splice(0, 1000);
   }
 
@@ -207,49 +218,17 @@ export class MapOf {
     return most;
   }
 
-  /** Tokens at the edges where there is room, else the numbers of some of them. */
-  names() {
-    const size = 1 / this.zoom;
-    const { ink, room } = this;
-    const line = 13 * this.ratio;
-    const every = size >= 8 * this.ratio ? 1 : 10 ** Math.ceil(Math.log10((4 * line) / size));
-    const name = (i) => (every === 1 ? label(this.texts[i]) : String(i));
-    ink.font = `${Math.min(11 * this.ratio, every === 1 ? size : Infinity)}px monospace`;
-    ink.fillStyle = getComputedStyle(this.canvas).color;
-    const shown = (from, pixels) => {
-      const [first, last] = [
-        Math.max(0, Math.ceil(from / every) * every),
-        Math.min(this.n - 1, from + pixels * this.zoom - 1),
-      ];
-      return Array.from({ length: Math.max(0, Math.floor((last - first) / every) + 1) }, (_, i) => first + i * every);
-    };
-    const middle = every === 1 ? 0.7 : 0.5;
-    ink.textAlign = 'right';
-    ['keys →', 'queries ↓'].forEach((words, i) => ink.fillText(words, room - 6, room + (i - 1.5) * line));
-    for (const i of shown(this.y, this.height))
-      ink.fillText(name(i), room - 4, room + (i + middle - this.y) * size + (every === 1 ? 0 : line / 3), room - 8);
-    ink.textAlign = 'left';
-    for (const j of shown(this.x, this.width)) {
-      ink.save();
-      ink.translate(room + (j + middle - this.x) * size, room - 4);
-      // Numbers are short enough to stand upright.
-      if (every === 1) ink.rotate(-Math.PI / 2);
-      ink.fillText(name(j), 0, 0, room - 8);
-      ink.restore();
-    }
-  }
-
   /** What is under a place of the canvas: tokens and the cell's number. */
   under(px, py) {
     const at = (pixels, origin) => Math.floor(origin + (pixels * this.ratio - this.room) * this.zoom);
     if (px * this.ratio < this.room || py * this.ratio < this.room) return null;
     const [j, i] = [at(px, this.x), at(py, this.y)];
-    return i >= 0 && j >= 0 && i < this.n && j < this.n ? [i, j] : null;
+    return i >= 0 && j >= 0 && i < this.n && j < this.m ? [i, j] : null;
   }
 
   value(i, j) {
     const { step } = this;
-    const span = (frozen ? Math.ceil(this.n / step) : CELLS) * step;
+    const span = this.span(step);
     const made = this.tiles.get(`${step},${Math.floor(i / span)},${Math.floor(j / span)}`);
     if (!made?.values) return null;
     return made.values[Math.floor((i - made.row) / step) * made.columns + Math.floor((j - made.key) / step)];
@@ -259,7 +238,7 @@ export class MapOf {
     const value = this.value(i, j);
     const cell = this.step > 1 ? ` (a cell of ${this.step} x ${this.step}, ${state.pool})` : '';
     return (
-      `query ${i} ${label(this.texts[i])} → key ${j} ${label(this.texts[j])}: ` +
+      `query ${i} ${label(this.texts[i])} → key ${j} ${label(this.keyTexts[j])}: ` +
       `${value === null ? '…' : short(value)}${cell}`
     );
   }
@@ -273,7 +252,7 @@ export class MapOf {
   zoomAt(px, py, factor) {
     const [dx, dy] = [Math.max(0, px - this.room), Math.max(0, py - this.room)];
     const [x, y] = [this.x + dx * this.zoom, this.y + dy * this.zoom];
-    this.zoom = clamp(this.zoom * factor, 1 / (48 * this.ratio), (2 * this.n) / this.side);
+    this.zoom = clamp(this.zoom * factor, 1 / (48 * this.ratio), (2 * this.longest) / this.side);
     [this.x, this.y] = [x - dx * this.zoom, y - dy * this.zoom];
     this.settle();
   }
@@ -281,7 +260,7 @@ export class MapOf {
   settle() {
     this.whole = false;
     const edge = (size) => size * this.zoom * 0.5;
-    this.x = clamp(this.x, -edge(this.width), this.n - edge(this.width));
+    this.x = clamp(this.x, -edge(this.width), this.m - edge(this.width));
     this.y = clamp(this.y, -edge(this.height), this.n - edge(this.height));
     this.wake();
     clearTimeout(this.kept);

@@ -1,9 +1,13 @@
 // @ts-check
 // One query and one key, coordinate by coordinate.
-import { el, label, put, short, signed, svg } from './base.js';
+import { clamp, el, label, put, short, signed, svg } from './base.js';
 import { ask } from './api.js';
 import { difference, model, side, table } from './draw.js';
 import { chosen, go, runs, state } from './state.js';
+import { tokenTexts } from './text.js';
+
+/** Pixels of the drawing, at most and at least, and of its names and numbers. */
+const [MOST, LEAST, NAMES_WIDTH, NUMBERS_WIDTH] = [640, 340, 100, 62];
 
 function bars(values, name, y, x0, width) {
   const most = Math.max(...values.map(Math.abs), 1e-12);
@@ -50,13 +54,14 @@ export const neuronView = {
   controls: () => [],
   async render(box, current) {
     const n = runs.B.tokens.length;
+    const texts = tokenTexts(runs.B);
     const query = Math.min(n - 1, chosen()[0] ?? n - 1);
     const key = Math.min(n - 1, state.key === '' ? Math.max(0, query - 1) : Number(state.key));
     const of = (run) =>
       ask(`/api/run/${run.run}/neuron?layer=${state.layer}&head=${state.head}&query=${query}&key=${key}`);
     const [data, before] = await Promise.all([of(side()), difference() ? of(runs.A) : null]);
     if (!current()) return null;
-    const named = (i) => `${i} ${label(runs.B.tokens[i].piece)}`;
+    const named = (i) => `${i} ${label(texts[i])}`;
     const pick = (word, value, then) =>
       el(
         'label',
@@ -69,7 +74,7 @@ export const neuronView = {
           value,
           onchange: (event) => then(String(Math.min(n - 1, Math.max(0, Number(event.target.value) || 0)))),
         }),
-        ` ${label(runs.B.tokens[value].piece)}`,
+        ` ${label(texts[value])}`,
       );
     const at = data.keys[key];
     const kinds = [
@@ -80,20 +85,23 @@ export const neuronView = {
       ['q × k', data.products],
       ['sum', data.sums],
     ];
+    const wide = clamp(box.clientWidth, LEAST, MOST);
     const drawing = svg('svg', {
-      viewBox: '0 0 640 340',
-      width: 640,
+      viewBox: `0 0 ${wide} 340`,
+      width: wide,
       height: 340,
       role: 'img',
       'aria-label': 'bars of every coordinate; the table below has the numbers',
     });
     // Without rotary positions the first two are the same as the next.
     const drawn = model().rotary ? kinds : kinds.slice(2);
-    drawn.forEach(([name, values], i) => drawing.append(bars(values, NAMES[name] ?? name, 34 + i * 54, 130, 440)));
+    drawn.forEach(([name, values], i) =>
+      drawing.append(bars(values, NAMES[name] ?? name, 34 + i * 54, NAMES_WIDTH, wide - NAMES_WIDTH - NUMBERS_WIDTH)),
+    );
     const rows = data.products.map((_, i) => [i, ...kinds.map(([, values]) => values[i])]);
     const columns = ['coordinate', ...kinds.map(([name]) => name)];
     const row = data.keys
-      .map((k, j) => [j, label(runs.B.tokens[j].piece), k.dot, k.scaled, k.score, k.weight])
+      .map((k, j) => [j, label(texts[j]), k.dot, k.scaled, k.score, k.weight])
       .filter((r) => r[4] !== null)
       .sort((a, b) => b[5] - a[5]);
     const was = before?.keys[key];

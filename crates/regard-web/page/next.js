@@ -1,6 +1,6 @@
 // @ts-check
 // The ten most likely next tokens, before and after the edits.
-import { byId, el, label, put, short } from './base.js';
+import { byId, byteWords, el, label, put, short } from './base.js';
 import { ask } from './api.js';
 import { model } from './draw.js';
 import { term } from './terms.js';
@@ -91,6 +91,7 @@ export async function showNext() {
         : '.',
       rows.some((one) => /^ | $/.test(one.piece)) ? ' ␣ is a space.' : '',
       rows.some((one) => one.piece.includes('\n')) ? ' ↵ is a new line.' : '',
+      byteWords(rows.map((one) => one.piece)),
     ),
     el(
       'ol',

@@ -2,7 +2,7 @@
 // What the edits cost: losses, judged on stories, texts before and after, and the same by the command.
 import { el, label, put, short, signed } from './base.js';
 import { events } from './api.js';
-import { LONG_COMMAND, commandLine } from './command.js';
+import { LONG_COMMAND, commandLine, reading } from './command.js';
 import { model } from './draw.js';
 import { barRow, barsOf } from './next.js';
 import { term } from './terms.js';
@@ -56,7 +56,7 @@ async function write(sides, count) {
       put(box, '…');
       await events(
         '/api/generate',
-        { model: state.model, text: state.text, edits, count },
+        { model: state.model, text: state.text, edits, count, ...(model().reads ? { source: state.source } : {}) },
         (data) => {
           if (data.text === undefined) return;
           latest = data.text;
@@ -174,8 +174,8 @@ export function outcomeCard() {
         'button',
         {
           id: 'judge',
-          disabled: !state.edits || a.loss === null,
-          title: state.edits ? null : 'make an edit first',
+          disabled: !state.edits || a.loss === null || Boolean(model().reads),
+          title: model().reads ? 'not of encoder-decoders' : state.edits ? null : 'make an edit first',
           onclick: () => judge(judged),
         },
         'Judge on 16 stories',
@@ -205,7 +205,7 @@ export function outcomeCard() {
       'p',
       { class: 'quiet' },
       long ? 'The same by the command, with the text in the file text.txt: ' : 'The same by the command: ',
-      el('code', { id: 'command' }, commandLine(model().argument, state.text, state.edits)),
+      el('code', { id: 'command' }, commandLine(model().argument, state.text, state.edits, reading())),
     ),
   );
 }

@@ -12,15 +12,23 @@ let runRequest = { abort() {}, begun: 0 };
 const ABORT_AFTER = 500;
 
 async function run(edits) {
-  const [text, number, controller] = [state.text, state.model, new AbortController()];
+  const { text, source, part, model: number } = state;
+  const controller = new AbortController();
   runRequest = { abort: () => controller.abort(), begun: performance.now() };
-  const made = await send('/api/run', { model: number, text, edits }, controller.signal);
-  return Object.assign(made, { of: text, asked: edits });
+  const read = runs.models[number].reads ? { source, part } : {};
+  const made = await send('/api/run', { model: number, text, edits, ...read }, controller.signal);
+  // Tokens are of the text; those of an encoder, of what it reads.
+  return Object.assign(made, {
+    of: read.part === 'encoder' ? source : text,
+    asked: edits,
+    given: { text, source, part },
+  });
 }
 
 /** Runs for what is in the state, and why the edits could not be made. */
 async function runBoth() {
-  const same = (one, words) => one && one.of === state.text && one.asked === words && one.model === state.model;
+  const given = (one) => Object.entries(one.given).every(([name, value]) => state[name] === value);
+  const same = (one, words) => one && given(one) && one.asked === words && one.model === state.model;
   // A file has one run: what it is of, and nothing to compare it with.
   if (frozen) {
     const only = runs.B ?? (await run(frozen.edits));

@@ -14,6 +14,8 @@ const WIDTHS = Array.from({ length: 11 }, (_, i) => 2 ** i);
 const FIELDS = {
   model: ['m', 0],
   text: ['t', ''],
+  source: ['src', '', /^[^]{0,4000}$/],
+  part: ['p', 'decoder', ['decoder', 'encoder', 'cross']],
   edits: ['e', ''],
   view: ['v', 'heads', VIEW_NAMES],
   layer: ['l', 0],
@@ -76,7 +78,7 @@ function written() {
     const value = state[name];
     if (value === fallback) continue;
     if (name === 'text' && encodeURIComponent(value).length > LONG) {
-      if (runs.B?.of === value) out.set('th', runs.B.text);
+      if (runs.B?.given.text === value) out.set('th', runs.B.text);
     } else out.set(key, value);
   }
   return out.toString();
@@ -119,6 +121,7 @@ export async function read(step) {
   // Every model has an example that fits it.
   const number = understood('model', words.get('m') ?? '0');
   fresh.text = frozen ? frozen.text : (runs.models[number]?.begin ?? runs.models[0]?.begin ?? '');
+  fresh.source = frozen ? '' : (runs.models[number]?.source ?? '');
   for (const [key, value] of words) {
     const said = NAME_OF.has(key) ? understood(NAME_OF.get(key), value) : undefined;
     if (said !== undefined) fresh[NAME_OF.get(key)] = said;

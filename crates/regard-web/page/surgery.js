@@ -43,11 +43,15 @@ function set(changes) {
   go({ edits });
 }
 
+/** Heads that are looked at can be edited: those of a decoder, not its encoder's and not cross-attention. */
+const editable = () => !model().reads || state.part === 'decoder';
+
 /** The edit of every head that is zeroed or replaced by its mean. */
-export const headEdits = () => parts().heads;
+export const headEdits = () => (editable() ? parts().heads : new Map());
 
 /** Ablate a head, or restore it. */
 export function toggle(layer, head, action) {
+  if (!editable()) return;
   const { heads } = parts();
   const at = `${layer}.${head}`;
   if (heads.get(at) === action) heads.delete(at);
@@ -67,11 +71,12 @@ function range(id, words, value, [low, high], then) {
 }
 
 function scaleControls(now) {
-  const own = 1 / Math.sqrt(model().head_dim);
+  const { scale: own, head_dim } = model();
+  const usual = Math.abs(own * Math.sqrt(head_dim) - 1) < 1e-6;
+  const name = usual ? ` = 1/√${head_dim}` : own === 1 ? ': this model has none' : ", the model's own";
   const scale = now.scale === '' ? own : now.scale === 'off' ? 1 : Number(now.scale);
   const temp = now.temp === '' ? 1 : Number(now.temp);
-  const words =
-    now.scale === 'off' ? 'scale: off (1)' : `scale: ${short(scale)}${now.scale ? '' : ` = 1/√${model().head_dim}`}`;
+  const words = now.scale === 'off' ? 'scale: off (1)' : `scale: ${short(scale)}${now.scale ? '' : name}`;
   const near = (x, value) => (Math.abs(x) < 0.03 ? '' : String(Number(value.toPrecision(4))));
   return [
     range('scale', words, Math.log2(scale / own), [-4, 6], (x) => set({ scale: near(x, own * 2 ** x) })),
@@ -82,6 +87,7 @@ function scaleControls(now) {
         id: 'scale-off',
         type: 'checkbox',
         checked: now.scale === 'off',
+        disabled: own === 1,
         onchange: (event) => set({ scale: event.target.checked ? 'off' : '' }),
       }),
       ' remove the ',
@@ -211,13 +217,15 @@ export function showSurgery() {
   put(
     box,
     el('p', { class: 'quiet' }, explained('Change the model, and compare: A is as it was trained, B has your edits.')),
-    el(
-      'div',
-      { class: 'row' },
-      el('span', {}, term('ablate', 'Ablate'), ` head ${layer}.${head}: `),
-      action('zero', 'key z: what this head writes becomes zero', 'zero'),
-      action('mean', 'key m: what this head writes becomes its mean over other texts', 'mean'),
-    ),
+    editable()
+      ? el(
+          'div',
+          { class: 'row' },
+          el('span', {}, term('ablate', 'Ablate'), ` head ${layer}.${head}: `),
+          action('zero', 'key z: what this head writes becomes zero', 'zero'),
+          action('mean', 'key m: what this head writes becomes its mean over other texts', 'mean'),
+        )
+      : el('p', { class: 'quiet' }, "Edits change the decoder's own attention, which is not what is shown."),
     scaleControls(now),
     maskControls(now),
     chips(),

@@ -47,6 +47,9 @@ export function tokenTexts(run) {
   });
 }
 
+/** The same of the tokens that are looked at. */
+export const keyTexts = (run) => (run.keys ? tokenTexts({ of: run.given.source, tokens: run.keys }) : tokenTexts(run));
+
 export function choose(i, more) {
   const now = chosen();
   const next = more

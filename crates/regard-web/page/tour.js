@@ -2,6 +2,7 @@
 // A tour of six steps, and three things to try.
 import { byId, el, put } from './base.js';
 import { model } from './draw.js';
+import { headThatDoes } from './find.js';
 import { go } from './state.js';
 
 /** What is pointed at, a title, and a sentence. */
@@ -82,10 +83,15 @@ export function listenToTour() {
 }
 
 /** An example as a state. */
-export function follow(example) {
+export async function follow(example) {
   put(byId('example-what'), example.what);
-  const { text, view, layer, head, edits, side } = example;
-  go({ text, view, layer, head, edits, side, queries: '', key: '', place: '' });
+  const found = example.find ? await headThatDoes(example) : null;
+  if (found) put(byId('example-what'), found.words);
+  const { text, view, edits, side } = example;
+  const { layer, head } = found ?? example;
+  // Without the head, all of them.
+  const shown = example.find && !found ? 'heads' : view;
+  go({ text, view: shown, layer, head, edits, side, queries: '', key: '', place: '' });
   // In one column what changes is below: bars and losses of an edit, else the view.
   if (matchMedia('(max-width: 960px)').matches) byId(edits ? 'left' : 'centre').scrollIntoView({ block: 'start' });
 }

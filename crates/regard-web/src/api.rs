@@ -3,11 +3,13 @@
 //!
 //! ```text
 //! GET  /api/models                                        loaded models and example texts
-//! POST /api/run        {model, text, edits}               tokens, losses, edits, the name of the run
+//! POST /api/run        {model, text, edits}               tokens, losses, edits, the name of the run; of an encoder-decoder also {source,
+//!                                                         part}: what its encoder reads, and whose attention (decoder, encoder, cross)
 //! GET  /api/running                                       the run under way: its name, tokens and layers that are done
 //! GET  /api/run/ID/heads?layer=                           means of each head
 //! GET  /api/run/ID/thumbnails?layer=&pool=&sink=          f32, little-endian
 //! GET  /api/run/ID/tile?layer=&head=&row=&rows=&key=&keys=&step=&pool=&sink=     f32, little-endian
+//! GET  /api/run/ID/columns?layer=                         what each key gets from all rows of each head: f32, little-endian
 //! GET  /api/run/ID/next?row=                              the most likely tokens after a token
 //! GET  /api/run/ID/lens?row=&rows=                        predictions after each layer
 //! GET  /api/run/ID/neuron?layer=&head=&query=&key=        one pair of tokens, coordinate by coordinate
@@ -17,12 +19,12 @@
 //! POST /api/examples   {model, layer, head, text}         events: progress, then where the head attends least as usual
 //! POST /api/edits      {model, edits}                     canonical form, explanation, controls
 //! POST /api/surgery    {model, edits, texts, tokens}      events: progress, then the outcome
-//! POST /api/generate   {model, text, edits, count}        events: tokens
+//! POST /api/generate   {model, text, edits, count}        events: tokens; of an encoder-decoder also {source}
 //! GET  /api/sweep?d_k=&seq=&seeds=&seed=                  the laboratory's sweep
 //! GET  /api/expectation?d_k=&seq=&scale=                  exact expectations of a row of weights
 //! ```
 
-use crate::run_cache::{CachedRun, Limits, RunCache, View, ids_within, name};
+use crate::run_cache::{Attending, CachedRun, Limits, RunCache, RunOf, View, ids_within, reading};
 use crate::views::{self, Look, Tile};
 use regard_lab::experiments::sweep::SweepConfig;
 use regard_lab::experiments::{Loss, Numbers, Unwatched};
@@ -129,6 +131,10 @@ pub struct RunRequest {
     text: String,
     #[serde(default)]
     edits: String,
+    #[serde(default)]
+    source: String,
+    #[serde(default)]
+    part: Attending,
 }
 
 #[derive(Debug, Deserialize)]
@@ -195,6 +201,7 @@ pub enum ViewRequest {
     Heads(AtLayer),
     Thumbnails(AtLayer, Look),
     Tile(Tile, Look),
+    Columns(AtLayer),
     Next(AtRow),
     Lens(AtRows),
     Neuron(AtPair),
@@ -207,6 +214,7 @@ impl ViewRequest {
             "heads" => Self::Heads(request.query()?),
             "thumbnails" => Self::Thumbnails(request.query()?, request.query()?),
             "tile" => Self::Tile(request.query()?, request.query()?),
+            "columns" => Self::Columns(request.query()?),
             "next" => Self::Next(request.query()?),
             "lens" => Self::Lens(request.query()?),
             "neuron" => Self::Neuron(request.query()?),
@@ -218,7 +226,7 @@ impl ViewRequest {
     /// The layer of a view that needs nothing but the heads of one layer.
     fn layer_of_heads(self) -> Option<usize> {
         match self {
-            Self::Heads(at) | Self::Thumbnails(at, _) => Some(at.layer),
+            Self::Heads(at) | Self::Thumbnails(at, _) | Self::Columns(at) => Some(at.layer),
             Self::Tile(tile, _) => Some(tile.layer),
             _ => None,
         }
@@ -229,6 +237,7 @@ impl ViewRequest {
             Self::Heads(at) => views::heads(run, at.layer).map(Answer::Json),
             Self::Thumbnails(at, look) => views::thumbnails(run, at.layer, look).map(Answer::Floats),
             Self::Tile(tile, look) => views::tile(run, tile, look).map(Answer::Floats),
+            Self::Columns(at) => views::columns(run, at.layer).map(Answer::Floats),
             Self::Next(at) => views::next(run, at.row).map(Answer::Json),
             Self::Lens(at) => views::lens(run, at.row, at.rows).map(Answer::Json),
             Self::Neuron(at) => views::neuron(run, at.layer, at.head, at.query, at.key).map(Answer::Json),
@@ -280,6 +289,8 @@ pub struct GenerateRequest {
     #[serde(default)]
     edits: String,
     count: usize,
+    #[serde(default)]
+    source: String,
     #[serde(default)]
     temperature: f64,
     #[serde(default)]
@@ -406,8 +417,18 @@ impl Api {
 
     /// The cached run of a request, if there is one.
     pub(crate) fn find(&self, request: &RunRequest) -> ApiResult<Option<Arc<CachedRun>>> {
-        let edits = views::edits(&self.model(request.model)?, &request.edits)?.0;
-        Ok(self.runs.get(&name(request.model, &request.text, &edits)))
+        Ok(self.runs.get(&self.run_of(request)?.name(request.model)))
+    }
+
+    fn run_of(&self, request: &RunRequest) -> ApiResult<RunOf> {
+        let RunRequest { model, text, edits, source, part } = request;
+        let model = self.model(*model)?;
+        // Edits are of the decoder.
+        let edits = if *part == Attending::Encoder { Edits::default() } else { views::edits(&model, edits)?.0 };
+        if model.encoder().is_none() && (*part != Attending::Decoder || !source.is_empty()) {
+            return Err(ApiError::unprocessable(format!("{} has no encoder; leave source and part out", model.family())));
+        }
+        Ok(RunOf { text: text.clone(), edits, source: source.clone(), part: *part })
     }
 
     /// Runs a text, or finds its run in the cache.
@@ -415,10 +436,9 @@ impl Api {
         let cached = match self.find(&request)? {
             Some(cached) => cached,
             None => {
-                let RunRequest { model: number, text, edits } = request;
-                let model = self.model(number)?;
-                let edits = views::edits(&model, &edits)?.0;
-                let made = CachedRun::make(number, &model, text, edits, self.runs.limits, cancel, |run| self.runs.set_under_way(Some(run)));
+                let (number, of) = (request.model, self.run_of(&request)?);
+                let under_way = |run| self.runs.set_under_way(Some(run));
+                let made = CachedRun::make(number, &self.model(number)?, of, self.runs.limits, cancel, under_way);
                 // Inserted before it is forgotten as under way: it is found at any time.
                 let cached = made.map(|run| self.runs.insert(run));
                 self.runs.set_under_way(None);
@@ -438,7 +458,7 @@ impl Api {
     /// How far the run is that is under way; null without one.
     pub(crate) fn running(&self) -> Value {
         let far = |run: Arc<CachedRun>| {
-            let (text, edits) = (crate::run_cache::hash(&[run.text.as_bytes()]), run.edits.canonical());
+            let (text, edits) = (crate::run_cache::hash(&[run.of.text.as_bytes()]), run.of.edits.canonical());
             let (tokens, all) = (run.ids.len(), run.model.shape().layers);
             json!({ "run": run.id, "model": run.number, "text": text, "edits": edits, "tokens": tokens, "done": run.layers, "all": all })
         };
@@ -501,7 +521,8 @@ impl Api {
                 let outcome = model.surgery(&model.own_texts(*texts, *tokens)?, edits, &model.sources_of(edits)?, progress)?;
                 Ok(json!({ "outcome": outcome }))
             }
-            OperationRequest::Generate(GenerateRequest { text, count, temperature, seed, .. }) => {
+            OperationRequest::Generate(GenerateRequest { text, count, source, temperature, seed, .. }) => {
+                let model = reading(&model, source, self.runs.limits)?;
                 let ids = ids_within(&model, text, self.runs.limits)?;
                 let sampling = Sampling { temperature: *temperature, seed: *seed, ..Sampling::default() };
                 let mut written = Vec::new();

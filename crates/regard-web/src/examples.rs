@@ -14,6 +14,13 @@ const ENGLISH_TWICE: &str = "The quick green fox sold seven lamps. The quick gre
 /// Title, explanation, whether the text repeats itself, the head of the built-in model, the view, the edits, the side.
 struct Example(&'static str, &'static str, bool, [usize; 2], &'static str, &'static str, &'static str);
 
+/// What the page looks for in the heads of other models, by title, and how it says so.
+const FOUND: [(&str, &str, &str); 3] = [
+    ("Previous token", "previous", "The head of this model that most looks at the token before: every line goes one step up."),
+    ("Induction", "repeats", "Unknown words, twice: the head that most looks up what followed the first time."),
+    ("First-token sink", "first", "The head that most rests on the first token: a bright first column."),
+];
+
 const EXAMPLES: [Example; 5] = [
     Example("Previous token", "This head looks at the token before: every line goes one step up.", false, [1, 2], "head", "", "B"),
     Example(
@@ -60,10 +67,24 @@ pub(crate) fn is_built_in(model: &Model) -> bool {
 
 /// The text that the page begins with.
 pub(crate) fn first_text(model: &Model) -> &'static str {
-    if is_built_in(model) { STORY } else { ENGLISH }
+    match (is_built_in(model), model.encoder()) {
+        (true, _) => STORY,
+        // It writes for itself.
+        (false, Some(_)) => "",
+        (false, None) => ENGLISH,
+    }
 }
 
-/// Examples as the page's states. Heads are known for the built-in model; other models begin at their first head.
+/// What the encoder of an encoder-decoder reads first; T5 is told what to do.
+pub(crate) fn first_source(model: &Model) -> &'static str {
+    match (model.encoder(), model.family()) {
+        (None, _) => "",
+        (Some(_), "t5") => "translate English to German: The little girl saw a big red ball in the park.",
+        (Some(_), _) => "The little girl saw a big red ball in the park.",
+    }
+}
+
+/// Examples as the page's states. Heads are known for the built-in model; in others the page finds them.
 pub(crate) fn of(model: &Model) -> Value {
     let own = is_built_in(model);
     let state = |example: &Example| {
@@ -74,15 +95,19 @@ pub(crate) fn of(model: &Model) -> Value {
             (false, false) => ENGLISH,
             (false, true) => ENGLISH_TWICE,
         };
-        let ([layer, head], view) = if own { (*head, *view) } else { ([0, 0], if edits.is_empty() { "heads" } else { *view }) };
-        let what = match (model.is_causal(), own || !edits.is_empty()) {
+        let [layer, head] = if own { *head } else { [0, 0] };
+        let found = FOUND.iter().find(|(of, ..)| !own && of == title);
+        let what = match (model.is_causal(), found) {
             (false, _) => "Scores are not divided by √d_k: each token looks at fewer others.",
-            (true, true) => *what,
-            (true, false) => "A text for this on all heads: Name the heads finds those that do it.",
+            (true, Some((.., what))) => what,
+            (true, None) => *what,
         };
-        json!({ "title": title, "what": what, "text": text, "layer": layer, "head": head, "view": view, "edits": edits, "side": side })
+        json!({
+            "title": title, "what": what, "text": text, "layer": layer, "head": head, "view": view, "edits": edits, "side": side,
+            "find": found.map(|(_, find, _)| find),
+        })
     };
     // A mask of its own and a sink are properties of models that read forwards.
-    let fits = |example: &&Example| model.is_causal() || example.5 == "scale=off";
+    let fits = |example: &&Example| model.encoder().is_none() && (model.is_causal() || example.5 == "scale=off");
     Value::Array(EXAMPLES.iter().filter(fits).map(state).collect())
 }

@@ -1,7 +1,8 @@
 //! Cache of runs, for the views of the page: the latest ones, within a limit of memory.
 
 use crate::api::ApiError;
-use regard_model::{Cancel, Edits, HeadStates, Input, Model, Run, Sink};
+use regard_model::{Cancel, Edits, HeadStates, Input, Model, Run, Sink, Sources};
+use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -86,9 +87,62 @@ impl Cost {
     }
 }
 
-/// The tokens of a text that is short enough to be run.
+/// Which attention of an encoder-decoder is looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum Attending {
+    #[default]
+    Decoder,
+    Encoder,
+    Cross,
+}
+
+/// What is run: a text with edits; of an encoder-decoder, what its encoder reads, too.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct RunOf {
+    pub(crate) text: String,
+    pub(crate) edits: Edits,
+    pub(crate) source: String,
+    pub(crate) part: Attending,
+}
+
+impl RunOf {
+    pub(crate) fn of_text(text: &str, edits: Edits) -> Self {
+        Self { text: text.to_owned(), edits, ..Self::default() }
+    }
+
+    /// The name of its run: a hash of the model and all of it.
+    pub(crate) fn name(&self, number: usize) -> String {
+        let edits = self.edits.canonical();
+        hash(&[&(number as u64).to_le_bytes(), self.text.as_bytes(), edits.as_bytes(), self.source.as_bytes(), &[self.part as u8]])
+    }
+}
+
+/// The decoder of an encoder-decoder, once its encoder has read the source; another model as it is.
+pub(crate) fn reading(model: &Model, source: &str, limits: Limits) -> Result<Model, ApiError> {
+    let Some(encoder) = model.encoder() else { return Ok(model.clone()) };
+    if encoder.front_kind().is_some() {
+        let family = model.family();
+        return Err(ApiError::unprocessable(format!(
+            "the encoder of {family} reads sound, which the page cannot take; use `regard look --audio FILE`"
+        )));
+    }
+    if source.trim().is_empty() {
+        return Err(ApiError::unprocessable("the encoder has nothing to read: the source text is empty; type one"));
+    }
+    ids_within(encoder, source, limits)?;
+    Ok(model.reading(&model.read(Input::Text(source), &Edits::default(), &Sources::default())?)?)
+}
+
+/// The tokens of a text that is short enough to be run; of a decoder, after those that it begins with.
 pub(crate) fn ids_within(model: &Model, text: &str, limits: Limits) -> Result<Vec<u32>, ApiError> {
-    let (ids, most) = (model.ids(Input::Text(text))?, Cost::of(model).most_tokens(limits));
+    let ids = if model.encoder().is_some() {
+        let own = model.tokens(text)?.into_iter().filter(|token| !token.added).map(|token| token.id);
+        model.start_ids().iter().copied().chain(own).collect()
+    } else {
+        model.ids(Input::Text(text))?
+    };
+    let most = Cost::of(model).most_tokens(limits);
     if ids.len() > most {
         return Err(ApiError::unprocessable(format!("the text is too long for the page: {} tokens; use at most {most}", ids.len())));
     }
@@ -102,9 +156,9 @@ pub(crate) struct CachedRun {
     pub(crate) id: String,
     /// Index of its model.
     pub(crate) number: usize,
+    /// What its tokens are of: of an encoder-decoder, the encoder, or the decoder after the encoder has read.
     pub(crate) model: Model,
-    pub(crate) text: String,
-    pub(crate) edits: Edits,
+    pub(crate) of: RunOf,
     pub(crate) ids: Vec<u32>,
     /// Loss of each next token in nats; empty for models that predict none.
     pub(crate) losses: Vec<f64>,
@@ -123,28 +177,39 @@ impl CachedRun {
     pub(crate) fn make(
         number: usize,
         model: &Model,
-        text: String,
-        edits: Edits,
+        of: RunOf,
         limits: Limits,
         cancel: &Cancel,
         done: impl Fn(Self),
     ) -> Result<Self, ApiError> {
-        let ids = ids_within(model, &text, limits)?;
-        let cancelled = model.with_cancel(cancel);
-        let (id, run_bytes) = (name(number, &text, &edits), Cost::of(model).token_bytes * ids.len());
+        let decoder = reading(&model.with_cancel(cancel), &of.source, limits)?;
         let states = Arc::<States>::default();
-        let of_run = |run: Run, losses, layers| {
-            let (id, text, ids, edits) = (id.clone(), text.clone(), ids.clone(), edits.clone());
-            Self { id, number, model: model.clone(), text, edits, ids, losses, run, limits, run_bytes, layers, states: states.clone() }
+        let of_run = |model: &Model, run: Run, losses, layers| {
+            let (id, ids) = (of.name(number), run.ids().to_vec());
+            let (model, run_bytes) = (model.with_cancel(&Cancel::new()), Cost::of(model).token_bytes * ids.len());
+            Self { id, number, model, of: of.clone(), ids, losses, run, limits, run_bytes, layers, states: states.clone() }
         };
+        if let (Attending::Encoder, Some(read)) = (of.part, decoder.source_run()) {
+            return Ok(of_run(read.model(), read.clone(), Vec::new(), read.model().shape().layers));
+        }
+        let ids = ids_within(&decoder, &of.text, limits)?;
         let layers = std::cell::Cell::new(0);
-        let run = cancelled.run_by_layers(&ids, &edits, &cancelled.sources_of(&edits)?, |run| {
+        let run = decoder.run_by_layers(&ids, &of.edits, &decoder.sources_of(&of.edits)?, |run| {
             layers.set(layers.get() + 1);
-            done(of_run(run.clone(), Vec::new(), layers.get()));
+            // Cross-attention is looked at when all of it is there.
+            if of.part != Attending::Cross {
+                done(of_run(&decoder, run.clone(), Vec::new(), layers.get()));
+            }
         })?;
         let predicts = model.has_head() && model.is_causal() && ids.len() > 1;
         let losses = if predicts { run.with_cancel(cancel).losses()? } else { Vec::new() };
-        Ok(of_run(run, losses, layers.get()))
+        let cross = if of.part == Attending::Cross { run.cross() } else { None };
+        Ok(of_run(&decoder, cross.unwrap_or(run), losses, layers.get()))
+    }
+
+    /// The text that its tokens are of.
+    pub(crate) fn text(&self) -> &str {
+        if self.of.part == Attending::Encoder { &self.of.source } else { &self.of.text }
     }
 
     /// Access for the views, whose work ends when `cancel` is set.
@@ -198,11 +263,6 @@ fn bytes_of(states: &HashMap<(usize, usize, Sink), Arc<HeadStates>>) -> usize {
     states.values().map(|states| states.bytes()).sum()
 }
 
-/// The name of a run: a hash of model, text and edits.
-pub(crate) fn name(number: usize, text: &str, edits: &Edits) -> String {
-    hash(&[&(number as u64).to_le_bytes(), text.as_bytes(), edits.canonical().as_bytes()])
-}
-
 /// The latest runs, the last used at the end.
 #[derive(Debug)]
 pub(crate) struct RunCache {
@@ -240,7 +300,7 @@ impl RunCache {
 
     /// A text by its hash.
     pub(crate) fn text(&self, wanted: &str) -> Option<String> {
-        self.find(|run| hash(&[run.text.as_bytes()]) == wanted).map(|run| run.text.clone())
+        self.find(|run| hash(&[run.of.text.as_bytes()]) == wanted).map(|run| run.of.text.clone())
     }
 
     pub(crate) fn insert(&self, run: CachedRun) -> Arc<CachedRun> {
@@ -269,7 +329,7 @@ mod tests {
 
     fn made(text: &str, limits: Limits) -> Result<CachedRun, ApiError> {
         let model = Model::built_in().expect("it is in the crate");
-        CachedRun::make(0, &model, text.to_owned(), Edits::default(), limits, &Cancel::new(), |_| ())
+        CachedRun::make(0, &model, RunOf::of_text(text, Edits::default()), limits, &Cancel::new(), |_| ())
     }
 
     #[test]
@@ -301,6 +361,6 @@ mod tests {
         let (model, cancel) = (Model::built_in().expect("it is in the crate"), Cancel::new());
         cancel.cancel();
         let limits = Limits::of_cache(1 << 30);
-        assert!(CachedRun::make(0, &model, "Emma".to_owned(), Edits::default(), limits, &cancel, |_| ()).is_err());
+        assert!(CachedRun::make(0, &model, RunOf::of_text("Emma", Edits::default()), limits, &cancel, |_| ()).is_err());
     }
 }

@@ -4,7 +4,7 @@
 
 use crate::api::ApiResult;
 use crate::page::{FILES, INDEX};
-use crate::run_cache::{CachedRun, Limits, View, sha256};
+use crate::run_cache::{CachedRun, Limits, RunOf, View, sha256};
 use crate::views::{self, Look, Tile};
 use base64::Engine;
 use regard_model::{Cancel, Edits, Model, Pool, Sink};
@@ -32,6 +32,9 @@ fn responses(run: &View<'_>) -> ApiResult<(Map<String, Value>, usize)> {
     for layer in 0..shape.layers {
         all.insert(format!("{path}/heads?layer={layer}"), views::heads(run, layer)?);
         all.insert(format!("{path}/thumbnails?layer={layer}&pool=mean&sink=show"), packed(&views::thumbnails(run, layer, look)?));
+        if shape.layers * shape.heads * n <= ALL_CELLS / 4 {
+            all.insert(format!("{path}/columns?layer={layer}"), packed(&views::columns(run, layer)?));
+        }
         for head in 0..shape.heads {
             let whole = Tile { layer, head, row: 0, rows: n, key: 0, keys: n, step };
             let tile_path = format!("{path}/tile?layer={layer}&head={head}&row=0&rows={n}&key=0&keys={n}&step={step}&pool=mean&sink=show");
@@ -84,7 +87,7 @@ fn import_map() -> Value {
 pub fn standalone(model: &Model, text: &str, edits: &Edits, about: &About) -> Result<String, String> {
     let build = || -> ApiResult<String> {
         let (described, cancel) = (views::model(0, model), Cancel::new());
-        let cached = CachedRun::make(0, model, text.to_owned(), edits.clone(), Limits::of_this_machine(), &cancel, |_| ())?;
+        let cached = CachedRun::make(0, model, RunOf::of_text(text, edits.clone()), Limits::of_this_machine(), &cancel, |_| ())?;
         let run = cached.view(&cancel);
         let (mut all, step) = responses(&run)?;
         let (name, version) = (described["name"].as_str().unwrap_or_default().to_owned(), env!("CARGO_PKG_VERSION"));

@@ -2,11 +2,12 @@
 
 use crate::api::{ApiError, ApiResult};
 use crate::examples;
-use crate::run_cache::{View, hash};
+use crate::run_cache::{Attending, View, hash};
 use regard::Rectangle;
 use regard_lab::theory;
 use regard_model::edits::{Action, Part, Rows};
 use regard_model::{Edits, Model, Pool, Sink, Unusual, UnusualRow};
+use regard_nn::attention::ScaleKind;
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::ops::Range;
@@ -41,6 +42,7 @@ pub(crate) fn model(number: usize, model: &Model) -> Value {
         "heads": shape.heads,
         "kv_heads": shape.kv_heads,
         "head_dim": model.head_dim(),
+        "scale": scale(model),
         "width": model.width(),
         "vocab": model.vocab(),
         "context": model.context(),
@@ -53,31 +55,68 @@ pub(crate) fn model(number: usize, model: &Model) -> Value {
         "argument": if examples::is_built_in(model) { String::new() } else { model.path().display().to_string() },
         "begin": examples::first_text(model),
         "examples": examples::of(model),
+        // Of an encoder-decoder: what its encoder reads, a source to begin with, and the encoder as a model of its own.
+        "reads": model.encoder().map(|encoder| if encoder.front_kind().is_some() { "sound" } else { "text" }),
+        "source": examples::first_source(model),
+        "encoder": model.encoder().map(encoder),
     })
 }
 
-/// The tokens of a text.
+/// What scores are multiplied by.
+fn scale(model: &Model) -> f64 {
+    match model.attention().scale {
+        ScaleKind::InvSqrtDim => (model.head_dim() as f64).powf(-0.5),
+        ScaleKind::Off => 1.0,
+        ScaleKind::Value(x) => x,
+    }
+}
+
+/// What differs between an encoder and its decoder.
+fn encoder(model: &Model) -> Value {
+    let shape = model.shape();
+    json!({
+        "layers": shape.layers, "heads": shape.heads, "kv_heads": shape.kv_heads, "head_dim": model.head_dim(), "causal": false,
+        "writes": false, "has_head": false, "rotary": model.attention().rotary.is_some(),
+    })
+}
+
+/// The tokens of a text; of a decoder, after those that it begins with.
 fn pieces(model: &Model, text: &str) -> ApiResult<Vec<Value>> {
     let described = |token: &regard_model::tokens::Token| {
         let piece = model.piece(token.id);
         json!({ "id": token.id, "piece": piece, "from": token.bytes.start, "to": token.bytes.end, "added": token.added })
     };
-    Ok(model.tokens(text)?.iter().map(described).collect())
+    let tokens = model.tokens(text)?;
+    if model.encoder().is_none() {
+        return Ok(tokens.iter().map(described).collect());
+    }
+    let begin = |id: &u32| json!({ "id": id, "piece": model.piece(*id), "from": 0, "to": 0, "added": true });
+    let own = tokens.iter().filter(|token| !token.added);
+    Ok(model.start_ids().iter().map(begin).chain(own.map(described)).collect())
+}
+
+/// The tokens that are looked at, where these are not the tokens that look.
+fn keys(run: &View<'_>) -> ApiResult<Value> {
+    match run.model.encoder() {
+        Some(encoder) if run.of.part == Attending::Cross => pieces(encoder, &run.of.source).map(Value::Array),
+        _ => Ok(Value::Null),
+    }
 }
 
 /// Tokens, losses and edits of a run.
 pub(crate) fn summary(run: &View<'_>) -> ApiResult<Value> {
-    let pieces = pieces(&run.model, &run.text)?;
+    let (pieces, edits) = (pieces(&run.model, run.text())?, &run.of.edits);
     let loss = number(run.losses.iter().sum::<f64>() / run.losses.len() as f64);
     Ok(json!({
         "run": run.id,
         "model": run.number,
-        "text": hash(&[run.text.as_bytes()]),
-        "edits": run.edits.canonical(),
-        "explained": if run.edits.is_empty() { String::new() } else { run.edits.explain() },
-        "controls": controls(&run.edits),
-        "each": run.edits.list().iter().map(ToString::to_string).collect::<Vec<_>>(),
+        "text": hash(&[run.of.text.as_bytes()]),
+        "edits": edits.canonical(),
+        "explained": if edits.is_empty() { String::new() } else { edits.explain() },
+        "controls": controls(edits),
+        "each": edits.list().iter().map(ToString::to_string).collect::<Vec<_>>(),
         "tokens": pieces,
+        "keys": keys(run)?,
         "losses": run.losses.iter().copied().map(number).collect::<Vec<_>>(),
         "loss": loss,
         "next": if !writes(&run.model) { Value::Null } else { next(run, run.ids.len() - 1)? },
@@ -145,9 +184,9 @@ fn range(start: usize, len: usize, n: usize) -> ApiResult<Range<usize>> {
 
 /// A tile of a head's weights.
 pub(crate) fn tile(run: &View<'_>, tile: Tile, look: Look) -> ApiResult<Vec<f32>> {
-    let n = run.ids.len();
-    let of = Rectangle { rows: range(tile.row, tile.rows, n)?, keys: range(tile.key, tile.keys, n)? };
-    let step = tile.step.clamp(1, n);
+    let (n, keys) = (run.ids.len(), run.with(regard_model::Run::keys));
+    let of = Rectangle { rows: range(tile.row, tile.rows, n)?, keys: range(tile.key, tile.keys, keys)? };
+    let step = tile.step.clamp(1, n.max(keys));
     if of.rows.len().div_ceil(step) * of.keys.len().div_ceil(step) > CELLS {
         return Err(ApiError::unprocessable(format!("too many cells: at most {CELLS}; use a larger step")));
     }
@@ -157,13 +196,18 @@ pub(crate) fn tile(run: &View<'_>, tile: Tile, look: Look) -> ApiResult<Vec<f32>
 
 /// Thumbnails of all heads of a layer in cells of [`thumbnail_step`], one after the other.
 pub(crate) fn thumbnails(run: &View<'_>, layer: usize, look: Look) -> ApiResult<Vec<f32>> {
-    let n = run.ids.len();
+    let (n, keys) = (run.ids.len(), run.with(regard_model::Run::keys));
     let mut all = Vec::new();
     for head in 0..run.model.shape().heads {
-        let whole = Tile { layer, head, row: 0, rows: n, key: 0, keys: n, step: thumbnail_step(n) };
+        let whole = Tile { layer, head, row: 0, rows: n, key: 0, keys, step: thumbnail_step(n.max(keys)) };
         all.extend(tile(run, whole, look)?);
     }
     Ok(all)
+}
+
+/// What each key gets from all rows of each head of a layer, one head after the other.
+pub(crate) fn columns(run: &View<'_>, layer: usize) -> ApiResult<Vec<f32>> {
+    Ok(run.with(|run| run.layer_column_sums(layer))?.into_iter().collect())
 }
 
 /// Tokens on a side of a thumbnail's cell.
@@ -177,8 +221,8 @@ pub(crate) fn lens(run: &View<'_>, row: usize, rows: usize) -> ApiResult<Value> 
     if rows > LENS_ROWS {
         return Err(ApiError::unprocessable(format!("too many tokens: {rows}; use at most {LENS_ROWS}")));
     }
-    let sources = run.model.sources_of(&run.edits)?;
-    let lens = run.model.lens_of(&run.ids, &run.edits, &sources, NEXT, of)?;
+    let sources = run.model.sources_of(&run.of.edits)?;
+    let lens = run.model.lens_of(&run.ids, &run.of.edits, &sources, NEXT, of)?;
     let cell = |layer: usize, row: usize| {
         let top: Vec<_> =
             (0..lens.top.dim().2).map(|i| (lens.top[[layer, row, i]], f64::from(lens.probability[[layer, row, i]]))).collect();
@@ -190,8 +234,7 @@ pub(crate) fn lens(run: &View<'_>, row: usize, rows: usize) -> ApiResult<Value> 
 
 /// The score of one pair of tokens in a head, coordinate by coordinate.
 pub(crate) fn neuron(run: &View<'_>, layer: usize, head: usize, query: usize, key: usize) -> ApiResult<Value> {
-    let n = run.ids.len();
-    let (query, key) = (range(query, 1, n)?, range(key, 1, n)?);
+    let (query, key) = (range(query, 1, run.ids.len())?, range(key, 1, run.with(regard_model::Run::keys))?);
     let neuron = run.with(|run| run.neuron(layer, head, query.start, key.start))?;
     Ok(serde_json::to_value(neuron).unwrap_or_default())
 }
@@ -200,8 +243,8 @@ pub(crate) fn neuron(run: &View<'_>, layer: usize, head: usize, query: usize, ke
 /// logit of the most likely token.
 pub(crate) fn steps(run: &View<'_>, layer: usize, head: usize) -> ApiResult<Value> {
     let (ids, model) = (&run.ids[..run.ids.len().min(LESSON)], &run.model);
-    let sources = model.sources_of(&run.edits)?;
-    let short = model.run(ids, &run.edits, &sources)?;
+    let sources = model.sources_of(&run.of.edits)?;
+    let short = model.run(ids, &run.of.edits, &sources)?;
     let steps = short.steps(layer, head)?;
     let pieces: Vec<String> = ids.iter().map(|id| model.piece(*id)).collect();
     let (mut next, mut attribution) = (Value::Null, Value::Null);
@@ -209,7 +252,7 @@ pub(crate) fn steps(run: &View<'_>, layer: usize, head: usize) -> ApiResult<Valu
         let top = short.next_tokens(ids.len() - 1, NEXT)?;
         next = predicted(model, &top);
         // Models whose norms or head are not linear have no parts of a logit.
-        if let Ok(parts) = model.attribute(ids, &run.edits, &sources, ids.len() - 1, top[0].0) {
+        if let Ok(parts) = model.attribute(ids, &run.of.edits, &sources, ids.len() - 1, top[0].0) {
             attribution = json!({ "parts": parts.parts, "writes": parts.writes, "logit": parts.logit });
         }
     }

@@ -67,6 +67,16 @@ const { around } = await page('examples');
 assert.deepEqual(around(30, [[2, 0.5], [29, 0.2]], 32).slice(0, 5), [1, 2, 3, 12, 13]);
 assert.equal(around(30, [[2, 0.5]], 32).at(-1), 31);
 
+const { followers } = await page('find');
+assert.deepEqual(followers([7, 8, 9, 7, 8, 9]), [[3, 1], [4, 2], [5, 3]]);
+assert.deepEqual(followers([5, 5, 5]), []);
+
+const { natsPerByte } = await page('fitting');
+assert.equal(natsPerByte({ of: 'äb', losses: [1, 2] }), 1);
+
+const { byteWords } = await page('base');
+assert.deepEqual([byteWords(['a', '<0x9D>']).length > 0, byteWords(['a', '<0x9D']), byteWords([])], [true, '', '']);
+
 const { changes } = await page('compare');
 const mean = (layer, head, entropy) => ({ layer, head, entropy });
 assert.deepEqual(changes([mean(0, 0, 1), mean(0, 1, 2)], [mean(0, 0, 1.25), mean(0, 1, 1)], 'entropy'), [[0, 1, 2, 1, -1], [0, 0, 1, 1.25, 0.25]]);

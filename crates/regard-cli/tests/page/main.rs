@@ -8,6 +8,7 @@ mod first_look;
 mod lesson;
 mod models;
 mod newcomer;
+mod others;
 mod scripts;
 mod served;
 mod states;

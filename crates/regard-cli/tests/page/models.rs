@@ -55,3 +55,24 @@ pub fn both_ways(folder: &Path) -> PathBuf {
     });
     with_tokenizer(folder, "bert", &["config.json", "pytorch_model.bin"], &tokenizer)
 }
+
+/// A T5 of a few words, which reads and writes.
+pub fn reads_and_writes(folder: &Path) -> PathBuf {
+    let words = ["<pad>", "</s>", "[UNK]", "the", "red", "apple", "market", "went", "to", "dog"];
+    let vocab: Map<String, Value> = words.iter().enumerate().map(|(id, word)| ((*word).to_owned(), json!(id))).collect();
+    let end = json!({ "id": "</s>", "ids": [1], "tokens": ["</s>"] });
+    let tokenizer = json!({
+        "version": "1.0", "truncation": null, "padding": null, "normalizer": null,
+        "added_tokens": [{
+            "id": 1, "content": "</s>", "single_word": false, "lstrip": false, "rstrip": false, "normalized": false, "special": true,
+        }],
+        "pre_tokenizer": { "type": "Whitespace" }, "decoder": null,
+        "post_processor": {
+            "type": "TemplateProcessing", "special_tokens": { "</s>": end },
+            "single": [{ "Sequence": { "id": "A", "type_id": 0 } }, { "SpecialToken": { "id": "</s>", "type_id": 0 } }],
+            "pair": [{ "Sequence": { "id": "A", "type_id": 0 } }, { "Sequence": { "id": "B", "type_id": 1 } }],
+        },
+        "model": { "type": "WordLevel", "vocab": vocab, "unk_token": "[UNK]" },
+    });
+    with_tokenizer(folder, "t5", &["config.json", "generation_config.json", "model.safetensors"], &tokenizer)
+}

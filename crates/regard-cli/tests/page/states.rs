@@ -107,7 +107,8 @@ fn only_heads_in_sight_of_a_long_text_are_computed() {
 
 #[test]
 fn words_about_colours_are_true_of_differences() {
-    let Some((served, chrome)) = opened(&[("e", "L1.H2=zero"), ("s", "D")]) else { return };
+    // A head that the edit reaches.
+    let Some((served, chrome)) = opened(&[("e", "L1.H2=zero"), ("s", "D"), ("l", "2")]) else { return };
     for view in ["head", "map", "lens", "heads"] {
         show(&chrome, view);
         let said = words(&chrome, "#what") + &words(&chrome, "#view");
