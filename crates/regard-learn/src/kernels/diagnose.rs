@@ -251,7 +251,8 @@ fn explained(seen: &Seen, switches: &Switches, precision: Precision) -> bool {
             *allowed = allowed.max(4.0 * precision.eps() * want);
             // A weight may be rounded to the other side.
             if switches.on(Mistake::Rounded) && switches.form(Mistake::Rounded).is_some_and(|form| form > 1) {
-                *allowed += want * if switches.form(Mistake::Rounded).unwrap_or(0) % 2 == 0 { 2f64.powi(-11) } else { 2f64.powi(-8) };
+                let half = switches.form(Mistake::Rounded).unwrap_or(0).is_multiple_of(2);
+                *allowed += want * if half { 2f64.powi(-11) } else { 2f64.powi(-8) };
             }
         }
         compare(&seen.problem, &results, &tolerance, got, switches).is_none()

@@ -380,13 +380,13 @@ impl Program<'_> {
         }
         let terms: Vec<&Term> = row.terms.iter().filter(|t| t.taken || self.leaks(M::NanValue, t)).collect();
         for (c, x) in out.iter_mut().enumerate() {
-            let stored = |x: f64| self.rounded(self.run.precision.store(x), [4, 5]);
-            *x = stored(self.sum(terms.len(), |at| {
+            let sum = self.sum(terms.len(), |at| {
                 let t = terms[at];
                 let value = t.token.map_or(0.0, |token| self.v[(token * self.p.heads[1] + t.value_head) * dv + c]);
                 // A value that is not finite counts where its key is visible, also with a weight that underflows.
                 t.shown * t.factor[0] * value
-            }));
+            });
+            *x = self.rounded(self.run.precision.store(sum), [4, 5]);
         }
     }
 }
