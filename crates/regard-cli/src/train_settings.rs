@@ -11,7 +11,7 @@ use regard_nn::tokenizer::TokenizerKind;
 use regard_nn::training::run::Settings;
 use regard_nn::training::source::TextSource;
 use std::ffi::OsString;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::str::FromStr;
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -91,10 +91,9 @@ fn up_to(most: u64) -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(1..=most)
 }
 
-/// A text that exists, or `-` for the standard input. Its name is recorded with the model, so it must be UTF-8.
+/// The name of a text: recorded with the model, so it must be UTF-8.
 fn text_name(name: OsString) -> Result<PathBuf, String> {
     match name.to_str() {
-        Some(path) if path != "-" && !Path::new(path).exists() => Err("no such file; --text takes a file here, not a text".to_owned()),
         Some(_) => Ok(name.into()),
         None => Err("its name is not UTF-8 and cannot be recorded: give it another one, or pipe it in with --text -".to_owned()),
     }
