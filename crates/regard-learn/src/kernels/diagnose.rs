@@ -247,7 +247,7 @@ fn explained(seen: &Seen, switches: &Switches, precision: Precision) -> bool {
             let size = |all: &Vec<f64>| all.iter().filter(|x| x.is_finite()).fold(0.0, |top: f64, x| top.max(x.abs()));
             let [want, have] = [&results, &seen.expected.results].map(|r| r.arrays[result].as_ref().map_or(0.0, size));
             // A mistake that makes results larger makes their rounding larger.
-            *allowed *= (want / have.max(f64::MIN_POSITIVE)).clamp(1.0, 1e3);
+            *allowed *= (want / have.max(f64::MIN_POSITIVE)).clamp(1.0, 1e9);
             *allowed = allowed.max(4.0 * precision.eps() * want);
             // A weight may be rounded to the other side.
             if switches.on(Mistake::Rounded) && switches.form(Mistake::Rounded).is_some_and(|form| form > 1) {

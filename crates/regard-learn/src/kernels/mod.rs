@@ -315,9 +315,10 @@ fn infer_dropout(p: &mut Problem, got: &Results) {
         keep
     };
     p.keep = [got.named("out").map(|out| kept(out, false)), got.named("dv").map(|dv| kept(dv, true))];
-    // Six standard deviations from the share that is right.
-    let (share, right, count) = (p.kept_share(), 1.0 - p.dropout, (b * h * n * n) as f64);
-    if share < 1.0 && (share - right).abs() > 6.0 * (right * p.dropout / count).sqrt() {
+    // Within six standard deviations of p, and further from 1 - p: other shares come from weights that another mistake hides.
+    let (share, right) = (p.kept_share(), 1.0 - p.dropout);
+    let most = 6.0 * (right * p.dropout / (b * h * n * n) as f64).sqrt();
+    if (share - right).abs() > most && (share - p.dropout).abs() <= most {
         p.dropout_fault = Some(Mistake::DropoutKeepsP);
     }
 }

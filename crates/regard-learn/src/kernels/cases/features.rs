@@ -190,6 +190,7 @@ pub(super) fn packed(make: &mut Maker<'_>) {
     add("one sequence", &[4], &[5], &|_, _| {});
     add("three sequences of equal lengths", &[3, 1, 5], &[3, 1, 5], &|_, _| {});
     add("three sequences", &[3, 1, 5], &[4, 2, 6], &|_, _| {});
+    // Three sequences of one query: with two, a log-sum-exp could be [heads, tokens] or [tokens, heads].
     add("one query each", &[1, 1, 1], &[4, 9, 6], &|_, _| {});
     add("33 and 20 queries, 150 and 90 keys", &[33, 20], &[150, 90], &|_, _| {});
     add("four sequences, 70 and 33 keys", &[2, 7, 3, 4], &[70, 7, 33, 5], &|_, _| {});
@@ -221,13 +222,13 @@ pub(super) fn packed(make: &mut Maker<'_>) {
         add("causal, 3 and 20 queries, 90 and 40 keys", &[3, 20], &[90, 40], &|p, _| p.causal = true);
     }
     if takes.has("softcap") {
-        add("softcap 2, one query each", &[1, 1], &[4, 6], &|p, _| p.softcap = Some(1.0));
-        add("softcap 2", &[3, 2], &[4, 3], &|p, _| p.softcap = Some(1.0));
-        add("softcap 2, causal", &[3, 2], &[3, 2], &|p, _| (p.softcap, p.causal) = (Some(1.0), takes.has("causal")));
+        add("softcap 1, one query each", &[1, 1, 1], &[4, 6, 3], &|p, _| p.softcap = Some(1.0));
+        add("softcap 1", &[3, 2], &[4, 3], &|p, _| p.softcap = Some(1.0));
+        add("softcap 1, causal", &[3, 2], &[3, 2], &|p, _| (p.softcap, p.causal) = (Some(1.0), takes.has("causal")));
     }
     if takes.has("alibi") {
         add("ALiBi", &[3, 2], &[4, 3], &|p, _| p.alibi = Some(vec![0.5, 0.25]));
-        add("ALiBi, one query each", &[1, 1], &[4, 7], &|p, _| p.alibi = Some(vec![0.5, 0.25]));
+        add("ALiBi, one query each", &[1, 1, 1], &[4, 7, 2], &|p, _| p.alibi = Some(vec![0.5, 0.25]));
     }
     let grouped = [1, 4, 2, 5, 5, 8, 8];
     make.add("four query heads, two key heads", grouped, &|p, _| {
