@@ -1,7 +1,9 @@
 """The microscope: checkpoints, runs, edits, tables and pictures. The model is the small one of the package; REGARD_MODELS names a folder with others."""
 
+import json
 import os
 import pathlib
+import struct
 import subprocess
 import sys
 import time
@@ -301,10 +303,10 @@ def test_every_site_is_patched(model):
 
 
 def test_vectors_steer(model, tmp_path):
-    from safetensors.numpy import save_file
-
     direction = np.linspace(-1, 1, model.width).astype(np.float32)
-    save_file({"d": direction}, tmp_path / "v.safetensors")
+    tensor = {"dtype": "F32", "shape": list(direction.shape), "data_offsets": [0, direction.nbytes]}
+    header = json.dumps({"d": tensor}).encode()
+    (tmp_path / "v.safetensors").write_bytes(struct.pack("<Q", len(header)) + header + direction.tobytes())
     hooked = model.run(TEXT, hooks={"L1.resid_pre": lambda x: x + 2 * direction}).logits
     for vectors in ({"d": direction}, {"d": list(direction)}, str(tmp_path / "v.safetensors"), tmp_path / "v.safetensors"):
         assert np.array_equal(model.run(TEXT, "L1.resid=add:d*2", vectors=vectors).logits, hooked)
