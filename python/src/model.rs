@@ -291,19 +291,21 @@ impl Model {
     }
 
     /// What the encoder of an encoder-decoder makes of its source, or a model of images of an image: a :class:`Run`. The source is a text
-    /// or ids, ``audio`` (a WAV file), log-mel ``features`` ``[mels, frames]``, or normalised ``pixels`` ``[channels, height, width]``.
-    #[pyo3(signature = (text_or_ids = None, *, audio = None, features = None, pixels = None, edits = ""))]
+    /// or ids, ``audio`` (a WAV file), ``image`` (a PNG file of any size), log-mel ``features`` ``[mels, frames]``, or normalised ``pixels``
+    /// ``[channels, height, width]``.
+    #[pyo3(signature = (text_or_ids = None, *, audio = None, image = None, features = None, pixels = None, edits = ""))]
     fn read(
         &self,
         py: Python<'_>,
         text_or_ids: Option<&Bound<'_, PyAny>>,
         audio: Option<PathBuf>,
+        image: Option<PathBuf>,
         features: Option<PyReadonlyArray2<'_, f32>>,
         pixels: Option<PyReadonlyArray3<'_, f32>>,
         edits: &str,
     ) -> PyResult<Run> {
         let ids = text_or_ids.map(|given| Given::new(given)?.ids(&self.model)).transpose()?;
-        let source = Source::new(ids, audio, features, pixels)?;
+        let source = Source::new(ids, audio, image, features, pixels)?;
         let edits = Edits::parse(edits).map_err(refused)?;
         let sources = self.sources(py, &edits, None, None)?;
         Ok(Run(self.work(py, |model| source.read(model, &edits, &sources))?, Activations::default()))

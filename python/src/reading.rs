@@ -7,6 +7,7 @@ use numpy::{PyReadonlyArray2, PyReadonlyArray3};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
+use regard_model::front::image::Image;
 use regard_model::front::sound::Sound;
 use regard_model::{Edits, Input, Model, Run, Sources};
 use std::path::PathBuf;
@@ -51,6 +52,7 @@ impl Given {
 pub(crate) enum Source {
     Ids(Vec<u32>),
     Sound(Sound),
+    Image(Image),
     Features(Array2<f32>),
     Pixels(Array3<f32>),
 }
@@ -60,15 +62,17 @@ impl Source {
     pub(crate) fn new(
         ids: Option<Vec<u32>>,
         audio: Option<PathBuf>,
+        image: Option<PathBuf>,
         features: Option<PyReadonlyArray2<'_, f32>>,
         pixels: Option<PyReadonlyArray3<'_, f32>>,
     ) -> PyResult<Self> {
-        match (ids, audio, features, pixels) {
-            (Some(ids), None, None, None) => Ok(Self::Ids(ids)),
-            (None, Some(path), None, None) => Ok(Self::Sound(Sound::read(&path).map_err(refused)?)),
-            (None, None, Some(features), None) => Ok(Self::Features(features.as_array().to_owned())),
-            (None, None, None, Some(pixels)) => Ok(Self::Pixels(pixels.as_array().to_owned())),
-            _ => Err(PyTypeError::new_err("read() takes one source: a text or ids, audio, features or pixels")),
+        match (ids, audio, image, features, pixels) {
+            (Some(ids), None, None, None, None) => Ok(Self::Ids(ids)),
+            (None, Some(path), None, None, None) => Ok(Self::Sound(Sound::read(&path).map_err(refused)?)),
+            (None, None, Some(path), None, None) => Ok(Self::Image(Image::read(&path).map_err(refused)?)),
+            (None, None, None, Some(features), None) => Ok(Self::Features(features.as_array().to_owned())),
+            (None, None, None, None, Some(pixels)) => Ok(Self::Pixels(pixels.as_array().to_owned())),
+            _ => Err(PyTypeError::new_err("read() takes one source: a text or ids, audio, image, features or pixels")),
         }
     }
 
@@ -76,6 +80,7 @@ impl Source {
         let input = match self {
             Self::Ids(ids) => Input::Ids(ids),
             Self::Sound(sound) => Input::Sound(sound),
+            Self::Image(image) => Input::Image(image),
             Self::Features(features) => Input::Features(features.view()),
             Self::Pixels(pixels) => Input::Pixels(pixels.view()),
         };

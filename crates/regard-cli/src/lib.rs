@@ -177,7 +177,7 @@ mod tests {
     /// Options and arguments whose path is read.
     const INPUTS: &[&str] = &[
         "q", "k", "v", "a", "b", "folder", "text", "map", "python", "attach", "file", "paths", "keys", "from", "claims", "models", "model",
-        "set", "audio", "vectors",
+        "set", "audio", "vectors", "image",
     ];
 
     /// Every sub-command below a command, with all above it.

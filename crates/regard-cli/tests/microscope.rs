@@ -299,3 +299,27 @@ fn keys_that_are_attended_to_are_listed() {
         assert!(folder.path().join("o").join(file).is_file(), "{file}");
     }
 }
+
+#[test]
+fn an_image_is_seen_through_a_head() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let golden = here().join("../regard-model/tests/golden/vit");
+    let (model, image) = (golden.to_str().expect("a path"), golden.join("image.png"));
+    let image = image.to_str().expect("a path");
+    let text = works(&["look", model, "--image", image, "--out", "all"], folder.path());
+    assert!(text.contains("most likely classes: "), "{text}");
+    let words = ["look", model, "--image", image, "--head", "1.2", "--patch", "1,2", "--keys", "--json", "--out", "one"];
+    let json: serde_json::Value = serde_json::from_str(&works(&words, folder.path())).expect("JSON");
+    let table = json.as_array().and_then(|tables| tables.iter().find(|table| table["name"] == "head_1_2")).expect("weights");
+    let weights: Vec<f64> = table["rows"].as_array().expect("rows").iter().filter_map(|row| row["weight"].as_f64()).collect();
+    let sum: f64 = weights.iter().sum();
+    assert!(weights.len() > 4 && sum > 0.5 && sum < 1.0, "without the row of the class: {sum}");
+    for file in ["all/heads.png", "one/head_1_2.svg", "one/head_1_2.png", "one/keys.png"] {
+        assert!(folder.path().join(file).is_file(), "{file}");
+    }
+    refused(&["look", model], folder.path(), "--image FILE");
+    refused(&["look", "--image", image], folder.path(), "reads no images");
+    refused(&["look", model, "--image", image, "--patch", "99,0"], folder.path(), "no patch 99,0");
+    refused(&["look", model, "--image", golden.join("config.json").to_str().expect("a path")], folder.path(), "not a PNG image");
+    refused(&["look", model, "--image", image, "--text", "a"], folder.path(), "--text");
+}

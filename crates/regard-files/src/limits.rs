@@ -44,6 +44,10 @@ pub const THREADS: Limit = Limit::new(4096, "threads");
 pub const STATE_BYTES: Limit = Limit::new(64 << 20, "bytes");
 /// A file of claims.
 pub const CLAIMS_BYTES: Limit = Limit::new(1 << 20, "bytes");
+/// An image in a file.
+pub const IMAGE_BYTES: Limit = Limit::new(64 << 20, "bytes");
+/// Its pixels.
+pub const IMAGE_PIXELS: Limit = Limit::new(1 << 26, "pixels");
 /// A file of vectors that edits add.
 pub const VECTORS_BYTES: Limit = Limit::new(1 << 30, "bytes");
 /// `tokenizer.json` and vocabularies.

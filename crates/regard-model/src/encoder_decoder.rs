@@ -99,8 +99,11 @@ impl Model {
             (Input::Sound(sound), Front::Sound { mels, frames }) => front.sound(&w, sound.log_mel(mels, 2 * frames)?.view())?,
             (Input::Features(features), _) => front.sound(&w, features)?,
             (Input::Pixels(pixels), _) => front.image(&w, pixels)?,
+            (Input::Image(image), Front::Image { channels, side, .. }) => {
+                front.image(&w, self.architecture().pixels.of(image, channels, side)?.view())?
+            }
             (_, Front::Sound { .. }) => return Err(Error::Tokens { reason: "the model reads sound; give it a WAV file".to_owned() }),
-            (_, Front::Image { .. }) => return Err(Error::Tokens { reason: "the model reads images; give it one".to_owned() }),
+            (_, Front::Image { .. }) => return Err(Error::Tokens { reason: "the model reads images; give it a PNG file".to_owned() }),
         };
         // Rows have numbers instead of tokens.
         let ids: Vec<u32> = (0..).take(rows.len() / self.width()).collect();

@@ -7,6 +7,7 @@ use crate::error::{Error, Result};
 use crate::families::{Architecture, RenamedTensors};
 use crate::formats::TensorInfo;
 use crate::front::FrontEnd;
+use crate::front::image::Image;
 use crate::front::sound::Sound;
 use crate::hooks::Hook;
 use crate::open::{self, Opened};
@@ -127,6 +128,8 @@ const HEAD_ROWS: usize = 256;
 pub enum Input<'i> {
     /// Sound.
     Sound(&'i Sound),
+    /// An image of any size.
+    Image(&'i Image),
     /// Log-mel frames, `[mels, frames]`.
     Features(ArrayView2<'i, f32>),
     /// Normalised pixels, `[channels, height, width]`.
@@ -402,7 +405,7 @@ impl Model {
         match input {
             Input::Text(text) => Ok(self.tokens(text)?.into_iter().map(|token| token.id).collect()),
             Input::Ids(ids) => Ok(ids.to_vec()),
-            Input::Sound(_) | Input::Features(_) | Input::Pixels(_) => {
+            Input::Sound(_) | Input::Image(_) | Input::Features(_) | Input::Pixels(_) => {
                 Err(Error::Tokens { reason: "sound and images have no tokens; read them with `Model::read`".to_owned() })
             }
         }

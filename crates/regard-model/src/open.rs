@@ -4,6 +4,8 @@ use crate::disk;
 use crate::error::{Error, Result};
 use crate::families::{self, Architecture, llama, whisper};
 use crate::formats::{Archive, Gguf, Llama2c, Pickle, SafetensorsFiles, TensorInfo, missing};
+use crate::front::Front;
+use crate::front::image::Pixels;
 use crate::hub::Hub;
 use crate::model::{Pooling, TrainedOn};
 use crate::settings::Settings;
@@ -168,7 +170,11 @@ fn optional(tokenizer: Result<Tokenizer>) -> std::result::Result<Tokenizer, Stri
 fn transformers(folder: &Path, format: &'static str, archive: Arc<dyn Archive>) -> Result<Opened> {
     let config = disk::json(&folder.join("config.json"))?;
     let generation = disk::json_if_there(&folder.join("generation_config.json"))?;
-    let architecture = families::of_settings(Settings(&config), Settings(&generation), &*archive)?;
+    let mut architecture = families::of_settings(Settings(&config), Settings(&generation), &*archive)?;
+    let preprocessor = folder.join("preprocessor_config.json");
+    if matches!(architecture.front, Some(Front::Image { .. })) && disk::is_file(&preprocessor) {
+        architecture.pixels = Pixels::of_settings(&disk::json(&preprocessor)?)?;
+    }
     let tokenizer = Arc::new(optional(Tokenizer::of_folder(folder, &architecture.family)));
     let ids = |value: &Value| -> Vec<u32> {
         let all = value.as_u64().into_iter().chain(value.as_array().into_iter().flatten().filter_map(Value::as_u64));

@@ -109,6 +109,7 @@ class Model:
         text_or_ids: _Tokens | None = None,
         *,
         audio: str | PathLike[str] | None = None,
+        image: str | PathLike[str] | None = None,
         features: NDArray[np.float32] | None = None,
         pixels: NDArray[np.float32] | None = None,
         edits: str = "",

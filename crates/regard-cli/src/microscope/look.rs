@@ -1,5 +1,6 @@
 //! `regard look`: statistics and pictures of every head.
 
+use super::image::{self, Query};
 use super::neuron::{Pair, neuron};
 use super::{ABOUT_MODEL, SourceArgs, VectorArgs, load, picture, said, sources, written};
 use crate::options::{Common, Out, Outcome, Unusable, figure_files, table_files, write_files};
@@ -11,6 +12,8 @@ use regard_files::limits::{self, PAGE_BYTES};
 use regard_files::{Output, is_sealed_html, seal_html, shell_quoted};
 use regard_lab::experiments::Progress;
 use regard_lab::{Folder, Table};
+use regard_model::front::Front;
+use regard_model::front::image::Image;
 use regard_model::{Edits, Generation, Input, Model, Run, Sources};
 use regard_web::About;
 use std::path::PathBuf;
@@ -31,6 +34,7 @@ use std::time::SystemTime;
   regard look model.bin --layer 3 --head 1 --neuron 12,7
   regard look --keys --head 1.2
   regard look model.bin --text \"Once upon a time\" --generate 20 --layer 3 --head 1
+  regard look vit-base --image cat.png --head 11.3
   regard look tiny.en.pt --audio speech.wav --part cross --head 2.4
   regard look --html look.html --title \"The head of the previous token\" --head 1.2")]
 pub(crate) struct Look {
@@ -52,6 +56,12 @@ pub(crate) struct Look {
     edits: String,
     #[command(flatten)]
     vectors: VectorArgs,
+    /// Of a model that reads images: a PNG file, resized and normalised as the model's folder says
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["text", "file", "html", "neuron", "audio", "source", "part"])]
+    image: Option<PathBuf>,
+    /// With --image: the patch that attends, by row and column as in 3,7 [default: the row of the class]
+    #[arg(long, value_name = "ROW,COLUMN", requires = "image")]
+    patch: Option<Pair>,
     /// Draw this layer's head alone, with tokens, and write its weights (needs --head)
     #[arg(long, requires = "head", value_name = "N")]
     layer: Option<usize>,
@@ -311,6 +321,41 @@ impl Look {
         Ok(table)
     }
 
+    /// A model of images.
+    fn run_image(&self, model: &Model, folder: Folder, chosen: Option<[usize; 2]>, bar: Bar) -> Result<Outcome> {
+        let (Some(path), Some(front)) = (&self.image, model.front_kind()) else {
+            let what = if self.image.is_some() { "reads no images; leave --image out" } else { "reads images; give --image FILE (PNG)" };
+            bail!(Unusable(format!("{} {what}", model.family())));
+        };
+        let query = Query::new(front, self.patch.map(|pair| [pair.query, pair.key]))?;
+        let (edits, picture) = (Edits::parse(&self.edits)?, Image::read(path)?);
+        let run = model.read(Input::Image(&picture), &edits, &sources(model, &edits)?)?;
+        let caption = format!("Means over the rows of each head, on {} patches and the class.{}", run.len() - 1, said(&edits));
+        let mut tables = vec![statistics(&run, &caption, &bar)?];
+        let mut figures = Vec::new();
+        match chosen {
+            Some([layer, head]) => {
+                figures.push(image::head(&run, &picture, layer, head, query)?);
+                tables.push(image::weights(&run, layer, head, query)?);
+            }
+            None => figures.push(image::heads(&run, query)?),
+        }
+        if self.keys {
+            figures.push(super::picture::keys(&run)?);
+            tables.push(keys(&run, chosen)?);
+        }
+        drop(bar);
+        self.common.show(&tables)?;
+        if model.has_head() && !self.common.quiet && !self.common.json {
+            let best: Vec<String> = run.next_tokens(0, 5)?.into_iter().map(|(class, p)| format!("{class} ({p:.3})")).collect();
+            print(format_args!("most likely classes: {}", best.join(", ")))?;
+        }
+        let mut files = table_files(&tables);
+        files.extend(figure_files(&figures)?);
+        write_files(folder, &files, &self.common)?;
+        Ok(Outcome::Done)
+    }
+
     pub(super) fn run(self) -> Result<Outcome> {
         let bar = self.common.start("look")?;
         limits::TOKENS.check("--generate", self.generate)?;
@@ -319,6 +364,9 @@ impl Look {
         folder.reserve(&self.files(chosen))?;
         let html = self.html.as_deref().map(|path| Output::reserve(path, PAGE_BYTES.max, is_sealed_html)).transpose()?;
         let loaded = self.vectors.given(load(self.model.as_deref())?)?;
+        if self.image.is_some() || matches!(loaded.front_kind(), Some(Front::Image { .. })) {
+            return self.run_image(&loaded, folder, chosen, bar);
+        }
         let model = self.source.decoder(&loaded)?;
         if self.part.is_some() && model.encoder().is_none() {
             bail!(Unusable("--part is of encoder-decoders; leave it out".to_owned()));

@@ -3,6 +3,7 @@
 mod circuit;
 mod classify;
 mod diff;
+mod image;
 mod inspect;
 mod lens;
 mod look;

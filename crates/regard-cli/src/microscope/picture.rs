@@ -147,7 +147,7 @@ pub fn keys(run: &Run) -> Result<Figure> {
     Ok(Figure::new("keys", "Which keys each head attends to").panel(plot).caption(caption))
 }
 
-fn caption(run: &Run, sink: Sink) -> String {
+pub(crate) fn caption(run: &Run, sink: Sink) -> String {
     let edits = if run.edits().is_empty() { String::new() } else { format!(" {}", run.edits().explain().replace('\n', " ")) };
     format!("{} on {} tokens; colour is the weight.{}{edits}", run.model().path().display(), run.len(), said_of(sink))
 }

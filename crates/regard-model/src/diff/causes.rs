@@ -317,6 +317,7 @@ fn of_tensors(differences: &[TensorDifference], a: &Model) -> Vec<Cause> {
             Change::Exchanged(other) => put(1, "exchanged tensors", format!("{} of B is {other} of A", d.name)),
             Change::Heads => put(1, "order of heads", format!("{} has A's heads in another order", d.name)),
             Change::Transposed => put(1, "transposed tensors", format!("{} is transposed in B", d.name)),
+            Change::One => put(1, "missing tensors", format!("{} is all one in B", d.name)),
             Change::Zero => put(1, "missing tensors", format!("{} is all zero in B", d.name)),
             Change::Shifted(by) => put(1, "gains of norms less one", format!("{} has {by:+} in B", d.name)),
             Change::Scaled(by) if d.name.contains(".attention.q.") || d.name.contains(".attention.k.") => {

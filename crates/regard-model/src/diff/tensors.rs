@@ -32,6 +32,8 @@ pub enum Change {
     Heads,
     /// It is transposed.
     Transposed,
+    /// Gains of a norm that are all one, as where a file has none.
+    One,
     /// Every number times this.
     Scaled(f64),
     /// Every number plus one, or less one.
@@ -108,6 +110,9 @@ fn change(a: &[f32], b: &[f32], name: &str, shape: &[usize], (dim, dims): (usize
     let near = |x: &[f32]| relative(x, b) <= ROUNDING;
     if b.iter().all(|x| *x == 0.0) {
         return Change::Zero;
+    }
+    if name.ends_with(".gain") && b.iter().all(|x| *x == 1.0) {
+        return Change::One;
     }
     let width = if shape.len() == 2 { shape[1] } else { 1 };
     if is_of_queries_or_keys(name) && (near(&repaired(a, width, dim, dims, true)) || near(&repaired(a, width, dim, dims, false))) {

@@ -27,6 +27,7 @@ pub mod whisper;
 use crate::error::{Error, Result};
 use crate::formats::{Archive, Gguf};
 use crate::front::Front;
+use crate::front::image::Pixels;
 use crate::settings::Settings;
 use regard_nn::layers::activation::Activation;
 use regard_nn::layers::attention::AttentionConfig;
@@ -65,6 +66,8 @@ pub struct Architecture {
     pub zeros: &'static [&'static str],
     /// What makes rows of sound or images, instead of tokens.
     pub front: Option<Front>,
+    /// How images become what it reads.
+    pub pixels: Pixels,
     /// What the decoder reads, of an encoder-decoder.
     pub encoder: Option<Box<Architecture>>,
     /// How its decoder begins to write.
@@ -136,6 +139,7 @@ impl Architecture {
             gains_plus_one: false,
             zeros: &[],
             front: None,
+            pixels: Pixels::default(),
             encoder: None,
             writing: Writing::default(),
         }

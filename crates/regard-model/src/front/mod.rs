@@ -7,6 +7,7 @@
 //!
 //! A convolution is a product: the elements that it reads at one place are one row.
 
+pub mod image;
 pub mod sound;
 
 use crate::error::{Error, Result};

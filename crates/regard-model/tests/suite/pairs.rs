@@ -2,6 +2,7 @@
 
 use crate::golden::{folder, worst};
 use ndarray::{ArrayView2, ArrayView3};
+use regard_model::front::image::Image;
 use regard_model::{Edits, Error, Generation, Input, Model, Run, Sources};
 use regard_nn::tensors::{SafetensorsFile, Source};
 
@@ -186,4 +187,61 @@ fn experts_are_shared_out_as_the_router_says() {
     }
     let plain = Model::load(folder("llama3")).expect("llama3");
     assert!(plain.routing(&[5, 9], &Edits::default(), &Sources::default(), 1).expect("none").is_empty());
+}
+
+/// The images of `golden/vit` were resized by Pillow.
+#[test]
+fn images_of_files_are_resized_as_by_pillow() {
+    let (none, nothing) = (Edits::default(), Sources::default());
+    let image = Image::read(&folder("vit").join("image.png")).expect("an image");
+    assert_eq!(image.size(), [31, 45]);
+    for (resample, bound) in [(1, 0.0), (2, 1e-2), (3, 0.0)] {
+        let copy = tempfile::tempdir().expect("a folder");
+        for name in ["config.json", "model.safetensors"] {
+            std::fs::copy(folder("vit").join(name), copy.path().join(name)).expect("copied");
+        }
+        let settings = format!("{{\"resample\": {resample}, \"image_mean\": [0.4, 0.5, 0.6], \"image_std\": [0.2, 0.25, 0.3]}}");
+        std::fs::write(copy.path().join("preprocessor_config.json"), settings).expect("settings");
+        let model = Model::load(copy.path()).expect("vit");
+        let resized = Image::read(&folder("vit").join(format!("resized_{resample}.png"))).expect("an image");
+        let run = |image: &Image| model.read(Input::Image(image), &none, &nothing).expect("an image");
+        let error = worst(run(&image).hidden().iter().copied(), run(&resized).hidden().as_slice().expect("rows"));
+        assert!(error <= bound, "filter {resample}: {error}");
+        // Another mean is another image.
+        let plain = Model::load(folder("vit")).expect("vit").read(Input::Image(&resized), &none, &nothing).expect("an image");
+        assert_ne!(plain.hidden(), run(&resized).hidden());
+        std::fs::write(copy.path().join("preprocessor_config.json"), "{\"image_std\": [0, 1, 1]}").expect("settings");
+        assert!(Model::load(copy.path()).expect_err("a deviation of 0").to_string().contains("image_std"));
+    }
+}
+
+/// Of every kind of PNG, the same pixels; a broken file is refused.
+#[test]
+fn images_are_read_from_every_kind_of_png() {
+    let encoded = |colour: png::ColorType, pixels: &[u8]| {
+        let mut bytes = Vec::new();
+        let mut encoder = png::Encoder::new(&mut bytes, 2, 1);
+        encoder.set_color(colour);
+        if colour == png::ColorType::Indexed {
+            encoder.set_palette(vec![7, 8, 9, 200, 100, 50]);
+        }
+        encoder.write_header().and_then(|mut writer| writer.write_image_data(pixels)).expect("a PNG");
+        bytes
+    };
+    let rgb = Image::decode(&encoded(png::ColorType::Rgb, &[7, 8, 9, 200, 100, 50])).expect("RGB");
+    assert_eq!(Image::decode(&encoded(png::ColorType::Rgba, &[7, 8, 9, 0, 200, 100, 50, 255])).expect("RGBA"), rgb);
+    assert_eq!(Image::decode(&encoded(png::ColorType::Indexed, &[0, 1])).expect("a palette"), rgb);
+    let grey = Image::decode(&encoded(png::ColorType::Rgb, &[7, 7, 7, 200, 200, 200])).expect("RGB");
+    assert_eq!(Image::decode(&encoded(png::ColorType::Grayscale, &[7, 200])).expect("grey"), grey);
+    assert_eq!(Image::decode(&encoded(png::ColorType::GrayscaleAlpha, &[7, 0, 200, 9])).expect("grey"), grey);
+    let whole = encoded(png::ColorType::Rgb, &[7, 8, 9, 200, 100, 50]);
+    for broken in [&whole[..0], &whole[..20], &whole[..whole.len() - 20], b"GIF89a".as_slice()] {
+        assert!(Image::decode(broken).is_err(), "{} bytes", broken.len());
+    }
+    // A header that says 2^31 x 2^31 pixels.
+    let mut large = whole.clone();
+    large[16..24].copy_from_slice(&[0x7f, 0xff, 0xff, 0xff, 0x7f, 0xff, 0xff, 0xff]);
+    assert!(Image::decode(&large).is_err());
+    let error = Model::built_in().expect("built in").read(Input::Image(&rgb), &Edits::default(), &Sources::default());
+    assert!(error.expect_err("no image").to_string().contains("no tokens"));
 }
