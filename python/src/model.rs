@@ -291,8 +291,8 @@ impl Model {
     }
 
     /// What the encoder of an encoder-decoder makes of its source, or a model of images of an image: a :class:`Run`. The source is a text
-    /// or ids, ``audio`` (a WAV file), ``image`` (a PNG file of any size), log-mel ``features`` ``[mels, frames]``, or normalised ``pixels``
-    /// ``[channels, height, width]``.
+    /// or ids, ``audio`` (a WAV file), ``image`` (a PNG file of any size), log-mel ``features`` ``[mels, frames]``, or normalised
+    /// ``pixels`` ``[channels, height, width]``.
     #[pyo3(signature = (text_or_ids = None, *, audio = None, image = None, features = None, pixels = None, edits = ""))]
     fn read(
         &self,
